@@ -195,13 +195,13 @@ def located(place: str, copy: str | None = None) -> Iterator[None]:
 
 
 def check_single(option: str, text: str, known: Collection[str]) -> None:
-    """Raise UsageError for a list of known names where an option takes one and is repeated."""
+    """Raise UsageError for a list of names where only one is allowed."""
     parts = [part.strip() for part in re.split(r"[,;+\s]+", text) if part.strip()]
-    if len(parts) > 1 and all(part.lower() in known for part in parts):
+    if len(parts) > 1 and ("," in text or all(part.lower() in known for part in parts)):
         raise UsageError(
-            f"{text!r} contains {len(parts)} names",
+            f"{text!r} contains {len(parts)} names, and only one is allowed here",
             where=option,
-            hint="give the option once for each: " + " ".join(f"{option} {one}" for one in parts),
+            hint=f"choose one: {' or '.join(parts)}; `optkit build` and `optkit plan` take several",
         )
 
 

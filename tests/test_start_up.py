@@ -40,6 +40,13 @@ def command(*argv: str) -> str:
     return f"from optkit.cli import main\nmain({list(argv)!r})"
 
 
+def completing(line: str) -> str:
+    """What the shell runs to complete the last word of the line."""
+    asked = {"_OPTKIT_COMPLETE": "zsh_complete", "COMP_WORDS": line,
+             "COMP_CWORD": str(len(line.split(" ")) - 1)}  # fmt: skip
+    return f"import os\nos.environ.update({asked!r})\n{command()}"
+
+
 @pytest.mark.parametrize(
     "code",
     [
@@ -60,6 +67,10 @@ def test_starting_up_loads_nothing_heavy(code: str, tmp_path: Path) -> None:
         "import optkit\noptkit.build, optkit.load, optkit.Recipe, optkit.Target, optkit.Artifact",
         command("targets"),
         command("cache", "ls"),
+        command("completion", "fish"),
+        completing("optkit build --target "),
+        completing("optkit build --precision fp16,"),
+        completing("optkit build --recipe "),
         command("build", "--target", "t4", "--precision", "fp8"),
         command("build", "--target", "nosuch"),
         "import optkit.worker, optkit.steps",

@@ -1,15 +1,28 @@
-"""What `optkit doctor` reports: each library's presence, and whether it really imports."""
+"""What `optkit doctor` reports: each library's presence, and whether it really imports.
+
+All imports are tried at the same time, each in a child process, so the slowest one decides how long
+this takes.
+"""
 
 from __future__ import annotations
 
+import importlib.metadata
+import platform
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from optkit.devices import gpus
+from optkit.devices.gpus import torch_build
 from optkit.execute.reads import installed
 from optkit.runtimes import ONNXRUNTIME_WHEELS
+from optkit.store import default_root
+
+_SECONDS = 180  # that an import may take
 
 # distribution, what it is for, the extra, import that must succeed
 _LIBRARIES = (
@@ -35,22 +48,58 @@ class Check:
     note: str
 
 
-def diagnose() -> list[Check]:
-    """Every library of optkit, and whether there is a GPU."""
-    return [*(_library(*line) for line in _LIBRARIES), _runtime(), _gpu()]
+def diagnose() -> Iterator[Check]:
+    """Python, the store, every library of optkit, and whether there is a GPU; each as soon as it is
+    known."""
+    yield Check("Python", "ok", platform.python_version(), False, sys.executable)
+    yield _store()
+    children = {line[0]: _importing(line[3]) for line in _LIBRARIES if installed(line[0])}
+    try:
+        for name, purpose, extra, _ in _LIBRARIES:
+            yield _library(name, purpose, extra, children.get(name))
+    finally:
+        for child in children.values():
+            child.kill()
+            child.communicate()
+    yield _runtime()
+    yield _gpu()
 
 
-def _library(name: str, purpose: str, extra: str, module: str) -> Check:
+def _store() -> Check:
+    """The folder of finished steps, and the free space of its disk."""
+    root = default_root().absolute()
+    there = next(folder for folder in (root, *root.parents) if folder.exists())
+    free = shutil.disk_usage(there).free
+    return Check("store", "ok", None, False, f"{root}, {free / 2**30:.1f} GiB free")
+
+
+def _importing(module: str) -> subprocess.Popen[str]:
+    """A child process that imports the module."""
+    return subprocess.Popen(
+        [sys.executable, "-c", f"import {module}"],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def _library(name: str, purpose: str, extra: str, importing: subprocess.Popen[str] | None) -> Check:
     version = installed(name)
-    if version is None:
+    if importing is None:
         return Check(name, "missing", None, False, f"{purpose}; pip install 'optkit[{extra}]'")
-    tried = subprocess.run(
-        [sys.executable, "-c", f"import {module}"], capture_output=True, text=True, check=False
-    )
-    if tried.returncode == 0:
+    if name == "torch" and (build := _torch_build()):
+        purpose = f"{purpose}; {build}"
+    try:
+        _, errors = importing.communicate(timeout=_SECONDS)
+    except subprocess.TimeoutExpired:
+        return Check(name, "broken", version, False, f"its import takes more than {_SECONDS} s")
+    if importing.returncode == 0:
         return Check(name, "ok", version, False, purpose)
-    lines = tried.stderr.strip().splitlines() or [f"exit status {tried.returncode}"]
+    lines = errors.strip().splitlines() or [f"exit status {importing.returncode}"]
     return Check(name, "broken", version, False, f"does not import: {lines[-1]}")
+
+
+def _torch_build() -> str | None:
+    place = importlib.metadata.distribution("torch").locate_file("torch/version.py")
+    return torch_build(Path(str(place)))
 
 
 def _runtime() -> Check:

@@ -24,7 +24,7 @@ def optkit() -> None:
     """Turn a trained PyTorch model into a verified deploy artifact for the GPU or CPU you name.
 
     \b
-    optkit build --target l4 --precision int8      build an artifact
+    optkit build -t l4 -p int8,fp8                 build artifacts
     optkit targets                                 the devices it knows
     optkit inspect artifacts/digits-vit-l4-int8    what an artifact holds
 
@@ -52,6 +52,7 @@ for command in (
     this_host.targets,
     this_host.devices,
     this_host.doctor,
+    this_host.completion,
     this_host.cache,
     this_host.init,
 ):

@@ -1,14 +1,17 @@
 """`optkit targets`, `devices`, `doctor`: the known targets, the devices of this machine, and what
-is missing."""
+is missing; and `completion`, the script for a shell."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 
+from click.shell_completion import get_completion_class
+
 from optkit import api
 from optkit import devices as target
 from optkit.cli import terminal
 from optkit.devices import Target, runs_here, sources
+from optkit.errors import UsageError
 
 _SHOWN = ("fp16", "bf16", "int8", "fp8", "int4", "fp4")
 
@@ -117,14 +120,24 @@ def _gib(size: int | None) -> str:
 
 
 def doctor(as_json: bool) -> int:
-    checks = api.diagnose()
+    checks = []
+    for check in api.diagnose():
+        checks.append(check)
+        if not as_json:
+            mark = {"ok": "ok", "missing": "--", "broken": "!!"}[check.state]
+            terminal.put(f"{mark}  {check.what:16}  {check.version or '':14}  {check.note}")
     if as_json:
         rows = [asdict(check) for check in checks]
         terminal.put_json({"schema": "optkit.doctor/v1", "checks": rows})
-    else:
-        marks = {"ok": "ok", "missing": "--", "broken": "!!"}
-        lines = [[marks[c.state], c.what, c.version or "", c.note] for c in checks]
-        terminal.put(terminal.table(["", "what", "version", "note"], lines))
     broken = any(check.state == "broken" for check in checks)
     needed = any(check.state != "ok" and check.needed for check in checks)
     return 4 if broken or needed else 0
+
+
+def completion(shell: str) -> None:
+    from optkit.cli import optkit
+
+    kind = get_completion_class(shell)
+    if kind is None:
+        raise UsageError(f"click has no completion for {shell}", where="SHELL")
+    terminal.put(kind(optkit, {}, "optkit", "_OPTKIT_COMPLETE").source())

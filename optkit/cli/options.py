@@ -1,14 +1,14 @@
 """Options that several commands share, and how a declared command calls its function.
 
-The modules in `optkit.cli.commands` declare commands and import only this module, so that --help is
-fast. The work of a command is a function in another module of `optkit.cli`, named in `calls`. That
-module, and the types of the function's arguments, are imported when the command runs.
+The modules in `optkit.cli.commands` declare commands and import only this module and `values`,
+so that --help is fast. The work of a command is a function in another module of `optkit.cli`, named
+in `calls`. That module, and the types of the function's arguments, are imported when the command
+runs.
 """
 
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -16,12 +16,44 @@ from pkgutil import resolve_name
 
 import click
 
-from optkit.errors import UsageError
+from optkit.cli import values
 
 Function = Callable[..., object]
 Decorator = Callable[[Function], Function]
 
-_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_HEADINGS = ("Model", "Data", "Shapes", "Decoder", "Sampling", "Target", "Search", "Limits",
+             "Where it runs", "Output")  # fmt: skip
+"""What help sorts options under, in this order."""
+
+_heading_of: dict[click.Parameter, str] = {}
+
+
+class Command(click.Command):
+    """A command whose help has its options under headings, and its examples, the lines of the
+    epilog, at the end."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows: dict[str, list[tuple[str, str]]] = {heading: [] for heading in _HEADINGS}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if isinstance(parameter, click.Option) and record is not None:
+                rows[_heading_of.get(parameter, "Output")].append(record)
+        shown = [heading for heading in _HEADINGS if rows[heading]]
+        for heading in shown:
+            with formatter.section(heading if len(shown) > 1 else "Options"):
+                formatter.write_dl(rows[heading])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self.epilog:
+            lines = self.epilog.splitlines()
+            with formatter.section("Examples" if len(lines) > 1 else "Example"):
+                for line in lines:
+                    formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+
+
+def command(*examples: str, name: str | None = None) -> Callable[[Function], click.Command]:
+    """A decorator: the function is a command, with these lines as examples in its help."""
+    return click.command(name, cls=Command, epilog="\n".join(examples))
 
 
 def calls(place: str) -> Decorator:
@@ -49,6 +81,18 @@ def together(*parameters: Decorator) -> Decorator:
     return decorate
 
 
+def under(heading: str, *parameters: Decorator) -> Decorator:
+    """A decorator that gives a command these options, which help shows under this heading."""
+
+    def decorate(command: Function) -> Function:
+        for parameter in reversed(parameters):
+            command = parameter(command)
+            _heading_of[vars(command)["__click_params__"][-1]] = heading
+        return command
+
+    return decorate
+
+
 def filling(kind: str, name: str, *parameters: Decorator) -> Decorator:
     """A decorator that gives a command these parameters, each with the name of a field of the
     dataclass `kind` ("module:name"), and passes them to it as one object, `name`."""
@@ -66,49 +110,6 @@ def filling(kind: str, name: str, *parameters: Decorator) -> Decorator:
     return decorate
 
 
-def parse_size(text: str, least: int = 1) -> int:
-    """Bytes from "512M", "2GiB", "1073741824". Raises UsageError for less than `least`."""
-    digits = text.strip().lower().removesuffix("b").removesuffix("i")
-    unit = digits[-1:] if digits[-1:] in _UNITS and digits else ""
-    try:
-        value = float(digits.removesuffix(unit)) * _UNITS[unit]
-    except ValueError:
-        value = -1
-    if not least <= value < 2**63:
-        raise UsageError(f"{text!r} is not a size", hint="write it like 512M or 2GiB")
-    return int(value)
-
-
-def _size(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
-    return None if value is None else parse_size(value)
-
-
-_TIMES = {"": 1.0, "us": 1e-3, "ms": 1.0, "s": 1e3}
-_SPANS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-def scaled(text: str, units: dict[str, float], where: str, hint: str) -> float:
-    """A number with one of these units as its suffix. Raises UsageError."""
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]*)", text.strip().lower())
-    if found is None or found[2] not in units or not float(found[1]):
-        raise UsageError(f"{text!r} is not a number with a known unit", where=where, hint=hint)
-    return float(found[1]) * units[found[2]]
-
-
-def milliseconds(
-    context: click.Context, parameter: click.Parameter, value: str | None
-) -> float | None:
-    """Milliseconds from "20ms", "0.5s", "20". Raises UsageError."""
-    return None if value is None else scaled(value, _TIMES, "--latency", "write it like 20ms")
-
-
-def seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """Seconds from "90", "90s", "10m", "1.5h". Raises UsageError."""
-    if value is None:
-        return None
-    return scaled(value, _SPANS, parameter.opts[0], "write it like 90s or 10m")
-
-
 def _address(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     from optkit.execute.ray_cluster import checked  # loads logging
 
@@ -117,78 +118,153 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
 
 job = filling(
     "optkit.request:Request", "request",
-    click.argument("model", required=False),
-    click.option("--recipe", metavar="NAME|PATH", help="The recipe; default: the project's."),
-    click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
-                 help="Override a recipe value, e.g. gates.max_drop=1%."),
-    click.option("--task", metavar="NAME",
-                 help="Task of a Hugging Face model; default: that of its config.json."),
-    click.option("--adapter", metavar="DIR",
-                 help="A PEFT LoRA adapter, merged into a Hugging Face model."),
-    click.option("--trust-remote-code", is_flag=True,
-                 help="Run the Python code in the folder of a Hugging Face model."),
-    click.option("--calibration", metavar="PATH|NAME",
-                 help="Calibration data (text, arrays, a folder of pictures or "
-                 "recordings) or a source."),
-    click.option("--eval", "eval_task", metavar="NAME|FILE.py",
-                 help="The evaluation task; its args: --set eval.args.KEY=VALUE."),
-    click.option("--eval-data", metavar="PATH", help="The data for the evaluation task."),
-    click.option("--shapes", metavar="NAME:AxBxC,...", help="Fixed input shapes."),
-    click.option("--min-shapes", metavar="NAME:AxBxC,...", help="Smallest input shapes."),
-    click.option("--opt-shapes", metavar="NAME:AxBxC,...", help="Shapes to tune for."),
-    click.option("--max-shapes", metavar="NAME:AxBxC,...", help="Largest input shapes."),
+    click.argument("model", required=False, type=values.FILE),
+    under(
+        "Model",
+        click.option("--recipe", type=values.RECIPE, metavar="NAME|PATH",
+                     help="The recipe; default: the project's."),
+        click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
+                     help="Override a recipe value, e.g. gates.max_drop=1%."),
+        click.option("--task", metavar="NAME",
+                     help="Task of a Hugging Face model; default: that of its config.json."),
+        click.option("--adapter", type=values.FILE, metavar="DIR",
+                     help="A PEFT LoRA adapter, merged into a Hugging Face model."),
+        click.option("--trust-remote-code", is_flag=True,
+                     help="Run the Python code in the folder of a Hugging Face model."),
+    ),
+    under(
+        "Data",
+        click.option("--calibration", type=values.SOURCE, metavar="PATH|NAME",
+                     help="Calibration data (text, arrays, a folder of pictures or "
+                     "recordings) or a source."),
+        click.option("--eval", "eval_task", type=values.TASK, metavar="NAME|FILE.py",
+                     help="The evaluation task; its args: --set eval.args.KEY=VALUE."),
+        click.option("--eval-data", type=values.FILE, metavar="PATH",
+                     help="The data for the evaluation task."),
+    ),
+    under(
+        "Shapes",
+        click.option("--shapes", metavar="NAME:AxBxC,...", help="Fixed input shapes."),
+        click.option("--min-shapes", metavar="NAME:AxBxC,...", help="Smallest input shapes."),
+        click.option("--opt-shapes", metavar="NAME:AxBxC,...", help="Shapes to tune for."),
+        click.option("--max-shapes", metavar="NAME:AxBxC,...", help="Largest input shapes."),
+    ),
 )  # fmt: skip
 """MODEL, recipe, overrides and shapes: what is to be worked on."""
 
+one_target = under(
+    "Target",
+    click.option("-t", "--target", required=True, type=values.DEVICE, metavar="NAME",
+                 help="A device, see `optkit targets`."),
+)  # fmt: skip
+"""--target, once."""
+
 pair = together(
-    click.option("--target", required=True, metavar="NAME", help="A device."),
-    click.option("--precision", default="int8", show_default=True, metavar="NAME"),
+    one_target,
+    under(
+        "Target",
+        click.option("-p", "--precision", default="int8", show_default=True,
+                     type=values.PRECISION, metavar="NAME"),
+    ),
+)  # fmt: skip
+"""--target and --precision, once each."""
+
+targets = under(
+    "Target",
+    click.option(
+        "-t", "--target", "targets", multiple=True, required=True, metavar="NAME,...",
+        type=values.Several(values.DEVICE), callback=values.joined,
+        help="Devices, see `optkit targets`; a list, or the option several times.",
+    ),
+)  # fmt: skip
+"""--target, for one or several devices."""
+
+
+def precisions(text: str, default: tuple[str, ...] = ()) -> Decorator:
+    """--precision, for one or several precisions; `text` is its help."""
+    return under(
+        "Target",
+        click.option(
+            "-p", "--precision", "precisions", multiple=True, metavar="NAME,...",
+            default=default, show_default=bool(default),
+            type=values.Several(values.PRECISION), callback=values.joined, help=text,
+        ),
+    )  # fmt: skip
+
+
+def batches(text: str) -> Decorator:
+    """--batch, for one or several batch sizes; `text` is its help."""
+    return under(
+        "Shapes",
+        click.option(
+            "--batch", "batches", multiple=True, metavar="N,...",
+            type=values.Several(click.IntRange(min=1)), callback=values.joined, help=text,
+        ),
+    )  # fmt: skip
+
+
+latency = functools.partial(
+    click.option, "--latency", "limit_ms", type=values.Milliseconds(), metavar="TIME"
 )
 
-new_folder = click.option("--out", type=click.Path(path_type=Path), required=True, metavar="DIR",
-                          help="Folder for the files; must not exist yet.")  # fmt: skip
-
-targets = click.option(
-    "--target", "targets", multiple=True, required=True, metavar="NAME",
-    help="A device, see `optkit targets`; repeat for several.",
+new_folder = under(
+    "Output",
+    click.option("-o", "--out", type=click.Path(path_type=Path), required=True, metavar="DIR",
+                 help="Folder for the files; must not exist yet."),
 )  # fmt: skip
 
-_WORK = (
+_PLACE = (
     click.option("--cache", type=click.Path(path_type=Path), metavar="DIR",
                  help="The store; default $OPTKIT_CACHE or the user's cache folder."),
     click.option("--remote", metavar="URL",
                  help="Share finished steps with other machines through this remote, e.g. "
                  "s3://bucket/folder; default $OPTKIT_REMOTE, or none."),
-    click.option("--memory", callback=_size, metavar="SIZE",
-                 help="Memory limit of a step, e.g. 4G; default: half of the free memory."),
-    click.option("--timeout", callback=seconds, metavar="TIME",
-                 help="Time limit of a step, e.g. 10m; default 1h."),
+)  # fmt: skip
+_BOUNDS = under(
+    "Limits",
+    click.option("--memory", type=values.Size(), metavar="SIZE",
+                 help="Memory of a step, e.g. 4G (without a unit: bytes); default: half of the "
+                 "free memory."),
+    click.option("--timeout", type=values.Seconds(), metavar="TIME",
+                 help="Time of a step, e.g. 10m (without a unit: seconds); default 1h."),
 )  # fmt: skip
 _ON = click.option("--on", "executor", callback=_address, metavar="ray|ray://HOST:PORT",
                    help="Run the steps on the nodes of a Ray cluster.")  # fmt: skip
 
-work = filling("optkit.workspace:Workspace", "workspace", *_WORK)
+work = filling("optkit.workspace:Workspace", "workspace", _BOUNDS, under("Where it runs", *_PLACE))
 """Cache, remote and limits: where and within which bounds."""
 
-work_anywhere = filling("optkit.workspace:Workspace", "workspace", *_WORK, _ON)
+work_anywhere = filling(
+    "optkit.workspace:Workspace", "workspace", _BOUNDS, under("Where it runs", *_PLACE, _ON)
+)
 """The same, and --on: a cluster that does the work."""
 
-strict = click.option(
-    "--strict", is_flag=True,
-    help="Exit 3 also for an inconclusive gate, a latency measured under bad conditions, and "
-    "suspect calibration data.",
+strict = under(
+    "Limits",
+    click.option(
+        "--strict", is_flag=True,
+        help="Exit 3 also for an inconclusive gate, a latency measured under bad conditions, and "
+        "suspect calibration data.",
+    ),
 )  # fmt: skip
 """--strict: what is in doubt counts as failed."""
 
 artifact = together(
-    click.option("--out", type=click.Path(path_type=Path), default=Path("artifacts"),
-                 show_default=True, metavar="DIR", help="Write the artifact to this folder."),
+    under(
+        "Output",
+        click.option("-o", "--out", type=click.Path(path_type=Path), default=Path("artifacts"),
+                     show_default=True, metavar="DIR",
+                     help="Write the artifact to this folder."),
+    ),
     strict,
 )  # fmt: skip
 """--out, --strict: where an artifact goes, and how its gates end the command."""
 
-junit = click.option("--junit", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-                     help="Write the gates as JUnit XML, a case each.")  # fmt: skip
+junit = under(
+    "Output",
+    click.option("--junit", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+                 help="Write the gates as JUnit XML, a case each."),
+)  # fmt: skip
 """--junit: the gates for a CI system."""
 
 output = filling(

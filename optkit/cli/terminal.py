@@ -50,8 +50,9 @@ class Output:
 
 
 class Terminal:
-    """A runner's listener: a live line per running step on a terminal, plain lines elsewhere. Steps
-    of several threads may run at the same time, one in each."""
+    """A runner's listener: a live line per running step on a terminal; elsewhere a plain line when
+    a step ends, and before that only for a step that runs long or does not end. Steps of several
+    threads may run at the same time, one in each."""
 
     def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
         self.quiet = quiet
@@ -71,14 +72,23 @@ class Terminal:
         if self.quiet:
             return
         with self._lock:
-            task = None
+            running = _Running(label, time.monotonic())
             if self.console.is_terminal:
                 if self._bar is None:
                     self._bar = _live_lines(self.console)
-                task = self._bar.add_task(printable(label), total=None, pace="")
+                running.task = self._bar.add_task(printable(label), total=None, pace="")
             else:
-                self._line(f"  ... {label}")
-            self._running[threading.get_ident()] = _Running(label, time.monotonic(), task)
+                running.timer = threading.Timer(_SILENCE, self._announce, [running])
+                running.timer.daemon = True
+                running.timer.start()
+            self._running[threading.get_ident()] = running
+
+    def _announce(self, step: _Running) -> None:
+        """The line of a step that has not ended, unless it has had one."""
+        with self._lock:
+            if step in self._running.values() and not step.announced:
+                step.announced, step.said = True, time.monotonic()
+                self._line(f"  ... {step.label}")
 
     def progress(self, what: str, fraction: float) -> None:
         with self._lock:
@@ -98,12 +108,14 @@ class Terminal:
                     step.task, total=1.0, completed=fraction, description=shown, pace=told
                 )
             elif now - step.said > _SILENCE:
-                step.said = now
+                step.announced, step.said = True, now
                 self._line(f"  ... {step.label}: {what}, {told}")
 
     def done(self, step: str, label: str, hit: bool, seconds: float) -> None:
         with self._lock:
             ended = self._running.pop(threading.get_ident(), None)
+            if ended is not None and ended.timer is not None:
+                ended.timer.cancel()
             if self._bar is not None and ended is not None and ended.task is not None:
                 self._bar.remove_task(ended.task)
             if not self._running:
@@ -122,8 +134,12 @@ class Terminal:
         self.close()
 
     def close(self) -> None:
-        """Stop the live lines, if there are any."""
+        """Stop the live lines, if there are any. A log names the steps that did not end."""
         with self._lock:
+            for step in self._running.values():
+                if step.timer is not None:
+                    step.timer.cancel()
+                    self._announce(step)
             self._running.clear()
             if self._bar is not None:
                 self._bar.stop()
@@ -133,15 +149,17 @@ class Terminal:
         self.console.print(printable(text), markup=False)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Running:
-    """A step that runs: when it was last told of, its live line, and how far it was when it first
-    said so."""
+    """A step that runs: when it started or had its last line, whether it had one, its live line,
+    how far it was when it first said so, and the timer of its first line."""
 
     label: str
     said: float
-    task: TaskID | None
+    announced: bool = False
+    task: TaskID | None = None
     first: tuple[float, float] | None = None
+    timer: threading.Timer | None = None
 
 
 def pace(fraction: float, done: float, seconds: float) -> str:

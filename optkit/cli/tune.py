@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from optkit import api, tuning
-from optkit.cli import build, calls, github, options, summary, terminal
+from optkit.cli import build, calls, github, summary, terminal
 from optkit.cli.terminal import Output
 from optkit.documents.result import Result
 from optkit.documents.tune import Tune
@@ -20,22 +20,23 @@ from optkit.workspace import Workspace
 _SHOWN = 8  # layers
 
 
-def _limit(text: str | None, option: str, unit: str, hint: str) -> float | None:
-    """A positive number, with or without its unit. Raises UsageError."""
+def _decibels(text: str | None) -> float | None:
+    """A positive number, with or without dB. Raises UsageError."""
     if text is None:
         return None
-    found = re.fullmatch(rf"([0-9]+(?:\.[0-9]+)?|\.[0-9]+) ?(?:{unit})?", text.strip(), re.I)
-    if found is None or not float(found[1]):
-        raise UsageError(f"{text!r} is not a limit", where=option, hint=hint)
-    return float(found[1])
+    number = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+) ?(?:dB)?", text.strip(), re.I)
+    if number is None or not float(number[1]):
+        hint = "decibels, e.g. 40"
+        raise UsageError(f"{text!r} is not a limit", where="--min-sqnr", hint=hint)
+    return float(number[1])
 
 
 def tune(
     target: str,
     max_drop: str | None,
     min_sqnr: str | None,
-    max_latency: str | None,
-    max_size: str | None,
+    max_latency: float | None,
+    max_size: int | None,
     precisions: tuple[str, ...],
     trials: int | None,
     seconds: float | None,
@@ -82,18 +83,13 @@ def tune(
 
 
 def _budget(
-    max_drop: str | None, min_sqnr: str | None, max_latency: str | None, max_size: str | None
+    max_drop: str | None, min_sqnr: str | None, max_latency: float | None, max_size: int | None
 ) -> Budget:
     try:
         drop = None if max_drop is None else fraction(_number(max_drop))
     except ValueError as error:
         raise UsageError(str(error), where="--max-drop", hint="e.g. 0.5%") from error
-    return Budget(
-        drop,
-        _limit(min_sqnr, "--min-sqnr", "dB", "decibels, e.g. 40"),
-        _limit(max_latency, "--max-latency", "ms", "milliseconds, e.g. 1.5ms"),
-        None if max_size is None else options.parse_size(max_size),
-    )
+    return Budget(drop, _decibels(min_sqnr), max_latency, max_size)
 
 
 def _number(text: str) -> str | float:

@@ -9,6 +9,7 @@ be one of them.
 
 from __future__ import annotations
 
+from optkit.devices import spelling
 from optkit.devices.gpus import Gpu, Gpus, gpus
 from optkit.devices.machine import CpuInfo, available_memory, cpu, cpu_target, runs_here
 from optkit.devices.nvml import driver_version, has_driver
@@ -24,7 +25,7 @@ from optkit.devices.table import (
     read,
     sources,
 )
-from optkit.errors import UnknownName, check_single, unknown_name
+from optkit.errors import UnknownName, UsageError, check_single, unknown_name
 
 __all__ = [
     "CpuInfo", "Fact", "Gpu", "Gpus", "Option", "Price", "Support", "Target",
@@ -38,24 +39,41 @@ _NO_DEVICE = ("cuda", "gpu", "nvidia", "tensorrt", "trt", "tensorrt-rtx", "onnxr
 
 
 def target(name: str) -> Target:
-    """The target of that name or alias. Raises UnknownName with the nearest names."""
+    """The target of that name or alias, in any usual spelling. Raises UnknownName with the nearest
+    names."""
     wanted = name.strip().lower()
     if wanted == "cpu":
         return cpu_target()
-    if wanted not in data_names():
-        known = aliases()
-        if wanted not in known:
-            check_single("--target", name, {*names(), *known})
-            if wanted in _NO_DEVICE:
-                raise UnknownName(
-                    f"{name!r} is not a device",
-                    where="target",
-                    hint="name the device: `optkit devices` says which this machine has, `optkit "
-                    "targets` which are known",
-                )
-            raise unknown_name("target", name, [*names(), *known])
-        wanted = known[wanted]
-    return read(wanted)
+    if wanted in data_names():
+        return read(wanted)
+    known = aliases().get(wanted) or spelling.target_name(name)
+    if known is None:
+        raise _unknown(name)
+    return read(known)
+
+
+def _unknown(name: str) -> UsageError:
+    """What is wrong with a name that is no target's."""
+    every = [*names(), *aliases()]
+    try:
+        check_single("--target", name, every)
+    except UsageError as error:
+        return error
+    if name.strip().lower() in _NO_DEVICE:
+        return UnknownName(
+            f"{name!r} is not a device",
+            where="target",
+            hint="name the device: `optkit devices` says which this machine has, `optkit "
+            "targets` which are known",
+        )
+    candidates = spelling.candidates(name)
+    if len(candidates) > 1:
+        return UnknownName(
+            f"{name!r} can be any of {len(candidates)} devices",
+            where="target",
+            hint=f"choose one: {' or '.join(candidates)}",
+        )
+    return unknown_name("target", name, candidates or every)
 
 
 def names() -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import runpy
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,13 +110,23 @@ def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
+def torch_build(version: Path) -> str | None:
+    """For what torch is built, e.g. "CUDA 12.8 build", as its small file version.py says; None if
+    there is no such file. To import torch for this would cost seconds."""
+    if not version.exists():
+        return None
+    text = version.read_text(encoding="utf-8", errors="replace")
+    for key, name in (("cuda", "CUDA"), ("hip", "ROCm"), ("xpu", "XPU")):
+        if built := re.search(rf"^{key}\b[^=\n]*= *['\"]([^'\"]+)", text, re.MULTILINE):
+            return f"{name} {built[1]} build"
+    return "CPU build"
+
+
 def _from_torch() -> tuple[Gpu, ...]:
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         raise _Silent("not installed")
-    # A CPU build says so in one small file; importing it to learn that would cost seconds.
-    version = Path(spec.origin).with_name("version.py")
-    if version.exists() and runpy.run_path(str(version)).get("cuda") is None:
+    if torch_build(Path(spec.origin).with_name("version.py")) == "CPU build":
         raise _Silent("built without CUDA")
     cuda = importlib.import_module("torch").cuda
     found = []

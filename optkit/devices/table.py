@@ -1,8 +1,8 @@
 """The table of targets: one YAML file each in `optkit/devices/data/`, converted to SI units.
 
 A figure is a Fact: value, source id (texts in SOURCES.yaml), and whether it was verified. File
-names are target names. The `aliases` and `reports_as` of a file are on one line each, so that a
-search by another name scans lines without parsing.
+names are target names. The `title`, `aliases` and `reports_as` of a file are on one line each, so
+that a search by another name scans lines without parsing.
 """
 
 from __future__ import annotations
@@ -213,6 +213,11 @@ def reported_names() -> dict[str, str]:
     return {name.lower(): target for name, target in _line_index("reports_as").items()}
 
 
+def titles() -> Mapping[str, str]:
+    """Title, without what stands in brackets → target name."""
+    return _line_index("title")
+
+
 def device_names(target: str) -> tuple[str, ...]:
     """What drivers call the devices of the target of that name."""
     return tuple(name for name, found in _line_index("reports_as").items() if found == target)
@@ -329,12 +334,12 @@ def sources() -> Mapping[str, str]:
 
 @cache
 def _line_index(key: str) -> Mapping[str, str]:
-    pattern = re.compile(rf"^{key}: \[(.*)\]$", re.MULTILINE)
+    pattern = re.compile(rf"^{key}: (?:\[(.*)\]|\"([^\"(]*))", re.MULTILINE)
     index: dict[str, str] = {}
     for name in data_names():
         found = pattern.search((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
-        if found and found[1]:
-            index.update({item.strip().strip('"'): name for item in found[1].split(",")})
+        listed = (found[1] or found[2] or "").split(",") if found else []
+        index.update({item.strip().strip('"'): name for item in listed if item})
     return index
 
 

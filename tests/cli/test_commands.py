@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import shutil
 import time
@@ -210,6 +211,8 @@ def test_doctor_says_what_is_missing(optkit_here: Optkit) -> None:
     assert {row["state"] for row in rows.values()} <= {"ok", "missing", "broken"}
     assert rows["onnxruntime"]["state"] == "ok" and rows["onnxruntime"]["version"]
     assert rows["one ONNX Runtime"]["state"] == "ok" and done.code == 0
+    assert rows["Python"]["version"] == platform.python_version()
+    assert "GiB free" in rows["store"]["note"] and " build" in rows["torch"]["note"]
     missing = [row for row in rows.values() if row["state"] == "missing" and row["what"] != "GPU"]
     assert all("pip install 'optkit[" in row["note"] for row in missing)
 
@@ -269,7 +272,8 @@ def test_init_writes_a_recipe_that_loads(model: str, optkit_here: Optkit, tmp_pa
 @pytest.mark.parametrize(
     "command",
     ["", "build", "export", "fuse", "quantize", "compile", "bench", "eval", "inspect", "targets",
-     "devices", "doctor", "init", "cache", "cache ls", "cache verify", "cache gc", "cache clear"],
+     "devices", "doctor", "completion", "init", "cache", "cache ls",
+     "cache verify", "cache gc", "cache clear"],
 )  # fmt: skip
 def test_every_command_has_help(command: str, optkit_here: Optkit) -> None:
     done = optkit_here(*command.split(), "--help")

@@ -19,9 +19,8 @@ Optkit = Any
 @pytest.mark.parametrize(
     ("argv", "code", "told"),
     [
-        (["--target", "l4,h100"], 2, ["2 names", "--target l4 --target h100"]),
-        (["--target", "l4", "--precision", "fp16,int8"], 2,
-         ["2 names", "--precision fp16 --precision int8"]),
+        (["--target", "l4,"], 2, ["'l4,'", "empty place between its commas", "--target"]),
+        (["--target", "l4,l5"], 2, ["unknown target 'l5'", "l4"]),
         (["--target", "cuda"], 2, ["not a device", "optkit devices"]),
         (["--target", "l4", "--eval", "accuracy"], 2, ["'accuracy'", "top1 is the task"]),
         (["--target", "l4", "--calibration", "gone.npz"], 5, ["gone.npz", "no such file"]),
@@ -44,6 +43,29 @@ def test_it_is_told_before_any_work(
                        cache=tmp_path / "cache")  # fmt: skip
     assert done.told(*told).code == code
     assert "export" not in done.err and not (tmp_path / "cache" / "objects").exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["quantize", "-o", "out", "-t", "l4,h100"], ["2 names", "only one", "l4 or h100"]),
+        (["eval", "-t", "l4", "-p", "fp16,int9"], ["2 names", "only one", "fp16 or int9"]),
+        (["bench", "-t", "l4,nosuch"], ["--target", "2 names"]),
+        (["tune", "-t", "l4,t4"], ["--target", "2 names"]),
+        (["biuld"], ["'biuld'", "Did you mean 'build'?"]),
+        (["build", "--taget", "l4"], ["'--taget'", "--target"]),
+        (["build", "-t", "l4", "--memory", "4X"], ["--memory: '4X' is not a size", "512M"]),
+        (["tune", "-t", "l4", "--max-latency", "fast"], ["--max-latency: 'fast'", "20ms"]),
+        (["bench", "-t", "l4", "--latency", "0"], ["--latency: '0' is not a time"]),
+        (["monitor", "--pid", "1", "--interval", "1ms"], ["--interval: '1ms'", "at least 0.1s"]),
+    ],
+)  # fmt: skip
+def test_a_wrong_command_line_is_told(
+    argv: list[str], told: list[str], optkit_here: Optkit, tmp_path: Path
+) -> None:
+    job = ["--recipe", "digits-vit"] if argv[0] in ("quantize", "eval", "bench", "tune") else []
+    done = optkit_here(*argv, *job, cwd=tmp_path, cache=tmp_path / "cache")
+    assert done.told(*told).code == 2
 
 
 def test_an_error_in_calibration_data_names_the_users_file_and_row(

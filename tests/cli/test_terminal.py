@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -114,13 +115,39 @@ def told_by(ears: terminal.Terminal, tty: bool) -> str:
 
 def test_steps_are_plain_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(terminal, "_SILENCE", -1)
-    first, begun, pace, own, last = told_by(terminal.Terminal(), tty=False).splitlines()
-    assert first == "  ... calibrate \ufffd]0;owned\ufffd"
-    assert begun.endswith("batch 1 of 4, 25%")
+    begun, pace, own, last = told_by(terminal.Terminal(), tty=False).splitlines()
+    assert begun == "  ... calibrate \ufffd]0;owned\ufffd: batch 1 of 4, 25%"
     assert re.search(r"batch 3 of 4, 75%, [0-9.]+%/s, [0-9]+ s left$", pace)
     assert own.endswith("7 samples, 3/s, 9 s left, 80%")
     assert last == "     1.2 s  calibrate \ufffd]0;owned\ufffd"
     assert told_by(terminal.Terminal(quiet=True), tty=False) == ""
+
+
+def test_a_short_step_has_one_line_and_a_long_step_a_line_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ears, stream = terminal.Terminal(), io.StringIO()
+    ears._console = Console(file=stream, width=80, color_system=None)
+    ears.start("fuse", "fuse")
+    ears.progress("rule 1 of 2", 0.5)
+    ears.done("fuse", "fuse", False, 0.25)
+    assert stream.getvalue() == "     0.2 s  fuse\n"
+    monkeypatch.setattr(terminal, "_SILENCE", 0.01)
+    ears.start("export", "export")
+    timer = ears._running[threading.get_ident()].timer
+    assert timer is not None
+    timer.join()
+    ears.done("export", "export", False, 12)
+    assert stream.getvalue().splitlines()[1:] == ["  ... export", "    12.0 s  export"]
+
+
+def test_a_log_names_the_step_that_failed() -> None:
+    stream = io.StringIO()
+    with terminal.Terminal() as ears:
+        ears._console = Console(file=stream, width=80, color_system=None)
+        ears.start("fuse", "fuse")
+    ears.close()
+    assert stream.getvalue() == "  ... fuse\n"
 
 
 def test_a_terminal_gets_a_live_line_and_no_name_that_acts() -> None:

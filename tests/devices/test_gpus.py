@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from optkit.devices import driver_version, gpus, has_driver
+from optkit.devices.gpus import torch_build
 from optkit.devices.nvml import slowed
 
 GIB = 2**30
@@ -97,6 +98,20 @@ def test_torch_answers_where_nvml_does_not(monkeypatch: pytest.MonkeyPatch, tmp_
     assert [(g.name, g.target, g.memory_bytes, g.driver) for g in found.devices] == [
         ("NVIDIA A10", "a10", 24 * GIB, None)
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "build"),
+    [
+        ("cuda: Optional[str] = None\nhip: Optional[str] = None\n", "CPU build"),
+        ("__version__ = '2.13.0+cu128'\ncuda: Optional[str] = '12.8'\n", "CUDA 12.8 build"),
+        ("cuda = None\nhip: Optional[str] = '6.4'\n", "ROCm 6.4 build"),
+    ],
+)
+def test_torch_says_for_what_it_is_built(text: str, build: str, tmp_path: Path) -> None:
+    (tmp_path / "version.py").write_text(text)
+    assert torch_build(tmp_path / "version.py") == build
+    assert torch_build(tmp_path / "none.py") is None
 
 
 def test_a_cpu_build_of_torch_is_never_imported(

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from optkit.devices import all_targets, names, sources, target
-from optkit.devices.table import FOLDER, Fact, aliases, data_names, reported_names
+from optkit.devices import all_targets, names, sources, spelling, target
+from optkit.devices.table import FOLDER, Fact, aliases, data_names, reported_names, titles
 from optkit.errors import UnknownName
 
 DATA = data_names()
@@ -44,9 +44,52 @@ def test_aliases_lead_to_targets(alias: str, name: str) -> None:
     assert target(alias).name == name
 
 
+@pytest.mark.parametrize(
+    ("spelled", "name"),
+    [
+        ("RTX 4090", "rtx4090"), ("rtx-4090", "rtx4090"), ("GeForce RTX 4090", "rtx4090"),
+        ("NVIDIA L4", "l4"), ("Tesla T4", "t4"), ("nvidia_l40s", "l40s"), ("H100 SXM", "h100-sxm"),
+        ("H100_SXM5", "h100-sxm"), ("NVIDIA A100-SXM4-80GB", "a100-sxm-80gb"),
+        ("A100 80GB PCIe", "a100-pcie-80gb"), ("a100 pcie 40gb", "a100-pcie-40gb"),
+        ("M2 Max", "apple-m2-max"), ("Jetson AGX Orin", "jetson-agx-orin"), ("HGX B200", "b200"),
+        ("CPU AVX2", "cpu-avx2"),
+    ],
+)  # fmt: skip
+def test_usual_spellings_lead_to_targets(spelled: str, name: str) -> None:
+    assert target(spelled).name == name
+
+
+@pytest.mark.parametrize(
+    ("spelled", "candidates"),
+    [
+        ("A100-80GB", ["a100-pcie-80gb", "a100-sxm-80gb"]),
+        ("A100 PCIe", ["a100-pcie-40gb", "a100-pcie-80gb"]),
+        ("NVIDIA A100", ["a100-pcie-40gb", "a100-sxm-80gb"]),
+    ],
+)
+def test_a_spelling_of_several_devices_names_them(spelled: str, candidates: list[str]) -> None:
+    with pytest.raises(UnknownName, match=f"{spelled}.*any of") as error:
+        target(spelled)
+    assert all(name in str(error.value.hint) for name in candidates)
+
+
+@pytest.mark.parametrize("spelled", ["M2", "Quadro RTX 6000", "L40", "NVIDIA", "RTX 4090 Laptop"])
+def test_a_name_that_only_resembles_a_device_is_unknown(spelled: str) -> None:
+    with pytest.raises(UnknownName):
+        target(spelled)
+
+
+def test_no_spelling_names_two_targets() -> None:
+    owners: dict[str, set[str]] = {}
+    for spelled, name in spelling._spellings():
+        owners.setdefault("".join(spelled), set()).add(name)
+    assert {key: names for key, names in owners.items() if len(names) > 1} == {}
+
+
 def test_line_scan_agrees_with_the_parsed_files() -> None:
     files = {name: parsed(name) for name in DATA}
     assert aliases() == {a: name for name, data in files.items() for a in data["aliases"]}
+    assert titles() == {data["title"].partition(" (")[0]: name for name, data in files.items()}
     assert reported_names() == {
         r.lower(): name for name, data in files.items() for r in data["reports_as"]
     }

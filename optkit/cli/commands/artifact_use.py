@@ -9,7 +9,7 @@ import click
 from optkit.cli import options
 
 
-@click.command()
+@options.command("optkit inspect artifacts/digits-vit-l4-int8", "optkit inspect model.onnx")
 @click.argument("path", type=click.Path(exists=True, path_type=Path))
 @options.work
 @options.output
@@ -25,7 +25,10 @@ def inspect() -> None:
     """
 
 
-@click.command()
+@options.command(
+    "optkit explain artifacts/digits-vit-l4-int8",
+    "optkit explain artifacts/digits-vit-l4-int8 --apply faster.yaml",
+)
 @click.argument("artifact", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--apply", type=click.Path(path_type=Path), metavar="RECIPE",
               help="Write the recipe with these changes to this new file.")  # fmt: skip
@@ -40,7 +43,7 @@ def explain() -> None:
     """
 
 
-@click.command()
+@options.command("optkit diff artifacts/old artifacts/new")
 @click.argument("a", type=click.Path(path_type=Path))
 @click.argument("b", type=click.Path(path_type=Path))
 @click.option("--exit-code", is_flag=True, help="Exit 1 if they differ, as git does.")
@@ -57,52 +60,56 @@ def diff() -> None:
 
 _drawing = options.filling(
     "optkit.cli.generate:Drawing", "drawing",
-    click.option("--temperature", type=float, metavar="T", help="Sample, at this temperature."),
-    click.option("--top-k", type=int, metavar="K", help="Sample among the K most likely tokens."),
-    click.option("--top-p", type=float, metavar="P",
-                 help="Sample among the most likely tokens with total probability P."),
-    click.option("--seed", type=click.IntRange(min=0), metavar="N",
-                 help="Sample; the same seed gives the same text. Default 0."),
+    options.under(
+        "Sampling",
+        click.option("--temperature", type=float, metavar="T",
+                     help="Sample, at this temperature."),
+        click.option("--top-k", type=int, metavar="K",
+                     help="Sample among the K most likely tokens."),
+        click.option("--top-p", type=float, metavar="P",
+                     help="Sample among the most likely tokens with total probability P."),
+        click.option("--seed", type=click.IntRange(min=0), metavar="N",
+                     help="Sample; the same seed gives the same text. Default 0."),
+    ),
+)  # fmt: skip
+
+_texts = options.under(
+    "Data",
+    click.option("--prompt", "prompts", multiple=True, metavar="TEXT",
+                 help="A text to continue or to read; repeat for several, which run in one "
+                 "batch."),
+    click.option("--prompt-file", "files", multiple=True, metavar="FILE",
+                 type=click.Path(path_type=Path, exists=True, dir_okay=False),
+                 help="A file whose whole text is a prompt."),
+    click.option("--audio", multiple=True, metavar="FILE.wav",
+                 type=click.Path(exists=True, dir_okay=False),
+                 help="For a speech model: a recording to transcribe; several run in one batch."),
+)  # fmt: skip
+
+_host = options.under(
+    "Where it runs",
+    click.option("--threads", type=click.IntRange(min=1), metavar="N",
+                 help="Default: the cores this process may use."),
+    click.option("--trusted", is_flag=True,
+                 help="Open the engine of an ARTIFACT from another machine; only if you know its "
+                 "author."),
 )  # fmt: skip
 
 
-@click.command()
+@options.command(
+    'optkit generate artifacts/my-llama-cpu-int4 --prompt "def main("',
+    "optkit generate artifacts/my-whisper-cpu-int8 --audio talk.wav",
+)
 @click.argument("artifact", type=click.Path(path_type=Path))
-@click.option(
-    "--prompt",
-    "prompts",
-    multiple=True,
-    metavar="TEXT",
-    help="A text to continue or to read; repeat for several, which run in one batch.",
+@_texts
+@options.under(
+    "Limits",
+    click.option(
+        "--max-new-tokens", type=click.IntRange(min=1), default=64, show_default=True, metavar="N"
+    ),
 )
-@click.option(
-    "--prompt-file",
-    "files",
-    multiple=True,
-    metavar="FILE",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="A file whose whole text is a prompt.",
-)
-@click.option(
-    "--audio",
-    multiple=True,
-    metavar="FILE.wav",
-    type=click.Path(exists=True, dir_okay=False),
-    help="For a speech model: a recording to transcribe; several run in one batch.",
-)
-@click.option("--max-new-tokens", type=click.IntRange(min=1), default=64, show_default=True)
 @_drawing
-@click.option(
-    "--threads",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Default: the cores this process may use.",
-)
-@click.option(
-    "--trusted",
-    is_flag=True,
-    help="Open the engine of an ARTIFACT from another machine; only if you know its author.",
-)
+@_host
 @options.output
 @options.calls("optkit.cli.generate:generate")
 def generate() -> None:

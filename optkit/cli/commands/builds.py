@@ -7,27 +7,28 @@ from pathlib import Path
 
 import click
 
-from optkit.cli import options
+from optkit.cli import options, values
 
 
-@click.command()
+@options.command(
+    "optkit build -t l4 -p int8,fp8",
+    "optkit build model.py:create -t l4,h100 -p int8 -o artifacts",
+)
 @options.job
 @options.targets
-@click.option(
-    "--precision",
-    "precisions",
-    multiple=True,
+@options.precisions(
+    "fp32, fp16, bf16, int8, int8-weight-only, fp8, int4, w4a8, nvfp4 or nf4; a list, or the "
+    "option several times.",
     default=("int8",),
-    metavar="NAME",
-    show_default=True,
-    help="fp32, fp16, bf16, int8, int8-weight-only, fp8, int4, w4a8, nvfp4 or nf4; repeat for "
-    "several.",
 )
 @options.artifact
-@click.option(
-    "--defer",
-    is_flag=True,
-    help="Do not compile or measure here; `optkit finish` does it on a host with the device.",
+@options.under(
+    "Where it runs",
+    click.option(
+        "--defer",
+        is_flag=True,
+        help="Do not compile or measure here; `optkit finish` does it on a host with the device.",
+    ),
 )
 @click.option(
     "--dry-run", is_flag=True, help="Show steps, cache hits and estimates; write nothing."
@@ -35,10 +36,11 @@ from optkit.cli import options
 @click.option(
     "--embed-eval",
     default="64M",
-    callback=lambda c, p, v: options.parse_size(v, least=0),
+    type=values.Size(least=0),
     show_default=True,
     metavar="SIZE",
-    help="Largest size of the evaluation samples in the artifact; 0 for none.",
+    help="Largest size of the evaluation samples in the artifact (without a unit: bytes); 0 for "
+    "none.",
 )
 @options.junit
 @options.work_anywhere
@@ -53,13 +55,17 @@ def build() -> None:
     """  # fmt: skip
 
 
-@click.command()
+@options.command("optkit finish artifacts/digits-vit-l4-int8")
 @click.argument("artifact", type=click.Path(path_type=Path))
-@click.option(
-    "--eval",
-    "task",
-    metavar="NAME|FILE.py",
-    help="A task with its samples, instead of those in the artifact.",
+@options.under(
+    "Data",
+    click.option(
+        "--eval",
+        "task",
+        type=values.TASK,
+        metavar="NAME|FILE.py",
+        help="A task with its samples, instead of those in the artifact.",
+    ),
 )
 @options.strict
 @options.junit
@@ -72,42 +78,40 @@ def finish() -> None:
     """
 
 
-@click.command()
+_budget = options.under(
+    "Limits",
+    click.option("--max-drop", metavar="PERCENT",
+                 help="Limit on the drop of the metric, e.g. 0.5%."),
+    click.option("--min-sqnr", metavar="DB", help="Limit on the SQNR of the outputs, e.g. 40."),
+    click.option("--max-latency", type=values.Milliseconds(), metavar="TIME",
+                 help="Limit at the tuned batch, e.g. 1.5ms (without a unit: milliseconds)."),
+    click.option("--max-size", type=values.Size(), metavar="SIZE",
+                 help="Limit on the size of the engine, e.g. 20M (without a unit: bytes)."),
+)  # fmt: skip
+
+_search = options.under(
+    "Search",
+    click.option("--trials", type=click.IntRange(min=1), metavar="N",
+                 help="Candidates to try at most; default: 24."),
+    click.option("--time", "seconds", type=values.Seconds(), metavar="TIME",
+                 help="Stop the search after this time, e.g. 10m (without a unit: seconds); the "
+                 "best candidate is then built."),
+    click.option("--seed", type=int, default=0, show_default=True, metavar="S"),
+    click.option("--parallel", type=click.IntRange(min=1), metavar="K",
+                 help="With --on: trials at a time; default: the cluster's cores, at most "
+                 "--trials / 4."),
+)  # fmt: skip
+
+
+@options.command("optkit tune -t l4 --max-drop 0.5%", "optkit tune -t cpu -p int8,int4 --time 10m")
 @options.job
-@click.option("--target", required=True, metavar="NAME", help="A device, see `optkit targets`.")
-@click.option("--max-drop", metavar="PERCENT", help="Limit on the drop of the metric, e.g. 0.5%.")
-@click.option("--min-sqnr", metavar="DB", help="Limit on the SQNR of the outputs, e.g. 40.")
-@click.option("--max-latency", metavar="MS", help="Limit at the tuned batch, e.g. 1.5ms.")
-@click.option("--max-size", metavar="SIZE", help="Limit on the size of the engine, e.g. 20M.")
-@click.option(
-    "--precision",
-    "precisions",
-    multiple=True,
+@options.one_target
+@options.precisions(
+    "Precisions that layers may have besides the carrier; a list, or the option several times.",
     default=("int8",),
-    show_default=True,
-    metavar="NAME",
-    help="A precision that layers may have besides the carrier; repeat for several.",
 )
-@click.option(
-    "--trials",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Candidates to try at most; default: 24.",
-)
-@click.option(
-    "--time",
-    "seconds",
-    callback=options.seconds,
-    metavar="TIME",
-    help="Stop the search after this time, e.g. 10m; the best candidate is then built.",
-)
-@click.option("--seed", type=int, default=0, show_default=True, metavar="S")
-@click.option(
-    "--parallel",
-    type=click.IntRange(min=1),
-    metavar="K",
-    help="With --on: trials at a time; default: the cluster's cores, at most --trials / 4.",
-)
+@_budget
+@_search
 @options.artifact
 @options.work_anywhere
 @options.output
@@ -120,7 +124,7 @@ def tune() -> None:
     """
 
 
-@click.command()
+@options.command("optkit export model.py:create -o graph")
 @options.job
 @options.new_folder
 @options.work
@@ -130,7 +134,7 @@ def export() -> None:
     """Export MODEL to ONNX (opset 21 or newer), and compare its outputs with those of MODEL."""
 
 
-@click.command()
+@options.command("optkit fuse model.onnx -o fused")
 @options.job
 @options.new_folder
 @options.work
@@ -143,7 +147,7 @@ def fuse() -> None:
     """
 
 
-@click.command()
+@options.command("optkit quantize -t l4 -p int8 -o quantized")
 @options.job
 @options.pair
 @options.new_folder
@@ -155,7 +159,7 @@ def quantize() -> None:
     """Quantize MODEL to a Q/DQ graph, by the placement rules of the target's backend."""
 
 
-@click.command("compile")
+@options.command("optkit compile -t l4 -p fp16 -o engine", name="compile")
 @options.job
 @options.pair
 @options.new_folder

@@ -6,85 +6,62 @@ from pathlib import Path
 
 import click
 
-from optkit.cli import options
+from optkit.cli import options, values
 
-_SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
+_COUNT = click.IntRange(min=1)
 
-
-def _count(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """Parameters from "70b", "1.1B", "350M". Raises UsageError."""
-    return (
-        None if value is None else options.scaled(value, _SCALES, "--params", "write it like 70b")
-    )
-
-
-_SIZE = click.IntRange(min=1)
 _sizes = options.filling(
     "optkit.cli.plan:Sizes", "sizes",
-    click.option("--params", callback=_count, metavar="N",
-                 help="Plan a decoder without a model: its parameters, e.g. 70b; needs --layers, "
-                 "--kv-heads, --head-dim."),
-    click.option("--layers", type=_SIZE, metavar="N", help="Decoder layers."),
-    click.option("--kv-heads", type=_SIZE, metavar="N", help="Heads of keys and values."),
-    click.option("--head-dim", type=_SIZE, metavar="N", help="Width of a head."),
-    click.option("--heads", type=_SIZE, metavar="N",
-                 help="Query heads; default: computed from the other sizes."),
-    click.option("--hidden", type=_SIZE, metavar="N",
-                 help="Width of a layer; default: computed from the other sizes."),
-    click.option("--vocab", type=_SIZE, metavar="N", help="Size of the vocabulary; default 32000."),
-    click.option("--tied", is_flag=True,
-                 help="The embedding and the vocabulary projection are one table."),
+    options.under(
+        "Decoder",
+        click.option("--params", type=values.COUNT, metavar="N",
+                     help="Plan a decoder without a model: its parameters, e.g. 70b; needs "
+                     "--layers, --kv-heads, --head-dim."),
+        click.option("--layers", type=_COUNT, metavar="N", help="Decoder layers."),
+        click.option("--kv-heads", type=_COUNT, metavar="N", help="Heads of keys and values."),
+        click.option("--head-dim", type=_COUNT, metavar="N", help="Width of a head."),
+        click.option("--heads", type=_COUNT, metavar="N",
+                     help="Query heads; default: computed from the other sizes."),
+        click.option("--hidden", type=_COUNT, metavar="N",
+                     help="Width of a layer; default: computed from the other sizes."),
+        click.option("--vocab", type=_COUNT, metavar="N",
+                     help="Size of the vocabulary; default 32000."),
+        click.option("--tied", is_flag=True,
+                     help="The embedding and the vocabulary projection are one table."),
+    ),
+)  # fmt: skip
+
+_tokens = options.under(
+    "Decoder",
+    click.option("--prompt", type=_COUNT, default=1024, show_default=True, metavar="TOKENS",
+                 help="Tokens read per sequence."),
+    click.option("--new", type=_COUNT, default=256, show_default=True, metavar="TOKENS",
+                 help="Tokens written per sequence."),
+)  # fmt: skip
+
+_needs = options.under(
+    "Limits",
+    options.latency(help="Limit for one call (for a decoder: one token), e.g. 20ms (without a "
+                    "unit: milliseconds)."),
+    click.option("--throughput", type=click.FloatRange(min=0, min_open=True), metavar="N",
+                 help="Needed samples per second (for a decoder: written tokens)."),
 )  # fmt: skip
 
 
-@click.command()
+@options.command(
+    "optkit plan -t l4,h100 -p fp16,int8 --latency 20ms",
+    "optkit plan --params 70b --layers 80 --kv-heads 8 --head-dim 128 -t h100",
+)
 @options.job
 @options.targets
-@click.option(
-    "--precision",
-    "precisions",
-    multiple=True,
-    metavar="NAME",
-    help="Repeat for several; default: those of fp16, int8, fp8, int4 that the target has.",
+@options.precisions(
+    "A list, or the option several times; default: those of fp16, int8, fp8, int4 that the target "
+    "has."
 )
-@click.option(
-    "--batch",
-    "batches",
-    type=click.IntRange(min=1),
-    multiple=True,
-    metavar="N",
-    help="Repeat for several; default: 1, 8, 64.",
-)
+@options.batches("A list, or the option several times; default: 1, 8, 64.")
 @_sizes
-@click.option(
-    "--prompt",
-    type=click.IntRange(min=1),
-    default=1024,
-    show_default=True,
-    metavar="TOKENS",
-    help="For a decoder: tokens read per sequence.",
-)
-@click.option(
-    "--new",
-    type=click.IntRange(min=1),
-    default=256,
-    show_default=True,
-    metavar="TOKENS",
-    help="For a decoder: tokens written per sequence.",
-)
-@click.option(
-    "--latency",
-    "limit_ms",
-    callback=options.milliseconds,
-    metavar="TIME",
-    help="Limit for one call (for a decoder: one token), e.g. 20ms.",
-)
-@click.option(
-    "--throughput",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="N",
-    help="Needed samples per second (for a decoder: written tokens).",
-)
+@_tokens
+@_needs
 @click.option(
     "--prices",
     type=click.Path(path_type=Path),
@@ -95,8 +72,10 @@ _sizes = options.filling(
     "--train",
     "methods",
     multiple=True,
-    type=click.Choice(["full", "lora", "qlora"]),
-    help="Also predict the memory of training; repeat for several.",
+    type=values.Several(click.Choice(["full", "lora", "qlora"])),
+    callback=values.joined,
+    metavar="full,lora,qlora",
+    help="Also predict the memory of training, by one or several of these methods.",
 )
 @click.option(
     "--estimate",
@@ -121,56 +100,55 @@ def plan() -> None:
     """
 
 
-@click.command()
+_pair = options.under(
+    "Target",
+    click.option("-t", "--target", type=values.DEVICE, metavar="NAME",
+                 help="A device; not with --against."),
+    click.option("-p", "--precision", type=values.PRECISION, metavar="NAME",
+                 help="Default: int8."),
+)  # fmt: skip
+
+_slowdown = options.under(
+    "Limits",
+    options.latency(help="Name the best batch within this limit for one call, e.g. 20ms (without "
+                    "a unit: milliseconds)."),
+    click.option("--max-slowdown", metavar="SHARE",
+                 help="With --against: exit 3 if the whole interval is beyond this limit, e.g. "
+                 "5%."),
+)  # fmt: skip
+
+_other = options.under(
+    "Model",
+    click.option("--against", type=click.Path(path_type=Path), metavar="ARTIFACT",
+                 help="Compare MODEL, an artifact, with this artifact; both are timed in one "
+                 "run."),
+    click.option("--trusted", is_flag=True,
+                 help="With --against: open engines from another machine; only if you know the "
+                 "author."),
+)  # fmt: skip
+
+
+@options.command(
+    "optkit bench -t cpu --batch 1,8,32                    a sweep, and its knee",
+    "optkit bench new/ --against old/ --max-slowdown 5%    a check for CI",
+)
 @options.job
-@click.option("--target", metavar="NAME", help="A device; not with --against.")
-@click.option("--precision", metavar="NAME", help="Default: int8.")
-@click.option(
-    "--batch",
-    "batches",
-    type=click.IntRange(min=1),
-    multiple=True,
-    metavar="N",
-    help="Repeat for several; default: the recipe's, or with --against the tuned batch.",
+@_other
+@_pair
+@options.batches(
+    "A list, or the option several times; default: the recipe's, or with --against the tuned batch."
 )
-@click.option(
-    "--latency",
-    "limit_ms",
-    callback=options.milliseconds,
-    metavar="TIME",
-    help="Name the best batch within this limit for one call, e.g. 20ms.",
-)
-@click.option(
-    "--against",
-    type=click.Path(path_type=Path),
-    metavar="ARTIFACT",
-    help="Compare MODEL, an artifact, with this artifact; both are timed in one run.",
-)
-@click.option(
-    "--max-slowdown",
-    metavar="SHARE",
-    help="With --against: exit 3 if the whole interval is beyond this limit, e.g. 5%.",
-)
+@_slowdown
 @options.strict
 @options.junit
-@click.option(
-    "--trusted",
-    is_flag=True,
-    help="With --against: open engines from another machine; only if you know the author.",
-)
 @options.work
 @options.output
 @options.calls("optkit.cli.bench:bench")
 def bench() -> None:
-    """Measure the latency of MODEL and its baseline; predict it for a target that is not here.
-
-    \b
-    optkit bench --target cpu --batch 1 --batch 8 --batch 32     a sweep, and its knee
-    optkit bench new/ --against old/ --max-slowdown 5%           a check for CI
-    """
+    """Measure the latency of MODEL and its baseline; predict it for a target that is not here."""
 
 
-@click.command("eval")
+@options.command("optkit eval -t cpu -p int8 --eval-data held-out.txt", name="eval")
 @options.job
 @options.pair
 @options.strict

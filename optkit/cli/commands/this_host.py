@@ -1,5 +1,5 @@
-"""Commands about this host, its programs and its files: `targets`, `devices`, `doctor`, `monitor`,
-`init`, `cache`."""
+"""Commands about this host, its programs and its files: `targets`, `devices`, `doctor`,
+`completion`, `monitor`, `init`, `cache`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from optkit.cli import options
+from optkit.cli import options, values
 
 
-@click.command()
-@click.argument("name", required=False)
+@options.command("optkit targets", "optkit targets l4")
+@click.argument("name", required=False, type=values.DEVICE)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @options.calls("optkit.cli.hardware:targets")
 def targets() -> None:
@@ -32,30 +32,47 @@ def doctor() -> None:
     """Check what is installed and usable here; exit 4 when nothing can be built."""
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@options.command(
+    "optkit completion bash > ~/.local/share/bash-completion/completions/optkit",
+    'optkit completion zsh > "${fpath[1]}/_optkit"',
+    "optkit completion fish > ~/.config/fish/completions/optkit.fish",
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@options.calls("optkit.cli.hardware:completion")
+def completion() -> None:
+    """Print the script that completes optkit's commands, options and names in SHELL.
+
+    The lines below install it for new shells (for bash: once the folder exists). To try it in this
+    shell: eval "$(optkit completion bash)".
+    """
+
+
+@click.command(
+    cls=options.Command,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    epilog="optkit monitor -- python train.py\noptkit monitor --pid 1234 --seconds 10m",
+)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.option("--pid", type=click.IntRange(min=1), metavar="N", help="Watch this process instead.")
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="S",
-    help="With --pid: for how long; default until it ends, or until Ctrl-C.",
+    type=values.Seconds(),
+    metavar="TIME",
+    help="With --pid: for how long, e.g. 10m (without a unit: seconds); default until it ends, or "
+    "until Ctrl-C.",
 )
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0.1),
-    default=1.0,
+    type=values.Seconds(least=0.1, example="1s, at least 0.1s"),
+    default="1s",
     show_default=True,
-    metavar="S",
-    help="Length of a sample in seconds.",
+    metavar="TIME",
+    help="Length of a sample (without a unit: seconds).",
 )
 @options.output
 @options.calls("optkit.cli.monitor:monitor")
 def monitor() -> None:
     """Run COMMAND and say what limits it: its CPU, its disk, its GPU, or nothing.
-
-    \b
-    optkit monitor -- python train.py
 
     The command keeps its standard streams and gets the signals that optkit gets; optkit exits with
     its exit code. The verdict goes to stderr. With --json one object goes to stdout, and the
@@ -63,18 +80,28 @@ def monitor() -> None:
     """  # fmt: skip
 
 
-@click.command()
-@click.argument("model")
-@click.option("--weights", metavar="FILE", help="A safetensors file for what the factory returns.")
-@click.option("--calibration", metavar="PATH|NAME", help="Calibration data, or a source.")
-@click.option("--eval", "evaluation", metavar="NAME|FILE.py", help="The evaluation task.")
+@options.command("optkit init model.py:create")
+@click.argument("model", type=values.FILE)
 @click.option(
+    "--weights",
+    type=values.FILE,
+    metavar="FILE",
+    help="A safetensors file for what the factory returns.",
+)
+@click.option(
+    "--calibration", type=values.SOURCE, metavar="PATH|NAME", help="Calibration data, or a source."
+)
+@click.option(
+    "--eval", "evaluation", type=values.TASK, metavar="NAME|FILE.py", help="The evaluation task."
+)
+@click.option(
+    "-o",
     "--out",
     type=click.Path(path_type=Path),
     default=Path("optkit.yaml"),
     show_default=True,
     help="The recipe to write.",
-)
+)  # fmt: skip
 @options.calls("optkit.cli.content:init")
 def init() -> None:
     """Write a commented recipe for MODEL (model.onnx, model.pt2 or file.py:factory).
@@ -122,8 +149,8 @@ def verify() -> None:
     default="10G",
     show_default=True,
     metavar="SIZE",
-    callback=lambda c, p, v: options.parse_size(v),
-    help="Largest size of the store.",
+    type=values.Size(),
+    help="Largest size of the store (without a unit: bytes).",
 )
 @options.calls("optkit.cli.cache:gc")
 def gc() -> None:

@@ -1,0 +1,154 @@
+"""The kinds of values that options take: lists, names that a shell completes, numbers with a unit.
+
+A number without a unit has the unit that the option's help names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from optkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    Type = click.ParamType[Any]
+else:
+    Type = click.ParamType  # older releases of click have no type parameter
+
+
+class Several(Type):
+    """Values of one kind between commas. The option also takes `multiple` and `joined`, so that
+    "a,b" and the option given twice mean the same."""
+
+    def __init__(self, item: Type) -> None:
+        self.item = item
+        self.name = item.name
+
+    def convert(
+        self, value: str | int, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[object, ...]:
+        parts = [part.strip() for part in str(value).split(",")]
+        if not all(parts):
+            self.fail(f"{value!r} has an empty place between its commas", param, ctx)
+        return tuple(self.item.convert(part, param, ctx) for part in parts)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        before, comma, last = incomplete.rpartition(",")
+        items = self.item.shell_complete(ctx, param, last)
+        for item in items:
+            item.value = f"{before}{comma}{item.value}"
+        return items
+
+
+def joined(
+    context: click.Context, parameter: click.Parameter, values: Iterable[tuple[object, ...]]
+) -> tuple[object, ...]:
+    """The values of all lists of an option, each value once."""
+    return tuple(dict.fromkeys(value for part in values for value in part))
+
+
+class Name(Type):
+    """A text. A shell completes it from `table` ("module:object", names or what lists them), and
+    where no name fits, from the files if `file`."""
+
+    name = "name"
+
+    def __init__(self, table: str | None = None, *, file: bool = False) -> None:
+        self.table = table
+        self.file = file
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return value
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        table = () if self.table is None else resolve_name(self.table)
+        names = [name for name in (table() if callable(table) else table)
+                 if name.startswith(incomplete.lower())]  # fmt: skip
+        if not names and self.file:
+            return [CompletionItem(incomplete, type="file")]
+        return [CompletionItem(name) for name in names]
+
+
+DEVICE = Name("optkit.devices:names")
+PRECISION = Name("optkit.precisions:PRECISIONS")
+RECIPE = Name("optkit.shipped:recipe_names", file=True)
+SOURCE = Name("optkit.shipped:source_names", file=True)
+TASK = Name("optkit.shipped:task_names", file=True)
+FILE = Name(file=True)
+
+
+class Quantity(Type):
+    """A number, with one of these units or none behind it. Raises UsageError."""
+
+    def __init__(
+        self, name: str, units: Mapping[str, float], example: str, least: float = 0.0
+    ) -> None:
+        self.name = name
+        self.units = units
+        self.example = example
+        self.least = least
+
+    def convert(
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        parts = re.fullmatch(r"([0-9]+\.?[0-9]*|\.[0-9]+) ?([a-z]*)", value.strip().lower())
+        number = -1.0
+        if parts is not None and parts[2] in self.units:
+            number = float(parts[1]) * self.units[parts[2]]
+        if not self.least <= number < 2**63:
+            where = param.opts[0] if param else None
+            message = f"{value!r} is not a {self.name}"
+            raise UsageError(message, where=where, hint=f"write it like {self.example}")
+        return number
+
+
+class Size(Quantity):
+    """Bytes, in powers of 1024, whatever the spelling of the unit: K, KB and KiB are the same."""
+
+    def __init__(self, least: int = 1) -> None:
+        units = {"": 1, "b": 1} | {
+            f"{unit}{ending}": 2.0**power
+            for unit, power in (("k", 10), ("m", 20), ("g", 30), ("t", 40))
+            for ending in ("", "b", "ib")
+        }
+        super().__init__("size", units, "512M or 2GiB", least)
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        return int(super().convert(value, param, ctx))
+
+
+_MS = {"us": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4, "min": 6e4, "h": 3.6e6, "d": 8.64e7}
+
+
+class Milliseconds(Quantity):
+    """Milliseconds from "20ms", "0.5s", "20"."""
+
+    def __init__(self) -> None:
+        super().__init__("time", {"": 1.0, **_MS}, "20ms or 0.5s", least=1e-6)
+
+
+class Seconds(Quantity):
+    """Seconds from "90", "90s", "10m", "1.5h"."""
+
+    def __init__(self, least: float = 1e-3, example: str = "90s or 10m") -> None:
+        super().__init__("time", {"": 1e3, **_MS}, example, least * 1e3)
+
+    def convert(
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        return super().convert(value, param, ctx) / 1e3
+
+
+COUNT = Quantity("number", {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}, "70b", least=1e-9)
