@@ -72,7 +72,7 @@ def _save_hugging_face(folder: Path) -> None:
         model.save_pretrained(folder / name)
 
 
-OWN_MODEL = "--precision fp16 --precision int8"
+OWN_MODEL = "--precision fp16,int8"
 
 
 def run(line: str, workshop: dict[str, Path], page: Path) -> subprocess.CompletedProcess[str]:
@@ -95,6 +95,7 @@ PAIRS = [(page, line) for page in PAGES for line in commands(page)]
 
 LONG = (  # half a minute and more
     "optkit tune ", "optkit build my-", "optkit export my-", "optkit build --target l4 --target",
+    "optkit build --target l4,",
     "optkit build --target l4 --precision fp16", "optkit finish ", "optkit plan my-",
     "optkit bench ", "python experiments/",
 )  # fmt: skip

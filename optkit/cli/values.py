@@ -136,7 +136,7 @@ class Milliseconds(Quantity):
     """Milliseconds from "20ms", "0.5s", "20"."""
 
     def __init__(self) -> None:
-        super().__init__("time", {"": 1.0, **_MS}, "20ms or 0.5s", least=1e-6)
+        super().__init__("time", {"": 1.0, **_MS}, "20ms or 0.5s", least=1e-12)
 
 
 class Seconds(Quantity):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -182,7 +183,7 @@ def test_several_pairs_share_their_steps_and_come_in_one_object(
     assert done.result["schema"] == "optkit.results/v1"
     found = [(one["target"], one["precision"]) for one in done.result["results"]]
     assert found == [(t.replace("h100", "h100-sxm"), p) for t, p in pairs]
-    ran = [line.split("...")[1].strip() for line in done.err.splitlines() if "..." in line]
+    ran = re.findall(r"^ +[0-9.]+ s  (.+)$", done.err, re.MULTILINE)
     compiled = [label for label in ran if label.startswith("compile")]
     assert compiled == ["compile fp16 for l4", "compile int8 for l4"]
     for label in ("export small", "fuse", "cast to FP16", "calibrate",

@@ -66,6 +66,7 @@ def test_lists_of_other_values() -> None:
         (values.Milliseconds(), "1.5ms", 1.5),
         (values.Milliseconds(), "0.5s", 500),
         (values.Milliseconds(), "250us", 0.25),
+        (values.Milliseconds(), "0.0000001ms", 1e-7),
         (values.COUNT, "70b", 70e9),
     ],
 )
