@@ -87,25 +87,7 @@ def build_fleet(
         return _Outcome(outcome, steps, artifact)
 
     outcomes = _each(pairs, runner, build)
-    artifacts = {
-        _named(pair): outcome.artifact
-        for pair, outcome in zip(pairs, outcomes, strict=True)
-        if outcome.artifact is not None
-    }
-    results = tuple(outcome.result for outcome in outcomes)
-    described = {device.name: _described(device) for device, _ in pairs}
-    prices = {name: one.price for name, one in described.items() if one.price is not None}
-    document = Fleet(
-        schema=FLEET,
-        model=recipe.name,
-        digest=digest_json({name: artifact.digest for name, artifact in artifacts.items()}),
-        results=results,
-        artifacts=artifacts,
-        targets=described,
-        steps=tuple(step for outcome in outcomes for step in outcome.steps),
-        recommendation=of_fleet(results, prices),
-        versions=dict(pipeline.tool_versions()),
-    )
+    document = _document(recipe.name, pairs, outcomes)
     return BuiltFleet(document, _write(document, place))
 
 
@@ -116,6 +98,28 @@ class _Outcome:
     result: Result
     steps: list[PairStep]
     artifact: BuiltArtifact | None
+
+
+def _document(model: str, pairs: Sequence[Pair], outcomes: Sequence[_Outcome]) -> Fleet:
+    artifacts = {
+        _named(pair): outcome.artifact
+        for pair, outcome in zip(pairs, outcomes, strict=True)
+        if outcome.artifact is not None
+    }
+    results = tuple(outcome.result for outcome in outcomes)
+    targets = {device.name: _described(device) for device, _ in pairs}
+    prices = {name: target.price for name, target in targets.items() if target.price is not None}
+    return Fleet(
+        schema=FLEET,
+        model=model,
+        digest=digest_json({name: artifact.digest for name, artifact in artifacts.items()}),
+        results=results,
+        artifacts=artifacts,
+        targets=targets,
+        steps=tuple(step for outcome in outcomes for step in outcome.steps),
+        recommendation=of_fleet(results, prices),
+        versions=dict(pipeline.tool_versions()),
+    )
 
 
 def _each(

@@ -459,7 +459,7 @@ def test_a_manifest_is_read_strictly(change: dict[str, Any], made: Artifact) -> 
 
 def test_a_later_schema_is_told_apart(made: Artifact) -> None:
     forged(made, {"schema": "optkit.artifact/v2"})
-    with pytest.raises(InputRefused, match="schema optkit\\.artifact/v2") as caught:
+    with pytest.raises(InputRefused, match="schema is optkit\\.artifact/v2") as caught:
         Artifact.load(made.path)
     assert "upgrade" in str(caught.value.hint)
 

@@ -11,7 +11,7 @@ from optkit.api.stages import Rewrite, StageFiles
 from optkit.cli import summary
 from optkit.cli.build import exit_code
 from optkit.documents.figures import BenchFigures, Sweep
-from optkit.documents.measured import DifferenceFigures, LatencyFigures
+from optkit.documents.measured import LatencyFigures
 from optkit.evidence import Evidence
 from optkit.measurement import Interval, Latency
 from tests.report.conftest import build, read_result
@@ -76,16 +76,6 @@ def test_no_batch_within_the_limit_is_as_sure_as_the_latencies() -> None:
     assert " ".join(last.split()) == "best batch within 1 ms none predicted"
 
 
-def test_a_predicted_loss_is_told_whatever_its_band() -> None:
-    def said(evidence: Evidence) -> list[str]:
-        speedup = DifferenceFigures(value=0.9, ci95=(0.5, 1.5), evidence=evidence)
-        built = read_result({**build()["result"], "gate": None, "latency": None})
-        return summary.remarks(built.model_copy(update={"speedup": speedup}))
-
-    assert said(Evidence.MEASURED) == []
-    assert said(PREDICTED)[0].startswith("not faster than fp16: 0.90x (predicted)")
-
-
 entries = st.builds(
     entry,
     st.sampled_from(["attention", "gelu", "remove_dead", "remove_unused"]),
@@ -121,7 +111,7 @@ def test_a_latency_is_told_with_its_interval_its_tail_and_its_phases() -> None:
         "latency batch 8 2 ms [1.95, 2.1], p99 3.25 ms measured",
         "latency, launched batch 8 0.1 + 1.5 + 0.05, enqueued 0.02 ms measured",
         "latency, recorded batch 8 0.1 + 1.5 + 0.05, enqueued 0.02 ms measured",
-        "baseline latency batch 8 >= 0.5 ms predicted",
+        "baseline latency batch 8 ~0.5 ms predicted",
     ]
     assert max(map(len, text.splitlines())) <= 80
 

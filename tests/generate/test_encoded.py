@@ -98,7 +98,9 @@ def test_sound_is_prepared_by_the_models_extractor(tmp_path: Path) -> None:
         assert text.prompt_tokens == []
     assert found.texts[0].prompt == str(tmp_path / "one.wav")
     assert found.encode is not None and found.encode.tokens == 200
-    with pytest.raises(InputRefused, match=r"recording 0: it lasts 2\.0 s, the model hears 1\.0"):
+    with pytest.raises(
+        InputRefused, match=r"recording 0: it lasts 2\.0 s, but the model takes at most 1\.0"
+    ):
         generate(made, audio=[np.concatenate([waves[1]] * 2)])
     with pytest.raises(InputRefused, match="not a WAV file"):
         generate(made, audio=[tmp_path / "encoder.onnx"])

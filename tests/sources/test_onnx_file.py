@@ -104,8 +104,8 @@ def test_first_axes_without_a_name_are_one_batch(tmp_path: Path) -> None:
         ((spec("batch", 4, name="X1"),), "no input 'X1'", "did you mean x"),
         ((spec("batch", 5),), "float32", "as the model has it"),
         ((spec("batch", 4, 1),), "float32", "as the model has it"),
-        ((spec("batch", 4, dtype="int64"),), "declared is int64", "as the model has it"),
-        ((spec(3, "batch"),), "declared is float32", "as the model has it"),
+        ((spec("batch", 4, dtype="int64"),), "declares int64", "as the model has it"),
+        ((spec(3, "batch"),), "declares float32", "as the model has it"),
     ],
 )
 def test_inputs_that_differ_are_told(

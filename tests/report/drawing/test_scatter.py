@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optkit.report import figures
-from optkit.report.drawing.scatter import Point, scatter, unbeaten
+from optkit.report.drawing.scatter import Box, Mark, Point, scatter, unbeaten
 
 builds = st.lists(
     st.tuples(
@@ -59,3 +59,55 @@ def test_where_lower_is_better_it_is_drawn_higher() -> None:
     assert drawn is not None
     assert drawn.dots[0].height < drawn.dots[1].height
     assert "lower is better" in drawn.up and len(drawn.lines) == 1
+
+
+WIDTH, HEIGHT = 1_240, 260
+
+
+def builds_at(*builds: tuple[str, float, float]) -> list[Point]:
+    return [
+        Point(number, name, name.split()[0], ms, score, 1_000_000, "predicted")
+        for number, (name, ms, score) in enumerate(builds, 1)
+    ]
+
+
+def boxes(dots: tuple[Mark, ...]) -> list[Box]:
+    """The rectangles of the names, as an SVG places them."""
+    found = []
+    for dot in dots:
+        if dot.name is None:
+            continue
+        x = dot.at * WIDTH / 100 + dot.name.right
+        y = (100 - dot.height) * HEIGHT / 100 + dot.name.down
+        length = 7.3 * len(dot.name.text)
+        left = {"start": x, "middle": x - length / 2, "end": x - length}[dot.name.anchor]
+        found.append((left, y - 12, left + length, y + 3))
+    return found
+
+
+def apart(one: Box, other: Box) -> bool:
+    return one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
+
+
+def test_points_far_apart_are_all_named() -> None:
+    drawn = scatter(builds_at(("l4 fp16", 1.0, 0.9), ("l4 int8", 3.0, 0.8)), "top1", str)
+    assert drawn is not None
+    assert [dot.name.text for dot in drawn.dots if dot.name] == ["l4 fp16", "l4 int8"]
+
+
+named = st.tuples(
+    st.text("abc 48", min_size=1, max_size=24), st.floats(0.1, 10), st.floats(0.5, 0.99)
+)
+
+
+@given(st.lists(named, min_size=2, max_size=9))
+def test_no_name_covers_another_or_leaves_the_drawing(some: list[tuple[str, float, float]]) -> None:
+    drawn = scatter(builds_at(*((f"t {name}", ms, score) for name, ms, score in some)), "top1", str)
+    assert drawn is not None
+    taken = boxes(drawn.dots)
+    assert all(left >= 0 and right <= WIDTH for left, _, right, _ in taken)
+    assert all(apart(one, other) for n, one in enumerate(taken) for other in taken[:n])
+    for dot in drawn.dots:
+        x, y = dot.at * WIDTH / 100, (100 - dot.height) * HEIGHT / 100
+        circle = (x - dot.radius, y - dot.radius, x + dot.radius, y + dot.radius)
+        assert all(apart(circle, one) for one in taken)
