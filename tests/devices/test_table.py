@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 
 from optkit.devices import all_targets, names, sources, spelling, target
 from optkit.devices.table import FOLDER, Fact, aliases, data_names, reported_names, titles
-from optkit.errors import UnknownName
+from optkit.errors import UnknownName, UsageError
 
 DATA = data_names()
 GPUS = [name for name in DATA if target(name).compute_capability is not None]
@@ -115,7 +115,7 @@ def test_unknown_name_tells_the_nearest() -> None:
 def test_any_name_gives_a_target_or_unknown_name(name: str) -> None:
     try:
         assert target(name).name in names()
-    except UnknownName as error:
+    except UsageError as error:
         assert error.hint
 
 
