@@ -211,7 +211,7 @@ def _serving(row: Row) -> Account:
     context = read + written / 2
     batch = _fits(row, shape, numbers, devices, context) if row.batch == "max" else float(row.batch)
     start = prefill(shape, numbers, read, batch, devices=devices)
-    decode = step(shape, numbers, context, batch, devices=devices, beams=beams)
+    decode = step(shape, numbers, context, batch, devices=devices, beams=beams, shared=read)
     return Account(
         (Term(tuple(start)), Term(tuple(decode), written)),
         batch * written / devices, written * batch * beams,

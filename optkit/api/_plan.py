@@ -31,7 +31,7 @@ from optkit.documents.plan import (
 from optkit.documents.prices import DatedPrice
 from optkit.errors import Impossible, OptkitError, ToolchainMissing, UsageError, unknown_name
 from optkit.precisions import PRECISIONS, Precision, precision
-from optkit.prediction import advice, cost, memory, plans
+from optkit.prediction import advice, cost, layers, memory, plans
 from optkit.prediction.fitted import fitted
 from optkit.request import Request
 from optkit.workspace import Workspace
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 METHODS: tuple[Method, ...] = get_args(Method)
+
+# Whose GPUs the model of latency describes: bytes from one memory, operations of matrix units.
+_VENDORS = ("nvidia", "amd", "apple")
 
 # What is planned where no precision is named, as far as the target has it.
 _USUAL = ("fp16", "int8", "fp8", "int4")
@@ -207,7 +210,7 @@ def _precisions(device: Target, question: _Question) -> Sequence[Precision]:
     if question.precisions:
         return [precision(name) for name in dict.fromkeys(question.precisions)]
     usual = [PRECISIONS[name] for name in _USUAL]
-    able = [scheme for scheme in usual if all(device.supports(need) for need in scheme.needs)]
+    able = [scheme for scheme in usual if _why_not(device, scheme) is None]
     return able or [PRECISIONS["fp16"]]
 
 
@@ -220,18 +223,31 @@ def _row(
 ) -> PlanRow:
     if "gpu" not in scheme.runs_on:
         raise Impossible(f"{scheme} runs on ONNX Runtime's CPU kernels only", where=device.name)
-    for need in scheme.needs:
-        reason = device.why_not(need, of=scheme.name)
-        if reason is not None:
-            raise Impossible(reason, where=device.name, hint=f"see `optkit targets {device.name}`")
-    if device.vendor != "nvidia":
+    if device.vendor not in _VENDORS:
         raise Impossible(
-            "latency is predicted for NVIDIA GPUs only", where=device.name,
-            hint="`optkit bench --target cpu` measures this machine",
+            f"latency is predicted for GPUs only; {device.title} is none", where=device.name,
+            hint="`optkit bench --target cpu` measures this machine" if device.is_cpu else None,
         )  # fmt: skip
+    reason = _why_not(device, scheme)
+    if reason is not None:
+        raise Impossible(reason, where=device.name, hint=f"see `optkit targets {device.name}`")
     batches = tuple(sorted({*subject.batches, *question.batches}))
     price = cost.price_of(device, overrides)
     return plans.row(subject.model, device, scheme, batches, price, question.training)
+
+
+def _why_not(device: Target, scheme: Precision) -> str | None:
+    """Why the precision cannot be planned there; None if it can. What nothing of optkit compiles
+    for is planned from its peaks alone."""
+    for need in scheme.needs:
+        if device.support(need).answer != "unknown":
+            reason = device.why_not(need, of=scheme.name)
+            if reason is not None:
+                return reason
+    for dtype in (layers.multiplies_in(scheme), scheme.carrier):
+        if device.peak(dtype) is None:
+            return f"{scheme} multiplies in {dtype}, of which {device.title} has no known peak"
+    return None
 
 
 def _refused(device: Target, scheme: Precision, error: OptkitError) -> PlanRow:

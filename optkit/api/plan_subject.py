@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from math import prod
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from optkit import pipeline
-from optkit.decoder import Decoder, DecoderSizes
+from optkit.decoder import PRESENT, Decoder, DecoderSizes
 from optkit.documents.plan import PlannedDecoder, PlannedGraph
 from optkit.errors import UsageError
 from optkit.execute.runner import Runner
 from optkit.node_cost import NodeCost
-from optkit.pipeline import Job
+from optkit.pipeline import Build, Job
 from optkit.prediction import shapes
 from optkit.prediction.plans import Decoding, Graphed
 from optkit.steps import GRAPH
 from optkit.tensors import TensorInfo, axes_of, size_of
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -42,27 +47,70 @@ def described(sizes: DecoderSizes, prompt: int, new_tokens: int) -> Subject:
 
 
 def exported(job: Job, runner: Runner, prompt: int, new_tokens: int) -> Subject:
-    """Export and fuse through the store, then weigh the graph."""
-    from optkit import graph  # loads onnx_ir, which a decoder known by its sizes does not need
+    """Export and fuse through the store, then weigh the graph; of an encoder-decoder both graphs.
 
-    if pipeline.parts(job.recipe, runner):
+    Raises UsageError for a decoder that has fewer positions than tokens are asked of it."""
+    if not pipeline.parts(job.recipe, runner):
+        return _fused(job, runner, prompt, new_tokens)
+    encoder, decoder = (
+        _fused(_part(job, part), runner, prompt, new_tokens) for part in ("encoder", "decoder")
+    )
+    if not isinstance(encoder.model, Graphed) or not isinstance(decoder.model, Decoding):
         raise UsageError(
-            "an encoder-decoder consists of two graphs", where=job.recipe.name,
+            "encoder and decoder of this model cannot be planned together", where=job.recipe.name,
             hint="name one: --set model.part=encoder",
         )  # fmt: skip
+    parameters = encoder.model.parameters + decoder.model.parameters
+    model = replace(decoder.model, parameters=parameters, encoder=encoder.model)
+    batches = encoder.batches if len(encoder.batches) < len(BATCHES) else BATCHES
+    return Subject(model, _decoder(job.recipe.name, model), batches)
+
+
+def _part(job: Job, part: str) -> Job:
+    return replace(job, recipe=job.recipe.with_overrides([f"model.part={part}", f"name={part}"]))
+
+
+def _fused(job: Job, runner: Runner, prompt: int, new_tokens: int) -> Subject:
+    """A model of one graph."""
+    from optkit import graph  # loads onnx_ir, which a decoder known by its sizes does not need
+
     build = pipeline.run(job, runner, pipeline.FUSE)
     fused = graph.load(build.fused.path / GRAPH)
     recipe = build.job.recipe
-    sizes = {axis: span.opt for axis, span in recipe.axis_ranges().items()}
+    sizes = {axis: found.opt for axis, found in recipe.axis_ranges().items()}
     every = axes_of(dim for info in build.inputs for dim in info.shape)
     sizes = {**dict.fromkeys(every, 1), **sizes}
-    name, axis = recipe.name, build.batch_axis
     count = graph.parameters(fused)
     decoder = Decoder.of(build.inputs, build.outputs)
     if decoder is not None:
         shape = shapes.of_graph(decoder, graph.costs(fused, sizes), count)
-        model = Decoding(shape, count, prompt, new_tokens)
-        return Subject(model, _decoder(name, model), BATCHES)
+        shape = replace(shape, crossed=_crossed(decoder, sizes))
+        model = Decoding(shape, count, prompt, new_tokens, pipeline.positions(build, runner))
+        _check_positions(model, recipe.name)
+        return Subject(model, _decoder(recipe.name, model), BATCHES)
+    return _graphed(fused, build, sizes)
+
+
+def _crossed(decoder: Decoder, sizes: Mapping[str, int]) -> int:
+    """Tokens of the encoder that its cross attention reads."""
+    lengths = (info.shape[2] for info in decoder.crossed if len(info.shape) == 4)
+    return next((size_of(length, sizes) for length in lengths), 0)
+
+
+def _check_positions(model: Decoding, name: str) -> None:
+    tokens = model.prompt + model.new
+    if model.positions is not None and tokens > model.positions:
+        raise UsageError(
+            f"{model.prompt:,} tokens read and {model.new:,} written are {tokens:,}, but the model "
+            f"has {model.positions:,} positions", where=name, hint="lower --prompt or --new",
+        )  # fmt: skip
+
+
+def _graphed(fused: ir.Model, build: Build, sizes: Mapping[str, int]) -> Subject:
+    """A model of one call."""
+    from optkit import graph
+
+    axis = build.batch_axis
 
     @cache
     def at(batch: int) -> Mapping[str, NodeCost]:
@@ -78,11 +126,13 @@ def exported(job: Job, runner: Runner, prompt: int, new_tokens: int) -> Subject:
         return graph.peak_live_bytes(fused, _with_batch(sizes, axis, batch))
 
     batches = (axis,) if isinstance(axis, int) else BATCHES if axis is not None else (1,)
-    smallest = _with_batch(sizes, axis, batches[0])
-    passed = sum(_bytes(info, smallest) for info in (*build.inputs, *build.outputs))
-    macs = sum(cost.macs or 0 for cost in at(batches[0]).values())
+    one, count = _with_batch(sizes, axis, batches[0]), graph.parameters(fused)
+    kept = re.compile(rf"{PRESENT}\.\d+\..+")  # caches, which stay on the device for the decoder
+    copied = (*build.inputs, *(info for info in build.outputs if not kept.fullmatch(info.name)))
+    passed = sum(_bytes(info, one) for info in copied)
+    macs = sum(found.macs or 0 for found in at(batches[0]).values())
     facts = PlannedGraph(
-        name=name, kind="graph", parameters=count, macs=macs // batches[0],
+        name=build.job.recipe.name, kind="graph", parameters=count, macs=macs // batches[0],
         axes={n: size for n, size in sizes.items() if n != axis}, assumed=(),
     )  # fmt: skip
     return Subject(Graphed(count, at, live, passed / batches[0]), facts, batches)

@@ -44,11 +44,13 @@ class Limit(NamedTuple):
 
 def workspace(target: Target) -> Limit:
     """Bytes of scratch memory that kernels may ask for; None where the memory is not known."""
-    if target.memory_bytes is None:
+    if target.marketed_memory_bytes is None:
         return Limit(None, "the target's memory is not known: the library's own limit")
     if _one_memory(target):
-        return Limit(target.memory_bytes // 4, "a quarter of a memory that the CPU shares")
-    return Limit(target.memory_bytes // 2, "half of the memory: weights and activations need room")
+        return Limit(target.marketed_memory_bytes // 4, "a quarter of a memory that the CPU shares")
+    return Limit(
+        target.marketed_memory_bytes // 2, "half of the memory: weights and activations need room"
+    )
 
 
 def one_profile(axes: Mapping[str, AxisRange]) -> str:

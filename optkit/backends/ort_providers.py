@@ -352,10 +352,10 @@ def _layer(
 
 def _arena(target: Target) -> dict[str, Choice]:
     """The limit of the provider's own memory, where the target's is known."""
-    if target.memory_bytes is None:
+    if target.marketed_memory_bytes is None:
         return {}
     why = "three quarters of the memory: CUDA, cuDNN and the display need the rest"
-    return {"gpu_mem_limit": Choice(target.memory_bytes * 3 // 4, why)}
+    return {"gpu_mem_limit": Choice(target.marketed_memory_bytes * 3 // 4, why)}
 
 
 def _apple_chip() -> Gpu | None:

@@ -29,7 +29,7 @@ def targets(name: str | None, as_json: bool) -> None:
         [
             t.name,
             t.compute_capability or "-",
-            "-" if t.memory_bytes is None else f"{t.memory_bytes / 1e9:.0f}",
+            _gigabytes(t.marketed_memory_bytes),
             "-" if t.bandwidth is None else f"{t.bandwidth / 1e9:.0f}",
             ",".join(p for p in _SHOWN if t.supports(p)) or "-",
             ",".join(option.name for option in t.default_backends) or "-",
@@ -37,6 +37,10 @@ def targets(name: str | None, as_json: bool) -> None:
         for t in found
     ]
     terminal.put(terminal.table(["target", "cc", "GB", "GB/s", "precisions", "backends"], rows))
+
+
+def _gigabytes(size: int | None) -> str:
+    return "-" if size is None else f"{size / 1e9:.0f}"
 
 
 def _row_json(target: Target) -> dict[str, object]:

@@ -41,8 +41,10 @@ def lines(plan: Plan, batches: Sequence[int]) -> Iterator[str]:
 def _model(model: PlannedGraph | PlannedDecoder) -> str:
     size = f"{visible(model.name)}: {_si(model.parameters).strip()} parameters"
     if isinstance(model, PlannedDecoder):
+        crossed = model.shape.get("crossed")
+        encoded = f" and for {crossed:,} tokens of the encoder" if crossed else ""
         return (
-            f"{size}, {model.kv_bytes_per_token_fp16:,} bytes of cache per token at FP16, "
+            f"{size}, {model.kv_bytes_per_token_fp16:,} bytes of cache per token at FP16{encoded}, "
             f"{model.prompt_tokens:,} tokens read and {model.new_tokens:,} written; "
             "all figures predicted"
         )
@@ -118,6 +120,8 @@ def _training(model: PlannedGraph | PlannedDecoder, rows: Sequence[PlanRow]) -> 
                     continue
                 items = {"weights": held.weights, "gradients": held.gradients,
                          "optimizer": held.optimizer, "activations": held.activations}  # fmt: skip
+                if held.temporary:
+                    items["the logits' gradient"] = held.temporary
                 told = ", ".join(f"{name} {_short((n or 0) / 1e9)}" for name, n in items.items())
                 most = held.devices or "none: the activations of a sample do not fit on one"
                 yield (

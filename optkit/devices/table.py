@@ -26,6 +26,9 @@ _NO_KERNELS = {
     "onnxruntime-coreml": "is not run by ONNX Runtime's CoreML provider",
 }
 
+# Facts that no build depends on: they are for predictions only.
+_NOT_BUILT_FROM = frozenset({"memory_mib"})
+
 FOLDER = Path(__file__).with_name("data")
 
 Answer = Literal["yes", "limited", "reference", "unverified", "no", "unknown"]
@@ -119,7 +122,13 @@ class Target:
 
     @property
     def memory_bytes(self) -> int | None:
-        """Memory as marketed, decimal: never more than the driver reports."""
+        """Memory as the driver reports it; where that is not known, as marketed."""
+        return self._scaled("memory_mib", 2**20) or self.marketed_memory_bytes
+
+    @property
+    def marketed_memory_bytes(self) -> int | None:
+        """Memory as marketed, decimal: never more than the driver reports. Build options follow
+        from it, so that they do not change with what drivers reserve."""
         return self._scaled("memory_gb", 10**9)
 
     @property
@@ -278,7 +287,7 @@ def read(name: str) -> Target:
             {
                 "name": name,
                 "backends": [option.name for option in data.backends],
-                "facts": {key: fact.value for key, fact in data.facts.items()},
+                "facts": {k: f.value for k, f in data.facts.items() if k not in _NOT_BUILT_FROM},
                 "peaks": {key: fact.value for key, fact in rates.items()},
                 "precisions": {key: support.answer for key, support in precisions.items()},
                 **({} if data.machine is None else {"machine": data.machine}),

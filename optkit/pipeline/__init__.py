@@ -27,7 +27,15 @@ from optkit.pipeline.layer_fidelity import compare_layers
 from optkit.pipeline.peak_memory import weigh
 from optkit.pipeline.quantization import quantize
 from optkit.pipeline.refusals import bound, check, check_pair, check_timed, trained
-from optkit.pipeline.sources import check_data, collect, data_of, export, parts, signature
+from optkit.pipeline.sources import (
+    check_data,
+    collect,
+    data_of,
+    export,
+    parts,
+    positions,
+    signature,
+)
 from optkit.steps import GRAPH
 from optkit.steps.graph import Graph
 
@@ -50,6 +58,7 @@ __all__ = [
     "data_of",
     "identity",
     "parts",
+    "positions",
     "run",
     "signature",
     "tool_versions",

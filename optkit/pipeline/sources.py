@@ -14,6 +14,7 @@ from optkit import places
 from optkit.data.parts import whole
 from optkit.data.sequences import IDS, MASK
 from optkit.data.spool import Spool, overlap
+from optkit.decoder import Tokens
 from optkit.errors import InputRefused, UsageError, located
 from optkit.execute.runner import Steps, versions
 from optkit.execute.step import Foreign
@@ -78,6 +79,18 @@ def parts(recipe: Recipe, runner: Steps) -> tuple[str, ...]:
         return ()
     config = json.loads((_hugging_face(source, runner).path / "config.json").read_bytes())
     return ("encoder", "decoder") if config.get("is_encoder_decoder") else ()
+
+
+def positions(build: Build, runner: Steps) -> int | None:
+    """Tokens that the model has positions for: the rows of its table, or what its files say."""
+    source = build.job.recipe.source
+    log = build.source.log if isinstance(build.source, Exported) else None
+    learned = None if log is None else log.positions
+    if learned is not None or source is None or source.kind != "hf":
+        return learned
+    config = json.loads((_hugging_face(source, runner).path / "config.json").read_bytes())
+    targets = config.get("max_target_positions")
+    return targets if isinstance(targets, int) else Tokens.of(config, {}).context
 
 
 def signature(recipe: Recipe, runner: Steps) -> tuple[TensorInfo, ...]:

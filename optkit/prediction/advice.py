@@ -17,7 +17,7 @@ _REMEDY = {
     "pcie": "the host's link is the limit: send smaller inputs, or decode them on the device",
 }
 
-_STAGES = {"call": "a call", "prefill": "prefill", "decode": "decode"}
+_STAGES = {"call": "a call", "encode": "the encoder", "prefill": "prefill", "decode": "decode"}
 
 
 def advise(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optkit.devices import Target
+from optkit.documents.plan import Bound
 from optkit.evidence import Evidence
 from optkit.measurement import Difference, Interval, Latency
 from optkit.prediction import layers
@@ -39,6 +40,11 @@ class Call:
     @property
     def total(self) -> float:
         return self.time.total + self.copies
+
+    @property
+    def bound(self) -> Bound:
+        """The largest part."""
+        return "pcie" if self.copies > self.time.total else self.time.bound
 
     @property
     def interval(self) -> Interval:

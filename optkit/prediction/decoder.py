@@ -15,12 +15,14 @@ from optkit.prediction.work import BITS, Work, gemm
 # Kernels per layer of an engine that fuses (norm, QKV, attention with RoPE and cache, output
 # projection, norm, gate and up, activation, down) plus what quantizes; counted, unverified.
 FUSED_KERNELS = 10.0
+_CROSSING_KERNELS = 4.0  # of a cross attention: norm, query, attention, output projection
 
 
 @dataclass(frozen=True)
 class DecoderShape:
     """Sizes of a decoder. `ffn`: inner size of the MLP. `tied`: one table is both the embedding and
-    the vocabulary projection."""
+    the vocabulary projection. `crossed`: tokens of an encoder whose keys and values each layer
+    reads beside those of its own cache; the products of that attention count to the MLP."""
 
     layers: int
     hidden: int
@@ -31,6 +33,7 @@ class DecoderShape:
     vocabulary: int
     gated: bool = True
     tied: bool = False
+    crossed: int = 0
 
     @property
     def attention_weights(self) -> int:
@@ -61,6 +64,10 @@ class DecoderShape:
         """Cache of one token: key and value of every layer and KV head."""
         return 2 * self.layers * self.kv_heads * self.head_dim * bits // 8
 
+    def cache_bytes(self, tokens: float, bits: int = 16) -> float:
+        """What a sequence of so many tokens keeps, with what its encoder made."""
+        return self.kv_bytes(bits) * (tokens + self.crossed)
+
 
 @dataclass(frozen=True)
 class Numbers:
@@ -81,27 +88,32 @@ def prefill(
     kernels: float = FUSED_KERNELS,
 ) -> list[Work]:  # fmt: skip
     """Work of reading `batch` prompts of `tokens` each. Attention is causal: half of all pairs."""
-    pairs = tokens * (tokens + 1) / 2
-    return _forward(shape, numbers, tokens * batch, batch, pairs * batch, 0.0, devices, kernels)
+    pairs = tokens * (tokens + 1) / 2 + tokens * shape.crossed
+    cache = shape.kv_bytes(numbers.kv_bits) * shape.crossed * batch
+    return _forward(shape, numbers, tokens * batch, batch, pairs * batch, cache, devices, kernels)
 
 
 def step(
     shape: DecoderShape, numbers: Numbers, context: float, batch: float, *, devices: int = 1,
-    kernels: float = FUSED_KERNELS, beams: int = 1,
+    kernels: float = FUSED_KERNELS, beams: int = 1, shared: float = 0.0,
 ) -> list[Work]:  # fmt: skip
     """Work of one token for each of `batch` sequences whose caches hold `context` tokens.
-    `beams`: hypotheses per sequence; each reads the cache by itself."""
-    rows = batch * beams
-    cache = shape.kv_bytes(numbers.kv_bits) * context * rows
-    return _forward(shape, numbers, rows, rows, context * rows, cache, devices, kernels)
+    `beams`: hypotheses per sequence. Each reads by itself what it wrote; the first `shared` tokens,
+    their prompt, and what an encoder made come from memory once for all of them, and for the others
+    from the L2 cache."""
+    rows, each = batch * beams, shape.kv_bytes(numbers.kv_bits)
+    shared, context = shared + shape.crossed, context + shape.crossed
+    cache = each * (shared + beams * (context - shared)) * batch
+    reread = each * shared * (beams - 1) * batch
+    return _forward(shape, numbers, rows, rows, context * rows, cache, devices, kernels, reread)
 
 
 def _forward(
     shape: DecoderShape, numbers: Numbers, rows: float, last: float, pairs: float, cache: float,
-    devices: int, kernels: float,
+    devices: int, kernels: float, reread: float = 0.0,
 ) -> list[Work]:  # fmt: skip
     """`rows` tokens through all layers; `last` of them reach the vocabulary; `pairs` of query and
-    key; `cache` bytes read by attention of all layers."""
+    key; `cache` bytes read by attention of all layers from memory, `reread` from the L2 cache."""
     n, inner = shape.layers, shape.heads * shape.head_dim
     kv = 2 * shape.kv_heads * shape.head_dim * shape.kv_share(devices)
     held = BITS[numbers.carrier]
@@ -121,11 +133,15 @@ def _forward(
     attention = Work(
         "attention", numbers.carrier, 4 * pairs * inner / devices,
         moved=rows * (2 * inner / devices + kv) * held / 8,
-        streamed=cache / n * shape.kv_share(devices), times=n,
+        streamed=cache / n * shape.kv_share(devices),
+        reread=reread / n * shape.kv_share(devices), times=n,
     )  # fmt: skip
     # two norms with their residuals (read 2, write 2), and the activation between the MLP's halves
     passing = rows * (8 * shape.hidden + wide + shape.ffn / devices) * held / 8
-    rest = Work("elementwise", numbers.carrier, moved=passing, kernels=kernels - 5, times=n)
+    crossing = _CROSSING_KERNELS if shape.crossed else 0.0
+    rest = Work(
+        "elementwise", numbers.carrier, moved=passing, kernels=kernels - 5 + crossing, times=n
+    )
     found = [*products, attention, rest]
     if devices > 1:  # one all-reduce behind attention, one behind the MLP
         size = 2 * (devices - 1) / devices * rows * shape.hidden * held / 8

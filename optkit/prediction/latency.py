@@ -163,7 +163,7 @@ def _kernel(work: Work, device: _Device, eff: Efficiencies, held: float) -> Seco
     kept = work.moved * _share(device.l2, work.moved) + work.weight_bytes * _share(device.l2, held)
     fetched = work.moved + work.weight_bytes + work.streamed - kept
     memory = fetched / (device.bandwidth * eff.memory)
-    memory += kept / (device.sms * device.clock * _L2_PER_CLOCK)
+    memory += (kept + work.reread) / (device.sms * device.clock * _L2_PER_CLOCK)
     again = min(max(work.rows, 1.0), _UNPACK_ROWS)
     unpack = work.unpacked * again * eff.unpack_cycles / (device.sms * _LANES * device.clock)
     launch = work.kernels * eff.kernel_cycles / device.clock
@@ -187,20 +187,23 @@ def _fill(work: Work, sms: int) -> float:
     return (1 + full) / 2 if tiles > sms else sqrt(full)
 
 
+Fabric = Literal["NVLink", "Infinity Fabric", "PCIe"]
+
+
 class Link(NamedTuple):
     """What devices exchange data over. `rate`: bytes per second to a neighbour, one direction;
-    `joined`: how many devices NVLink joins, 1 where there is none; `figures`: the target's own,
-    that this rests on."""
+    `joined`: how many devices NVLink or Infinity Fabric joins, 1 where there is none; `figures`:
+    the target's own, that this rests on."""
 
-    name: Literal["NVLink", "PCIe"]
+    name: Fabric
     rate: float
     joined: int
     figures: tuple[str, ...]
 
 
 def link_of(target: Target, devices: int) -> Link:
-    """NVLink where it joins so many devices (a bridge: two boards, a switch: those of one machine),
-    else PCIe. Raises ToolchainMissing where that is not known."""
+    """NVLink or Infinity Fabric where it joins so many devices (a bridge: two boards, a switch:
+    those of one machine), else PCIe. Raises ToolchainMissing where that is not known."""
 
     def value(name: str) -> float:
         fact = target.facts.get(name)
@@ -209,7 +212,8 @@ def link_of(target: Target, devices: int) -> Link:
     bridged, joined = value("nvlink_gbs"), max(1, round(value("nvlink_gpus")))
     decides = ("nvlink_gbs", "nvlink_gpus") if bridged else ("nvlink_gbs",)
     if bridged and devices <= joined:
-        return Link("NVLink", bridged * 1e9 / 2, joined, decides)
+        fabric: Fabric = "Infinity Fabric" if target.vendor == "amd" else "NVLink"
+        return Link(fabric, bridged * 1e9 / 2, joined, decides)
     if not value("pcie_gbs"):
         raise ToolchainMissing("no link to a second device is known", where=target.name)
     return Link("PCIe", value("pcie_gbs") * 1e9, joined, (*decides, "pcie_gbs"))

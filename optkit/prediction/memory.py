@@ -56,7 +56,7 @@ def of_decoder(
     of that length at its widest place; a workspace as large again for its products."""
     widest = shape.hidden * 2 + (2 if shape.gated else 1) * shape.ffn
     activations = tokens * widest * BITS[numbers.carrier] / 8
-    cache = shape.kv_bytes(numbers.kv_bits) * tokens * batch * devices * shape.kv_share(devices)
+    cache = shape.cache_bytes(tokens, numbers.kv_bits) * batch * devices * shape.kv_share(devices)
     return Memory(
         decoder_weights(shape, numbers), cache, activations, activations, RUNTIME_BYTES * devices
     )
@@ -92,7 +92,7 @@ def largest_batch(
 ) -> int:
     """Sequences of `tokens` that fit beside the weights."""
     free = _free(shape, numbers, capacity, tokens, devices)
-    each = shape.kv_bytes(numbers.kv_bits) * tokens * devices * shape.kv_share(devices)
+    each = shape.cache_bytes(tokens, numbers.kv_bits) * devices * shape.kv_share(devices)
     return max(0, floor(CACHE_SHARE * free / each))
 
 
@@ -117,7 +117,8 @@ def _free(
 
 @dataclass(frozen=True)
 class Training:
-    """Bytes of training. `activations` None: unknown for this model and method."""
+    """Bytes of training. `activations` None: unknown for this model and method. `temporary`: alive
+    when the backward pass begins, beside all activations."""
 
     weights: float
     gradients: float
@@ -140,24 +141,28 @@ class Training:
 
 
 def training(
-    parameters: float, method: Method, *, adapters: float, activations: float | None
-) -> Training:
+    parameters: float, method: Method, *, adapters: float, activations: float | None,
+    kept: float = 0.0, temporary: float = 0.0,
+) -> Training:  # fmt: skip
     """Adam in mixed precision: per trained parameter 6 bytes of weights (FP16 and an FP32 master),
-    4 of gradients, 8 of optimizer. LoRA freezes the model in FP16, QLoRA in NF4, and trains
-    `adapters` parameters."""
+    4 of gradients, 8 of optimizer. LoRA freezes the model in FP16 and trains `adapters` parameters;
+    QLoRA freezes it in NF4, but `kept` parameters in FP16: embedding, head and norms, which
+    bitsandbytes does not quantize."""
     if method == "full":
-        return Training(6 * parameters, 4 * parameters, 8 * parameters, activations)
-    frozen = parameters * (2 if method == "lora" else _NF4_BITS / 8)
-    return Training(frozen + 6 * adapters, 4 * adapters, 8 * adapters, activations)
+        trained, frozen = parameters, 0.0
+    else:
+        narrow = parameters - kept if method == "qlora" else 0.0
+        trained, frozen = adapters, narrow * _NF4_BITS / 8 + 2 * (parameters - narrow)
+    return Training(frozen + 6 * trained, 4 * trained, 8 * trained, activations, temporary)
 
 
 def devices_to_train(found: Training, capacity: float) -> int | None:
     """Devices of `capacity` bytes that share weights, gradients and optimizer among them (ZeRO-3,
-    arXiv 1910.02054). Each also holds the runtime, and the activations of a sample of its own;
-    None: it does not even hold these."""
-    own = RUNTIME_BYTES + (found.activations or 0.0)
-    shared = found.total - (found.activations or 0.0)
-    return ceil(shared / (capacity - own)) if own < capacity else None
+    arXiv 1910.02054). Each also holds the runtime, and what a sample of its own takes; None: it
+    does not even hold these."""
+    shared = found.weights + found.gradients + found.optimizer
+    free = capacity - RUNTIME_BYTES - (found.total - shared)
+    return ceil(shared / free) if free > 0 else None
 
 
 def quick(weight_bytes: float) -> Training:
@@ -178,6 +183,11 @@ def decoder_activations(
         return 2 * size
     scores = 0.0 if recompute == "selective" else 5 * shape.heads * tokens / shape.hidden
     return size * (34 + scores)
+
+
+def decoder_logits(shape: DecoderShape, tokens: int, batch: int = 1) -> float:
+    """The loss keeps logits in FP32 (arXiv 2205.05198, section 4.3); their gradient is as large."""
+    return 4.0 * tokens * batch * shape.vocabulary
 
 
 def adapter_parameters(ends: Iterable[tuple[float, float]]) -> float:

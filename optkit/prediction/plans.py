@@ -8,7 +8,7 @@ one call and of samples. Every figure is predicted.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from optkit.devices import Fact, Target
 from optkit.documents.plan import (
@@ -26,10 +26,10 @@ from optkit.measurement import Interval
 from optkit.node_cost import NodeCost
 from optkit.precisions import Precision, precision
 from optkit.prediction import layers, memory, serving
-from optkit.prediction.call import call
+from optkit.prediction.call import Call, call
 from optkit.prediction.cost import energy_per_million, per_million
 from optkit.prediction.decoder import DecoderShape
-from optkit.prediction.fitted import fitted
+from optkit.prediction.fitted import UNSEEN, fitted
 from optkit.prediction.latency import link_of, longest
 from optkit.prediction.work import Work, total
 
@@ -47,12 +47,15 @@ class Graphed:
 
 @dataclass(frozen=True)
 class Decoding:
-    """A decoder, and what is asked of it."""
+    """A decoder, and what is asked of it. `positions`: tokens that it has positions for; `encoder`:
+    what runs once per sequence before it, of which `parameters` are a part."""
 
     shape: DecoderShape
     parameters: float
     prompt: int
     new: int
+    positions: int | None = None
+    encoder: Graphed | None = None
 
 
 @dataclass(frozen=True)
@@ -93,11 +96,25 @@ def row(
         largest_context=figures.largest_context,
         kv_bytes_per_token=figures.kv_bytes_per_token,
         decode=figures.decode,
-        notes=figures.notes,
+        notes=(*figures.notes, *_foreign(target)),
         price=price,
         unverified=_unverified(target, number, _links(model, target, figures.devices)),
-        measured_generation=target.compute_capability in fitted().generations,
+        measured_generation=_measured(target),
         training=tuple(_training(model, target, method) for method in methods),
+    )
+
+
+def _measured(target: Target) -> bool:
+    """Whether a device of its generation was among the measurements of the fit."""
+    return target.compute_capability in fitted().generations
+
+
+def _foreign(target: Target) -> tuple[str, ...]:
+    """What must be said of devices of another vendor than those of the fit."""
+    if target.vendor == "nvidia":
+        return ()
+    return (
+        "the model of latency was fitted to NVIDIA GPUs only, none of this vendor was measured",
     )
 
 
@@ -151,7 +168,7 @@ def _call(
         band=_in_ms(one.interval),
         throughput=one.throughput,
         throughput_band=one.throughput_interval,
-        bounds={"call": "pcie" if one.copies > one.time.total else one.time.bound},
+        bounds={"call": one.bound},
         parts_ms=_milliseconds({**one.time.parts, "pcie": one.copies}),
         mfu=_share(sums.operations, pace, target.peak(layers.multiplies_in(number))),
         mbu=_share(bytes_, pace, target.bandwidth),
@@ -176,7 +193,8 @@ def _decoder(
     price: DatedPrice | None,
 ) -> _Figures:  # fmt: skip
     shape, numbers = model.shape, serving.numbers_of(number)
-    capacity, tokens = float(target.memory_bytes or 0), model.prompt + model.new
+    beside = _encoder_memory(model.encoder, target, number)
+    capacity, tokens = float(target.memory_bytes or 0) - beside, model.prompt + model.new
     devices = memory.devices_needed(shape, numbers, capacity, tokens)
     load = serving.Load(model.prompt, model.new, devices)
     largest = memory.largest_batch(shape, numbers, capacity, tokens, devices)
@@ -188,32 +206,66 @@ def _decoder(
         if number.name == number.carrier
         else serving.slower_from(shape, numbers, base, target, load),
     )
+    held = memory.of_decoder(shape, numbers, tokens=tokens, batch=1, devices=devices)
+    held = replace(held, weights=held.weights + beside * devices)
+    context = memory.largest_context(shape, numbers, capacity, devices)
     return _Figures(
         devices,
         tuple(
-            _token(serving.generate(shape, numbers, target, load, batch), target, batch, devices,
-                   price)
+            _token(serving.generate(shape, numbers, target, load, batch), target, load, batch,
+                   price, _encode(model.encoder, target, number))
             for batch in batches if batch <= largest
         ),
-        memory.of_decoder(shape, numbers, tokens=tokens, batch=1, devices=devices).rounded(),
+        held.rounded(),
         largest,
         _parallel(target, devices),
         "no batch that was asked for fits",
-        memory.largest_context(shape, numbers, capacity, devices),
+        context if model.positions is None else min(context, model.positions),
         shape.kv_bytes(numbers.kv_bits),
         decode,
     )  # fmt: skip
 
 
+def _encoder_memory(encoder: Graphed | None, target: Target, number: Precision) -> float:
+    """What each device holds of an encoder that reads one sequence at a time."""
+    if encoder is None:
+        return 0.0
+    works = layers.of_graph(encoder.at(1), number, target)
+    return _held(encoder, number, 1, works).total - memory.RUNTIME_BYTES
+
+
+def _encode(
+    encoder: Graphed | None, target: Target, number: Precision
+) -> Callable[[int], Call] | None:
+    """Batch → the call of the encoder that a batch starts with."""
+    if encoder is None:
+        return None
+
+    def at(batch: int) -> Call:
+        works = layers.of_graph(encoder.at(batch), number, target)
+        return call(works, target, batch, batch * encoder.passed)
+
+    return at
+
+
 def _token(
-    made: serving.Generation, target: Target, batch: int, devices: int, price: DatedPrice | None
-) -> PlannedLatency:
+    made: serving.Generation, target: Target, load: serving.Load, batch: int,
+    price: DatedPrice | None, encode: Callable[[int], Call] | None = None,
+) -> PlannedLatency:  # fmt: skip
     """Of one token for each of `batch` sequences."""
-    band = fitted().band("decode" if batch == 1 else "serving", made.token)
-    first = fitted().band("prefill", made.first_token)
+    devices, bounds, first_token = load.devices, dict[str, Bound](), made.first_token
+    taken = batch * load.new / made.tokens_per_second
+    if encode is not None:
+        first_token += encode(1).total
+        taken += encode(batch).total
+        bounds["encode"] = encode(batch).bound
+    decodes, reads = "decode" if batch == 1 else "serving", "prefill"
+    if not _measured(target):
+        decodes = reads = UNSEEN
+    band, first = fitted().band(decodes, made.token), fitted().band(reads, first_token)
     parts: dict[Bound, float] = {**made.decode.parts, "host": made.token - made.decode.total}
-    written = made.tokens_per_second * made.token
-    throughput = written / made.token
+    throughput = batch * load.new / taken
+    written = throughput * made.token
     return PlannedLatency(
         batch=batch,
         evidence="predicted",
@@ -221,9 +273,9 @@ def _token(
         band=_in_ms(band),
         throughput=throughput,
         throughput_band=(written / band.high, written / band.low),
-        bounds={"prefill": made.prefill.bound, "decode": longest(parts)},
+        bounds={**bounds, "prefill": made.prefill.bound, "decode": longest(parts)},
         parts_ms=_milliseconds(parts),
-        first_token_ms=made.first_token * 1e3,
+        first_token_ms=first_token * 1e3,
         first_token_band=_in_ms(first),
         mfu=made.mfu,
         mbu=made.mbu,
@@ -238,8 +290,8 @@ def _parallel(target: Target, devices: int) -> tuple[str, ...]:
     if devices == 1:
         return ()
     link = link_of(target, devices)
-    if link.name == "NVLink":
-        return ("tensor parallel over NVLink",)
+    if link.name != "PCIe":
+        return (f"tensor parallel over {link.name}",)
     joined = f" (NVLink joins {link.joined} of these devices)" if link.joined > 1 else ""
     return (f"tensor parallel over PCIe{joined}, which no measurement of the fit covers",)
 
@@ -259,13 +311,14 @@ def _share(amount: float, time: float, rate: float | None) -> float | None:
 def _links(model: Graphed | Decoding, target: Target, devices: int) -> tuple[str, ...]:
     """Figures of the links that count: of a call its copies, of a decoder those between devices."""
     if isinstance(model, Graphed):
-        return ("pcie_gbs",)
+        return ("pcie_gbs",) if "pcie_gbs" in target.facts else ()  # else there is one memory
     return link_of(target, devices).figures if devices > 1 else ()
 
 
 def _unverified(target: Target, number: Precision, links: Sequence[str]) -> tuple[str, ...]:
     """The figures of the target that the row rests on and nobody read in a source."""
-    names = ("bandwidth_gbs", "memory_gb", "l2_mb", "sm_count", "boost_mhz", "tdp_w", *links)
+    held = "memory_mib" if "memory_mib" in target.facts else "memory_gb"
+    names = ("bandwidth_gbs", held, "l2_mb", "sm_count", "boost_mhz", "tdp_w", *links)
     used: dict[str, Fact | None] = {name: target.facts.get(name) for name in names}
     for dtype in {number.carrier, layers.multiplies_in(number)}:
         used[f"peak {dtype}"] = target.peaks.get(dtype)
@@ -280,7 +333,8 @@ def _training(model: Graphed | Decoding, target: Target, method: Method) -> Plan
     def held(recompute: memory.Recompute) -> TrainingMemory:
         sizes = memory.training(
             model.parameters, method, adapters=memory.adapter_parameters(_ends(model)),
-            activations=_activations(model, recompute),
+            activations=_activations(model, recompute), kept=_unquantized(model),
+            temporary=_logits(model),
         )  # fmt: skip
         devices = memory.devices_to_train(sizes, capacity)
         return TrainingMemory(**sizes.rounded().model_dump(), devices=devices)
@@ -298,7 +352,8 @@ def _training(model: Graphed | Decoding, target: Target, method: Method) -> Plan
 def _ends(model: Graphed | Decoding) -> list[tuple[float, float]]:
     """Inputs and outputs of every product with weights."""
     if isinstance(model, Decoding):
-        return memory.decoder_products(model.shape)
+        encoder = [] if model.encoder is None else _ends(model.encoder)
+        return encoder + memory.decoder_products(model.shape)
     return [
         (c.weight_bytes * 8 / c.bits / c.columns, c.columns)
         for c in model.at(1).values()
@@ -306,9 +361,27 @@ def _ends(model: Graphed | Decoding) -> list[tuple[float, float]]:
     ]
 
 
+def _unquantized(model: Graphed | Decoding) -> float:
+    """Parameters that QLoRA leaves in 16 bits: those outside the layers of a decoder, and what no
+    product of a graph multiplies with."""
+    if isinstance(model, Decoding):
+        encoder = 0.0 if model.encoder is None else model.encoder.parameters
+        kept = 0.0 if model.encoder is None else _unquantized(model.encoder)
+        return max(0.0, model.parameters - encoder - model.shape.body) + kept
+    return max(0.0, model.parameters - sum(rows * columns for rows, columns in _ends(model)))
+
+
+def _logits(model: Graphed | Decoding) -> float:
+    """Those of a graph are among the outputs of its nodes."""
+    return memory.decoder_logits(model.shape, model.prompt) if isinstance(model, Decoding) else 0.0
+
+
 def _activations(model: Graphed | Decoding, recompute: memory.Recompute) -> float | None:
     if isinstance(model, Decoding):
-        return memory.decoder_activations(model.shape, model.prompt, 1, recompute)
+        if model.encoder is not None:
+            return None  # what its encoder keeps is not known
+        kept = memory.decoder_activations(model.shape, model.prompt, 1, recompute)
+        return kept + _logits(model)
     if recompute != "none":
         return None
     return sum((c.out_bytes or 0) * 16 / (c.bits or 16) for c in model.at(1).values())

@@ -28,9 +28,10 @@ class Work:
     """One kernel. Bytes are per kernel, not per `times`.
 
     `dtype`: the peak it multiplies at (a key of `Target.peaks`). `moved`: activation bytes read and
-    written. `streamed`: bytes of a key-value cache, which no L2 cache holds. `unpacked`: weights
-    that are made floating again before they multiply. `linked`: bytes exchanged with each other
-    one of the `devices` of a tensor-parallel group. `kernels` 0: it runs inside a neighbour.
+    written. `streamed`: bytes of a key-value cache, which no L2 cache holds. `reread`: bytes of it
+    that beams of one sequence read at the same time as the first, from the L2 cache. `unpacked`:
+    weights that are made floating again before they multiply. `linked`: bytes exchanged with each
+    other one of the `devices` of a tensor-parallel group. `kernels` 0: it runs inside a neighbour.
     """
 
     kind: Kind
@@ -39,6 +40,7 @@ class Work:
     weight_bytes: float = 0.0
     moved: float = 0.0
     streamed: float = 0.0
+    reread: float = 0.0
     rows: float = 0.0
     columns: float = 0.0
     unpacked: float = 0.0
@@ -74,6 +76,7 @@ def total(works: Iterable[Work]) -> Work:
             weight_bytes=found.weight_bytes + n * one.weight_bytes,
             moved=found.moved + n * one.moved,
             streamed=found.streamed + n * one.streamed,
+            reread=found.reread + n * one.reread,
             unpacked=found.unpacked + n * one.unpacked,
             linked=found.linked + n * one.linked,
             kernels=found.kernels + n * one.kernels,

@@ -176,7 +176,7 @@ def test_inspect_reads_graphs_and_artifacts(run: Optkit, small: Path, tmp_path: 
 
 def test_targets_are_listed_with_their_figures(optkit_here: Optkit) -> None:
     found = {one["name"]: one for one in optkit_here("targets", "--json").json["targets"]}
-    assert len(found) == 27 and "h100" in found["h100-sxm"]["aliases"]  # 26 devices and the CPU
+    assert len(found) == 30 and "h100" in found["h100-sxm"]["aliases"]  # 29 devices and the CPU
     assert found["l4"]["compute_capability"] == "8.9"
     assert "fp8" in found["l4"]["precisions"] and "fp8" not in found["t4"]["precisions"]
     text = optkit_here("targets")

@@ -95,6 +95,36 @@ def test_a_model_is_exported_and_fused_first(
     assert max(map(len, text.splitlines())) <= 80 and "quick rule" in text
 
 
+@pytest.mark.slow
+def test_whisper_is_planned_whole_and_by_its_parts(
+    optkit_here: Optkit, cache: Path, tmp_path: Path
+) -> None:
+    """Two layers of 4 heads of 8 read 50 tokens of sound: 2 x 2 x 4 x 8 x 50 numbers in 16 bits for
+    each sequence; the encoder's cache outputs stay on the device, its 20 x 100 features do not."""
+    from transformers import WhisperConfig, WhisperForConditionalGeneration
+
+    config = WhisperConfig(
+        vocab_size=4096, d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
+        decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, max_source_positions=50,
+        max_target_positions=64, num_mel_bins=20, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        decoder_start_token_id=3, suppress_tokens=None, begin_suppress_tokens=None,
+    )  # fmt: skip
+    WhisperForConditionalGeneration(config).save_pretrained(tmp_path / "model")
+    asked = ("plan", tmp_path / "model", "--target", "l4", "--precision", "fp16", "--batch", 1)
+    whole = optkit_here(*asked, "--prompt", 4, "--new", 60, "--json").result
+    (row,) = whole["results"]
+    cache_bytes = 2 * 2 * 4 * 8 * (50 + 64) * 2
+    assert whole["model"]["shape"]["crossed"] == 50 and row["memory"]["cache"] == cache_bytes
+    assert list(row["latency"][0]["bounds"]) == ["encode", "prefill", "decode"]
+    assert row["largest_context"] == 64
+    refused = optkit_here(*asked, "--prompt", 4, "--new", 61)
+    assert refused.code == 2
+    refused.told("4 tokens read and 61 written are 65, but the model has 64 positions")
+    part = optkit_here(*asked, "--set", "model.part=encoder", "--json").result
+    copied = part["results"][0]["latency"][0]["parts_ms"]["pcie"]
+    assert copied == pytest.approx(20 * 100 * 4 / (32e9 * 0.8) * 1e3)
+
+
 def test_prices_of_the_user_count(optkit_here: Optkit, cache: Path, tmp_path: Path) -> None:
     prices = tmp_path / "prices.yaml"
     prices.write_text("h100-sxm: {usd_per_hour: 1.0, provider: mine, as_of: 2026-11-20}\n")
@@ -106,7 +136,7 @@ def test_prices_of_the_user_count(optkit_here: Optkit, cache: Path, tmp_path: Pa
     ("words", "code", "said"),
     [
         (("--target", "t4", "--precision", "fp8"), 5, "compute capability 8.9"),
-        (("--target", "cpu"), 5, "for NVIDIA GPUs only"),
+        (("--target", "cpu"), 5, "for GPUs only"),
         (("--target", "l4", "--precision", "nf4"), 5, "ONNX Runtime"),
         (("--target", "l44"), 2, "unknown target"),
         (("--target", "l4", "--precision", "int3"), 2, "unknown precision"),

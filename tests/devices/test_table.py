@@ -17,7 +17,11 @@ from optkit.devices.table import FOLDER, Fact, aliases, data_names, reported_nam
 from optkit.errors import UnknownName, UsageError
 
 DATA = data_names()
-GPUS = [name for name in DATA if target(name).compute_capability is not None]
+GPUS = [
+    name for name in DATA
+    if target(name).compute_capability is not None and target(name).backends
+]  # fmt: skip
+PLANNED_ONLY = ["groq-lpu", "jetson-agx-thor", "mi300x", "mi325x"]
 
 # FP16 tensor operations per clock and SM, FP32 accumulate: NVIDIA's architecture papers.
 PER_CLOCK = {"7.5": 1024, "8.0": 2048, "8.6": 1024, "8.9": 1024, "9.0": 4096}
@@ -30,8 +34,8 @@ def parsed(name: str) -> dict[str, Any]:
     return YAML(typ="safe", pure=True).load((FOLDER / f"{name}.yaml").read_text())
 
 
-def test_there_are_26_and_this_machine() -> None:
-    assert len(DATA) == 26
+def test_there_are_29_and_this_machine() -> None:
+    assert len(DATA) == 29
     assert names() == ("cpu", *DATA)
     assert [t.name for t in all_targets()] == list(names())
 
@@ -161,10 +165,26 @@ def test_peaks_are_dense_and_in_operations_per_second() -> None:
     assert l4.peak("fp16") == 121e12
     assert l4.peak("int8") == 242.5e12  # 485 is the figure with sparsity
     assert l4.peak("fp4") is None
-    assert (l4.memory_bytes, l4.bandwidth) == (24 * 10**9, 300e9)
+    assert (l4.memory_bytes, l4.bandwidth) == (23034 * 2**20, 300e9)
     assert (l4.l2_bytes, l4.sm_count, l4.tdp_w) == (48 * 2**20, 58, 72)
     with pytest.raises(UnknownName):
         l4.peak("int9")
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_memory_as_reported_is_a_little_more_than_as_marketed(name: str) -> None:
+    """Boards hold powers of two, of which drivers keep up to a tenth (ECC, firmware)."""
+    device = target(name)
+    assert device.memory_bytes is not None and device.marketed_memory_bytes is not None
+    assert 1 <= device.memory_bytes / device.marketed_memory_bytes <= 2**30 / 1e9
+    assert "memory_mib" not in json.dumps(device.fingerprint())
+
+
+def test_memory_is_what_nvidia_smi_shows() -> None:
+    assert target("h100-sxm").memory_bytes == 81559 * 2**20 == 85_520_809_984
+    assert target("h200").memory_bytes == 143771 * 2**20
+    assert target("h200").marketed_memory_bytes == 141 * 10**9
+    assert target("gb200").memory_bytes == 186 * 10**9  # no output known
 
 
 @pytest.mark.parametrize("name", GPUS)
@@ -193,6 +213,22 @@ def test_refusals_say_why() -> None:
     assert target("l4").support("fp8_conv").answer == "limited"
     with pytest.raises(UnknownName):
         target("l4").supports("int7")
+
+
+@pytest.mark.parametrize("name", PLANNED_ONLY)
+def test_nothing_is_built_for_what_is_there_for_plans_alone(name: str) -> None:
+    assert target(name).default_backends == ()
+    assert "compiled by no backend of optkit" in (target(name).why_not("fp16") or "")
+
+
+def test_peaks_of_other_vendors_are_dense() -> None:
+    """304 compute units, 2048 operations per clock each, at 2.1 GHz; Thor's FP8 with sparsity is
+    1,035 TFLOP/s."""
+    amd = target("mi300x")
+    assert amd.peak("fp16") == pytest.approx(304 * 2048 * 2.1e9, rel=0.001)
+    assert amd.peak("fp8") == pytest.approx(2 * (amd.peak("fp16") or 0), rel=0.001)
+    thor = target("thor")
+    assert [thor.peak(d) for d in ("fp16", "fp8", "fp4")] == [258.5e12, 517e12, 1035e12]
 
 
 def test_backends_by_board() -> None:

@@ -69,6 +69,47 @@ def test_a_step_does_what_the_literature_counts() -> None:
     assert found.streamed == pytest.approx(131_072 * context * batch)
 
 
+def test_beams_fetch_their_prompt_once_and_what_they_wrote_each() -> None:
+    """Three sequences of 4 beams after 900 tokens of prompt and 50 of their own."""
+    found = total(step(LLAMA_3_8B, Numbers(16, "fp16"), 950.0, 3, beams=4, shared=900.0))
+    assert found.streamed == pytest.approx(131_072 * 3 * (900 + 4 * 50))
+    assert found.reread == pytest.approx(131_072 * 3 * 3 * 900)
+    apart = total(step(LLAMA_3_8B, Numbers(16, "fp16"), 950.0, 3 * 4))
+    assert found.operations == pytest.approx(apart.operations)
+    assert apart.streamed == pytest.approx(131_072 * 3 * 4 * 950)
+
+
+def test_seventy_billion_in_fp16_fit_one_h200() -> None:
+    """68.98e9 weights are 138.0 GB; 143,771 MiB are 150.8 GB, and 141 GB as marketed would hold
+    little of a cache beside them."""
+    numbers, capacity = Numbers(16, "fp16"), float(target("h200").memory_bytes or 0)
+    assert memory.devices_needed(LLAMA_2_70B, numbers, capacity, 1280) == 1
+    rest = memory.of_decoder(LLAMA_2_70B, numbers, tokens=1280, batch=0).total
+    fits = 0.9 * (143_771 * 2**20 - rest) / (327_680 * 1280)
+    assert memory.largest_batch(LLAMA_2_70B, numbers, capacity, 1280, 1) == int(fits) > 20
+
+
+def test_the_cross_attention_of_whisper_small_by_hand() -> None:
+    """12 layers with 12 heads of 64 for keys and values of 1500 tokens of sound: 55.3 MB in FP16
+    for each sequence, which every step reads again."""
+    shape, numbers = (
+        DecoderShape(12, 768, 12, 12, 64, 3840, 51865, gated=False),
+        Numbers(16, "fp16"),
+    )
+    crossed = replace(shape, crossed=1500)
+    assert crossed.cache_bytes(0) == 2 * 12 * 12 * 64 * 1500 * 2 == 55_296_000
+    alone, both = (total(step(s, numbers, 100.0, 4)) for s in (shape, crossed))
+    assert both.streamed - alone.streamed == pytest.approx(4 * 55_296_000)
+    assert both.operations - alone.operations == pytest.approx(4 * 12 * 4 * 768 * 1500)
+    read, reads = (total(prefill(s, numbers, 4.0, 2)) for s in (shape, crossed))
+    assert reads.streamed - read.streamed == pytest.approx(2 * 55_296_000)
+    assert reads.operations - read.operations == pytest.approx(2 * 12 * 4 * 4 * 768 * 1500)
+    held = memory.of_decoder(crossed, numbers, tokens=448, batch=3)
+    assert held.cache == 3 * (55_296_000 + 448 * 36_864)
+    one = memory.largest_batch(crossed, numbers, 2e9, 448, 1)
+    assert one < memory.largest_batch(shape, numbers, 2e9, 448, 1) / 3
+
+
 def test_prefill_is_causal_and_devices_share_the_work() -> None:
     numbers = Numbers(16, "fp16")
     one = total(prefill(LLAMA_2_7B, numbers, 2048))
@@ -174,6 +215,27 @@ def test_training_is_itemised_as_the_papers_do() -> None:
     selective = memory.decoder_activations(LLAMA_2_7B, 2048, recompute="selective")
     recomputed = memory.decoder_activations(LLAMA_2_7B, 2048, recompute="full")
     assert (selective, recomputed) == (34 * 32 * 2048 * 4096, 2 * 32 * 2048 * 4096)
+
+
+def test_qlora_of_8b_by_hand() -> None:
+    """Llama 3 8B on 1024 tokens. 6,979,321,856 weights of its layers in NF4 with double-quantized
+    scales, 1,050,673,152 of embedding and head and 266,240 of norms in 16 bits, 41,943,040 of
+    adapters at 18 bytes; logits of 1024 x 128,256 in FP32 and their gradient."""
+    n = 8_030_261_248
+    adapters = memory.adapter_parameters(memory.decoder_products(LLAMA_3_8B))
+    assert (LLAMA_3_8B.body, n - LLAMA_3_8B.body) == (6_979_321_856, 1_050_673_152 + 266_240)
+    assert adapters == 41_943_040
+    logits = memory.decoder_logits(LLAMA_3_8B, 1024)
+    assert logits == 525_336_576
+    kept = memory.decoder_activations(LLAMA_3_8B, 1024, recompute="full") + logits
+    assert kept == 2 * 32 * 1024 * 4096 + 525_336_576
+    qlora, lora = (
+        memory.training(n, method, adapters=adapters, activations=kept, kept=n - LLAMA_3_8B.body,
+                        temporary=logits)
+        for method in ("qlora", "lora")
+    )  # fmt: skip
+    assert qlora.total == pytest.approx(3.6005e9 + 2.1019e9 + 0.7550e9 + 0.7938e9 + 0.5253e9, 1e-4)
+    assert lora.total == pytest.approx(16.0605e9 + 0.7550e9 + 0.7938e9 + 0.5253e9, rel=1e-4)
 
 
 def test_a_graph_gives_its_sizes_back() -> None:

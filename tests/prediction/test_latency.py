@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from optkit.devices import Fact, Target, target
 from optkit.errors import ToolchainMissing
 from optkit.prediction.fitted import fitted
-from optkit.prediction.latency import Efficiencies, link_of, seconds
+from optkit.prediction.latency import Efficiencies, link_of, of_each, seconds
 from optkit.prediction.work import Work, gemm, total
 
 IDEAL = Efficiencies(1, 1, 1, 1, 1, 0, 0, 0)
@@ -23,6 +23,15 @@ def without(device: Target, *names: str, **facts: float) -> Target:
     kept = {name: fact for name, fact in device.facts.items() if name not in names}
     given = {name: Fact(value, "TEST", True) for name, value in facts.items()}
     return replace(device, facts={**kept, **given})
+
+
+def test_what_is_read_again_comes_from_the_cache() -> None:
+    """32 bytes per multiprocessor and clock."""
+    l4 = target("l4")
+    once = Work("attention", "fp16", streamed=1e9)
+    again = replace(once, reread=1e9)
+    first, second = (of_each([work], l4, fitted().efficiencies)[0] for work in (once, again))
+    assert second.memory - first.memory == pytest.approx(1e9 / (58 * 2.04e9 * 32))
 
 
 def test_a_streaming_product_by_hand() -> None:

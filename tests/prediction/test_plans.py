@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -15,11 +16,13 @@ import optkit
 from optkit import DecoderSizes
 from optkit.devices import target
 from optkit.documents.plan import Plan, PlannedLatency, PlanRow
-from optkit.errors import InputRefused, UnknownName, UsageError
+from optkit.errors import Impossible, InputRefused, UnknownName, UsageError
 from optkit.graph import costs, peak_live_bytes
 from optkit.node_cost import NodeCost
 from optkit.precisions import precision
-from optkit.prediction import advice, cost, layers, memory
+from optkit.prediction import advice, cost, layers, memory, plans
+from optkit.prediction.decoder import DecoderShape
+from optkit.prediction.plans import Decoding, Graphed
 from optkit.prediction.work import total
 from optkit.report.plan import to_html, to_svg
 
@@ -179,10 +182,75 @@ def test_a_bridge_joins_two_boards_and_what_is_recalled_is_marked() -> None:
     assert "over PCIe, which" in told[("l4", 8)][0]
 
 
+def test_devices_that_nothing_is_built_for_are_planned_by_their_peaks() -> None:
+    """Decoding 8.03e9 weights in FP16 reads at least 15.0 GB (without the embedding): 2.8 ms at
+    5.3 TB/s, 37.5 ms at 400 GB/s; an M3 Max with 40 cores reached 22.4 tokens/s (llama.cpp)."""
+    sizes = DecoderSizes(8.03e9, 32, 8, 128, hidden=4096, vocabulary=128256)
+    found = optkit.plan(
+        target=("mi300x", "thor", "apple-m3-max"), precision=("fp16", "int8"), batches=(1,),
+        decoder=sizes, prompt=16, new_tokens=16, partial=True,
+    )  # fmt: skip
+    rows = {(row["target"], row["precision"]): row for row in found["results"]}
+    read = 2 * (8.03e9 - 4096 * 128256)
+    for name in ("mi300x", "jetson-agx-thor", "apple-m3-max"):
+        one = rows[(name, "fp16")]["latency"][0]
+        least = read / (target(name).bandwidth or 0) * 1e3
+        assert least < one["p50_ms"] < 1.6 * least
+        assert one["band"][1] / one["p50_ms"] == pytest.approx(1.78, abs=0.2)
+        assert rows[(name, "fp16")]["measured_generation"] is False
+    assert rows[("apple-m3-max", "fp16")]["latency"][0]["throughput"] == pytest.approx(
+        22.4, rel=0.1
+    )
+    assert "fitted to NVIDIA GPUs only" in rows[("mi300x", "fp16")]["notes"][0]
+    assert rows[("jetson-agx-thor", "fp16")]["notes"] == []
+    assert rows[("mi300x", "int8")]["status"] == "ok"
+    assert "CoreML provider" in rows[("apple-m3-max", "int8")]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "reason"),
+    [
+        ("groq-lpu", "fp16", "for GPUs only; Groq LPU"),
+        ("mi300x", "nvfp4", "nvfp4 multiplies in fp4, of which AMD Instinct MI300X has no known"),
+    ],
+)
+def test_what_is_not_planned_says_why(name: str, number: str, reason: str) -> None:
+    with pytest.raises(Impossible, match=re.escape(reason)):
+        optkit.plan(target=name, precision=number, decoder=DecoderSizes(8e9, 32, 8, 128))
+
+
+def test_the_accelerators_of_a_machine_of_amd_share_a_fabric() -> None:
+    (row,) = optkit.plan(
+        target="mi300x", precision="fp16", batches=(1,), decoder=DecoderSizes(300e9, 120, 16, 128),
+    )["results"]  # fmt: skip
+    assert row["devices"] == 4 and row["notes"][0] == "tensor parallel over Infinity Fabric"
+
+
+def test_an_encoder_runs_once_in_front_of_a_decoder() -> None:
+    """One product of 4 GFLOP and 8 MB of weights in FP16 beside a small decoder."""
+    product = {"p": NodeCost("MatMul", 2 * 10**9, 16 * 10**6, 4000, 4000, columns=10, bits=32)}
+    encoder = Graphed(4 * 10**6, lambda batch: product, lambda batch: 0, 0.0)
+    shape, l4, fp16 = DecoderShape(2, 512, 8, 8, 64, 2048, 5000), target("l4"), precision("fp16")
+    alone = Decoding(shape, shape.parameters, 4, 100, positions=448)
+    both = replace(alone, encoder=encoder, parameters=shape.parameters + encoder.parameters)
+    decoder, whole = (plans.row(model, l4, fp16, (1,), None, ("qlora",)) for model in (alone, both))
+    call = plans.row(encoder, l4, fp16, (1,), None).latency[0].p50_ms
+    one, other = decoder.latency[0], whole.latency[0]
+    assert one.p50_ms == other.p50_ms
+    assert other.first_token_ms == pytest.approx((one.first_token_ms or 0) + call)
+    assert 100 / other.throughput == pytest.approx(100 / one.throughput + call / 1e3)
+    assert list(other.bounds) == ["encode", "prefill", "decode"]
+    assert decoder.memory is not None and whole.memory is not None
+    more = whole.memory.weights - decoder.memory.weights
+    assert 8e6 <= more < 8.1e6
+    assert whole.largest_context == decoder.largest_context == 448
+    assert whole.training[0].recompute_full.activations is None
+
+
 def test_every_device_holds_its_own_runtime() -> None:
-    """18 bytes for each of 7e9 parameters and the layers' inputs, on 24 GB of which each L4 keeps
-    0.5 for itself: 6 of them would hold 144 GB, and 141 beside the runtime."""
-    for parameters, needed in ((7.8e9, 6), (7.85e9, 7)):
+    """18 bytes for each parameter and little for one token, on 23034 MiB of which each L4 keeps 0.5
+    GB for itself: 6 of them would hold 144.9 GB, and 141.9 beside the runtime."""
+    for parameters, needed in ((7.87e9, 6), (7.89e9, 7)):
         sizes = DecoderSizes(parameters, 32, 32, 128, hidden=4096)
         (row,) = optkit.plan(
             target="l4", precision="fp16", batches=(1,), decoder=sizes, prompt=1, training=["full"]
