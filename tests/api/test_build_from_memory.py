@@ -401,7 +401,7 @@ def test_a_trainers_batch_is_example_and_calibration_without_its_labels(
     assert caught.value.where == "calibration, sample 8, input 'input_ids'"
     with artifact, pytest.raises(errors.UsageError, match=r"run\({'input_ids': array}\)"):
         artifact.run(np.ones((1, 6), np.int64))
-    with pytest.raises(errors.UsageError, match="by input name, not on Tensor"):
+    with pytest.raises(errors.UsageError, match="by input name, not Tensor"):
         optkit.build(
             Tagger(), batch, evaluate=lambda session: session.run(batch["input_ids"]),
             target="cpu", precision="fp32", recipe=QUICK, workspace=optkit.Workspace(cache),

@@ -110,7 +110,7 @@ TENSOR = {"Name": "x", "Dimensions": [1], "Datatype": "Half"}
     ],
 )
 def test_an_unknown_form_is_an_error(text: str) -> None:
-    with pytest.raises(ToolchainMissing, match="does not know"):
+    with pytest.raises(ToolchainMissing, match="has an unknown form"):
         layer_list.parse_layers(text, ())
 
 

@@ -255,6 +255,6 @@ def test_a_bad_set_is_told_by_kind(name: str) -> None:
 def test_a_token_that_the_model_does_not_know_is_refused() -> None:
     found = functions()
     found["input_ids"][3, 2] = sets.vocabulary()
-    with pytest.raises(InputRefused, match=f"token {sets.vocabulary()}") as told:
+    with pytest.raises(InputRefused, match=f"token is {sets.vocabulary()}") as told:
         texts(found).findings()
     assert "sample 3" in str(told.value.where)

@@ -131,7 +131,7 @@ def test_memory_holds_one_sample_at_a_time(tmp_path: Path) -> None:
     feeds = [whole_feed(32, 100, 10, 0)]
     assert len(divided(tmp_path, list(feeds), infos(), "decoder", memory=4000)) == 32
     (tmp_path / "again").mkdir()
-    with pytest.raises(InputRefused, match="over the memory budget of 1000"):
+    with pytest.raises(InputRefused, match="exceeds the memory budget of 1000"):
         divided(tmp_path / "again", list(feeds), infos(), "decoder", memory=1000)
 
 

@@ -121,18 +121,18 @@ def test_verify_tells_and_quarantines(reference: Reference, tmp_path: Path) -> N
         assert (done.code, done.result["corrupt"]) == (code, corrupt)
 
 
-def starts(stderr: str) -> Counter[str]:
-    """Label → how often a worker was started for it."""
-    return Counter(re.findall(r"^ +\.\.\. ([^%\n]+)$", stderr, re.MULTILINE))
+def runs(stderr: str) -> Counter[str]:
+    """Label → how often a worker ran it."""
+    return Counter(re.findall(r"^ +[0-9.]+ s  (.+)$", stderr, re.MULTILINE))
 
 
 def build_at_once(demo: Demo, count: int, finish: Finish) -> tuple[Counter[str], int]:
-    """Workers started by all builds together, and the hits they had."""
+    """Runs of all builds together, and the hits they had."""
     processes = [demo.start() for _ in range(count)]
     done = [finish(process) for process in processes]
     assert [one.code for one in done] == [0] * count, [one.stderr for one in done]
     return (
-        sum((starts(one.stderr) for one in done), Counter()),
+        sum((runs(one.stderr) for one in done), Counter()),
         sum(one.result["cache_hits"] for one in done),
     )
 
@@ -141,14 +141,14 @@ def test_two_builds_at_once_do_the_rest_once(
     reference: Reference, tmp_path: Path, finish: Finish
 ) -> None:
     demo = reference.fork(tmp_path, without=("cast", "quantize", "predict"))
-    started, hits = build_at_once(demo, 2, finish)
+    ran, hits = build_at_once(demo, 2, finish)
     entries = len(reference.demo.entries())
-    assert started == {
+    assert ran == {
         "cast to FP16": 1, "cast the smoothed graph to FP16": 1,
         "quantize to int8": 1, "predict latency of int8": 1,
         "predict latency of fp16": 1,
     }  # fmt: skip
-    assert hits == 2 * entries - started.total()
+    assert hits == 2 * entries - ran.total()
     assert demo.artifact.digest == reference.digest
     demo.assert_sound()
 
@@ -158,9 +158,9 @@ def test_two_builds_at_once_do_the_rest_once(
 def test_cold_builds_at_once_do_each_step_once(
     count: int, demo: Demo, reference: Reference, finish: Finish
 ) -> None:
-    started, hits = build_at_once(demo, count, finish)
+    ran, hits = build_at_once(demo, count, finish)
     entries = len(reference.demo.entries())
-    assert started.total() == len(demo.entries()) == entries
+    assert ran.total() == len(demo.entries()) == entries
     assert hits == (count - 1) * entries
     assert demo.artifact.digest == reference.digest
     demo.assert_sound()

@@ -240,7 +240,7 @@ def does_not_fit(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("body", "message", "line", "hint"),
     [
-        (decides, r"layers\.1 \(Inner\) decides on values", "if x.sum() > 0:", "torch.where"),
+        (decides, r"layers\.1 \(Inner\) branches on values", "if x.sum() > 0:", "torch.where"),
         (decomposes, r"layers\.1 \(Inner\) .*_linalg_svd", "self.body(x)", "replace"),
         (fixes_the_batch, "an axis cannot vary .*batch", None, "batch = 8"),
         (limits_the_batch, "an axis cannot vary .*batch", None, "max=16"),

@@ -125,7 +125,7 @@ def test_an_input_that_the_model_has_not_is_refused(resnet: Path) -> None:
             [InputSpec(TensorInfo("pixel_value", "float32", ("batch", 3, 40, 40)))], {}
         )
     assert "pixel_values" in str(caught.value.hint)
-    with pytest.raises(InputRefused, match="declared is int64"):
+    with pytest.raises(InputRefused, match="declares int64"):
         described.overridden(
             [InputSpec(TensorInfo("pixel_values", "int64", ("batch", 3, 40, 40)))], {}
         )
