@@ -55,8 +55,8 @@ class _Question:
     targets: tuple[str, ...]
     precisions: tuple[str, ...]
     batches: tuple[int, ...]
-    prompt: int
-    new_tokens: int
+    prompt: int | None
+    new_tokens: int | None
     latency_ms: float | None
     throughput: float | None
     prices: Path | None
@@ -73,8 +73,8 @@ def plan(
     precision: str | Iterable[str] = (),
     batches: Iterable[int] = (),
     decoder: DecoderSizes | None = None,
-    prompt: int = 1024,
-    new_tokens: int = 256,
+    prompt: int | None = None,
+    new_tokens: int | None = None,
     latency_ms: float | None = None,
     throughput: float | None = None,
     prices: str | Path | None = None,
@@ -91,7 +91,8 @@ def plan(
         has them.
     batches: batch sizes beside 1, 2, 4 … 256.
     decoder: sizes of a decoder instead of a model.
-    prompt, new_tokens: of a decoder, tokens that it reads and writes per sequence.
+    prompt, new_tokens: of a decoder, tokens that it reads and writes per sequence; None: 1,024 and
+        256, at most four and one fifth of the positions that the model has.
     latency_ms: a limit for one call (of a decoder: for one token).
     throughput: samples (of a decoder: written tokens) per second that are needed.
     prices: a YAML file with prices per hour (docs/plan.md).
@@ -185,8 +186,8 @@ def _check(subject: Subject, question: _Question) -> None:
         raise UsageError("no target is given", where="--target", hint="see `optkit targets`")
     numbers = {
         "--batch": question.batches,
-        "--prompt": (question.prompt,),
-        "--new": (question.new_tokens,),
+        "--prompt": () if question.prompt is None else (question.prompt,),
+        "--new": () if question.new_tokens is None else (question.new_tokens,),
     }
     for option, values in numbers.items():
         if any(value < 1 for value in values):

@@ -38,15 +38,15 @@ class Subject:
     batches: tuple[int, ...]
 
 
-def described(sizes: DecoderSizes, prompt: int, new_tokens: int) -> Subject:
+def described(sizes: DecoderSizes, prompt: int | None, new_tokens: int | None) -> Subject:
     """A decoder that is known by its sizes alone."""
     shape, assumed = shapes.described(sizes)
-    model = Decoding(shape, sizes.parameters, prompt, new_tokens)
+    model = Decoding(shape, sizes.parameters, *_tokens(prompt, new_tokens, None))
     name = f"decoder-{sizes.parameters / 1e9:.3g}b"
     return Subject(model, _decoder(name, model, assumed), BATCHES)
 
 
-def exported(job: Job, runner: Runner, prompt: int, new_tokens: int) -> Subject:
+def exported(job: Job, runner: Runner, prompt: int | None, new_tokens: int | None) -> Subject:
     """Export and fuse through the store, then weigh the graph; of an encoder-decoder both graphs.
 
     Raises UsageError for a decoder that has fewer positions than tokens are asked of it."""
@@ -70,7 +70,7 @@ def _part(job: Job, part: str) -> Job:
     return replace(job, recipe=job.recipe.with_overrides([f"model.part={part}", f"name={part}"]))
 
 
-def _fused(job: Job, runner: Runner, prompt: int, new_tokens: int) -> Subject:
+def _fused(job: Job, runner: Runner, prompt: int | None, new_tokens: int | None) -> Subject:
     """A model of one graph."""
     from optkit import graph  # loads onnx_ir, which a decoder known by its sizes does not need
 
@@ -85,7 +85,8 @@ def _fused(job: Job, runner: Runner, prompt: int, new_tokens: int) -> Subject:
     if decoder is not None:
         shape = shapes.of_graph(decoder, graph.costs(fused, sizes), count)
         shape = replace(shape, crossed=_crossed(decoder, sizes))
-        model = Decoding(shape, count, prompt, new_tokens, pipeline.positions(build, runner))
+        positions = pipeline.positions(build, runner)
+        model = Decoding(shape, count, *_tokens(prompt, new_tokens, positions), positions)
         _check_positions(model, recipe.name)
         return Subject(model, _decoder(recipe.name, model), BATCHES)
     return _graphed(fused, build, sizes)
@@ -95,6 +96,19 @@ def _crossed(decoder: Decoder, sizes: Mapping[str, int]) -> int:
     """Tokens of the encoder that its cross attention reads."""
     lengths = (info.shape[2] for info in decoder.crossed if len(info.shape) == 4)
     return next((size_of(length, sizes) for length in lengths), 0)
+
+
+_PROMPT, _NEW = 1_024, 256  # tokens that are read and written where nobody says how many
+
+
+def _tokens(prompt: int | None, new: int | None, positions: int | None) -> tuple[int, int]:
+    """Tokens read and written. Where nobody says how many, as many as fit into the positions."""
+    most = positions or _PROMPT + _NEW + (prompt or 0) + (new or 0)
+    if new is None:
+        new = min(_NEW, max(1, most // 5 if prompt is None else most - prompt))
+    if prompt is None:
+        prompt = min(_PROMPT, max(1, most - new))
+    return prompt, new
 
 
 def _check_positions(model: Decoding, name: str) -> None:

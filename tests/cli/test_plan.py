@@ -69,7 +69,7 @@ def test_a_folder_tells_that_its_embeddings_are_tied(
     found = optkit_here(*asked).result
     assert found["model"]["shape"] == {
         "layers": 2, "hidden": 64, "heads": 4, "kv_heads": 2, "head_dim": 16, "ffn": 176,
-        "vocabulary": 4096, "gated": True, "tied": True,
+        "vocabulary": 4096, "gated": True, "tied": True, "crossed": 0,
     }  # fmt: skip
     weights = sum(p.numel() for p in model.parameters())
     assert found["results"][0]["memory"]["weights"] == pytest.approx(2 * weights, rel=0.01)

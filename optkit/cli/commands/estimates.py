@@ -33,10 +33,11 @@ _sizes = options.filling(
 
 _tokens = options.under(
     "Decoder",
-    click.option("--prompt", type=_COUNT, default=1024, show_default=True, metavar="TOKENS",
-                 help="Tokens read per sequence."),
-    click.option("--new", type=_COUNT, default=256, show_default=True, metavar="TOKENS",
-                 help="Tokens written per sequence."),
+    click.option("--prompt", type=_COUNT, metavar="TOKENS",
+                 help="Tokens read per sequence; default: 1024, less where the model has fewer "
+                 "positions."),
+    click.option("--new", type=_COUNT, metavar="TOKENS",
+                 help="Tokens written per sequence; default: 256, likewise."),
 )  # fmt: skip
 
 _needs = options.under(
