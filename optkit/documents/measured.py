@@ -124,7 +124,8 @@ class FidelityFigures(Record):
 
 
 class DifferenceFigures(Record):
-    """A paired difference or ratio with its 95 % interval."""
+    """A paired difference or ratio with its 95 % interval; of a prediction the interval that holds
+    nine of ten measurements."""
 
     value: Number
     ci95: Interval | None = None

@@ -29,7 +29,7 @@ EVIDENCE: Mapping[str, str] = MappingProxyType(
         "measured": "ran on the target",
         "compiled": "read from an engine compiled for the target; it did not run",
         "simulated": "the same graph, run by ONNX Runtime on a CPU",
-        "predicted": "a model's value; the truth may lie anywhere in its band",
+        "predicted": "a performance model's value; its interval holds nine of ten measurements",
         "pending": "needs a host that has the target",
     }
 )
