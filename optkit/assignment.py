@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
+import numpy as np
+
+from optkit.dtypes import BY_SHORT
+from optkit.placement import PlacementRules
 from optkit.precisions import PRECISIONS
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """Into which precision a graph is quantized, on which carrier ("fp16", "bf16", "fp32"), and the
+    placement rules of that precision and of those that single nodes get."""
+
+    precision: str
+    carrier: str
+    rules: Mapping[str, PlacementRules]
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of the carrier."""
+        return np.dtype(BY_SHORT[self.carrier].name)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from optkit import runtimes
+from optkit.assignment import Scheme
 from optkit.errors import Impossible
 from optkit.execute.runner import Steps
 from optkit.pipeline import large
@@ -19,7 +20,7 @@ from optkit.steps.collect import Samples
 from optkit.steps.fuse import Fused
 from optkit.steps.graph import Graph
 from optkit.steps.prepare import Prepare
-from optkit.steps.quantize import QuantizationSettings, Quantize, Quantized, Scheme
+from optkit.steps.quantize import QuantizationSettings, Quantize, Quantized
 from optkit.steps.quantize_layers import QuantizeLayers
 
 # Calibration observes every value that any backend may quantize, so all targets share statistics,

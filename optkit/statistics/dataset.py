@@ -40,6 +40,11 @@ class Statistics:
             )
         return self.values[name]
 
+    def unbounded(self) -> dict[str, str]:
+        """The values that have no range, each with the reason."""
+        reasons = ((name, value.unbounded) for name, value in self.values.items())
+        return {name: reason for name, reason in reasons if reason is not None}
+
     def scaled(self, factors: Mapping[str, np.ndarray]) -> Statistics:
         """These statistics, with each value in `factors` divided by its factors [K]
         (`ValueStatistics.scaled`)."""

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from optkit.assignment import Scheme
 from optkit.execute.step import Input, Step, beside_the_key, spread
 from optkit.steps.fuse import Fused
 from optkit.steps.graph import RandomInputs
-from optkit.steps.quantize import QuantizationSettings, Scheme
+from optkit.steps.quantize import QuantizationSettings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,15 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
-from optkit.assignment import Assignment
-from optkit.dtypes import BY_SHORT
+from optkit.assignment import Assignment, Scheme
 from optkit.execute.step import Input, Step, always, spread
-from optkit.placement import PlacementRules
 from optkit.recipe import Quantization
 from optkit.steps.graph import Rewritten
 
@@ -26,21 +21,6 @@ class QuantizationSettings:
     percentile: float
     settings: Quantization
     order: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Scheme:
-    """Into which precision a graph is quantized, on which carrier ("fp16", "bf16", "fp32"), and the
-    placement rules of that precision and of those that single nodes get."""
-
-    precision: str
-    carrier: str
-    rules: Mapping[str, PlacementRules]
-
-    @property
-    def dtype(self) -> np.dtype:
-        """Of the carrier."""
-        return np.dtype(BY_SHORT[self.carrier].name)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from optkit.assignment import Scheme
 from optkit.execute.step import Input, Resumes, Step, beside_the_key, spread
-from optkit.steps.quantize import QuantizationSettings, Quantized, Scheme
+from optkit.steps.quantize import QuantizationSettings, Quantized
 
 
 @dataclass(frozen=True, kw_only=True)

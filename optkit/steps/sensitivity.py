@@ -2,10 +2,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from optkit.assignment import Scheme
 from optkit.execute.step import Input, Result, Step, named, spread
 from optkit.measurement import Deviation
 from optkit.recipe import Quantization
-from optkit.steps.quantize import Method, Scheme
+from optkit.steps.quantize import Method
 
 
 @dataclass(frozen=True, kw_only=True)

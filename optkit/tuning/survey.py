@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from optkit import runtimes
+from optkit.assignment import Scheme
 from optkit.errors import InputRefused
 from optkit.execute.runner import Steps
 from optkit.pipeline import Build, calibration_of
@@ -22,7 +23,6 @@ from optkit.placement import PlacementRules
 from optkit.precisions import precision
 from optkit.steps.collect import Samples
 from optkit.steps.graph import RandomInputs
-from optkit.steps.quantize import Scheme
 from optkit.steps.random import Random
 from optkit.steps.sensitivity import MeasureSensitivity, Sensitivities
 from optkit.steps.survey import Layer, ListLayers

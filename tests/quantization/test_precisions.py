@@ -17,7 +17,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from optkit import graph
-from optkit.assignment import Assignment
+from optkit.assignment import Assignment, Scheme
 from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.backends.tensorrt_rtx import _CAPABILITIES, TensorRTRTX
 from optkit.devices import target
@@ -130,7 +130,7 @@ def quantized(
     overrides: Mapping[str, str] | None = None,
 ) -> tuple[ir.Model, ir.Model, Assignment]:
     """(the graph for the compiler, its FP32 simulation, assignment)"""
-    assignment = assign(model, name, rules, carrier, overrides=overrides)
+    assignment = assign(model, Scheme(name, carrier, rules), overrides=overrides)
     wanted = taps(model, assignment, rules)
     statistics = workshop.statistics(model, wanted) if wanted else None
     dtype = np.float32 if carrier == "fp32" else np.float16
@@ -250,7 +250,9 @@ def test_a_large_kernel_stays_out_of_fp8(
     rules = rtx.rules(target("l4"), PRECISIONS["fp8"])
     for wide, lands in ((32, True), (size, False)):
         model = network(HEADER + text.format(wide, 65 - wide))
-        assert ("large" in assign(model, "fp8", {"fp8": rules}, "fp16").quantized()) is lands
+        assert (
+            "large" in assign(model, Scheme("fp8", "fp16", {"fp8": rules})).quantized()
+        ) is lands
         free = {"fp8": replace(rules, max_kernel=None)}
         real, _, assignment = quantized(workshop, model, "fp8", free, carrier="fp16")
         landing = compiled(rtx, real, "8.9", assignment.quantized(), tmp_path).landing

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from optkit import graph
-from optkit.assignment import Assignment
+from optkit.assignment import Assignment, Scheme
 from optkit.devices import target
 from optkit.placement import PlacementRules
 from optkit.precisions import PRECISIONS, Codes, Granularity, NumberFormat
@@ -160,7 +160,7 @@ def learned(
         wanted = []
         for rules in RULES.values():
             for name, own in rules.items():
-                wanted += taps(model, assign(model, name, {name: own}, "fp32"), rules)
+                wanted += taps(model, assign(model, Scheme(name, "fp32", {name: own})), rules)
         unique = {tap.name: tap for tap in wanted}
         found[net] = model, workshop.statistics(model, list(unique.values()))
     return Learned(workshop, found)
@@ -209,7 +209,8 @@ def test_without_its_pairs_a_quantized_graph_is_the_graph(
     workshop, known = learned.workshop, learned.nets
     (model, statistics), rules = known[net], RULES[where]
     able = {
-        name: assign(model, name, {name: own}, "fp32").quantized() for name, own in rules.items()
+        name: assign(model, Scheme(name, "fp32", {name: own})).quantized()
+        for name, own in rules.items()
     }
     nodes = sorted(set().union(*able.values()))
     drawn = {
@@ -263,7 +264,7 @@ def test_a_pair_that_changes_the_float_path_is_seen(
     """The check above can fail: a pair with another value in it gives other outputs."""
     workshop, known = learned.workshop, learned.nets
     (model, statistics), rules = known["residual"], RULES["l4"]
-    assignment = assign(model, "int8", {"int8": rules["int8"]}, "fp32")
+    assignment = assign(model, Scheme("int8", "fp32", {"int8": rules["int8"]}))
     qparams = choose_qparams(
         model, assignment, statistics, rules, PLAIN,
         method="minmax", percentile=100.0, carrier=np.float32,

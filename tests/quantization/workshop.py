@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from optkit import graph
-from optkit.assignment import Assignment
+from optkit.assignment import Assignment, Scheme
 from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.calibration import observe
 from optkit.data import spool_writer
@@ -96,7 +96,7 @@ class Workshop:
         """Calibrate `model` and quantize a copy of it (or of `carrier`, its FP16 cast)."""
         own = kind if isinstance(kind, PlacementRules) else RULES[kind]
         rules = {precision: own}
-        assignment = assign(model, precision, rules, "fp32", overrides=overrides)
+        assignment = assign(model, Scheme(precision, "fp32", rules), overrides=overrides)
         moments = settings.weights in ("auto", "gptq")
         wanted = taps(model, assignment, rules, moments=moments)
         statistics = self.statistics(model, wanted) if wanted else None

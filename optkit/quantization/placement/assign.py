@@ -10,34 +10,33 @@ from math import prod
 import onnx_ir as ir
 
 from optkit import graph
-from optkit.assignment import Assignment
+from optkit.assignment import Assignment, Scheme
 from optkit.placement import PlacementRules
 from optkit.precisions import PRECISIONS
 from optkit.quantization.placement import weighted_nodes
 from optkit.quantization.placement.block_size import fitting_block
 from optkit.quantization.placement.qdq_placement import tail
+from optkit.statistics import Statistics
 
 _FOLDABLE = ("Transpose", "Identity", "Cast")
 
 
 def assign(
     model: ir.Model,
-    precision: str,
-    rules: Mapping[str, PlacementRules],
-    carrier: str,
-    *,
+    scheme: Scheme,
+    statistics: Statistics | None = None,
     overrides: Mapping[str, str] | None = None,
-    unbounded: Mapping[str, str] | None = None,
 ) -> Assignment:
     """Assign a precision to every Conv, ConvTranspose, MatMul and Gemm with a constant weight.
 
     A node gets the precision of the last matching pattern in `overrides` (node name with `*` and
-    `?` → precision name), else the precision that its rules give to last layers, else `precision`;
-    or, with the reason, `carrier` ("fp16", "fp32", "bf16"). rules: precision name → placement rules
-    of the backend; if the precision of last layers has no rules there, these layers get
-    `precision`. unbounded: value name → why it has no range; its readers stay in float. Nodes in
-    the bodies of If and Loop also stay in float and are not listed.
+    `?` → precision name), else the precision that its rules give to last layers, else that of the
+    scheme; or, with the reason, the carrier. If the precision of last layers has no rules in the
+    scheme, these layers get the scheme's. A node stays in float if it reads a value that has no
+    range in `statistics`. Nodes in the bodies of If and Loop also stay in float and are not listed.
     """
+    precision, rules = scheme.precision, scheme.rules
+    unbounded = {} if statistics is None else statistics.unbounded()
     last = _last_layers(model)
     named = rules[precision].last if precision in rules else None
     at_the_end = precision if named is None or named not in rules else named
@@ -49,8 +48,8 @@ def assign(
             continue
         name = str(node.name)
         wanted = _wanted(name, at_the_end if node in last else precision, overrides or {})
-        reason = _why_float(node, weight, wanted, rules, last, unbounded or {})
-        nodes[name] = carrier if reason else wanted
+        reason = _why_float(node, weight, wanted, rules, last, unbounded)
+        nodes[name] = scheme.carrier if reason else wanted
         if reason:
             reasons[name] = reason
     return Assignment(nodes, reasons)

@@ -6,6 +6,7 @@ from functools import reduce
 from pathlib import Path
 
 from optkit import calibration, graph
+from optkit.assignment import Scheme
 from optkit.data.spool import Spool
 from optkit.execute.local import resident, trim
 from optkit.execute.step import Progress
@@ -31,7 +32,7 @@ def run(step: Calibrate, out: Path, progress: Progress) -> Calibrated:
     taps = []
     for rules in step.families:
         for precision in rules:
-            assignment = assign(model, precision, rules, "fp32")
+            assignment = assign(model, Scheme(precision, "fp32", rules))
             taps += taps_of(model, assignment, rules, moments=step.moments)
     taps = merged_taps(taps)
     names = [tap.name for tap in taps]

@@ -21,10 +21,7 @@ def run(step: Prepare, out: Path, progress: Progress) -> Fused:
     model = graph.load(step.graph.path / GRAPH)
     statistics = load(step.statistics.path / STATISTICS)
     scheme, settings = step.scheme, step.settings.settings
-    unbounded = {n: v.unbounded for n, v in statistics.values.items() if v.unbounded}
-    assignment = assign(
-        model, scheme.precision, scheme.rules, "fp32", overrides=settings.nodes, unbounded=unbounded
-    )
+    assignment = assign(model, scheme, statistics, settings.nodes)
     alpha: Any = {"auto": "search"}.get(str(settings.smooth), settings.smooth)
     wishes = rescaling.RescaleSettings(
         alpha=alpha,

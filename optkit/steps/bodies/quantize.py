@@ -15,19 +15,13 @@ from optkit.steps.quantize import Quantize, Quantized
 
 
 def run(step: Quantize, out: Path, progress: Progress) -> Quantized:
-    rules, settings = step.scheme.rules, step.settings.settings
-    statistics = None
-    if step.statistics is not None:
-        statistics = load(step.statistics.path / STATISTICS)
-    values = statistics.values if statistics is not None else {}
-    unbounded = {name: value.unbounded for name, value in values.items() if value.unbounded}
-    dtype = step.scheme.dtype
+    scheme, settings = step.scheme, step.settings.settings
+    rules, dtype = scheme.rules, scheme.dtype
+    statistics = load(step.statistics.path / STATISTICS) if step.statistics is not None else None
     fused = graph.load(step.fused.path / GRAPH)
-    assignment = assign(
-        fused, step.scheme.precision, rules, step.scheme.carrier,
-        overrides=settings.nodes, unbounded=unbounded,
-    )  # fmt: skip
-    learned = any(value.moments is not None for value in values.values())
+    assignment = assign(fused, scheme, statistics, settings.nodes)
+    observed = statistics.values.values() if statistics is not None else ()
+    learned = any(value.moments is not None for value in observed)
     if streamed.is_for(fused, assignment, rules, settings, learned=learned):
         place = step.carrier.path / GRAPH
         told = streamed.quantize(place, out / GRAPH, assignment, rules, settings, carrier=dtype)
@@ -51,7 +45,7 @@ def run(step: Quantize, out: Path, progress: Progress) -> Quantized:
     )
     graph.save(carrier, out / GRAPH)
     graph.check(out / GRAPH)
-    if step.scheme.carrier != "fp32":
+    if scheme.carrier != "fp32":
         qdq.apply(fused, qparams, assignment, rules, statistics, scale_dtype=dtype, simulated=True)
         graph.save(fused, out / SIMULATION)
     return Quantized(log=log.to_json(), assignment=assignment, **signature(carrier)._asdict())

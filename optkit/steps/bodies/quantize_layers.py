@@ -42,7 +42,7 @@ _SOLVING_SHARE = 0.75
 def run(step: QuantizeLayers, out: Path, progress: Progress) -> Quantized:
     scheme, rules, settings = step.scheme, step.scheme.rules, step.settings.settings
     fused, planned = graph.load(step.fused.path / GRAPH), step.planned_memory
-    assignment = assign(fused, scheme.precision, rules, scheme.carrier, overrides=settings.nodes)
+    assignment = assign(fused, scheme, overrides=settings.nodes)
     parts = graph.cut(fused, graph.places(fused, planned // _WEIGHTS_SHARE))
     with ExitStack() as stack:
         folder = step.checkpoint or Path(stack.enter_context(tempfile.TemporaryDirectory()))

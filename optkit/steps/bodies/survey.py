@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from optkit import graph
+from optkit.assignment import Scheme
 from optkit.execute.step import Progress
 from optkit.quantization.placement.assign import assign
 from optkit.quantization.placement.weighted_nodes import uncast
@@ -12,11 +13,10 @@ from optkit.steps.survey import Layer, Layers, ListLayers
 
 
 def run(step: ListLayers, out: Path, progress: Progress) -> Layers:
-    values = load(step.statistics.path / STATISTICS).values if step.statistics is not None else {}
-    unbounded = {name: value.unbounded for name, value in values.items() if value.unbounded}
+    statistics = load(step.statistics.path / STATISTICS) if step.statistics is not None else None
     model = graph.load(step.graph.path / GRAPH)
     assignments = {
-        name: assign(model, name, {name: rules}, step.carrier, unbounded=unbounded)
+        name: assign(model, Scheme(name, step.carrier, {name: rules}), statistics)
         for name, rules in step.rules.items()
     }
     costs = graph.costs(model, step.axes)

@@ -12,6 +12,7 @@ import onnx_ir as ir
 import pytest
 
 from optkit import graph
+from optkit.assignment import Scheme
 from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.calibration import observe
 from optkit.codec import from_json
@@ -203,7 +204,7 @@ def in_memory(bench: Bench, model: ir.Model, samples: list[Feed], precision: str
         from_json(dict[str, PlacementRules], rules("cpu", precision)),
         Quantization(weights="gptq"),
     )
-    plan = assign(model, precision, own, "fp32")
+    plan = assign(model, Scheme(precision, "fp32", own))
     wanted = qdq.taps(model, plan, own, moments=True)
     path = bench.folder / "tapped.onnx"
     graph.save(graph.expose(model, [tap.name for tap in wanted]), path, inline_limit=0)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 
 from optkit import graph
-from optkit.assignment import Assignment
+from optkit.assignment import Assignment, Scheme
 from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.devices import target
 from optkit.errors import InputRefused
@@ -148,7 +148,7 @@ def test_products_of_onnx_runtime_are_those_written_from_memory(
         gemm.resize_inputs(3)
         gemm.replace_input_with(2, bias)
     wanted, built = models
-    plan, settings = assign(wanted, precision, own, "fp32"), Quantization(weights=weights)
+    plan, settings = assign(wanted, Scheme(precision, "fp32", own)), Quantization(weights=weights)
     assert plan.quantized()
     qparams = choose_qparams(
         wanted, plan, None, own, settings, method="minmax", percentile=100, carrier=np.float32

@@ -7,7 +7,7 @@ from dataclasses import replace
 import onnx_ir as ir
 import pytest
 
-from optkit.assignment import Assignment
+from optkit.assignment import Assignment, Scheme
 from optkit.placement import PlacementRules
 from optkit.quantization.placement.assign import assign
 from tests.networks import NETWORKS, network
@@ -17,7 +17,7 @@ HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 
 
 def decide(model: ir.Model, rules: PlacementRules) -> Assignment:
-    return assign(model, "int8", {"int8": rules}, "fp16")
+    return assign(model, Scheme("int8", "fp16", {"int8": rules}))
 
 
 def test_a_gpu_takes_every_layer() -> None:
@@ -60,17 +60,17 @@ def test_what_reads_from_a_foreign_operator_stays_float() -> None:
 
 
 def test_float_precisions_quantize_nothing() -> None:
-    found = assign(network(NETWORKS["residual"]), "fp16", {"int8": RULES["gpu"]}, "fp16")
+    found = assign(network(NETWORKS["residual"]), Scheme("fp16", "fp16", {"int8": RULES["gpu"]}))
     assert set(found.nodes.values()) == {"fp16"} and not found.quantized()
 
 
 def test_the_last_layer_may_have_a_precision_of_its_own() -> None:
     model, both = network(NETWORKS["residual"]), {"int8": replace(RULES["gpu"], last="fp8")}
-    assert set(assign(model, "int8", both, "fp16").nodes.values()) == {"int8"}
+    assert set(assign(model, Scheme("int8", "fp16", both)).nodes.values()) == {"int8"}
     both["fp8"] = RULES["gpu"]
-    found = assign(model, "int8", both, "fp16")
+    found = assign(model, Scheme("int8", "fp16", both))
     assert [name for name, own in found.nodes.items() if own == "fp8"] == ["head"]
-    named = assign(model, "int8", both, "fp16", overrides={"h*": "int8"})
+    named = assign(model, Scheme("int8", "fp16", both), overrides={"h*": "int8"})
     assert set(named.nodes.values()) == {"int8"}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 import pytest
 
-from optkit.assignment import Assignment
+from optkit.assignment import Assignment, Scheme
 from optkit.placement import PlacementRules
 from optkit.quantization.placement.assign import assign
 from optkit.quantization.placement.qdq_placement import qdq_placements
@@ -15,7 +15,7 @@ from tests.quantization.workshop import RULES
 
 def placed(model: ir.Model, rules: PlacementRules) -> dict[str, set[str]]:
     """Value → the names of the nodes that read it dequantized."""
-    assignment = assign(model, "int8", {"int8": rules}, "fp32")
+    assignment = assign(model, Scheme("int8", "fp32", {"int8": rules}))
     found = qdq_placements(model, assignment, {"int8": rules})
     assert len({site.value for site in found}) == len(found)  # one pair per value
     return {str(site.value.name): {str(node.name) for node, _ in site.readers} for site in found}

@@ -13,6 +13,7 @@ import onnx_ir as ir
 import pytest
 
 from optkit import graph
+from optkit.assignment import Scheme
 from optkit.errors import InputRefused
 from optkit.precision_cast.cast import to_half
 from optkit.quantization.choose_qparams import choose_qparams
@@ -111,7 +112,7 @@ def test_taps_are_all_that_apply_needs_and_a_missing_one_is_named(
 ) -> None:
     model = network(NETWORKS["residual"])
     own = {"int8": RULES["cpu"]}
-    assignment = assign(model, "int8", own, "fp32")
+    assignment = assign(model, Scheme("int8", "fp32", own))
     statistics = workshop.statistics(model, taps(model, assignment, own))
     lacking = Statistics(
         {n: v for n, v in statistics.values.items() if n != "r1"}, 32, statistics.data
