@@ -21,7 +21,7 @@ has no effect.
 from __future__ import annotations
 
 from optkit.intake.containers import stage_pt2, stage_weights
-from optkit.intake.files import Limits, Staged, stage_file
+from optkit.intake.files import Limits, Staged
 from optkit.intake.folder import COMPANIONS, StagedFolder, stage_adapter, stage_folder
 from optkit.intake.hub import download
 from optkit.intake.model import StagedModel, check_onnx, stage_onnx
@@ -35,7 +35,6 @@ __all__ = [
     "check_onnx",
     "download",
     "stage_adapter",
-    "stage_file",
     "stage_folder",
     "stage_onnx",
     "stage_pt2",

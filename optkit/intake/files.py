@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from optkit.errors import InputRefused, StorageError, UnsafeFile
-from optkit.store import digest_once, fsync_dir, remember_digest, scratch, storage_errors
+from optkit.store import digest_once, fsync_dir, remember_digest, storage_errors
 
 _CHUNK = 4 << 20
 _AHEAD = 32 << 20  # bytes that the system reads while a chunk is written
@@ -55,17 +55,6 @@ class Staged:
     path: Path
     sha256: str
     size: int
-
-
-def stage_file(path: Path, store_objects: Path, *, limit_bytes: int = Limits.data_bytes) -> Staged:
-    """Copy one file into the store under its digest (read-only, mode 0444).
-
-    Raises InputRefused (missing), UnsafeFile (not a regular file, too large), StorageError.
-    """
-    with opened(path) as source, scratch(store_objects.parent) as folder:
-        sha256, size = copy_in(source, folder / "file", limit_bytes=limit_bytes, where=str(path))
-        place = publish(folder / "file", store_objects, sha256)
-    return Staged(place, sha256, size)
 
 
 @contextmanager

@@ -9,7 +9,9 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from optkit.store import Store, eviction, own_name
 
@@ -18,7 +20,7 @@ from optkit.store import Store, eviction, own_name
 WORKER = """
 import sys, time, traceback
 from pathlib import Path
-from optkit.intake import stage_file
+from optkit.intake import stage_weights
 from optkit.store import Store, digest_json
 root, seconds, seed = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
 ends, turns, errors, wrong, warnings = time.monotonic() + seconds, 0, 0, 0, 0
@@ -43,7 +45,7 @@ while time.monotonic() < ends:
             time.sleep(0.001)
             wrong += made.file("inner/a").read_text() != first * 50
             wrong += then.file("b").read_text() != first * 100
-            staged = stage_file(Path(__import__("os").__file__), store.objects)
+            staged = stage_weights(root.parent / "weights", store.objects)
             time.sleep(0.001)
             wrong += staged.path.stat().st_size != staged.size
             store.remember(first, {"files": {}, "packages": {}})
@@ -80,10 +82,11 @@ print(turns, errors, 0, 0)
 
 def _beside(root: Path, seconds: float, workers: int) -> list[list[int]]:
     """[turns, errors, wrong bytes, warnings] of each process; the cleaner is the last one."""
+    save_file({"w": np.zeros(10_000, np.float32)}, root / "weights")
     scripts = [(WORKER, str(seed)) for seed in range(workers)] + [(CLEANER, "")]
     started = [
         subprocess.Popen(
-            [sys.executable, "-c", script, str(root), str(seconds), seed],
+            [sys.executable, "-c", script, str(root / "store"), str(seconds), seed],
             stdout=subprocess.PIPE, text=True,
         )
         for script, seed in scripts

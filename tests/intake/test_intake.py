@@ -28,7 +28,6 @@ from optkit.errors import InputRefused, StorageError, UnsafeFile
 from optkit.intake import (
     Limits,
     files,
-    stage_file,
     stage_onnx,
     stage_pt2,
     stage_weights,
@@ -518,7 +517,13 @@ def test_a_hub_blob_that_is_a_link_is_refused(tmp_path: Path, objects: Path) -> 
         stage_onnx(path, objects)
 
 
-# --- plain files --------------------------------------------------------------------------------
+# --- single files: weights, and archives, which are copied by the same code ---------------------
+
+
+def safetensors(data: bytes) -> bytes:
+    """A sound file with these bytes as its only tensor."""
+    tensor = {"dtype": "U8", "shape": [len(data)], "data_offsets": [0, len(data)]}
+    return containers.safetensors({"x": tensor}, data)
 
 
 @given(data=st.binary(max_size=5000))
@@ -526,34 +531,45 @@ def test_a_hub_blob_that_is_a_link_is_refused(tmp_path: Path, objects: Path) -> 
     deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_a_file_is_stored_under_its_digest(data: bytes, tmp_path: Path, objects: Path) -> None:
-    path = tmp_path / "f"
-    path.write_bytes(data)
-    staged = stage_file(path, objects)
+    path, written = tmp_path / "f", safetensors(data)
+    path.write_bytes(written)
+    staged = stage_weights(path, objects)
     assert staged.path == objects / staged.sha256[:2] / staged.sha256
-    assert staged.sha256 == hashlib.sha256(data).hexdigest()
-    assert staged.path.read_bytes() == data
-    assert staged.size == len(data)
+    assert staged.sha256 == hashlib.sha256(written).hexdigest()
+    assert staged.path.read_bytes() == written
+    assert staged.size == len(written)
     assert staged.path.stat().st_nlink == 1
     assert stat.S_IMODE(staged.path.stat().st_mode) == 0o444
 
 
 def test_a_damaged_object_is_replaced(tmp_path: Path, objects: Path) -> None:
     path = tmp_path / "f"
-    path.write_bytes(b"sound")
-    first = stage_file(path, objects)
+    path.write_bytes(safetensors(b"sound"))
+    first = stage_weights(path, objects)
     first.path.chmod(0o644)
     first.path.write_bytes(b"rotten")
-    assert stage_file(path, objects).path.read_bytes() == b"sound"
+    assert stage_weights(path, objects).path.read_bytes() == path.read_bytes()
 
 
 def test_the_users_own_link_is_followed(tmp_path: Path, objects: Path) -> None:
-    (tmp_path / "real").write_bytes(b"mine")
+    (tmp_path / "real").write_bytes(safetensors(b"mine"))
     (tmp_path / "link").symlink_to("real")
-    assert stage_file(tmp_path / "link", objects).path.read_bytes() == b"mine"
+    staged = stage_weights(tmp_path / "link", objects)
+    assert staged.path.read_bytes() == safetensors(b"mine")
 
 
-@pytest.mark.parametrize("kind", ["folder", "fifo", "device", "circle", "missing", "nul"])
-def test_what_is_no_file_is_refused(kind: str, tmp_path: Path, objects: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("folder", "not a regular file"),
+        ("fifo", "not a regular file"),
+        ("device", "not a regular file"),
+        ("circle", "cannot be opened"),
+        ("missing", "no such file"),
+        ("nul", "cannot be opened"),
+    ],
+)
+def test_what_is_no_file_is_refused(kind: str, text: str, tmp_path: Path, objects: Path) -> None:
     path = tmp_path / "f"
     if kind == "folder":
         path.mkdir()
@@ -565,17 +581,18 @@ def test_what_is_no_file_is_refused(kind: str, tmp_path: Path, objects: Path) ->
         path.symlink_to(path)
     elif kind == "nul":
         path = Path("a\0b")
-    with pytest.raises(InputRefused):
-        stage_file(path, objects)
+    with pytest.raises(InputRefused, match=text):
+        stage_weights(path, objects)
     assert published(objects) == []
 
 
 def test_a_file_over_the_limit_is_refused(tmp_path: Path, objects: Path) -> None:
     path = tmp_path / "f"
-    path.write_bytes(bytes(11))
-    assert stage_file(path, objects, limit_bytes=11).size == 11
-    with pytest.raises(UnsafeFile, match="limit is 10"):
-        stage_file(path, objects, limit_bytes=10)
+    path.write_bytes(safetensors(bytes(11)))
+    size = path.stat().st_size
+    assert stage_weights(path, objects, limits=Limits(data_bytes=size)).size == size
+    with pytest.raises(UnsafeFile, match=f"limit is {size - 1}"):
+        stage_weights(path, objects, limits=Limits(data_bytes=size - 1))
 
 
 def test_a_file_larger_than_the_disk_is_a_storage_error(tmp_path: Path, objects: Path) -> None:
@@ -583,23 +600,23 @@ def test_a_file_larger_than_the_disk_is_a_storage_error(tmp_path: Path, objects:
     with path.open("wb") as file:
         file.truncate(1 << 43)
     with pytest.raises(StorageError, match="free"):
-        stage_file(path, objects, limit_bytes=1 << 44)
+        stage_weights(path, objects, limits=Limits(data_bytes=1 << 44))
     assert published(objects) == []
 
 
 def test_an_unwritable_store_is_a_storage_error(tmp_path: Path) -> None:
-    (tmp_path / "f").write_bytes(b"x")
+    (tmp_path / "f").write_bytes(safetensors(b"x"))
     (tmp_path / "store").write_bytes(b"a file where a folder is needed")
     with pytest.raises(StorageError):
-        stage_file(tmp_path / "f", tmp_path / "store" / "objects")
+        stage_weights(tmp_path / "f", tmp_path / "store" / "objects")
 
 
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path, objects: Path) -> None:
-    (tmp_path / "f").write_bytes(bytes(3 << 20))
+    (tmp_path / "f").write_bytes(safetensors(bytes(3 << 20)))
     code = (
         "import sys; from pathlib import Path; from optkit.errors import StorageError\n"
-        "from optkit.intake import stage_file\n"
-        "try: stage_file(Path(sys.argv[1]), Path(sys.argv[2]))\n"
+        "from optkit.intake import stage_weights\n"
+        "try: stage_weights(Path(sys.argv[1]), Path(sys.argv[2]))\n"
         "except StorageError: sys.exit(8)\n"
     )
 
@@ -612,7 +629,7 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path, objects: Path) -> Non
     )  # fmt: skip
     assert done.returncode == 8
     assert published(objects) == []
-    assert stage_file(tmp_path / "f", objects).size == 3 << 20
+    assert stage_weights(tmp_path / "f", objects).size == (tmp_path / "f").stat().st_size
 
 
 # --- weights and archives -----------------------------------------------------------------------
@@ -808,7 +825,7 @@ def test_a_file_that_grows_while_it_is_read(
 
     monkeypatch.setattr(os, "readv", read_grown)
     with pytest.raises(UnsafeFile, match="limit is 10"):
-        stage_file(path, objects, limit_bytes=10)
+        stage_weights(path, objects, limits=Limits(data_bytes=10))
     assert published(objects) == []
 
 
