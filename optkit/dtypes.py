@@ -27,16 +27,51 @@ class Dtype:
     stored: str | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Float(Dtype):
+    """A floating-point type, with its range.
+
+    mantissa   bits that are stored of it
+    smallest   normal number
+    largest    finite number
+    """
+
+    mantissa: int
+    smallest: float
+    largest: float
+
+    @property
+    def exact(self) -> int:
+        """Whole numbers up to this are told apart."""
+        return 2 << self.mantissa
+
+
+FLOATS: Mapping[str, Float] = MappingProxyType(
+    {
+        dtype.name: dtype
+        for dtype in (
+            Float("float64", 64, "fp64", ort="double", stored="F64",
+                  mantissa=52, smallest=2.0**-1022, largest=(2 - 2.0**-52) * 2.0**1023),
+            Float("float32", 32, "fp32", "FLOAT", ort="float", stored="F32",
+                  mantissa=23, smallest=2.0**-126, largest=(2 - 2.0**-23) * 2.0**127),
+            Float("float16", 16, "fp16", "HALF", stored="F16",
+                  mantissa=10, smallest=2.0**-14, largest=65504.0),
+            Float("bfloat16", 16, "bf16", "BF16", stored="BF16",
+                  mantissa=7, smallest=2.0**-126, largest=(2 - 2.0**-7) * 2.0**127),
+            Float("float8e4m3fn", 8, "fp8", "FP8", stored="F8_E4M3",
+                  mantissa=3, smallest=2.0**-6, largest=448.0),
+            Float("float4e2m1", 4, "fp4", "FP4", stored="F4",
+                  mantissa=1, smallest=1.0, largest=6.0),
+        )
+    }
+)  # fmt: skip
+"""By name."""
+
 DTYPES: Mapping[str, Dtype] = MappingProxyType(
     {
         dtype.name: dtype
         for dtype in (
-            Dtype("float64", 64, "fp64", ort="double", stored="F64"),
-            Dtype("float32", 32, "fp32", "FLOAT", ort="float", stored="F32"),
-            Dtype("float16", 16, "fp16", "HALF", stored="F16"),
-            Dtype("bfloat16", 16, "bf16", "BF16", stored="BF16"),
-            Dtype("float8e4m3fn", 8, "fp8", "FP8", stored="F8_E4M3"),
-            Dtype("float4e2m1", 4, "fp4", "FP4", stored="F4"),
+            *FLOATS.values(),
             Dtype("int64", 64, "int64", "INT64", stored="I64"),
             Dtype("int32", 32, "int32", "INT32", stored="I32"),
             Dtype("int16", 16, "int16", stored="I16"),

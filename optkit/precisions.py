@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from optkit.dtypes import BY_SHORT, DTYPES
+from optkit.dtypes import BY_SHORT, DTYPES, FLOATS
 from optkit.errors import UnknownName, check_single, nearest
 
 Granularity = Literal["tensor", "channel", "block"]
@@ -19,7 +19,10 @@ Codes = Literal["int8", "uint8", "int4", "uint4", "float8e4m3fn", "float4e2m1", 
 Carrier = Literal["fp32", "fp16", "bf16"]
 Processor = Literal["cpu", "gpu"]
 
-_LARGEST = {"float8e4m3fn": 448.0, "float4e2m1": 6.0, "nf4": 1.0}
+SCALABLE = FLOATS["float16"].largest * 127
+"""The largest magnitude whose 8-bit codes have a scale that fits in FP16."""
+
+_LARGEST = {name: dtype.largest for name, dtype in FLOATS.items()} | {"nf4": 1.0}
 _NF4_BITS = 4  # of the one code that is no element type
 
 

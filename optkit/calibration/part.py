@@ -16,10 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from optkit.calibration.fills import Fills
+from optkit.precisions import SCALABLE
 from optkit.statistics import Verdict
-
-BEYOND = 65504.0 * 127
-"""Larger magnitudes have no range: not even the scale of their 8-bit codes fits in FP16."""
 
 _GOLDEN, _MIX_1, _MIX_2 = (
     np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
@@ -103,9 +101,9 @@ def data(value: np.ndarray, part: Part, fills: Fills, axis: int | None) -> Data:
             x = np.where(no_data, np.float32(0), x)
     low, high = (float(kept.min()), float(kept.max())) if kept.size else (np.inf, -np.inf)
     verdict = None
-    if kept.size and not (low >= -BEYOND and high <= BEYOND):  # both are NaN if one element is
+    if kept.size and not (low >= -SCALABLE and high <= SCALABLE):  # both are NaN if one element is
         with np.errstate(invalid="ignore"):
-            flat = int(np.argmax(~(np.abs(x) <= BEYOND)))
+            flat = int(np.argmax(~(np.abs(x) <= SCALABLE)))
         row = flat // (x.size // x.shape[0]) if x.ndim else 0
         place = row if places is None else int(places[row])
         verdict = Verdict(part.sample(place, length), _told(float(x.reshape(-1)[flat])))

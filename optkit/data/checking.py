@@ -7,13 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from optkit.data import sequences
+from optkit.dtypes import DTYPES
 from optkit.errors import InputRefused, nearest
 from optkit.tensors import Feed, TensorInfo, axes_of, batch_axis, batched, size_of
 
-DTYPES = frozenset(  # what safetensors gives back as numpy arrays
-    {"float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint64", "uint32",
-     "uint16", "uint8", "bool"}
-)  # fmt: skip
+STORABLE = frozenset(n for n, dtype in DTYPES.items() if dtype.stored and hasattr(np, n))
+"""What safetensors gives back as numpy arrays."""
 
 Given = Mapping[str, object]
 Item = Given | tuple[Given, object] | tuple[Given, object, object]
@@ -28,7 +27,7 @@ class Checker:
     def __init__(self, inputs: Sequence[TensorInfo], optional: Collection[str]) -> None:
         """Raises InputRefused for an input of a dtype that cannot be kept."""
         for info in inputs:
-            if info.dtype not in DTYPES:
+            if info.dtype not in STORABLE:
                 raise InputRefused(
                     f"samples of dtype {info.dtype} cannot be stored", where=f"input {info.name!r}"
                 )
@@ -61,7 +60,7 @@ class Checker:
         if given is None:
             return None
         labels = np.atleast_1d(_asarray(given, where))
-        if labels.dtype.name not in DTYPES:
+        if labels.dtype.name not in STORABLE:
             raise InputRefused(
                 f"labels of dtype {labels.dtype} cannot be stored",
                 where=where,

@@ -33,8 +33,8 @@ FOLDER = Path(__file__).with_name("data")
 
 Answer = Literal["yes", "limited", "reference", "unverified", "no", "unknown"]
 
-# The dtypes that peaks are known for.
-DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8", "int4", "fp6", "fp4")
+# The number formats that peaks are known for; not all are dtypes of tensors.
+_PEAK_DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8", "int4", "fp6", "fp4")
 
 
 @dataclass(frozen=True)
@@ -153,8 +153,8 @@ class Target:
         """Dense peak in FLOP/s (integers: OP/s), one multiply-add = 2. None: no such hardware, or
         unknown. Weight-only schemes compute in FP16, so the INT4 rate does not matter. Raises
         UnknownName."""
-        if dtype not in DTYPES:
-            raise unknown_name("dtype", dtype, DTYPES)
+        if dtype not in _PEAK_DTYPES:
+            raise unknown_name("dtype", dtype, _PEAK_DTYPES)
         fact = self.peaks.get(dtype)
         return None if fact is None or fact.value is None else float(fact.value) * 1e12
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -86,7 +86,9 @@ def to_half(
     """
     half = HALVES[carrier]
     if model.opset_imports.get("", 0) < half.opset:
-        raise InputRefused(f"{half.name} needs opset {half.opset}", hint="run graph.upgrade first")
+        raise InputRefused(
+            f"{half.kind.name} needs opset {half.opset}", hint="run graph.upgrade first"
+        )
     LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     graph.ensure_names(model)
     graph.infer_shapes(model)
@@ -94,7 +96,7 @@ def to_half(
     measured = None
     if measure is not None:
         quiet = model.clone()
-        _settle(quiet, half._replace(fill=_QUIET), CastLog(), _masks)
+        _settle(quiet, replace(half, fill=_QUIET), CastLog(), _masks)
         measured = measure(quiet)
     _settle(model, half, log, _masks)
     log.measured = None if measured is None else measured.on
@@ -131,7 +133,7 @@ def _settle(
             if len(uses) == len(value.uses()) and not value.is_graph_output():
                 _store(value, ir.Tensor(settled, name=value.name))
             else:
-                name = graph.claim_name(f"{value.name}.{half.suffix}.limit", names)
+                name = graph.claim_name(f"{value.name}.{half.kind.short}.limit", names)
                 log.aliases[name] = str(value.name)
                 copy = graph.add_constant(model.graph, name, settled)
                 for node, index in uses:
@@ -155,9 +157,11 @@ def _settle_fills(
 
 def _beyond(numbers: np.ndarray, half: Half) -> np.ndarray:
     """bool, of the shape of `numbers`: finite, but not in half."""
-    if not numbers.size or (numbers.max() <= half.largest and numbers.min() >= -half.largest):
+    if not numbers.size or (
+        numbers.max() <= half.kind.largest and numbers.min() >= -half.kind.largest
+    ):
         return np.zeros(numbers.shape, bool)  # most constants: no copy of them is made
-    beyond: np.ndarray = np.isfinite(numbers) & (np.abs(numbers) > half.largest)
+    beyond: np.ndarray = np.isfinite(numbers) & (np.abs(numbers) > half.kind.largest)
     return beyond
 
 
@@ -253,7 +257,7 @@ class _Rewrite:
             return
         half = self.half.dtype
         if readers:
-            name = self._new_name(str(value.name), self.half.suffix)
+            name = self._new_name(str(value.name), self.half.kind.short)
             copy = graph.add_tensor(self.graph, _converted(value, half, name))
             self._redirect(readers, copy)
         if value.dtype != FLOAT and not value.is_graph_output():
@@ -262,7 +266,7 @@ class _Rewrite:
     def _meet(self, value: ir.Value, dtype: ir.DataType, uses: dict[ir.Node, list[bool]]) -> None:
         """Cast `value` once for all readers that want another dtype than it has."""
         half = self.half.dtype
-        for wanted, suffix in ((half, self.half.suffix), (FLOAT, "fp32")):
+        for wanted, suffix in ((half, self.half.kind.short), (FLOAT, "fp32")):
             readers = [u for u in value.uses() if _takes_half(u, uses) == (wanted == half)]
             readers = [u for u in readers if u[0] not in self.casts]
             if dtype != wanted and readers:
@@ -276,7 +280,7 @@ class _Rewrite:
         if not value.is_graph_output() or value.dtype == declared:
             return
         name = str(value.name)
-        suffix = self.half.suffix if value.dtype == self.half.dtype else "fp32"
+        suffix = self.half.kind.short if value.dtype == self.half.dtype else "fp32"
         value.name = self._new_name(name, suffix)
         result = self._cast(value, declared, name)
         graph.replace_output(self.graph, value, result)

@@ -105,10 +105,10 @@ def is_wide(value: ir.Value) -> bool:
 def stands_for_infinity(node: ir.Node, numbers: np.ndarray, half: Half) -> float | None:
     """What brings a constant input's numbers beyond half's range into it: the magnitude that masks
     are filled with, the largest half as a bound; None where they are data."""
-    beyond = numbers[np.abs(numbers) > half.largest]
+    beyond = numbers[np.abs(numbers) > half.kind.largest]
     if node.op_type in BOUNDED:  # a least number that large, or a largest that low, is data
         wrong = {"Max": beyond > 0, "Min": beyond < 0}.get(node.op_type)
-        return None if wrong is not None and wrong.any() else half.largest
+        return None if wrong is not None and wrong.any() else half.kind.largest
     if node.op_type in _FILLED:
         endless = bool(((beyond <= _SURELY) | (beyond >= _ENDLESS)).all())
         return half.fill if endless or all(map(_only_masks, node.outputs)) else None
@@ -169,12 +169,12 @@ class _Judge:
         largest = magnitude.largest
         if largest > self.half.trusted:
             return f"{value.name} reaches {largest:.3g}{self._on}, {self._ends}"
-        if 0 < largest < self.half.tiny and not self._drowns(value):
+        if 0 < largest < self.half.kind.smallest and not self._drowns(value):
             return f"{value.name} reaches only {largest:.3g}{self._on}, too small for {self._name}"
-        if magnitude.least < self.half.tiny:
+        if magnitude.least < self.half.kind.smallest:
             least = f"goes down to {magnitude.least:.3g}{self._on}"
             return f"{value.name} is divided by and {least}, too small for {self._name}"
-        if _is_count(value) and largest * MARGIN > self.half.exact:
+        if _is_count(value) and largest * MARGIN > self.half.kind.exact:
             return self._counts(value, f"up to {largest:.0f}{self._on}")
         return None
 
@@ -194,7 +194,7 @@ class _Judge:
         if self.measured is None:
             if op in _STEEP:
                 return f"{op} loses range or precision in {self._name}, and nothing was measured"
-            if self.half.exact < 2048 and any(map(_is_count, node.outputs)):
+            if self.half.kind.exact < 2048 and any(map(_is_count, node.outputs)):
                 return self._counts(node.outputs[0], "and nothing was measured")
         return None
 
@@ -211,15 +211,15 @@ class _Judge:
         if value is None or numbers is None or not numbers.size:
             return None
         largest = _magnitude(numbers)
-        if largest > self.half.largest and not stands_for_infinity(node, numbers, self.half):
+        if largest > self.half.kind.largest and not stands_for_infinity(node, numbers, self.half):
             return f"constant {value.name} reaches {largest:.3g}, beyond {self._name}"
         # a number may decide alone; of a weight the largest must keep all but two of its bits,
         # and a bias so small does not count
         if node.op_type in graph.WEIGHTED:
-            least = self.half.tiny / MARGIN
+            least = self.half.kind.smallest / MARGIN
             counts = index < 2 and not self._drowns(node.outputs[0])
         else:
-            least, counts = self.half.tiny, numbers.size == 1
+            least, counts = self.half.kind.smallest, numbers.size == 1
         if 0 < largest < least and counts:
             return f"constant {value.name} is {largest:.3g}, too small for {self._name}"
         return None
@@ -252,7 +252,7 @@ class _Judge:
         for node in readers:
             result = node.outputs[0]
             magnitude = self._magnitude(result) if node.op_type in ("Add", "Sub") else None
-            covered = magnitude is not None and magnitude.largest >= self.half.tiny
+            covered = magnitude is not None and magnitude.largest >= self.half.kind.smallest
             passed = magnitude is not None or node.op_type in _MOVING
             if not covered and not (passed and self._drowns(result)):
                 return False
@@ -264,16 +264,16 @@ class _Judge:
     def _counts(self, value: ir.Value, what: str) -> str:
         return (
             f"{value.name} counts {what}; {self._name} tells whole numbers apart up to "
-            f"{self.half.exact}"
+            f"{self.half.kind.exact}"
         )
 
     @property
     def _name(self) -> str:
-        return self.half.name
+        return self.half.kind.name
 
     @property
     def _ends(self) -> str:
-        return f"{self._name} ends at {self.half.largest:.6g}"
+        return f"{self._name} ends at {self.half.kind.largest:.6g}"
 
     @property
     def _on(self) -> str:

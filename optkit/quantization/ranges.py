@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from optkit.dtypes import FLOATS
 from optkit.errors import OptkitError
 from optkit.precisions import NumberFormat
 from optkit.quantization.numerics.formats import nearest
@@ -29,7 +30,7 @@ Method = Literal["minmax", "percentile", "entropy", "mse", "auto"]
 
 BINS = 2048  # equal ones on each side of zero, for entropy: 16 per level of 8 bits
 _FEW = 0.01  # share of elements that may be outliers
-_TINY = float(np.finfo(np.float32).smallest_normal) * BINS  # nothing is searched below it
+_TINY = FLOATS["float32"].smallest * BINS  # nothing is searched below it
 _STEP = 16  # of them between two candidates
 _LEVELS = 128  # bins that the narrowest candidate keeps: one per level
 _SMOOTH = 1e-4  # share of a uniform distribution mixed in: no bin has probability zero

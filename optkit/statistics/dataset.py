@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from optkit.dtypes import FLOATS
 from optkit.errors import InputRefused
 from optkit.statistics.values import ValueStatistics
 
 FEW_SAMPLES = 32  # fewer than this and `warnings` says so
-HALF_LARGEST = 65504.0  # what FP16 carries
-_SMALLEST = float(np.finfo(np.float32).smallest_normal)
+_HALF_LARGEST, _SMALLEST = FLOATS["float16"].largest, FLOATS["float32"].smallest
 
 _DIGEST_SPACE = 1 << 256
 
@@ -101,8 +101,8 @@ def remark(low: float, high: float) -> str | None:
         return f"is constant ({low:g})"
     if largest < _SMALLEST:
         return f"holds only denormal numbers (up to {largest:g}): its codes are zero"
-    if largest > HALF_LARGEST:
-        return f"reaches {largest:g}: FP16 carries {HALF_LARGEST:g}"
+    if largest > _HALF_LARGEST:
+        return f"reaches {largest:g}: FP16 carries {_HALF_LARGEST:g}"
     return None
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from optkit.data import packing, spool_writer
-from optkit.data.checking import DTYPES
+from optkit.data.checking import STORABLE
 from optkit.data.spool import Spool, counting, overlap
 from optkit.data.spool_writer import SpoolInfo
 from optkit.data.synthetic import random_feed
@@ -116,7 +116,7 @@ def test_batches_never_mix_shapes_or_shared_inputs(
         assert found == [at for at, row in enumerate(rows) for _ in range(row[0])]
 
 
-@pytest.mark.parametrize("dtype", sorted(DTYPES))
+@pytest.mark.parametrize("dtype", sorted(STORABLE))
 def test_every_dtype_comes_back_bit_equal(dtype: str, tmp_path: Path) -> None:
     inputs = (TensorInfo("x", dtype, ("batch", 3)),)
     array = np.array([[0, 1, 1], [1, 0, 100 if dtype != "bool" else 1]]).astype(dtype)

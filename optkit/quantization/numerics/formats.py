@@ -15,11 +15,11 @@ refuses it before.
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
 
+from optkit.dtypes import FLOATS, Float
 from optkit.precisions import NumberFormat
 
 # As bitsandbytes and ONNX Runtime's MatMulBnb4 (quant_type 1) have them, in the order of codes.
@@ -35,7 +35,7 @@ NF4 = np.array(
 NF4.flags.writeable = False
 # The scales of E2M1 blocks: E4M3 under a scale of their own, from its least to its largest number.
 E4M3 = NumberFormat("float8e4m3fn", "block", symmetric=True)
-E4M3_LEAST, E4M3_MOST = 2.0**-9, 448.0
+E4M3_LEAST, E4M3_MOST = 2.0**-9, FLOATS[E4M3.dtype].largest
 # Midpoints, as those two write them; a number on one goes down.
 _NF4_BORDERS = (
     -0.8480964004993439, -0.6106329262256622, -0.4599952697753906, -0.33967943489551544,
@@ -45,19 +45,6 @@ _NF4_BORDERS = (
 )  # fmt: skip
 
 
-class _Minifloat(NamedTuple):
-    mantissa: int  # bits
-    smallest: float  # normal number
-    largest: float
-    bias: int
-
-
-_MINIFLOATS = MappingProxyType(
-    {
-        "float8e4m3fn": _Minifloat(3, 2.0**-6, 448.0, 7),
-        "float4e2m1": _Minifloat(1, 1.0, 6.0, 1),
-    }
-)
 _STORAGE = MappingProxyType(
     {
         "int8": np.int8,
@@ -95,7 +82,7 @@ def nearest(
     if fmt.dtype == "nf4":
         entries: np.ndarray = np.take(NF4, _nf4_codes(x), out=out, mode="clip")
         return entries
-    kind = _MINIFLOATS[fmt.dtype]
+    kind = FLOATS[fmt.dtype]
     clipped: np.ndarray = np.clip(x, -kind.largest, kind.largest, dtype=np.float32)
     step = (clipped.view(np.uint32) & np.uint32(0x7F800000)).view(np.float32)  # 2^e
     np.maximum(step, np.float32(kind.smallest), out=step)
@@ -112,7 +99,7 @@ def encode(x: np.ndarray, fmt: NumberFormat, zero_point: np.ndarray | float = 0.
         return _nf4_codes(x)
     values = nearest(x, fmt, zero_point)
     if not fmt.is_integer:
-        return _minifloat_codes(values, _MINIFLOATS[fmt.dtype]).view(storage(fmt))
+        return _minifloat_codes(values, FLOATS[fmt.dtype]).view(storage(fmt))
     if not _is_zero(zero_point):
         values += np.asarray(zero_point, np.float32)
         np.rint(values, out=values)
@@ -160,7 +147,7 @@ def _nf4_codes(x: np.ndarray) -> np.ndarray:
     return codes
 
 
-def _minifloat_codes(values: np.ndarray, kind: _Minifloat) -> np.ndarray:
+def _minifloat_codes(values: np.ndarray, kind: Float) -> np.ndarray:
     """Codes of representable numbers: the exponent with the bias of the format and the top bits of
     the mantissa of a float32. Subnormal numbers are added to the first binade, which is subtracted
     again afterwards."""
@@ -168,8 +155,9 @@ def _minifloat_codes(values: np.ndarray, kind: _Minifloat) -> np.ndarray:
     size = np.abs(values)
     small = size < kind.smallest
     size += small * np.float32(kind.smallest)
-    wide = size.view(np.uint32) >> np.uint32(23 - kind.mantissa)
-    codes: np.ndarray = (wide - np.uint32((127 - kind.bias) << kind.mantissa)).astype(np.uint8)
+    shift, binade = np.uint32(23 - kind.mantissa), np.uint32(1 << kind.mantissa)
+    before = (np.float32(kind.smallest).view(np.uint32) >> shift) - binade  # whose binade is 1
+    codes: np.ndarray = ((size.view(np.uint32) >> shift) - before).astype(np.uint8)
     codes -= small.view(np.uint8) << np.uint8(kind.mantissa)
     codes |= sign << np.uint8(3 if kind.mantissa == 1 else 7)
     return codes

@@ -16,16 +16,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-import ml_dtypes
 import numpy as np
 
+from optkit.dtypes import FLOATS
 from optkit.errors import InputRefused
-from optkit.precisions import NumberFormat
+from optkit.precisions import SCALABLE, NumberFormat
 from optkit.quantization.numerics import clipping, formats
 
 Search = Literal["absmax", "mse"]
 _BIAS_STEPS = 2.0**30
-_SCALABLE = 65504.0 * 127
 
 
 class Scale(NamedTuple):
@@ -104,7 +103,8 @@ def has_two_levels(fmt: NumberFormat) -> bool:
 def outer_scale(extreme: float) -> np.ndarray:
     """The outer scale of NVFP4 blocks, float32 of rank 0: the largest weight of the tensor gets the
     largest E4M3 scale and the largest code, s = max|w| / (448 * 6)."""
-    return carried(np.asarray(extreme / (formats.E4M3_MOST * 6.0)), np.float32)[0]
+    most = formats.E4M3_MOST * FLOATS["float4e2m1"].largest
+    return carried(np.asarray(extreme / most), np.float32)[0]
 
 
 def two_level(scale: Scale) -> tuple[np.ndarray, np.ndarray]:
@@ -124,7 +124,7 @@ def not_finite(w: np.ndarray) -> InputRefused:
 def scalable(w: np.ndarray) -> bool:
     """Whether FP16 can represent a scale for 8-bit codes of all these numbers. Larger numbers are
     not searched, because their squares overflow in float32."""
-    return bool(np.abs(w).max(initial=0.0) <= _SCALABLE)
+    return bool(np.abs(w).max(initial=0.0) <= SCALABLE)
 
 
 def expand(parameter: np.ndarray, fmt: NumberFormat, k: int) -> np.ndarray:
@@ -225,9 +225,9 @@ def carried(
         wanted = np.where(ideal == 0, 1.0, ideal / float(outer))
         held = np.clip(wanted, formats.E4M3_LEAST, formats.E4M3_MOST)
         return formats.nearest(held, formats.E4M3) * outer, int((held != wanted).sum())
-    limits = ml_dtypes.finfo(carrier)  # type: ignore[no-untyped-call]
+    dtype = FLOATS[np.dtype(carrier).name]
     wanted = np.where(ideal == 0, 1.0, ideal)
-    size = np.clip(np.abs(wanted), float(limits.smallest_normal), float(limits.max))
+    size = np.clip(np.abs(wanted), dtype.smallest, dtype.largest)
     held = np.copysign(size, wanted)
     rounded: np.ndarray = held.astype(carrier).astype(np.float32)
     return rounded, int((held != wanted).sum())

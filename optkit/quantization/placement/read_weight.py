@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from optkit.dtypes import FLOATS
 from optkit.placement import PlacementRules
 from optkit.precisions import NumberFormat
 from optkit.quantization.numerics import scales
@@ -85,7 +85,6 @@ def _by_columns(node: ir.Node, weight: np.ndarray) -> np.ndarray:
 def held(numbers: np.ndarray, carrier: np.dtype) -> np.ndarray:
     """The weight after the cast: rounded to the carrier, or in FP32 if it is beyond the carrier's
     range."""
-    largest = float(ml_dtypes.finfo(carrier).max)  # type: ignore[no-untyped-call]
-    if float(np.abs(numbers).max(initial=0.0)) > largest:
+    if float(np.abs(numbers).max(initial=0.0)) > FLOATS[carrier.name].largest:
         return numbers.astype(np.float32)
     return numbers.astype(carrier).astype(np.float32)
