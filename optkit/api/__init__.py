@@ -4,19 +4,20 @@
     optkit.build("model.py:create", recipe="digits-vit", target="l4")
     optkit.load("artifacts/digits-vit-l4-int8").run({"image": images})
 
-    _build          a model to an artifact                  fleet       for several targets
-    _tune           the search in front of a build          _plan       predictions before a build
-    stages          the chain as far as one stage           figures     latency, or accuracy, alone
-    _finish         what is pending, done on its device     artifacts   opened again
-    _explain        what costs time and accuracy            _diff       two compared
-    regression      two artifacts timed side by side        doctor      which libraries work
-    jobs            what the arguments mean together        in_memory   modules and loaders
-    _inspect        what an artifact or a graph holds
-    cluster_finish  `finish` on a node of a cluster         plan_subject  a model, weighed
+    _build          builds an artifact of a model           fleet       builds for several targets
+    _tune           searches, then builds                   _plan       predicts before a build
+    stages          runs a build up to one stage            figures     bench and evaluate
+    _finish         completes an artifact on its device     artifacts   opens artifacts
+    _explain        why time and accuracy are lost          _diff       compares two builds
+    regression      times two artifacts in one run          doctor      which libraries work
+    jobs            makes a job of a call's arguments       in_memory   modules and loaders
+    _inspect        describes an artifact or a graph
+    cluster_finish  `finish` on a node of a cluster         plan_subject  the costs of a model
 
-Each takes a Workspace: the store, the limits and where steps run. The command line is a thin skin
-over this module: it parses, calls, prints. The module of a function is imported when the function
-is first named: one for language models or a search loads more than one for a build.
+Each function takes a Workspace: the store, the limits and where steps run. The command line only
+parses its arguments, calls a function of this package, and prints the result. A module is imported
+when one of its functions is first used, because some of them (for language models, for a search)
+import more than a build needs.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from optkit.api.stages import fuse as fuse
     from optkit.api.stages import quantize as quantize
     from optkit.api.stages import stage_files as stage_files
-else:  # what a type checker must not see: any name would be one
+else:  # hidden from type checkers, which would otherwise accept any name
 
     def __getattr__(name: str) -> object:
         if name not in _MODULES:

@@ -93,7 +93,7 @@ def artifact_of(
     embed_eval: int = EMBED_EVAL,
     evaluate: Evaluate | None = None,
 ) -> Artifact:
-    """The artifact of a job. A cluster that has the device finishes what is pending in it."""
+    """The artifact of a job. If a cluster has the device, it finishes the pending work."""
 
     def work() -> Artifact:
         parts = pipeline.parts(job.recipe, runner)
@@ -113,7 +113,7 @@ def artifact_of(
 def _in_parts(
     parts: Sequence[str], job: Job, runner: Runner, out: Path, embed_eval: int
 ) -> Artifact:
-    """An artifact of several graphs, each built like a model of its own."""
+    """An artifact of several graphs. Each graph is built like a separate model."""
     artifact.prepare(out, job.name)
     place = out / job.name
     with runner.store.scratch() as folder:
@@ -139,8 +139,8 @@ def _deliver(
     evaluate: Evaluate | None,
     place: Path | None = None,
 ) -> Artifact:
-    """Run all stages of a job and write the artifact into `out`. `evaluate`: replaces the recipe's
-    task. `place`: where the artifact will be in the end; None: in `out`."""
+    """Run all stages of a job and write the artifact into `out`. `evaluate`: it replaces the task
+    of the recipe. `place`: the final folder of the artifact; None: `out`."""
     pipeline.check(job)
     artifact.prepare(out, job.name)
     build = pipeline.run(job, runner, pipeline.BUILD)
@@ -152,8 +152,8 @@ def _deliver(
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """What a build would do: its steps, and what each compiler is asked. The shapes of a graph that
-    is not in the store are unknown."""
+    """The steps of a build, and the specification that each compiler would get. If a graph is not
+    in the store, its shapes are unknown."""
 
     steps: list[Line]
     asked: list[BuildSpec]
@@ -166,8 +166,8 @@ def rehearse(
     precision: str | Precision,
     workspace: Workspace = Workspace(),
 ) -> Rehearsed:
-    """The steps of a build: which are in the store already, and how long the others took before.
-    Nothing is written. Raises what `build` raises before it starts."""
+    """The steps of a build: which of them are in the store, and how long the others took before.
+    Writes nothing. Raises what `build` raises before its first step."""
     job = Job(recipe, *jobs.pair(target, precision), code=Path.cwd())
     limits = Limits(available_memory() // 2)
     specs: dict[tuple[str, str], BuildSpec] = {}

@@ -1,4 +1,4 @@
-"""Two artifacts, graphs or reports compared: `diff`."""
+"""The comparison of two artifacts, graphs or reports: `diff`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from optkit.workspace import Workspace
 
 
 def diff(a: str | Path, b: str | Path, *, workspace: Workspace = Workspace()) -> dict[str, Any]:
-    """What differs between two artifacts, .onnx files, reports or results of builds.
+    """The differences between two artifacts, .onnx files, reports or results of builds.
 
-    Returns an optkit.diff/v1 object. A difference of latency or accuracy is claimed only where the
-    intervals allow it (`seen`). Raises InputRefused (a file of another kind, or two that cannot be
-    compared), IntegrityError (a damaged artifact), and what reading a graph raises.
+    Returns an optkit.diff/v1 object. It reports a difference of latency or accuracy only if the
+    intervals support it (`seen`). Raises InputRefused (a file of another kind, or two files that
+    cannot be compared), IntegrityError (a damaged artifact), and what reading a graph raises.
     """
     return difference.diff(Path(a), Path(b), workspace.runner()).to_json()

@@ -1,4 +1,4 @@
-"""Why an artifact is not faster, and why its accuracy fell: `explain`."""
+"""The reasons why an artifact is not faster and why its accuracy fell: `explain`."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def explain(
     apply: str | Path | None = None,
     workspace: Workspace = Workspace(),
 ) -> dict[str, Any]:
-    """Why an artifact (a folder) loses time or accuracy, the most costly reason first: each with
-    its cost, how that is known, and the change that would remove it.
+    """The reasons why an artifact (a folder) loses time or accuracy, the most costly first. Each
+    has its cost, the evidence of the cost, and the change that would remove it.
 
-    apply: a new file that gets the artifact's recipe with these changes.
+    apply: the path of a new file, to which the artifact's recipe with these changes is written.
 
     Returns an optkit.explain/v1 object. Raises IntegrityError (a damaged artifact), UsageError (the
     file exists), and what timing the layers raises.
@@ -71,7 +71,7 @@ def _explained(artifact: Artifact, runner: Runner) -> Explanation:
 
 
 def _document(artifact: Artifact, found: Explanation | None) -> Explained:
-    """The document of an artifact or a part. `found` None: it consists of parts."""
+    """The document of an artifact or a part. `found` is None if the artifact consists of parts."""
     result = result_of(artifact)
     fidelity = found.subject.report.layer_fidelity if found else None
     return Explained(
@@ -99,7 +99,7 @@ def _call(latency: LatencyFigures | None) -> CallLatency | None:
 
 
 def _left(findings: list[Finding]) -> tuple[LeftFinding, ...]:
-    """The findings that no setting of a recipe removes."""
+    """The findings that no setting of a recipe can remove."""
     return tuple(
         LeftFinding(rule=one.rule, nodes=one.nodes, text=one.change.text)
         for one in findings
@@ -108,7 +108,7 @@ def _left(findings: list[Finding]) -> tuple[LeftFinding, ...]:
 
 
 def _written(file: Path, artifact: Artifact, findings: list[Finding]) -> WrittenRecipe | None:
-    """Write the recipe with the changes if it is valid. None: no finding changes the recipe."""
+    """Write the recipe with the changes, if it is valid. None if no finding changes the recipe."""
     from ruamel.yaml import YAML
 
     if not any(finding.change.settings for finding in findings):

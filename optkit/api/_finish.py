@@ -1,4 +1,4 @@
-"""An artifact that was built elsewhere, completed where its device is: `finish`."""
+"""Completes an artifact of another machine on a machine that has its device: `finish`."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def finish(
     workspace: Workspace = Workspace(),
 ) -> Artifact:
     """Compile what is pending, measure latency and accuracy on this machine's device, judge the
-    gates again, and write the artifact in its own place. A finished one is left as it is.
+    gates again, and replace the artifact. A finished artifact does not change.
 
-    task: FILE.py or the name of a task, instead of the samples that the artifact carries.
+    task: FILE.py or the name of a task; its samples replace those in the artifact.
     strict: a latency that was measured under bad conditions is measured once more.
 
     Raises ToolchainMissing (no such device here, or none of its backends), IntegrityError (a
@@ -52,8 +52,8 @@ def complete(
     strict: bool = False,
     final: Path | None = None,
 ) -> Artifact:
-    """`finish` with a runner. final: where the artifact will lie, which its result names; None:
-    where it lies now."""
+    """`finish` with a given runner. final: the final folder of the artifact, which its result
+    names; None: the folder where it is now."""
     final = final or path
     opened = load(path.resolve())
     opened.verify()
@@ -80,7 +80,7 @@ def complete(
 
 
 def _check_whole(artifact: Artifact, path: Path) -> None:
-    """Refuse a part of an artifact: the manifest of the whole contains its digest."""
+    """Refuse a part of an artifact, because the manifest of the whole contains its digest."""
     around = artifact.path.parent
     if not (around / MANIFEST).is_file() or artifact.path.name not in load(around).manifest.parts:
         return

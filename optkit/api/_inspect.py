@@ -1,4 +1,4 @@
-"""What an artifact or a graph holds: `inspect`."""
+"""The content of an artifact or a graph: `inspect`."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from optkit.workspace import Workspace
 
 _SCHEMA = "optkit.inspect/v1"
 
-# What it takes to read a graph, several times as much as was ever seen: the libraries alone 0.2 GiB
-# and 2 s; each node 5 KiB and 0.3 ms; weights in the file are held twice.
+# Limits for reading a graph, several times the largest measured figures: 0.2 GiB and 2 s for the
+# libraries, 5 KiB and 0.3 ms for each node, and two copies of the weights in the file.
 _MEMORY, _MEMORY_OF_NODE, _COPIES = 1 << 30, 32 << 10, 4  # bytes
 _SECONDS, _SECONDS_OF_NODE = 60.0, 0.005
 
 
 @dataclass(frozen=True)
 class InspectedArtifact:
-    """`files`: how many were verified."""
+    """An artifact. `files`: the number of files that were verified."""
 
     name: str
     digest: str
@@ -38,8 +38,8 @@ class InspectedArtifact:
 
 @dataclass(frozen=True)
 class Inspected:
-    """An optkit.inspect/v1 object. `artifact` None: an ONNX file. An artifact of several graphs has
-    `parts` and no `graph`."""
+    """An optkit.inspect/v1 object. `artifact` is None for an ONNX file. An artifact of several
+    graphs has `parts` and no `graph`."""
 
     schema: str
     artifact: InspectedArtifact | None
@@ -50,10 +50,10 @@ class Inspected:
 
 
 def inspect(path: str | Path, *, workspace: Workspace = Workspace()) -> Inspected:
-    """What an artifact (a folder, every file verified) or an ONNX file holds.
+    """The content of an artifact (a folder; every file is verified) or of an ONNX file.
 
-    A kilobyte of ONNX can ask for any amount of memory and time. The size of the file therefore
-    limits both, unless the workspace sets a limit for one of them.
+    Reading one kilobyte of ONNX may need any amount of memory and time. Therefore limits on both
+    follow from the size of the file, unless the workspace sets them.
 
     Raises InputRefused, IntegrityError, and WorkerFailed beyond the limits.
     """

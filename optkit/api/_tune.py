@@ -1,6 +1,6 @@
-"""The search in front of a build: `tune`.
+"""The search for the fastest assignment within a budget, and its build: `tune`.
 
-artifacts/NAME-tuned-TARGET-PRECISION/        the winner, as any build leaves it
+artifacts/NAME-tuned-TARGET-PRECISION/        the artifact of the winner, as of any build
 artifacts/NAME-tuned-TARGET-PRECISION.tune/   recipe.yaml, tune.json, tune.md, front.svg,
                                               report.html
 """
@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # `optkit.tuning` opens graphs, which only a search needs
 
 @dataclass(frozen=True)
 class TuneResult:
-    """The artifact of the winner, the result of the search, and the folder beside the artifact."""
+    """The artifact of the winner, the result of the search, and the folder next to the artifact."""
 
     artifact: Artifact
     search: Tune
@@ -69,12 +69,12 @@ def tune(
     strict: bool = False,
     workspace: Workspace = Workspace(),
 ) -> TuneResult:
-    """Search for the fastest assignment of `precisions` to layers inside a budget, and build it.
+    """Search for the fastest assignment of `precisions` to layers within a budget, and build it.
 
-    budget: the limits (`optkit.Budget`); for a limit that is not given the recipe's gate counts.
-    search: how long and how (`optkit.SearchOptions`); None: its defaults.
-    The other arguments are those of `build`. The folder `<artifact>.tune` beside the artifact gets
-    the recipe that builds it again, and the front.
+    budget: the limits (`optkit.Budget`); a limit that is not given is taken from the recipe's gate.
+    search: the length and the options of the search (`optkit.SearchOptions`); None: the defaults.
+    The other arguments are those of `build`. The folder `<artifact>.tune` next to the artifact gets
+    the Pareto front, and the recipe that builds the artifact again.
 
     Raises UsageError (no limit at all, or a limit on the drop without a task), and what `build`
     raises. If no candidate keeps the budget, nothing is raised: the artifact is the best candidate,
@@ -104,7 +104,7 @@ def _search(
     out: Path,
     evaluate: Evaluate | None,
 ) -> Tuned:
-    """The search inside the budget and the recipe's gates, before anything is written to `out`."""
+    """The search within the budget and the recipe's gates. Writes nothing to `out`."""
     scored = evaluate is not None or job.recipe.eval is not None
     job = replace(job, recipe=_limited(job, budget, scored=scored))
     gates = job.recipe.gates
@@ -119,9 +119,9 @@ def _search(
 
 
 def _limited(job: Job, budget: Budget, *, scored: bool) -> Recipe:
-    """The recipe with the budget as its gates; the other gates stay as the recipe has them for the
-    target. Without a task (`scored`) there is no limit on the drop; raises UsageError if the budget
-    has one."""
+    """The recipe with the budget as its gates. The other gates are those of the recipe for the
+    target. Without a task (`scored` is false) there is no limit on the drop, and a budget with such
+    a limit raises UsageError."""
     if budget.max_drop is not None and not scored:
         raise UsageError(
             "a limit on the drop needs an evaluation task, and there is none",

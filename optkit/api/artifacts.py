@@ -1,4 +1,4 @@
-"""Artifacts opened: `load`, which imports as little as it can, for a server that starts."""
+"""`load` opens an artifact. It imports as little as possible, so that a server starts fast."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from optkit.artifact import Artifact
 
 
 def load(path: str | Path, *, trusted: bool = False) -> Artifact:
-    """Open an artifact folder; its manifest is validated, `verify()` rehashes every file.
+    """Open an artifact folder and validate its manifest. `verify()` hashes every file again.
 
-    trusted: its engine may run code in this process and its graph need not be tried in a child
-        first, although it was not written on this machine (docs/artifact.md).
+    trusted: you know the author of an artifact from another machine. Its engine, which can run
+        code, is opened in this process, and its graph is not first run in a child process
+        (docs/artifact.md).
 
-    Raises InputRefused (no artifact, or one of another version), IntegrityError (damaged).
+    Raises InputRefused (not an artifact, or of another version), IntegrityError (damaged).
     """
     return Artifact.load(Path(path), trusted=trusted)

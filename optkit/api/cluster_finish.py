@@ -1,4 +1,4 @@
-"""An artifact is finished on a node of a cluster that has its device."""
+"""Finish an artifact on a node of the cluster that has its device."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ from optkit.report.contract import result_of
 def completed(
     build: Callable[[], Artifact], target: str, runner: Runner, *, strict: bool = False
 ) -> Artifact:
-    """The artifact that `build` returns. The runner's cluster finishes it, if it is pending and a
-    node has the device. If none has, a note says so at once: Ray itself would wait forever."""
+    """The artifact that `build` returns. If it is pending and a node of the runner's cluster has
+    the device, this node finishes it. If no node has the device, a note says so at once, because
+    Ray would wait forever."""
     cluster = runner.cluster
     if cluster is None:
         return build()
@@ -98,7 +99,7 @@ def _finished(
 
 
 def finish_here(argument: Argument, here: Ground) -> object:
-    """On the node: `finish` of a copy of the artifact, over the store that the node has."""
+    """Runs on the node: `finish` of a copy of the artifact, with the store of the node."""
     task = codec.from_json(_Task, argument.body)
     sent = Path(here.place(task.artifact))
     place = here.out / sent.name
@@ -113,7 +114,7 @@ def finish_here(argument: Argument, here: Ground) -> object:
 
 
 class _Heard:
-    """A listener that keeps notes, and passes progress on."""
+    """A listener that collects notes, and forwards progress to another listener."""
 
     def __init__(self, here: Ground) -> None:
         self.notes: list[str] = []

@@ -1,7 +1,7 @@
-"""What `optkit doctor` reports: each library's presence, and whether it really imports.
+"""What `optkit doctor` reports: whether each library is installed, and whether it can be imported.
 
-All imports are tried at the same time, each in a child process, so the slowest one decides how long
-this takes.
+All imports are tried at the same time, each in a child process, so the whole takes as long as the
+slowest import.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LIBRARIES = (
 
 @dataclass(frozen=True)
 class Check:
-    """A library, or another thing that builds depend on. `needed`: no build works without it."""
+    """A library, or something else on which builds depend. `needed`: no build works without it."""
 
     what: str
     state: Literal["ok", "missing", "broken"]
@@ -49,8 +49,8 @@ class Check:
 
 
 def diagnose() -> Iterator[Check]:
-    """Python, the store, every library of optkit, and whether there is a GPU; each as soon as it is
-    known."""
+    """Checks of Python, the store, every library of optkit, and the GPU. Yields each as soon as it
+    is known."""
     yield Check("Python", "ok", platform.python_version(), False, sys.executable)
     yield _store()
     children = {line[0]: _importing(line[3]) for line in _LIBRARIES if installed(line[0])}

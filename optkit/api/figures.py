@@ -1,5 +1,4 @@
-"""Figures of a model without an artifact, through the same store as `build`: `bench` and
-`evaluate`."""
+"""`bench` and `evaluate`: figures of a model without an artifact, from the same store as `build`."""
 
 from __future__ import annotations
 
@@ -46,16 +45,16 @@ def bench(
     strict: bool = False,
     workspace: Workspace = Workspace(),
 ) -> dict[str, Any]:
-    """Latency beside the baseline and speedup per batch size, each with its evidence.
+    """Latency, latency of the baseline, and speedup per batch size, each with its evidence.
 
     model, target, precision, recipe: as for `build`.
     batches: batch sizes instead of the recipe's.
-    limit_ms: milliseconds that one call may take; the best batch within them is named.
+    limit_ms: a limit for one call, in milliseconds; the result names the best batch within it.
     strict: a latency that was measured under bad conditions is measured once more.
 
     Returns the figures of an optkit.bench/v1 object, with the knee of the sweep. Raises UsageError
-    for a batch that the model is not built for, ToolchainMissing where no latency can be told here,
-    and what building raises.
+    for a batch size for which the model is not built, ToolchainMissing if latency can be neither
+    measured nor predicted here, and what building raises.
     """
     runner = workspace.runner()
     settings = jobs.settings(model, recipe, runner)
@@ -90,7 +89,7 @@ def evaluate(
     strict: bool = False,
     workspace: Workspace = Workspace(),
 ) -> dict[str, Any]:
-    """Task score, drop against the baseline, fidelity to FP32, and the gates on these.
+    """Task score, drop against the baseline, fidelity to FP32, and the gates on these figures.
 
     model, target, precision, recipe: as for `build`. strict: a model without trained weights is
     refused.
@@ -119,7 +118,7 @@ def evaluate(
 
 
 def _check_batches(batches: Sequence[int], build: Build) -> None:
-    """Raises UsageError for a batch size that is not built for, or would not be measured."""
+    """Raises UsageError for a batch size for which nothing is built, or that is not measured."""
     span = build.batches or AxisRange(1, 1, 1)
     for batch in batches:
         if not span.min <= batch <= span.max:

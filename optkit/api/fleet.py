@@ -1,10 +1,10 @@
-"""One model for several targets and precisions: shared work once, an artifact per pair, one report.
+"""One model for several targets and precisions: one artifact per pair, and one report for all.
 
     artifacts/digits-vit-l4-int8/      artifacts/digits-vit-h100-fp8/      …
     artifacts/digits-vit-fleet/        fleet.json, report.html, report.md
 
-A pair that fails does not stop the others. What pairs have in common (export, fusion, calibration,
-the quantized graph of one backend) is one step in the store.
+A pair that fails does not stop the others. A step that several pairs have in common (export,
+fusion, calibration, the quantized graph of one backend) runs once.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ def build_fleet(
     """Build every pair and write the fleet's folder `out/<model>-fleet`.
 
     pairs: target and precision, each pair once.
-    on_failure: is given what ended a pair, and returns the error that stands in its result.
+    on_failure: gets the exception that ended a pair, and returns the error for the pair's result.
     out, embed_eval, defer, strict: as for `build`.
 
-    Raises StorageError where the folder cannot be written.
+    Raises StorageError if the folder cannot be written.
     """
     runner, out = workspace.runner(), Path(out)
     place = out / f"{recipe.name}-fleet"
@@ -76,7 +76,7 @@ def build_fleet(
                 recipe, *jobs.pair(device, scheme), deferred=defer, strict=strict, code=Path.cwd()
             )  # fmt: skip
             built = artifact_of(job, pair_runner, out, embed_eval)
-        except Exception as error:  # a bug, too, ends this pair only
+        except Exception as error:  # a bug also ends this pair only
             outcome = failed(
                 on_failure(error), model=recipe.name, target=device.name, precision=scheme.name
             )
@@ -93,7 +93,7 @@ def build_fleet(
 
 @dataclass(frozen=True)
 class _Outcome:
-    """The result of one pair; `artifact` None: there is none."""
+    """The result of one pair; `artifact` is None if the pair failed."""
 
     result: Result
     steps: list[PairStep]

@@ -1,8 +1,8 @@
 """Objects in memory as parts of a job: modules, loaders, evaluation functions.
 
-A module is exported in the caller's process (a worker cannot get it), the batches of a loader are
-spooled, an evaluation function is called here with sessions whose native code runs in workers. The
-keys of later steps contain the digests of the files.
+A module is exported in the caller's process, because it cannot be sent to a worker. The batches of
+a loader are spooled. An evaluation function is called in the caller's process, with sessions whose
+native code runs in workers. The keys of later steps contain the digests of the files.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Array(Protocol):
 
 
 Batch = Array | Sequence[object] | Mapping[str, object]
-"""One batch: an array by input name, arrays in the order of the inputs, or the only one."""
+"""One batch: arrays by input name, arrays in the order of the inputs, or the only array."""
 
 Evaluate = Callable[[Proxy], Array | Sequence[float]]
 """`evaluate(session) -> scores`, one per sample, shape [samples]; higher is better."""
@@ -53,7 +53,7 @@ Evaluate = Callable[[Proxy], Array | Sequence[float]]
 _BUILD = "build(model, example_inputs)"
 _EVALUATE = "evaluate(session)"
 _LABELS = ("label", "labels", "label_ids", "start_positions", "end_positions")
-"""What transformers' Trainer gives a model beside its inputs, so that it returns a loss."""
+"""Names of the labels that transformers' Trainer gives a model, so that it returns a loss."""
 
 
 def job(
@@ -227,8 +227,8 @@ def _optional_labels(model: Module, example: Mapping[str, object]) -> list[str]:
 
 
 def _feed(batch: Batch, names: list[str]) -> dict[str, np.ndarray]:
-    """A batch by input name, without its labels. Other items that no input is named like are left
-    out, too, unless an input is missing: an item may be that input under another name."""
+    """A batch by input name, without its labels. Other items that have no input's name are left
+    out too, unless an input is missing: such an item may be this input under another name."""
     if isinstance(batch, Mapping):
         whole = all(name in batch for name in names)
         return {

@@ -1,4 +1,4 @@
-"""From the arguments of a call to a recipe, a target and a precision, a job."""
+"""A recipe, a target and a precision, and so a job, from the arguments of a call."""
 
 from __future__ import annotations
 

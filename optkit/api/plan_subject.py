@@ -1,4 +1,4 @@
-"""The model that a plan is about, weighed: exported and fused, or known by its sizes alone."""
+"""The costs of the model of a plan: from its exported and fused graph, or only from its sizes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 @dataclass(frozen=True)
 class Subject:
-    """A model, what a plan says of it, and the batch sizes that it can have."""
+    """A model, its description in a plan, and the batch sizes that it can have."""
 
     model: Graphed | Decoding
     facts: PlannedGraph | PlannedDecoder
@@ -39,7 +39,7 @@ class Subject:
 
 
 def described(sizes: DecoderSizes, prompt: int | None, new_tokens: int | None) -> Subject:
-    """A decoder that is known by its sizes alone."""
+    """A decoder of which only the sizes are known."""
     shape, assumed = shapes.described(sizes)
     model = Decoding(shape, sizes.parameters, *_tokens(prompt, new_tokens, None))
     name = f"decoder-{sizes.parameters / 1e9:.3g}b"
@@ -47,9 +47,10 @@ def described(sizes: DecoderSizes, prompt: int | None, new_tokens: int | None) -
 
 
 def exported(job: Job, runner: Runner, prompt: int | None, new_tokens: int | None) -> Subject:
-    """Export and fuse through the store, then weigh the graph; of an encoder-decoder both graphs.
+    """Export and fuse through the store, then compute the costs of the graph; for an
+    encoder-decoder, of both graphs.
 
-    Raises UsageError for a decoder that has fewer positions than tokens are asked of it."""
+    Raises UsageError for a decoder that has fewer positions than the plan has tokens."""
     if not pipeline.parts(job.recipe, runner):
         return _fused(job, runner, prompt, new_tokens)
     encoder, decoder = (
@@ -93,16 +94,16 @@ def _fused(job: Job, runner: Runner, prompt: int | None, new_tokens: int | None)
 
 
 def _crossed(decoder: Decoder, sizes: Mapping[str, int]) -> int:
-    """Tokens of the encoder that its cross attention reads."""
+    """The number of the encoder's tokens that the cross attention reads."""
     lengths = (info.shape[2] for info in decoder.crossed if len(info.shape) == 4)
     return next((size_of(length, sizes) for length in lengths), 0)
 
 
-_PROMPT, _NEW = 1_024, 256  # tokens that are read and written where nobody says how many
+_PROMPT, _NEW = 1_024, 256  # default numbers of tokens that are read and written
 
 
 def _tokens(prompt: int | None, new: int | None, positions: int | None) -> tuple[int, int]:
-    """Tokens read and written. Where nobody says how many, as many as fit into the positions."""
+    """Numbers of tokens that are read and written. Defaults shrink to fit into the positions."""
     most = positions or _PROMPT + _NEW + (prompt or 0) + (new or 0)
     if new is None:
         new = min(_NEW, max(1, most // 5 if prompt is None else most - prompt))
@@ -121,7 +122,7 @@ def _check_positions(model: Decoding, name: str) -> None:
 
 
 def _graphed(fused: ir.Model, build: Build, sizes: Mapping[str, int]) -> Subject:
-    """A model of one call."""
+    """A model that computes its outputs in one call."""
     from optkit import graph
 
     axis = build.batch_axis

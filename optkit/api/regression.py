@@ -1,4 +1,4 @@
-"""An artifact timed beside another one, as a check for regressions: `bench --against`."""
+"""`bench --against` times two artifacts in one run, as a check for regressions."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def bench_against(
 ) -> Against:
     """Time both artifacts in one run on their target, which this machine must have.
 
-    batches: batch sizes; none: the one that the candidate is tuned for.
+    batches: batch sizes; if empty, the one for which the candidate is tuned.
     overrides: bench.seconds, bench.warmup_seconds and bench.threads as "KEY=VALUE", instead of the
         candidate's recipe.
     max_slowdown: a share (0.05 is 5 %); each batch size is judged by it, and the worst counts.
-    strict: a run under bad conditions is done once more.
+    strict: a run under bad conditions is repeated once.
     trusted: engines that were not compiled on this machine may be opened.
 
     Returns, by batch size, the latencies and the slowdown of the candidate with its interval, and
     the verdict. Raises ToolchainMissing (no such device here), IntegrityError (damaged),
     InputRefused (other inputs, another target, no engine, an engine compiled elsewhere, several
-    graphs), UsageError (a batch size that is not built for, another override).
+    graphs), UsageError (a batch size for which nothing is built, another override).
     """
     for text in overrides:
         if text.partition("=")[0].strip() not in _OVERRIDES:

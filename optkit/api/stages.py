@@ -1,5 +1,5 @@
-"""The chain of `build` as far as one stage, whose files are put into a new folder: `export`,
-`fuse`, `quantize`, `compile`."""
+"""`export`, `fuse`, `quantize` and `compile` run the stages of `build` up to one stage, and put the
+files of this stage into a new folder."""
 
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ class Rewrite:
 
 @dataclass(frozen=True)
 class StageFiles:
-    """The result of a stage: names of files in the folder `out`; `notes`: a line for each rewrite;
-    `details`: the facts of the step, as in details.json; `calibration`: as in a build's result."""
+    """The result of a stage: the names of its files in the folder `out`. `notes`: a line for each
+    rewrite; `details`: the facts of the step, as in details.json; `calibration`: as in the result
+    of a build."""
 
     out: str
     files: list[str]
@@ -69,7 +70,7 @@ def export(
     recipe: RecipeLike | None = None,
     workspace: Workspace = Workspace(),
 ) -> Path:
-    """MODEL to ONNX (opset 21 or newer), compared with the model it came from.
+    """Export MODEL to ONNX (opset 21 or newer), and compare the graph with the model.
 
     model, recipe: as for `build`. out: a folder that does not exist yet. Returns it. Raises
     UsageError (`out` exists), RecipeError, ExportFailed, InputRefused, WorkerFailed.
@@ -84,7 +85,7 @@ def fuse(
     recipe: RecipeLike | None = None,
     workspace: Workspace = Workspace(),
 ) -> Path:
-    """MODEL to its fused `standard` form. Arguments, result and errors as for `export`."""
+    """Export and fuse MODEL to the `standard` form. Arguments, result and errors: see `export`."""
     return _folder("fuse", model, out, recipe, workspace)
 
 
@@ -97,10 +98,10 @@ def quantize(
     recipe: RecipeLike | None = None,
     workspace: Workspace = Workspace(),
 ) -> Path:
-    """MODEL to a quantized Q/DQ graph, placed by the rules of the target's backend.
+    """Quantize MODEL to a Q/DQ graph, by the placement rules of the target's backend.
 
     Arguments, result and errors as for `export`; also Impossible for a precision that the target
-    cannot do.
+    does not support.
     """
     return _folder("quantize", model, out, recipe, workspace, target, precision)
 
@@ -114,10 +115,10 @@ def compile(
     recipe: RecipeLike | None = None,
     workspace: Workspace = Workspace(),
 ) -> Path:
-    """MODEL to an engine for the target.
+    """Compile MODEL to an engine for the target.
 
-    Arguments, result and errors as for `quantize`; also ToolchainMissing where no engine for the
-    target can be built on this machine.
+    Arguments, result and errors as for `quantize`; also ToolchainMissing if this machine cannot
+    build an engine for the target.
     """
     return _folder("compile", model, out, recipe, workspace, target, precision)
 
@@ -132,7 +133,7 @@ def stage_files(
     recipe: RecipeLike | None = None,
     workspace: Workspace = Workspace(),
 ) -> StageFiles:
-    """Run the chain up to `stage` and copy its files into `out`, which must not exist yet. Raises
+    """Run all stages up to `stage` and copy its files into `out`, which must not exist yet. Raises
     what the function of the stage raises."""
     out = Path(out)
     if out.exists():

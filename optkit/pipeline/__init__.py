@@ -79,8 +79,8 @@ BUILD: tuple[Stage, ...] = (export, trained, *COMPILE[1:], evaluate, compare_lay
 
 
 def run(job: Job, runner: Steps, stages: Sequence[Stage]) -> Build:
-    """The chain for one job, as far as `stages` go. Raises whatever a step raises; finished steps
-    stay in the store, so that the same call goes on where this one ended."""
+    """Run `stages`, in order, for one job. Raises what a step raises. The store keeps the steps
+    that are complete, so the same call later continues where this one ended."""
     build = check(job)
     for stage in stages:
         stage(build, runner)
@@ -111,5 +111,5 @@ def tool_versions() -> dict[str, str]:
 
 
 def _model_files(entry: Graph) -> dict[str, str]:
-    """The graph's file and those of its weights, with their digests."""
+    """The file of the graph and the files of its weights, with their digests."""
     return {name: sha for name, sha in entry.files.items() if name.startswith(GRAPH)}

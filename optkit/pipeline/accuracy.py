@@ -23,7 +23,7 @@ from optkit.steps.evaluate import Evaluate, Evaluated
 from optkit.steps.graph import Graph
 
 Roles = Mapping[Role, tuple[Graph, str, Evidence]]
-"""Role → its graph, the file of it that is scored, and how the score is known."""
+"""Role → its graph, the file of the graph that is scored, and the evidence of the score."""
 
 _PAIR: tuple[Role, ...] = ("baseline", "candidate")
 
@@ -31,7 +31,7 @@ _PAIR: tuple[Role, ...] = ("baseline", "candidate")
 def evaluate(build: Build, runner: Steps) -> None:
     """Task scores of candidate, baseline and reference on the same samples; fidelity to FP32."""
     roles: dict[Role, tuple[Graph, str, Evidence]] = {
-        # the baseline first: a task of agreement compares with its outputs
+        # the baseline is first, because a task of agreement compares with its outputs
         "baseline": (build.baseline, GRAPH, build.evidence),
         "candidate": (build.graph, build.simulation, build.evidence),
     }
@@ -49,7 +49,8 @@ def evaluate(build: Build, runner: Steps) -> None:
 
 
 def _look(build: Build, runner: Steps, roles: Roles) -> bool:
-    """Score the samples part by part until the verdict is certain, where the recipe asks for it."""
+    """Score the samples part by part until the verdict is certain, if the recipe says so. Returns
+    whether the samples were scored in this way."""
     samples, settings = build.scored, build.job.recipe.eval
     if samples is None or settings is None or not settings.stop_early or samples.planned:
         return False
@@ -89,8 +90,8 @@ def score(
     evidence: Evidence,
     drawn: Samples | None = None,
 ) -> Evaluated:
-    """The task's score of a graph, or of its engine where that runs on this machine. `drawn`: the
-    part of the evaluation samples to score; None: all."""
+    """The task's score of a graph, or of its engine if the engine runs on this machine. `drawn`:
+    the part of the evaluation samples to score; None: all of them."""
     samples = build.scored
     assert samples is not None
     engines = running(build, role)
@@ -98,7 +99,7 @@ def score(
     source = build.job.recipe.samples("evaluation")
     assert source is not None
     record, roots = samples.reads, roots_of(source)
-    # the key contains the task's code and packages; its path only says where it is
+    # the key contains the task's code and packages, not its path
     python = {str(absolute(path, roots)): sha256 for path, sha256 in record.python.items()}
     step = Evaluate(
         graph=graph, samples=drawn or samples,

@@ -1,11 +1,11 @@
-"""The artifact: what was built and what is known of it, in one folder that stands alone.
+"""The artifact: the files of a build and its figures, in one folder that needs no other file.
 
 model.onnx (+ data)     the graph that was compiled      simulation.onnx  the same on FP32 carriers
-<backend>.engine        the engine, where there is one   baseline/        the same of the baseline
+<backend>.engine        the engine, if there is one      baseline/        the baseline's files
 report.json/.html/.md   all figures with their evidence  recipe.yaml      a record, never executed
-eval.safetensors        evaluation samples, so that accuracy can be measured on another host
-config.json, tokenizer  and what else a Hugging Face model's folder has beside its weights
-genai_config.json       of a decoder for ONNX Runtime: the folder is one that GenAI loads
+eval.safetensors        evaluation samples, so that another host can measure accuracy
+config.json, tokenizer  and the other files of a Hugging Face folder, without its weights
+genai_config.json       of a decoder for ONNX Runtime, so that GenAI can load the folder
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _OPTKIT = importlib.metadata.version("optkit")
 
 
 def deliver(build: Build, judged: Judged, out: Path, embed_eval: int, store: Store) -> Artifact:
-    """Write the artifact `out/<name>`, replacing an older one at once."""
+    """Write the artifact `out/<name>`. It replaces an older one in one operation."""
     digest = pipeline.identity(build)
     files: dict[str, Path | bytes] = {
         **_assets(build.source),
@@ -83,8 +83,8 @@ def deliver(build: Build, judged: Judged, out: Path, embed_eval: int, store: Sto
 def deliver_again(
     artifact: Artifact, build: Build, judged: Judged, store: Store, *, rescored: bool
 ) -> Artifact:
-    """Replace the unfinished artifact by the finished one: engines and figures are new, all else
-    stays. `rescored`: the scores are of other samples, which the artifact does not contain."""
+    """Replace the unfinished artifact by the finished one. Engines and figures are new, the other
+    files stay. `rescored`: the scores are of other samples, which the artifact does not contain."""
     before, folder = artifact.manifest, artifact.path.absolute()
     engine = _engine(build.engine, "")
     old = {f"{prefix}{before.engine.file}" for prefix in ("", "baseline/") if before.engine}
@@ -117,8 +117,8 @@ def join(
     result: BuildResult,
     out: Path,
 ) -> Artifact:
-    """Write the artifact `out/<name>` that consists of others, each a folder in it. `recipe`: the
-    record of the recipe of the whole model."""
+    """Write the artifact `out/<name>` that consists of other artifacts; each is a folder in it.
+    `recipe`: the record of the recipe of the whole model."""
     whole = [(folder, part.path / file, file) for folder, part in parts.items()
              for file in (*part.manifest.files, MANIFEST)]  # fmt: skip
     first, last = (list(parts.values())[place].manifest for place in (0, -1))
@@ -140,7 +140,8 @@ def join(
 
 
 def copy_out(entry: Result, out: Path, details: Mapping[str, object]) -> list[str]:
-    """A step's files and its details as JSON in a new folder `out`, which appears whole."""
+    """Copy a step's files, and its details as JSON, into a new folder `out`. The folder appears
+    only when it is complete."""
     with storage_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
@@ -162,7 +163,7 @@ def copy_out(entry: Result, out: Path, details: Mapping[str, object]) -> list[st
 
 
 def _graph(entry: Graph, prefix: str) -> dict[str, Path | bytes]:
-    """The graph's files. A baseline has no simulation: its graph is its own."""
+    """The files of the graph. A baseline has no simulation, because accuracy runs its graph."""
     names = [name for name in entry.files if not (prefix and name.startswith(SIMULATION))]
     return {f"{prefix}{name}": entry.file(name) for name in names}
 
@@ -198,7 +199,7 @@ def _assets(entry: Graph) -> dict[str, Path | bytes]:
 
 
 def _engine(entry: Compiled | None, prefix: str) -> dict[str, Path | bytes]:
-    """The engine file; none where the engine is the graph itself."""
+    """The engine file; none if the engine is the graph itself."""
     if entry is None or backend(entry.engine.backend).traits.engine == "graph":
         return {}
     name = entry.engine.file

@@ -1,4 +1,4 @@
-"""Engines: whether a compiler takes the graph, what it makes of it, and how it is run."""
+"""Engines: whether a compiler accepts the graph, its compilation, and how an engine runs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _BYTES_TO_READ = 8  # per parameter: float32, and the copy that the compiler kee
 
 
 def accept(build: Build, runner: Steps) -> None:
-    """Ask the compiler whether it knows all operators, as soon as the graph is fused: after
-    calibration and quantization a refusal would come late. The compiler is not asked if the graph
-    does not fit in memory, or if the backend runs any graph: ONNX Runtime has then run it."""
+    """Check that the compiler knows all operators of the fused graph, so that a refusal comes
+    before calibration and quantization. There is no check if the graph does not fit in memory, nor
+    if the backend runs any graph, because ONNX Runtime has already run the fused graph."""
     needed = _BYTES_TO_READ * build.source.parameters
     graph_runs = build.backend is None or build.traits.engine == "graph"
     if graph_runs or needed > runner.limits.memory_bytes:
@@ -29,13 +29,13 @@ def accept(build: Build, runner: Steps) -> None:
 
 
 def compile_(build: Build, runner: Steps) -> None:
-    """graph → engine, for candidate and baseline, with the backend's own layer list."""
+    """graph → engine, for candidate and baseline, with the layer list of the backend."""
     build.engine = _compile(build, "engine", runner)
     build.baseline_engine = _compile(build, "baseline_engine", runner)
 
 
 def _compile(build: Build, role: EngineRole, runner: Steps) -> Compiled | None:
-    """The engine of a role; None where its compiler is pending."""
+    """The engine of a role; None if its compiler is pending."""
     precision, graph, planned = build.job.precision, build.graph, build.planned
     if role == "baseline_engine":
         precision, graph, planned = build.baseline_precision, build.baseline, {}
@@ -59,12 +59,13 @@ def _compile(build: Build, role: EngineRole, runner: Steps) -> Compiled | None:
 
 
 def _host(build: Build) -> Object | None:
-    """ONNX Runtime optimizes for the CPU it runs on; a TensorRT-RTX engine is the same anywhere."""
+    """ONNX Runtime optimizes for the CPU on which it runs. TensorRT-RTX compiles the same engine on
+    every host."""
     return build.machine if build.measured else None
 
 
 def running(build: Build, role: Role) -> Engines | None:
-    """How the engine of a role is run; None where it is a graph, or its device is not here."""
+    """How the engine of a role is run; None if it is a graph, or if its device is not here."""
     if not build.runs_engines or role == "reference":
         return None
     name, compiled = "engine", build.engine
@@ -82,11 +83,11 @@ def device_session(build: Build) -> DeviceSession:
 
 
 def engine_file(compiled: Compiled) -> str:
-    """The name of an engine's file. A rehearsal has no engine, and there no key contains it."""
+    """The name of an engine's file. In a rehearsal there is no engine, and no key contains it."""
     return "" if compiled.planned else compiled.engine.file
 
 
 def kept(runner: Steps) -> Path:
-    """The folder in which a library may keep what it learned on this device: beside the store's
+    """The folder for the caches that a library keeps for this device, next to the store's
     objects."""
     return runner.objects.with_name("devices")

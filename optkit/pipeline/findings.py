@@ -1,4 +1,4 @@
-"""From what the steps left on disk to figures, a verdict, the result object and the report."""
+"""Figures, a verdict, the result object and the report, from the results of the steps on disk."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def judge(
     artifact: str,
     scores: Scores | None = None,
 ) -> Judged:
-    """All figures of a build. `scores`: given by a caller that evaluated the models itself."""
+    """All figures of a build. `scores`: those of a caller that evaluated the models itself."""
     times = latencies(build)
     sides = _sides(build, times, task_scores(build) if scores is None else scores)
     findings = _findings(build, sides, times, slices(build) if scores is None else [])
@@ -96,9 +96,9 @@ def judge_again(
     artifact: str,
     rescored: bool,
 ) -> Judged:
-    """All figures of a build that was finished on its device. The `report` keeps what was known
-    before: how the graph was made, and the accuracy of references. `rescored`: the samples are
-    others, on which the references were not evaluated, so the report drops their accuracy."""
+    """All figures of a build that was finished on its device. The `report` keeps the older facts:
+    how the graph was built, and the accuracy of references. `rescored`: the samples are new, and
+    the references were not evaluated on them, so the report drops the accuracy of references."""
     before = report.result
     times = latencies(build)
     sides = _sides(build, times, task_scores(build))
@@ -132,7 +132,7 @@ def judge_again(
 
 
 def latencies(build: Build) -> Latencies:
-    """One Latency per batch size, of candidate and baseline; none where it is pending."""
+    """One Latency per batch size, of candidate and baseline; none if the latency is pending."""
     times = _latencies(build)
     if build.is_baseline:  # one model under two names: nothing to tell apart
         return replace(times, baseline=times.engine)
@@ -174,7 +174,7 @@ def speedups(build: Build, times: Latencies) -> dict[int, Difference]:
 
 
 def judge_accuracy(build: Build, scores: Scores) -> Verdict:
-    """The gates that need nothing but scores and outputs."""
+    """The gates that need only scores and outputs."""
     pair = scores.pair
     limits = build.job.recipe.gates.of(build.job.target.name)
     return gates.judge(
@@ -194,7 +194,7 @@ def fidelity(build: Build) -> Fidelity:
 
 
 def calibration(build: Build) -> CalibrationCheck | None:
-    """What the data check says of the calibration data; None where there is none."""
+    """The verdict of the data check on the calibration data; None if there was no check."""
     checked = build.data_check
     return None if checked is None else CalibrationCheck.from_json(checked.check)
 
@@ -281,7 +281,7 @@ def _findings(
 
 
 def _memory(build: Build, engine: Engine | None) -> Memory | None:
-    """What a run takes, where it was measured; else what the engine's compiler states."""
+    """The memory of a run if it was measured, otherwise the figure of the engine's compiler."""
     if build.peak is not None:
         return Memory(Evidence.MEASURED, build.peak.bytes, build.peak.marks)
     stated = engine.stated_bytes if engine is not None else None

@@ -1,10 +1,10 @@
-"""An artifact is finished on a machine that has its device: compiled, scored, timed, judged again.
+"""Finish an artifact on a machine that has its device: compile, score, time and judge it again.
 
     artifact ─restore→ Build ─compile_, score, time→ figures measured on the device ─→ artifact
 
 Graphs, plan and samples are those of the artifact. Nothing is exported, calibrated or quantized
-again, so it stays the same build (`manifest.digest`). Of its recipe only sizes, gates and settings
-of the timing are read, and none of the files that the recipe names is opened.
+again, so it stays the same build (`manifest.digest`). From the recipe, optkit reads only the
+sizes, the gates and the settings of timing, and it opens none of the files that the recipe names.
 """
 
 from __future__ import annotations
@@ -58,9 +58,10 @@ _SCORED_BY = (
 
 @dataclass(frozen=True)
 class Unfinished:
-    """An artifact, and how it is finished: by the compiler `backend`, for `target`, which is this
-    machine. `pending`: the backends that stay pending. `task`: instead of the task that scored the
-    artifact. `strict`: as of a Job."""
+    """An artifact that the compiler `backend` will finish for `target`, which is this machine.
+
+    `pending`: the backends that stay pending. `task`: it replaces the task that scored the
+    artifact. `strict`: as in a Job."""
 
     artifact: Artifact
     target: Target

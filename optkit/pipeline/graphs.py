@@ -1,4 +1,4 @@
-"""Forms of the graph: fused, cast to its carriers, in the operators of the backend."""
+"""Forms of the graph: fused, cast to its carriers, written in the backend's operators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BYTES_TO_MEASURE = 8  # per parameter: float32, and the copy of the runtime
 
 
 def fuse(build: Build, runner: Steps) -> None:
-    """graph → graph: the `standard` form, compared before and after where memory allows it."""
+    """graph → graph in the `standard` form, compared with the source if memory suffices."""
     random, reason = comparison(build, runner, "fused")
     samples = None
     # an input that is a shape or an axis: random numbers may be invalid, samples are valid
@@ -29,7 +29,7 @@ def fuse(build: Build, runner: Steps) -> None:
 
 
 def cast_carriers(build: Build, runner: Steps) -> None:
-    """The carriers: FP16 on GPUs, FP32 on a CPU; and the casts that the job asks for."""
+    """The carriers: FP16 on GPUs, FP32 on a CPU; and the casts that the precision needs."""
     names = {build.baseline_precision.name, build.job.precision.name}
     casts: dict[str, Rewritten] = {
         name: cast(build, build.fused, name, runner) for name in ("fp16", "bf16") if name in names
@@ -41,15 +41,15 @@ def cast_carriers(build: Build, runner: Steps) -> None:
 
 
 def write_baseline(build: Build, runner: Steps) -> None:
-    """The graph that the candidate is compared with: the carrier graph in the backend's operators,
-    so that a speedup is due to precision alone."""
+    """The graph with which the candidate is compared. It is the carrier graph in the backend's
+    operators, so that only the precision causes a speedup."""
     build.baseline = written(build, build.carrier, build.baseline_precision.name, runner)
 
 
 def cast(build: Build, graph: Graph, carrier: str, runner: Steps, what: str = "") -> Rewritten:
-    """FP32 graph → its cast. The magnitudes of values decide which nodes stay in FP32. They are
-    measured on calibration samples, else on evaluation samples or random inputs. If memory does not
-    suffice for a run, the operators alone decide."""
+    """FP32 graph → its cast. The magnitudes of values decide which nodes stay in FP32. optkit
+    measures them on calibration samples, otherwise on evaluation samples or random inputs. If
+    memory does not suffice for a run, only the operators decide."""
     label = f"cast {what}to {carrier.upper()}"
     needed = _BYTES_TO_MEASURE * build.source.parameters
     limit = runner.limits.memory_bytes
@@ -71,7 +71,7 @@ def cast(build: Build, graph: Graph, carrier: str, runner: Steps, what: str = ""
 
 
 def sample_batch(build: Build) -> int | None:
-    """Samples per run of the graph; None if its batch size is fixed: as many as it takes."""
+    """Samples per run of the graph; None if its batch size is fixed, and gives the number."""
     batch = calibration_of(build.job.recipe).batch
     return batch if isinstance(build.batch_axis, str) else None
 

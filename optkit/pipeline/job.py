@@ -67,14 +67,14 @@ class Job:
 
     @property
     def part(self) -> str | None:
-        """Which graph of an encoder-decoder this is: encoder or decoder; None of other models."""
+        """Which graph of an encoder-decoder this is: encoder or decoder; None for other models."""
         source = self.recipe.source
         return source.part if source is not None else None
 
     @property
     def quantized(self) -> list[Precision]:
         """The quantized precisions that layers may get: the job's precision, then those that its
-        recipe gives to nodes. None if the job's precision is not quantized."""
+        recipe gives to nodes. Empty if the job's precision is not quantized."""
         if not self.precision.quantized:
             return []
         of_nodes = map(precision, sorted(self.recipe.quantization.nodes.values()))
@@ -84,8 +84,8 @@ class Job:
 
 @dataclass(frozen=True)
 class Look:
-    """A part of the evaluation samples and its scores by role, of a build that is scored part by
-    part until its verdict is certain."""
+    """A part of the evaluation samples and its scores by role. A build with early stopping scores
+    one part after the other until its verdict is certain."""
 
     samples: Samples
     scores: dict[Role, Evaluated] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Asked:
-    """What compilers are asked for one engine. `pending`: backend that is pending → its spec."""
+    """The build specification of one engine. `pending`: pending backend → its specification."""
 
     spec: BuildSpec
     pending: dict[str, BuildSpec]
@@ -104,8 +104,8 @@ class Build:
     """A job, facts about it, and the results of its steps so far, which are all on disk.
 
     `measured`: the target is this machine, or the kind of CPU that it has, so figures are measured
-    here. `recalled`: the latency was in the store before this run. `specs`: what compilers are
-    asked for each engine.
+    here. `recalled`: the latency was in the store before this run. `specs`: the build specification
+    of each engine.
 
     A result without a default exists once its stage (`export`, `fuse`, …) has run; to read it
     earlier is a bug and raises AttributeError. The others are None where a build has no such
@@ -124,7 +124,8 @@ class Build:
 
     source: Graph = field(init=False, repr=False)
     fused: Rewritten = field(init=False, repr=False)
-    probe: Samples = field(init=False, repr=False)  # of the evaluation, else what there is
+    # evaluation samples; if there are none, calibration samples or random ones
+    probe: Samples = field(init=False, repr=False)
     carrier: Graph = field(init=False, repr=False)
     graph: Graph = field(init=False, repr=False)
     baseline: Graph = field(init=False, repr=False)
@@ -181,7 +182,7 @@ class Build:
 
     @property
     def sizes(self) -> RandomInputs:
-        """What random feeds are drawn from. If an input has a declared range, as token ids have,
+        """The ranges of random feeds. If an input has a declared range, as token ids have,
         its numbers are drawn from this range, whichever operator reads them."""
         recipe = self.job.recipe
         specs = recipe.describe(self.inputs)
@@ -203,7 +204,7 @@ class Build:
 
     @property
     def scored(self) -> Collected | None:
-        """The evaluation samples, if their task scores this graph. With samples of a whole
+        """The evaluation samples, if their task scores this graph; else None. With samples of a whole
         encoder-decoder the task scores the outputs of the decoder, so an encoder has none."""
         samples = self.evaluation
         of_decoder = samples is not None and self.job.part == "encoder" and samples.whole
@@ -211,7 +212,7 @@ class Build:
 
     @property
     def build_spec(self) -> dict[str, BuildSpec]:
-        """What compilers are asked, by engine; of pending backends by "engine, backend"."""
+        """Build specifications by engine; those of pending backends by "engine, backend"."""
         specs: dict[str, BuildSpec] = {}
         for role, asked in self.specs.items():
             specs[role] = asked.spec
@@ -234,7 +235,7 @@ class Build:
 
     @property
     def is_baseline(self) -> bool:
-        """FP16 on a GPU, FP32 on a CPU: the candidate is the baseline itself."""
+        """Whether the candidate is the baseline itself: FP16 on a GPU, FP32 on a CPU."""
         return self.job.precision == self.baseline_precision
 
     @property

@@ -1,4 +1,4 @@
-"""How a model is quantized whose FP32 graph does not fit in `--memory`: known before the work."""
+"""The choice of a method for a model whose FP32 graph does not fit in `--memory`, before any work."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def way(
 
 
 def planned_memory(limit: int) -> int:
-    """The limit rounded down to three binary digits. The step's key contains it, since the result
-    depends on it; the default limit follows the free memory, so unrounded no two runs would have
-    the same key."""
+    """The limit, rounded down to three binary digits. The key of the step contains it, because the
+    result depends on it. The default limit follows the free memory: without rounding, no two runs
+    would have the same key."""
     step = 1 << max(limit.bit_length() - 3, 0)
     return limit // step * step

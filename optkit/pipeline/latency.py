@@ -1,4 +1,4 @@
-"""Latency: measured beside the baseline, or predicted."""
+"""Latency: measured together with the baseline, or predicted."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from optkit.tensors import AxisRange
 
 
 def time(build: Build, runner: Steps) -> None:
-    """Latency: measured beside the baseline where the target is this machine, else predicted. For a
-    kind of CPU that this machine does not have it stays pending."""
+    """Measure latency together with the baseline if the target is this machine, otherwise predict
+    it. The latency of a kind of CPU that this machine does not have stays pending."""
     bench = build.job.recipe.bench
     span = build.batches or AxisRange(1, 1, 1)
     batches = sorted({span.opt, *(n for n in bench.batches if span.min <= n <= span.max)})
@@ -62,7 +62,7 @@ def _predict(build: Build, role: EngineRole, batch: int, runner: Steps) -> Predi
 @dataclass(frozen=True)
 class Race:
     """Two models that are timed in one run. `sides`: "engine" and "baseline"; `models`: the inputs
-    that the sides name; `machine`: what a run here depends on."""
+    that the sides name; `machine`: the facts about this machine on which a run depends."""
 
     label: str
     samples: Input
@@ -74,9 +74,9 @@ class Race:
 
 
 def race(both: Race, runner: Steps, *, strict: bool, anew: bool = False) -> Timed:
-    """The latencies of both. A run in the store that was under bad conditions (marked) is not used:
-    it is repeated, and the key of a try contains the number of marked runs before it. `strict`: a
-    marked run of now is repeated once, too. `anew`: measure, whatever the store has."""
+    """The latencies of both models. A marked run in the store (measured under bad conditions) is
+    not used: optkit measures again, and the key of a run contains the number of marked runs before
+    it. `strict`: if the new run is marked, it is repeated once. `anew`: always measure."""
     bench, machine = both.bench, both.machine
     on_cpu = all(runtimes.backend(side.backend).traits.on_cpu for side in both.sides.values())
     step = MeasureLatency(
@@ -99,7 +99,7 @@ def race(both: Race, runner: Steps, *, strict: bool, anew: bool = False) -> Time
 
 
 def _sides(build: Build) -> tuple[dict[str, Input], dict[str, Side]]:
-    """Candidate and baseline as they run on the target: as graphs where that is this CPU, else as
+    """Candidate and baseline as they run on the target: as graphs if it is this CPU, otherwise as
     engines."""
     compiler = str(build.backend)
     if not build.runs_engines:

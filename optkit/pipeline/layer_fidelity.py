@@ -1,4 +1,4 @@
-"""Where the noise of a quantization comes from: its layers beside those of the FP32 graph."""
+"""The noise of each quantized layer, compared with the same layer of the FP32 graph."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _BYTES = 24  # per parameter: FP32, its codes and what they stand for, each laid
 
 
 def compare_layers(build: Build, runner: Steps) -> None:
-    """Fidelity of every quantized layer, alone and with all others, to the graph that was
-    quantized. What cannot be compared has a reason instead."""
+    """Compare every quantized layer, alone and with all others, with the FP32 graph. If there is no
+    comparison, the build has the reason."""
     quantized = build.quantized
     if quantized is None:
         return

@@ -23,9 +23,9 @@ _SECONDS = 2.0  # of profiled runs, each side
 
 
 def subject(artifact: Artifact, runner: Steps) -> Subject:
-    """The report of a verified artifact of one graph, and the time of its layers: from a profile of
-    ONNX Runtime on this machine for `cpu`, from a profile of the engine if its device is here, else
-    from the performance model."""
+    """The report of a verified artifact of one graph, and the times of its layers. For `cpu` they
+    are from a profile of ONNX Runtime on this machine. If the device of an engine is here, they are
+    from a profile of the engine. Otherwise the performance model predicts them."""
     report = report_of(artifact)
     recipe = whole_recipe(report.provenance.recipe, artifact.path / REPORT_FILE)
     if not report.layers.engine or not report.layers.baseline:

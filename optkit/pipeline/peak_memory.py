@@ -1,4 +1,4 @@
-"""The memory of a run, where a gate asks for it."""
+"""The peak memory of a run, if a gate limits it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from optkit.steps.peak import InProcess, MeasurePeak
 
 
 def weigh(build: Build, runner: Steps) -> None:
-    """Peak memory of a run, where a gate asks for it and the target is this machine: of the
-    process on a CPU, of the device where an engine of its own runs there."""
+    """Measure the peak memory of a run, if a gate limits it and the target is this machine: the
+    memory of the process on a CPU, the memory of the device for an engine."""
     limits = build.job.recipe.gates.of(build.job.target.name)
     if limits.max_memory_bytes is None or not build.measured or build.traits.memory is None:
         return

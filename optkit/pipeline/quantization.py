@@ -23,15 +23,15 @@ from optkit.steps.prepare import Prepare
 from optkit.steps.quantize import QuantizationSettings, Quantize, Quantized
 from optkit.steps.quantize_layers import QuantizeLayers
 
-# Calibration observes every value that any backend may quantize, so all targets share statistics,
-# and all precisions: the others quantize no further values.
+# Calibration observes every value that any backend may quantize with these precisions, so all
+# targets share statistics. All precisions share them too: the others quantize no further values.
 _BACKENDS = tuple(runtimes.BACKENDS)
 _LEARNED = (precision("int8"), precision("fp8"))
 
 
 def quantize(build: Build, runner: Steps) -> None:
-    """Statistics of the FP32 graph, a form of it that quantizes better, then Q/DQ on the carrier by
-    the backend's rules."""
+    """Collect statistics of the FP32 graph, rescale it so that it quantizes better, then write Q/DQ
+    into the carrier graph by the rules of the backend."""
     job, fused = build.job, build.fused
     if not job.precision.quantized:
         half = None if job.precision.name == "fp32" else build.cast
@@ -98,7 +98,7 @@ def _quantize_layers(
 
 
 def _calibrate(build: Build, samples: Samples, runner: Steps) -> Calibrated:
-    """Statistics that serve every quantized precision of every backend alike."""
+    """Statistics that every quantized precision of every backend can use."""
     job = build.job
     families: list[dict[str, PlacementRules]] = []
     for name in _BACKENDS:
@@ -117,8 +117,8 @@ def _calibrate(build: Build, samples: Samples, runner: Steps) -> Calibrated:
 
 
 def _learned_rules(backend: runtimes.Backend, job: Job) -> dict[str, PlacementRules]:
-    """Precision → placement rules, of the precisions whose values calibration observes, as far as
-    the backend runs them on the job's target."""
+    """Precision → placement rules, for the precisions whose values calibration observes and that
+    the backend runs on the job's target."""
     rules = {}
     for scheme in _LEARNED:
         with suppress(Impossible):
@@ -159,8 +159,8 @@ def settings_of(recipe: Recipe) -> QuantizationSettings:
 
 
 def _prepares(job: Job) -> bool:
-    """Whether the graph is rescaled first: activations are quantized, so their outliers matter, or
-    the weights are rounded by AWQ."""
+    """Whether the graph is rescaled before quantization: if activations are quantized, because
+    their outliers matter then, and if AWQ rounds the weights."""
     settings = job.recipe.quantization
     activations = any(scheme.activations for scheme in job.quantized)
     rescales = (settings.smooth, settings.equalize) != ("off", "off")

@@ -1,4 +1,4 @@
-"""Jobs that are refused: before any work, or as soon as the inputs are known."""
+"""Refusals of jobs that cannot succeed, before any work or as soon as the inputs are known."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def check(job: Job) -> Build:
 
 
 def check_timed(job: Job) -> None:
-    """Refuse, before any work, a job about latency if it can be neither measured nor predicted
-    here. Raises ToolchainMissing."""
+    """Refuse, before any work, a job that needs latency, if latency can be neither measured nor
+    predicted here. Raises ToolchainMissing."""
     build = check(job)
     if not (build.measured or build.predictable):
         reason = runtimes.backend(build.compiler).offline(job.target)
@@ -81,8 +81,9 @@ def check_pair(target: Target, precision: Precision) -> None:
 
 
 def bound(build: Build, runner: Steps) -> None:
-    """Give every dynamic axis a range, which compilers need: that of the recipe, else the sizes of
-    the axis in the given samples. Raises UsageError for an axis without a range."""
+    """Give every dynamic axis a range, because compilers need one: the range of the recipe,
+    otherwise the sizes of the axis in the given samples. Raises UsageError for an axis without a
+    range."""
     ranges = build.job.recipe.axis_ranges()
     used = {axis: info for info in build.inputs for axis in axes_of(info.shape)}
     if used.keys() <= ranges.keys():
@@ -111,7 +112,7 @@ def bound(build: Build, runner: Steps) -> None:
 
 def _sizes_in_samples(build: Build, runner: Steps) -> dict[str, AxisRange]:
     """The smallest, the most common and the largest size of each axis in the calibration samples,
-    else in the evaluation samples. A rehearsal has no samples, and so no sizes."""
+    or without these in the evaluation samples. A rehearsal has no samples, so it has no sizes."""
     samples = given_samples(build, runner)
     sizes: dict[str, Counter[int]] = {}
     for feed, _ in Spool(samples.path).batches(None) if samples and samples.files else ():
@@ -126,7 +127,7 @@ def _sizes_in_samples(build: Build, runner: Steps) -> dict[str, AxisRange]:
 
 
 def trained(build: Build, runner: Steps) -> None:
-    """Refuse a model with random weights, which the export reports, if the job is strict: the
+    """If the job is strict, refuse a model that has random weights according to the export: its
     figures would say nothing about the trained model. Raises InputRefused."""
     log = build.source.log if isinstance(build.source, Exported) else None
     problem = log.untrained if log is not None else None
@@ -139,8 +140,8 @@ def trained(build: Build, runner: Steps) -> None:
 
 
 def check_enough(samples: Samples, recipe: Recipe) -> None:
-    """Refuse too few calibration samples: after n samples one in n + 1 of the following values
-    exceeds the largest so far. Raises InputRefused."""
+    """Refuse too few calibration samples: after n samples, one in n + 1 of the next values is
+    larger than all before. Raises InputRefused."""
     count = MIN_SAMPLES if samples.planned else samples.info.samples
     if count < MIN_SAMPLES:
         raise InputRefused(
@@ -151,8 +152,8 @@ def check_enough(samples: Samples, recipe: Recipe) -> None:
 
 
 def _why_not(target: Target, precision: Precision) -> str | None:
-    """Why the target does not support the precision: what the hardware lacks, or else why no
-    backend runs it. None: it supports it."""
+    """Why the target does not support the precision: what the hardware lacks, or why no backend
+    runs it. None: the target supports it."""
     for column in precision.needs:
         if column in target.precisions:
             reason = target.why_not(column, of=precision.name)
@@ -201,7 +202,7 @@ def _check_data(recipe: Recipe) -> None:
 
 
 def _check_toolchain(job: Job, compiler: str | None) -> None:
-    """Every distribution that the steps need must be installed; none is imported for this."""
+    """Every distribution that the steps need must be installed. The check imports none of them."""
     wheels = [name for name in runtimes.ONNXRUNTIME_WHEELS if installed(name)]
     if len(wheels) == 2:
         raise ToolchainMissing(

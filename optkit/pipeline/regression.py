@@ -1,7 +1,7 @@
-"""Two artifacts of one target, timed in one run on it, for `bench --against`.
+"""Two artifacts of one target, timed in one run on this target, for `bench --against`.
 
 Engines, samples and settings are those of the artifacts; nothing is built. Every call measures
-again: a result from the store would not detect a regression.
+again, because a result from the store would not show a regression.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def time_beside(
     strict: bool,
 ) -> Timed:
     """The step `bench` with the candidate as "engine" and the reference as "baseline". `batches`:
-    empty for the batch size that the candidate is tuned for. `overrides`: bench.KEY=VALUE, for
-    both: how long to time and with how many threads.
+    if it is empty, the batch size for which the candidate is tuned. `overrides`: bench.KEY=VALUE
+    for both artifacts, how long to time and with how many threads.
 
     Raises InputRefused if the inputs of the two differ or one has no engine, UsageError for a batch
-    that one of them was not built for, RecipeError for an override.
+    size for which one of them was not built, RecipeError for an invalid override.
     """
     ours, theirs = (_restored(each, target, overrides) for each in (candidate, reference))
     odd = set(ours.inputs) ^ set(theirs.inputs)  # in any order: feeds are by name

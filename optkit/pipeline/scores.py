@@ -1,4 +1,4 @@
-"""Scores of the evaluation samples: of all, or as far as the verdict took to be certain."""
+"""Scores of the evaluation samples: of all samples, or of those before an early stop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from optkit.steps.evaluate import Evaluated
 
 def task_scores(build: Build) -> Scores:
     """The scores of the models that were evaluated, with their scores per sample. If the candidate
-    is the baseline, both have the same Score: nothing may differ between them by chance."""
+    is the baseline, both have the same Score, so that they do not differ by chance."""
     candidate = _task_score(build, "candidate")
     baseline = candidate if build.is_baseline else _task_score(build, "baseline")
     return Scores(candidate, baseline, _task_score(build, "reference"))
@@ -43,7 +43,7 @@ def slices(build: Build) -> list[str]:
 
 def decided(build: Build) -> bool:
     """Whether the scores so far decide the gates on accuracy. Raises UsageError for a metric that
-    is no mean over samples."""
+    is not a mean over samples."""
     pair = task_scores(build).pair
     assert pair is not None
     if len(pair[1].per_sample) != _drawn(build):
@@ -66,12 +66,12 @@ def stopped(build: Build) -> str | None:
 
 
 def _drawn(build: Build) -> int:
-    """How many samples are drawn so far."""
+    """The number of samples that are drawn so far."""
     return sum(look.samples.info.samples for look in build.looks)
 
 
 def _restoring(build: Build) -> np.ndarray:
-    """The rows of all looks in the order of their samples."""
+    """The indices that bring the rows of all looks into the order of the samples."""
     assert build.scored is not None
     return sequential.restoring(build.scored.info.samples, len(build.looks))
 

@@ -53,7 +53,7 @@ class _Staged(Protocol):
 
 
 def export(build: Build, runner: Steps) -> None:
-    """source → graph: ONNX, opset ≥ 21, compared with the model it came from."""
+    """source → graph: ONNX, opset ≥ 21, compared with the source model."""
     job = build.job
     graph: Graph
     log = None
@@ -72,8 +72,8 @@ def export(build: Build, runner: Steps) -> None:
 
 
 def parts(recipe: Recipe, runner: Steps) -> tuple[str, ...]:
-    """The graphs that the model consists of: encoder and decoder. Empty if the model is one graph,
-    or if the recipe names one of the two."""
+    """The names of the graphs of an encoder-decoder: encoder and decoder. Empty if the model is one
+    graph, or if the recipe names one of the two."""
     source = recipe.source
     if source is None or source.kind != "hf" or source.part is not None:
         return ()
@@ -82,7 +82,8 @@ def parts(recipe: Recipe, runner: Steps) -> tuple[str, ...]:
 
 
 def positions(build: Build, runner: Steps) -> int | None:
-    """Tokens that the model has positions for: the rows of its table, or what its files say."""
+    """The number of tokens for which the model has positions: the rows of its table, or the number
+    in its files."""
     source = build.job.recipe.source
     log = build.source.log if isinstance(build.source, Exported) else None
     learned = None if log is None else log.positions
@@ -94,7 +95,7 @@ def positions(build: Build, runner: Steps) -> int | None:
 
 
 def signature(recipe: Recipe, runner: Steps) -> tuple[TensorInfo, ...]:
-    """The inputs that an ONNX or Hugging Face model declares itself."""
+    """The inputs that an ONNX or Hugging Face model itself declares."""
     return infos(_export(recipe, None, runner).inputs)
 
 
@@ -114,8 +115,8 @@ def _check_positions(recipe: Recipe, positions: int | None) -> None:
 
 
 def collect(build: Build, runner: Steps) -> None:
-    """Samples for calibration and evaluation, spooled once; no sample may serve both. From samples
-    of a whole encoder-decoder each part gets its own inputs."""
+    """Samples for calibration and evaluation, spooled once. No sample may be used for both. From
+    samples of a whole encoder-decoder, each part gets its inputs."""
     recipe, job = build.job.recipe, build.job
     if job.calibration is not None:
         build.calibration = job.calibration
@@ -190,8 +191,9 @@ def _export(settings: Recipe, code: Path | None, runner: Steps) -> Exported:
 def _export_hugging_face(
     settings: Recipe, source: Source, specs: tuple[InputSpec, ...], runner: Steps
 ) -> Exported:
-    """The export traces the model's own axes, so that other ranges of them need no new export. The
-    key contains only axes of one size and those that the recipe gives to the inputs."""
+    """The exported graph. The export traces all axes of the model, so other ranges of them need no
+    new export. The key contains only the axes with a single size, and the axes that the recipe
+    gives to the inputs."""
     folder = _hugging_face(source, runner)
     adapter = None
     if source.adapter is not None:
@@ -225,8 +227,8 @@ def _foreign(staged: _Staged) -> Foreign:
 
 
 def given_samples(build: Build, runner: Steps) -> Samples | None:
-    """The calibration samples, else the evaluation samples, for stages before `collect`; None: the
-    job has none."""
+    """The calibration samples, or without these the evaluation samples, for stages before
+    `collect`; None if the job has no samples."""
     recipe = build.job.recipe
     role: SampleRole = "calibration"
     samples = build.job.calibration
@@ -266,8 +268,8 @@ def samples_of(build: Build, runner: Steps, role: SampleRole) -> Collected:
 
 
 def roots_of(source: SampleSource) -> list[str]:
-    """The folders to which the record of reads is relative: the project of the code, then folders
-    that its args name."""
+    """The folders to which the paths in the record of reads are relative: the project of the code,
+    then the folders that its args name."""
     named = [source.folders[name] / value for name, value in source.args.items()
              if name in source.folders and isinstance(value, str)]  # fmt: skip
     project = places.project_root(source.place.path.parent)
@@ -300,7 +302,8 @@ def _encoder(build: Build, runner: Steps) -> Graph:
 
 
 def _is_whole(samples: Samples | None, part: str | None) -> TypeGuard[Samples]:
-    """Whether samples are of a whole encoder-decoder. A rehearsal has no samples and assumes it."""
+    """Whether samples are of a whole encoder-decoder. A rehearsal has no samples, and assumes that
+    they are."""
     if samples is None or part is None:
         return False
     return samples.planned or (isinstance(samples, Collected) and samples.whole)
