@@ -1,8 +1,10 @@
-"""The child's entry: `python -m optkit.worker task.json` runs one step and writes a result file.
+"""The program of a child process: `python -m optkit.worker task.json` runs one step and writes a
+result file.
 
-stdout and stderr are the parent's log pipe; progress goes through its own pipe as JSON lines
-`["what", fraction]`, and `null` behind the result. That is written atomically; a missing one means
-a crash. A line on stdin is the path of the next task, its end that of the process.
+stdout and stderr go to the parent's log pipe. Progress goes through a separate pipe as JSON lines
+`["what", fraction]`, with `null` after the result. The result file is written atomically; if it is
+missing, the worker has crashed. A line on stdin is the path of the next task; the end of stdin ends
+the process.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from optkit.execute.proxy import HEADER, write_message
 from optkit.execute.task import Answer, Order, Task
 
 _PR_SET_PDEATHSIG = 1
-# onnx_ir imports it for arithmetic with symbolic axes, which few steps do: 0.3 s and 34 MB
+# onnx_ir imports it for arithmetic with symbolic axes, which few steps need: 0.3 s and 34 MB
 _SELDOM = ("sympy", "onnx_ir._symbolic_shapes")
 
 
@@ -46,10 +48,10 @@ def main(argv: list[str]) -> int:
         try:
             answer.write(order.result)
         except OSError as error:
-            sys.stderr.write(f"{error}\n")  # a pipe, which takes it where the disk does not
+            sys.stderr.write(f"{error}\n")  # a pipe takes the message even if the disk is full
             return os.EX_IOERR
         _tell(order, DONE)
-        trim()  # what a step left in the heap would count as the next one's
+        trim()  # otherwise memory that one step has freed would count for the next one
     return 0
 
 
@@ -58,7 +60,7 @@ def _answer(order: Order) -> Answer:
     try:
         return Answer(_perform(order))
     except OptkitError as error:
-        if task.stays:  # a step of our own code alone: no file in it is one of the user's
+        if task.stays:  # the step runs only optkit's code: no file in the traceback is the user's
             error.where = _without_folders(error.where, task)
         return Answer.of(error)
     except MemoryError:
@@ -80,7 +82,7 @@ def _answer(order: Order) -> Answer:
 
 
 def _without_folders(where: str | None, task: Task) -> str | None:
-    """The place of an error without the folders of the store, of which nobody wants to hear."""
+    """The place of an error, without the folders of the store, which do not help the user."""
     folders = [*task.inputs.values(), task.out, tempfile.gettempdir()]
     for folder in folders if where else ():
         where = re.sub(rf"{re.escape(str(folder))}(/[^\s:,']*)?/", "", str(where))
@@ -103,7 +105,7 @@ def _perform(order: Order) -> Mapping[str, object]:
 
 
 def _serve(model: Path, options: Mapping[str, object], read: int, write: int) -> None:
-    """The worker's side: answer feeds until the caller closes the pipe."""
+    """Serve a session: answer feeds until the caller closes the pipe."""
     import numpy as np
     from safetensors.numpy import load, save
 
@@ -135,7 +137,7 @@ def _tell(order: Order, line: bytes) -> None:
 
 
 def _io_cause(error: Exception) -> OSError | None:
-    """The error itself, or the one that a native library tells of in a text of its own."""
+    """The error itself, or the error that a native library describes in its message."""
     if isinstance(error, OSError):
         return error
     rust = re.search(r"\(os error (\d+)\)", str(error))
@@ -157,12 +159,12 @@ def _storage(error: OSError, task: Task) -> OptkitError:
 
 
 def _die_with_parent() -> None:
-    """Ask Linux to kill this process when its parent dies, whatever killed the parent."""
+    """Ask Linux to kill this process when its parent ends, for any reason."""
     if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(os.environ.get("OPTKIT_PARENT", os.getppid())):
-        os._exit(1)  # it died before the request took effect
+        os._exit(1)  # the parent ended before the request took effect
 
 
 if __name__ == "__main__":

@@ -39,10 +39,10 @@ class Silent:
 class Workspace:
     """The store, the limits, and where steps run.
 
-    cache: folder of the store; None: $OPTKIT_CACHE, else the user's cache folder.
+    cache: folder of the store; None: $OPTKIT_CACHE, otherwise the user's cache folder.
     remote: URL of the file system through which machines share finished steps (docs/sharing.md);
         None: $OPTKIT_REMOTE; "": no remote.
-    memory: bytes that a step may use; None: half of what is available.
+    memory: bytes that a step may use; None: half of the available memory.
     timeout: seconds that a step may take; None: one hour.
     executor: "ray" or "ray://HOST:10001": the nodes of this Ray cluster run the steps
         (docs/ray.md); an object that runs tasks; None: child processes of this process.

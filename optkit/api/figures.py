@@ -1,4 +1,5 @@
-"""`bench` and `evaluate`: figures of a model without an artifact, from the same store as `build`."""
+"""`bench` and `evaluate`: figures of a model without an artifact, from the store that `build`
+uses."""
 
 from __future__ import annotations
 

@@ -1,2 +1,2 @@
-"""Where a step runs. A task is JSON; its result is a folder and a JSON file. Executors only
+"""The ways to run a step. A task is JSON; its result is a folder and a JSON file. Executors only
 transfer these."""

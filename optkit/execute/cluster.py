@@ -21,15 +21,15 @@ class Cluster(Protocol):
         """CPUs of all nodes that get tasks."""
 
     def accelerators(self) -> dict[str, int]:
-        """Label of an accelerator → number of nodes that have it."""
+        """Label of an accelerator → number of nodes that have this accelerator."""
 
     def label(self, device: str) -> str:
-        """The label of a device whose driver calls it so: "NVIDIA L4" → "L4"."""
+        """The label of the device that its driver reports under this name: "NVIDIA L4" → "L4"."""
 
     def each(
         self, function: Callable[..., R], *items: Sequence[object], parallel: int | None = None
     ) -> list[R]:
-        """`map`, with as many calls at the same time as there are cores, or `parallel`."""
+        """As `map`, with `parallel` calls at the same time; None: as many as there are cores."""
 
     def call(
         self,
@@ -40,4 +40,4 @@ class Cluster(Protocol):
         heard: Progress = silent,
         ended: threading.Event | None = None,
     ) -> object:
-        """Have a node call `function(argument, ground)`: the JSON that it returned."""
+        """Let a node call `function(argument, ground)`, and return the JSON of its result."""

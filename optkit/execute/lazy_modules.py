@@ -1,7 +1,8 @@
 """Modules that are loaded only when one of their names is used.
 
-This is for modules that a library imports without need. `importlib.util.LazyLoader` does not help:
-any `import` of a module that it created reads `__spec__`, and so loads the module (Python 3.11).
+This is for modules that a library imports although it rarely needs them.
+`importlib.util.LazyLoader` does not help: any `import` of a module that it created reads
+`__spec__`, and so loads the module (Python 3.11).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 
 class _Deferred(ModuleType):
-    """A module that runs its code when it is first asked for a name."""
+    """A module that runs its code when one of its names is first used."""
 
     def __getattr__(self, name: str) -> Any:
         spec = self.__spec__
@@ -27,8 +28,8 @@ class _Deferred(ModuleType):
 
 
 def defer(name: str) -> None:
-    """Have `import name` wait for the first use. Nothing happens where the module is imported
-    already or does not exist."""
+    """Let `import name` load the module only at its first use. Nothing happens if the module is
+    already imported or does not exist."""
     package, _, _ = name.rpartition(".")
     parent = find_spec(package) if package else None
     if name in sys.modules or (package and parent is None):
@@ -38,5 +39,5 @@ def defer(name: str) -> None:
         return
     module = module_from_spec(spec)
     module.__class__ = _Deferred
-    module.__dict__.pop("__path__", None)  # so that `import name.part` asks for it
+    module.__dict__.pop("__path__", None)  # so that `import name.part` loads it
     sys.modules[name] = module

@@ -33,11 +33,11 @@ from optkit.execute.step import Progress
 from optkit.execute.task import Answer, Limits, Order, Task, silent
 from optkit.store import own_name
 
-DONE = b"null"  # the line on the progress pipe that follows the result
+DONE = b"null"  # follows the result on the progress pipe
 _ORDER = "task.json"
 _TICK_SECONDS = 0.05
 _LOG_TAIL = 64 * 1024
-# What a child may inherit: enough to find libraries, locale and devices; no tokens.
+# Variables that a child may inherit: for finding libraries, locale and devices, but no tokens.
 _ENVIRONMENT = (
     "PATH", "HOME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES",
     "CUDA_DEVICE_ORDER", "VIRTUAL_ENV", "OPTKIT_CACHE",
@@ -48,7 +48,7 @@ WORKER = (sys.executable, "-m", "optkit.worker")
 
 @dataclass
 class _Watch:
-    """What the parent learns while the child runs."""
+    """The state that the parent records while the child runs."""
 
     log: bytearray
     written: int = 0
@@ -95,7 +95,7 @@ def run(
 
 class Child:
     """A worker process, started by its first task. If `stays` is set, it takes another task after a
-    success."""
+    task that succeeded."""
 
     def __init__(
         self,
@@ -106,12 +106,12 @@ class Child:
     ) -> None:
         self._command = command
         self._stdin = subprocess.PIPE if stays else subprocess.DEVNULL
-        # so named, a later `cache gc` knows when it is abandoned
+        # with this name, a later `cache gc` recognises an abandoned folder
         self._scratch = (scratch_root or Path(tempfile.gettempdir())) / own_name()
         self._scratch.mkdir(parents=True, mode=0o700)
         self._process: subprocess.Popen[bytes] | None = None
-        self._pipes = (-1, -1)  # its log, its progress: our ends
-        self._progress = -1  # the child's end, by its number there
+        self._pipes = (-1, -1)  # the parent's ends of log and progress
+        self._progress = -1  # the child's end of the progress pipe, by its number in the child
 
     def perform(
         self,
@@ -137,7 +137,7 @@ class Child:
 
     @property
     def resident(self) -> int:
-        """Its resident bytes; 0 if it has ended."""
+        """The resident bytes of the child; 0 if it has ended."""
         alive = self._process is not None and self._process.poll() is None
         return resident(self._process.pid) if alive and self._process is not None else 0
 
@@ -171,7 +171,8 @@ class Child:
         file = self._scratch / _ORDER
         order.write(file)
         assert self._process is not None and self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended, which is seen at once
+        # it has ended, and the parent notices this at once
+        with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(f"{file}\n".encode())
             self._process.stdin.flush()
 
@@ -191,15 +192,15 @@ def spawn(
     fds: tuple[int, ...],
     stdin: int = subprocess.DEVNULL,
 ) -> subprocess.Popen[bytes]:
-    """Start a worker on `order` in a new empty folder, with a minimal environment. It reads further
-    tasks from its `stdin`."""
+    """Start a worker on `order` in a new empty folder, with a minimal environment. It reads the
+    paths of further tasks from its `stdin`."""
     file, work = scratch / _ORDER, scratch / "work"
     work.mkdir()
     order.write(file)
     variables = {
         "TMPDIR": str(work),
         "OPTKIT_PARENT": str(os.getpid()),
-        "OPTKIT_TASK": scratch.name,  # the mark by which every descendant is found again
+        "OPTKIT_TASK": scratch.name,  # the mark by which all descendants are found
     }
     return subprocess.Popen(
         [*command, str(file)],
@@ -217,15 +218,17 @@ def environment() -> dict[str, str]:
     """The environment variables of a worker, without those of its task."""
     return {k: os.environ[k] for k in _ENVIRONMENT if k in os.environ} | {
         "PYTHONPATH": os.pathsep.join(_import_path()),
-        "PYTHONHASHSEED": "0",  # set order must not reach a graph
-        # numpy's BLAS spins while it waits for its threads: on a busy machine many times slower
-        # than one thread, and sums in another order; what is large brings threads of its own
+        "PYTHONHASHSEED": "0",  # the order of sets must not change a graph
+        # numpy's BLAS threads spin while they wait: on a busy machine this is many times slower
+        # than one thread. They also change the order of sums. Code that needs threads starts its
+        # threads itself.
         "OPENBLAS_NUM_THREADS": os.environ.get("OPENBLAS_NUM_THREADS", "1"),
     }
 
 
 def _import_path() -> list[str]:
-    """Where the child finds this very optkit, and what PYTHONPATH names, from any folder."""
+    """The import path with which the child finds this optkit, and the folders of PYTHONPATH, from
+    any folder."""
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     here = str(Path(__file__).resolve().parents[2])
     return list(dict.fromkeys([here, *(str(Path(part).absolute()) for part in given if part)]))
@@ -291,7 +294,7 @@ def resident(pid: int) -> int:
 def trim() -> None:
     """Free unused memory of this process: garbage, and free pages of the heap."""
     gc.collect()
-    with contextlib.suppress(AttributeError):  # glibc's alone
+    with contextlib.suppress(AttributeError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)
 
 
@@ -337,10 +340,11 @@ def _verdict(
     answer = Answer.read(order.result)
     if answer.error is not None:
         raise errors.from_json(answer.error)
-    if child.returncode in (None, 0) and answer.meta is not None:  # None: it waits for another task
+    # None: the worker waits for another task
+    if child.returncode in (None, 0) and answer.meta is not None:
         return answer.meta
     if child.returncode == os.EX_IOERR:
-        reason = log.rstrip().rpartition("\n")[2]  # the worker's last words
+        reason = log.rstrip().rpartition("\n")[2]  # the last output of the worker
         raise StorageError(
             f"the result of step {step!r} could not be written: {reason}",
             where=str(order.result.parent),

@@ -21,8 +21,8 @@ from optkit.store import Damaged, RemoteLost, RemoteReadOnly, digest_file
 
 @dataclass(frozen=True)
 class _Packed:
-    """A task, its limits, and what a fitting node has: this optkit, and these files outside the
-    store, with their digests."""
+    """A task, its limits, and what a node must have: this version of optkit, and these files
+    outside the store with these digests."""
 
     task: Task
     limits: Limits
@@ -31,8 +31,8 @@ class _Packed:
 
 
 def packed(task: Task, limits: Limits) -> Argument:
-    """What `perform` needs. The files are those that the task names, and in its parameter `imports`
-    those that its code imports."""
+    """The argument of `perform`. The files are those that the task names, and those in its
+    parameter `imports`, which its code imports."""
     named = [Path(value) for value in _texts(task.params)]
     files = {
         str(path): digest_file(path) for path in named if path.is_absolute() and path.is_file()
@@ -43,7 +43,7 @@ def packed(task: Task, limits: Limits) -> Argument:
 
 
 def _texts(value: object) -> Iterator[str]:
-    """All strings in JSON that are no keys."""
+    """All strings in JSON that are values."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list):
@@ -52,8 +52,8 @@ def _texts(value: object) -> Iterator[str]:
 
 
 def _check(work: _Packed) -> None:
-    """Raise Unfit where this node would not do the task as the driver does."""
-    # a step whose tools are known only when it is asked for names them in its parameters
+    """Raise Unfit or Absent if this node would not do the task as the driver does."""
+    # a step whose tools are known only at run time has their versions in its parameters
     tools = from_json(dict[str, str | None], work.task.params.get("versions", {}))
     for name, version in {"optkit": work.optkit, **work.task.versions, **tools}.items():
         if installed(name) != version:
@@ -64,8 +64,8 @@ def _check(work: _Packed) -> None:
 
 
 def perform(argument: Argument, here: Ground) -> Mapping[str, object]:
-    """On the node: run the task of `packed` in a child of this process. Returns the step's meta.
-    Raises Unfit, Absent."""
+    """Runs on the node: run the task of `packed` in a child of this process. Returns the facts of
+    the step. Raises Unfit, Absent."""
     work = from_json(_Packed, argument.body)
     _check(work)
     task, limits = work.task, work.limits
@@ -87,8 +87,8 @@ def perform(argument: Argument, here: Ground) -> Mapping[str, object]:
 
 
 def _remove_own(checkpoint: Path) -> None:
-    """In the node's own store; that in the driver's the driver removes. A part's checkpoint leaves
-    an empty folder around it, unless other parts were here."""
+    """Remove a checkpoint in the node's store; the driver removes those in its store. The
+    checkpoint of a part leaves an empty folder, which is removed too if no other part uses it."""
     shutil.rmtree(checkpoint, ignore_errors=True)
     with contextlib.suppress(OSError):
         checkpoint.parent.rmdir()
@@ -135,7 +135,7 @@ def answered(function: Call, argument: Argument) -> Answer:
 
 
 def as_text(function: Call, argument: str) -> str:
-    """On the node: `answered` in JSON, and which node it is."""
+    """Runs on the node: `answered` in JSON, with the id of the node."""
     import ray
 
     answer = answered(function, from_json(Argument, json.loads(argument)))

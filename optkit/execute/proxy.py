@@ -28,14 +28,14 @@ from optkit.execute.task import Limits, Order, Task
 from optkit.store import own_name
 
 SERVE = "serve"
-HEADER = struct.Struct("<Q?")  # bytes that follow, whether they are a result
+HEADER = struct.Struct("<Q?")  # this number of bytes follows, and whether they are a result
 _TICK_SECONDS = 0.1
 
 Feed = dict[str, np.ndarray]
 
 
 def by_name(feed: object, inputs: Collection[str]) -> Feed:
-    """The arrays that a caller feeds to a session. Raises UsageError unless they are given by input
+    """The arrays that a caller feeds to a session. Raises UsageError if they are not given by input
     name."""
     if not isinstance(feed, Mapping):
         example = ", ".join(f"{name!r}: array" for name in inputs)
@@ -138,7 +138,7 @@ class Proxy:
 
 
 def write_message(fd: int, body: bytes, sound: bool) -> None:
-    """Write one message: a result (`sound`), or an error as JSON."""
+    """Write one message: a result if `sound`, otherwise an error as JSON."""
     view = memoryview(HEADER.pack(len(body), sound) + body)
     while view:
         view = view[os.write(fd, view) :]

@@ -51,11 +51,11 @@ R = TypeVar("R")
 _Way = Callable[[Task, Limits, Progress], Meta]
 
 LABEL = "ray.io/accelerator-type"
-_RESOURCE = "accelerator_type:"  # how clusters without that label name it
+_RESOURCE = "accelerator_type:"  # the name of this resource in clusters without the label
 _TRIES = 5
-_SHARDS = 16  # at most: each of them opens the graph anew
+_SHARDS = 16  # the maximum, because each part loads the graph again
 _TICK_SECONDS = 0.2
-_LOOK_SECONDS = 2.0  # between two looks at whether a waiting task can still be placed
+_LOOK_SECONDS = 2.0  # the time after which optkit checks again whether a waiting task can be placed
 
 
 @dataclass
@@ -72,11 +72,11 @@ class RayCluster:
     address: str
     note: Callable[[str], None]
     transfer: Transfer = field(default_factory=SharedFolder)
-    _unfit: dict[str, str] = field(default_factory=dict)  # node → why it gets no tasks
+    _unfit: dict[str, str] = field(default_factory=dict)  # node → the reason why it gets no tasks
 
     def __post_init__(self) -> None:
         self._ray = connected(self.address)
-        self._alone = threading.Lock()  # what is measured here
+        self._alone = threading.Lock()  # held during measurements on this machine
         self._stopped = threading.Event()
 
     def __call__(
@@ -87,8 +87,8 @@ class RayCluster:
         *,
         scratch_root: Path | None = None,
     ) -> Meta:
-        """As `local.run`. Raises ToolchainMissing where no node fits, WorkerFailed where node after
-        node died of it."""
+        """As `local.run`. Raises ToolchainMissing if no node fits, WorkerFailed if several nodes in
+        a row failed during the task."""
         if _belongs_here(task):
             return self._here(task, limits, progress, scratch_root)
         shards = min(self.cores(), _SHARDS) if task.shards else 1
@@ -151,12 +151,12 @@ class RayCluster:
     def each(
         self, function: Callable[..., R], *items: Sequence[object], parallel: int | None = None
     ) -> list[R]:
-        """`map`, with as many calls at the same time as there are cores, or `parallel`. What one of
-        them raises ends the others, and this cluster's work."""
+        """As `map`, with `parallel` calls at the same time; None: as many as there are cores. If a
+        call raises, the other calls and the tasks of this cluster end."""
         return together(function, *items, parallel=parallel or self.cores(), end=self.stop)
 
     def _or_here(self, there: _Way, task: Task, limits: Limits, progress: Progress) -> Meta:
-        """The task `there`, or on this machine where nodes cannot have what it reads."""
+        """Run the task `there`, or on this machine if no node can have the files that it reads."""
         try:
             return there(task, limits, progress)
         except _Absent as why:
@@ -174,8 +174,8 @@ class RayCluster:
         return from_json(dict[str, object], meta)
 
     def _in_shards(self, count: int, task: Task, limits: Limits, progress: Progress) -> Meta:
-        """Parts of the task on several nodes at once, then put together on one. What one part
-        raises ends the others."""
+        """Run parts of the task on several nodes at the same time, then merge the results on one
+        node. If a part raises, the others end."""
         heard, metas = [("", 0.0)] * count, [dict[str, object]()] * count
         parts = [_shard(task, index, count) for index in range(count)]
         ended = threading.Event()
@@ -231,18 +231,18 @@ class RayCluster:
         ended: threading.Event | None,
     ) -> Answer:
         ray, seen = self._ray, time.monotonic()
-        # the tries are counted here: a second try of Ray's own would write into the same folder
+        # the attempts are counted here: a retry by Ray would write into the same folder
         remote = ray.remote(as_text).options(max_retries=0, **self._place(device))
         reference = remote.remote(function, json.dumps(to_json(argument)))
         try:
-            # not in a call of Ray's: what a signal's handler raises there, it raises as another
+            # not inside a call of Ray, which would convert an exception of a signal handler
             future = reference.future()
             while not wait([future], timeout=_TICK_SECONDS).done:
                 if self._stopped.is_set() or (ended is not None and ended.is_set()):
                     raise KeyboardInterrupt
                 self.transfer.hear(attempt, heard)
                 if time.monotonic() - seen > _LOOK_SECONDS:
-                    self._place(device)  # Ray itself would wait for ever
+                    self._place(device)  # raises if no node fits; Ray would wait forever
                     seen = time.monotonic()
             return from_json(Answer, json.loads(future.result()))
         except ray.exceptions.RayTaskError as error:
@@ -255,8 +255,8 @@ class RayCluster:
             raise
 
     def _place(self, device: str | None) -> dict[str, object]:
-        """Options of a Ray task that let it run on a fitting node. Raises ToolchainMissing when
-        there is none."""
+        """Options of a Ray task that let it run on a fitting node. Raises ToolchainMissing if there
+        is none."""
         fits = [node for node in self._nodes() if device in (None, node.accelerator)]
         if not fits:
             raise _nowhere(device, self.accelerators(), self._unfit)
@@ -271,7 +271,7 @@ class RayCluster:
 
     def _nodes(self) -> list[_Node]:
         told = [_node(found) for found in self._ray.nodes() if found["Alive"]]
-        # a head often takes no tasks, and has no core for any
+        # a head node often takes no tasks, and has no cores for them
         return [node for node in told if node.cpus >= 1 and node.id not in self._unfit]
 
     def _leave_out(self, node: str, why: str) -> None:
@@ -282,8 +282,8 @@ class RayCluster:
 
 @dataclass(frozen=True)
 class _Node:
-    """A living node: its accelerator, None without a GPU, and whether that is a label of its own or
-    a resource."""
+    """A living node. `accelerator`: None without a GPU; `labelled`: whether the accelerator is a
+    label of the node or a resource."""
 
     id: str
     cpus: float
@@ -292,22 +292,23 @@ class _Node:
 
 
 class _Died(Exception):
-    """A node, or the worker of it, is gone."""
+    """A node, or its worker process, has ended."""
 
 
 class _Cut(_Died):
-    """A node lives, but the remote did not answer it."""
+    """A node lives, but it could not exchange files with the remote."""
 
 
 class _Absent(StorageError):
-    """A node has not the files that a task names, or the driver not those of the node."""
+    """A node does not have the files that a task names, or the driver did not get the files of the
+    node."""
 
 
 def accelerator(reported: str) -> str:
     """The label that Ray gives a node with a GPU of this NVML name: "NVIDIA L4" → "L4".
 
     It follows `_gpu_name_to_accelerator_type` of ray/_private/accelerators/nvidia_gpu.py (2.60):
-    the word after the vendor, up to a hyphen; names of mixed case completely.
+    the word after the vendor, up to a hyphen; a name in mixed case completely.
     """
     match = re.match(r"\w+\s+((?:[A-Z]+\s+)*[A-Z0-9]*\d[A-Z0-9]*)", reported)
     if match and len(match[1]) > 1:
@@ -316,7 +317,8 @@ def accelerator(reported: str) -> str:
 
 
 def _shard(task: Task, index: int, count: int) -> Task:
-    """A part of a task, with a folder of its own beside the task's, and one in its checkpoint."""
+    """A part of a task. It has a separate folder next to that of the task, and a folder in its
+    checkpoint."""
     params = {**task.params, "shard": [index, count]}
     if (checkpoint := params.get("checkpoint")) is not None:
         params["checkpoint"] = f"{checkpoint}/shard-{index}-of-{count}"
@@ -324,7 +326,8 @@ def _shard(task: Task, index: int, count: int) -> Task:
 
 
 def _belongs_here(task: Task) -> bool:
-    """User code lies on this machine, and so does what a measurement is of."""
+    """Whether the task must run on this machine: user code is here, and a measurement is of this
+    machine."""
     evidence, host = task.params.get("evidence"), task.params.get("host")
     return evidence == "measured" or host is not None or task.reads_code
 
@@ -355,7 +358,7 @@ def _nowhere(
 
 
 def _told(error: Exception) -> OptkitError:
-    """What a node raised that no step raises."""
+    """The error for an exception on a node that no step raises."""
     cause = getattr(error, "cause", None) or error
     if "failed to import" in str(cause):
         return ToolchainMissing(

@@ -11,7 +11,7 @@ from types import ModuleType
 
 from optkit.errors import ToolchainMissing, UsageError
 
-_joined: dict[str, str] = {}  # "address": as this process was connected here
+_joined: dict[str, str] = {}  # "address": the address to which this process is connected
 
 
 def checked(address: str) -> str:
@@ -31,7 +31,7 @@ def connected(address: str) -> ModuleType:
     Raises ToolchainMissing if Ray is not installed or the cluster does not answer, UsageError if
     this process uses another cluster.
     """
-    # without being asked, Ray writes a new token into the home folder, and reports to its makers
+    # otherwise Ray would write a new token into the home folder, and send usage reports
     token = Path.home() / ".ray" / "auth_token"
     if not ({"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys() or token.exists()):
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")
@@ -56,7 +56,7 @@ def connected(address: str) -> ModuleType:
         try:
             ray.init(**where, logging_level=logging.ERROR, log_to_driver=False)
             if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGTERM, terminated)  # Ray puts its own in its place
+                signal.signal(signal.SIGTERM, terminated)  # Ray replaces the handler by its handler
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             raise ToolchainMissing(
                 f"the cluster does not answer: {str(error).splitlines()[0]}",

@@ -4,14 +4,14 @@
      "content": {path: sha256}, "names": {folder: sha256}, "kind": {path: "nothing"}, "link": ...,
      "status": ..., "variable": {name: sha256}, "import": {"0 name": path}, "package": ...}
 
-The code got these answers. While each question still has the same answer, the code would do the
-same again, and its result may be taken from the store. "It does not exist" is an answer too. A path
-beneath one of the roots of the step (the project, a folder that an argument names) is recorded
-relative to it, "@0/data/a.png", so that two checkouts of one project have the same record.
+The code got these answers. As long as each question has the same answer, the code would do the same
+again, and its result may be taken from the store. "It does not exist" is an answer too. If a path
+is below one of the roots of the step (the project, a folder that an argument names), it is recorded
+relative to this root, "@0/data/a.png". So two checkouts of one project have the same record.
 
-`search`: the folders in which modules were searched, in order; the number before a module's name in
-"import" is that of its search. `unseen`: why the record is incomplete, in words. A result with such
-a record is never taken from the store.
+`search`: the lists of folders in which modules were searched, in order; the number before a
+module's name in "import" is the index of its list. `unseen`: the reasons why the record is
+incomplete, in words. A result with an incomplete record is never taken from the store.
 """
 
 from __future__ import annotations
@@ -45,16 +45,17 @@ from optkit.store import digest_file, digest_json, digest_names
 
 SCHEMA = "optkit.reads/v2"
 INSTALLED = "installed"
-"""Stands for all folders whose files are covered by a version."""
+"""Represents all folders whose files are covered by a version."""
 NOTHING = "nothing"
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 PYTHON = "python"
-"""Stands among packages for the interpreter."""
+"""Represents the interpreter among the packages."""
 
 
 def content(path: Path) -> str:
-    """The digest of a regular file. Raises OSError for anything else: a device may have no end."""
+    """The digest of a regular file. Raises OSError for anything else, because reading a device may
+    never end."""
     if not path.is_file():
         raise FileNotFoundError(path)
     return digest_file(path)
@@ -94,7 +95,8 @@ OF_PATHS: Mapping[str, Callable[[Path], str]] = {
     "link": link,
     "status": status,
 }
-"""Questions about a path, and who answers them. Raises OSError where there is no answer."""
+"""The questions about a path, and the functions that answer them. These raise OSError if there is
+no answer."""
 QUESTIONS = (*OF_PATHS, "variable", "import", "package")
 
 
@@ -104,7 +106,8 @@ def variable(value: str | bytes | None) -> str | None:
 
 
 def installed(distribution: str) -> str | None:
-    """The version of a distribution, or of "python"; None when absent. Imports nothing."""
+    """The version of a distribution, or of "python"; None if it is not installed. Imports
+    nothing."""
     if distribution == PYTHON:
         return platform.python_version()
     try:
@@ -133,7 +136,7 @@ def absolute(path: str, roots: Sequence[str]) -> Path:
 
 @dataclass(frozen=True)
 class Record:
-    """See above. `answers`: question → subject → answer. Empty where no code ran."""
+    """A record as described above. `answers`: question → subject → answer; empty if no code ran."""
 
     answers: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
     search: Sequence[Sequence[str]] = ()
@@ -169,14 +172,14 @@ class Record:
 
     @property
     def code(self) -> Mapping[str, Mapping[str, str | None]]:
-        """The Python files and the packages: what a function of that code depends on, the data that
-        it read aside."""
+        """The Python files and the packages that were read. A function of this code depends on
+        them, and on nothing else except the data that it reads."""
         return {"content": self.python, "package": self.about("package")}
 
 
 @dataclass(frozen=True)
 class Known:
-    """A record, and the key of the entry that it led to."""
+    """A record, and the key of the entry with the result of that run."""
 
     key: str
     reads: Record
@@ -188,7 +191,7 @@ def of(meta: Mapping[str, object]) -> Record:
 
 
 def remembered(saved: Mapping[str, object] | None) -> Iterator[Known]:
-    """The records in what the store recalls; none of another form."""
+    """The records in a saved object of the store; none if the object has another form."""
     rows = saved.get("records") if saved and saved.get("schema") == SCHEMA else None
     for row in rows if isinstance(rows, list) else ():
         with suppress(KeyError, TypeError, ValueError, AttributeError):
@@ -198,14 +201,16 @@ def remembered(saved: Mapping[str, object] | None) -> Iterator[Known]:
 
 
 def late_key(base: str, record: Record, outcome: object) -> str:
-    """The key of a result: the request, what the code depended on, and the result itself. Because
-    the result is part of it, a new result never gets the key of an older result that differs."""
+    """The key of a result: the request, the dependencies of the code, and the result itself.
+    Because the result is part of it, a new result never gets the key of a different older
+    result."""
     return digest_json({"base": base, "reads": record.to_json(), "outcome": outcome})
 
 
 def merged(records: Iterable[Record]) -> Record:
-    """The record that a single run would have written, from those of several runs that did parts of
-    the work at the same time; answers are in the order of their subjects."""
+    """One record from the records of several runs that did parts of the work at the same time. It
+    is the record that a single run would have written; answers are in the order of their
+    subjects."""
     search: list[Sequence[str]] = []
     unseen: list[str] = []
     answers: dict[str, dict[str, str | None]] = {question: {} for question in QUESTIONS}
@@ -219,23 +224,23 @@ def merged(records: Iterable[Record]) -> Record:
                     subject = f"{search.index(record.search[int(index)])} {name}"
                 if known.setdefault(subject, answer) != answer:
                     unseen.append(f"{subject} changed while it was read")
-    # in the order of a record that was made at once, so that an entry is the same to the byte
+    # in the order of the record of a single run, so that the entry has the same bytes
     ordered = {question: dict(sorted(known.items())) for question, known in answers.items()}
     return Record(ordered, search, unseen)
 
 
 @dataclass
 class Now:
-    """The present answers; each question is asked once. `environment`: that of the process of the
-    step."""
+    """The present answers; each question is answered once. `environment`: the environment variables
+    of the step's process."""
 
     roots: Sequence[str]
     environment: Mapping[str, str]
     _known: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def agrees(self, record: Record) -> bool:
-        """Whether each question of a record still has its answer. False for one that is
-        incomplete."""
+        """Whether each question of a record still has its answer. False for an incomplete
+        record."""
         try:
             return bool(record.answers) and not record.unseen and self._same(record)
         except (OSError, IndexError, AttributeError, TypeError, ValueError):
@@ -247,7 +252,7 @@ class Now:
         variables = record.about("variable").items()
         if any(variable(self.environment.get(name)) != sha256 for name, sha256 in variables):
             return False
-        for question in sorted(OF_PATHS, key="content".__eq__):  # which takes longest
+        for question in sorted(OF_PATHS, key="content".__eq__):  # last, because it takes longest
             for path, answer in record.about(question).items():
                 if self._answer(question, path) != answer:
                     return False
@@ -291,7 +296,7 @@ class Finder:
 
 
 def _finder(folder: str) -> FileFinder:
-    """A new one: that of `sys.path_importer_cache` may not have seen the youngest files."""
+    """A new finder, because that of `sys.path_importer_cache` may not know the newest files."""
     return FileFinder(
         folder,
         (ExtensionFileLoader, EXTENSION_SUFFIXES),
@@ -310,8 +315,8 @@ def _installed_module(name: str) -> bool:
 
 @cache
 def installed_folders() -> tuple[str, ...]:
-    """Where files are covered by a version: Python's own library, site-packages, optkit. Each ends
-    in a separator."""
+    """The folders whose files are covered by a version: Python's library, site-packages, optkit.
+    Each ends in a separator."""
     paths = sysconfig.get_paths()
     folders = {paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
     folders |= {*site.getsitepackages(), site.getusersitepackages(), _PACKAGE}

@@ -21,7 +21,8 @@ from optkit.store import Entry, Store
 
 @dataclass(frozen=True)
 class Line:
-    """One step of the plan. Seconds and bytes: of the same step in this store before, else None."""
+    """One step of the plan. Seconds and bytes are those of the same step earlier in this store;
+    None if there are none."""
 
     step: str
     label: str
@@ -32,8 +33,8 @@ class Line:
 
 @dataclass
 class Rehearsal:
-    """It has the `do` of a Runner and runs nothing. `objects`: a temporary folder for copies of
-    foreign files, which must be checked and hashed."""
+    """A rehearsal has the method `do` of a Runner, and runs nothing. `objects`: a temporary folder
+    for copies of foreign files, which must be checked and hashed."""
 
     store: Store
     limits: Limits
@@ -54,7 +55,7 @@ class Rehearsal:
         try:
             entry = self._entry(step) if known else None
         except (OptkitError, OSError, ValueError, KeyError, TypeError):
-            entry = None  # corrupt: a real run would quarantine and rebuild it
+            entry = None  # corrupt: a real run would quarantine the entry and run the step again
         seconds, size = (0.0, 0) if entry is not None else self._estimate(step.name)
         self.lines.append(Line(step.name, label, entry is not None, seconds, size))
         return step.result(Planned() if entry is None else entry)

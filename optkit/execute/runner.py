@@ -27,16 +27,16 @@ from optkit.execute.task import Executor, Limits, Task
 from optkit.execute.warm_workers import Workers
 from optkit.store import Entry, Meta, Store
 
-_TOLD = 5  # warnings of one step
-_REMEMBERED = 16  # records of what the code of one step depended on: branches, checkouts, projects
+_TOLD = 5  # the number of warnings of one step that are shown
+_REMEMBERED = 16  # records of one step: branches, checkouts and projects can have different ones
 
 
 class Steps(Protocol):
-    """The part of a Runner, or of a Rehearsal, that the pipeline needs."""
+    """The methods of a Runner, or of a Rehearsal, that the pipeline needs."""
 
     @property
     def objects(self) -> Path:
-        """Where foreign files are staged."""
+        """The folder into which foreign files are staged."""
 
     @property
     def limits(self) -> Limits: ...
@@ -48,7 +48,7 @@ class Steps(Protocol):
         """Pass a text to the listener."""
 
     def do(self, step: Step[R], label: str) -> R:
-        """The result of a step, from the store or from a run now."""
+        """The result of a step, from the store or from a run."""
 
 
 class Listener(Protocol):
@@ -83,7 +83,8 @@ class Runner:
     listener: Listener
     executor: Executor = field(default_factory=Workers)
     records: list[Record] = field(default_factory=list)
-    _unkept: dict[str, Entry] = field(default_factory=dict)  # results that serve this run alone
+    # results that may be used only in this run
+    _unkept: dict[str, Entry] = field(default_factory=dict)
 
     @property
     def objects(self) -> Path:
@@ -91,7 +92,7 @@ class Runner:
 
     @property
     def cluster(self) -> Cluster | None:
-        """The executor, where it has several machines."""
+        """The executor, if it has several machines; else None."""
         return self.executor if isinstance(self.executor, Cluster) else None
 
     def recalled(self, result: Result) -> bool:
@@ -116,12 +117,13 @@ class Runner:
         return step.result(self._resumed(step, key, lambda step: self._make(step, label, find)))
 
     def _reading_code(self, step: Step[Result], label: str) -> Entry:
-        """A step that runs the user's Python: its key also holds all that the code depended on.
+        """The entry of a step that runs the user's Python. Its key also contains everything on
+        which the code depended.
 
-        The step's meta has `reads`, a record of `optkit.execute.reads`, with paths beneath `roots`
-        relative to them. The code runs again unless a record is found whose questions all have the
-        same answers now. What it then makes is what is served; where its record is incomplete, for
-        this run alone.
+        The facts of the step have `reads`, a record of `optkit.execute.reads`, in which paths below
+        `roots` are relative to them. The code runs, unless there is a record whose questions all
+        have the same answers now. The new result is then used. If its record is incomplete, only
+        this run uses it.
         """
         assert isinstance(step, ReadsCode)
         roots, anywhere = step.roots, step.anywhere
@@ -155,17 +157,17 @@ class Runner:
             ), reads_code=not anywhere,
         ))  # fmt: skip
         if not _is_kept(entry):
-            # what is missing in its record is told once
+            # the warning about its record is shown only once
             self._unkept[memory] = replace(entry, meta={**entry.meta, "warnings": []})
         return entry
 
     def _records(self, memory: str) -> Iterator[Known]:
-        """What earlier runs left, here and then on the remote, the latest first."""
+        """The records of earlier runs, here and then on the remote, the latest first."""
         for saved in self.store.recalled(memory):
             yield from reads.remembered(saved)
 
     def _remember(self, memory: str, known: Known) -> None:
-        """Put a record in front of the others, here and on the remote."""
+        """Save a record in front of the others, here and on the remote."""
         others = [other for other in self._records(memory) if other.reads != known.reads]
         rows = [to_json(row) for row in (known, *others)]
         saved = {"schema": reads.SCHEMA, "records": rows[:_REMEMBERED]}
@@ -176,13 +178,15 @@ class Runner:
     def _resumed(
         self, step: Step[Result], key: str, make: Callable[[Step[Result]], Entry]
     ) -> Entry:
-        """`make`, with a folder of that key where a killed try of the step left how far it came."""
+        """The result of `make`. A step that can resume gets the folder with the state of a killed
+        run of this key."""
         if not isinstance(step, Resumes):
             return make(step)
         checkpoint = self.store.root / "tmp" / f"resume-{key}"
         try:
             entry = make(step.resuming(checkpoint))
-        except StorageError:  # a full disk needs the room more than the next try its head start
+        # free the space on a full disk, although the next run then starts from the beginning
+        except StorageError:
             shutil.rmtree(checkpoint, ignore_errors=True)
             raise
         shutil.rmtree(checkpoint, ignore_errors=True)
@@ -232,7 +236,7 @@ class Runner:
 
 
 def _taken(warnings: list[str]) -> Iterator[str]:
-    """One by one: other threads add to them and take from them meanwhile."""
+    """Take them one by one, because other threads add and take warnings at the same time."""
     with suppress(IndexError):
         while True:
             yield warnings.pop(0)
@@ -249,7 +253,7 @@ def _some(warnings: Sequence[str]) -> Iterator[str]:
 
 
 def key_of(step: Step[Result]) -> str:
-    """The step's identity in the store."""
+    """The key of the step in the store."""
     return stores.digest_json(
         {
             "step": step.name,
@@ -262,12 +266,12 @@ def key_of(step: Step[Result]) -> str:
 
 
 def versions(distributions: tuple[str, ...]) -> dict[str, str | None]:
-    """Installed version by distribution name; None when absent. Imports none of them."""
+    """Distribution → its installed version, or None. Imports none of them."""
     return {name: reads.installed(name) for name in distributions}
 
 
 def memory_of(base: str) -> str:
-    """Under which key is remembered what the code of a step depended on."""
+    """The key under which the store saves the records of a step with user code."""
     return stores.digest_json({"base": base, "schema": reads.SCHEMA})
 
 

@@ -76,7 +76,7 @@ def beside_the_key(default: object = MISSING, *, name: str | None = None) -> Any
 
 
 def named(name: str, default: object = MISSING) -> Any:
-    """A field with another name in the key."""
+    """A field whose name in the key differs from its name in the class."""
     return field(default=default, metadata={"name": name})
 
 
@@ -102,7 +102,7 @@ class Result:
 
     @property
     def planned(self) -> bool:
-        """Whether the step has not run: in a rehearsal."""
+        """Whether the step has not run, because this is a rehearsal."""
         return isinstance(self.folder, Planned)
 
     @property
@@ -120,19 +120,19 @@ class Result:
 
     @property
     def meta(self) -> Mapping[str, object]:
-        """The facts as the store has them."""
+        """The facts in the form of the store."""
         return self.folder.meta
 
     def file(self, name: str) -> Path:
         return self.folder.file(name)
 
     def to_json(self) -> dict[str, object]:
-        """The facts, as the store keeps them."""
+        """The facts as JSON, in the form of the store."""
         return _written(self, _facts(type(self)))
 
     @classmethod
     def of(cls, folder: Folder) -> Self:
-        """From what the store kept, or of a step that has not run."""
+        """The result from its folder in the store, or the result of a step that has not run."""
         result = object.__new__(cls)
         facts = _facts(cls)
         values = {**_defaults(facts), **_read(cls, facts, folder.meta), "folder": folder}
@@ -147,8 +147,8 @@ R_co = TypeVar("R_co", bound=Result, covariant=True)
 
 @dataclass(frozen=True, kw_only=True)
 class Step(Generic[R_co]):
-    """Base of all steps, see above. Raise `version` if the same inputs give another result;
-    `tools`: the distributions whose versions are part of the step's identity.
+    """Base of all steps, see above. Raise `version` if a step gives another result for the same
+    inputs; `tools`: the distributions whose versions are part of the step's identity.
 
     `stays`: the step runs no foreign code and leaves nothing behind, so the next step may use its
     worker.
@@ -185,14 +185,15 @@ class Step(Generic[R_co]):
     def of(cls, inputs: Mapping[str, Path], params: Mapping[str, object]) -> Self:
         """The step in the worker, from the paths of its inputs and its other fields."""
         roles = {_name(each): each.name for each in _of_kind(cls, "input")}
-        # in their order, which is that of the parts of a work
+        # in their order, which is the order of the parts of a divided step
         others = {role: Foreign(path) for role, path in inputs.items() if role not in roles}
         values = _read(cls, [*_of_kind(cls, "param"), *_of_kind(cls, "beside")], params)
         values |= {roles[role]: Foreign(inputs[role]) for role in roles if role in inputs}
         return cls(**values, **{each.name: others for each in _of_kind(cls, "inputs")})
 
     def run(self, out: Path, progress: Progress) -> Result:
-        """Do the work, in a worker: files into the folder `out`, facts as the result."""
+        """Do the work, in a worker: write files into the folder `out`, and return the facts as the
+        result."""
         package, _, module = type(self).__module__.rpartition(".")
         result: Result = import_module(f"{package}.bodies.{module}").run(self, out, progress)
         return result
@@ -244,12 +245,12 @@ class ReadsCode:
 
     @property
     def reads_code(self) -> bool:
-        """Whether this one does."""
+        """Whether this step reads code."""
         return True
 
 
 def _kind(cls: type, each: Field[object]) -> str:
-    """ "input", "inputs" (by role), "beside" (the key) or "param"."""
+    """ "input", "inputs" (by role), "beside" (not in the key) or "param"."""
     (kind, *_) = _members(hints(cls)[each.name])
     told = "beside" if each.metadata.get("beside") else "param"
     if get_origin(kind) is not None:
@@ -259,7 +260,7 @@ def _kind(cls: type, each: Field[object]) -> str:
 
 
 def _members(annotation: object) -> Sequence[object]:
-    """Of a union without None; else the annotation alone."""
+    """The members of a union without None; for another annotation, this annotation alone."""
     if get_origin(annotation) not in (Union, types.UnionType):
         return [annotation]
     return [member for member in get_args(annotation) if member is not type(None)]
@@ -291,7 +292,7 @@ def _defaults(known: Sequence[Field[object]]) -> dict[str, object]:
 
 
 def _written(owner: object, known: Sequence[Field[object]]) -> dict[str, object]:
-    """Fields as JSON, without those that have their default."""
+    """Fields as JSON, without those that have their default value."""
     data: dict[str, object] = {}
     for each in known:
         value = getattr(owner, each.name)
@@ -307,7 +308,7 @@ def _written(owner: object, known: Sequence[Field[object]]) -> dict[str, object]
 def _read(
     cls: type, known: Sequence[Field[object]], data: Mapping[str, object]
 ) -> dict[str, object]:
-    """Values of fields from JSON, of those that are there."""
+    """The values of the fields that are in the JSON."""
     values: dict[str, object] = {}
     for each in known:
         kind = hints(cls)[each.name]
@@ -320,7 +321,8 @@ def _read(
 
 
 def _gathered(kind: object, data: Mapping[str, object]) -> object:
-    """The first of the dataclasses in `kind` whose fields are all there, or have defaults."""
+    """An object of the first dataclass in `kind` of which all fields are in the JSON or have
+    defaults."""
     for member in _members(kind):
         assert isinstance(member, type)
         known = fields(member)

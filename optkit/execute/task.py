@@ -32,7 +32,8 @@ class Limits:
 class Task:
     """A step to run. `inputs`: the path of each input; `params`: the other fields of the step, as
     JSON; `out`: the folder for its files. `stays`, `versions`: see `Step.stays`, `Step.tools`;
-    `shards`: it can be done in parts; `reads_code`: its code is only on this machine."""
+    `shards`: whether it can be done in parts; `reads_code`: whether its code is only on this
+    machine."""
 
     step: str
     inputs: Mapping[str, str]
@@ -61,7 +62,7 @@ class Executor(Protocol):
 @dataclass(frozen=True)
 class Order:
     """A task for a worker. `result`: the file for the answer; `progress`: the descriptor of a pipe
-    (-1: none); `pipes`: those of a worker that serves a session (`execute.proxy`)."""
+    (-1: none); `pipes`: the pipes of a worker that serves a session (`execute.proxy`)."""
 
     task: Task
     result: Path
@@ -90,7 +91,7 @@ class Answer:
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """An empty one where there is no file, or another one."""
+        """The object in the file; an empty one if there is no file, or a file of another form."""
         try:
             answer = from_json(cls, json.loads(file.read_bytes()))
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
@@ -98,7 +99,7 @@ class Answer:
         return answer if answer.schema == _SCHEMA else cls()
 
     def write(self, file: Path) -> None:
-        """At once: a file that is there is whole."""
+        """Write the file in one operation, so that a reader never sees a part of it."""
         temporary = file.with_suffix(".part")
         temporary.write_text(json.dumps(to_json(self)))
         temporary.replace(file)

@@ -3,8 +3,8 @@
     shared folder   the driver's store, which all nodes see under the same path
     remote          each node has its own store, and files are exchanged by their digests
 
-Both have two ends: the driver's end packs a task and adopts its result, and the ground is the
-node's end.
+Each way has two ends: `Transfer` is the driver's end, which packs a task and takes over its result;
+`Ground` is the node's end.
 """
 
 from __future__ import annotations
@@ -26,25 +26,26 @@ from optkit.execute.step import Progress
 from optkit.store import Remote, RemoteLost, Store, default_root, storage_errors
 
 _TOLD_SECONDS = 0.2
-_POSTED_SECONDS = 2.0  # between two messages through a remote
+_POSTED_SECONDS = 2.0  # the shortest time between two messages through a remote
 _LOOK_SECONDS = 0.2
-_SEEN_SECONDS = 30.0  # until files of another node are expected to show in the shared folder
+# the longest time until files of another node are visible in the shared folder
+_SEEN_SECONDS = 30.0
 _CONNECTS = 3
 _UNITS = ("steps", "objects")
 
 
 class Unfit(Exception):
-    """Why a node can do no task of this run."""
+    """A node can do no task of this run; the message says why."""
 
 
 class Absent(Exception):
-    """What of the project a node lacks."""
+    """A node lacks files of the project; the message names them."""
 
 
 @dataclass(frozen=True)
 class Sent:
-    """What a node gets through a remote: its `url`, and by path on the driver the files (relative
-    name → sha256); `root`: the driver's store."""
+    """The files that a node gets through a remote. `url`: that of the remote; `root`: the folder of
+    the driver's store; `units`: path on the driver → its files (relative name → sha256)."""
 
     url: str
     root: str
@@ -53,8 +54,8 @@ class Sent:
 
 @dataclass(frozen=True)
 class Argument:
-    """What a node is given. `body`: JSON of the function that it calls; `needs`: the paths that it
-    reads; `out`: the folder that gets its files; `store`: the driver's, where the function uses
+    """The argument of a function on a node. `body`: JSON for the function; `needs`: the paths that
+    it reads; `out`: the folder for its files; `store`: the driver's store, if the function uses
     it."""
 
     body: object
@@ -69,21 +70,21 @@ Files = Mapping[str, int | str]
 
 
 class Transfer(Protocol):
-    """The driver's end. An attempt is a folder's name that no other try has."""
+    """The driver's end. `attempt`: a folder with a new name for each attempt at a task."""
 
     def packed(self, argument: Argument, attempt: Path) -> Argument:
-        """What a node is given."""
+        """The argument with everything that a node needs."""
 
     def hear(self, attempt: Path, heard: Progress) -> None: ...
 
     def adopt(self, attempt: Path, files: Files, out: Path) -> None:
-        """Have what a node wrote in the folder `out`."""
+        """Move the files that a node wrote into the folder `out`."""
 
     def doubt(self, lacking: str) -> None:
-        """A node could not have this file; the next attempt brings it again."""
+        """A node could not get this file. The next attempt uploads it again."""
 
     def check(self) -> None:
-        """Raises RemoteLost where not a node is to blame."""
+        """Raises RemoteLost if the remote fails here too, so that the node is not the cause."""
 
     def lose(self, error: RemoteLost) -> None: ...
 
@@ -91,29 +92,29 @@ class Transfer(Protocol):
 
 
 class Ground(Protocol):
-    """A node's end. `out`: where it puts files for the driver."""
+    """The node's end. `out`: the folder for the files that the driver gets."""
 
     out: Path
 
     @property
     def store(self) -> Store:
-        """The store that the node uses: the driver's, or its own."""
+        """The store that the node uses: that of the driver, or a separate one."""
 
     def place(self, path: str) -> str:
-        """Where a path of the driver is on this node."""
+        """The path on this node of a path on the driver."""
 
     def tell(self, what: str, fraction: float) -> None: ...
 
     def files(self) -> Files:
-        """What the driver's `adopt` needs to know of the files in `out`."""
+        """The files in `out`, with the facts that `adopt` of the driver needs."""
 
 
 Call = Callable[[Argument, Ground], object]
-"""What a node may do; it returns JSON."""
+"""A function that a node may call; it returns JSON."""
 
 
 class SharedFolder:
-    """A node writes into a folder beside that of the task."""
+    """A node writes into a folder next to that of the task."""
 
     def packed(self, argument: Argument, attempt: Path) -> Argument:
         return replace(argument, out=str(attempt))
@@ -123,7 +124,7 @@ class SharedFolder:
             _pass_on(json.loads(_progress_file(attempt).read_text()), heard)
 
     def adopt(self, attempt: Path, files: Files, out: Path) -> None:
-        """Raises StorageError when they do not show."""
+        """Raises StorageError if the files do not become visible."""
         deadline = time.monotonic() + _SEEN_SECONDS
         for name, size in files.items():
             path = attempt / name
@@ -151,7 +152,8 @@ class SharedFolder:
 
 
 class ThroughRemote:
-    """`store` has a remote; when that is lost, what needs it raises RemoteLost."""
+    """Exchange through the remote of `store`. If the remote is lost, the methods that need it raise
+    RemoteLost."""
 
     def __init__(self, store: Store) -> None:
         self._store, self._sharing = store, store.sharing
@@ -187,8 +189,8 @@ class ThroughRemote:
         return self._sharing.reached()
 
     def _unit(self, path: Path) -> Path:
-        """The whole that was published and into which a path leads: a graph's data lies beside
-        it."""
+        """The published folder or file that contains a path. A graph needs the whole folder,
+        because its data is next to it."""
         root = self._store.root
         parts = path.relative_to(root).parts if path.is_relative_to(root) else ()
         return root.joinpath(*parts[:3]) if parts and parts[0] in _UNITS else path
@@ -196,7 +198,7 @@ class ThroughRemote:
 
 @contextmanager
 def ground(argument: Argument) -> Iterator[Ground]:
-    """On the node: where it does what a `Transfer` packed. Raises Unfit, StorageError."""
+    """Runs on the node: the node's end for what a `Transfer` packed. Raises Unfit, StorageError."""
     if argument.remote is None:
         yield _Shared(argument)
         return
@@ -216,7 +218,7 @@ def ground(argument: Argument) -> Iterator[Ground]:
 
 
 class _Shared:
-    """The driver's own store."""
+    """The node uses the driver's store."""
 
     def __init__(self, argument: Argument) -> None:
         self.out = Path(argument.out)
@@ -250,7 +252,7 @@ class _Shared:
 
 
 class _Apart:
-    """A store of the node's own, and a private folder with what the task needs."""
+    """The node has a separate store, and a private folder with the files of the task."""
 
     def __init__(self, argument: Argument, sent: Sent, store: Store, folder: Path) -> None:
         self.out = folder / "out"
@@ -291,11 +293,11 @@ class _Apart:
 
 
 class _Aside:
-    """Does one thing at a time beside the caller, now and then. What comes meanwhile is dropped,
-    and so are errors: it is progress, which nobody waits for."""
+    """Runs calls in a thread, one at a time and with a pause between two. It drops calls during
+    this time, and ignores errors: the calls transfer progress, and nobody waits for it."""
 
     def __init__(self) -> None:
-        self.result: object = None  # what the last one returned
+        self.result: object = None  # the result of the last call
         self._at = time.monotonic()
         self._thread: threading.Thread | None = None
 
@@ -308,7 +310,7 @@ class _Aside:
         self._thread.start()
 
     def ran(self) -> bool:
-        """Whether it ever did anything; that has ended then."""
+        """Whether there was any call; waits until it has ended."""
         if self._thread is not None:
             self._thread.join()
         return self._thread is not None
@@ -320,7 +322,7 @@ class _Aside:
 
 @functools.lru_cache(maxsize=1)
 def _connected(url: str) -> Remote:
-    """Raises RemoteLost where it was tried for a while."""
+    """The remote at this URL. Raises RemoteLost after several attempts."""
     for _ in range(_CONNECTS - 1):
         with contextlib.suppress(RemoteLost):
             return Remote(url)
@@ -329,7 +331,7 @@ def _connected(url: str) -> Remote:
 
 
 def _pass_on(told: object, heard: Progress) -> None:
-    """A message of `Ground.tell`, if it is one."""
+    """Forward a message of `Ground.tell`, if it has the right form."""
     match told:
         case [str(what), int() | float() as fraction]:
             heard(what, float(fraction))

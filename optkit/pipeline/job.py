@@ -204,8 +204,8 @@ class Build:
 
     @property
     def scored(self) -> Collected | None:
-        """The evaluation samples, if their task scores this graph; else None. With samples of a whole
-        encoder-decoder the task scores the outputs of the decoder, so an encoder has none."""
+        """The evaluation samples, if their task scores this graph; else None. With samples of a
+        whole encoder-decoder the task scores the outputs of the decoder, so an encoder has none."""
         samples = self.evaluation
         of_decoder = samples is not None and self.job.part == "encoder" and samples.whole
         return None if of_decoder else samples

@@ -1,4 +1,4 @@
-"""The choice of a method for a model whose FP32 graph does not fit in `--memory`, before any work."""
+"""The method for a model whose FP32 graph does not fit in `--memory`, chosen before any work."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""The table of steps: all that a worker may run, each from files and parameters to files.
+"""The table of all steps that a worker may run. A step reads files and parameters, and writes
+files.
 
-A module of this package says what a step is: identity, inputs, parameters, result. What it does is
-the module of the same name in `bodies`, which a worker imports when it runs the step, so that the
-parent can read the table in a millisecond, and foreign code and native libraries are opened in the
-child alone.
+A module of this package defines a step: its identity, inputs, parameters and result. The module of
+the same name in `bodies` does the work. Only a worker imports it, when it runs the step. So the
+parent reads the table in a millisecond, and only the child opens foreign files and native
+libraries.
 """
 
 from __future__ import annotations
@@ -65,6 +66,6 @@ def perform(
     out: Path,
     progress: Progress,
 ) -> Mapping[str, object]:
-    """Run a step in this process, which is a worker's. Returns what the store keeps of its result
-    beside its files."""
+    """Run a step in this process, which is a worker. Returns the facts of its result, which the
+    store keeps together with its files."""
     return STEPS[name].of(inputs, params).run(out, progress).to_json()

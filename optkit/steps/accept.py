@@ -8,8 +8,8 @@ from optkit.execute.step import Input, Result, Step
 
 @dataclass(frozen=True, kw_only=True)
 class Accept(Step[Result]):
-    """Whether the compiler knows all operators of a graph, before anything is made for it.
-    `versions`: of the backend's library."""
+    """Check that the compiler knows all operators of a graph, before any work on the graph.
+    `versions`: those of the backend's library."""
 
     name = "accept"
     version = 1

@@ -12,8 +12,9 @@ from optkit.steps.sessions import Engines
 
 @dataclass(frozen=True)
 class Node:
-    """An ONNX node: its cost, and the nodes that make what it reads. `macs` None: unknown;
-    `summed`: the axis that a product of matrices sums over, None of another node."""
+    """An ONNX node: its cost, and the nodes that write the values it reads. `macs`: None if
+    unknown; `summed`: the size of the axis over which a matrix product sums, None for other
+    nodes."""
 
     op: str
     macs: int | None
@@ -28,8 +29,8 @@ class Node:
 
 @dataclass(frozen=True)
 class TimedLayer:
-    """A fused layer and the milliseconds that it takes. `compute_ms`, `memory_ms`: what each alone
-    is predicted to take; None where the time was measured."""
+    """A fused layer and its time in milliseconds. `compute_ms`, `memory_ms`: the predicted times of
+    the two parts; None if the time was measured."""
 
     layer: FusedLayer
     ms: float
@@ -53,8 +54,8 @@ class Attributed(Result):
 
 @dataclass(frozen=True)
 class Kernels:
-    """ONNX Runtime's, profiled here on zeros of these shapes for about so many seconds. `host`: the
-    machine, for the key."""
+    """Profiles kernels of ONNX Runtime here, on zeros of these shapes, for about so many seconds.
+    `host`: the machine, for the key."""
 
     shapes: Mapping[str, tuple[int, ...]]
     seconds: float
@@ -64,7 +65,7 @@ class Kernels:
 
 @dataclass(frozen=True)
 class EngineProfile(Engines):
-    """Engines on their device, which time their own layers; else as `Kernels`."""
+    """Engines on their device, which time their layers; the other fields are as in `Kernels`."""
 
     shapes: Mapping[str, tuple[int, ...]]
     seconds: float
@@ -73,7 +74,7 @@ class EngineProfile(Engines):
 
 @dataclass(frozen=True)
 class PredictedLayers:
-    """Side → the layers that its compiler lists, each predicted for a device, which has this name
+    """Side → the layers that its compiler lists. Each is predicted for the device with this name
     and fingerprint. `fit`: the digest of the fitted numbers, for the key."""
 
     layers: Mapping[str, tuple[LayerFacts, ...]]
@@ -84,8 +85,8 @@ class PredictedLayers:
 
 @dataclass(frozen=True, kw_only=True)
 class Attribute(Step[Attributed]):
-    """Milliseconds of every layer of candidate and baseline, and what the candidate's nodes are.
-    `axes`: sizes of the named axes; `kept`: as of `Compile`."""
+    """Milliseconds of every layer of candidate and baseline, and the nodes of the candidate.
+    `axes`: sizes of the named axes; `kept`: as in `Compile`."""
 
     name = "attribute"
     version = 2

@@ -11,7 +11,8 @@ from optkit.steps.sessions import CpuSession, DeviceSession
 
 @dataclass(frozen=True)
 class Side:
-    """Where a model is (`input`: the step's; `file`: in it) and how it is run."""
+    """The place of a model (`input`: the input of the step; `file`: the file in it), and how the
+    model is run."""
 
     input: str
     file: str
@@ -34,24 +35,25 @@ class TimedPair:
 
 @dataclass(frozen=True, kw_only=True)
 class Timed(Result):
-    """`conditions`: those of the machine meanwhile."""
+    """`conditions`: the state of the machine during the run."""
 
     rows: tuple[TimedPair, ...] = always(())
     conditions: Conditions = always(Conditions())
 
     @property
     def marked(self) -> bool:
-        """Whether something speaks against the run."""
+        """Whether the run has a mark, which says why it is not reliable."""
         return any(row.marked for row in self.rows)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureLatency(Step[Timed]):
-    """Latency of candidate and baseline, interleaved, in a process of their own.
+    """Latency of candidate and baseline, interleaved in one process that runs nothing else.
 
-    `models`: the inputs that `sides` ("engine", "baseline") name; `gpu`: they run on one; `host`:
-    what the device is, for the key and for its name; `kept`: as of `Compile`. `marked`: how often
-    it was measured under bad conditions before; `at`: when, so that nothing measured before counts.
+    `models`: the inputs that `sides` ("engine", "baseline") name; `gpu`: whether they run on a GPU;
+    `host`: the device, for the key and for its name; `kept`: as in `Compile`. `marked`: the number
+    of earlier runs under bad conditions; `at`: the time of the measurement, so that no earlier
+    result is used.
     """
 
     name = "bench"

@@ -9,8 +9,8 @@ from optkit.placement import PlacementRules
 
 @dataclass(frozen=True, kw_only=True)
 class Calibrated(Result):
-    """Statistics of so many values, on so many samples; of a part of the samples nothing is told
-    beside the file."""
+    """The numbers of values and of samples. Both are None for a part of the samples, whose only
+    result is its file."""
 
     values: int | None = None
     samples: int | None = None
@@ -21,8 +21,8 @@ class Calibrated(Result):
 class Calibrate(Shards, Step[Calibrated]):
     """FP32 graph and samples → statistics of every value that any backend family would quantize.
 
-    `batch`: samples in a run, None: as they were written; `families`: by backend the placement
-    rules of each precision; `moments`: whether second moments are kept for learned rounding.
+    `batch`: samples per run, None: as they were written; `families`: backend → precision →
+    placement rules; `moments`: whether second moments are kept for learned rounding.
     """
 
     name = "calibrate"

@@ -8,7 +8,8 @@ from optkit.steps.graph import Rewritten
 
 @dataclass(frozen=True)
 class Measured:
-    """How values are measured: samples in a run (None: as they were written), and what they are."""
+    """How values are measured: the number of samples per run (None: as they were written), and what
+    the samples are."""
 
     batch: int | None
     what: str
@@ -16,9 +17,9 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Cast(Step[Rewritten]):
-    """FP32 → FP16 or BF16 carriers; of BF16, which ONNX Runtime lacks, also the simulation. The
-    magnitude of values is measured on some of the samples; `unmeasured`: why there are none.
-    `carrier`: "fp16" or "bf16"."""
+    """FP32 → FP16 or BF16 carriers. For BF16, which ONNX Runtime cannot run, also the simulation.
+    The magnitudes of values are measured on some of the samples; `unmeasured`: the reason if they
+    are not measured. `carrier`: "fp16" or "bf16"."""
 
     name = "cast"
     version = 3

@@ -9,7 +9,7 @@ from optkit.recipe import InputSpec
 
 @dataclass(frozen=True, kw_only=True)
 class DataCheck(Result):
-    """Verdict "clean" or "suspect", and the findings, as the result has them."""
+    """Verdict "clean" or "suspect", and the findings, in the form of the result object."""
 
     check: Mapping[str, object]
     warnings: tuple[str, ...] = always(())
@@ -17,9 +17,9 @@ class DataCheck(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckData(Step[DataCheck]):
-    """Whether calibration data is what the model expects, told before hours are spent on it.
-    `graph`: the model's as exported, of which only the nodes up to the first batch-norm are run;
-    the inputs are given with the ranges that the recipe declares."""
+    """Check that calibration data looks like what the model expects, before the long steps use it.
+    `graph`: the exported graph, of which only the nodes up to the first batch norm run. The inputs
+    have the ranges that the recipe declares."""
 
     name = "check_data"
     version = 2

@@ -19,10 +19,10 @@ class Samples(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class Collected(Samples):
-    """Samples of a source or a task. `metric`: the task's; `scoring`: the args that its functions
-    but samples() take; `agreement`: it compares with what the baseline said; `whole`: the samples
-    are of a whole encoder-decoder; `paths`: the args that are paths; `reads`: what the code
-    depended on (`optkit.execute.reads`)."""
+    """Samples of a source or a task. `metric`: that of the task; `scoring`: the args of all its
+    functions except samples(); `agreement`: whether it compares outputs with those of the baseline;
+    `whole`: the samples are of a whole encoder-decoder; `paths`: the args that are paths; `reads`:
+    the dependencies of the code (`optkit.execute.reads`)."""
 
     metric: str | None = always(None)
     scoring: Mapping[str, object] = field(default_factory=dict, metadata={"always": True})
@@ -35,13 +35,14 @@ class Collected(Samples):
 
 @dataclass(frozen=True, kw_only=True)
 class Collect(ReadsCode, Step[Collected]):
-    """Run a sample source or a task and spool what it yields, checked against the inputs.
+    """Run a sample source or a task, check the samples that it yields against the inputs, and spool
+    them.
 
-    `what` and `function` name it, `args` are its arguments. `whole`, of one part of an
-    encoder-decoder: the inputs of the whole model, which the source is told and may give instead;
-    `optional`: axes that may be empty. `path`: the source's file; `where`: where an error in the
-    samples is; `folders`: where each arg's relative path starts; `model`: the folder of the model's
-    tokenizer and processor, whose files are `assets`.
+    `what` and `function` name it, `args` are its arguments. `whole`, for one part of an
+    encoder-decoder: the inputs of the whole model; the source gets them and may yield samples for
+    them. `optional`: axes that may be empty. `path`: the file of the source; `where`: the place
+    that error messages name; `folders`: arg → the folder to which its relative path refers;
+    `model`: the folder of the model's tokenizer and processor; `assets`: the files of this folder.
     """
 
     name = "collect"

@@ -9,15 +9,15 @@ from optkit.measurement import Fidelity
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedOutputs(Result):
-    """None of a part of the samples."""
+    """`fidelity`: None for a part of the samples."""
 
     fidelity: Fidelity | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOutputs(Shards, Step[ComparedOutputs]):
-    """Fidelity of a graph's outputs to those of the FP32 fused graph, `reference`. `file`: of the
-    graph."""
+    """Fidelity of a graph's outputs to those of the FP32 fused graph, `reference`. `file`: the file
+    of the graph that runs."""
 
     name = "compare"
     version = 5

@@ -15,13 +15,13 @@ class ComparedLayers(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class CompareLayers(Step[ComparedLayers]):
-    """Fidelity of every quantized layer to the FP32 graph that was quantized, alone and with all
-    others, and what the outputs gain where one layer is FP32 again, or without the Q/DQ pairs that
-    have a fault.
+    """Fidelity of every quantized layer to the FP32 graph before quantization, alone and with all
+    others. Also the gain at the outputs if one layer is FP32 again, or if suspicious Q/DQ pairs are
+    removed.
 
-    `file`: of the graph; `nodes`: node → quantized precision; `count`: samples that are looked at;
-    `restored`: how many groups of layers, those with the most noise of their own, are made FP32
-    again.
+    `file`: the file of the graph; `nodes`: node → quantized precision; `count`: the number of
+    samples; `restored`: for how many groups of layers, those with the most noise alone, the gain in
+    FP32 is computed.
     """
 
     name = "compare_layers"
@@ -40,7 +40,7 @@ class CompareLayers(Step[ComparedLayers]):
 
 
 def uncompared(reason: str) -> LayerFidelity:
-    """Where nothing is compared."""
+    """The result if nothing is compared."""
     return LayerFidelity(
         evidence=Evidence.SIMULATED, reference="fp32", samples=0, reason=reason,
         rows=(), values=(), faults=(),

@@ -10,18 +10,18 @@ from optkit.execute.step import Input, Result, Step, beside_the_key
 
 @dataclass(frozen=True, kw_only=True)
 class Compiled(Result):
-    """An engine's file, and what its compiler says of it."""
+    """The file of an engine, and the compiler's description of it."""
 
     engine: Engine
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compile(Step[Compiled]):
-    """graph → engine file, with fused layers and landing from the compiler itself.
+    """graph → engine file, with the fused layers and the landing that the compiler reports.
 
-    `planned`: node → precision; `versions`: of the backend's library; `host`: the machine, where
-    the engine depends on it; `kept`: a folder outside the step's own, in which a library may keep
-    what it learned on this device.
+    `planned`: node → precision; `versions`: those of the backend's library; `host`: the machine, if
+    the engine depends on it; `kept`: a folder outside the folder of the step, for the caches that a
+    library keeps for this device.
     """
 
     name = "compile"

@@ -14,8 +14,8 @@ class Deviated(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class Deviate(Step[Deviated]):
-    """How far a graph's outputs are from those of the FP32 fused graph, `reference`, on the first
-    `count` samples. `file`: of the graph."""
+    """The noise of a graph's outputs relative to the FP32 fused graph, `reference`, on the first
+    `count` samples. `file`: the file of the graph."""
 
     name = "deviate"
     version = 2

@@ -9,9 +9,9 @@ from optkit.steps.collect import Samples
 
 @dataclass(frozen=True, kw_only=True)
 class Divide(Step[Samples]):
-    """Samples of a whole encoder-decoder → those of one part of it, which takes `specs`. With
-    `encoder`, its FP32 graph, they are the decoder's, which have what that graph returns for them.
-    `optional`: axes that may be empty."""
+    """Samples of a whole encoder-decoder → those of one part, with the inputs `specs`. `encoder`:
+    its FP32 graph, if the part is the decoder, whose samples then contain the outputs of this
+    graph. `optional`: axes that may be empty."""
 
     name = "divide"
     version = 2

@@ -23,8 +23,8 @@ from optkit.steps.sessions import Engines
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated(Result):
-    """`score`: without what is by sample, which is in the file of scores; None of a part of the
-    samples. `reads`: what the task's code depended on."""
+    """`score`: without the parts per sample, which are in the file of scores; None for a part of
+    the samples. `reads`: the dependencies of the task's code."""
 
     score: Score | None = None
     reads: Record = always(Record())
@@ -32,14 +32,14 @@ class Evaluated(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate(ReadsCode, Shards, Step[Evaluated]):
-    """Score a graph on the spooled evaluation samples by the task's own functions.
+    """Score a graph on the spooled evaluation samples with the functions of the task.
 
-    `file`: of the graph; `task`, `code`, `metric`, `args`: the task, the digest of its code, its
-    metric and arguments; `path`: where its file lies; `imports`: the Python files, with their
-    digests, that another machine must have as they are here. `baseline_score`: what this step gave
-    for the baseline, for a task of agreement; without it the graph is the baseline, and its rows
-    are kept beside its scores. `running`: the engine that runs instead of the graph; `kept`: as of
-    `Compile`.
+    `file`: the file of the graph; `task`, `code`, `metric`, `args`: the task, the digest of its
+    code, its metric and its arguments; `path`: the path of its file; `imports`: the Python files
+    that another machine must also have, with their digests. `baseline_score`: the result of this
+    step for the baseline, for a task of agreement; without it the graph is the baseline, and the
+    step keeps its rows next to its scores. `running`: the engine that runs instead of the graph;
+    `kept`: as in `Compile`.
     """
 
     name = "evaluate"

@@ -15,7 +15,7 @@ from optkit.tensors import AxisRange
 
 @dataclass(frozen=True)
 class PythonModel:
-    """A factory of the user's, and its arguments."""
+    """A factory in the user's Python code, and its arguments."""
 
     axes: Mapping[str, AxisRange]
     factory: str
@@ -25,8 +25,8 @@ class PythonModel:
 
 @dataclass(frozen=True)
 class HuggingFaceModel:
-    """A staged folder. `part`: "encoder" or "decoder" of a model that has both; `trusted`: its own
-    code may run; `versions`: of the libraries that build it."""
+    """A staged folder. `part`: "encoder" or "decoder" of a model that has both; `trusted`: the code
+    in the folder may run; `versions`: those of the libraries that build the model."""
 
     axes: Mapping[str, AxisRange]
     task: str | None
@@ -46,15 +46,15 @@ class TorchArchive:
 
 @dataclass(frozen=True)
 class OnnxModel:
-    """A staged `.onnx`. Its axes are its own, so that other ranges do not export it anew."""
+    """A staged `.onnx`. The graph has its axes, so other ranges of them need no new export."""
 
     kind: Literal["onnx"] = always("onnx")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exported(Graph):
-    """`log`: of the export; None: in a rehearsal. `reads`: what the user's code depended on, empty
-    where none ran."""
+    """`log`: the log of the export; None in a rehearsal. `reads`: the dependencies of the user's
+    code, empty if none ran."""
 
     log: ExportLog | None = None
     warnings: tuple[str, ...] = always(())
@@ -64,10 +64,11 @@ class Exported(Graph):
 @dataclass(frozen=True, kw_only=True)
 class Export(ReadsCode, Step[Exported]):
     """A Python factory, a `.pt2`, a Hugging Face folder or an `.onnx` → one graph of opset ≥ 21,
-    compared with its source. What a Hugging Face model's users need beside it is kept in `assets/`.
+    compared with its source. The other files of a Hugging Face model that users need are copied to
+    `assets/`.
 
-    `file` or `module`, and `attribute`: where the factory lies; `code`: the folder from which a
-    module is imported; `given_weights`: what the user calls the weights.
+    `file` or `module`, and `attribute`: the place of the factory; `code`: the folder from which a
+    module is imported; `given_weights`: the path of the weights as the user wrote it.
     """
 
     name = "export"

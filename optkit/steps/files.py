@@ -1,9 +1,9 @@
-"""The names of files that steps leave."""
+"""The names of the files that steps write."""
 
 GRAPH = "model.onnx"
 SIMULATION = "simulation.onnx"
 STATISTICS = "statistics.safetensors"
 SCORES = "scores.safetensors"
-RAW_SCORES = ("per_sample", "replicates")  # what of a Score is in that file
+RAW_SCORES = ("per_sample", "replicates")  # the parts of a Score that this file contains
 TIMES = "times.safetensors"
 ASSETS = "assets"  # the folder of a source's tokenizer and processor files

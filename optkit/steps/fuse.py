@@ -8,17 +8,18 @@ from optkit.steps.graph import RandomInputs, Rewritten
 
 @dataclass(frozen=True, kw_only=True)
 class Fused(Rewritten):
-    """`max_error`: the largest difference from the unfused graph's outputs, relative to the largest
-    value; None: they were not compared."""
+    """`max_error`: the largest difference from the outputs of the unfused graph, relative to the
+    largest value; None if they were not compared."""
 
     max_error: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fuse(Step[Fused]):
-    """The `standard` form, FP32 inside; its outputs are compared with the unfused graph's on
-    `samples`, else on random inputs, unless `compare` is False for the reason `uncompared`. A
-    half-precision model whose outputs differ from it is told of."""
+    """The `standard` form, FP32 inside. Its outputs are compared with those of the unfused graph on
+    `samples`, or without these on random inputs, unless `compare` is False for the reason
+    `uncompared`. If the outputs of a half-precision model differ from those of its FP32 form, a
+    warning says so."""
 
     name = "fuse"
     version = 7

@@ -1,4 +1,4 @@
-"""A graph as a step leaves it, and what random feeds of it are drawn from."""
+"""The graph that a step has written, and the ranges of its random feeds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Row = tuple[str, str, tuple[int | str, ...]]
 @dataclass(frozen=True)
 class Argument:
     """An input that is a shape, an axis or an index, not data: `what` it is in the graph, and its
-    numbers where the graph says them."""
+    numbers if the graph determines them."""
 
     what: str
     numbers: Sequence[object] | int | float | None
@@ -35,15 +35,15 @@ class Graph(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class Rewritten(Graph):
-    """A graph made from another one. `log`: the rewrites, as JSON for the report."""
+    """A graph that a step has rewritten. `log`: the rewrites, as JSON for the report."""
 
     log: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class RandomInputs:
-    """What random feeds are drawn from: the inputs with their ranges, the ranges of named axes, and
-    the inputs that are arguments."""
+    """The ranges of random feeds: the inputs with their ranges, the ranges of named axes, and the
+    inputs that are arguments."""
 
     inputs: tuple[InputSpec, ...]
     axes: Mapping[str, AxisRange]

@@ -8,8 +8,8 @@ from optkit.steps.graph import Rewritten
 
 @dataclass(frozen=True, kw_only=True)
 class OrtGraph(Rewritten):
-    """`in_place`: the caches that it writes in place; `instruction_set`: what its numbers assume of
-    the CPU."""
+    """`in_place`: the caches that the graph writes in place; `instruction_set`: the instructions of
+    the CPU on which its numbers depend."""
 
     in_place: tuple[str, ...] = ()
     instruction_set: str | None = None
@@ -17,8 +17,8 @@ class OrtGraph(Rewritten):
 
 @dataclass(frozen=True, kw_only=True)
 class ToOrt(Step[OrtGraph]):
-    """A quantized graph in the operators that ONNX Runtime's CPU kernels run fastest. It is not
-    compared: a sum in another order turns codes, here and there."""
+    """A quantized graph, written in the operators for which ONNX Runtime has the fastest CPU
+    kernels. Its outputs are not compared: a sum in another order can change single codes."""
 
     name = "ort"
     version = 9

@@ -11,8 +11,8 @@ SCALES = "scales.safetensors"
 
 @dataclass(frozen=True)
 class NodeOutline:
-    """A node; one without a name goes by its first output. `attributes`: as text, those that are
-    tensors or long as digests. `multiplies`: the dtypes of a product's operands."""
+    """A node; a node without a name is named by its first output. `attributes`: as text; tensors
+    and long lists as digests. `multiplies`: the dtypes of the operands of a product."""
 
     name: str
     op: str
@@ -34,8 +34,8 @@ class WeightOutline:
 
 @dataclass(frozen=True)
 class GraphOutline:
-    """A graph without its weights' numbers. `scales`: names of the tensors that have any, in the
-    order of the arrays in SCALES, which are no weights here."""
+    """A graph without the numbers of its weights. `scales`: the names of the tensors that have
+    scales, in the order of the arrays in SCALES. Scales are not among the weights here."""
 
     opset: Mapping[str, int]
     inputs: tuple[tuple[str, str, tuple[int | str, ...]], ...]  # name, dtype, shape
@@ -47,7 +47,7 @@ class GraphOutline:
 
 @dataclass(frozen=True, kw_only=True)
 class Outline(Step[Result]):
-    """What two graphs are compared by: nodes, values and scales."""
+    """The parts of a graph by which two graphs are compared: nodes, values and scales."""
 
     name = "outline"
     version = 1

@@ -17,7 +17,7 @@ class InProcess:
 
 @dataclass(frozen=True, kw_only=True)
 class PeakMemory(Result):
-    """`marks`: why the measurement was no good one."""
+    """`marks`: the reasons why the measurement is not reliable."""
 
     bytes: int
     marks: tuple[str, ...] = always(())
@@ -25,8 +25,9 @@ class PeakMemory(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class MeasurePeak(Step[PeakMemory]):
-    """What loading a model and running it takes at its peak: a graph in the process's memory, an
-    engine in its device's. `host`: what the machine is, for the key; `kept`: as of `Compile`."""
+    """The peak of memory that loading and running a model takes: a graph in the memory of the
+    process, an engine in the memory of its device. `host`: this machine, for the key; `kept`: as in
+    `Compile`."""
 
     name = "peak"
     version = 2

@@ -18,12 +18,12 @@ class PredictedLatency(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class PredictLatency(Step[PredictedLatency]):
-    """Latency by the fitted performance model: of an engine's fused layers, or of the unfused graph
-    while there is no engine.
+    """Latency from the fitted performance model: of the fused layers of an engine, or of the
+    unfused graph if there is no engine.
 
-    `device`: the target's name; `target`: its fingerprint, for the key; `fit`: the digest of the
-    fitted numbers, for the key; `planned` (node → precision) and `precision`: for an engine that is
-    None or does not tell its layers' sizes.
+    `device`: the name of the target; `target`: its fingerprint, for the key; `fit`: the digest of
+    the fitted numbers, for the key; `planned` (node → precision) and `precision`: used if there is
+    no engine, or if the engine does not list the sizes of its layers.
     """
 
     name = "predict"

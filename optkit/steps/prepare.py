@@ -12,7 +12,8 @@ from optkit.steps.quantize import QuantizationSettings
 @dataclass(frozen=True, kw_only=True)
 class Prepare(Step[Fused]):
     """FP32 graph and its statistics → the same function in a form that quantizes better, and the
-    statistics of that form. Compared with the graph as it was, as by `Fuse`."""
+    statistics of that form. Its outputs are compared with those of the graph before, as in
+    `Fuse`."""
 
     name = "prepare"
     version = 2

@@ -14,8 +14,9 @@ Method = Literal["auto", "minmax", "percentile", "entropy", "mse"]
 
 @dataclass(frozen=True)
 class QuantizationSettings:
-    """What the recipe says of a quantization. `order`: the patterns of `settings.nodes`, of which
-    the last that matches counts, while the keys of a JSON object have no order in a digest."""
+    """The recipe's settings of a quantization. `order`: the order of the patterns in
+    `settings.nodes`, because the last pattern that matches counts. The digest needs it, because the
+    keys of a JSON object have no order."""
 
     method: Method
     percentile: float
@@ -25,15 +26,16 @@ class QuantizationSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Quantized(Rewritten):
-    """With the precision of each node, and the reasons of those left in the carrier's."""
+    """The quantized graph, with the precision of each node, and the reasons of nodes that are not
+    quantized."""
 
     assignment: Assignment = always(Assignment())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quantize(Step[Quantized]):
-    """Assignment and its numbers, then Q/DQ on the carrier graph; where carriers are not FP32, also
-    the FP32 simulation of it."""
+    """Assignment and qparams, then Q/DQ on the carrier graph; if the carriers are not FP32, also
+    the FP32 simulation."""
 
     name = "quantize"
     version = 4

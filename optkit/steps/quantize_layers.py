@@ -9,11 +9,11 @@ from optkit.steps.quantize import QuantizationSettings, Quantized
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizeLayers(Resumes, Step[Quantized]):
-    """As `Quantize` for weights alone in blocks, with samples instead of statistics: the graph runs
-    part by part, so that neither all weights nor all moments are ever in memory.
+    """As `Quantize`, but only for weights in blocks, and with samples instead of statistics. The
+    graph runs part by part, so the memory never holds all weights or all moments.
 
-    `batch`: samples in a run, None: as they were written; `planned_memory`: bytes that parts are
-    made for, which the result depends on.
+    `batch`: samples per run, None: as they were written; `planned_memory`: the bytes of memory that
+    determine the size of the parts, and so the result.
     """
 
     name = "quantize_layers"

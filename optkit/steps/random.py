@@ -9,7 +9,7 @@ from optkit.steps.graph import RandomInputs
 
 @dataclass(frozen=True, kw_only=True)
 class Random(Step[Samples]):
-    """Seeded random inputs, for a model that comes with no samples at all."""
+    """Seeded random inputs, for a model without any samples."""
 
     name = "random"
     version = 5

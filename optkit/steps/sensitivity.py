@@ -11,17 +11,17 @@ from optkit.steps.quantize import Method
 
 @dataclass(frozen=True, kw_only=True)
 class Sensitivities(Result):
-    """Of each group."""
+    """The noise at the outputs for each group."""
 
     rows: tuple[Deviation, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureSensitivity(Step[Sensitivities]):
-    """How far the outputs move when one group of layers alone is quantized, for each group.
+    """The noise at the outputs when only one group of layers is quantized, for each group.
 
-    `groups`: names of nodes; `count`: samples that are looked at, `batch` at a time; the rest as
-    for `Quantize`.
+    `groups`: names of nodes; `count`: the number of samples, `batch` per run; the other fields are
+    as in `Quantize`.
     """
 
     name = "sensitivity"

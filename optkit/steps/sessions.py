@@ -20,7 +20,8 @@ class CpuSession:
 
 @dataclass(frozen=True)
 class DeviceSession:
-    """`cuda_graph` None: nobody asks for it; in no key."""
+    """`cuda_graph`: None if the caller leaves the choice to the backend; the key never contains
+    it."""
 
     target: str
     cuda_graph: bool | None = None
@@ -35,8 +36,8 @@ class DeviceSession:
 
 @dataclass(frozen=True)
 class Engines:
-    """Engines that run on their device instead of graphs. `engines`: the step's input → the file in
-    it."""
+    """Engines that run on their device instead of graphs. `engines`: input of the step → the
+    engine's file in it."""
 
     backend: str
     engines: Mapping[str, str]

@@ -14,7 +14,7 @@ class Summarized(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class Summarize(Step[Summarized]):
-    """What `optkit inspect` prints of a graph, with the named axes at these sizes."""
+    """The facts about a graph that `optkit inspect` prints, with these sizes for the named axes."""
 
     name = "summary"
     version = 1

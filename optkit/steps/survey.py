@@ -10,7 +10,8 @@ from optkit.placement import PlacementRules
 
 @dataclass(frozen=True)
 class Layer:
-    """A product with a constant weight, the value it reads, and the precisions it can have."""
+    """A product with a constant weight, the value that it reads, and the precisions that it can
+    have."""
 
     node: str
     reads: str
@@ -20,7 +21,7 @@ class Layer:
 
 @dataclass(frozen=True, kw_only=True)
 class Layers(Result):
-    """`reasons`: of the nodes that no precision could quantize."""
+    """`reasons`: those of the nodes that no precision can quantize."""
 
     layers: tuple[Layer, ...]
     reasons: Mapping[str, str]
@@ -28,8 +29,8 @@ class Layers(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class ListLayers(Step[Layers]):
-    """The layers that each precision could quantize, what they read and weigh, for a search.
-    `rules`: precision → its placement rules."""
+    """For a search: the layers that each precision could quantize, the values that they read, and
+    the sizes of their weights. `rules`: precision → its placement rules."""
 
     name = "survey"
     version = 1

@@ -1,2 +1,2 @@
-"""The work of the steps, one module for each: imported in a worker alone, so that what is heavy
-(onnx_ir, ONNX Runtime, torch) stands at the top of a module."""
+"""The work of the steps, one module for each. Only a worker imports them, so their heavy imports
+(onnx_ir, ONNX Runtime, torch) are at the top of the modules."""

@@ -73,7 +73,7 @@ def _timed(
 def _engine_times(
     way: EngineProfile, name: str, built: Input | None, kept: Path | None, model: ir.Model
 ) -> list[tuple[FusedLayer, float]]:
-    """On zeros, as ONNX Runtime's kernels."""
+    """Times of the engine's layers on zeros, as for the kernels of ONNX Runtime."""
     with engine(way, name, built, kept) as session:
         if not isinstance(session, Profiled):
             raise ToolchainMissing(f"{way.backend} does not report the times of layers")
@@ -82,7 +82,7 @@ def _engine_times(
 
 
 def _nodes(model: ir.Model, costs: Mapping[str, NodeCost]) -> dict[str, Node]:
-    """By the name of each node that was merged into it, too."""
+    """The nodes by name, and also by the name of each node that was merged into them."""
     nodes: dict[str, Node] = {}
     for node in model.graph:
         makers = [value.producer() for value in node.inputs if value is not None]
@@ -96,7 +96,7 @@ def _nodes(model: ir.Model, costs: Mapping[str, NodeCost]) -> dict[str, Node]:
 
 
 def _summed(node: ir.Node) -> int | None:
-    """K of [M, K] × [K, N]; None of another operator, or where it is not fixed."""
+    """K of [M, K] × [K, N]; None for another operator, or if K is dynamic."""
     if node.op_type not in ("MatMul", "Gemm") or node.inputs[1] is None:
         return None
     shape, turned = node.inputs[1].shape, node.attributes.get_int("transB", 0)

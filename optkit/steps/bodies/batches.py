@@ -1,4 +1,4 @@
-"""The batches of a step that runs a graph on all samples, or on a part of them."""
+"""The batches of a step that runs a graph on all samples or on a part of them."""
 
 from __future__ import annotations
 
@@ -17,23 +17,22 @@ from optkit.tensors import count_samples
 def begun(
     step: Shards, samples: Input, batch: int | None, progress: Progress
 ) -> tuple[Iterator[Batch], Kept]:
-    """What of the samples, or of a part of them, is still to be run; and what a killed run of it
-    has left."""
+    """The batches that are still to be run, and the results that a killed run has saved."""
     counted = Counted(samples.path, batch, progress, step.shard or (0, 1))
     kept = Kept(step.checkpoint, counted.first)
     return counted.rest(len(kept.scores)), kept
 
 
 def joined(step: Shards) -> Kept | None:
-    """What all parts left, where they are done; None: there are none."""
+    """The results of all parts together; None if the step has no parts."""
     return Kept.joined([part.path for part in step.parts.values()]) if step.parts else None
 
 
 class Counted:
-    """Batches of a spool that report how far they are and how long the rest will take at this rate.
+    """Batches of a spool that report their progress and the time that is left at the present rate.
 
-    `shard` (i, n): those of the i-th of n parts, to which a batch belongs by its first sample; a
-    part may be empty. `first`: the number of its first sample.
+    `shard` (i, n): the batches of the i-th of n parts. A batch belongs to the part of its first
+    sample; a part may be empty. `first`: the number of the part's first sample.
     """
 
     def __init__(
@@ -51,7 +50,7 @@ class Counted:
         self.first = self._end if self._next is None else self._next.start
 
     def rest(self, done: int) -> Iterator[Batch]:
-        """All but the first `done`; once."""
+        """All batches but the first `done`. It can be called once."""
         before, started = self.first, time.monotonic()
         own = takewhile(lambda span: span.start < self._end, self._all())
         for index, span in enumerate(own):
@@ -72,7 +71,7 @@ class Counted:
 
 
 class _Span(NamedTuple):
-    """A batch, and the numbers of its first sample and of the one behind it."""
+    """A batch, with the number of its first sample and of the sample after its last one."""
 
     start: int
     stop: int

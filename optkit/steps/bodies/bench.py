@@ -18,7 +18,7 @@ from optkit.runtimes import Session, backend
 from optkit.steps.bench import MeasureLatency, Timed, TimedPair
 from optkit.steps.files import TIMES
 
-Phases = dict[int, dict[str, dict[str, float]]]  # by batch size, of "launched" and "recorded"
+Phases = dict[int, dict[str, dict[str, float]]]  # by batch size, for "launched" and "recorded"
 
 
 def run(step: MeasureLatency, out: Path, progress: Progress) -> Timed:
@@ -57,14 +57,14 @@ def run(step: MeasureLatency, out: Path, progress: Progress) -> Timed:
 
 
 def _pair(engine: Latency, baseline: Latency) -> TimedPair:
-    """Without the single runs, which are in the file."""
+    """The figures without the single runs, which are in the file of times."""
     speedup = latency.ratio(baseline, engine)
     return TimedPair(replace(engine, samples_ms=()), replace(baseline, samples_ms=()), speedup)
 
 
 def _phases(open: Callable[..., Session], samples: Spool, batches: Sequence[int]) -> Phases:
-    """The phases of a run on a device by batch size, with launches one by one and recorded; empty
-    where they cannot be told apart."""
+    """The phases of a run on a device by batch size, with single launches and as a recorded CUDA
+    graph; empty if they cannot be measured separately."""
     launched = latency.phases(partial(open, cuda_graph=False), samples.feed, batches)
     if not launched:
         return {}
@@ -73,7 +73,7 @@ def _phases(open: Callable[..., Session], samples: Spool, batches: Sequence[int]
 
 
 def _opened(step: MeasureLatency, name: str, *, cuda_graph: bool | None = None) -> Session:
-    """A session of one side. `cuda_graph`: instead of what the side says."""
+    """A session of one side. `cuda_graph`: replaces the setting of the side."""
     side = step.sides[name]
     options = side.session.options(step.kept)
     if cuda_graph is not None:

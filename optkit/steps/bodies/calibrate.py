@@ -39,17 +39,17 @@ def run(step: Calibrate, out: Path, progress: Progress) -> Calibrated:
     fills = calibration.fills(model, names)
     with tempfile.TemporaryDirectory() as folder:
         tapped = Path(folder) / GRAPH
-        # beside the graph: the runtime maps them, and no copy of them is made on the way
+        # in files next to the graph: the runtime maps them, and no copy is made
         graph.save(graph.expose(model, names, alone=True), tapped, inline_limit=0)
         del model
-        trim()  # now, not after the peak: nodes and values refer to each other
+        trim()  # now, not after the peak, because nodes and values refer to each other
         with cpu(tapped, pooled=False) as session:
             free = step.memory - resident(os.getpid())
             statistics = calibration.observe(
                 session,
                 feeds,
                 taps,
-                # half: the runtime holds inner values, too, and the samples are mapped
+                # half, because the runtime also holds inner values, and the samples are mapped
                 memory_bytes=max(free // 2, 0),
                 progress=progress,
                 fills=fills,

@@ -19,7 +19,7 @@ from optkit.steps.cast import Cast, Measured
 from optkit.steps.files import GRAPH, SIMULATION
 from optkit.steps.graph import Rewritten
 
-_SAMPLES = 32  # on which a cast measures values
+_SAMPLES = 32  # on which the magnitudes of values are measured
 
 
 def run(step: Cast, out: Path, progress: Progress) -> Rewritten:
@@ -44,9 +44,9 @@ def run(step: Cast, out: Path, progress: Progress) -> Rewritten:
 
 
 def _measured(samples: Path, how: Measured, model: ir.Model) -> magnitude.Measured:
-    """How far the values of a graph reach on spooled samples."""
+    """The magnitudes of the values of a graph on spooled samples."""
     measuring, outputs = magnitude.magnitude_graph(model, dividends(model))
-    if not outputs:  # a model of integers alone
+    if not outputs:  # a model that contains only integers
         return magnitude.Measured({}, how.what)
     with tempfile.TemporaryDirectory() as folder:
         # weights are mapped, not copied

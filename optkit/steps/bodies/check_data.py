@@ -16,8 +16,8 @@ from optkit.steps.check_data import CheckData, DataCheck
 from optkit.steps.files import ASSETS, GRAPH
 from optkit.tensors import Feed
 
-_COMPARED = 512  # evaluation samples, spread over all: mean and deviation are known to 5 %
-_RUN = 64  # calibration samples through the first layer, spread over all
+_COMPARED = 512  # evaluation samples at equal distances: mean and deviation are known to 5 %
+_RUN = 64  # calibration samples for the first layer, at equal distances
 
 
 def run(step: CheckData, out: Path, progress: Progress) -> DataCheck:
@@ -53,8 +53,8 @@ def _counted(samples: Spool) -> Iterator[Feed]:
 
 
 def _seen(model: ir.Model, entrances: Mapping[str, Entrance], samples: Spool) -> dict[str, Seen]:
-    """What the first products and batch-norms read and make of some samples; nothing of those that
-    are not FP32, which a CPU may not run."""
+    """The inputs and outputs of the first products and batch norms, on some samples. Empty for
+    operators that are not FP32, which a CPU may be unable to run."""
     axes, limits = suspects.watched(entrances.values())
     given = {info.name for info in samples.inputs}
     known = graph.typed(model, axes.keys())

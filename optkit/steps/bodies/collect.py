@@ -73,7 +73,7 @@ def _paths(function: Callable[..., object], args: Mapping[str, object]) -> list[
 
 
 def _scoring(module: ModuleType, args: Mapping[str, object]) -> dict[str, object]:
-    """The args that the task's other functions name."""
+    """The args that the other functions of the task have as parameters."""
     found: dict[str, object] = {}
     for name, positional in user_code.HOOKS.items():
         function = getattr(module, name, None)
@@ -88,8 +88,8 @@ def _bound(
     scoring: Mapping[str, object],
     offered: Mapping[str, object],
 ) -> dict[str, object]:
-    """The arguments of a sample source. Raises InputRefused for one that nobody takes, and for one
-    that is missing."""
+    """The arguments of a sample source. Raises InputRefused for an arg without a parameter, and for
+    a missing arg."""
     parameters = inspect.signature(function).parameters
     own = user_code.taken(function, args)
     for name in args:

@@ -38,8 +38,8 @@ from optkit.steps.compare_layers import ComparedLayers, CompareLayers, uncompare
 from optkit.steps.files import GRAPH
 from optkit.tensors import Feed
 
-_ALONE = 4  # pairs of one fault that are looked at one by one
-_WORTH_DB = 0.5  # what all pairs of a fault have to cost for that
+_ALONE = 4  # pairs of one fault that are removed one by one
+_WORTH_DB = 0.5  # the gain from removing all pairs of a fault that makes this worthwhile
 
 
 def run(step: CompareLayers, out: Path, progress: Progress) -> ComparedLayers:
@@ -54,7 +54,7 @@ def run(step: CompareLayers, out: Path, progress: Progress) -> ComparedLayers:
     def feeds() -> Iterable[Feed]:
         return (feed for feed, _ in spool.batches(step.batch))
 
-    # from `basic` on ONNX Runtime makes one pair of two, which rounds once
+    # from level `basic` on, ONNX Runtime merges two such pairs into one, which rounds once
     level: Level = "none" if any(one.again for one in pair.pairs) else "basic"
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / GRAPH
@@ -118,7 +118,7 @@ def _value(clipping: Clipping, alone: OutputFidelity | None) -> PairFidelity:
 
 
 class _Outputs:
-    """SQNR of the candidate's outputs, as it is (`sqnr_db`) and with parts of it changed."""
+    """SQNR of the candidate's outputs, unchanged (`sqnr_db`) and with some parts changed."""
 
     def __init__(
         self, reference: Path, candidate: Path, feeds: Iterable[Feed], samples: int, level: Level
@@ -129,7 +129,7 @@ class _Outputs:
         self.sqnr_db = self._of(candidate)
 
     def restored(self, groups: list[list[Layer]], progress: Progress) -> dict[str, OutputFidelity]:
-        """By node, where its group of layers is FP32 again."""
+        """The fidelity by node, with the node's group of layers in FP32."""
         gained: dict[str, OutputFidelity] = {}
         for index, group in enumerate(groups):
             progress(f"restoring layer {index + 1} of {len(groups)}", 0.5 + index / len(groups) / 2)
@@ -138,8 +138,8 @@ class _Outputs:
         return gained
 
     def without(self, found: Compared) -> tuple[list[FaultFidelity], dict[str, OutputFidelity]]:
-        """Of each suspected fault without all its pairs, and by pair without that alone: the few
-        with the most noise, where together they are worth it."""
+        """For each suspected fault, the fidelity without all its pairs. If this gains enough, also
+        the fidelity without each single pair, for the few pairs with the most noise."""
         pairs = found.clipping
         rows: list[FaultFidelity] = []
         alone: dict[str, OutputFidelity] = {}
@@ -163,8 +163,9 @@ class _Outputs:
         return inf if changed.sqnr_db is None else changed.sqnr_db - self.sqnr_db
 
     def _without(self, named: list[str], found: Compared) -> OutputFidelity:
-        """Without these pairs. Products that read their codes are FP32 again: weights are rounded
-        so that they make good what a bad range does, and do not fit another."""
+        """The fidelity without these pairs. Products that read their codes are FP32 again,
+        because the rounding of their weights compensates for the wrong range and does not fit
+        another one."""
         values = {one.value for one in found.clipping if one.pair in named and not one.again}
         layers = [layer for layer in found.layers if values.intersection(layer.reads)]
         model = restored(graph.load(self._reference), graph.load(self._candidate), layers)
@@ -181,13 +182,13 @@ class _Outputs:
 
 
 def _noise(pair: Clipping) -> float:
-    """Less for a pair with more noise."""
+    """A sort key: smaller for a pair with more noise."""
     return inf if pair.sqnr_db is None else pair.sqnr_db
 
 
 def _noisiest(found: Compared, count: int) -> list[list[Layer]]:
-    """The groups of layers that read the same values in codes, those with the most noise of their
-    own first."""
+    """The groups of layers that read the same quantized values. The groups with the most noise of
+    their layers alone come first."""
     groups: dict[str | tuple[str, ...], list[Layer]] = {}
     noise: dict[str | tuple[str, ...], float] = {}
     for layer in found.layers:

@@ -1,4 +1,4 @@
-"""Whether a rewritten graph still computes what it did: both run on random inputs."""
+"""Check that a rewritten graph computes the same function: both graphs run on the same inputs."""
 
 from __future__ import annotations
 
@@ -16,26 +16,28 @@ from optkit.steps.bodies.sessions import cpu
 from optkit.steps.graph import RandomInputs
 from optkit.tensors import Feed, axes_of, batch_axis
 
-_GUESSES = (2, 16, 64, 256)  # sizes of an axis that nobody gave a range
+_GUESSES = (2, 16, 64, 256)  # sizes of an axis without a range
 TOLERANCE = 1e-4  # float32 rounding through a deep network, relative to the largest output
-_LARGEST = 0.1  # of what rounding may explain
+_LARGEST = 0.1  # as a multiple of the difference that rounding explains
 _ROUNDINGS = 10.0  # a rewrite rounds at every operator, a rounded input only once
 _ULP = 2.0**-23
 
 
 @dataclass(frozen=True)
 class Feeds:
-    """What two graphs are run on: some of the samples, where there are any, else random inputs."""
+    """The inputs on which two graphs run: some of the samples if there are any, otherwise random
+    inputs."""
 
     random: RandomInputs
     samples: Path | None = None
 
 
 def same_outputs(before: Path, after: Path, feeds: Feeds, what: str) -> float:
-    """`difference` of two graphs. Raises OptkitError where it is more than float rounding: more
-    than TOLERANCE, and than what rounding the inputs changes in the graph as it was (Higham,
-    Accuracy and Stability of Numerical Algorithms, 1.6: conditioning). A detector's sigmoid on
-    noise moves by 4 % of its largest value where an input moves by one unit in the last place."""
+    """The `difference` of two graphs. Raises OptkitError if it is more than float rounding: more
+    than TOLERANCE, and more than the change that rounding of the inputs causes in the original
+    graph (Higham, Accuracy and Stability of Numerical Algorithms, 1.6: conditioning). For example,
+    the sigmoid of a detector on noise changes by 4 % of its largest value if an input changes by
+    one unit in the last place."""
     name, error = difference(before, after, feeds)
     if not error <= TOLERANCE and not error <= min(
         _LARGEST, _ROUNDINGS * _conditioning(before, feeds, name)
@@ -51,8 +53,8 @@ def same_outputs(before: Path, after: Path, feeds: Feeds, what: str) -> float:
 def difference(
     before: Path, after: Path, feeds: Feeds, level: Level = "basic"
 ) -> tuple[str, float]:
-    """The output in which two graphs differ most, and by how much, see `_difference`. One of the
-    graphs is in memory at a time. `level`: ONNX Runtime's optimization of `before`.
+    """The output in which two graphs differ most, and its difference, see `_difference`. Only one
+    of the graphs is in memory at a time. `level`: ONNX Runtime's optimization of `before`.
 
     Raises OptkitError for outputs of other shapes.
     """
@@ -70,13 +72,14 @@ def difference(
                         hint="please report the model; this is a bug",
                     )
                 found.append((name, _difference(values, given[name])))
-    # NaN, which compares with nothing, is the worst
+    # NaN, which cannot be compared, counts as the largest difference
     return max(found, key=lambda one: inf if isnan(one[1]) else one[1], default=("", 0.0))
 
 
 def _opened(graph: Path, level: Level) -> Session:
-    """ONNX Runtime 1.31's optimizer joins the parts of a norm behind a Cast from half precision to
-    one whose types do not fit: such a graph runs as it is."""
+    """A session of the graph. ONNX Runtime 1.31's optimizer fuses the parts of a norm behind a Cast
+    from half precision into an operator whose types do not fit. Such a graph runs without
+    optimization."""
     try:
         return cpu(graph, level=level)
     except InputRefused:
@@ -84,7 +87,7 @@ def _opened(graph: Path, level: Level) -> Session:
 
 
 def _conditioning(graph: Path, feeds: Feeds, name: str) -> float:
-    """How much an output moves where float inputs move by one unit in the last place."""
+    """The change of an output when float inputs change by one unit in the last place."""
     worst = 0.0
     with _opened(graph, "basic") as session:
         for seed, bound in enumerate(("opt", "min")):
@@ -101,8 +104,9 @@ def _conditioning(graph: Path, feeds: Feeds, name: str) -> float:
 
 
 def _difference(expected: np.ndarray, found: np.ndarray) -> float:
-    """Largest difference over the largest value; where both are NaN or the same infinity they
-    agree. Of integers and bools, the share that differs: rounding turns the odd class index."""
+    """The largest difference divided by the largest value. NaN equals NaN, and infinity the same
+    infinity. For integers and bools, the share of numbers that differ, because rounding may change
+    a class index now and then."""
     if expected.dtype.kind != "f":
         return float(np.mean(expected != found)) if expected.size else 0.0
     a, b = expected.astype(np.float64), found.astype(np.float64)
@@ -112,8 +116,8 @@ def _difference(expected: np.ndarray, found: np.ndarray) -> float:
 
 
 def _accepted_feed(session: Session, feeds: Feeds, bound: str, seed: int) -> tuple[Feed, Feed]:
-    """A feed and its outputs: of the samples, where there are any, else a random one. Not every
-    graph takes small sizes of an axis without a range, so larger ones are tried."""
+    """A feed and its outputs: from the samples if there are any, otherwise random. Some graphs
+    refuse small sizes of an axis without a range, so larger sizes are tried."""
     if feeds.samples is not None:
         feed = _sample(feeds.samples, seed)
         return feed, session.run(feed)
@@ -145,8 +149,9 @@ def _sample(path: Path, number: int) -> Feed:
 
 
 def random_feed(drawn: RandomInputs, bound: str, seed: int, guess: int = 2) -> Feed:
-    """A feed at one end of the axis ranges; an axis that no range is known for gets size `guess`,
-    or 2 where it counts samples. Inputs that are arguments hold what the graph says they are."""
+    """A random feed at one end of the axis ranges. An axis without a known range gets the size
+    `guess`, or 2 if it counts samples. Inputs that are arguments get the numbers that the graph
+    determines."""
     specs = drawn.inputs
     names = {axis for spec in specs for axis in axes_of(spec.info.shape)}
     batch = batch_axis(spec.info for spec in specs)

@@ -39,8 +39,8 @@ def run(step: Divide, out: Path, progress: Progress) -> Samples:
 
 
 def _encoded(encoder: Session, samples: spool.Spool) -> Iterator[tuple[Feed, object]]:
-    """The decoder's samples one by one, since the encoder returns much more than it takes; where
-    its batch size is fixed, batch by batch."""
+    """The decoder's samples. They are computed one by one, because the outputs of the encoder are
+    much larger than its inputs; with a fixed batch size, batch by batch."""
     size = 1 if isinstance(batch_axis(samples.inputs), str) else None
     for feed, labels in samples.batches(size):
         made = parts.of_decoder(feed, encoder.run(parts.of_encoder(feed)))

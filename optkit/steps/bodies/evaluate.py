@@ -19,8 +19,8 @@ from optkit.steps.bodies.sessions import engine, simulated
 from optkit.steps.evaluate import Evaluate, Evaluated
 from optkit.steps.files import RAW_SCORES, SCORES
 
-_TASK = ("run", "score", "agreement", "combine", "aggregate")  # the hooks that are run here
-_ROWS = "rows"  # of the baseline, in the file of its scores
+_TASK = ("run", "score", "agreement", "combine", "aggregate")  # the hooks that run in this step
+_ROWS = "rows"  # those of the baseline, in the file of its scores
 
 
 def run(step: Evaluate, out: Path, progress: Progress) -> Evaluated:
@@ -30,7 +30,7 @@ def run(step: Evaluate, out: Path, progress: Progress) -> Evaluated:
 
 
 def _scored(step: Evaluate, out: Path, progress: Progress) -> Score | None:
-    """None of a part of the samples, whose rows are in `out`."""
+    """The score; None for a part of the samples, whose rows are written to `out`."""
     task = _task(step)
     rows = None
     if step.baseline_score is not None:
@@ -61,7 +61,7 @@ def _task(step: Evaluate) -> accuracy.Task:
 
 
 def _opened(step: Evaluate) -> Session:
-    """The engine, where its device is here; else the graph in ONNX Runtime."""
+    """A session of the engine if its device is here, otherwise of the graph in ONNX Runtime."""
     if step.running is not None:
         (name,) = step.running.engines
         place = step.engine if step.engine is not None else step.baseline_engine

@@ -63,7 +63,7 @@ def _path(staged: Input | None) -> Path | None:
 
 @contextmanager
 def _named(staged: Path | None, given: str | None) -> Iterator[None]:
-    """An error about the store's copy of a file is told about the file that the user named."""
+    """Errors about the store's copy of a file then name the file of the user instead."""
     try:
         yield
     except OptkitError as error:
@@ -73,7 +73,7 @@ def _named(staged: Path | None, given: str | None) -> Iterator[None]:
 
 
 def _keep_companions(folder: Path, out: Path) -> None:
-    """Configuration, tokenizer and processor of a staged folder."""
+    """Copy configuration, tokenizer and processor of a staged folder."""
     (out / ASSETS).mkdir()
     for name in intake.COMPANIONS:
         if (folder / name).is_file():

@@ -13,7 +13,8 @@ from optkit.steps.bodies.graphs import signature
 from optkit.steps.files import GRAPH
 from optkit.steps.fuse import Fuse, Fused
 
-_SURE = 0.05  # half precision as such rarely moves an output by more of its largest value
+# rounding to half precision alone rarely changes an output by a larger share of its largest value
+_SURE = 0.05
 
 
 def run(step: Fuse, out: Path, progress: Progress) -> Fused:
@@ -38,12 +39,12 @@ def run(step: Fuse, out: Path, progress: Progress) -> Fused:
 
 
 def _in_half(given: Path, fused: Path, feeds: Feeds) -> tuple[str, ...]:
-    """How far a half-precision model is from the same in FP32, where that is much. Rounding and
-    overflow of what it computes in half are what the two differ by."""
+    """A warning if the outputs of a half-precision model differ much from those of the model in
+    FP32. The causes are rounding and overflow in half precision."""
     try:
-        # optimized, ONNX Runtime would leave out the roundings between operators
+        # with optimizations, ONNX Runtime would skip the roundings between operators
         name, error = difference(given, fused, feeds, level="none")
-    except InputRefused:  # ONNX Runtime has no kernel of it in half
+    except InputRefused:  # ONNX Runtime has no half-precision kernel for it
         return ()
     if error <= _SURE:
         return ()

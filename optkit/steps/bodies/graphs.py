@@ -1,4 +1,4 @@
-"""What is said of every graph that a step writes."""
+"""The facts about every graph that a step writes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from optkit.tensors import TensorInfo
 
 
 class Signature(NamedTuple):
-    """Inputs, outputs and number of parameters; of inputs that are arguments, not data, what they
-    are."""
+    """Inputs, outputs and number of parameters; and the inputs that are arguments instead of
+    data."""
 
     arguments: dict[str, Argument]
     inputs: tuple[Row, ...]
@@ -22,7 +22,7 @@ class Signature(NamedTuple):
 
 
 def signature(model: ir.Model) -> Signature:
-    """Of the graph as it is now."""
+    """The signature of the graph."""
     return Signature(
         {
             name: Argument(

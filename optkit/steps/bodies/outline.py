@@ -1,4 +1,5 @@
-"""A graph as plain data that two graphs can be compared by: weights stand as digests."""
+"""A graph as plain data, with which another graph can be compared: weights are replaced by
+digests."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ _THROUGH = ("Transpose", "Reshape", "Identity")
 
 
 def run(step: Outline, out: Path, progress: Progress) -> Result:
-    """The outline, and the scales by number, whose tensors the outline names."""
+    """The outline, and the scales as arrays whose tensors the outline names."""
     place = step.model.path
     model = graph.load(place / GRAPH if place.is_dir() else place)
     data, scales = outline(graph.infer_shapes(model, strict=False))
@@ -42,7 +43,7 @@ def run(step: Outline, out: Path, progress: Progress) -> Result:
 
 def outline(model: ir.Model) -> tuple[GraphOutline, list[np.ndarray]]:
     """The outline, and the numbers of every QuantizeLinear and DequantizeLinear, float64 [count],
-    by the tensor they belong to. At most one block of one weight per thread is in memory."""
+    by the name of their tensor. At most one block of one weight per thread is in memory."""
     nodes = list(model.graph.all_nodes())
     scaling = {node.inputs[1] for node in nodes if node.op_type in _QDQ}
     weights = [
@@ -80,7 +81,7 @@ def _node(node: ir.Node) -> NodeOutline:
 
 
 def _attribute(attribute: ir.Attr) -> str:
-    """The value as text; of tensors and long lists their digest."""
+    """The value as text; for tensors and long lists, their digest."""
     if isinstance(attribute.value, ir.TensorProtocol):
         return _digest(attribute.value)
     text = "subgraph" if isinstance(attribute.value, ir.Graph) else str(attribute.value)
@@ -88,7 +89,7 @@ def _attribute(attribute: ir.Attr) -> str:
 
 
 def _multiplied(node: ir.Node) -> str:
-    """The dtypes of both operands, of those behind Q/DQ as they are stored: "uint8 × int8"."""
+    """The dtypes of both operands; for operands behind Q/DQ, the stored dtypes: "uint8 × int8"."""
     if node.op_type not in graph.WEIGHTED:
         return node.op_type
     return " × ".join(_dtype(value) for value in node.inputs[:2])
@@ -111,7 +112,8 @@ def _dtype(value: ir.Value | None) -> str:
 
 
 def _quantized(node: ir.Node) -> str:
-    """What a QuantizeLinear makes: the type of its zero point, else its attribute, else uint8."""
+    """The dtype that a QuantizeLinear writes: that of its zero point, otherwise its attribute,
+    otherwise uint8."""
     point = node.inputs[2] if len(node.inputs) > 2 else None
     if point is not None and point.const_value is not None:
         return point.const_value.dtype.name.lower()
@@ -125,7 +127,7 @@ def _scales(nodes: Sequence[ir.Node]) -> Iterator[tuple[str, np.ndarray]]:
             scale = graph.array(node.inputs[1])
             produced = node.inputs[0].producer()
             again = produced is not None and produced.op_type == "QuantizeLinear"
-            if scale is not None and not again:  # a DequantizeLinear behind it has the same
+            if scale is not None and not again:  # a DequantizeLinear behind it has the same scale
                 yield str(node.inputs[0].name), np.asarray(scale, np.float64).ravel()
 
 
@@ -137,7 +139,7 @@ def _form(tensor: ir.TensorProtocol | None) -> tuple[str | None, tuple[int, ...]
 
 
 def _digest(tensor: ir.TensorProtocol | None) -> str:
-    """sha256 over dtype, shape and numbers, block by block."""
+    """sha256 over dtype, shape and numbers, read block by block."""
     dtype, shape, size = _form(tensor)
     form = {"dtype": dtype, "shape": list(shape), "bytes": size}
     hasher = hashlib.sha256(json.dumps(form).encode())

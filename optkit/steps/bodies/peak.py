@@ -30,19 +30,18 @@ def run(step: MeasurePeak, out: Path, progress: Progress) -> PeakMemory:
 
 
 def _in_process(model: Path, threads: int | None, feed: Feed, progress: Progress) -> PeakMemory:
-    """Resident memory of this process while a graph is loaded and run, less what the process and
-    its libraries had before.
+    """Resident memory that loading and running a graph adds to this process and its libraries.
 
-    The high-water mark is the kernel's (VmHWM, proc_pid_status(5)), so that nothing between two
-    samples of it is missed. Before the graph is loaded, freed memory goes back to the system and
-    the mark to what is resident: earlier steps of this process may have left room, or reached
-    higher.
+    The kernel keeps the high-water mark (VmHWM, proc_pid_status(5)), so no short peak is missed.
+    Before the graph is loaded, freed memory is returned to the system, and the mark is reset to the
+    resident memory. Otherwise memory of earlier steps in this process would distort the figure.
     """
-    simulator().check()  # loads the library, which is no part of what the graph takes
+    simulator().check()  # loads the library, which does not count as memory of the graph
 
     with suppress(AttributeError):  # another C library than glibc
         ctypes.CDLL(None).malloc_trim(0)
-    with suppress(OSError):  # where it may not, an earlier peak counts: rather too much
+    # if this is not permitted, an earlier peak counts, and the figure is too high
+    with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # VmHWM = VmRSS: proc_pid_clear_refs(5)
     before = _status("VmRSS")
     with cpu(model, threads=threads) as session:
@@ -51,12 +50,13 @@ def _in_process(model: Path, threads: int | None, feed: Feed, progress: Progress
 
 
 def on_device(opened: Callable[[], Session], feed: Feed, progress: Progress) -> PeakMemory:
-    """Memory of the GPU while an engine is opened and run, less what was taken before, when the
-    process had nothing but its CUDA context.
+    """Memory of the GPU that opening and running an engine adds to a process with only a CUDA
+    context.
 
-    The driver tells what is free on the whole device (cuMemGetInfo), so other processes on it make
-    the figure uncertain, and mark it. It is asked every millisecond: what is taken and given back
-    in between is missed. Unverified on a card.
+    The driver reports the free memory of the whole device (cuMemGetInfo). Other processes on the
+    device therefore make the figure uncertain, and it gets a mark. The memory is read every
+    millisecond, so memory that is allocated and freed within a millisecond is missed. Unverified on
+    a card.
     """
     with machine.watched(gpu=True) as watch, Cuda() as cuda:
         before = cuda.free_bytes()
@@ -75,7 +75,7 @@ def on_device(opened: Callable[[], Session], feed: Feed, progress: Progress) -> 
 
 @contextmanager
 def _looking(look: Callable[[], int]) -> Iterator[list[int]]:
-    """What `look` tells every millisecond, in a thread, until the block ends."""
+    """The results of calling `look` every millisecond, in a thread, until the block ends."""
     seen: list[int] = []
     done = Event()
 

@@ -33,5 +33,5 @@ def run(step: PredictLatency, out: Path, progress: Progress) -> PredictedLatency
 
 
 def _hidden(layer: FusedLayer) -> bool:
-    """Whether it multiplies in what the compiler does not tell."""
+    """Whether the layer multiplies in a type that the compiler does not report."""
     return bool(layer.products) and layer.dtype is None

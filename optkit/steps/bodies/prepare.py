@@ -41,7 +41,8 @@ def run(step: Prepare, out: Path, progress: Progress) -> Fused:
     name, error = difference(step.graph.path / GRAPH, out / GRAPH, Feeds(step.random))
     if error <= TOLERANCE:
         return replace(made, max_error=error)
-    # exact but for rounding, which this graph makes much of: it is quantized as it was
+    # the rewrite is exact except for rounding, but this graph amplifies rounding, so the original
+    # is used
     plain = graph.load(step.graph.path / GRAPH)
     graph.save(plain, out / GRAPH)
     save(load(step.statistics.path / STATISTICS), out / STATISTICS)

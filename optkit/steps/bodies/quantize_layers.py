@@ -1,7 +1,8 @@
-"""GPTQ of a graph larger than memory, part after part: runs what `quantization.layerwise` decides.
+"""GPTQ of a graph that is larger than memory, part by part, as `quantization.layerwise` decides.
 
-values-0 … values-i   what crosses into part i, a file per feed; the next ones replace them
-codes-i               what was decided for its weights
+values-0 … values-i   the values that part i reads from earlier parts, one file per feed; the
+                      files of the next part replace them
+codes-i               the codes of the weights of part i
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from optkit.steps.quantize_layers import QuantizeLayers
 from optkit.store import storage_errors
 from optkit.tensors import Feed, batch_axis
 
-_WEIGHTS_SHARE = 16  # of the memory: weights of one part, as they are stored
+_WEIGHTS_SHARE = 16  # share of the memory for the weights of one part, as they are stored
 _SOLVING_SHARE = 0.75
 
 
@@ -71,7 +72,7 @@ def run(step: QuantizeLayers, out: Path, progress: Progress) -> Quantized:
 
 @dataclass
 class _Run:
-    """The samples on their way through the parts."""
+    """The samples on their way through the parts of the graph."""
 
     model: ir.Model
     layers: Layers
@@ -81,14 +82,14 @@ class _Run:
     folder: Path
 
     def resume(self) -> int:
-        """The number of the part that comes next."""
+        """The number of the next part."""
         found = [int(path.name.split("-")[1]) for path in self.folder.glob("values-*")]
         for index in range(max(found, default=0)):
             self.layers.resume(index)
         return max(found, default=0)
 
     def advance(self, index: int, part: Part, progress: Progress, *, last: bool) -> None:
-        """Quantize one part, then run it for the values that the next one reads."""
+        """Quantize one part, then run it to compute the values that the next part reads."""
         outputs = [v for v in self.model.graph.outputs if _maker(v) in part.nodes]
         made = [name for name in part.leaves if name not in part.reads]
         small = graph.between(self.model, part.reads, [*made, *(str(v.name) for v in outputs)])
@@ -117,7 +118,7 @@ class _Run:
             )  # fmt: skip
 
     def _carry(self, small: ir.Model, part: Part, feeds: _Feeds, place: Path) -> None:
-        """Keep what crosses the border behind the part, of every feed."""
+        """For every feed, keep the values that later parts read."""
         temporary = place.with_name(f".{place.name}")
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
@@ -139,7 +140,7 @@ class _Run:
 
 @dataclass
 class _Feeds:
-    """The feeds of the samples, each with the values `reads` that cross into a part."""
+    """The feeds of the samples, each with the values `reads` from the parts before."""
 
     samples: Spool
     size: int | None
@@ -169,7 +170,7 @@ class _Share:
 
 
 def _run(cutter: Cutter, feed: Feed) -> Feed:
-    """Outputs of a feed, in as many runs as the memory asks for."""
+    """The outputs of a feed, in as many runs as the memory requires."""
     cutter.measure(feed)
     runs = [cutter.session.run(part) for part in cutter.parts(feed, 0, 0)]
     if len(runs) == 1:
@@ -179,7 +180,8 @@ def _run(cutter: Cutter, feed: Feed) -> Feed:
 
 @contextmanager
 def _session(model: ir.Model) -> Iterator[Session]:
-    """The graph as it is written: constants that the runtime folds or lays out anew are copies."""
+    """A session of the graph without optimization, because folding and reordering constants would
+    copy them."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / GRAPH
         graph.save(model, place, inline_limit=0)  # the runtime maps data files
@@ -193,7 +195,7 @@ def _maker(value: ir.Value) -> str | None:
 
 
 def _shared(model: ir.Model, parts: Sequence[Part]) -> frozenset[str]:
-    """Weights that nodes in several parts multiply by."""
+    """Weights of nodes in several parts."""
     place = {node: index for index, part in enumerate(parts) for node in part.nodes}
     found: dict[str, set[int]] = {}
     for node in model.graph:
@@ -205,8 +207,8 @@ def _shared(model: ir.Model, parts: Sequence[Part]) -> frozenset[str]:
 def _feed_size(
     model: ir.Model, parts: Sequence[Part], samples: Spool, batch: int | None
 ) -> int | None:
-    """Samples per feed: one where a value that crosses a border may have another axis in front, so
-    that a part of a batch could not be cut out of it."""
+    """Samples per feed. It is one if a value between two parts may have another axis than the batch
+    in front, because a part of a batch could then not be cut out of it."""
     axis = batch_axis(samples.inputs)
     values = ir.convenience.create_value_mapping(model.graph, include_subgraphs=False)
     crossing = [values[name] for part in parts for name in part.reads]

@@ -1,4 +1,4 @@
-"""How what the user's code reads is recorded."""
+"""The recording of what the user's code reads."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from optkit.execute.step import ReadsCode, Result, Step
 def recorded(
     step: Step[Result], out: Path, code: Path | None = None
 ) -> AbstractContextManager[reads.Reads]:
-    """A recording for a step. What lies in the store, and what the step writes, is told elsewhere.
-    `code`: a folder from which its modules may be imported."""
+    """A recording for a step. It leaves out the files of the store and the files that the step
+    writes, because the key covers them. `code`: a folder from which the step's modules may be
+    imported."""
     assert isinstance(step, ReadsCode)
     inputs = [each.path for each in step.inputs.values()]
     store = [] if step.store is None else [step.store]

@@ -1,4 +1,4 @@
-"""How a step opens what it runs."""
+"""Sessions of the models that steps run."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from optkit.steps.sessions import Engines
 def cpu(
     model: Path, *, threads: int | None = None, level: Level = "all", pooled: bool = True
 ) -> Session:
-    # idle threads that spin take the cores from whoever else works on this machine
+    # idle threads that spin take cores from other processes on this machine
     options = SessionOptions(threads, spinning=False, level=level, pooled=pooled)
     return simulator().session(model, options)
 
 
 def simulated(model: Path, evidence: Evidence) -> Session:
-    """A simulation keeps Q/DQ as written; a measurement runs what users run."""
+    """A session on the CPU. For a measurement the graph is fully optimized, as users run it. For a
+    simulation the level is `basic`, which keeps Q/DQ as written."""
     return cpu(model, level="all" if evidence is Evidence.MEASURED else "basic")
 
 
 def engine(running: Engines, name: str, folder: Input | None, kept: Path | None) -> Session:
-    """The engine in the step's input of this name, on its device."""
+    """A session of the engine in the step's input of this name, on its device."""
     assert folder is not None
     place = folder.path / running.engines[name]
     return backend(running.backend).session(place, running.session.options(kept))
