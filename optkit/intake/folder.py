@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from optkit.errors import InputRefused, UnsafeFile
 from optkit.intake.containers import PICKLES, check_weights
@@ -56,7 +57,7 @@ def stage_folder(
     Raises InputRefused (no config.json, no weights), UnsafeFile (only pickles, an invalid file, a
     link to another folder), StorageError.
     """
-    with _Staging(path, store_objects, limits or Limits()) as staging:
+    with _staging(path, store_objects, limits or Limits()) as staging:
         staging.require(CONFIG, "the folder of a Hugging Face model has one")
         for name in COMPANIONS:
             staging.take(name)
@@ -69,7 +70,7 @@ def stage_folder(
 
 def stage_adapter(path: Path, store_objects: Path, *, limits: Limits | None = None) -> StagedFolder:
     """Copy the folder of a PEFT adapter into the store. Raises the errors of `stage_folder`."""
-    with _Staging(path, store_objects, limits or Limits()) as staging:
+    with _staging(path, store_objects, limits or Limits()) as staging:
         staging.require(ADAPTER_CONFIG, "PEFT's save_pretrained writes it")
         staging.take(ADAPTER_CONFIG)
         if not staging.has(ADAPTER_WEIGHTS):
@@ -78,30 +79,24 @@ def stage_adapter(path: Path, store_objects: Path, *, limits: Limits | None = No
         return staging.publish()
 
 
-class _Staging:
-    """Copies the files of one folder into the store."""
+@contextmanager
+def _staging(path: Path, store_objects: Path, limits: Limits) -> Iterator[_Staging]:
+    with scratch(store_objects.parent) as folder:
+        tree = folder / "folder"
+        with storage_errors(tree):
+            tree.mkdir(mode=0o700)
+        yield _Staging(path, tree, store_objects, limits)
 
-    def __init__(self, path: Path, store_objects: Path, limits: Limits) -> None:
+
+class _Staging:
+    """Copies the files of one folder into `tree`, and this into the store."""
+
+    def __init__(self, path: Path, tree: Path, store_objects: Path, limits: Limits) -> None:
         self.path = path
         self._base = path.resolve()
-        self._objects, self._limits = store_objects, limits
+        self._tree, self._objects, self._limits = tree, store_objects, limits
         self._copies = StoredCopies(store_objects)
         self._files: Files = {}
-
-    def __enter__(self) -> _Staging:
-        self._scratch = scratch(self._objects.parent)
-        self._tree = self._scratch.__enter__() / "folder"
-        with storage_errors(self._tree):
-            self._tree.mkdir(mode=0o700)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._scratch.__exit__(kind, error, trace)
 
     def has(self, name: str) -> bool:
         return os.path.lexists(self._base / name)
