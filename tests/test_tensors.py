@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.backends.profile import profile
+from optkit.backends.shape_profile import profile
 from optkit.tensors import AxisRange, TensorInfo, axes_of, size_of, with_sizes
 
 AXES = ("past", "new", "batch")

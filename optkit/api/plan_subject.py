@@ -18,7 +18,7 @@ from optkit.errors import UsageError
 from optkit.execute.runner import Runner
 from optkit.node_cost import NodeCost
 from optkit.pipeline import Build, Job
-from optkit.prediction import shapes
+from optkit.prediction import decoder_shape
 from optkit.prediction.plans import Decoding, Graphed
 from optkit.steps import GRAPH
 from optkit.tensors import TensorInfo, axes_of, size_of
@@ -40,7 +40,7 @@ class Subject:
 
 def described(sizes: DecoderSizes, prompt: int | None, new_tokens: int | None) -> Subject:
     """A decoder of which only the sizes are known."""
-    shape, assumed = shapes.described(sizes)
+    shape, assumed = decoder_shape.described(sizes)
     model = Decoding(shape, sizes.parameters, *_tokens(prompt, new_tokens, None))
     name = f"decoder-{sizes.parameters / 1e9:.3g}b"
     return Subject(model, _decoder(name, model, assumed), BATCHES)
@@ -84,7 +84,7 @@ def _fused(job: Job, runner: Runner, prompt: int | None, new_tokens: int | None)
     count = graph.parameters(fused)
     decoder = Decoder.of(build.inputs, build.outputs)
     if decoder is not None:
-        shape = shapes.of_graph(decoder, graph.costs(fused, sizes), count)
+        shape = decoder_shape.of_graph(decoder, graph.costs(fused, sizes), count)
         shape = replace(shape, crossed=_crossed(decoder, sizes))
         positions = pipeline.positions(build, runner)
         model = Decoding(shape, count, *_tokens(prompt, new_tokens, positions), positions)

@@ -9,5 +9,5 @@ tensorrt_libraries   the TensorRT that ONNX Runtime's provider needs
 build_log     other messages of the builder: progress, and the reason of a refusal
 kernel_list   reads the graph that ONNX Runtime optimized, as fused layers
 landing       compares planned precisions with those of the fused layers, for all backends
-profile       input shapes at the ends of every dynamic axis
+shape_profile input shapes at the ends of every dynamic axis
 """

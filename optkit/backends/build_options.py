@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from optkit.backends.profile import Profile
+from optkit.backends.shape_profile import Profile
 from optkit.backends.tensorrt_objects import Config, Library
 from optkit.devices import Target
 from optkit.engines import BuildSpec

@@ -21,7 +21,7 @@ from optkit.backends.kernel_list import parse_kernels
 from optkit.backends.landing import landing, products
 from optkit.backends.ort_objects import NativeOptions
 from optkit.backends.ort_session import DISABLED, OrtSession, library
-from optkit.backends.profile import batch, profile
+from optkit.backends.shape_profile import batch, profile
 from optkit.devices import Target, cpu, runs_here
 from optkit.devices.machine import sums_in_16_bits
 from optkit.engines import BuildSpec, Engine, FusedLayer

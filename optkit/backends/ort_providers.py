@@ -28,7 +28,7 @@ from optkit.backends.ort_session import (
     library,
     run_bound,
 )
-from optkit.backends.profile import batch, profile
+from optkit.backends.shape_profile import batch, profile
 from optkit.backends.tensorrt import TensorRT
 from optkit.backends.tensorrt_libraries import preload
 from optkit.devices import Gpu, Target, gpus

@@ -28,7 +28,7 @@ from optkit.backends.engine_session import EngineSession
 from optkit.backends.kept import Kept
 from optkit.backends.landing import landing, products
 from optkit.backends.layer_list import MOVES_DATA, parse_memory
-from optkit.backends.profile import Profile, batch, profile
+from optkit.backends.shape_profile import Profile, batch, profile
 from optkit.backends.tensorrt_objects import (
     Builder,
     Config,

@@ -6,13 +6,13 @@ dropped.
     fills       constants that are not data (mask fills), followed through the graph
     part        the elements of a value that are data, in one part of the samples
     observer    streaming observers of one value
-    cutting     division of feeds into parts that fit in memory
+    feeds       division of feeds into parts that fit in memory
     checkpoint  the state of a run on disk
     collect     the loop
 """
 
 from optkit.calibration.collect import observe
-from optkit.calibration.cutting import SpooledFeeds
+from optkit.calibration.feeds import SpooledFeeds
 from optkit.calibration.fills import Fills, fills
 
 __all__ = ["Fills", "SpooledFeeds", "fills", "observe"]

@@ -20,7 +20,7 @@ from types import MappingProxyType
 import numpy as np
 
 from optkit.calibration.checkpoint import Checkpoint, Position, State, read_moments, write_moments
-from optkit.calibration.cutting import Cutter
+from optkit.calibration.feeds import Cutter
 from optkit.calibration.fills import NO_FILLS, Fills
 from optkit.calibration.observer import Observer, Products, rows_of
 from optkit.calibration.part import Data, Part, data

@@ -1,6 +1,6 @@
 """Options that several commands share, and how a declared command calls its function.
 
-The modules in `optkit.cli.commands` declare commands and import only this module and `values`,
+The modules in `optkit.cli.commands` declare commands and import only this module and `param_types`,
 so that --help is fast. The work of a command is a function in another module of `optkit.cli`, named
 in `calls`. That module, and the types of the function's arguments, are imported when the command
 runs.
@@ -16,7 +16,7 @@ from pkgutil import resolve_name
 
 import click
 
-from optkit.cli import values
+from optkit.cli import param_types
 
 Function = Callable[..., object]
 Decorator = Callable[[Function], Function]
@@ -118,28 +118,28 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
 
 job = filling(
     "optkit.request:Request", "request",
-    click.argument("model", required=False, type=values.FILE),
+    click.argument("model", required=False, type=param_types.FILE),
     under(
         "Model",
-        click.option("--recipe", type=values.RECIPE, metavar="NAME|PATH",
+        click.option("--recipe", type=param_types.RECIPE, metavar="NAME|PATH",
                      help="The recipe; default: the project's."),
         click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
                      help="Override a recipe value, e.g. gates.max_drop=1%."),
         click.option("--task", metavar="NAME",
                      help="Task of a Hugging Face model; default: that of its config.json."),
-        click.option("--adapter", type=values.FILE, metavar="DIR",
+        click.option("--adapter", type=param_types.FILE, metavar="DIR",
                      help="A PEFT LoRA adapter, merged into a Hugging Face model."),
         click.option("--trust-remote-code", is_flag=True,
                      help="Run the Python code in the folder of a Hugging Face model."),
     ),
     under(
         "Data",
-        click.option("--calibration", type=values.SOURCE, metavar="PATH|NAME",
+        click.option("--calibration", type=param_types.SOURCE, metavar="PATH|NAME",
                      help="Calibration data (text, arrays, a folder of pictures or "
                      "recordings) or a source."),
-        click.option("--eval", "eval_task", type=values.TASK, metavar="NAME|FILE.py",
+        click.option("--eval", "eval_task", type=param_types.TASK, metavar="NAME|FILE.py",
                      help="The evaluation task; its args: --set eval.args.KEY=VALUE."),
-        click.option("--eval-data", type=values.FILE, metavar="PATH",
+        click.option("--eval-data", type=param_types.FILE, metavar="PATH",
                      help="The data for the evaluation task."),
     ),
     under(
@@ -154,7 +154,7 @@ job = filling(
 
 one_target = under(
     "Target",
-    click.option("-t", "--target", required=True, type=values.DEVICE, metavar="NAME",
+    click.option("-t", "--target", required=True, type=param_types.DEVICE, metavar="NAME",
                  help="A device, see `optkit targets`."),
 )  # fmt: skip
 """--target, once."""
@@ -164,7 +164,7 @@ pair = together(
     under(
         "Target",
         click.option("-p", "--precision", default="int8", show_default=True,
-                     type=values.PRECISION, metavar="NAME"),
+                     type=param_types.PRECISION, metavar="NAME"),
     ),
 )  # fmt: skip
 """--target and --precision, once each."""
@@ -173,7 +173,7 @@ targets = under(
     "Target",
     click.option(
         "-t", "--target", "targets", multiple=True, required=True, metavar="NAME,...",
-        type=values.Several(values.DEVICE), callback=values.joined,
+        type=param_types.Several(param_types.DEVICE), callback=param_types.joined,
         help="Devices, see `optkit targets`; a list, or the option several times.",
     ),
 )  # fmt: skip
@@ -187,7 +187,7 @@ def precisions(text: str, default: tuple[str, ...] = ()) -> Decorator:
         click.option(
             "-p", "--precision", "precisions", multiple=True, metavar="NAME,...",
             default=default, show_default=bool(default),
-            type=values.Several(values.PRECISION), callback=values.joined, help=text,
+            type=param_types.Several(param_types.PRECISION), callback=param_types.joined, help=text,
         ),
     )  # fmt: skip
 
@@ -198,13 +198,13 @@ def batches(text: str) -> Decorator:
         "Shapes",
         click.option(
             "--batch", "batches", multiple=True, metavar="N,...",
-            type=values.Several(click.IntRange(min=1)), callback=values.joined, help=text,
+            type=param_types.Several(click.IntRange(min=1)), callback=param_types.joined, help=text,
         ),
     )  # fmt: skip
 
 
 latency = functools.partial(
-    click.option, "--latency", "limit_ms", type=values.Milliseconds(), metavar="TIME"
+    click.option, "--latency", "limit_ms", type=param_types.Milliseconds(), metavar="TIME"
 )
 
 new_folder = under(
@@ -222,10 +222,10 @@ _PLACE = (
 )  # fmt: skip
 _BOUNDS = under(
     "Limits",
-    click.option("--memory", type=values.Size(), metavar="SIZE",
+    click.option("--memory", type=param_types.Size(), metavar="SIZE",
                  help="Memory of a step, e.g. 4G (without a unit: bytes); default: half of the "
                  "free memory."),
-    click.option("--timeout", type=values.Seconds(), metavar="TIME",
+    click.option("--timeout", type=param_types.Seconds(), metavar="TIME",
                  help="Time of a step, e.g. 10m (without a unit: seconds); default 1h."),
 )  # fmt: skip
 _ON = click.option("--on", "executor", callback=_address, metavar="ray|ray://HOST:PORT",

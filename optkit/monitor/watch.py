@@ -21,8 +21,8 @@ import psutil
 from optkit.devices.machine import cgroup_limits
 from optkit.errors import UsageError
 from optkit.monitor.gpu_samples import Cards
+from optkit.monitor.process_tree import STATES, State, Tree
 from optkit.monitor.samples import Sample
-from optkit.monitor.tree import STATES, State, Tree
 
 _PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")

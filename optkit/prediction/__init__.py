@@ -2,7 +2,8 @@
 
 work                operations and bytes of a task
 layers, compiled    a graph as work, and the layers of a compiled engine as work
-decoder, shapes     a decoder as work, and its sizes
+decoder             a decoder as work
+decoder_shape       the sizes of a decoder
 latency, fitted     seconds of work on a target, and the fitted efficiencies
 roofline            the lower bound of the time of work
 call                one call of a model with its interval, and the speedup over another model

@@ -18,7 +18,7 @@ from optkit.recipe.schema import (
     Placement,
     Quantization,
 )
-from optkit.recipe.shapes import parse_shapes
+from optkit.recipe.shape_syntax import parse_shapes
 
 __all__ = [
     "DEFAULT_BATCH", "MEMORY", "Axis", "Bench", "Calibration", "Compiler", "Eval", "Gates", "Input",

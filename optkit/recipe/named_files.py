@@ -15,7 +15,7 @@ from pathlib import Path
 from optkit import places
 from optkit.errors import RecipeError, UsageError
 from optkit.places import Place
-from optkit.recipe import checkpoint
+from optkit.recipe import torch_checkpoint
 from optkit.recipe.origin import KeyPath, Origin, dotted
 from optkit.recipe.schema import MEMORY, Calibration, Eval, Model
 
@@ -56,7 +56,7 @@ class _Finder:
             yield key, place
         if model.weights is not None:
             if not model.weights.endswith(".safetensors"):
-                hint = "save them as safetensors, in Python:\n" + checkpoint.conversion(
+                hint = "save them as safetensors, in Python:\n" + torch_checkpoint.conversion(
                     model.weights
                 )
                 problem = f"{model.weights!r} is not .safetensors, and pickles are never loaded"
@@ -104,12 +104,12 @@ def _no_factory(named: str) -> tuple[str, str]:
     """What is wrong with a model that reads like no factory, and what to do."""
     suffix = Path(named).suffix.lower()
     with_code = "optkit build file.py:factory --set model.weights="
-    if suffix in checkpoint.CHECKPOINTS:
+    if suffix in torch_checkpoint.CHECKPOINTS:
         return (
             f"{named!r} is a checkpoint: weights, or a pickle, without the code of the model",
             f"name the code, and give the weights as safetensors: {with_code}"
             f"{Path(named).with_suffix('.safetensors').name}, made in Python by\n"
-            + checkpoint.conversion(named),
+            + torch_checkpoint.conversion(named),
         )
     if suffix == ".safetensors":
         return f"{named!r} holds weights without the code of the model", f"{with_code}{named}"

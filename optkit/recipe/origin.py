@@ -10,9 +10,9 @@ from pathlib import Path
 
 from optkit import places
 from optkit.errors import RecipeError
-from optkit.recipe import document
+from optkit.recipe import yaml_document
 
-KeyPath = document.Path
+KeyPath = yaml_document.Path
 
 HINT = "`optkit init` writes a commented example"
 
@@ -105,6 +105,6 @@ def _parse(text: str, where: str) -> object:
     if not text.strip():
         return None
     try:
-        return document.parse(text.encode(), where).data
+        return yaml_document.parse(text.encode(), where).data
     except RecipeError as error:
         raise RecipeError(error.message, where=where, hint=error.hint) from None

@@ -19,7 +19,7 @@ from pydantic import BeforeValidator, Field, JsonValue, PrivateAttr, ValidationE
 from optkit import places
 from optkit.errors import RecipeError, nearest, unknown_name
 from optkit.places import Place
-from optkit.recipe import document
+from optkit.recipe import yaml_document
 from optkit.recipe.inputs import InputSpec
 from optkit.recipe.named_files import find_named
 from optkit.recipe.origin import HINT, KeyPath, Origin
@@ -112,7 +112,7 @@ class Recipe(Part):
         if not path.is_file():
             raise RecipeError("no such recipe", where=str(path), hint="`optkit init` writes one")
         with path.open("rb") as file:
-            parsed = document.parse(file.read(document.MAX_BYTES + 1), str(path))
+            parsed = yaml_document.parse(file.read(yaml_document.MAX_BYTES + 1), str(path))
         base = path.resolve().parent
         return cls._build(Origin(parsed.data, str(path), base, parsed.marks).modelled(model))
 

@@ -10,7 +10,7 @@ from optkit import places, shipped
 from optkit.data.reading import READ, reader_of
 from optkit.errors import RecipeError, UsageError, unknown_name
 from optkit.recipe.recipe import Recipe
-from optkit.recipe.shapes import parse_shapes
+from optkit.recipe.shape_syntax import parse_shapes
 from optkit.request import Request
 
 Shapes = Mapping[str, tuple[int | str, ...]]

@@ -16,9 +16,9 @@ from pathlib import Path
 from optkit import places
 from optkit.data.reading import reader_of
 from optkit.errors import UsageError
-from optkit.recipe import document
-from optkit.recipe.checkpoint import CHECKPOINTS, conversion
+from optkit.recipe import yaml_document
 from optkit.recipe.recipe import Recipe
+from optkit.recipe.torch_checkpoint import CHECKPOINTS, conversion
 
 _IDS = re.compile(r"ids|tokens?|mask|positions?")
 _IMAGES = "float32, shape: [batch, 3, 224, 224]"
@@ -80,7 +80,7 @@ def template(
         evaluation=_evaluation(folder, evaluation),
         precision="int8" if calibration else "fp16",
     )
-    data = document.parse(text.encode(), str(out)).data
+    data = yaml_document.parse(text.encode(), str(out)).data
     assert isinstance(data, dict)
     Recipe.from_dict(data, folder)
     return Started(text, _then(out, python and not chosen.file, python, calibration is not None))

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from optkit import user_code
 from optkit.errors import InputRefused, OptkitError, UsageError, nearest
-from optkit.recipe import InputSpec, checkpoint
+from optkit.recipe import InputSpec, torch_checkpoint
 from optkit.runtimes import Progress, Session
-from optkit.sources import explain, toolchain, torch_module
+from optkit.sources import export_failures, toolchain, torch_module
 from optkit.sources.log import ExportLog
 from optkit.tensors import AxisRange
 
@@ -89,7 +89,7 @@ def load_unweighted(factory: str, args: Mapping[str, object]) -> tuple[nn.Module
         return module, None
     warning = (
         f"the model is not trained: there is no model.weights, and the factory leaves "
-        f"{len(random)} of {len(values)} parameters random ({explain.some(random)})"
+        f"{len(random)} of {len(values)} parameters random ({export_failures.some(random)})"
     )
     return module, warning
 
@@ -135,7 +135,7 @@ def _created(factory: str, args: Mapping[str, object]) -> nn.Module:
     except Exception as error:
         raise InputRefused(
             f"{type(error).__name__}: {error}",
-            where=explain.line(error) or factory,
+            where=export_failures.line(error) or factory,
             hint="the factory must return the model",
         ) from error
     if not isinstance(module, nn.Module):
@@ -179,7 +179,7 @@ def _load_weights(module: nn.Module, path: Path) -> None:
         raise _misfit("; ".join(shapes[:5]), path) from error
     if missing or unexpected:
         parts = (("the model needs", missing), ("the model has no", unexpected))
-        problem = "; ".join(f"{what} {explain.some(keys)}" for what, keys in parts if keys)
+        problem = "; ".join(f"{what} {export_failures.some(keys)}" for what, keys in parts if keys)
         raise _misfit(problem, path, _prefix(missing, unexpected))
 
 
@@ -198,6 +198,6 @@ def _misfit(message: str, path: Path, prefix: str | None = None) -> InputRefused
         hint = (
             f"every name in the file begins with {prefix!r}, which a wrapper put there "
             f"(DistributedDataParallel, torch.compile, a trainer); in Python:\n"
-            + checkpoint.without_prefix(str(path), prefix)
+            + torch_checkpoint.without_prefix(str(path), prefix)
         )
     return InputRefused(f"the weights do not fit: {message}", where=str(path), hint=hint)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from optkit.errors import ExportFailed, InputRefused, nearest
 from optkit.recipe import InputSpec
 from optkit.runtimes import Progress, Session
-from optkit.sources import agreement, archive, explain, outputs, toolchain, translation
+from optkit.sources import agreement, archive, export_failures, outputs, toolchain, translation
 from optkit.sources.axes import compared_sizes
 from optkit.sources.log import ExportLog
 from optkit.tensors import AxisRange, Feed, TensorInfo
@@ -29,7 +29,7 @@ def load(path: Path) -> ExportedProgram:
             program: ExportedProgram = torch.export.load(path)
         except Exception as error:  # whatever a damaged program provokes
             raise InputRefused(
-                f"torch cannot load the program: {explain.first_line(error)}",
+                f"torch cannot load the program: {export_failures.first_line(error)}",
                 where=str(path),
                 hint="was it saved by a newer torch?",
             ) from error
@@ -188,6 +188,6 @@ def _call(program: ExportedProgram, declared: Sequence[InputSpec], feed: Feed) -
             return program.module(check_guards=False)(*args, **kwargs)
         except Exception as error:
             raise ExportFailed(
-                f"the program failed: {explain.first_line(error)}",
+                f"the program failed: {export_failures.first_line(error)}",
                 hint="compare the declared inputs with those it was exported for",
             ) from error

@@ -14,7 +14,7 @@ from optkit.data.synthetic import random_feed
 from optkit.errors import InputRefused, UsageError
 from optkit.recipe import InputSpec
 from optkit.runtimes import Progress, Session
-from optkit.sources import agreement, explain, toolchain, translation
+from optkit.sources import agreement, export_failures, toolchain, translation
 from optkit.sources.axes import compared_sizes, fix_single_sizes, traced_sizes
 from optkit.sources.log import ExportLog
 from optkit.sources.outputs import arrays, leaves, names_apart, register
@@ -186,7 +186,7 @@ def _call(module: nn.Module, bind: Bind, feed: Feed) -> object:
         try:
             return module(*bound.args, **bound.kwargs)
         except Exception as error:
-            raise explain.call(error, module) from error
+            raise export_failures.call(error, module) from error
 
 
 def _output_names(
@@ -237,4 +237,4 @@ def _capture(
                 module, example.args, example.kwargs, dynamic_shapes=bind(shapes).arguments
             )
         except Exception as error:
-            raise explain.capture(error, module) from error
+            raise export_failures.capture(error, module) from error

@@ -22,7 +22,7 @@ from onnx_ir.passes import common as passes
 from optkit import graph
 from optkit.errors import ExportFailed
 from optkit.recipe import InputSpec
-from optkit.sources import explain
+from optkit.sources import export_failures
 from optkit.sources.axes import declare, values
 from optkit.sources.toolchain import quiet
 from optkit.tensors import TensorInfo
@@ -60,7 +60,7 @@ def translate(
             assert converted is not None
             model = _settle(converted.model)
         except Exception as error:  # the exporter lets many kinds through
-            raise explain.conversion(error) from error
+            raise export_failures.conversion(error) from error
     for value, name in zip(model.graph.inputs, inputs, strict=True):
         value.name = name  # OutputFixPass renames an input that is also an output
     _name_weights(model, program)

@@ -25,8 +25,8 @@ from optkit.execute.runner import Runner
 from optkit.pipeline import BUILD, Build, Job
 from optkit.pipeline.findings import Judged
 from optkit.steps.collect import Collected
-from optkit.tuning.memory import Memory
-from optkit.tuning.placement import placements_of
+from optkit.tuning.past_trials import PastTrials
+from optkit.tuning.placement_variants import placements_of
 from optkit.tuning.quiet import Quiet
 from optkit.tuning.search import Each, Search
 from optkit.tuning.space import Budget, Candidate, Outcome, Trial, front
@@ -118,7 +118,7 @@ def tune(
     surveyed = survey(build, precisions, runner, map if cluster is None else cluster.each)
     quiet = Quiet(runner.listener)
     trials = _trials(build, surveyed, precisions, replace(runner, listener=quiet))
-    memory = Memory.of(build, trials.space, trials.placements, runner.store)
+    memory = PastTrials.of(build, trials.space, trials.placements, runner.store)
     search = Search(trials.space, budget, options.seed, parallel)
     each = map if parallel == 1 or cluster is None else partial(cluster.each, parallel=parallel)
     _run(search, trials, memory, options, quiet, each, started)
@@ -142,7 +142,7 @@ def tune(
 def _run(
     search: Search,
     trials: Trials,
-    memory: Memory,
+    memory: PastTrials,
     options: SearchOptions,
     quiet: Quiet,
     each: Each,

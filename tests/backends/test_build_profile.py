@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.backends.profile import batch, profile
+from optkit.backends.shape_profile import batch, profile
 from optkit.errors import UsageError
 from optkit.tensors import AxisRange, TensorInfo
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from optkit.cli import optkit, values
+from optkit.cli import optkit, param_types
 from optkit.errors import UsageError
 
 
@@ -53,30 +53,32 @@ def test_lists_of_other_values() -> None:
 @pytest.mark.parametrize(
     ("kind", "text", "value"),
     [
-        (values.Size(), "1073741824", 2**30),
-        (values.Size(), "512M", 2**29),
-        (values.Size(), "2GiB", 2**31),
-        (values.Size(), "1.5 kb", 1536),
-        (values.Size(least=0), "0", 0),
-        (values.Seconds(), "90", 90),
-        (values.Seconds(), "10m", 600),
-        (values.Seconds(), "1.5h", 5400),
-        (values.Seconds(), "500ms", 0.5),
-        (values.Milliseconds(), "1.5", 1.5),
-        (values.Milliseconds(), "1.5ms", 1.5),
-        (values.Milliseconds(), "0.5s", 500),
-        (values.Milliseconds(), "250us", 0.25),
-        (values.Milliseconds(), "0.0000001ms", 1e-7),
-        (values.COUNT, "70b", 70e9),
+        (param_types.Size(), "1073741824", 2**30),
+        (param_types.Size(), "512M", 2**29),
+        (param_types.Size(), "2GiB", 2**31),
+        (param_types.Size(), "1.5 kb", 1536),
+        (param_types.Size(least=0), "0", 0),
+        (param_types.Seconds(), "90", 90),
+        (param_types.Seconds(), "10m", 600),
+        (param_types.Seconds(), "1.5h", 5400),
+        (param_types.Seconds(), "500ms", 0.5),
+        (param_types.Milliseconds(), "1.5", 1.5),
+        (param_types.Milliseconds(), "1.5ms", 1.5),
+        (param_types.Milliseconds(), "0.5s", 500),
+        (param_types.Milliseconds(), "250us", 0.25),
+        (param_types.Milliseconds(), "0.0000001ms", 1e-7),
+        (param_types.COUNT, "70b", 70e9),
     ],
 )
-def test_a_number_with_its_unit(kind: values.Quantity, text: str, value: float) -> None:
+def test_a_number_with_its_unit(kind: param_types.Quantity, text: str, value: float) -> None:
     assert kind.convert(text, None, None) == value
 
 
-@pytest.mark.parametrize("kind", [values.Size(), values.Seconds(), values.Milliseconds()])
+@pytest.mark.parametrize(
+    "kind", [param_types.Size(), param_types.Seconds(), param_types.Milliseconds()]
+)
 @pytest.mark.parametrize("text", ["", "0", "-1", "x", "5 parsecs", "1e999", "1,5m", "nan"])
-def test_what_is_no_number_with_a_unit(kind: values.Quantity, text: str) -> None:
+def test_what_is_no_number_with_a_unit(kind: param_types.Quantity, text: str) -> None:
     with pytest.raises(UsageError, match=f"is not a {kind.name}"):
         kind.convert(text, None, None)
 

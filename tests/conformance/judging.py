@@ -25,7 +25,7 @@ from optkit.data import spool_writer
 from optkit.errors import InputRefused
 from optkit.recipe import InputSpec
 from optkit.steps import perform
-from optkit.steps.bodies.graphs import signature
+from optkit.steps.bodies.signature import signature
 from optkit.steps.files import GRAPH
 from optkit.tensors import TensorInfo, axes_of
 

@@ -14,7 +14,7 @@ from optkit import graph
 from optkit.data import spool_writer
 from optkit.errors import InputRefused
 from optkit.steps import GRAPH, perform
-from optkit.steps.bodies.graphs import signature
+from optkit.steps.bodies.signature import signature
 from optkit.tensors import TensorInfo
 
 

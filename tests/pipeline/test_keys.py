@@ -17,7 +17,7 @@ from optkit.precisions import PRECISIONS
 from optkit.recipe import Recipe
 from optkit.steps.graph import Graph
 from optkit.store import Store, digest_json
-from optkit.tuning.memory import Memory
+from optkit.tuning.past_trials import PastTrials
 from optkit.tuning.reproduce import reproduction
 from optkit.tuning.space import Space
 
@@ -32,7 +32,7 @@ def memory(settings: Recipe, tmp_path: Any) -> str:
     made = Build(
         Job(settings, target("l4"), PRECISIONS["int8"]), None, ("tensorrt",), PRECISIONS["fp16"]
     )
-    return Memory.of(made, Space((), "fp16"), {}, Store(tmp_path)).key
+    return PastTrials.of(made, Space((), "fp16"), {}, Store(tmp_path)).key
 
 
 def test_the_order_of_patterns_is_told_apart(tmp_path: Any) -> None:

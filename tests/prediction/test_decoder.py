@@ -14,7 +14,7 @@ from optkit.devices import target
 from optkit.errors import Impossible, InputRefused, UsageError
 from optkit.node_cost import NodeCost
 from optkit.precisions import precision
-from optkit.prediction import memory, serving, shapes
+from optkit.prediction import decoder_shape, memory, serving
 from optkit.prediction.decoder import DecoderShape, Numbers, prefill, step
 from optkit.prediction.work import total
 from optkit.tensors import TensorInfo
@@ -40,21 +40,23 @@ def test_sizes_are_the_published_ones(shape: DecoderShape, parameters: int, cach
 
 
 def test_a_description_gives_the_weights_back() -> None:
-    shape, assumed = shapes.described(DecoderSizes(70e9, layers=80, kv_heads=8, head_dim=128))
+    shape, assumed = decoder_shape.described(
+        DecoderSizes(70e9, layers=80, kv_heads=8, head_dim=128)
+    )
     assert (shape.hidden, shape.heads) == (8192, 64)
     assert shape.parameters == pytest.approx(70e9, rel=1e-4)
     assert len(assumed) == 5 and assumed[-1] == "embedding and vocabulary projection apart"
     sizes = DecoderSizes(LLAMA_3_8B.parameters, layers=32, kv_heads=8, head_dim=128, heads=32,
                          hidden=4096, vocabulary=128256, ffn=14336)  # fmt: skip
-    exact, nothing = shapes.described(sizes)
+    exact, nothing = decoder_shape.described(sizes)
     assert exact == LLAMA_3_8B and nothing == ["embedding and vocabulary projection apart"]
 
 
 def test_sizes_that_cannot_be_are_refused() -> None:
     with pytest.raises(UsageError, match="too few"):
-        shapes.described(DecoderSizes(1e8, 80, kv_heads=8, head_dim=128, hidden=8192))
+        decoder_shape.described(DecoderSizes(1e8, 80, kv_heads=8, head_dim=128, hidden=8192))
     with pytest.raises(UsageError, match="evenly"):
-        shapes.described(DecoderSizes(7e9, 32, kv_heads=5, head_dim=128, hidden=4096))
+        decoder_shape.described(DecoderSizes(7e9, 32, kv_heads=5, head_dim=128, hidden=4096))
 
 
 def test_a_step_does_what_the_literature_counts() -> None:
@@ -253,15 +255,15 @@ def test_a_graph_gives_its_sizes_back() -> None:
         for i, (a, b) in enumerate(products)
     }
     decoder, apart = Decoder(cache, 32000, positions=False), shape.parameters + 65 * 4096
-    assert shapes.of_graph(decoder, costs, apart) == shape
+    assert decoder_shape.of_graph(decoder, costs, apart) == shape
     tied, table = replace(shape, tied=True), 4096 * 32000
-    assert shapes.of_graph(decoder, costs, apart - table) == tied
+    assert decoder_shape.of_graph(decoder, costs, apart - table) == tied
     # a table that two nodes read stays one constant: it is turned for the product
     turned = {**costs, "turn": NodeCost("Transpose", 0, 2 * table, 0, 2 * table, bits=16)}
     turned["p224"] = NodeCost("MatMul", None, 0, None, None, columns=32000, bits=16)
-    assert shapes.of_graph(decoder, turned, apart - table) == tied
+    assert decoder_shape.of_graph(decoder, turned, apart - table) == tied
     with pytest.raises(InputRefused, match="32001 columns"):
-        shapes.of_graph(Decoder(cache, 32001, positions=False), costs, apart)
+        decoder_shape.of_graph(Decoder(cache, 32001, positions=False), costs, apart)
 
 
 def test_one_table_for_embedding_and_vocabulary_is_held_once() -> None:
@@ -272,10 +274,10 @@ def test_one_table_for_embedding_and_vocabulary_is_held_once() -> None:
     assert total(step(shape, Numbers(16, "fp16"), 100, 1)).weight_bytes == 2 * shape.parameters
     sizes = DecoderSizes(shape.parameters, 16, kv_heads=8, head_dim=64, hidden=2048,
                          vocabulary=128256, tied=True)  # fmt: skip
-    found, assumed = shapes.described(sizes)
+    found, assumed = decoder_shape.described(sizes)
     assert found == shape and not any("apart" in one for one in assumed)
     known = DecoderSizes(3.2e9, 28, kv_heads=8, head_dim=128, vocabulary=128256, tied=True)
-    guessed, _ = shapes.described(known)
+    guessed, _ = decoder_shape.described(known)
     assert guessed.parameters == pytest.approx(3.2e9, rel=1e-3)
 
 

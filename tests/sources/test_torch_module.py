@@ -18,7 +18,7 @@ from torch import nn
 
 from optkit import graph, user_code
 from optkit.errors import ExportFailed, InputRefused, ToolchainMissing, UsageError
-from optkit.recipe import InputSpec, checkpoint
+from optkit.recipe import InputSpec, torch_checkpoint
 from optkit.runtimes import backend
 from optkit.sources import model_factory, torch_module
 from optkit.sources.log import ExportLog
@@ -475,7 +475,7 @@ def test_the_lines_that_convert_a_checkpoint_do(
     state = {f"{prefix}{name}": value for name, value in nn.Linear(3, 4).state_dict().items()}
     torch.save({nested: state, "epoch": 3} if nested else state, tmp_path / "run.pt")
     monkeypatch.chdir(tmp_path)
-    lines = checkpoint.conversion("run.pt")
+    lines = torch_checkpoint.conversion("run.pt")
     assert len(lines.splitlines()) == 2
     exec(lines, {})
     assert load_file(tmp_path / "run.safetensors").keys() == {"weight", "bias"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from optkit.cli import options, values
+from optkit.cli import options, param_types
 
 
 @options.command(
@@ -36,7 +36,7 @@ from optkit.cli import options, values
 @click.option(
     "--embed-eval",
     default="64M",
-    type=values.Size(least=0),
+    type=param_types.Size(least=0),
     show_default=True,
     metavar="SIZE",
     help="Largest size of the evaluation samples in the artifact (without a unit: bytes); 0 for "
@@ -62,7 +62,7 @@ def build() -> None:
     click.option(
         "--eval",
         "task",
-        type=values.TASK,
+        type=param_types.TASK,
         metavar="NAME|FILE.py",
         help="A task with its samples, instead of those in the artifact.",
     ),
@@ -83,9 +83,9 @@ _budget = options.under(
     click.option("--max-drop", metavar="PERCENT",
                  help="Limit on the drop of the metric, e.g. 0.5%."),
     click.option("--min-sqnr", metavar="DB", help="Limit on the SQNR of the outputs, e.g. 40."),
-    click.option("--max-latency", type=values.Milliseconds(), metavar="TIME",
+    click.option("--max-latency", type=param_types.Milliseconds(), metavar="TIME",
                  help="Limit at the tuned batch, e.g. 1.5ms (without a unit: milliseconds)."),
-    click.option("--max-size", type=values.Size(), metavar="SIZE",
+    click.option("--max-size", type=param_types.Size(), metavar="SIZE",
                  help="Limit on the size of the engine, e.g. 20M (without a unit: bytes)."),
 )  # fmt: skip
 
@@ -93,7 +93,7 @@ _search = options.under(
     "Search",
     click.option("--trials", type=click.IntRange(min=1), metavar="N",
                  help="Candidates to try at most; default: 24."),
-    click.option("--time", "seconds", type=values.Seconds(), metavar="TIME",
+    click.option("--time", "seconds", type=param_types.Seconds(), metavar="TIME",
                  help="Stop the search after this time, e.g. 10m (without a unit: seconds); the "
                  "best candidate is then built."),
     click.option("--seed", type=int, default=0, show_default=True, metavar="S"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from optkit.cli import options, values
+from optkit.cli import options, param_types
 
 _COUNT = click.IntRange(min=1)
 
@@ -14,7 +14,7 @@ _sizes = options.filling(
     "optkit.cli.plan:Sizes", "sizes",
     options.under(
         "Decoder",
-        click.option("--params", type=values.COUNT, metavar="N",
+        click.option("--params", type=param_types.COUNT, metavar="N",
                      help="Plan a decoder without a model: its parameters, e.g. 70b; needs "
                      "--layers, --kv-heads, --head-dim."),
         click.option("--layers", type=_COUNT, metavar="N", help="Decoder layers."),
@@ -73,8 +73,8 @@ _needs = options.under(
     "--train",
     "methods",
     multiple=True,
-    type=values.Several(click.Choice(["full", "lora", "qlora"])),
-    callback=values.joined,
+    type=param_types.Several(click.Choice(["full", "lora", "qlora"])),
+    callback=param_types.joined,
     metavar="full,lora,qlora",
     help="Also predict the memory of training, by one or several of these methods.",
 )
@@ -103,9 +103,9 @@ def plan() -> None:
 
 _pair = options.under(
     "Target",
-    click.option("-t", "--target", type=values.DEVICE, metavar="NAME",
+    click.option("-t", "--target", type=param_types.DEVICE, metavar="NAME",
                  help="A device; not with --against."),
-    click.option("-p", "--precision", type=values.PRECISION, metavar="NAME",
+    click.option("-p", "--precision", type=param_types.PRECISION, metavar="NAME",
                  help="Default: int8."),
 )  # fmt: skip
 

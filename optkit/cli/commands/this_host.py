@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from optkit.cli import options, values
+from optkit.cli import options, param_types
 
 
 @options.command("optkit targets", "optkit targets l4")
-@click.argument("name", required=False, type=values.DEVICE)
+@click.argument("name", required=False, type=param_types.DEVICE)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @options.calls("optkit.cli.hardware:targets")
 def targets() -> None:
@@ -56,14 +56,14 @@ def completion() -> None:
 @click.option("--pid", type=click.IntRange(min=1), metavar="N", help="Watch this process instead.")
 @click.option(
     "--seconds",
-    type=values.Seconds(),
+    type=param_types.Seconds(),
     metavar="TIME",
     help="With --pid: for how long, e.g. 10m (without a unit: seconds); default until it ends, or "
     "until Ctrl-C.",
 )
 @click.option(
     "--interval",
-    type=values.Seconds(least=0.1, example="1s, at least 0.1s"),
+    type=param_types.Seconds(least=0.1, example="1s, at least 0.1s"),
     default="1s",
     show_default=True,
     metavar="TIME",
@@ -81,18 +81,25 @@ def monitor() -> None:
 
 
 @options.command("optkit init model.py:create")
-@click.argument("model", type=values.FILE)
+@click.argument("model", type=param_types.FILE)
 @click.option(
     "--weights",
-    type=values.FILE,
+    type=param_types.FILE,
     metavar="FILE",
     help="A safetensors file for what the factory returns.",
 )
 @click.option(
-    "--calibration", type=values.SOURCE, metavar="PATH|NAME", help="Calibration data, or a source."
+    "--calibration",
+    type=param_types.SOURCE,
+    metavar="PATH|NAME",
+    help="Calibration data, or a source.",
 )
 @click.option(
-    "--eval", "evaluation", type=values.TASK, metavar="NAME|FILE.py", help="The evaluation task."
+    "--eval",
+    "evaluation",
+    type=param_types.TASK,
+    metavar="NAME|FILE.py",
+    help="The evaluation task.",
 )
 @click.option(
     "-o",
@@ -149,7 +156,7 @@ def verify() -> None:
     default="10G",
     show_default=True,
     metavar="SIZE",
-    type=values.Size(),
+    type=param_types.Size(),
     help="Largest size of the store (without a unit: bytes).",
 )
 @options.calls("optkit.cli.cache:gc")

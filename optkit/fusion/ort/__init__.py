@@ -23,10 +23,10 @@ from optkit.fusion.ort.heads import unpack_heads
 from optkit.fusion.ort.layout import channels_last
 from optkit.fusion.ort.mask import grid
 from optkit.fusion.ort.norm import rms_norm, sum_apart, sum_bias
+from optkit.fusion.ort.packed import packed
 from optkit.fusion.ort.product import multiply, part
 from optkit.fusion.ort.projection import projection
 from optkit.fusion.ort.rotary import rotary
-from optkit.fusion.ort.rows import packed
 from optkit.fusion.ort.together import together
 from optkit.fusion.ort.write import OPSET
 from optkit.fusion.rule import FusionLog, Rule

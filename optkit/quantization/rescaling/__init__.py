@@ -4,7 +4,7 @@ channels        which channel each element of a value belongs to
 rules           the effect of a factor at each operator
 fold            where a factor goes, up to the constants that absorb it
 groups          a value and the nodes that multiply it: one factor per channel
-search          the candidate with the least error
+factor_search   the candidate with the least error
 smoothquant, equalization, awq    the candidates, and their errors
 rescale         all groups of a graph
 """

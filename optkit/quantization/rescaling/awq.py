@@ -17,8 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from optkit.precisions import NumberFormat
-from optkit.quantization.rescaling import search as searching
-from optkit.quantization.rescaling.search import Choice
+from optkit.quantization.rescaling.factor_search import Choice, least_error
 from optkit.quantization.rounding.rtn import round_to_nearest
 
 _LIMIT = 2.0**10  # of a factor and its inverse: a producer's FP16 weights must hold it
@@ -44,7 +43,7 @@ def search(
     def error(f: np.ndarray | None) -> float:
         return sum(_error(w, rows, fmt, carrier, f) for w in weights)
 
-    return searching.search([(a, factors(typical, a, ties)) for a in alphas], error)
+    return least_error([(a, factors(typical, a, ties)) for a in alphas], error)
 
 
 def factors(magnitude: np.ndarray, alpha: float, ties: np.ndarray | None = None) -> np.ndarray:

@@ -29,6 +29,7 @@ from optkit.quantization.placement.block_size import fitting_block
 from optkit.quantization.placement.qdq_placement import Rules
 from optkit.quantization.rescaling import awq, equalization, smoothquant
 from optkit.quantization.rescaling.channels import classes
+from optkit.quantization.rescaling.factor_search import Choice
 from optkit.quantization.rescaling.fold import FoldPath
 from optkit.quantization.rescaling.groups import (
     Group,
@@ -40,7 +41,6 @@ from optkit.quantization.rescaling.groups import (
     why_not_scalable,
 )
 from optkit.quantization.rescaling.rules import Declined
-from optkit.quantization.rescaling.search import Choice
 from optkit.quantization.rescaling.smoothquant import Formats, Sample
 from optkit.statistics import Statistics, ValueStatistics
 

@@ -19,8 +19,7 @@ import numpy as np
 
 from optkit.precisions import NumberFormat
 from optkit.quantization.numerics import scales
-from optkit.quantization.rescaling import search as searching
-from optkit.quantization.rescaling.search import Candidate, Choice
+from optkit.quantization.rescaling.factor_search import Candidate, Choice, least_error
 
 ALPHAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9)
 
@@ -149,7 +148,7 @@ def search(
     x, w = sample.absmax, absmax(kernels)
     candidates: list[Candidate] = [(alpha, factors(x, w, alpha, ties)) for alpha in alphas]
     candidates += [(None, s) for s in others]
-    return searching.search(candidates, lambda s: judge.error(s) + besides(s), leave=leave)
+    return least_error(candidates, lambda s: judge.error(s) + besides(s), leave=leave)
 
 
 class _Judge:

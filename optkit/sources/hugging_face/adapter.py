@@ -14,7 +14,7 @@ import numpy as np
 
 from optkit.data.synthetic import random_feed
 from optkit.errors import InputRefused
-from optkit.sources import explain, toolchain
+from optkit.sources import export_failures, toolchain
 from optkit.sources.axes import traced_sizes
 from optkit.sources.hugging_face.inputs import Described
 from optkit.sources.outputs import arrays
@@ -46,7 +46,7 @@ def merge(model: nn.Module, described: Described, folder: Path) -> None:
             adapted = peft.PeftModel.from_pretrained(model, folder)
         except Exception as error:  # names of layers, shapes, a config that makes no sense
             raise InputRefused(
-                f"the adapter does not fit: {explain.first_line(error)}",
+                f"the adapter does not fit: {export_failures.first_line(error)}",
                 where=str(folder),
                 hint=_HINT,
             ) from error

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from optkit.errors import InputRefused
 from optkit.recipe import InputSpec
-from optkit.sources import explain
+from optkit.sources import export_failures
 from optkit.sources.hugging_face.inputs import (
     BATCH,
     TOKENS,
@@ -85,7 +85,7 @@ def _layers(model: PreTrainedModel) -> list[tuple[Tensor, Tensor]]:
         return keys_and_values(returned.past_key_values)
     except Exception as error:  # a state of another kind, or none: each fails in its own way
         raise InputRefused(
-            f"{type(model).__name__} has no key-value cache: {explain.first_line(error)}",
+            f"{type(model).__name__} has no key-value cache: {export_failures.first_line(error)}",
             where=model.config.model_type,
             hint="optkit exports decoders with attention; give others as a Python factory",
         ) from error

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from optkit.errors import InputRefused
 from optkit.recipe import InputSpec
-from optkit.sources import explain
+from optkit.sources import export_failures
 from optkit.sources.hugging_face.inputs import (
     BATCH,
     TOKENS,
@@ -139,7 +139,7 @@ def _crossed_layers(model: PreTrainedModel, source: Sequence[InputSpec]) -> Pair
     except Exception as error:  # a state of another kind, or none: each fails in its own way
         raise InputRefused(
             f"{type(model).__name__} has no cache for its cross attention: "
-            f"{explain.first_line(error)}",
+            f"{export_failures.first_line(error)}",
             where=str(model.config.model_type),
             hint="give encoder and decoder as Python factories, file.py:function",
         ) from error

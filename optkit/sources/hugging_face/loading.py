@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, cast
 
 from optkit.errors import InputRefused, unknown_name
-from optkit.sources import explain, toolchain
+from optkit.sources import export_failures, toolchain
 
 if TYPE_CHECKING:
     import torch
@@ -72,7 +72,7 @@ def _config(folder: Path, *, trusted: bool) -> PreTrainedConfig:
                 hint="read the code; if you trust it, build with --trust-remote-code",
             ) from error
         raise InputRefused(
-            f"config.json is not understood: {explain.first_line(error)}",
+            f"config.json is not understood: {export_failures.first_line(error)}",
             where=str(folder / "config.json"),
             hint="a newer transformers may know the model; a model with its own code needs "
             "--trust-remote-code",
@@ -170,7 +170,7 @@ def _pretrained(
         )
     except Exception as error:  # a class that is not for this config, a value that makes no sense
         raise InputRefused(
-            f"{cls.__name__} cannot be loaded from it: {explain.first_line(error)}",
+            f"{cls.__name__} cannot be loaded from it: {export_failures.first_line(error)}",
             where=str(folder),
             hint=_OTHER_TASK,
         ) from error
@@ -190,7 +190,9 @@ def _accounted(model: PreTrainedModel, info: _LoadingInfo, where: str) -> tuple[
         ("the model has no", foreign),
         ("of another shape are", shapes),
     )
-    if problems := "; ".join(f"{what} {explain.some(names)}" for what, names in parts if names):
+    if problems := "; ".join(
+        f"{what} {export_failures.some(names)}" for what, names in parts if names
+    ):
         raise InputRefused(
             f"the weights do not fit {type(model).__name__}: {problems}",
             where=where,
@@ -198,7 +200,7 @@ def _accounted(model: PreTrainedModel, info: _LoadingInfo, where: str) -> tuple[
         )
     if not left:
         return ()
-    return (f"weights of heads that {type(model).__name__} has not: {explain.some(left)}",)
+    return (f"weights of heads that {type(model).__name__} has not: {export_failures.some(left)}",)
 
 
 def _is_head(model: PreTrainedModel, key: str) -> bool:

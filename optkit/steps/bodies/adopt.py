@@ -5,7 +5,7 @@ from pathlib import Path
 from optkit import graph
 from optkit.execute.step import Progress
 from optkit.steps.adopt import Adopt
-from optkit.steps.bodies.graphs import signature
+from optkit.steps.bodies.signature import signature
 from optkit.steps.files import GRAPH
 from optkit.steps.graph import Graph
 

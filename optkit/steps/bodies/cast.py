@@ -13,8 +13,8 @@ from optkit.precision_cast import magnitude
 from optkit.precision_cast.bf16_simulation import simulate_bf16
 from optkit.precision_cast.cast import HALVES, to_half
 from optkit.precision_cast.kept_in_fp32 import dividends
-from optkit.steps.bodies.graphs import signature
 from optkit.steps.bodies.sessions import cpu
+from optkit.steps.bodies.signature import signature
 from optkit.steps.cast import Cast, Measured
 from optkit.steps.files import GRAPH, SIMULATION
 from optkit.steps.graph import Rewritten

@@ -11,9 +11,9 @@ from optkit.execute.reads import Record
 from optkit.execute.step import Input, Progress
 from optkit.sources import hugging_face, model_factory, onnx_file, program
 from optkit.sources.log import ExportLog
-from optkit.steps.bodies.graphs import signature
 from optkit.steps.bodies.recorded import recorded
 from optkit.steps.bodies.sessions import cpu
+from optkit.steps.bodies.signature import signature
 from optkit.steps.export import Export, Exported, HuggingFaceModel, OnnxModel, TorchArchive
 from optkit.steps.files import ASSETS, GRAPH
 

@@ -9,7 +9,7 @@ from optkit import fusion, graph
 from optkit.errors import InputRefused
 from optkit.execute.step import Progress
 from optkit.steps.bodies.comparison import Feeds, difference, same_outputs
-from optkit.steps.bodies.graphs import signature
+from optkit.steps.bodies.signature import signature
 from optkit.steps.files import GRAPH
 from optkit.steps.fuse import Fuse, Fused
 

@@ -10,7 +10,7 @@ from optkit.quantization.placement.assign import assign
 from optkit.quantization.rescaling import rescale as rescaling
 from optkit.statistics import load, save
 from optkit.steps.bodies.comparison import TOLERANCE, Feeds, difference
-from optkit.steps.bodies.graphs import signature
+from optkit.steps.bodies.signature import signature
 from optkit.steps.files import GRAPH, STATISTICS
 from optkit.steps.fuse import Fused
 from optkit.steps.prepare import Prepare

@@ -9,7 +9,7 @@ from optkit.quantization.out_of_core import streamed
 from optkit.quantization.placement.assign import assign
 from optkit.quantization.qdq import apply as qdq
 from optkit.statistics import load
-from optkit.steps.bodies.graphs import signature
+from optkit.steps.bodies.signature import signature
 from optkit.steps.files import GRAPH, SIMULATION, STATISTICS
 from optkit.steps.quantize import Quantize, Quantized
 

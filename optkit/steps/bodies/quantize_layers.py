@@ -19,7 +19,7 @@ import numpy as np
 import onnx_ir as ir
 
 from optkit import calibration, graph
-from optkit.calibration.cutting import Cutter
+from optkit.calibration.feeds import Cutter
 from optkit.data.spool import Spool
 from optkit.execute.local import resident
 from optkit.execute.step import Progress
@@ -28,8 +28,8 @@ from optkit.quantization.out_of_core.layerwise import Layers
 from optkit.quantization.placement.assign import assign
 from optkit.runtimes import Session
 from optkit.statistics import Statistics
-from optkit.steps.bodies.graphs import signature
 from optkit.steps.bodies.sessions import cpu
+from optkit.steps.bodies.signature import signature
 from optkit.steps.files import GRAPH
 from optkit.steps.quantize import Quantized
 from optkit.steps.quantize_layers import QuantizeLayers

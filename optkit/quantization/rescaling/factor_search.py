@@ -26,7 +26,7 @@ class Choice(NamedTuple):
     gain_db: float
 
 
-def search(
+def least_error(
     candidates: Sequence[Candidate],
     error: Callable[[np.ndarray | None], float],
     *,

@@ -21,7 +21,7 @@ _SETTINGS = ("quantization", "calibration", "inputs", "axes", "bench")
 
 
 @dataclass
-class Memory:
+class PastTrials:
     """Outcomes by candidate, of one model, its samples, one target and these tools."""
 
     store: Store
@@ -31,7 +31,7 @@ class Memory:
     @classmethod
     def of(
         cls, build: Build, space: Space, placements: Mapping[str, Placement], store: Store
-    ) -> Memory:
+    ) -> PastTrials:
         """The outcomes in the store for this space. `build`: the model in the first precision."""
         inputs = ("fused", "calibration", "probe")
         entries = {name: digest for name, digest in build.digests.items() if name in inputs}

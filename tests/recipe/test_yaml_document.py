@@ -12,14 +12,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from optkit.errors import RecipeError
-from optkit.recipe import document
+from optkit.recipe import yaml_document
 
 PLACE = re.compile(r"r\.yaml(:[0-9]+:[0-9]+)?")
 
 
 def parse(text: str | bytes) -> Any:
     content = text.encode() if isinstance(text, str) else text
-    return document.parse(content, "r.yaml").data
+    return yaml_document.parse(content, "r.yaml").data
 
 
 def refused(text: str | bytes) -> RecipeError:
@@ -45,7 +45,7 @@ def test_scalars_are_yaml_1_2(text: str, value: object) -> None:
 
 
 def test_places_of_keys_and_items() -> None:
-    marks = document.parse(b"a: 1\nb:\n  c: [x, y]\n", "r.yaml").marks
+    marks = yaml_document.parse(b"a: 1\nb:\n  c: [x, y]\n", "r.yaml").marks
     assert marks[("a",)] == "r.yaml:1:1"
     assert marks[("b", "c")] == "r.yaml:3:3"
     assert marks[("b", "c", 1)] == "r.yaml:3:10"
@@ -119,6 +119,6 @@ ANY_TEXT = st.text("{}[]:,&*!%|>-?#'\" \n\tab01.", max_size=60).map(str.encode)
 @example(b"- - -")
 def test_any_bytes_give_data_or_an_error_with_a_place(content: bytes) -> None:
     try:
-        document.parse(content, "r.yaml")
+        yaml_document.parse(content, "r.yaml")
     except RecipeError as error:
         assert PLACE.fullmatch(error.where or "")

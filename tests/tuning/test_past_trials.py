@@ -17,7 +17,7 @@ from optkit.pipeline.findings import Judged
 from optkit.recipe import Recipe
 from optkit.store import Store
 from optkit.tuning import Budget, SearchOptions, Tuned
-from optkit.tuning.memory import Memory
+from optkit.tuning.past_trials import PastTrials
 from optkit.tuning.space import Candidate, Outcome, Space, Trial
 from optkit.tuning.trials import Trials
 from optkit.workspace import Workspace
@@ -56,7 +56,7 @@ def test_only_lasting_outcomes_are_kept(tmp_path: Path) -> None:
         "refused": Outcome.failure("no kernel"),
         "late": Outcome.failure("ran longer than 60 s", transient=True),
     }
-    memory = Memory(Store(tmp_path), "1" * 64)
+    memory = PastTrials(Store(tmp_path), "1" * 64)
     for name, outcome in found.items():
         memory.keep(Trial(Candidate((name,)), outcome))
     saved = memory.store.recall(memory.key)
