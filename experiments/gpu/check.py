@@ -37,8 +37,9 @@ from acceptance import Beyond, Check, Outcome
 from optkit import errors
 from optkit.artifact import Artifact
 from optkit.backends.cuda import Cuda
-from optkit.benchmarking import latency, machine
+from optkit.benchmarking import latency, machine_state
 from optkit.devices import Gpu, Target, target
+from optkit.measurement import Conditions, GpuConditions
 from optkit.pipeline import tool_versions
 from optkit.runtimes import backend
 from optkit.tensors import Feed, TensorInfo
@@ -234,17 +235,18 @@ def race(count: int) -> Any:
 def telemetry() -> dict[str, Any]:
     """What NVML tells while the card works, and what is made of it."""
     session = Products(_PRODUCTS)
-    with machine.watched(gpu=True) as watch:
+    with machine_state.watched(gpu=True) as watch:
         for _ in range(100):
             session.run({})
             watch.look()
-    found = dict(watch.conditions["gpu"] or {})
-    figures = {"gpu": found, "marks": machine.judge({"gpu": found})}
+    found = watch.conditions.gpu or GpuConditions(reason="NVML was not asked")
+    marks = machine_state.judge(Conditions(gpu=found))
+    figures: dict[str, Any] = {"gpu": found.to_json(), "marks": marks}
     gpu = device()
     driver = None if isinstance(gpu, str) else gpu.driver
-    if found.get("reason"):
-        raise Beyond(found["reason"], figures)
-    missing = [n for n in ("clock_mhz", "temperature_c") if not found.get(n)]
+    if found.reason:
+        raise Beyond(found.reason, figures)
+    missing = [n for n in ("clock_mhz", "temperature_c") if not getattr(found, n)]
     if missing:
         raise Beyond(f"NVML does not tell {', '.join(missing)}", figures)
     if not re.fullmatch(r"\d+(\.\d+)+", driver or ""):

@@ -36,7 +36,7 @@ import numpy as np
 import onnx_ir as ir
 
 from optkit import graph
-from optkit.benchmarking import latency, machine, regression
+from optkit.benchmarking import latency, machine_state, regression
 from optkit.benchmarking.intervals import SEED
 from optkit.pipeline import tool_versions
 from optkit.runtimes import SessionOptions, backend
@@ -92,7 +92,7 @@ def compare(reference: Path, candidate: Path, seconds: float) -> Comparison:
         "engine": partial(opened, candidate, options),
     }
     feed = {"x": np.random.default_rng(SEED).standard_normal((BATCH, WIDTH)).astype(np.float32)}
-    with machine.watched() as watch:
+    with machine_state.watched() as watch:
         times = latency.measure(
             sides, lambda batch: feed, [BATCH], seconds=seconds, warmup_seconds=5.0,
             progress=lambda what, done: None, between=watch.look,
@@ -100,7 +100,7 @@ def compare(reference: Path, candidate: Path, seconds: float) -> Comparison:
     base, engine = times["baseline", BATCH], times["engine", BATCH]
     found = regression.slowdown(latency.ratio(base, engine))
     assert found.ci95 is not None
-    marks = dict.fromkeys([*machine.judge(watch.conditions), *base.marks, *engine.marks])
+    marks = dict.fromkeys([*machine_state.judge(watch.conditions), *base.marks, *engine.marks])
     return Comparison(found.value, *found.ci95, tuple(marks))
 
 

@@ -1,9 +1,14 @@
 """What an engine really does: latency, accuracy and fidelity, their intervals, and the gates.
 
-latency    the timing protocol and speedup        machine   the state of the host meanwhile
-steady     levels of a series: warm-up and drift  sweep     the knee and the best batch
-regression is one slower than another by more than a limit
-accuracy   a task's score and the paired drop     fidelity  agreement of outputs, SQNR and cosine
-intervals  the statistics behind every `ci95`     gates     pass, fail or inconclusive, in words
-slices     the worst slice of the samples         looks     when an evaluation may stop early
+latency        the timing protocol and speedup
+machine_state  the state of the host meanwhile
+steady         levels of a series: warm-up and drift
+sweep          the knee and the best batch
+regression     is one slower than another by more than a limit
+accuracy       a task's score and the paired drop
+fidelity       agreement of outputs, SQNR and cosine
+intervals      the statistics behind every `ci95`
+gates          pass, fail or inconclusive, in words
+slices         the worst slice of the samples
+sequential     when an evaluation may stop early
 """

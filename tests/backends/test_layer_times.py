@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from optkit.backends.layer_times import Spent, by_layer, profiler
 from optkit.backends.tensorrt import TensorRT
-from optkit.benchmarking import machine
+from optkit.benchmarking import machine_state
 from optkit.codec import from_json
 from optkit.engines import FusedLayer
 from optkit.errors import ToolchainMissing
@@ -173,7 +173,7 @@ def test_memory_taken_beside_other_processes_is_marked(
         conditions = Conditions(other_cpu_share=0.9, gpu=GpuConditions(others=2))
         yield SimpleNamespace(conditions=conditions)
 
-    monkeypatch.setattr(machine, "watched", watched)
+    monkeypatch.setattr(machine_state, "watched", watched)
     found = on_device(opened, FEED, lambda what, done: None)
     assert found.marks == ("other processes on the GPU: 2",)
 

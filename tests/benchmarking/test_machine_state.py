@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
-from optkit.benchmarking import machine
-from optkit.benchmarking.machine import Watch, judge, watched
+from optkit.benchmarking import machine_state
+from optkit.benchmarking.machine_state import Watch, judge, watched
 from optkit.codec import from_json
 from optkit.measurement import Conditions, GpuConditions
 
@@ -55,9 +55,9 @@ def test_shares_are_of_the_cores_that_may_be_used(monkeypatch: pytest.MonkeyPatc
         def cpu_times(self) -> Any:
             return now[1]
 
-    monkeypatch.setattr(machine, "_usable_cores", lambda: frozenset({1, 2}))
-    monkeypatch.setattr(machine.psutil, "cpu_times", cpu_times)
-    monkeypatch.setattr(machine.psutil, "Process", Process)
+    monkeypatch.setattr(machine_state, "_usable_cores", lambda: frozenset({1, 2}))
+    monkeypatch.setattr(machine_state.psutil, "cpu_times", cpu_times)
+    monkeypatch.setattr(machine_state.psutil, "Process", Process)
     with watched() as watch:
         pass
     conditions = watch.conditions
@@ -142,7 +142,7 @@ def test_what_nvml_tells_of_the_card_in_use(monkeypatch: pytest.MonkeyPatch) -> 
     nvml.nvmlDeviceGetComputeRunningProcesses = lambda handle: ["theirs"]
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
-    monkeypatch.setattr(machine, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(machine_state, "_LOOK_SECONDS", 0.0)
     with watched(gpu=True) as watch:
         watch.look()
         watch.look()

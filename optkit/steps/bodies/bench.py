@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from optkit.benchmarking import latency, machine
+from optkit.benchmarking import latency, machine_state
 from optkit.data.spool import Spool
 from optkit.devices import cpu
 from optkit.execute.step import Progress
@@ -25,7 +25,7 @@ def run(step: MeasureLatency, out: Path, progress: Progress) -> Timed:
     samples = Spool(step.samples.path)
     sides = {name: partial(_opened, step, name) for name in step.sides}
     began = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    with machine.watched(gpu=step.gpu) as watch:
+    with machine_state.watched(gpu=step.gpu) as watch:
         times = latency.measure(
             sides,
             samples.feed,
@@ -35,7 +35,7 @@ def run(step: MeasureLatency, out: Path, progress: Progress) -> Timed:
             progress=progress,
             between=watch.look,
         )
-    marks = tuple(machine.judge(watch.conditions))
+    marks = tuple(machine_state.judge(watch.conditions))
     phases: dict[str, Phases] = {}
     if step.gpu:
         phases = {name: _phases(open, samples, step.batches) for name, open in sides.items()}

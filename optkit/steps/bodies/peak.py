@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 from optkit.backends.cuda import Cuda
-from optkit.benchmarking import machine
+from optkit.benchmarking import machine_state
 from optkit.data.spool import Spool
 from optkit.execute.step import Progress
 from optkit.measurement import Conditions, GpuConditions
@@ -58,7 +58,7 @@ def on_device(opened: Callable[[], Session], feed: Feed, progress: Progress) -> 
     millisecond, so memory that is allocated and freed within a millisecond is missed. Unverified on
     a card.
     """
-    with machine.watched(gpu=True) as watch, Cuda() as cuda:
+    with machine_state.watched(gpu=True) as watch, Cuda() as cuda:
         before = cuda.free_bytes()
 
         def free() -> int:
@@ -70,7 +70,7 @@ def on_device(opened: Callable[[], Session], feed: Feed, progress: Progress) -> 
             left.append(free())
     gpu = watch.conditions.gpu
     others = Conditions(gpu=GpuConditions(others=gpu.others if gpu is not None else None))
-    return PeakMemory(bytes=before - min(left), marks=tuple(machine.judge(others)))
+    return PeakMemory(bytes=before - min(left), marks=tuple(machine_state.judge(others)))
 
 
 @contextmanager
