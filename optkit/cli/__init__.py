@@ -1,4 +1,5 @@
-"""The command line: a command parses, calls the API, prints. Results on stdout, else stderr."""
+"""The command line. A command parses its arguments, calls the API and prints. Results go to stdout,
+everything else to stderr."""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ _FAILED = {
     "tune": "optkit.tuning.document:failed",
     "plan": "optkit.api._plan:failed",
 }
-"""Commands that promise their result object also on failure, and what writes it of an error."""
+"""Commands that print their result object also after a failure → the function that writes it from
+an error."""
 
 
 def main(argv: list[str] | None = None) -> NoReturn:
@@ -93,14 +95,14 @@ def _run(argv: list[str]) -> int:
         told = told_as(error, verbose=verbose)
     show_error(told, verbose=verbose)
     if "--json" in argv and told.where != "stdout":
-        with contextlib.suppress(OptkitError):  # the first error is the one that counts
+        with contextlib.suppress(OptkitError):  # the first error decides
             _put_failure(argv[0], told)
     return told.exit_code
 
 
 def _put_failure(command: str, error: OptkitError) -> None:
-    """The JSON object of a command that failed: its result, where it promises one, else the error
-    alone."""
+    """Print the JSON object of a command that failed: its result object if it has one, otherwise
+    only the error."""
     if command in _FAILED:
         put_json(resolve_name(_FAILED[command])(error).to_json())
     else:

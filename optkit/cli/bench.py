@@ -1,4 +1,4 @@
-"""`optkit bench`: latency of a model and its baseline, or of an artifact and another one."""
+"""`optkit bench`: latency of a model and its baseline, or of two artifacts."""
 
 from __future__ import annotations
 
@@ -80,7 +80,8 @@ def _share(value: str | None) -> float | None:
 def _needed(
     target: str | None, junit: Path | None, max_slowdown: float | None, trusted: bool
 ) -> str:
-    """The target. Raises UsageError without one, and for what goes with --against alone."""
+    """The target. Raises UsageError if it is missing, and for options that only work with
+    --against."""
     if junit is not None:
         hint = "--against ARTIFACT --max-slowdown SHARE"
         raise UsageError(
@@ -102,8 +103,8 @@ def _candidate(
     junit: Path | None,
     max_slowdown: float | None,
 ) -> str:
-    """The artifact that is timed. Raises UsageError without one, and for what an artifact that is
-    built has no use for."""
+    """The artifact to time. Raises UsageError if it is missing, and for options that apply only to
+    a model that is built."""
     asked = {"--target": target, "--precision": precision, "--latency": limit_ms}
     for option, value in {**asked, **_beside_a_model(request)}.items():
         if value:
@@ -118,7 +119,7 @@ def _candidate(
 
 
 def _beside_a_model(request: Request) -> dict[str, str | bool | None]:
-    """What was said of the model and its data beside MODEL and --set, by option."""
+    """The options about the model and its data, except MODEL and --set, with their values."""
     return {
         "--recipe": None if request.recipe is None else str(request.recipe),
         "--task": request.task,
@@ -160,7 +161,7 @@ def _show_race(race: Against, output: Output, ears: Terminal, strict: bool) -> i
 
 
 def _suite(race: Against) -> Suite:
-    """A case per batch size."""
+    """A test case per batch size."""
     name = f"{Path(race.artifact).name} against {Path(race.against).name}"
     cases = [
         Case(
@@ -174,7 +175,7 @@ def _suite(race: Against) -> Suite:
 
 
 def _ended(ears: Terminal, marks: Iterable[str], strict: bool) -> int:
-    """Tell of bad conditions; the exit code."""
+    """Print bad conditions of the run, and return the exit code."""
     told = list(dict.fromkeys(marks))
     if told:
         ears.note(f"measured under bad conditions: {'; '.join(told)}")

@@ -25,11 +25,11 @@ from optkit.request import Request
 from optkit.store import storage_errors, write_durably
 from optkit.workspace import Workspace
 
-if TYPE_CHECKING:  # loads the pipeline, which a build of an unknown target does not need
+if TYPE_CHECKING:  # loads the pipeline, which the refusal of an unknown target does not need
     from optkit.api.fleet import BuiltFleet
     from optkit.api.jobs import Pair
 
-# Several results: the worst decides, in this order (design: the contract that scripts rely on).
+# Exit codes of several results: the worst decides, in this order. Scripts rely on it.
 _WORST_FIRST = (1, 2, 7, 8, 6, 5, 4, 3)
 
 
@@ -70,7 +70,7 @@ def build(
 
 @dataclass(frozen=True)
 class _Misnamed:
-    """A target or a precision that nobody knows."""
+    """A target or a precision with an unknown name."""
 
     target: str
     precision: str
@@ -80,8 +80,8 @@ class _Misnamed:
 def _parsed(
     targets: Iterable[str], precisions: Iterable[str]
 ) -> tuple[list[Pair], list[_Misnamed]]:
-    """Every target in every precision, each once, whatever alias it goes by; and the names that
-    stop everything before work."""
+    """Every pair of target and precision, each once, also if names are aliases; and the unknown
+    names, which stop the command before any work."""
 
     pairs: dict[tuple[str, str], Pair] = {}
     misnamed: dict[tuple[str, str], _Misnamed] = {}
@@ -109,7 +109,7 @@ def _build(
     defer: bool,
     strict: bool,
 ) -> tuple[list[Result], BuiltFleet | None]:
-    """The results of all pairs, and the fleet's folder where there are several."""
+    """The results of all pairs, and the folder of the fleet if there are several."""
 
     ears, model = output.terminal(), None
 
@@ -135,7 +135,7 @@ def _build(
             defer=defer, strict=strict, workspace=workspace,
         )  # fmt: skip
         return list(made.document.results), made
-    except Exception as error:  # of the recipe, of the only pair, or of the fleet's own report
+    except Exception as error:  # of the recipe, of a single pair, or of the report of the fleet
         failure = told(error)
         return [
             failed(failure, model=model, target=t.name, precision=p.name) for t, p in pairs
@@ -153,20 +153,22 @@ def exit_code(result: Result, strict: bool) -> int:
 
 
 def write_junit(file: Path, suites: Iterable[Suite], *, strict: bool) -> None:
-    """Results and the rows of their gates as JUnit XML; before they are printed, since with --json
-    a command prints one object, which may be the error. Raises StorageError."""
+    """Write results and the rows of their gates as JUnit XML. This comes before the results are
+    printed: with --json a command prints one object, and a failed write changes this object into an
+    error. Raises StorageError."""
 
     content, place = to_junit(suites, strict=strict), file.resolve()
     with storage_errors(file):
         if place.exists() and not place.is_file():
-            place.write_bytes(content)  # into a pipe or a device, which must not be replaced
+            place.write_bytes(content)  # a pipe or a device, which must not be replaced
             return
         place.parent.mkdir(parents=True, exist_ok=True)
         write_durably(place, content)
 
 
 def suites_of(results: Sequence[Result]) -> list[Suite]:
-    """Each result, or part of it, with the rows of its gates from the report in its artifact."""
+    """Each result, or part of a result, with the rows of its gates from the report in its
+    artifact."""
     each = [part for one in results for part in (one.parts or {"": one}).values()]
     return [Suite.of(one, _gates(one.artifact)) for one in each]
 
@@ -199,7 +201,7 @@ def _show(
 
 
 def _advise(built: Sequence[Result], fleet: BuiltFleet | None) -> None:
-    """What to do with each build, and with all of them together: the last lines."""
+    """The last lines: the recommendation for each build, and for all of them together."""
     advice = [one.recommendation for one in built]
     advice += [fleet.document.recommendation] if fleet is not None else []
     for one in advice:
@@ -229,7 +231,7 @@ def _rehearse(
         terminal.put(f"{name} {scheme}")
         _show_steps(plan.steps)
         for spec in plan.asked:
-            if spec.precision == scheme:  # the baseline is asked alike
+            if spec.precision == scheme:  # the baseline gets the same options
                 terminal.put(f"options of {spec.backend}")
                 rows = [list(row) for row in view.asked_rows(spec)]
                 terminal.put(terminal.table(["option", "value", "why"], rows))
@@ -243,7 +245,7 @@ def _show_steps(steps: Iterable[Line]) -> None:
 
 
 def _show_estimate(steps: Sequence[Line]) -> None:
-    """What the steps that will run took before."""
+    """Print the times that the steps which will run took before."""
     if any(line.seconds is None for line in steps):
         terminal.put("estimates: unknown for steps that this store has never run")
     terminal.put(

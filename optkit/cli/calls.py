@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def recipe(request: Request, workspace: Workspace, output: Output, *, dry: bool = False) -> Recipe:
-    """The recipe that a request means. Shapes may need the model to be read, which is kept in the
-    store, unless `dry`."""
+    """The recipe that a request describes. If shapes are given, the model may have to be read; the
+    store keeps it, unless `dry`."""
     here = replace(workspace, executor=None)
-    # a folder only where it is needed: a killed command leaves it behind
+    # only if it is needed, because a killed command leaves the folder behind
     with tempfile.TemporaryDirectory() if dry else nullcontext() as folder:
         if folder is not None:
             here = replace(here, cache=folder, remote="")
@@ -30,6 +30,6 @@ def recipe(request: Request, workspace: Workspace, output: Output, *, dry: bool 
 
 def reporting(workspace: Workspace, terminal: Terminal) -> Workspace:
     """The workspace, whose steps are shown on the terminal."""
-    if workspace.executor is not None:  # Ray prints there, and so may its daemons
+    if workspace.executor is not None:  # Ray and its daemons may print to stdout
         keep_stdout()
     return replace(workspace, listener=terminal)

@@ -18,7 +18,7 @@ def init(
             "it exists already", where=str(out), hint="choose another --out, or edit it"
         )
     with storage_errors(out):
-        out.resolve().parent.stat()  # what is named beside it is looked for from there
+        out.resolve().parent.stat()  # paths in the recipe are relative to this folder
     started = template(model, out, weights=weights, calibration=calibration, evaluation=evaluation)
     with storage_errors(out):
         write_durably(out.resolve(), started.text.encode())

@@ -1,4 +1,4 @@
-"""`optkit diff`: two artifacts, graphs or reports side by side."""
+"""`optkit diff`: the comparison of two artifacts, graphs or reports."""
 
 from __future__ import annotations
 

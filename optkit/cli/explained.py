@@ -83,7 +83,7 @@ def _near(fidelity: FidelityFigures | ComparedLayers) -> str:
 
 
 def _dropped(found: Explained, value: float) -> str:
-    """A drop, or a part of it, in the unit of this metric: points, or a share."""
+    """A drop, or a part of it, in the unit of its metric: points, or a share."""
     assert found.accuracy is not None
     return (figures.points if found.accuracy.proportion else figures.percent)(value)
 
@@ -119,7 +119,7 @@ def _cost(found: Explained, finding: ExplainFinding) -> str:
 
 
 def _applied(found: Explained) -> Iterator[str]:
-    """What --apply wrote, and the findings that no setting changes."""
+    """Lines about the recipe that --apply wrote, and the findings that no setting changes."""
     written = found.recipe
     if written is None:
         yield "no recipe was written: no finding can be fixed with a setting"

@@ -18,7 +18,7 @@ from optkit.generate import generate as continue_
 
 @dataclass(frozen=True)
 class Drawing:
-    """The options of sampling; any of them asks for it."""
+    """The options of sampling. If one of them is given, the text is sampled."""
 
     temperature: float | None
     top_k: int | None
@@ -26,7 +26,7 @@ class Drawing:
     seed: int | None
 
     def sampling(self) -> Sampling | None:
-        """None: greedy."""
+        """The options of sampling; None for greedy decoding."""
         given = {name: value for name, value in vars(self).items() if value is not None}
         return Sampling(**given) if given else None
 
@@ -70,7 +70,7 @@ def generate(
 
 @contextmanager
 def _told(output: Output, most: int) -> Iterator[Callable[[], None]]:
-    """Where texts do not come as they are written: how many pieces of at most so many there are."""
+    """Shows the number of generated tokens, if texts are not printed while they are generated."""
     ears, written = output.terminal(), 0
 
     def tell() -> None:
@@ -108,7 +108,7 @@ def _as_json(artifact: Path, made: Generated) -> dict[str, object]:
 
 
 def _phase(pace: Pace, made: Generated) -> dict[str, object]:
-    """`tokens_per_second` null: no token was made in it."""
+    """`tokens_per_second`: null if the phase generated no token."""
     return {
         "evidence": made.evidence,
         "tokens": pace.tokens,

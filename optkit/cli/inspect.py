@@ -24,7 +24,7 @@ def inspect(path: Path, workspace: Workspace, output: Output) -> None:
 
 
 def _text(found: Inspected) -> str:
-    """A graph's summary, after an artifact's verdict where there is one."""
+    """The summary of a graph, below the verdict of its artifact if there is one."""
     lines = []
     if (artifact := found.artifact) is not None:
         lines += [

@@ -23,14 +23,14 @@ Decorator = Callable[[Function], Function]
 
 _HEADINGS = ("Model", "Data", "Shapes", "Decoder", "Sampling", "Target", "Search", "Limits",
              "Where it runs", "Output")  # fmt: skip
-"""What help sorts options under, in this order."""
+"""The headings of options in help, in this order."""
 
 _heading_of: dict[click.Parameter, str] = {}
 
 
 class Command(click.Command):
-    """A command whose help has its options under headings, and its examples, the lines of the
-    epilog, at the end."""
+    """A command whose help has its options under headings. Its examples, the lines of the epilog,
+    come last."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows: dict[str, list[tuple[str, str]]] = {heading: [] for heading in _HEADINGS}
@@ -95,7 +95,7 @@ def under(heading: str, *parameters: Decorator) -> Decorator:
 
 def filling(kind: str, name: str, *parameters: Decorator) -> Decorator:
     """A decorator that gives a command these parameters, each with the name of a field of the
-    dataclass `kind` ("module:name"), and passes them to it as one object, `name`."""
+    dataclass `kind` ("module:name"). The command gets them as one object, `name`."""
 
     def decorate(function: Function) -> Function:
         @functools.wraps(function)
@@ -150,14 +150,14 @@ job = filling(
         click.option("--max-shapes", metavar="NAME:AxBxC,...", help="Largest input shapes."),
     ),
 )  # fmt: skip
-"""MODEL, recipe, overrides and shapes: what is to be worked on."""
+"""MODEL, recipe, overrides and shapes: the model to work on."""
 
 one_target = under(
     "Target",
     click.option("-t", "--target", required=True, type=param_types.DEVICE, metavar="NAME",
                  help="A device, see `optkit targets`."),
 )  # fmt: skip
-"""--target, once."""
+"""--target, for one device."""
 
 pair = together(
     one_target,
@@ -167,7 +167,7 @@ pair = together(
                      type=param_types.PRECISION, metavar="NAME"),
     ),
 )  # fmt: skip
-"""--target and --precision, once each."""
+"""--target and --precision, for one of each."""
 
 targets = under(
     "Target",
@@ -232,12 +232,12 @@ _ON = click.option("--on", "executor", callback=_address, metavar="ray|ray://HOS
                    help="Run the steps on the nodes of a Ray cluster.")  # fmt: skip
 
 work = filling("optkit.workspace:Workspace", "workspace", _BOUNDS, under("Where it runs", *_PLACE))
-"""Cache, remote and limits: where and within which bounds."""
+"""Cache, remote and limits."""
 
 work_anywhere = filling(
     "optkit.workspace:Workspace", "workspace", _BOUNDS, under("Where it runs", *_PLACE, _ON)
 )
-"""The same, and --on: a cluster that does the work."""
+"""The same, and --on: a cluster that runs the steps."""
 
 strict = under(
     "Limits",
@@ -247,7 +247,7 @@ strict = under(
         "suspect calibration data.",
     ),
 )  # fmt: skip
-"""--strict: what is in doubt counts as failed."""
+"""--strict: a doubtful result counts as failed."""
 
 artifact = together(
     under(
@@ -258,7 +258,7 @@ artifact = together(
     ),
     strict,
 )  # fmt: skip
-"""--out, --strict: where an artifact goes, and how its gates end the command."""
+"""--out, --strict: the folder of the artifact, and the exit code of undecided gates."""
 
 junit = under(
     "Output",

@@ -24,7 +24,7 @@ else:
 
 class Several(Type):
     """Values of one kind between commas. The option also takes `multiple` and `joined`, so that
-    "a,b" and the option given twice mean the same."""
+    "a,b" means the same as giving the option twice."""
 
     def __init__(self, item: Type) -> None:
         self.item = item
@@ -56,8 +56,8 @@ def joined(
 
 
 class Name(Type):
-    """A text. A shell completes it from `table` ("module:object", names or what lists them), and
-    where no name fits, from the files if `file`."""
+    """A text. A shell completes it from `table` ("module:object": names, or a function that lists
+    them). If no name fits and `file` is true, the shell completes file names."""
 
     name = "name"
 
@@ -90,7 +90,7 @@ FILE = Name(file=True)
 
 
 class Quantity(Type):
-    """A number, with one of these units or none behind it. Raises UsageError."""
+    """A number, with one of these units or without a unit. Raises UsageError for other text."""
 
     def __init__(
         self, name: str, units: Mapping[str, float], example: str, least: float = 0.0

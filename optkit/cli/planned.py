@@ -79,15 +79,16 @@ def _latency(
 
 
 def _chosen(row: PlanRow, batches: Sequence[int]) -> Sequence[PlannedLatency]:
-    """The batches to show, or the largest that fits where none of them does."""
+    """The batches to show; if no device can hold any of them, the largest batch that fits."""
     return [one for one in row.latency if one.batch in batches] or row.latency[-1:]
 
 
 def _memory(
     rows: Sequence[PlanRow], batches: Sequence[int], decodes: bool
 ) -> tuple[list[str], list[list[str]]]:
-    """Decimal gigabytes at the smallest batch, as memory is marketed; what fits at most; and of
-    decoders the time to the first token, and the shares of the peaks at the largest batch shown."""
+    """Decimal gigabytes at the smallest batch, as memory is sold; the largest batch that fits; and
+    for decoders the time to the first token, and the shares of the peaks at the largest batch
+    shown."""
     head = ["GB", "GPUs", "model", "cache", "rest", "batch<="]
     head += ["context<=", "ttft ms", "MFU", "MBU"] if decodes else []
     cells = []
@@ -175,7 +176,8 @@ def _wrapped(text: str) -> list[str]:
 
 
 def _short(value: float | None, digits: int = 3) -> str:
-    """So many digits, or all of those before the point: 0.0123, 4.56, 789, 12,345."""
+    """A number with so many digits, or with all digits before the point: 0.0123, 4.56, 789,
+    12,345."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if value >= 100 else f"{value:.{digits}g}"

@@ -27,7 +27,8 @@ T = TypeVar("T")
 
 _COLUMNS = ["figure", "of", "value", "how known"]
 
-_REMOVED = {"remove_dead": "node", "remove_unused": "constant"}  # rules that only tidy up
+# rules that only simplify the graph
+_REMOVED = {"remove_dead": "node", "remove_unused": "constant"}
 
 
 def table(results: Iterable[Result]) -> str:
@@ -58,13 +59,14 @@ def table(results: Iterable[Result]) -> str:
 
 
 def _common(values: Iterable[T]) -> T | None:
-    """What all have alike; None where they differ."""
+    """The value that all have in common; None if they differ."""
     known = set(values)
     return known.pop() if len(known) == 1 else None
 
 
 def _place(one: Result) -> list[str]:
-    """Where an artifact lies, what it holds, how its figures are known, and what is pending."""
+    """Lines about an artifact: its folder and content, the evidence of its figures, and what is
+    pending."""
     held = ", ".join(filter(None, (_size(one), _landing(one.engine), _fidelity(one.fidelity))))
     return [
         f"{one.artifact}: {held}" if held else str(one.artifact),
@@ -75,7 +77,7 @@ def _place(one: Result) -> list[str]:
 
 
 def remarks(result: Result) -> list[str]:
-    """What a reader of the table should be told in words: undecided gates, doubtful figures."""
+    """Notes below the table: undecided gates and unreliable figures."""
     lines = list(result.gate.reasons if result.gate else ())
     if suspect(result):
         lines.append("calibration data is suspect, see above and in the report")
@@ -90,7 +92,7 @@ def _parts(result: Result) -> list[Result]:
 
 
 def suspect(result: Result) -> bool:
-    """Whether the calibration data of a result, or of one of its parts, is in doubt."""
+    """Whether the calibration data of a result, or of one of its parts, is suspect."""
     return any(is_suspect(one.calibration) for one in _parts(result))
 
 
@@ -99,21 +101,22 @@ def is_suspect(check: CalibrationCheck | None) -> bool:
 
 
 def marks(result: Result) -> list[str]:
-    """Why the latencies of a result are no good ones, each reason once; of all its parts."""
+    """The reasons why the latencies of a result and its parts are not reliable, each reason
+    once."""
     sides = [side.latency for one in _parts(result) for side in (one, one.baseline) if side]
     return list(dict.fromkeys(mark for one in sides if one for mark in one.marks))
 
 
 def stored(latencies: Iterable[LatencyFigures | None]) -> list[str]:
-    """When and where latencies from the store were measured, each once, and how to measure
-    again."""
+    """Notes on latencies from the store: when and where they were measured, each once, and the
+    command that measures again."""
     told = [measured(one) for one in latencies if one and one.from_store]
     return [f"latency {one}; `optkit cache clear --step bench` makes the next run measure again"
             for one in dict.fromkeys(told)]  # fmt: skip
 
 
 def race(against: Against) -> str:
-    """Two artifacts side by side, one line per batch size."""
+    """The latencies of two artifacts, one line per batch size."""
     rows = [
         [
             str(row.batch),
@@ -146,7 +149,7 @@ def verdict(result: Result) -> str:
 
 
 def timings(found: BenchFigures) -> str:
-    """What `bench` found, one figure per line."""
+    """The figures of `bench`, one per line."""
     rows = []
     for role, latencies in (
         ("latency", found.latency),
@@ -161,7 +164,7 @@ def timings(found: BenchFigures) -> str:
 
 
 def scores(found: EvalFigures) -> str:
-    """What `eval` found, one figure per line."""
+    """The figures of `eval`, one per line."""
     rows = [
         [role, one.metric, _score(one), one.evidence]
         for role, one in (
@@ -181,7 +184,7 @@ def scores(found: EvalFigures) -> str:
 
 
 def _phases(role: str, latency: LatencyFigures) -> list[list[str]]:
-    """Of a run on a device: copied there, worked, copied back, and enqueued by the host."""
+    """The phases of a run on a device: upload, compute, download, and enqueueing by the host."""
     if latency.phases is None:
         return []
     ways = {"launched": latency.phases.launched, "recorded": latency.phases.recorded}
@@ -201,14 +204,14 @@ def _together(one: PhaseTimes) -> str:
 
 
 def _timing(one: LatencyFigures) -> str:
-    """The median with its interval, and the p99 where the runs are enough for one."""
+    """The median with its interval, and the p99 if there are enough runs."""
     interval, p99 = one.ci95_ms, one.p99_ms
     span = "" if interval is None else f" [{interval[0]:.3g}, {interval[1]:.3g}]"
     return _latency(one, batch=False) + span + ("" if p99 is None else f", p99 {p99:.3g} ms")
 
 
 def _sweep(found: BenchFigures) -> list[list[str]]:
-    """The batch that a sweep chooses, and its throughput."""
+    """The batch size that a sweep chooses, and its throughput."""
     sweep, known = found.sweep, {one.batch: one for one in found.latency}
     rows = []
     if sweep.knee is not None:
@@ -300,7 +303,7 @@ def _fidelity(near: FidelityFigures | None) -> str:
 
 
 def _evidence(one: Result) -> str:
-    """How each group of figures is known, e.g. "engine compiled, latency predicted"."""
+    """The evidence of each group of figures, e.g. "engine compiled, latency predicted"."""
     groups = {"engine": one.engine, "latency": one.latency, "accuracy": one.accuracy,
               "fidelity": one.fidelity}  # fmt: skip
     return ", ".join(f"{name} {group.evidence}" for name, group in groups.items() if group)

@@ -1,7 +1,7 @@
 """The output of commands: progress on stderr, results on stdout, errors in three lines.
 
-rich is loaded only if something is drawn; it follows NO_COLOR and TERM=dumb. Colour never carries
-information that the text does not have. Control characters in foreign names never reach a terminal.
+rich is loaded only if something is drawn; it follows NO_COLOR and TERM=dumb. Colour only repeats
+what the text says. Control characters in foreign names never reach a terminal.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 WIDTH = 80
-_SILENCE = 10  # seconds between two lines about a step that runs
+_SILENCE = 10  # seconds between two lines about a running step
 
 
 def stderr() -> Console:
@@ -50,9 +50,9 @@ class Output:
 
 
 class Terminal:
-    """A runner's listener: a live line per running step on a terminal; elsewhere a plain line when
-    a step ends, and before that only for a step that runs long or does not end. Steps of several
-    threads may run at the same time, one in each."""
+    """The listener of a runner. On a terminal it shows a live line per running step. Elsewhere it
+    prints a plain line when a step ends, and before that only for a step that runs long or does not
+    end. Each thread may run one step at the same time."""
 
     def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
         self.quiet = quiet
@@ -84,7 +84,7 @@ class Terminal:
             self._running[threading.get_ident()] = running
 
     def _announce(self, step: _Running) -> None:
-        """The line of a step that has not ended, unless it has had one."""
+        """Print the line of a step that has not ended, unless it was printed before."""
         with self._lock:
             if step in self._running.values() and not step.announced:
                 step.announced, step.said = True, time.monotonic()
@@ -97,10 +97,11 @@ class Terminal:
                 return
             now = time.monotonic()
             if step.first is None:
-                step.first = fraction, now  # a step that goes on where it was killed begins here
+                # the first progress of a step that continues after a kill
+                step.first = fraction, now
             done, since = step.first
             told = f"{fraction:.0%}"
-            if not what.endswith(" left"):  # which a step that counts samples says by itself
+            if not what.endswith(" left"):  # a step that counts samples reports its rate itself
                 told += pace(fraction, fraction - done, now - since)
             if self._bar is not None and step.task is not None:
                 shown = printable(f"{step.label}: {what}")
@@ -134,7 +135,7 @@ class Terminal:
         self.close()
 
     def close(self) -> None:
-        """Stop the live lines, if there are any. A log names the steps that did not end."""
+        """Stop the live lines, if there are any. In a log, name the steps that did not end."""
         with self._lock:
             for step in self._running.values():
                 if step.timer is not None:
@@ -151,8 +152,9 @@ class Terminal:
 
 @dataclass(eq=False)
 class _Running:
-    """A step that runs: when it started or had its last line, whether it had one, its live line,
-    how far it was when it first said so, and the timer of its first line."""
+    """A running step. `said`: the time of its start or of its last line; `announced`: whether it
+    had a line; `task`: its live line; `first`: the time and the fraction of its first progress;
+    `timer`: prints its first line."""
 
     label: str
     said: float
@@ -173,7 +175,7 @@ def pace(fraction: float, done: float, seconds: float) -> str:
 
 
 def _span(seconds: float) -> str:
-    """A time as a clock shows it from a minute on."""
+    """A time in seconds, or from one minute on as on a clock."""
     if seconds < 59.5:
         return f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -197,13 +199,13 @@ def _live_lines(console: Console) -> Progress:
 
 
 def keep_stderr() -> None:
-    """Let work continue if stderr cannot be written: closed, full, or a broken pipe."""
+    """Let the command continue if stderr cannot be written: closed, full, or a broken pipe."""
     if not isinstance(sys.stderr, _Heedless):
         sys.stderr = _Heedless(sys.stderr)
 
 
 class _Heedless:
-    """A text stream whose failures nobody is told of: there is no one left to tell."""
+    """A text stream that ignores failed writes, because no stream is left for a message."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream if stream is not None else io.StringIO()
@@ -222,15 +224,16 @@ class _Heedless:
 
 
 def keep_stdout() -> None:
-    """Reserve stdout for results: output of libraries, of native code and of child processes to
+    """Reserve stdout for results. Output of libraries, native code and child processes to
     descriptor 1 goes to stderr."""
     if not isinstance(sys.stdout, _Aside):
         sys.stdout = _Aside(_alone_on_its_descriptor(sys.stdout))
 
 
 def _alone_on_its_descriptor(stdout: TextIO) -> TextIO:
-    """Where stdout leads, by a descriptor that nobody knows; 1 leads to stderr then. What is no
-    stream of descriptor 1 (there is none, or it is caught) is handed back."""
+    """The target of stdout under a new descriptor that no other code knows; descriptor 1 then leads
+    to stderr. Returns `stdout` itself if it is not a stream of descriptor 1 (there is none, or a
+    test captures it)."""
     try:
         if stdout.fileno() != 1:
             return stdout
@@ -243,7 +246,7 @@ def _alone_on_its_descriptor(stdout: TextIO) -> TextIO:
 
 
 class _Aside:
-    """In the place of stdout: `put` alone reaches `results`."""
+    """A replacement of stdout: only `put` writes to `results`, other output goes to stderr."""
 
     def __init__(self, results: TextIO) -> None:
         self.results = results
@@ -259,7 +262,7 @@ class _Aside:
 
 
 def told_as(error: Exception, *, verbose: bool) -> OptkitError:
-    """The error that the user sees; an exception that is not an OptkitError is reported as a bug,
+    """The error that the user sees. An exception that is not an OptkitError is reported as a bug,
     or as an error of the disk."""
     from optkit.store import storage_errors
 
@@ -272,7 +275,7 @@ def told_as(error: Exception, *, verbose: bool) -> OptkitError:
             f"{type(error).__name__}: {error}",
             hint="this is a bug in optkit; --verbose shows the traceback",
         )
-    _settle_stdout()  # it may be what failed
+    _settle_stdout()  # the logging itself may fail
     try:
         with storage_errors(Path("optkit")):
             raise error
@@ -281,7 +284,7 @@ def told_as(error: Exception, *, verbose: bool) -> OptkitError:
 
 
 def show_error(error: OptkitError, *, verbose: bool = False) -> None:
-    """What is wrong, where, and what to do, on stderr."""
+    """Print on stderr what is wrong, where, and what to do."""
     console = stderr()
     where = f"{error.where}: " if error.where else ""
     console.print("error:", style="bold red", end=" ")
@@ -297,7 +300,7 @@ def show_error(error: OptkitError, *, verbose: bool = False) -> None:
 
 
 def put_json(value: object) -> None:
-    """One JSON object on stdout."""
+    """Print one JSON object on stdout."""
     put(json.dumps(value, indent=2, ensure_ascii=False))
 
 
@@ -307,7 +310,8 @@ def put(text: str, end: str = "\n") -> None:
     try:
         _stdout().write((printable(text) if _stdout().isatty() else text) + end)
         _stdout().flush()
-    except (OSError, ValueError, AttributeError) as error:  # closed pipe, full disk, no fd 1 at all
+    # a closed pipe, a full disk, or no descriptor 1
+    except (OSError, ValueError, AttributeError) as error:
         _settle_stdout()
         reason = error.strerror if isinstance(error, OSError) else "it is closed"
         raise StorageError(
@@ -322,7 +326,7 @@ def _stdout() -> TextIO:
 
 
 def _settle_stdout() -> None:
-    """What cannot be written to stdout is not tried again when the process ends."""
+    """After a failed write to stdout, do not try again when the process ends."""
     try:
         _stdout().flush()
     except (OSError, ValueError, AttributeError):
@@ -339,8 +343,8 @@ def table(columns: list[str], rows: list[list[str]]) -> str:
 
 
 def folded(columns: list[str], rows: list[list[str]]) -> str:
-    """A table of at most 80 columns: columns that do not fit follow below, after the first column
-    again."""
+    """A table of at most 80 columns. Columns that do not fit follow in a table below, which repeats
+    the first column."""
     widths = _widths([columns, *rows])
     blocks: list[list[int]] = [[0]]
     for index in range(1, len(columns)):

@@ -21,7 +21,7 @@ _SHOWN = 8  # layers
 
 
 def _decibels(text: str | None) -> float | None:
-    """A positive number, with or without dB. Raises UsageError."""
+    """A positive number, with or without "dB". Raises UsageError for other text."""
     if text is None:
         return None
     number = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+) ?(?:dB)?", text.strip(), re.I)

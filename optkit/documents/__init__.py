@@ -1,14 +1,14 @@
-"""What `--json` prints, report.json holds and readers read: one pydantic model per document.
+"""The objects that `--json` prints and report.json contains: one pydantic model per document.
 
-result    optkit.result/v1, and optkit.results/v1 of several    report    optkit.report/v1
-fleet     optkit.fleet/v1      plan   optkit.plan/v1            tune      optkit.tune/v1
-figures   what optkit.bench/v1 and optkit.eval/v1 say
-diff      optkit.diff/v1       explanation  optkit.explain/v1   against   optkit.against/v1
-record    what all models have in common    measured, prices    parts that several documents share
-foreign   documents that another machine may have written
+    result    optkit.result/v1, and optkit.results/v1 of several    report    optkit.report/v1
+    fleet     optkit.fleet/v1      plan   optkit.plan/v1            tune      optkit.tune/v1
+    figures   figures of optkit.bench/v1 and optkit.eval/v1
+    diff      optkit.diff/v1       explanation  optkit.explain/v1   against   optkit.against/v1
+    record    common parts of all models    measured, prices    parts of several documents share
+    foreign   documents that another machine may have written
 
 `python -m optkit.documents result` prints a JSON schema (draft 2020-12). The models are imported
-only where a document is made or read: start-up and `--help` do without pydantic.
+only when a document is written or read, so start-up and `--help` do not import pydantic.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An artifact timed beside another one in one run (`optkit bench --against`)."""
+"""Two artifacts that were timed in one run (`optkit bench --against`)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ AGAINST: Final = "optkit.against/v1"
 
 
 class AgainstRow(Record):
-    """Both at one batch size."""
+    """Both artifacts at one batch size."""
 
     batch: AtLeastOne
     latency: LatencyFigures
     against_latency: LatencyFigures
     slowdown: Annotated[
         DifferenceFigures,
-        said("How much longer the artifact takes, as a share of the other's latency."),
+        said("The extra time of the artifact, as a share of the other's latency."),
     ]
     outcome: Outcome | None = None
     reason: str | None = None
@@ -28,14 +28,14 @@ class AgainstRow(Record):
 
 
 class Against(Record):
-    """An artifact timed beside another one in one run (optkit bench --against)."""
+    """Two artifacts that were timed in one run (optkit bench --against)."""
 
     schema_: Literal["optkit.against/v1"] = Field(alias="schema")
     status: Literal["ok", "gate_failed"]
     artifact: str
     against: str
     target: str
-    max_slowdown: Annotated[Number | None, said("A share; null: nothing is judged.")] = None
-    verdict: Annotated[Outcome | None, said("The worst of all rows.")] = None
+    max_slowdown: Annotated[Number | None, said("A share; null if there is no limit.")] = None
+    verdict: Annotated[Outcome | None, said("The worst verdict of all rows.")] = None
     rows: Annotated[Rows[AgainstRow], Field(min_length=1)]
-    conditions: Annotated[Object, said("The host meanwhile.")]
+    conditions: Annotated[Object, said("The state of the host during the run.")]

@@ -1,4 +1,4 @@
-"""Two artifacts, graphs or reports compared: what `optkit diff --json` prints."""
+"""The differences of two artifacts, graphs or reports: the object of `optkit diff --json`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ DIFF: Final = "optkit.diff/v1"
 Kind = Literal["an artifact", "a graph", "a report"]
 Seen = Literal["higher", "lower", "none", "unknown", "equal", "other"]
 T = TypeVar("T")
-Both = tuple[T, T]  # of A and of B
+Both = tuple[T, T]  # for A and B
 
 
 class ComparedSide(Record):
-    """What one of the two is."""
+    """One of the two sides."""
 
     path: str
     kind: Kind
@@ -29,7 +29,7 @@ class ComparedSide(Record):
 
 
 class OperatorCount(Record):
-    """How often an operator occurs."""
+    """The number of nodes with an operator, on both sides."""
 
     op: str
     a: int
@@ -59,11 +59,11 @@ class NodeChanges(Record):
     added: Rows[NamedNode]
     removed: Rows[NamedNode]
     changed: Rows[ChangedNode]
-    rewired: Annotated[int, said("Nodes that read other values and are the same otherwise.")]
+    rewired: Annotated[int, said("Nodes that differ only in the values that they read.")]
 
 
 class ProductChange(Record):
-    """What a product of the same name multiplies."""
+    """The dtypes in which products of the same name multiply."""
 
     node: str
     a: str
@@ -96,13 +96,13 @@ class WeightChanges(Record):
 
 
 class MovedScale(Record):
-    """A scale that is another one."""
+    """A scale that differs."""
 
     tensor: str
     count: Both[int]
     factor: Annotated[
         Interval | None,
-        said("b over a: lowest and highest over the channels."),
+        said("b divided by a: the lowest and the highest over the channels."),
     ] = None
 
 
@@ -123,19 +123,19 @@ class GraphDiff(Record):
     outputs: Both[JsonValue]
     operators: Annotated[
         Rows[OperatorCount],
-        said("Operators that occur more or less often."),
+        said("Operators whose number of nodes differs."),
     ]
     nodes: NodeChanges
     precision: Annotated[
         Rows[ProductChange],
-        said("What products of the same name multiply, where that differs."),
+        said("Products of the same name that multiply in other dtypes."),
     ]
     weights: WeightChanges
     scales: ScaleChanges
 
 
 class LayerChange(Record):
-    """A node whose planned precision, or what it runs in, differs."""
+    """A node whose planned precision differs, or that runs in another precision."""
 
     node: str
     precision: Both[str | None]
@@ -168,7 +168,7 @@ class FigureDiff(Record):
     change: FigureChange | None = None
     seen: Annotated[
         Seen,
-        said("none: no difference seen; unknown: see note; equal, other: of exact figures."),
+        said("none: no difference seen; unknown: see note; equal, other: for exact figures."),
     ]
     note: str | None = None
 
@@ -182,16 +182,16 @@ class KeyDiff(Record):
 
 
 class Diff(Record):
-    """Two artifacts, graphs or reports compared: `optkit diff --json`."""
+    """The differences of two artifacts, graphs or reports: `optkit diff --json`."""
 
     schema_: Literal["optkit.diff/v1"] = Field(alias="schema")
     a: ComparedSide
     b: ComparedSide
-    same: Annotated[bool, said("Nothing differs, or nothing that can be told from chance.")]
+    same: Annotated[bool, said("Nothing differs, or all differences may be chance.")]
     graph: GraphDiff | None = None
     layers: Annotated[
         Rows[LayerChange],
-        said("Nodes whose planned precision, or what they run in, differs."),
+        said("Nodes whose planned precision differs, or that run in another precision."),
     ]
     figures: Rows[FigureDiff]
     recipe: Rows[KeyDiff]

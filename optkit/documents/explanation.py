@@ -1,4 +1,5 @@
-"""Why an artifact is not faster, and why its accuracy fell: what `optkit explain --json` prints."""
+"""Why an artifact is not faster, and why its accuracy fell: the object of `optkit explain
+--json`."""
 
 from __future__ import annotations
 
@@ -20,31 +21,31 @@ Rule = Literal[
 
 
 class FindingCost(Record):
-    """What the change would win back."""
+    """The time or the accuracy that the change would gain."""
 
     share: Annotated[
         Share,
-        said("Of the latency, of the layers' time or of the noise, whichever is more."),
+        said("Share of the latency, of the layers' time or of the noise: the largest."),
     ]
     of: Annotated[
         Literal["latency", "layers", "noise"],
-        said("What it is a share of; layers: of the time of all layers; noise: at the outputs."),
+        said("The total of the share; layers: the time of all layers; noise: at the outputs."),
     ]
     evidence: Evidence
     ms: Number | None = None
     db: Number | None = None
-    points: Annotated[Number | None, said("The drop's part, a fraction as the drop is.")] = None
+    points: Annotated[Number | None, said("The part of the drop, in the unit of the drop.")] = None
 
 
 class RecipeChange(Record):
-    """What would mend it."""
+    """The change that would help."""
 
     text: str
     recipe: Annotated[Rows[str], said("Lines of a recipe.")]
 
 
 class ExplainFinding(Record):
-    """What costs time or accuracy."""
+    """A finding: something that costs time or accuracy."""
 
     rule: Rule
     question: Literal["speed", "accuracy"]
@@ -56,7 +57,7 @@ class ExplainFinding(Record):
     change: RecipeChange
     limit: Annotated[
         bool,
-        said("No fault: what this model costs on this device at this batch."),
+        said("Not a fault: a cost of this model on this device at this batch."),
     ]
 
 
@@ -69,16 +70,16 @@ class CallLatency(Record):
 
 
 class ComparedLayers(Record):
-    """What the layers' fidelity rests on; the rows are in report.json."""
+    """The comparison behind the fidelity of the layers; the rows are in report.json."""
 
     evidence: Evidence
     samples: Count
-    sqnr_db: Annotated[Number | None, said("At the outputs; null: equal.")] = None
-    reason: Annotated[str | None, said("Why nothing was compared.")] = None
+    sqnr_db: Annotated[Number | None, said("At the outputs; null if they are equal.")] = None
+    reason: Annotated[str | None, said("The reason if nothing was compared.")] = None
 
 
 class SpentTime(Record):
-    """Milliseconds by what layers do."""
+    """Milliseconds by what the layers do."""
 
     product: Number
     convert: Number
@@ -87,7 +88,7 @@ class SpentTime(Record):
 
 
 class LayerTime(Record):
-    """Milliseconds of all layers by what they do."""
+    """Milliseconds of all layers by what they do, for both models."""
 
     evidence: Evidence
     note: str | None = None
@@ -101,21 +102,21 @@ class WrittenRecipe(Record):
     path: str
     missing: Annotated[
         Rows[str],
-        said("What the command line has to give again: KEY=VALUE, for --set."),
+        said("Settings that the command line must give again: KEY=VALUE, for --set."),
     ]
 
 
 class LeftFinding(Record):
-    """A finding that no setting of a recipe mends."""
+    """A finding that no setting of a recipe removes."""
 
     rule: str
     nodes: Rows[str]
-    text: Annotated[str, said("What would mend it.")]
+    text: Annotated[str, said("The change that would help.")]
 
 
 class Explained(Record):
-    """Why an artifact is not faster, and why its accuracy fell. Every key is present; what does not
-    apply is null."""
+    """Why an artifact is not faster, and why its accuracy fell. Every key is present; a value that
+    does not apply is null."""
 
     schema_: Literal["optkit.explain/v1"] = Field(alias="schema")
     artifact: str
@@ -130,20 +131,20 @@ class Explained(Record):
     drop: DifferenceFigures | None = None
     fidelity: FidelityFigures | None = None
     layers_compared: ComparedLayers | None = None
-    time: Annotated[LayerTime | None, said("Null: not known, see untimed.")] = None
+    time: Annotated[LayerTime | None, said("Null if it is unknown; see `untimed`.")] = None
     untimed: Annotated[
         str | None,
-        said("Why no layer's time is known; null where it is, and of what consists of parts."),
+        said("Why the times of layers are unknown; else null, and null for parts."),
     ] = None
     findings: Annotated[Rows[ExplainFinding], said("Faults, the most costly first, then limits.")]
     recipe: Annotated[
-        WrittenRecipe | None, said("Null: none was asked for, or no setting changes.")
+        WrittenRecipe | None, said("Null without --apply, or if no setting changes.")
     ] = None
     left: Annotated[
         Rows[LeftFinding] | None,
-        said("With --apply: the findings that no setting of a recipe mends; else null."),
+        said("With --apply: the findings that no setting removes; else null."),
     ] = None
     parts: Annotated[
         dict[str, Explained] | None,
-        said("Of a model that is several graphs: the same of each, by name."),
+        said("For a model of several graphs: the explanation of each, by name."),
     ] = None

@@ -1,4 +1,4 @@
-"""Figures of a model without an artifact: what `bench` and `eval` find."""
+"""Figures of a model without an artifact: the results of `bench` and `eval`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class BatchSpeedup(Record):
 
 
 class Sweep(Record):
-    """The batch size at the knee (fewer than three have none), and the best within the limit."""
+    """The batch size at the knee (null for fewer than three sizes), and the best one within the
+    limit."""
 
     knee: AtLeastOne | None = None
     limit_ms: Number | None = None
@@ -33,7 +34,7 @@ class Sweep(Record):
 
 
 class BenchFigures(Record):
-    """What `bench` finds."""
+    """The figures of `bench`."""
 
     model: str
     target: str
@@ -47,7 +48,7 @@ class BenchFigures(Record):
 
 
 class JudgedGates(Record):
-    """All gates that could be judged, and each of them."""
+    """The verdict of all gates that could be judged, and each of these gates."""
 
     verdict: Outcome
     rows: Rows[GateOutcome]
@@ -55,7 +56,7 @@ class JudgedGates(Record):
 
 
 class EvalFigures(Record):
-    """What `eval` finds."""
+    """The figures of `eval`."""
 
     model: str
     target: str

@@ -16,14 +16,14 @@ FLEET: Final = "optkit.fleet/v1"
 
 
 class BuiltArtifact(Record):
-    """Where an artifact lies, and which it is."""
+    """The folder of an artifact, and its digest."""
 
     path: str
     digest: Digest
 
 
 class PricedTarget(Record):
-    """A target's name for people, and what it costs."""
+    """The title of a target, and its price."""
 
     title: str
     price: DatedPrice | None = None
@@ -45,13 +45,13 @@ class Fleet(Record):
 
     schema_: Literal["optkit.fleet/v1"] = Field(alias="schema")
     model: str
-    digest: Annotated[Digest, said("Of the digests of the artifacts.")]
-    results: Annotated[Rows[Result], said("One per pair, in the order asked for.")]
+    digest: Annotated[Digest, said("The digest of the digests of the artifacts.")]
+    results: Annotated[Rows[Result], said("One per pair, in the order of the request.")]
     artifacts: Annotated[dict[str, BuiltArtifact], said('What was built, by "target precision".')]
     targets: Annotated[dict[str, PricedTarget], said("Title and price by target.")]
     steps: Annotated[
         Rows[PairStep],
-        said("Every step of every pair, in order. A key that one pair made is a hit for the next."),
+        said("Every step of every pair, in order. One pair's key is a hit for the next."),
     ]
     recommendation: Annotated[Recommendation | SkipJsonSchema[None], Field(exclude_if=absent)] = (
         None

@@ -1,4 +1,4 @@
-"""Figures with their evidence, as results, reports, plans and searches hold them."""
+"""Figures with their evidence, in results, reports, plans and searches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Outcome = Literal["pass", "fail", "inconclusive"]
 
 
 class PhaseTimes(Record):
-    """Medians, in milliseconds: copied there, worked, copied back; enqueued by the host."""
+    """Medians in milliseconds: upload, compute and download, and the host's time to enqueue."""
 
     upload_ms: Number
     compute_ms: Number
@@ -33,19 +33,19 @@ class PhaseTimes(Record):
 
 
 class DevicePhases(Record):
-    """On a device: launched one by one and recorded as a CUDA graph."""
+    """Phases on a device: with single kernel launches, and recorded as a CUDA graph."""
 
     launched: PhaseTimes
     recorded: PhaseTimes
 
 
 class LatencyFigures(Record):
-    """Latency of one model at one batch size, without the samples."""
+    """Latency of one model at one batch size, without the single runs."""
 
     evidence: Evidence
     p50_ms: Annotated[
         Number,
-        said("Median of the runs; the model's value where predicted."),
+        said("Median of the runs; for a prediction, the value of the model."),
     ]
     batch: AtLeastOne
     throughput: Annotated[Number, said("Samples per second.")]
@@ -53,10 +53,12 @@ class LatencyFigures(Record):
     p95_ms: Annotated[Number | None, said("Only from 200 runs on.")] = None
     p99_ms: Annotated[Number | None, said("Only from 1,000 runs on.")] = None
     min_ms: Number | None = None
-    ci95_ms: Annotated[Interval | None, said("95 % interval of the median, where measured.")] = None
+    ci95_ms: Annotated[
+        Interval | None, said("95 % interval of the median, if it was measured.")
+    ] = None
     band: Annotated[
         Interval | None,
-        said("Interval of a prediction that holds nine of ten measurements. Milliseconds."),
+        said("Interval of a prediction that contains nine of ten measurements, in ms."),
     ] = None
     at_least_ms: Annotated[
         Number | SkipJsonSchema[None],
@@ -69,33 +71,33 @@ class LatencyFigures(Record):
     runs: Count | None = None
     outliers: Annotated[
         Count | None,
-        said("Runs beyond the upper quartile by three times the quartiles' distance; they count."),
+        said("Runs above the upper quartile plus three interquartile ranges; they count."),
     ] = None
     drift: Annotated[
         Number | None,
-        said("Between the highest and the lowest lasting level of the rounds, as a share."),
+        said("Difference of the highest and the lowest lasting level, as a share."),
     ] = None
     warmup_runs: Count | None = None
     steady: Annotated[
         bool | None,
-        said("Whether the warm-up ended so; null: too few runs to tell, or not measured."),
+        said("Whether the warm-up became steady; null: too few runs, or not measured."),
     ] = None
     phases: DevicePhases | None = None
     marks: Annotated[
         Rows[str],
-        said("Why the run was no good one; empty where nothing speaks against it."),
+        said("The reasons why the run is not reliable; empty for a good run."),
     ]
     note: str | None = None
     measured_at: Annotated[
         str | None,
-        said("When timing began, in UTC: 2026-11-20T14:03:12Z; null: never."),
+        said("When timing began, in UTC: 2026-11-20T14:03:12Z; null if not measured."),
     ] = None
-    machine: Annotated[str | None, said("The CPU or GPU that it was measured on, by its name.")] = (
+    machine: Annotated[str | None, said("The name of the CPU or GPU on which it was measured.")] = (
         None
     )
     from_store: Annotated[
         bool | None,
-        said("Measured before the command that built this; null: not measured."),
+        said("Whether it is older than this command; null if nothing was measured."),
     ] = None
 
 
@@ -116,7 +118,7 @@ class FidelityFigures(Record):
 
     evidence: Evidence
     reference: str
-    sqnr_db: Annotated[Number | None, said("Null where the outputs are bit-equal.")] = None
+    sqnr_db: Annotated[Number | None, said("Null if the outputs are bit-equal.")] = None
     cosine: Number
     max_abs_error: Number
     samples: Count
@@ -124,8 +126,8 @@ class FidelityFigures(Record):
 
 
 class DifferenceFigures(Record):
-    """A paired difference or ratio with its 95 % interval; of a prediction the interval that holds
-    nine of ten measurements."""
+    """A paired difference or ratio with its 95 % interval. For a prediction it is the interval that
+    contains nine of ten measurements."""
 
     value: Number
     ci95: Interval | None = None

@@ -1,4 +1,4 @@
-"""What an hour of a device costs."""
+"""The price of a device per hour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to do, in one sentence, as results, fleets, plans and searches hold it."""
+"""The recommendation of a result, a fleet, a plan or a search, in one sentence."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ Ship = Literal["candidate", "baseline", "none", "unknown"]
 
 
 class Recommendation(Record):
-    """Whether the candidate is worth shipping. The gate says whether limits hold; this is another
-    question."""
+    """Whether the candidate is worth shipping. The gate answers another question: whether the
+    limits hold."""
 
     ship: Annotated[
         Ship, said("none: a limit is broken; unknown: measure or check first, as the sentence says")
     ]
     sentence: Annotated[str, said("What to do, with the figures that decide it.")]
-    evidence: Annotated[Rows[Evidence], said("Of these figures, each once.")]
-    conditions: Annotated[Rows[str], said("What speaks against the figures; empty: nothing.")]
+    evidence: Annotated[Rows[Evidence], said("The evidence of these figures, each once.")]
+    conditions: Annotated[
+        Rows[str], said("The conditions that make the figures uncertain; may be empty.")
+    ]

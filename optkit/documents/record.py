@@ -1,7 +1,7 @@
-"""What the models of all documents have in common, and the kinds of values they hold.
+"""The common parts of the models of all documents, and the types of their values.
 
-A key that may be null has the default None: a document that an older optkit wrote does not have
-those that were added since. Hardly another key has a default, so that none is forgotten.
+A key that may be null has the default None, because a document of an older optkit lacks the keys
+that were added later. Almost no other key has a default, so that none is forgotten.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 class Record(BaseModel):
     """A part of a document: immutable, no conversion of types, no NaN. The schemas allow no other
-    keys; what a newer optkit has added is nevertheless read, and written again."""
+    keys; keys that a newer optkit has added are nevertheless read, and written again."""
 
     model_config = ConfigDict(
         strict=True,
@@ -33,23 +33,24 @@ class Record(BaseModel):
         allow_inf_nan=False,
         serialize_by_alias=True,
         json_schema_serialization_defaults_required=True,
-        defer_build=True,  # most runs need few of the models
+        defer_build=True,  # most runs need only a few of the models
     )
 
     @classmethod
     def from_object(cls, source: object) -> Self:
-        """From an object with attributes of the same names. Raises ValidationError."""
+        """The model of an object with attributes of the same names. Raises ValidationError."""
         return cls.model_validate(source, from_attributes=True, extra="ignore")
 
     @classmethod
     def from_optional(cls, source: object | None) -> Self | None:
-        """`from_object`; None of None."""
+        """As `from_object`; None for None."""
         return None if source is None else cls.from_object(source)
 
     @classmethod
     def from_json(cls, data: object) -> Self:
-        """From what `to_json` gave. Raises ValidationError."""
-        return cls.model_validate_json(json.dumps(data))  # as JSON: tuples come from arrays alone
+        """The model of the JSON that `to_json` wrote. Raises ValidationError."""
+        # as JSON text, because only then are arrays read as tuples
+        return cls.model_validate_json(json.dumps(data))
 
     def to_json(self) -> Object:
         """Every key, in the order of the fields; lists instead of tuples."""
@@ -57,12 +58,12 @@ class Record(BaseModel):
 
 
 def said(description: str) -> Any:
-    """What the JSON schema says of a field, where its name does not."""
+    """The description of a field in the JSON schema, if its name does not say enough."""
     return Field(description=description)
 
 
 def _number(**limits: float) -> GetPydanticSchema:
-    """An integer or a finite float, left as it is: 1 is not written as 1.0."""
+    """An integer or a finite float, unchanged: 1 is not written as 1.0."""
     told = "".join(f", {_LIMITS[name]} {limit}" for name, limit in limits.items())
     union = {
         "type": "union",
@@ -96,10 +97,11 @@ Count = Annotated[int, Field(ge=0)]
 AtLeastOne = Annotated[int, Field(ge=1)]
 Interval = Annotated[tuple[Number, Number], said("[low, high]")]
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-Object = dict[str, JsonValue]  # of any keys
-Rows = Annotated[tuple[T, ...], Field(fail_fast=True)]  # one wrong row is told of, not a million
+Object = dict[str, JsonValue]  # with any keys
+# an error message names the first wrong row, not a million
+Rows = Annotated[tuple[T, ...], Field(fail_fast=True)]
 
 
 def absent(value: object) -> bool:
-    """For `Field(exclude_if=absent)`: a key that is not written, instead of null."""
+    """For `Field(exclude_if=absent)`: the key is left out instead of being null."""
     return value is None

@@ -1,4 +1,4 @@
-"""The report: the result of a build and everything behind it (report.json)."""
+"""The report: the result of a build and all its figures (report.json)."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ T = TypeVar("T")
 
 
 class BothSides(Record, Generic[T]):
-    """Of the model as it was built, and of the baseline."""
+    """A figure of the built model, and of the baseline."""
 
     engine: T
     baseline: T
 
 
 class GateOutcome(Record):
-    """One gate: its limit, what was seen, and the outcome with the reason in words."""
+    """One gate: its limit, the value, the outcome, and the reason in words."""
 
     gate: str
     limit: Number
@@ -49,7 +49,7 @@ class GateOutcome(Record):
 
 
 class TensorFacts(Record):
-    """One tensor at a fused layer's border. A dimension of -1 is dynamic."""
+    """One tensor at the border of a fused layer. A dimension of -1 is dynamic."""
 
     name: str
     shape: Rows[int]
@@ -57,7 +57,7 @@ class TensorFacts(Record):
 
 
 class LayerFacts(Record):
-    """One layer of a compiled engine, as its own layer list states it."""
+    """One layer of a compiled engine, as the engine's layer list describes it."""
 
     name: str
     kind: str
@@ -67,29 +67,30 @@ class LayerFacts(Record):
     nodes: Rows[str]
     products: Annotated[
         Rows[str],
-        said("Conv, MatMul and Gemm among the nodes that it multiplies."),
+        said("The Conv, MatMul and Gemm nodes that this layer computes."),
     ]
-    dtype: Annotated[str | None, said("What it multiplies in.")] = None
-    weight_dtype: Annotated[str | None, said("What it reads of its constant weight.")] = None
+    dtype: Annotated[str | None, said("The dtype in which it multiplies.")] = None
+    weight_dtype: Annotated[str | None, said("The dtype of its constant weight.")] = None
 
 
 class LandedNode(Record):
-    """One planned node and what became of it."""
+    """One planned node, and the precision in which it runs."""
 
     node: str
     op: str
     planned: str
-    landed: Annotated[bool | None, said("Null: the compiler does not tell.")] = None
+    landed: Annotated[bool | None, said("Null if the compiler does not report it.")] = None
     dtype: str | None = None
     layer: str | None = None
     note: Annotated[
         str | None,
-        said("Why it does not count although its weight is stored as planned."),
+        said("Why it has not landed although its weight is stored as planned."),
     ] = None
 
 
 class NodeDecision(Record):
-    """One considered node: its precision, and the range it was given or why it stayed float."""
+    """One node that was considered: its precision, and its range or the reason why it stayed in
+    float."""
 
     node: str
     precision: str
@@ -98,41 +99,42 @@ class NodeDecision(Record):
     low: Number | None = None
     high: Number | None = None
     clipped: Annotated[
-        Number | None, said("Share of the calibration elements outside the range.")
+        Number | None, said("Share of the calibration values outside the range.")
     ] = None
     method: Annotated[str | None, said("The observer that chose the range.")] = None
 
 
 class TensorFidelity(Record):
-    """One tensor beside its reference."""
+    """The fidelity of one tensor to its reference."""
 
-    sqnr_db: Annotated[Number | None, said("Null: equal.")] = None
+    sqnr_db: Annotated[Number | None, said("Null if both are equal.")] = None
     cosine: Number
     max_abs_error: Number
 
 
 class OutputFidelity(Record):
-    """At the outputs."""
+    """The fidelity of the outputs."""
 
-    sqnr_db: Annotated[Number | None, said("Null: equal to the reference.")] = None
+    sqnr_db: Annotated[Number | None, said("Null if they equal the reference.")] = None
 
 
 class CodeUse(Record):
-    """How a weight's int8 codes use their range."""
+    """How the int8 codes of a weight use their range."""
 
-    reach: Annotated[Number, said("The largest magnitude over 127.")]
-    saturated: Annotated[Number, said("The share of codes that have it.")]
+    reach: Annotated[Number, said("The largest magnitude of a code, divided by 127.")]
+    saturated: Annotated[Number, said("The share of codes with this magnitude.")]
 
 
 class LayerFidelityRow(Record):
-    """One quantized layer beside the FP32 graph's. Fidelities are null where sums leave float32."""
+    """The fidelity of one quantized layer to the FP32 graph. Fidelities are null if sums are too
+    large for float32."""
 
     node: str
     op: str
-    module: Annotated[str | None, said("The PyTorch module's path.")] = None
+    module: Annotated[str | None, said("The path of the PyTorch module.")] = None
     precision: str
-    tensor: Annotated[str, said("What the layer leaves in both graphs.")]
-    reads: Annotated[Rows[str], said("Values that it reads through a Q/DQ pair.")]
+    tensor: Annotated[str, said("The output of the layer, in both graphs.")]
+    reads: Annotated[Rows[str], said("The values that it reads through a Q/DQ pair.")]
     propagated: TensorFidelity | None = None
     isolated: TensorFidelity | None = None
     weights: TensorFidelity | None = None
@@ -141,33 +143,33 @@ class LayerFidelityRow(Record):
         Number | None,
         said("SQNR of the weight, rounded with one scale per output channel."),
     ] = None
-    codes: Annotated[CodeUse | None, said("Null: it has no int8 codes.")] = None
+    codes: Annotated[CodeUse | None, said("Null if it has no int8 codes.")] = None
     restored: Annotated[
         OutputFidelity | None,
-        said("With all layers that read the same values in FP32."),
+        said("If all layers that read the same values are in FP32."),
     ] = None
 
 
 class PairFidelity(Record):
-    """What one Q/DQ pair clips and rounds."""
+    """The values that one Q/DQ pair clips and rounds."""
 
-    pair: Annotated[str, said("Its QuantizeLinear.")]
-    read: Annotated[bool, said("A quantized product reads its codes.")]
-    again: Annotated[bool, said("It quantizes what a pair gives.")]
+    pair: Annotated[str, said("The name of its QuantizeLinear.")]
+    read: Annotated[bool, said("Whether a quantized product reads its codes.")]
+    again: Annotated[bool, said("Whether it quantizes the output of another pair.")]
     value: str
     readers: Rows[str]
     fault: Fault | None = None
     without: OutputFidelity | None = None
     sqnr_db: Number | None = None
-    share: Annotated[Number, said("Of the elements, beyond the range.")]
-    noise: Annotated[Number, said("Of the error's power, theirs.")]
+    share: Annotated[Number, said("The share of values beyond the range.")]
+    noise: Annotated[Number, said("The share of these values in the power of the error.")]
     low: Number
     high: Number
     seen: Interval
 
 
 class FaultFidelity(Record):
-    """What the outputs have without all pairs of one suspected fault."""
+    """The fidelity of the outputs without all pairs of one suspected fault."""
 
     fault: Fault
     pairs: Rows[str]
@@ -175,13 +177,14 @@ class FaultFidelity(Record):
 
 
 class LayerFidelity(Record):
-    """Every quantized layer beside the FP32 graph's, and what each pair clips."""
+    """The fidelity of every quantized layer to the FP32 graph, and the values that each pair
+    clips."""
 
     evidence: Evidence
     reference: str
     samples: Count
-    sqnr_db: Annotated[Number | None, said("At the model's outputs, on these samples.")] = None
-    reason: Annotated[str | None, said("Why nothing was compared.")] = None
+    sqnr_db: Annotated[Number | None, said("At the outputs of the model, on these samples.")] = None
+    reason: Annotated[str | None, said("The reason if nothing was compared.")] = None
     rows: Rows[LayerFidelityRow]
     values: Rows[PairFidelity]
     faults: Rows[FaultFidelity]
@@ -195,7 +198,8 @@ class MillionCost(Record):
 
 
 class ServingCost(Record):
-    """Of a million samples at the result's latency and batch, on a device that never waits."""
+    """The cost of a million samples at the latency and batch of the result, on a device that is
+    never idle."""
 
     evidence: Evidence
     price: DatedPrice
@@ -203,7 +207,7 @@ class ServingCost(Record):
 
 
 class StepTaken(Record):
-    """One step of the build: its key in the store, and whether its result was there already."""
+    """One step of the build: its key in the store, and whether its result was there before."""
 
     step: str
     label: str
@@ -216,7 +220,7 @@ Shape = Rows[Count]
 
 
 class AskedOfCompiler(Record):
-    """What one compiler was asked."""
+    """The specification that one compiler got."""
 
     model_config = ConfigDict(json_schema_extra={"additionalProperties": True})
 
@@ -224,7 +228,7 @@ class AskedOfCompiler(Record):
     precision: str
     profile: Annotated[
         dict[str, tuple[Shape, Shape, Shape]],
-        said("Shapes of each input: least, tuned for, most."),
+        said("Shapes of each input: smallest, tuned, largest."),
     ]
     workspace_bytes: Count | None = None
     options: Object
@@ -232,21 +236,21 @@ class AskedOfCompiler(Record):
 
 
 class FinishedOn(Record):
-    """The machine that finished the build, and its versions, where it was another."""
+    """The machine that finished the build, and its versions, if it was another machine."""
 
     machine: Object
     versions: dict[str, str]
 
 
 class Provenance(Record):
-    """What the build was made of, step by step."""
+    """The inputs and steps of the build."""
 
     recipe: Object
     digests: dict[str, str | None]
     versions: dict[str, str]
     steps: Rows[StepTaken]
     build_spec: Annotated[
-        dict[str, AskedOfCompiler], said("By role: what each compiler was asked.")
+        dict[str, AskedOfCompiler], said("Role → the specification that its compiler got.")
     ]
     machine: Annotated[
         Object | SkipJsonSchema[None],
@@ -260,7 +264,7 @@ class Provenance(Record):
 
 
 class Report(Record):
-    """The result and everything behind it (report.json)."""
+    """The result and all its figures (report.json)."""
 
     schema_: Literal["optkit.report/v1"] = Field(alias="schema")
     result: Result
@@ -272,23 +276,21 @@ class Report(Record):
     ]
     latency_rounds: Annotated[
         BothSides[Count],
-        said("How many rounds those runs are, equally long; 0 where nothing was measured."),
+        said("The number of rounds, which are equally long; 0 if nothing was measured."),
     ]
     layers: BothSides[Rows[LayerFacts]]
     landing: Rows[LandedNode]
     landing_activations: Annotated[
-        Rows[LandedNode], said("MatMuls of two activations; never planned.")
+        Rows[LandedNode], said("MatMuls of two activations, which are never planned.")
     ]
     cost: ServingCost | None = None
-    conditions: Annotated[Object, said("The host while latency was measured.")]
+    conditions: Annotated[Object, said("The state of the host while latency was measured.")]
     quantization: Rows[NodeDecision]
-    fusion: Annotated[Rows[Object], said("What was rewritten, or declined.")]
-    cast: Annotated[Object, said("What became FP16.")]
+    fusion: Annotated[Rows[Object], said("The rewrites that were applied or declined.")]
+    cast: Annotated[Object, said("The nodes that were cast to FP16.")]
     preparation: Annotated[
         Rows[Object],
-        said("Values smoothed or equalized before quantization, or why not."),
+        said("Values that were smoothed or equalized before quantization, or why not."),
     ]
-    layer_fidelity: Annotated[LayerFidelity | None, said("Null where nothing was quantized.")] = (
-        None
-    )
+    layer_fidelity: Annotated[LayerFidelity | None, said("Null if nothing was quantized.")] = None
     provenance: Provenance

@@ -1,6 +1,6 @@
-"""The result object: what one build came to, as `--json` prints it and scripts read it.
+"""The result object of one build, which `--json` prints and scripts read.
 
-Raw samples stay out: they are in the report.
+It does not contain the samples; they are in the report.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Status = Literal["ok", "gate_failed", "pending", "impossible", "error"]
 
 
 class Failure(Record):
-    """An error, as every command tells it."""
+    """An error, in the form that every command prints."""
 
     code: str
     message: str
@@ -37,15 +37,15 @@ class Failure(Record):
 
 
 class LandingCounts(Record):
-    """Planned against real, in nodes."""
+    """Planned nodes and landed nodes, in ONNX nodes."""
 
     planned: Count
     landed: Count
     by_dtype: dict[str, Count]
     unknown: Annotated[
         Count,
-        said("Planned nodes of which the compiler does not tell what they multiply in."),
-    ] = 0  # the first artifacts do not have it
+        said("Planned nodes for which the compiler does not report the dtype."),
+    ] = 0  # the first artifacts do not have this key
 
 
 class EngineFacts(Record):
@@ -64,7 +64,7 @@ class EngineFacts(Record):
 
 
 class PrecisionFigures(Record):
-    """One precision of the model: its engine and what is known of it."""
+    """One precision of the model: its engine and its figures."""
 
     precision: str
     engine: EngineFacts | None = None
@@ -73,14 +73,14 @@ class PrecisionFigures(Record):
 
 
 class PendingEngine(Record):
-    """What is to be finished on another host."""
+    """The work that another host has to finish."""
 
     backend: str
-    finish: Annotated[str, said("The command that finishes it on the right host.")]
+    finish: Annotated[str, said("The command that finishes it on a host with the device.")]
 
 
 class EngineSize(Record):
-    """Bytes of the engine beside the baseline's."""
+    """Bytes of the engine and of the baseline's engine."""
 
     bytes: Count
     baseline_bytes: Count | None = None
@@ -88,10 +88,10 @@ class EngineSize(Record):
 
 
 class DataFinding(Record):
-    """What is suspicious about calibration data."""
+    """A suspicious property of calibration data."""
 
     kind: str
-    input: Annotated[str | None, said("Null: the whole set.")] = None
+    input: Annotated[str | None, said("Null if it concerns the whole set.")] = None
     what: str
     measured: Number
     expected: Number | None = None
@@ -99,16 +99,16 @@ class DataFinding(Record):
 
 
 class CalibrationCheck(Record):
-    """What the check of the calibration data says."""
+    """The result of the check of the calibration data."""
 
     verdict: Literal["clean", "suspect"]
     samples: AtLeastOne
-    compared: Annotated[bool, said("Whether there was evaluation data to compare it with.")]
+    compared: Annotated[bool, said("Whether it was compared with evaluation data.")]
     findings: Rows[DataFinding]
 
 
 class Result(Record):
-    """What one build came to. Every key is present; what does not apply is null."""
+    """The result of one build. Every key is present; a value that does not apply is null."""
 
     schema_: Literal["optkit.result/v1"] = Field(alias="schema")
     status: Status
@@ -126,11 +126,11 @@ class Result(Record):
     references: Rows[PrecisionFigures]
     speedup: Annotated[
         DifferenceFigures | None,
-        said("Baseline latency / latency at the same batch."),
+        said("Latency of the baseline divided by the latency, at the same batch."),
     ] = None
     drop: Annotated[
         DifferenceFigures | None,
-        said("Fraction; positive is worse. Relative where the metric is no proportion."),
+        said("A fraction; positive is worse. Relative if the metric is not a proportion."),
     ] = None
     size: EngineSize | None = None
     gate: GateVerdict | None = None
@@ -142,16 +142,16 @@ class Result(Record):
     cache_hits: Count
     parts: Annotated[
         dict[str, Result] | None,
-        said("Results by part, of a model that is several graphs (encoder and decoder)."),
+        said("For a model of several graphs (encoder and decoder): results by part."),
     ] = None
 
 
 class Results(Record):
-    """Several targets or precisions."""
+    """The results of several targets or precisions."""
 
     schema_: Literal["optkit.results/v1"] = Field(alias="schema")
     results: Rows[Result]
     fleet: Annotated[
         str | None,
-        said("The folder with fleet.json and the comparison; null where nothing was tried."),
+        said("The folder with fleet.json and the comparison; null if nothing was tried."),
     ] = None

@@ -1,4 +1,4 @@
-"""What one search came to: tune.json."""
+"""The result of a search: tune.json."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ TUNE: Final = "optkit.tune/v1"
 class SearchBudget(Record):
     """The limits of the search; null: no such limit."""
 
-    max_drop: Annotated[Number | None, said("Fraction of the metric.")] = None
-    min_sqnr: Annotated[Number | None, said("dB.")] = None
+    max_drop: Annotated[Number | None, said("As a fraction of the metric.")] = None
+    min_sqnr: Annotated[Number | None, said("In dB.")] = None
     max_latency_ms: Number | None = None
     max_bytes: int | None = None
 
 
 class SearchFacts(Record):
-    """How the search went."""
+    """The settings of the search, and how it ended."""
 
     seed: int
     trials: Count
     limit: AtLeastOne
     failed: Count
-    converged: Annotated[bool, said("Nothing promising was left to try.")]
+    converged: Annotated[bool, said("The search ended because no promising trial was left.")]
     parallel: Annotated[
         AtLeastOne,
-        said("Trials at a time. Another number gives another sequence of trials."),
+        said("Trials at the same time. Another number gives another sequence of trials."),
     ]
 
 
 class FrontEvidence(Record):
-    """How the figures of the front are known."""
+    """The evidence of the figures of the front."""
 
     sqnr_db: Evidence
     latency_ms: Evidence
@@ -63,7 +63,7 @@ class FrontEvidence(Record):
 
 
 class FreshFigures(Record):
-    """On samples that the search has not seen."""
+    """Figures on samples that the search has not used."""
 
     accuracy: ScoreFigures | None = None
     drop: DifferenceFigures | None = None
@@ -77,11 +77,11 @@ class FrontPoint(Record):
     """A trial that no other beats in SQNR, latency and size at once."""
 
     precision: str
-    quantized: Annotated[Count, said("Layers that are quantized.")]
+    quantized: Annotated[Count, said("The number of quantized layers.")]
     nodes: dict[str, str]
     two_term: Rows[str]
     placement: str
-    sqnr_db: Annotated[Number | None, said("Null where the outputs are equal.")] = None
+    sqnr_db: Annotated[Number | None, said("Null if the outputs are equal.")] = None
     divergence: Number | None = None
     latency_ms: Number
     bytes: Count
@@ -94,20 +94,23 @@ class FrontPoint(Record):
 
 
 class RankedLayers(Record):
-    """A group of layers: what it costs when it is quantized alone, and what became of it."""
+    """A group of layers: the noise when only this group is quantized, and its precision in the
+    winner."""
 
     layers: Annotated[Rows[str], Field(min_length=1)]
     precision: str
-    sqnr_db: Annotated[Number | None, said("Of the outputs with these layers alone quantized.")] = (
-        None
-    )
-    divergence: Annotated[Number | None, said("KL of the outputs' softmax, nats.")] = None
+    sqnr_db: Annotated[
+        Number | None, said("At the outputs, if only these layers are quantized.")
+    ] = None
+    divergence: Annotated[
+        Number | None, said("KL divergence of the outputs' softmax, in nats.")
+    ] = None
     share: Share
     chosen: str
 
 
 class Tune(Record):
-    """What one search came to. Every key is present; what does not apply is null."""
+    """The result of a search. Every key is present; a value that does not apply is null."""
 
     schema_: Literal["optkit.tune/v1"] = Field(alias="schema")
     status: Literal["ok", "gate_failed", "impossible", "error"]
@@ -117,11 +120,11 @@ class Tune(Record):
     precisions: Rows[str]
     budget: SearchBudget | None = None
     quantized: Annotated[bool | None, said("Whether the winner quantizes anything.")] = None
-    reason: Annotated[str | None, said("Why the budget is not kept, or nothing is quantized.")] = (
+    reason: Annotated[str | None, said("Why the budget is exceeded, or nothing is quantized.")] = (
         None
     )
     artifact: str | None = None
-    digest: Annotated[str | None, said("The artifact's manifest.digest.")] = None
+    digest: Annotated[str | None, said("manifest.digest of the artifact.")] = None
     recipe: Annotated[
         str | None, said("The file that builds the artifact again, with `command`.")
     ] = None
@@ -130,14 +133,16 @@ class Tune(Record):
     evidence: FrontEvidence | None = None
     front: Annotated[
         Rows[FrontPoint],
-        said("What no other trial beats in SQNR, latency and size at once; fastest first."),
+        said("Trials that no other trial beats in SQNR, latency and size; fastest first."),
     ]
     layers: Annotated[
         Rows[RankedLayers],
-        said("Groups of layers, what costs most accuracy first."),
+        said("Groups of layers; those that cost the most accuracy first."),
     ]
-    excluded: Annotated[dict[str, str], said("Layers that no precision can have, and why.")]
-    result: Annotated[Result | None, said("That of the artifact's build.")] = None
+    excluded: Annotated[
+        dict[str, str], said("Layers that no precision can quantize, with the reason.")
+    ]
+    result: Annotated[Result | None, said("The result of the artifact's build.")] = None
     recommendation: Annotated[Recommendation | SkipJsonSchema[None], Field(exclude_if=absent)] = (
         None
     )

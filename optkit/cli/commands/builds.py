@@ -1,4 +1,4 @@
-"""Commands that write artifacts, or what one stage of a build makes: `build`, `finish`, `tune`,
+"""Commands that write artifacts, or the files of one stage of a build: `build`, `finish`, `tune`,
 `export`, `fuse`, `quantize`, `compile`."""
 
 from __future__ import annotations
