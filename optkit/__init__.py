@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from optkit.recipe import Recipe as Recipe
 
     __version__: str
-else:  # what a type checker must not see: any name would be one
+else:  # hidden from type checkers, which would otherwise accept any name
 
     def __getattr__(name: str) -> Any:
         if name == "errors":

@@ -1,4 +1,4 @@
-"""Assignment: which node gets which precision, and why. The decision, apart from applying it."""
+"""Assignment: the precision of each node, and the reasons. Another module applies it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from optkit.precisions import PRECISIONS
 
 @dataclass(frozen=True)
 class Scheme:
-    """Into which precision a graph is quantized, on which carrier ("fp16", "bf16", "fp32"), and the
-    placement rules of that precision and of those that single nodes get."""
+    """The precision into which a graph is quantized, the carrier ("fp16", "bf16", "fp32"), and the
+    placement rules of this precision and of those that single nodes get."""
 
     precision: str
     carrier: str
@@ -23,21 +23,21 @@ class Scheme:
 
     @property
     def dtype(self) -> np.dtype:
-        """Of the carrier."""
+        """The dtype of the carrier."""
         return np.dtype(BY_SHORT[self.carrier].name)
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """Node name → precision name, for every node that was *considered* (Conv, MatMul, Gemm with a
-    constant weight). A node left in float maps to the carrier ("fp16", ...) and has a reason.
-    """
+    """Node name → precision name, for every node that was *considered* (Conv, MatMul and Gemm with
+    a constant weight). A node that stays in float has the carrier as its precision ("fp16", ...)
+    and a reason."""
 
     nodes: dict[str, str] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
 
     def quantized(self) -> dict[str, str]:
-        """The nodes assigned a quantized precision: what landing is counted against."""
+        """The nodes with a quantized precision. Landing is counted relative to these."""
         return {node: name for node, name in self.nodes.items() if PRECISIONS[name].quantized}
 
     def to_json(self) -> dict[str, object]:

@@ -1,7 +1,8 @@
-"""JSON of typed values and back: one rule for what a step's key says and for what its entry holds.
+"""JSON of typed values, and back. The same rules hold for the key of a step and for its entry.
 
-A value is written by its own `to_json`, a pydantic model by `model_dump`, a dataclass by its
-fields; an annotation says what JSON is read as, by `from_json`, `model_validate` or the fields.
+A value is written by its method `to_json`, a pydantic model by `model_dump`, a dataclass by its
+fields. The annotation decides how JSON is read: by `from_json`, by `model_validate`, or field by
+field.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import (
     get_type_hints,
 )
 
-if TYPE_CHECKING:  # a worker does without pydantic
+if TYPE_CHECKING:  # a worker does not import pydantic
     from pydantic import JsonValue
 
 T = TypeVar("T")
@@ -31,7 +32,7 @@ _PLAIN = (bool, int, float, str)
 
 
 def to_json(value: object) -> JsonValue:
-    """Raises TypeError for a value that has no JSON."""
+    """JSON of a value. Raises TypeError for a value that has no JSON."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, str | Path):
@@ -68,7 +69,8 @@ def read(kind: object, data: Any) -> object:
         return {key: read(arguments[1], item) for key, item in data.items()}
     if isinstance(origin, type) and issubclass(origin, Sequence):
         return _list(arguments[0], data)
-    return _instance(kind, data) if isinstance(kind, type) else data  # a Literal is as it is
+    # a value of a Literal stays unchanged
+    return _instance(kind, data) if isinstance(kind, type) else data
 
 
 def _instance(kind: type, data: Any) -> object:
@@ -92,12 +94,12 @@ def hints(kind: type) -> dict[str, object]:
 
 
 def _list(kind: object, data: Sequence[object]) -> list[object]:
-    """Long lists of numbers, too, in no time."""
+    """A list. Long lists of numbers take the short path."""
     return list(data) if kind in _PLAIN else [read(kind, item) for item in data]
 
 
 def _member(arguments: tuple[object, ...], data: object) -> object:
-    """The member of a union that JSON which is not null is read as."""
+    """The member of a union as which JSON other than null is read."""
     members = [member for member in arguments if member is not type(None)]
     if len(members) > 1 and isinstance(data, _PLAIN):
         return type(data)

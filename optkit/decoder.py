@@ -42,8 +42,9 @@ _CONTEXT = ("max_position_embeddings", "n_positions", "max_sequence_length", "se
 
 @dataclass(frozen=True)
 class Decoder:
-    """`cache`: the inputs that hold it, layer by layer, key before value. `crossed`: those that
-    hold what an encoder made, the same for every token."""
+    """A decoder. `cache`: the inputs with its keys and values, layer by layer, key before value.
+    `crossed`: the inputs with the keys and values of an encoder, which are the same for every
+    token."""
 
     cache: tuple[TensorInfo, ...]
     vocabulary: int
@@ -53,7 +54,8 @@ class Decoder:
 
     @classmethod
     def of(cls, inputs: Iterable[TensorInfo], outputs: Iterable[TensorInfo]) -> Self | None:
-        """The decoder that has these inputs and outputs; None where they are another model's."""
+        """The decoder with these inputs and outputs; None if they are those of another kind of
+        model."""
         taken, given = {info.name: info for info in inputs}, {info.name: info for info in outputs}
         cache = tuple(info for name, info in taken.items() if _PAST.fullmatch(name))
         crossed = tuple(info for name, info in taken.items() if _CROSSED.fullmatch(name))
@@ -69,7 +71,7 @@ class Decoder:
 
     @property
     def carried(self) -> dict[str, str]:
-        """The output that holds the longer cache → the input that takes it in the next run."""
+        """The output with the longer cache → the input that gets it in the next run."""
         return {_PAST.sub(rf"{PRESENT}\1", info.name): info.name for info in self.cache}
 
     @property
@@ -78,7 +80,7 @@ class Decoder:
 
     @property
     def heads(self) -> int:
-        """Of keys and values."""
+        """The number of heads of keys and values."""
         return int(self.cache[0].shape[1])
 
     @property
@@ -88,7 +90,8 @@ class Decoder:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Special tokens by id, and how many positions the model has (None: it names no limit)."""
+    """Special tokens by id, and the number of positions of the model (None: its files name no
+    limit)."""
 
     begin: int | None
     ends: tuple[int, ...]
@@ -97,8 +100,8 @@ class Tokens:
 
     @classmethod
     def of(cls, config: Mapping[str, object], generation: Mapping[str, object]) -> Self:
-        """As config.json and generation_config.json say; what the second says counts."""
-        text = config.get("text_config")  # of a model that also takes images or sound
+        """From config.json and generation_config.json; if they differ, the second decides."""
+        text = config.get("text_config")  # the files of a model that also takes images or sound
         inner = text if isinstance(text, dict) else {}
         said = {**inner, **_present(config), **_present(generation)}
         end, pad, begin = (said.get(f"{name}_token_id") for name in ("eos", "pad", "bos"))

@@ -42,7 +42,7 @@ class Float(Dtype):
 
     @property
     def exact(self) -> int:
-        """Whole numbers up to this are told apart."""
+        """All whole numbers up to this one are represented exactly."""
         return 2 << self.mantissa
 
 

@@ -1,5 +1,5 @@
-"""What a compiler is asked for (BuildSpec) and what comes back (Engine): its fused layers, and
-where the planned precisions landed. Pure data."""
+"""The input of a compiler (BuildSpec) and its result (Engine): the fused layers, and the landing of
+the planned precisions. Pure data."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Self
 from optkit.dtypes import DTYPES
 from optkit.errors import Impossible
 
-UNKNOWN_DTYPE = "unknown"  # of a tensor whose type the compiler does not tell
+UNKNOWN_DTYPE = "unknown"  # for a tensor whose type the compiler does not report
 
 
 @dataclass(frozen=True)
 class LayerTensor:
-    """One tensor at a fused layer's border. A dimension of -1 is dynamic (size unknown)."""
+    """One tensor at the border of a fused layer. A dimension of -1 is dynamic (its size is
+    unknown)."""
 
     name: str
     shape: tuple[int, ...]
@@ -32,21 +33,23 @@ class LayerTensor:
 
 @dataclass(frozen=True)
 class FusedLayer:
-    """One layer of a compiled engine, as its own layer list states it."""
+    """One layer of a compiled engine, as the engine's layer list describes it."""
 
     name: str
     kind: str  # gemm, correlation, kgen, runtime_fusion, ... or an ONNX op type for ONNX Runtime
     inputs: tuple[LayerTensor, ...]
     constants: tuple[LayerTensor, ...]
     outputs: tuple[LayerTensor, ...]
-    nodes: tuple[str, ...]  # names of the ONNX nodes it came from
-    products: tuple[str, ...] = ()  # those Conv, MatMul, Gemm among them that it multiplies
-    dtype: str | None = None  # what it multiplies in; None: no product, or not told
-    weight_dtype: str | None = None  # what it reads of the constant weight; None: it reads none
+    nodes: tuple[str, ...]  # names of the ONNX nodes from which it was fused
+    products: tuple[str, ...] = ()  # the Conv, MatMul and Gemm nodes among them that it computes
+    # the dtype in which it multiplies; None: it is no product, or the dtype is not reported
+    dtype: str | None = None
+    weight_dtype: str | None = None  # the dtype of the constant weight; None: it reads none
 
     @property
     def bytes_moved(self) -> int | None:
-        """Activation bytes read and written by the layer (weights apart); None while dynamic."""
+        """Bytes of activations that the layer reads and writes, without weights; None while a
+        dimension is dynamic."""
         sizes = [t.bytes for t in (*self.inputs, *self.outputs)]
         return None if any(s is None for s in sizes) else sum(s for s in sizes if s is not None)
 
@@ -57,34 +60,37 @@ class FusedLayer:
 
 @dataclass(frozen=True)
 class LandingRow:
-    """One planned node and what became of it. `landed` None: the compiler does not tell."""
+    """One planned node, and the precision in which it runs. `landed`: None if the compiler does not
+    report it."""
 
     node: str
     op: str
     planned: str  # precision name, e.g. "int8"
     landed: bool | None
-    dtype: str | None  # dtype of the first input of the fused layer, of weight-only precisions that
-    # of the weight (None: no layer names the node)
+    # dtype of the first input of the fused layer; for weight-only precisions that of the weight
+    # (None: no layer names the node)
+    dtype: str | None
     layer: str | None
-    note: str | None = None  # what keeps it from counting although its weight is stored as planned
+    note: str | None = None  # why it has not landed although its weight is stored as planned
 
 
 @dataclass(frozen=True)
 class Landing:
-    """Planned against real, counted in ONNX nodes (Conv, MatMul, Gemm with a constant weight).
-    Of `unknown` nodes the compiler does not tell what they multiply in."""
+    """Planned and landed nodes, counted in ONNX nodes (Conv, MatMul, Gemm with a constant weight).
+    For nodes in `unknown` the compiler does not report in which dtype they multiply."""
 
     planned: int
     landed: int
     by_dtype: dict[str, int]
     rows: tuple[LandingRow, ...] = ()
-    activations: tuple[LandingRow, ...] = ()  # MatMuls of two activations, listed apart
+    activations: tuple[LandingRow, ...] = ()  # MatMuls of two activations, listed separately
     unknown: int = 0
 
 
 @dataclass(frozen=True)
 class BuildSpec:
-    """What a backend will be asked: pure data, shown before work, hashed into the build's identity.
+    """The specification for a backend: pure data, shown before any work, and part of the build's
+    digest.
 
     `profile`: input name → (min, opt, max) shapes. `reasons`: option → why it has this value.
     """
@@ -99,8 +105,8 @@ class BuildSpec:
     reasons: dict[str, str] = field(default_factory=dict)
 
     def asking(self, wanted: Mapping[str, object]) -> Self:
-        """With these options as somebody wants them. Raises Impossible for one that the backend
-        does not have."""
+        """The specification with these options of the user. Raises Impossible for an option that
+        the backend does not have."""
         options = {**self.options, "workspace_bytes": self.workspace_bytes}
         for name in wanted:
             if options.get(name) is None:
@@ -118,11 +124,11 @@ class BuildSpec:
 
 @dataclass(frozen=True)
 class Engine:
-    """A compiled engine: its file (relative to the step's folder), fused layers and landing.
+    """A compiled engine: its file (relative to the folder of the step), fused layers and landing.
 
-    `layers` come from the very engine that is shipped. `bytes_moved` is counted at `batch` (a
-    dynamic engine's own list has no sizes, so the same graph is compiled once more with static
-    shapes for the count, `static_layers`); None where the backend gives no tensor sizes.
+    `layers` are those of the engine in the artifact. `bytes_moved` is counted at the batch size
+    `batch`. The layer list of a dynamic engine has no sizes, so the same graph is compiled again
+    with static shapes (`static_layers`). None if the backend reports no sizes of tensors.
     """
 
     backend: str
@@ -140,7 +146,7 @@ class Engine:
 
     @property
     def stated_bytes(self) -> int | None:
-        """What it takes on its device, as the builder states it: weights, and activations (scratch
-        of kernels among them) at the largest sizes. None where it states nothing."""
+        """The memory on the device according to the builder: weights, and activations (with the
+        scratch memory of kernels) at the largest sizes. None if the builder does not report it."""
         kinds = ("weights", "activation", "device_persistent")
         return sum(self.memory.get(kind, 0) for kind in kinds) or None

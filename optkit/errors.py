@@ -40,11 +40,11 @@ class OptkitError(Exception):
 
     @property
     def line(self) -> str:
-        """Where and what in one line, for a text that goes on behind it."""
+        """What and where, in one line, for a text that continues after it."""
         return f"{self.where}: {self.message}" if self.where else self.message
 
     def __str__(self) -> str:
-        """All of it, the hint on a line of its own: what a traceback ends with."""
+        """The whole error, with the hint on a separate line, as the end of a traceback shows it."""
         return f"{self.line}\nhint: {self.hint}" if self.hint else self.line
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -68,7 +68,7 @@ class RecipeError(UsageError):
 
 
 class UnknownName(UsageError):
-    """A name that no table holds. `unknown_name` builds it, with the nearest names."""
+    """A name that is in no table. `unknown_name` creates the error, with the nearest names."""
 
     code = "unknown_name"
 
@@ -107,13 +107,14 @@ class ExportFailed(InputRefused):
 
 
 class Impossible(InputRefused):
-    """The target's own precision matrix rules the request out."""
+    """The precision matrix of the target excludes the request."""
 
     code = "impossible"
 
 
 class WorkerFailed(OptkitError):
-    """A worker died. `verdict` is crashed, timeout, oom or output; `log` holds its last lines."""
+    """A worker ended before its result. `verdict` is crashed, timeout, oom or output; `log` holds
+    its last lines."""
 
     exit_code = 6
     code = "worker_failed"
@@ -182,8 +183,8 @@ def from_json(data: Mapping[str, object]) -> OptkitError:
 
 @contextlib.contextmanager
 def located(place: str, copy: str | None = None) -> Iterator[None]:
-    """Errors from inside say also where that is: "task.py, evaluation sample 3". `copy`: what is
-    read instead of `place`, of which nobody wants to hear."""
+    """Errors from inside also get this place: "task.py, evaluation sample 3". `copy`: the file that
+    is read instead of `place`; error messages do not name it."""
     try:
         yield
     except OptkitError as error:
@@ -215,7 +216,7 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
 def unknown_name(
     kind: str, name: str, known: Iterable[str], *, where: str | None = None
 ) -> UnknownName:
-    """An `UnknownName` that lists the nearest names, or all of them when none is near."""
+    """An `UnknownName` that lists the nearest names, or all names if none is near."""
     known = sorted(known)
     close = nearest(name, known)
     hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}"

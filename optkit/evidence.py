@@ -1,4 +1,4 @@
-"""How a figure is known."""
+"""How a figure was obtained."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Evidence(StrEnum):
-    """How a figure is known. A figure has exactly one evidence."""
+    """How a figure was obtained. A figure has exactly one evidence."""
 
     MEASURED = "measured"  # it was measured on the target
     COMPILED = "compiled"  # read from an engine for the target, which did not run
@@ -15,6 +15,6 @@ class Evidence(StrEnum):
     PENDING = "pending"  # a host with the target has to measure it
 
     def weaker(self, other: Evidence) -> Evidence:
-        """A comparison is known no better than its weaker side, in the order above."""
+        """The evidence of a comparison is the weaker one of its two sides, in the order above."""
         order = tuple(Evidence)
         return max(self, other, key=order.index)

@@ -1,8 +1,9 @@
-"""A folder that appears whole, or replaces the one in its place at once.
+"""A folder that appears only when it is complete, or replaces an older one in one operation.
 
-Written in a private folder beside its place and exchanged with the old one in one system call, so
-that a reader sees the old folder or the new one. (Where the file system cannot exchange, two
-renames: a reader between them sees none, never a half.)
+It is written in a private folder next to its place, and exchanged with the old folder in one system
+call. So a reader sees either the old folder or the new one. (If the file system cannot exchange two
+folders, they are renamed one after the other. A reader between the two renames sees no folder, but
+never an incomplete one.)
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _RENAME_EXCHANGE, _AT_FDCWD = 2, -100  # linux/fs.h, fcntl.h
 
 @contextlib.contextmanager
 def replacing(place: Path) -> Iterator[Path]:
-    """A private folder to write; without an error it stands at `place` afterwards, durably. On any
-    error nothing is visible and what stood there stays. Raises StorageError."""
+    """A private folder to write into. If there is no error, it is at `place` afterwards, safely on
+    disk. After an error nothing new is visible, and an older folder stays. Raises StorageError."""
     out, name = place.parent, place.name
     with storage_errors(out), _private(out, name) as folder:
         yield folder
@@ -40,7 +41,7 @@ def replacing(place: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _private(out: Path, name: str) -> Iterator[Path]:
-    """A folder beside the place that other writers leave alone while this process lives."""
+    """A folder next to the place, which other writers do not touch while this process lives."""
     lock = None
     while lock is None:
         folder = out / f".{name}.{secrets.token_hex(8)}.part"
@@ -48,7 +49,7 @@ def _private(out: Path, name: str) -> Iterator[Path]:
         try:
             lock = _lock(folder, fcntl.LOCK_EX)
         except FileNotFoundError:
-            continue  # swept by another writer before it was locked
+            continue  # another writer removed it before it was locked
         except BaseException:
             folder.rmdir()
             raise
@@ -58,7 +59,7 @@ def _private(out: Path, name: str) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)  # after an exchange: what stood there
+        shutil.rmtree(folder, ignore_errors=True)  # after an exchange, this is the older folder
         os.close(lock)
 
 
@@ -73,16 +74,17 @@ def _lock(folder: Path, how: int) -> int:
 
 
 def _sweep(out: Path, name: str) -> None:
-    """Remove what killed writers of this place left behind."""
+    """Remove the folders of killed writers of this place."""
     for folder in out.glob(f".{name}.*.part"):
-        with contextlib.suppress(OSError):  # locked: its writer is alive
+        with contextlib.suppress(OSError):  # it is locked, so its writer is alive
             lock = _lock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)
             os.close(lock)
 
 
 def _publish(folder: Path, place: Path) -> None:
-    """Put the finished folder at its place; what stood there is `folder` afterwards, or swept."""
+    """Move the finished folder to its place. Afterwards `folder` is the older folder, or does not
+    exist."""
     while True:
         try:
             folder.rename(place)
@@ -94,7 +96,7 @@ def _publish(folder: Path, place: Path) -> None:
         try:
             _exchange(folder, place)
         except FileNotFoundError:
-            continue  # another writer has just taken it away: the plain rename will do
+            continue  # another writer has just removed it, so the plain rename works
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
                 raise

@@ -1,7 +1,7 @@
 """Measurement: latency, fidelity and task score, each with evidence, sample size and interval.
 
-Plain frozen records shared by benchmarking, prediction, gates and reports; the maths is in
-`benchmarking/` and `prediction/`. JSON field names are those of the result contract.
+These frozen records are used by benchmarking, prediction, gates and reports. The mathematics is in
+`benchmarking/` and `prediction/`. The names of JSON fields are those of the result object.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from optkit.codec import to_json
 from optkit.evidence import Evidence
 
-if TYPE_CHECKING:  # a worker does without pydantic
+if TYPE_CHECKING:  # a worker does not import pydantic
     from pydantic import JsonValue
 
 
@@ -31,8 +31,9 @@ Span = tuple[float, float]
 
 @dataclass(frozen=True)
 class GpuConditions:
-    """A GPU while something was timed. `throttled`: why its clock was held down; `others`: how many
-    processes were on it before this one; `reason`: why nothing is known. None: not known."""
+    """The state of a GPU during a measurement. `throttled`: why its clock was held down; `others`:
+    the number of processes that were on it before this one; `reason`: why the state is unknown.
+    None: unknown."""
 
     clock_mhz: Span | None = None
     memory_clock_mhz: Span | None = None
@@ -43,7 +44,7 @@ class GpuConditions:
     reason: str | None = None
 
     def to_json(self) -> dict[str, JsonValue]:
-        """Without what the driver does not say."""
+        """The fields that the driver reports."""
         known = {name: to_json(value) for name, value in vars(self).items() if value is not None}
         return {**known, "reason": self.reason}
 
@@ -95,7 +96,7 @@ class Latency:
     evidence: Evidence
     p50_ms: float
     batch: int
-    throughput: float  # samples per second
+    throughput: float  # in samples per second
     p90_ms: float | None = None  # only from 100 runs on
     p95_ms: float | None = None  # from 200
     p99_ms: float | None = None  # from 1,000
@@ -104,14 +105,16 @@ class Latency:
     band: Interval | None = None
     at_least_ms: float | None = None
     runs: int | None = None
-    rounds: int | None = None  # bursts the runs came in, equally long, in order
+    rounds: int | None = None  # equally long bursts of runs, in order
     samples_ms: tuple[float, ...] = ()
-    outliers: int | None = None  # runs far beyond the upper quartile; they count like all others
-    drift: float | None = None  # between the highest and the lowest lasting level of the rounds
+    outliers: int | None = None  # runs far above the upper quartile; they count like all others
+    # difference of the highest and the lowest lasting level of the rounds, as a share
+    drift: float | None = None
     warmup_runs: int | None = None
-    steady: bool | None = None  # whether the warm-up ended so; None: too few runs to tell
-    phases: Mapping[str, Mapping[str, float]] | None = None  # on a device: "launched" and
-    # "recorded" (as a CUDA graph) → medians of `runtimes.Phases`, and the number of runs
+    steady: bool | None = None  # whether the warm-up became steady; None: too few runs to tell
+    # on a device: "launched" or "recorded" (as a CUDA graph) → medians of `runtimes.Phases`, and
+    # the number of runs
+    phases: Mapping[str, Mapping[str, float]] | None = None
     marks: tuple[str, ...] = ()
     note: str | None = None
     measured_at: str | None = None
@@ -121,7 +124,7 @@ class Latency:
 
 @dataclass(frozen=True)
 class Latencies:
-    """The latencies of candidate and baseline, one per batch size; empty where none is known."""
+    """The latencies of candidate and baseline, one per batch size; empty if none is known."""
 
     engine: Sequence[Latency] = ()
     baseline: Sequence[Latency] = ()
@@ -129,9 +132,9 @@ class Latencies:
 
 @dataclass(frozen=True)
 class Score:
-    """A task metric over N samples. For paired comparison: `per_sample`, whose mean the value is,
-    or, of a metric that only a whole set has, `replicates`: its value on each bootstrap resample.
-    """
+    """A task metric over N samples. For a paired comparison it has `per_sample`, whose mean is the
+    value. A metric that is defined only for a whole set has `replicates` instead: its values on the
+    bootstrap resamples."""
 
     evidence: Evidence
     metric: str
@@ -154,7 +157,7 @@ class Scores:
 
     @property
     def pair(self) -> tuple[Score, Score] | None:
-        """Baseline and candidate; None where one of them was not evaluated."""
+        """Baseline and candidate; None if one of them was not evaluated."""
         if self.baseline is None or self.candidate is None:
             return None
         return self.baseline, self.candidate
@@ -162,10 +165,9 @@ class Scores:
 
 @dataclass(frozen=True)
 class Fidelity:
-    """Agreement of the outputs with a reference graph on the same inputs. SQNR in dB (10·log10 of
-    signal power over error power, all outputs and samples pooled) with its 95 % interval (None:
-    too few samples), cosine over flattened outputs.
-    """
+    """Agreement of the outputs with those of a reference graph on the same inputs. SQNR in dB
+    (10·log10 of signal power divided by error power, over all outputs and samples) with its 95 %
+    interval (None: too few samples); cosine over flattened outputs."""
 
     evidence: Evidence
     reference: str
@@ -185,8 +187,8 @@ class Difference:
     evidence: Evidence
 
     def below(self, limit: float) -> bool:
-        """Whether all of the interval is. The band of a prediction is too wide to tell by: there
-        the value counts."""
+        """Whether the whole interval is below. For a prediction, whose band is too wide for this
+        question, the value decides."""
         sure = None if self.evidence is Evidence.PREDICTED else self.ci95
         return (sure.high if sure else self.value) < limit
 
@@ -223,7 +225,7 @@ Outcome = Literal["pass", "fail", "inconclusive"]
 
 @dataclass(frozen=True)
 class GateRow:
-    """One gate: its limit, what was seen, and the outcome with the reason in words."""
+    """One gate: its limit, the value, the outcome, and the reason in words."""
 
     gate: str  # e.g. "max_drop"
     limit: float
@@ -236,7 +238,7 @@ class GateRow:
 
 @dataclass(frozen=True)
 class Verdict:
-    """All gates together: fail if one fails, else inconclusive if one is, else pass."""
+    """All gates together: fail if one fails, otherwise inconclusive if one is, otherwise pass."""
 
     verdict: Outcome
     rows: tuple[GateRow, ...] = ()

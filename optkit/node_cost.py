@@ -1,4 +1,4 @@
-"""What a node of a graph costs, and what a graph holds. Pure data: `graph.costs` counts it."""
+"""The cost of a node, and a summary of a graph. Pure data: `graph.costs` computes it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from optkit.tensors import TensorInfo
 
 @dataclass(frozen=True)
 class NodeCost:
-    """One node at given axis sizes. `macs` is 0 for operators that do not multiply by a matrix;
-    `macs`, `in_bytes`, `out_bytes` are None where a shape does not follow from the axes. `columns`:
-    of a product's output as a matrix (channels of a convolution); `bits`: of one of its elements.
-    """
+    """One node at given sizes of the axes. `macs` is 0 for operators that do not multiply by a
+    matrix; `macs`, `in_bytes`, `out_bytes` are None if a shape does not follow from the axes.
+    `columns`: those of a product's output as a matrix (for a convolution, its channels); `bits`:
+    those of one of its elements."""
 
     op: str
     macs: int | None
@@ -26,8 +26,8 @@ class NodeCost:
 
 @dataclass(frozen=True)
 class GraphPrecision:
-    """`initializers`: dtype → number of constants; of the nodes that multiply by weights: how many
-    there are, and how many read codes."""
+    """`initializers`: dtype → number of constants. The other fields count the nodes that multiply
+    by weights: all of them, and those that read codes."""
 
     initializers: Mapping[str, int]
     weighted_nodes: int
@@ -36,8 +36,8 @@ class GraphPrecision:
 
 @dataclass(frozen=True)
 class GraphSummary:
-    """What `optkit inspect` tells of a graph, with the named axes at the sizes `axes`.
-    `macs_unknown`: nodes whose `macs` are not known."""
+    """The facts about a graph in `optkit inspect`, with these sizes (`axes`) of the named axes.
+    `macs_unknown`: the number of nodes whose `macs` are unknown."""
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]

@@ -1,4 +1,4 @@
-"""What a backend wants of one precision in a graph: where Q/DQ pairs go, in which formats."""
+"""The rules of a backend for one precision: where Q/DQ pairs go, and in which formats."""
 
 from __future__ import annotations
 
@@ -11,44 +11,51 @@ from optkit.precisions import NumberFormat
 
 @dataclass(frozen=True)
 class PlacementRules:
-    """What a backend wants of one precision in a graph, on one target: pure data, no native code
-    behind it. `activation` None: only weights are quantized.
+    """The rules of a backend for one precision on one target: pure data. `activation`: None if only
+    weights are quantized.
 
-    The quantizer obeys them; the landing report checks them against the compiled engine.
+    The quantizer follows them; the landing report checks them against the compiled engine.
     """
 
     activation: NumberFormat | None
     weight: NumberFormat
     ops: frozenset[str]  # op types with a constant weight that may be quantized
-    residual_adds: bool  # quantize the other input of an Add that follows a quantized Conv (never
-    # of one that follows a MatMul: that would put a transformer's residual stream into 8 bits)
-    quantize_outputs: frozenset[str]  # op types that only compute in integers when their output
-    # (behind a Relu or Add that follows) is quantized too
-    float_output: bool  # leave the graph's last layer with a float output
-    excluded: Mapping[str, str] = field(default_factory=dict)  # op type -> why never on this target
-    min_conv_channels: int = 1  # a Conv with fewer input channels (all groups) stays in float
-    thin_conv: str = "float is faster"  # why
-    grouped_conv: bool = True  # a Conv in groups may be quantized
-    max_kernel: int | None = None  # a Conv whose kernel has more elements stays in float
-    blocks: Literal["any", "halving", "powers"] = "any"  # block sizes: any, those that divide the
-    # summed axis into two or more, or those that divide it and are powers of two
-    free_bias: bool = False  # a product takes a bias at no cost, so one may be added
-    embeddings: bool = False  # a table of embeddings may be stored in 8 bits per row
-    integer_bias: frozenset[str] = frozenset()  # op types whose bias must be int32 behind a
-    # DequantizeLinear of scale activation × weight, or they stay float
-    split_scale: frozenset[str] = frozenset()  # op types whose per-channel weight scale is split:
-    # a scalar in the weight's DequantizeLinear, the rest a Mul (and the bias an Add) behind it
+    # quantize the other input of an Add after a quantized Conv (never after a MatMul: that would
+    # quantize the residual stream of a transformer)
+    residual_adds: bool
+    # op types that only compute in integers if their output (after a following Relu or Add) is
+    # quantized too
+    quantize_outputs: frozenset[str]
+    float_output: bool  # the last layer of the graph keeps a float output
+    # op type → why it is never quantized on this target
+    excluded: Mapping[str, str] = field(default_factory=dict)
+    min_conv_channels: int = 1  # a Conv with fewer input channels (of all groups) stays in float
+    thin_conv: str = "float is faster"  # the reason
+    grouped_conv: bool = True  # a grouped Conv may be quantized
+    max_kernel: int | None = None  # a Conv with a larger kernel stays in float
+    # allowed block sizes: any, those that divide the summed axis into two or more blocks, or those
+    # that divide it and are powers of two
+    blocks: Literal["any", "halving", "powers"] = "any"
+    free_bias: bool = False  # a product with a bias is not slower, so a bias may be added
+    embeddings: bool = False  # embedding tables may be stored in 8 bits per row
+    # op types whose bias must be int32, read by a DequantizeLinear with scale activation × weight;
+    # otherwise they stay in float
+    integer_bias: frozenset[str] = frozenset()
+    # op types whose per-channel weight scale is split: a scalar in the weight's DequantizeLinear,
+    # the rest in a Mul after the product (the bias in an Add)
+    split_scale: frozenset[str] = frozenset()
     tensor_ops: frozenset[str] = frozenset()  # op types whose weights get one scale per tensor
     gemm_for_matrices: bool = False  # write a MatMul of two matrices (rank 2) as Gemm
-    nbits_accuracy: int | None = None  # write a product whose weight alone is quantized as
-    # MatMulNBits (com.microsoft) of this accuracy level: 0 multiplies in floats, 4 in 8 bits
-    last: str | None = None  # the precision of the graph's last layers, where it is another one
+    # write a product of which only the weight is quantized as MatMulNBits (com.microsoft) of this
+    # accuracy level: 0 multiplies in floats, 4 in 8 bits
+    nbits_accuracy: int | None = None
+    last: str | None = None  # the precision of the graph's last layers, if it differs
 
     @property
     def weights_in_blocks(self) -> bool:
-        """Whether weights alone are quantized, in blocks whose scales have one level: then the
-        numbers of a block follow from that block, and a weight can be quantized piece by piece.
-        (Those of E2M1 stand under a scale for the whole weight.)"""
+        """Whether only weights are quantized, in blocks with one level of scales. Then the codes of
+        a block depend only on this block, and a weight can be quantized piece by piece. (Blocks of
+        E2M1 depend on a scale for the whole weight.)"""
         in_blocks = self.weight.granularity == "block" and self.weight.dtype != "float4e2m1"
         return self.activation is None and in_blocks
 

@@ -1,7 +1,7 @@
-"""Where the files are that a recipe or a command line names: recipes, sources, tasks, models.
+"""The files that a recipe or a command line names: recipes, sources, tasks, models.
 
-A recipe may name files of its project (`project_root`) or files that optkit ships, nothing else;
-what the user names on the command line may stand anywhere.
+A recipe may only name files of its project (`project_root`) and files that optkit ships. Files that
+the user names on the command line may lie anywhere.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _METRICS: Mapping[str, str] = MappingProxyType(
      "classification": "top1", "ppl": "perplexity", "loss": "perplexity", "em": "exact_match",
      "cosine": "similarity", "spearman": "similarity", "recall": "retrieval", "mrr": "retrieval"}
 )  # fmt: skip
-"""What a metric is called elsewhere → the task that computes it."""
+"""The name of a metric in other tools → the task that computes it."""
 _FILES = (".onnx", ".pt2")
 _OTHER_FILES = (".py", ".yaml", ".yml", ".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 
 
 @dataclass(frozen=True)
 class Place:
-    """A file that was named, and in it perhaps an attribute ("model.py:create").
+    """A file, and possibly an attribute in it ("model.py:create").
 
-    `relative` (POSIX) starts at `root`: what optkit ships ("content"), the recipe's folder (which a
-    file of its project may leave: "../src/model.py"), or, for a file given on the command line, is
-    its name.
+    `relative` (POSIX) is relative to `root`: the files that optkit ships ("content"), or the folder
+    of the recipe (files of its project may lie above it: "../src/model.py"). For a file of the
+    command line, it is the file's name.
     """
 
     path: Path
@@ -47,7 +47,8 @@ class Place:
     attribute: str | None = None
 
     def __str__(self) -> str:
-        """Machine-independent, for digests: "content:examples/00_digits_vit/model.py:create"."""
+        """A text that is the same on every machine, for digests:
+        "content:examples/00_digits_vit/model.py:create"."""
         attribute = f":{self.attribute}" if self.attribute else ""
         return f"{self.root}:{self.relative}{attribute}"
 
@@ -72,8 +73,8 @@ def find_recipe(name: str, cwd: Path | None = None) -> Path:
 def default_recipe(cwd: Path) -> Path | None:
     """The project's recipe: `[tool.optkit] recipe` in pyproject.toml, or optkit.yaml.
 
-    Looked for in `cwd` and its parents, up to the first folder that has a pyproject.toml or a .git.
-    Raises UsageError when pyproject.toml is broken or names a recipe that does not exist.
+    It is searched in `cwd` and its parents, up to the first folder that has a pyproject.toml or a
+    .git. Raises UsageError if pyproject.toml is broken or names a recipe that does not exist.
     """
     for folder in _upwards(cwd):
         named = _project_setting(folder / "pyproject.toml")
@@ -87,8 +88,8 @@ def default_recipe(cwd: Path) -> Path | None:
 
 
 def project_root(folder: Path) -> Path:
-    """The project that a recipe in `folder` belongs to: the nearest of the folder and its parents
-    that has a pyproject.toml, a .git or an optkit.yaml; without one the folder itself."""
+    """The project of a recipe in `folder`: the nearest folder, from this one upwards, that has a
+    pyproject.toml, a .git or an optkit.yaml. If there is none, the folder itself."""
     marks = ("pyproject.toml", ".git", PROJECT_RECIPE)
     return next(
         (one for one in _upwards(folder) if any((one / mark).exists() for mark in marks)),
@@ -99,7 +100,7 @@ def project_root(folder: Path) -> Path:
 def find_source(name: str, base: Path, *, anywhere: bool = False) -> Place:
     """A calibration source: "digits", "file.py" or "file.py:function" (default `samples`).
 
-    Relative paths are beneath `base`. Raises UnknownName, or UsageError (missing, or outside).
+    Relative paths refer to `base`. Raises UnknownName, or UsageError (missing, or outside).
     """
     return _find_python("calibration source", "calibration", name, base, anywhere, "samples")
 
@@ -122,10 +123,10 @@ def find_task(name: str, base: Path, *, anywhere: bool = False) -> Place:
 
 def locate(name: str, base: Path, *, anywhere: bool = False, folder: bool = False) -> Place:
     """The existing file (or `folder`) that `name` ("dir/file.ext" or "dir/file.py:attribute") means
-    under `base`.
+    relative to `base`.
 
-    Symbolic links are resolved before the check. Raises UsageError when there is none, or when it
-    is outside the project of `base` and not shipped (unless `anywhere`).
+    Symbolic links are resolved before the check. Raises UsageError if there is none, or if it is
+    outside the project of `base` and not shipped (unless `anywhere`).
     """
     python = None if folder else _PYTHON.fullmatch(name)
     file, attribute = python.group("file", "attribute") if python else (name, None)
@@ -153,21 +154,21 @@ def model_recipe(model: str) -> Path | None:
 
 
 def model_key(model: str) -> Literal["path", "hub", "factory"]:
-    """Under which key of a recipe's `model:` MODEL belongs: a file or an existing folder, a name on
-    the Hugging Face hub ("org/name"), or else a factory."""
+    """The key of a recipe's `model:` to which MODEL belongs: `path` for a file or an existing
+    folder, `hub` for a name on the Hugging Face hub ("org/name"), otherwise `factory`."""
     if model.endswith(_FILES) or _is_folder(Path(model)):
         return "path"
     return "hub" if is_hub_name(model) and not model.endswith(_OTHER_FILES) else "factory"
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether it reads "org/name"."""
+    """Whether it has the form "org/name"."""
     return _HUB.fullmatch(name) is not None
 
 
 def model_name(model: str) -> str:
-    """A recipe's name from its model: the file's, the folder's or the module's own, without what
-    names forbid."""
+    """The name of a recipe for a model: the name of the file, the folder or the module, without
+    characters that names must not have."""
     path = Path(model.partition(":")[0])
     stem = path.name or path.resolve().name
     for suffix in (".py", *_FILES):
@@ -178,7 +179,7 @@ def model_name(model: str) -> str:
 
 
 def is_python_file(name: str) -> bool:
-    """Whether it reads "file.py" or "file.py:attribute"."""
+    """Whether it has the form "file.py" or "file.py:attribute"."""
     return _PYTHON.fullmatch(name) is not None
 
 
@@ -218,7 +219,8 @@ def _resolve(path: Path, name: str, *, folder: bool = False) -> Path:
         if _is_file(maker := path.parent / "train.py"):
             hint = f"`python {maker}` makes it"
         raise UsageError(f"no such {what}: {name!r}", hint=hint) from None
-    except (OSError, ValueError, RuntimeError) as error:  # NUL, a loop of links, no permission
+    # a NUL character, a loop of links, or no permission
+    except (OSError, ValueError, RuntimeError) as error:
         raise UsageError(f"{name!r} cannot be used: {error}", hint=hint) from None
     if folder and not found.is_dir():
         raise UsageError(f"{name!r} is not a folder", hint=hint)
@@ -242,7 +244,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def _project_setting(path: Path) -> str | None:
-    """`[tool.optkit] recipe` of a pyproject.toml; None when there is none."""
+    """`[tool.optkit] recipe` of a pyproject.toml; None if there is none."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""Precisions as data: one line per numeric scheme.
+"""Precisions as data: one line per scheme.
 
-A `NumberFormat` says what one code means, a `Precision` which formats weights and activations have.
-What a *device* can do is the target's own matrix (`Target.supports`), how exactly a backend wants
-it said its placement rules (`placement.PlacementRules`).
+A `NumberFormat` defines the meaning of one code, a `Precision` the formats of weights and
+activations. What a *device* supports is in the matrix of its target (`Target.supports`). The exact
+form that a backend needs is in its placement rules (`placement.PlacementRules`).
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ Carrier = Literal["fp32", "fp16", "bf16"]
 Processor = Literal["cpu", "gpu"]
 
 SCALABLE = FLOATS["float16"].largest * 127
-"""The largest magnitude whose 8-bit codes have a scale that fits in FP16."""
+"""The largest magnitude for which the scale of 8-bit codes fits in FP16."""
 
 _LARGEST = {name: dtype.largest for name, dtype in FLOATS.items()} | {"nf4": 1.0}
-_NF4_BITS = 4  # of the one code that is no element type
+_NF4_BITS = 4  # for the one code that is no element type
 
 
 @dataclass(frozen=True)
 class NumberFormat:
     """One quantized number format, e.g. signed 8-bit integers per channel, symmetric.
 
-    `limit_bits`: those that integer codes use, where a kernel's sums would overflow with all of
-    them. `block_size`: numbers along the summed axis that share a scale, for granularity "block".
-    `signed_scale`: of symmetric 4-bit codes, where kernels take negative scales (as llama.cpp's
-    Q4_0 has them): the code -8, which has no counterpart, then stands for the number that is
-    largest in size, whatever its sign.
+    `limit_bits`: the bits that integer codes use, if the sums of a kernel would overflow with all
+    of them. `block_size`: the numbers along the summed axis that share a scale, for granularity
+    "block". `signed_scale`: for symmetric 4-bit codes of kernels that accept negative scales (as in
+    Q4_0 of llama.cpp). The code -8, which has no positive counterpart, then represents the number
+    with the largest magnitude, for either sign.
     """
 
     dtype: Codes
@@ -46,7 +46,7 @@ class NumberFormat:
 
     @property
     def bits(self) -> int:
-        """Bits that one code carries."""
+        """Bits of one code."""
         return self.limit_bits or (_NF4_BITS if self.dtype == "nf4" else DTYPES[self.dtype].bits)
 
     @property
@@ -56,35 +56,37 @@ class NumberFormat:
 
     @property
     def qmin(self) -> int:
-        """Smallest integer code. Symmetric signed 8-bit codes leave the lowest unused so that
-        negation is exact: -127. Four bits cannot spare it: -8."""
+        """The smallest integer code. Symmetric signed 8-bit codes do not use the lowest one, so
+        that negation is exact: -127. Codes of four bits need it: -8."""
         if self.dtype.startswith("uint"):
             return 0
         return -self.qmax if self.symmetric and self.bits > 4 else -self.qmax - 1
 
     @property
     def qmax(self) -> int:
-        """Largest integer code."""
+        """The largest integer code."""
         unsigned = self.dtype.startswith("uint")
         return (1 << self.bits) - 1 if unsigned else (1 << self.bits - 1) - 1
 
     @property
     def largest(self) -> float:
-        """The largest value a code of scale 1 stands for: what a symmetric range is divided by."""
+        """The largest value that a code with scale 1 represents. A symmetric range is divided by
+        it."""
         return _LARGEST.get(self.dtype, float(-self.qmin if self.signed_scale else self.qmax))
 
 
 @dataclass(frozen=True)
 class Precision:
-    """A named scheme. `weights`/`activations` None: not quantized, carried in `carrier`.
+    """A named scheme. `weights`, `activations`: None if they are not quantized; they then have the
+    dtype `carrier`.
 
-    The formats are the scheme in principle; the exact form (s8 symmetric or u8 asymmetric, block
-    sizes that divide) is the backend's, see `placement.PlacementRules`.
+    These are the formats of the scheme in principle. The backend decides the exact form (s8
+    symmetric or u8 asymmetric, block sizes that divide), see `placement.PlacementRules`.
 
     needs         the columns of the targets' matrices (`devices/data/PRECISIONS.yaml`) that must
                   say yes
     runs_on       the processors for which some backend has kernels
-    scale_dtype   of the scales of blocks; None: the carrier's
+    scale_dtype   of the scales of blocks; None: that of the carrier
     """
 
     name: str
@@ -97,7 +99,7 @@ class Precision:
     scale_dtype: str | None = None
 
     def __str__(self) -> str:
-        """As users write it."""
+        """The name that users write."""
         return self.name
 
     @property
@@ -115,7 +117,7 @@ class Precision:
 
     @property
     def weight_bits(self) -> float:
-        """Bits per weight, scales included."""
+        """Bits per weight, including scales."""
         fmt = self.weights
         if fmt is None:
             return self.carrier_bits
@@ -187,12 +189,13 @@ PRECISIONS: MappingProxyType[str, Precision] = MappingProxyType(
     }
 )  # fmt: skip
 
-# Names that targets list in their matrices and that are no precision of their own.
+# Names in the matrices of targets that are not separate precisions.
 NOT_BUILT = ("tf32", "mxfp8")
 
 
 def precision(name: str) -> Precision:
-    """Look a precision up. Raises UnknownName with the list of what is built."""
+    """The precision of this name. Raises UnknownName with the list of those that are
+    implemented."""
     found = PRECISIONS.get(name.lower())
     if found is not None:
         return found

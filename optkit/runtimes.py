@@ -134,12 +134,12 @@ DEFAULT_OPTIONS = SessionOptions()
 
 @dataclass(frozen=True)
 class Traits:
-    """What a build has to know about a backend, so that no code compares its name.
+    """The facts about a backend that a build needs, so that no code compares the name of a backend.
 
     engine         "graph": the engine is the ONNX file itself; "plan": machine code, which may be
                    opened only if its author is trusted
-    on_cpu         it runs on this machine's CPU in this process, with threads; else on a device,
-                   with a session made for that target
+    on_cpu         it runs on this machine's CPU in this process, with threads; otherwise on a
+                   device, in a session for this target
     operators      the form of the graph that it needs: plain ONNX, or with com.microsoft operators
     memory         where the peak memory of a run is read: this process or the device; None: nowhere
     any_machine    it compiles for devices that are not here, so its engines may never have run
@@ -158,20 +158,23 @@ class Traits:
 
 
 class Backend(Protocol):
-    """One compiler/runtime. Constructing it loads nothing native; `check` does and may raise."""
+    """One compiler and runtime. Its constructor loads no native library; `check` loads it and may
+    raise."""
 
     name: str
     traits: Traits
 
     def check(self) -> None:
-        """Raise ToolchainMissing (naming the extra) unless the library is here and usable."""
+        """Raise ToolchainMissing (with the name of the extra) if the library is missing or unusable
+        here."""
 
     def offline(self, target: Target) -> str | None:
-        """None when this machine can compile for the target, else the reason in words. Pure: no
-        library is loaded, so it answers also where none is installed."""
+        """None if this machine can compile for the target, otherwise the reason in words. Pure: it
+        loads no library, and also answers if none is installed."""
 
     def versions(self) -> dict[str, str]:
-        """Distribution name → version of what compiles, read without importing it."""
+        """Distribution name → version of the libraries that compile, read without importing
+        them."""
 
     def refuses(self, target: Target, precision: Precision) -> str | None:
         """Why this backend does not run a precision that the hardware of the target supports; None
@@ -235,7 +238,7 @@ SIMULATOR = "onnxruntime"
 
 
 def backend(name: str) -> Backend:
-    """The backend of that name, its module loaded now. Raises UnknownName."""
+    """The backend of this name; its module is loaded now. Raises UnknownName."""
     if name not in BACKENDS:
         raise unknown_name("backend", name, BACKENDS)
     module, _, attribute = BACKENDS[name].partition(":")

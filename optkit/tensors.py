@@ -1,4 +1,4 @@
-"""What goes into a graph and comes out of it: names, dtypes, shapes with named axes, arrays."""
+"""The inputs and outputs of a graph: names, dtypes, shapes with named axes, arrays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 _PLUS = " + "
 
 Feed = dict[str, np.ndarray]
-"""Input (or output) arrays by name; axis 0 is the batch where the model has one."""
+"""Arrays of inputs (or outputs) by name; axis 0 is the batch, if the model has one."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class AxisRange:
-    """min/opt/max of one dynamic axis (or a fixed size, all three equal). `min` 0: may be empty."""
+    """The smallest, the tuned and the largest size of one dynamic axis (a fixed size: all three are
+    equal). If `min` is 0, the axis may be empty."""
 
     min: int
     opt: int
@@ -34,45 +35,49 @@ class AxisRange:
 
 
 def axes_of(shape: Iterable[int | str]) -> tuple[str, ...]:
-    """The axes that a shape names, each once; a dimension may be a sum of them: "past + new"."""
+    """The axes in a shape, each once; a dimension may be a sum of axes: "past + new"."""
     terms = (term for dim in shape if isinstance(dim, str) for term in dim.split(_PLUS))
     return tuple(dict.fromkeys(term for term in terms if not term.isdecimal()))
 
 
 def size_of(dim: int | str, sizes: Mapping[str, int]) -> int:
-    """The size of one dimension at these sizes of the axes. KeyError: an axis without one."""
+    """The size of one dimension, with these sizes of the axes. KeyError for an axis without a
+    size."""
     if isinstance(dim, int):
         return dim
     return sum(int(term) if term.isdecimal() else sizes[term] for term in dim.split(_PLUS))
 
 
 def with_sizes(dim: int | str, sizes: Mapping[str, int]) -> int | str:
-    """The dimension with these axes of a fixed size; of a sum, what is known stands behind."""
+    """The dimension, with these fixed sizes of axes. In a sum, the known number comes last."""
     free = [axis for axis in axes_of([dim]) if axis not in sizes]
     known = size_of(dim, {**dict.fromkeys(free, 0), **sizes})
     return _PLUS.join([*free, *([str(known)] if known else [])]) if free else known
 
 
 def batch_axis(inputs: Iterable[TensorInfo]) -> int | str | None:
-    """What counts samples: axis 0 of the first input that has axes, its name or its fixed size.
+    """The axis that counts samples: axis 0 of the first input that has axes, as its name or its
+    fixed size.
 
-    None where no input has axes: every feed is one sample.
+    None if no input has axes: then every feed is one sample.
     """
     return next((info.shape[0] for info in inputs if info.shape), None)
 
 
 def batched(inputs: Collection[TensorInfo]) -> frozenset[str]:
-    """The inputs whose axis 0 counts samples: those that share `batch_axis`."""
+    """The inputs whose axis 0 counts samples: those with the axis `batch_axis`."""
     axis = batch_axis(inputs)
     return frozenset(info.name for info in inputs if info.shape and info.shape[0] == axis)
 
 
 def count_samples(feed: Feed) -> int:
-    """Samples in a feed whose arrays stand in the order of the inputs, as a spool yields them."""
+    """The number of samples in a feed, whose arrays are in the order of the inputs, as in a
+    spool."""
     return next((len(array) for array in feed.values() if array.ndim), 1)
 
 
 def narrowed(feed: Feed, inputs: Iterable[TensorInfo]) -> Feed:
-    """A feed of the FP32 graph for its cast, which takes the caches of a decoder in half."""
+    """A feed of the FP32 graph for its cast, in which the caches of a decoder are half
+    precision."""
     halves = {info.name: info.dtype for info in inputs if info.dtype in ("float16", "bfloat16")}
     return {**feed, **{name: feed[name].astype(halves[name]) for name in halves.keys() & feed}}

@@ -25,8 +25,8 @@ from optkit.execute.task import Limits
 from optkit.store import default_root
 from optkit.tensors import Feed, TensorInfo
 
-_SECONDS = 600.0  # for a graph to open and to run
-_FEED_BYTES = 256 << 20  # a larger feed is not tried
+_SECONDS = 600.0  # the time for opening and running a graph
+_FEED_BYTES = 256 << 20  # a graph with a larger feed is not run
 
 FOREIGN = "it was not compiled on this machine, and loading it runs its code"
 HINT = "if you know and trust its author: optkit.load(path, trusted=True), or --trusted"
@@ -50,11 +50,11 @@ def try_graph(
     sizes: Mapping[str, int],
     options: Mapping[str, object],
 ) -> None:
-    """Check a foreign graph as the intake does, then open and run it once in a child with limits
-    (half of the free memory, ten minutes), on zeros of these sizes.
+    """Check a foreign graph as the intake does, then open it and run it once, on zeros of these
+    sizes, in a child with limits (half of the free memory, ten minutes).
 
-    Raises InputRefused (the intake's reasons, or it does not load), WorkerFailed. What the values
-    of a feed alone decide, as the length of a loop, is not bounded by this.
+    Raises InputRefused (the reasons of the intake, or it does not load), WorkerFailed. This does
+    not limit what depends on the values of a feed, for example the length of a loop.
     """
     stage.check_onnx(path)
     try:
@@ -63,7 +63,7 @@ def try_graph(
             Proxy(path, options, _limits(), Path(folder)) as tried,
         ):
             feed = _zeros(inputs, sizes)
-            with suppress(InputRefused):  # zeros may be no values that it takes
+            with suppress(InputRefused):  # the graph may refuse zeros
                 if feed is not None:
                     tried.run(feed)
     except WorkerFailed as error:
@@ -76,7 +76,7 @@ def _limits() -> Limits:
 
 
 def _zeros(inputs: Sequence[TensorInfo], sizes: Mapping[str, int]) -> Feed | None:
-    """One sample each; None where that is large, or of a type that numpy does not have."""
+    """One sample of each input; None if that is large, or of a type that numpy does not have."""
     shapes = {
         info.name: tuple(d if isinstance(d, int) else sizes.get(d, 1) for d in info.shape)
         for info in inputs

@@ -1,6 +1,7 @@
-"""Python files of the user: run as modules, and their functions called with what they take.
+"""The user's Python files: loaded as modules, with functions that get the args they have parameters
+for.
 
-Whatever they raise becomes InputRefused with file and line.
+An exception of this code becomes InputRefused with file and line.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ Item = TypeVar("Item")
 HOOKS: Mapping[str, int] = MappingProxyType(
     {"run": 2, "score": 2, "agreement": 2, "combine": 1, "aggregate": 1, "metric": 0}
 )
-"""What a task may define besides `samples`: name → how many arguments optkit gives by position. The
-rest of its parameters are filled from the task's args."""
+"""Functions that a task may define besides `samples`: name → number of arguments that optkit gives
+by position. The other parameters are filled from the args of the task."""
 
 
 def load_module(path: Path) -> ModuleType:
-    """Run a Python file as a module of its own; files beside it can be imported by it.
+    """Run a Python file as a module. It can import the files next to it.
 
-    Raises InputRefused with file and line when it fails.
+    Raises InputRefused with file and line if it fails.
     """
     unique = f"optkit_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(unique, path)
@@ -41,7 +42,8 @@ def load_module(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[unique] = module  # dataclasses and torch.export look modules up by name
     if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))  # last: a neighbour must not hide an installed package
+        # at the end, so that a file next to it does not hide an installed package
+        sys.path.append(str(path.parent))
     try:
         spec.loader.exec_module(module)
     except OptkitError:
@@ -55,7 +57,7 @@ def load_module(path: Path) -> ModuleType:
 def load_factory(name: str) -> Callable[..., Any]:
     """The function that "/path/file.py:function" or "package.module:function" names.
 
-    Raises InputRefused when it cannot be imported or is not there.
+    Raises InputRefused if it cannot be imported or does not exist.
     """
     module, _, attribute = name.rpartition(":")
     if is_python_file(module):
@@ -84,8 +86,8 @@ def member(module: ModuleType, name: str, path: Path) -> Callable[..., Any]:
 def taken(
     function: Callable[..., object], given: Mapping[str, object], positional: int = 0
 ) -> dict[str, object]:
-    """Those of the given values that the function has a parameter for, its first `positional` ones
-    aside; all of them where it has **kwargs."""
+    """The given values for which the function has a parameter, except its first `positional` ones;
+    all values if the function has **kwargs."""
     parameters = list(inspect.signature(function).parameters.values())[positional:]
     if any(one.kind is one.VAR_KEYWORD for one in parameters):
         return dict(given)
@@ -94,7 +96,8 @@ def taken(
 
 
 def hook(module: ModuleType, name: str, args: Mapping[str, object]) -> Callable[..., Any] | None:
-    """A task's function of that name (a key of HOOKS) with those of its args that it names."""
+    """The function of a task with this name (a key of HOOKS), with the args for which it has
+    parameters."""
     function = getattr(module, name, None)
     if not callable(function):
         return None
@@ -102,9 +105,10 @@ def hook(module: ModuleType, name: str, args: Mapping[str, object]) -> Callable[
 
 
 def metric(module: ModuleType, path: Path, args: Mapping[str, object]) -> str:
-    """The metric's name that a task declares, as METRIC or by a function `metric` of its args.
+    """The name of the metric that a task declares: METRIC, or the result of a function `metric` of
+    its args.
 
-    Raises InputRefused when it declares none, or its function fails.
+    Raises InputRefused if it declares none, or if its function fails.
     """
     named = hook(module, "metric", args)
     try:
@@ -119,7 +123,8 @@ def metric(module: ModuleType, path: Path, args: Mapping[str, object]) -> str:
 def guarded(
     function: Callable[..., Iterable[Item]], args: Mapping[str, object], path: Path
 ) -> Iterator[Item]:
-    """What `function(**args)` yields; what it raises becomes InputRefused with file and line."""
+    """The items that `function(**args)` yields. Its exceptions become InputRefused with file and
+    line."""
     try:
         yield from function(**args)
     except OptkitError:
@@ -129,7 +134,7 @@ def guarded(
 
 
 def _failed(error: Exception, path: Path) -> InputRefused:
-    """The error of a user's file, placed at the deepest line of that file."""
+    """The error of a user's file. Its place is the deepest line of this file in the traceback."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
     line = frames[-1].lineno if frames else None
     if isinstance(error, SyntaxError) and error.filename == str(path):
