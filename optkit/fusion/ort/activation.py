@@ -131,7 +131,7 @@ def activate_gemm(node: ir.Node) -> str:
 def _gated(
     factor: float, source: ir.Value | None, gate: ir.Value | None
 ) -> tuple[str, str, Attributes] | None:
-    """(operator, domain, attributes) that gives factor · source · gate."""
+    """(operator, domain, attributes) of the operator that computes factor · source · gate."""
     known = Match() if source is None else Match({"x": source})
     if factor == 1.0 and (match := first_match(_SIGMOID, gate, known)) is not None:
         return "QuickGelu", MICROSOFT, {"alpha": match.numbers["slope"]}
@@ -147,8 +147,8 @@ def _gated(
 
 
 def _factors(node: ir.Node) -> tuple[float, list[ir.Value | None]]:
-    """(constant, values) whose product the node gives; at least two values, the second maybe None.
-    Products on the way that others read, too, are values."""
+    """(constant, values) whose product the node computes: at least two values, the second may be
+    None. An inner product that has other readers counts as a value."""
     factor, values, waiting = 1.0, [], list(node.inputs)
     while waiting:
         value = waiting.pop(0)

@@ -40,8 +40,8 @@ from optkit.fusion.rule import Declined, Rule, owner_of, remove
 
 @dataclass(frozen=True)
 class Heads:
-    """Q, K or V as heads [B, N, S, D], the rows they were split from, if they were, and the cache
-    that they continue."""
+    """Q, K or V as heads [B, N, S, D]; the rows from which they were split, if they were; and the
+    cache that they continue."""
 
     value: ir.Value | None
     rows: Rows | None
@@ -50,7 +50,7 @@ class Heads:
 
 @dataclass(frozen=True)
 class Match:
-    """`node` is the product with V. `mask`: a number per query and key, or per key alone."""
+    """`node` is the product with V. `mask`: a number per query and key, or only per key."""
 
     node: ir.Node
     query: Heads
@@ -61,7 +61,7 @@ class Match:
 
     @property
     def rows(self) -> list[Rows]:
-        """Of Q, K and V, if all three are known and the result is joined to rows again."""
+        """The rows of Q, K and V, if all three are known and the result is joined to rows again."""
         parts = (self.query, self.key, self.value)
         rows = [each.rows for each in parts if each.rows is not None]
         return rows if len(rows) == 3 and joined(self.node.outputs[0]) is not None else []
@@ -72,7 +72,8 @@ class Match:
 
     @property
     def takes_keys(self) -> bool:
-        """MultiHeadAttention: as many key heads as query heads, and no cache."""
+        """Whether MultiHeadAttention is possible: it needs as many key heads as query heads, and no
+        cache."""
         alike = self.query.rows and self.key.rows and self.query.rows.heads == self.key.rows.heads
         plain = self.key.cache is None and self.node.outputs[0].dtype == ir.DataType.FLOAT
         return bool(self.rows) and bool(alike) and plain
@@ -122,7 +123,7 @@ def attend(match: Match) -> str:
 
 
 Operator = tuple[str, str, list[ir.Value | None], Attributes]
-"""Op type, domain, inputs behind Q, K and V, attributes."""
+"""Op type, domain, inputs after Q, K and V, attributes."""
 
 
 def _with_mask(match: Match, heads: list[int]) -> Operator:
@@ -160,7 +161,8 @@ def _match(node: ir.Node, product: pattern.Match, scale: float) -> Match | Decli
 
 
 def _with_fitting_mask(match: Match, scores: ir.Value) -> Match | Declined:
-    """With its mask in a form that an operator takes, or without one that hides nothing."""
+    """The match with its mask in a form that an operator takes, or without a mask that hides
+    nothing."""
     mask = match.mask
     if isinstance(mask, ir.Value) and hides_nothing(mask) and not _widens(mask, scores):
         return replace(match, mask=None)
@@ -173,7 +175,7 @@ def _with_fitting_mask(match: Match, scores: ir.Value) -> Match | Declined:
 
 
 def _why_not(query: Heads, key: Heads, value: Heads) -> str | None:
-    """The operator repeats key heads, and broadcasts nothing."""
+    """Why the operator does not fit. It repeats key heads, but broadcasts nothing."""
     sizes = [_batch_and_heads(each) for each in (query, key, value)]
     if any(size is None for size in sizes):
         return "its batch or its heads are not known"
@@ -186,13 +188,14 @@ def _why_not(query: Heads, key: Heads, value: Heads) -> str | None:
 
 
 def _key(value: ir.Value | None) -> tuple[Heads | None, float]:
-    """The heads that were transposed to [B, N, D, S], without what only repeats or scales them."""
+    """The heads that were transposed to [B, N, D, S], without operators that only repeat or scale
+    them."""
     value, outer = scaled(value)
     transpose = made_by(value, "Transpose")
     if transpose is None:
         return None, outer
     order = permutation(transpose)
-    if order == [0, 2, 3, 1]:  # [B, S, N, D] at once
+    if order == [0, 2, 3, 1]:  # [B, S, N, D] in one step
         rows = split_from(value, order)
         return (Heads(None, rows) if rows is not None else None), outer
     if order != [0, 1, 3, 2]:
@@ -211,7 +214,7 @@ def _unrepeated(value: ir.Value | None) -> Heads:
 
 
 def _continue_alike(key: Heads, value: Heads) -> bool:
-    """Neither continues a cache, or both do by as many rows."""
+    """Whether neither continues a cache, or both continue one by the same number of rows."""
     if key.cache is None or value.cache is None:
         return key.cache is value.cache
     keys, values = dims(key.value, 4), dims(value.value, 4)
@@ -219,7 +222,7 @@ def _continue_alike(key: Heads, value: Heads) -> bool:
 
 
 def _whole(heads: Heads) -> Heads:
-    """With what the cache held before, as one value."""
+    """The heads with those of the cache before them, as one value."""
     return heads if heads.cache is None else Heads(heads.cache.present, None)
 
 
@@ -232,7 +235,8 @@ def _batch_and_heads(heads: Heads) -> tuple[int | ir.SymbolicDim, int] | None:
 
 
 def _fits(mask: ir.Value, scores: ir.Value) -> bool:
-    """The operator broadcasts a mask over batch and heads, not over queries and keys."""
+    """Whether the operator can take the mask: it broadcasts over batch and heads, not over queries
+    and keys."""
     given, wanted = mask.shape, dims(scores, 4)
     if mask.dtype != ir.DataType.FLOAT or given is None or wanted is None:
         return False
@@ -245,7 +249,7 @@ def _fits(mask: ir.Value, scores: ir.Value) -> bool:
 
 
 def _widens(mask: ir.Value, scores: ir.Value) -> bool:
-    """The sum with the mask may be larger than the scores."""
+    """Whether the sum with the mask may be larger than the scores."""
     given, wanted = mask.shape, dims(scores, 4)
     if given is None or wanted is None or len(given) > 4:
         return True
@@ -265,7 +269,8 @@ def _twin(value: ir.Value) -> ir.Value:
 
 
 def _hand_out(node: ir.Node, old: ir.Value, new: ir.Value) -> None:
-    """As a graph output. Others read the value that the operator's inputs may depend on."""
+    """Make the new value the graph output. The old one stays for its readers, because inputs of the
+    operator may depend on it."""
     owner = owner_of(node)
     if old.is_graph_output():
         owner.outputs[[*owner.outputs].index(old)] = new

@@ -35,14 +35,14 @@ from optkit.fusion.rule import Declined, Guards, Rule, owner_of, remove, replace
 
 _PAST = (3, 4)  # inputs of GroupQueryAttention
 _ATTRIBUTES = {"q_num_heads", "kv_num_heads", "scale"}
-_HIDES = -1e4  # what is added to a score and leaves nothing of it: exp(-104) is 0 in float32
-_WIDTH = 8  # its kernel takes head sizes that are multiples
+_HIDES = -1e4  # a number that removes a score when it is added: exp(-104) is 0 in float32
+_WIDTH = 8  # head sizes of its kernel are multiples of it
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """Graph inputs whose shapes give lengths: `mask` [B, T], and `new` with S as its axis
-    `axis`."""
+    """Graph inputs whose shapes contain the lengths: `mask` [B, T], and `new`, whose axis `axis` is
+    S."""
 
     mask: ir.Value
     new: ir.Value
@@ -103,7 +103,8 @@ class _Candidate:
 
     @cached_property
     def conditions(self) -> tuple[list[ir.Value], list[ir.Value]]:
-        """What must hold for a key to be seen: later keys hidden, and the rest."""
+        """The conditions under which a key is visible: those that hide later keys, and the
+        others."""
         choice = made_by(self.node.inputs[3], "Where")
         parts = _conjuncts(choice.inputs[0]) if choice is not None else []
         later = [part for part in parts if _hides_later(part, self.past[2])]
@@ -119,7 +120,7 @@ class _Candidate:
 
     @cached_property
     def hidden(self) -> ir.Value | None:
-        """The mask without what hides later keys."""
+        """The mask without the part that hides later keys."""
         assert self.lengths is not None
         return _hidden(self.conditions[1], self.node.inputs[3], self.lengths)
 
@@ -212,7 +213,7 @@ def subtract(match: Past) -> str:
 
 
 def note_in_place(model: ir.Model) -> None:
-    """Write down which outputs are caches that may be written where they are read."""
+    """Record in the metadata which outputs are caches that may be written in place."""
     outputs = [
         str(output.name)
         for node in model.graph
@@ -230,7 +231,7 @@ def _attends(node: ir.Node) -> bool:
 
 
 def _length_of(node: ir.Node) -> int | None:
-    """The one axis that a Shape tells the length of."""
+    """The only axis whose length a Shape returns."""
     if node.op_type != "Shape" or node.domain != "":
         return None
     start, end = (node.attributes.get_int(name, 0) for name in ("start", "end"))
@@ -254,14 +255,14 @@ def _lengths(
 
 
 def _terms(dim: int | ir.SymbolicDim) -> Counter[str]:
-    """A length as the axes it is the sum of, each with how often; numbers under ""."""
+    """A length as a sum of axes: axis → how often it occurs; numbers have the key ""."""
     if isinstance(dim, int):
         return Counter({"": dim} if dim else {})
     return Counter((dim.value or "?").split(" + "))
 
 
 def _conjuncts(condition: ir.Value | None) -> list[ir.Value]:
-    """What holds wherever `condition` does: the sides of its Ands that are no constant True."""
+    """The operands of a condition that consists of Ands, without those that are constantly True."""
     node = made_by(condition, "And")
     if node is not None:
         return [each for side in node.inputs for each in _conjuncts(side)]
@@ -271,7 +272,8 @@ def _conjuncts(condition: ir.Value | None) -> list[ir.Value]:
 
 
 def _hides_later(condition: ir.Value, past: int | ir.SymbolicDim) -> bool:
-    """key ≤ query, both counted from the first row of the cache: query i of S is row P + i."""
+    """Whether the condition is key ≤ query, both counted from the first row of the cache: query i
+    of S is row P + i."""
     node = made_by(condition, "LessOrEqual", "GreaterOrEqual")
     if node is None:
         return False
@@ -281,7 +283,7 @@ def _hides_later(condition: ir.Value, past: int | ir.SymbolicDim) -> bool:
 
 
 def _counted(value: ir.Value | None) -> tuple[int, Counter[str]] | None:
-    """(axis from the right, first number) where `value` counts up by one along one axis."""
+    """(axis from the right, first number) if `value` counts up by one along one axis."""
     shape = value.shape if value is not None else None
     if shape is None:
         return None
@@ -302,7 +304,7 @@ def _counted(value: ir.Value | None) -> tuple[int, Counter[str]] | None:
 
 
 def _number(value: ir.Value | None) -> Counter[str] | None:
-    """A number computed from constants and lengths, as `_terms` has it."""
+    """A number that is computed from constants and lengths, in the form of `_terms`."""
     known = ints(value)
     if known is not None:
         return _terms(known[0]) if len(known) == 1 and known[0] >= 0 else None
@@ -320,7 +322,7 @@ def _number(value: ir.Value | None) -> Counter[str] | None:
 
 
 def _hidden(left: list[ir.Value], mask: ir.Value | None, lengths: Lengths) -> ir.Value | None:
-    """The mask without what hides later keys, where that is easily told apart."""
+    """The mask without the part that hides later keys, if this part can be separated."""
     if not left:
         return None
     shape, given = dims(left[0], 4), dims(lengths.mask, 2)
@@ -330,7 +332,7 @@ def _hidden(left: list[ir.Value], mask: ir.Value | None, lengths: Lengths) -> ir
 
 
 def _bias(match: Cached, owner: ir.Graph) -> ir.Value | None:
-    """[B, 1, S, T] to be added to the scores; the layers share it."""
+    """The bias [B, 1, S, T] that is added to the scores; layers share it."""
     present = match.hidden
     if present is None or present.dtype != ir.DataType.BOOL:
         return present
@@ -345,7 +347,7 @@ def _bias(match: Cached, owner: ir.Graph) -> ir.Value | None:
 
 
 def _filled(owner: ir.Graph, lengths: Lengths) -> tuple[ir.Value, ir.Value]:
-    """(T as int32 [1], T − 1 as int32 [B]); the layers share them."""
+    """(T as int32 [1], T − 1 as int32 [B]); layers share them."""
     one = constant(owner, "cache.one", np.array([1], np.int32))
     batch = length(owner, lengths.mask, 0)
     int32 = {"to": ir.DataType.INT32.value}

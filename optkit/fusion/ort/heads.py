@@ -52,7 +52,7 @@ class Cache:
 
 @dataclass(frozen=True)
 class Packed:
-    """`node` returns heads `[start, stop)` of the features of `rows` [B, S, 3·N·D]."""
+    """`node` returns the heads `[start, stop)` of the features of `rows` [B, S, 3·N·D]."""
 
     node: ir.Node
     rows: ir.Value
@@ -62,7 +62,7 @@ class Packed:
 
 
 def split_from(value: ir.Value | None, order: list[int] | None = None) -> Rows | None:
-    """The rows that were split into `value`; `order`: of the Transpose, if it is not SPLIT."""
+    """The rows that were split into `value`. `order`: that of the Transpose, if it is not SPLIT."""
     nodes = chain(value, "Transpose", "Reshape")
     if nodes is None or permutation(nodes[0]) != (order or SPLIT):
         return None
@@ -86,7 +86,7 @@ def joined(value: ir.Value) -> tuple[ir.Value, list[ir.Node]] | None:
 def _side_by_side(
     rows: list[int | ir.SymbolicDim] | None, heads: list[int | ir.SymbolicDim] | None
 ) -> tuple[int, int] | None:
-    """(heads, size) where rows [B, S, N·D] hold heads [B, S, N, D] side by side."""
+    """(heads, size) if rows [B, S, N·D] hold heads [B, S, N, D] side by side."""
     if rows is None or heads is None:
         return None
     count, size = heads[2:]
@@ -96,7 +96,7 @@ def _side_by_side(
 
 
 def repeated_from(value: ir.Value | None) -> ir.Value | None:
-    """The heads [B, G, S, D] that were repeated to get `value` [B, G·R, S, D]."""
+    """The heads [B, G, S, D] that were repeated to `value` [B, G·R, S, D]."""
     nodes = chain(value, "Reshape", "Expand", "Unsqueeze")
     if nodes is None or ints(nodes[2].inputs[1]) != [2]:
         return None
@@ -110,7 +110,7 @@ def repeated_from(value: ir.Value | None) -> ir.Value | None:
         return None
     if result[1] != groups * repeats or result[3] != given[3] or wide[4] != given[3]:
         return None
-    # the axis that is not known follows from the other
+    # the unknown axis follows from the other one
     kept = any(known_equal(given[axis], result[axis]) for axis in (0, 2))
     return source if kept and known_equal(given[2], wide[3]) else None
 
@@ -177,7 +177,8 @@ def unpack(match: Packed) -> str:
 
 
 def _index(squeeze: ir.Node, cut: ir.Node) -> int | None:
-    """The one index along axis 0 that Gather takes, or Slice and Squeeze drops the axis of."""
+    """The single index along axis 0 that a Gather takes, or a Slice whose axis a Squeeze
+    removes."""
     if cut.op_type == "Gather":
         index = graph.array(cut.inputs[1])
         at_front = cut.attributes.get_int("axis", 0) == 0

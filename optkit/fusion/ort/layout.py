@@ -62,7 +62,7 @@ def turn(node: ir.Node) -> str:
 
 
 def _from_integers(value: ir.Value | None) -> bool:
-    """The value will be made in integers, so its codes have the channels last already."""
+    """Whether integers will compute the value, so that its codes already have the channels last."""
     activation = made_by(value, *_ACTIVATIONS)
     node = made_by(activation.inputs[0] if activation is not None else value, *_INTEGER)
     return node is not None and _reads_integers(node)

@@ -33,8 +33,8 @@ from optkit.fusion.rule import Declined, Rule, owner_of
 from optkit.fusion.standard.guard import interval
 
 HIDDEN = np.float32(-3.4e38)
-"""To ONNX Runtime's Attention the lowest float in a mask means "not there", and a row of nothing
-else gives zeros; the graph gives the mean of V. A number just above it hides a key as well."""
+"""ONNX Runtime's Attention treats the lowest float in a mask as "no key", and returns zeros for a
+row without keys. The graph returns the mean of V. A slightly larger number hides a key as well."""
 
 
 _HIDING = Op("Where", Var("condition"), Number(0.0), Number("low"))
@@ -109,7 +109,7 @@ def keys(mask: ir.Value) -> Keys | None:
 
 
 def is_above_lowest(mask: ir.Value) -> bool:
-    """No number of it means "not there" to ONNX Runtime's Attention."""
+    """Whether no number of the mask means "no key" to ONNX Runtime's Attention."""
     numbers, bound = interval(mask), made_by(mask, "Max")
     if not isinstance(numbers, str):
         return bool(numbers[0] >= HIDDEN)
@@ -118,7 +118,7 @@ def is_above_lowest(mask: ir.Value) -> bool:
 
 
 def above_lowest(mask: ir.Value, node: ir.Node) -> ir.Value:
-    """max(mask, HIDDEN), unless it is known to be above; the layers share it."""
+    """max(mask, HIDDEN), or the mask if it is known to be above. Layers share the result."""
     owner = owner_of(node)
     if is_above_lowest(mask):
         return mask
@@ -135,7 +135,7 @@ def above_lowest(mask: ir.Value, node: ir.Node) -> ir.Value:
 
 
 def as_integers(present: ir.Value, node: ir.Node) -> ir.Value:
-    """[B, T] int32 of booleans, as ONNX Runtime's attentions read it; the layers share it."""
+    """[B, T] int32 of booleans, as ONNX Runtime's attentions read them. Layers share the result."""
     if present.dtype == ir.DataType.INT32:
         return present
     owner, name = owner_of(node), f"{present.name}.keys"
@@ -165,7 +165,7 @@ def _bounded(mask: ir.Value, result: ir.Value, owner: ir.Graph) -> ir.Node:
 
 
 def _choice(mask: ir.Value) -> ir.Value | None:
-    """The condition of the Where that makes a mask."""
+    """The condition of the Where that computes a mask."""
     choice = made_by(mask, "Where")
     return choice.inputs[0] if choice is not None else None
 
@@ -179,7 +179,7 @@ def _insert(owner: ir.Graph, behind: ir.Value, node: ir.Node) -> None:
 
 
 def _per_key(condition: ir.Value | None) -> ir.Value | None:
-    """[B, T] booleans where `condition` [B, 1, S or 1, T] holds for a key, whatever the query."""
+    """[B, T] booleans: whether `condition` [B, 1, S or 1, T] holds for a key, for every query."""
     node = made_by(condition, "And", "Unsqueeze", "Expand")
     if node is None:
         return None
@@ -194,7 +194,8 @@ def _per_key(condition: ir.Value | None) -> ir.Value | None:
 
 
 def _line(value: ir.Value | None, axis: int) -> ir.Value | None:
-    """What a grid [B, 1, 1, T, 1] of indices repeats along all axes but one: 1-d, or constant."""
+    """The one-dimensional or constant value that a grid [B, 1, 1, T, 1] of indices repeats along
+    all axes but one."""
     last = made_by(value, "Unsqueeze")
     if last is None or ints(last.inputs[1]) not in ([-1], [4]):
         return None
@@ -216,7 +217,7 @@ def _length(line: ir.Value) -> int | ir.SymbolicDim:
 
 
 def _counts(line: ir.Value) -> bool:
-    """It is 0, 1, 2, …"""
+    """Whether the value is 0, 1, 2, …"""
     numbers = graph.array(line)
     if numbers is not None:
         return bool(np.array_equal(numbers.reshape(-1), np.arange(numbers.size)))

@@ -40,7 +40,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Columns:
-    """Each of `parts` reads the columns [start, stop) of `product`'s result."""
+    """Each of `parts` reads the columns [start, stop) of the result of `product`."""
 
     product: ir.Node
     parts: tuple[tuple[ir.Value, int, int], ...]
@@ -85,7 +85,7 @@ def multiply_codes(match: Product) -> str:
 
 
 def check_columns(node: ir.Node) -> Columns | Declined | None:
-    """Every reader takes a range of the last axis, and no two of them the same columns."""
+    """Whether every reader takes a range of the last axis, and no two of them the same columns."""
     result = node.outputs[0]
     numbers = graph.array(node.inputs[_W])
     if node.domain != MICROSOFT or numbers is None or numbers.ndim != 2:
@@ -179,7 +179,7 @@ def _gemm_bias(node: ir.Node, columns: int) -> np.ndarray | Declined | None:
 
 
 def _dequantized(value: ir.Value) -> np.ndarray | None:
-    """A constant's numbers, or those that a DequantizeLinear of one stands for."""
+    """The numbers of a constant, or of the DequantizeLinear of a constant."""
     node = made_by(value, "DequantizeLinear")
     if node is None:
         return graph.array(value)
@@ -191,7 +191,7 @@ def _dequantized(value: ir.Value) -> np.ndarray | None:
 
 
 def _bias_behind(node: ir.Node, columns: int) -> tuple[ir.Node | None, np.ndarray | None]:
-    """The Add of a constant per column that alone reads the result."""
+    """The Add of a constant per column, if it is the only reader of the result."""
     add = reader(node.outputs[0], "Add")
     if add is None:
         return None, None
@@ -223,7 +223,7 @@ def _size(value: ir.Value) -> int | None:
 
 
 def _ranges(node: ir.Node, rank: int, columns: int) -> list[tuple[ir.Value, int, int]] | None:
-    """(result, start, stop) of what a Slice or Split takes of the last axis."""
+    """(result, start, stop) of the range of the last axis that a Slice or Split takes."""
     if (taken := cut_by(node)) is not None:
         start, stop = taken.within(columns)
         whole = taken.axis in (-1, rank - 1) and start < stop

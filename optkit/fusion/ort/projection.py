@@ -88,7 +88,8 @@ def project(match: Projected) -> str:
 
 
 def _heads(node: ir.Node) -> int | None:
-    """Of an attention on rows with as many key heads, without a cache or a mask of its own."""
+    """The heads of an attention on rows, if it has as many key heads as query heads, no cache, and
+    no mask per query."""
     attributes, inputs = node.attributes, node.inputs
     if len(node.outputs) > 1:
         return None

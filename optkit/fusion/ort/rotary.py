@@ -35,7 +35,7 @@ class Rotation:
 
 
 def _takes_half(cut: ir.Node, which: int) -> bool:
-    """It takes the lower (0) or upper (1) half of the last of four axes."""
+    """Whether the node takes the lower (0) or upper (1) half of the last of four axes."""
     taken, shape = cut_by(cut), dims(cut.inputs[0], 4)
     if taken is None or taken.axis not in (-1, 3) or shape is None or not isinstance(shape[3], int):
         return False
@@ -104,7 +104,7 @@ def rotate(match: Rotation) -> str:
 
 
 def _why_not(angles: ir.Value, source: ir.Value) -> str | None:
-    """Why `angles` are no [1 or B, 1, S, D] whose halves are the same; None if they are."""
+    """Why `angles` are not [1 or B, 1, S, D] with two equal halves; None if they are."""
     shape, heads = dims(angles, 4), dims(source, 4)
     if shape is None or heads is None or not isinstance(heads[3], int) or heads[3] % 2:
         return "the size of its heads is odd or not known"
@@ -119,7 +119,8 @@ def _why_not(angles: ir.Value, source: ir.Value) -> str | None:
 
 
 def _why_not_doubled(angles: ir.Value, size: int) -> str | None:
-    """Why computed angles are not made of a row of `size` / 2 numbers, joined to itself."""
+    """Why the computed angles are not a row of `size` / 2 numbers concatenated with itself; None if
+    they are."""
     twice, _ = _doubled(angles)
     if twice is None or len(twice.inputs) != 2 or twice.inputs[0] is not twice.inputs[1]:
         return "the halves of its angles are not known to be the same"
@@ -134,7 +135,8 @@ def _per_token(angles: ir.Value) -> bool:
 
 
 def _doubled(angles: ir.Value) -> tuple[ir.Node | None, list[ir.Node]]:
-    """(the Concat that writes every number twice, what is computed from it, the last first)."""
+    """(the Concat that writes every number twice, the nodes that compute with its result, the last
+    first)."""
     value: ir.Value | None = angles
     nodes: list[ir.Node] = []
     while (node := made_by(value, "Unsqueeze", "Mul", "Cos", "Sin", "Cast")) is not None:
@@ -146,8 +148,8 @@ def _doubled(angles: ir.Value) -> tuple[ir.Node | None, list[ir.Node]]:
 
 
 def _cache(angles: ir.Value, node: ir.Node) -> ir.Value:
-    """[S, D/2], or [B, S, D/2] per token: the first half of every row; the layers that read the
-    same angles share it."""
+    """[S, D/2], or [B, S, D/2] per token: the first half of every row. Layers that read the same
+    angles share it."""
     owner = owner_of(node)
     name = f"{angles.name}.rows"
     numbers = graph.array(angles)
@@ -166,8 +168,8 @@ def _cache(angles: ir.Value, node: ir.Node) -> ir.Value:
 
 
 def _computed(source: ir.Value, steps: list[ir.Node]) -> ir.Value:
-    """The steps that were taken with every number twice, with every number once; layers that each
-    take the same steps share what they make."""
+    """The same nodes on every number once instead of twice. Layers with the same nodes share the
+    result."""
     value, owner = source, owner_of(steps[0])
     for step in steps:
         constants = [each for each in step.inputs[1:] if each is not None]

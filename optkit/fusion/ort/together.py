@@ -2,8 +2,8 @@
 
     x W_q, x W_k, x W_v  =  Split(x [W_q W_k W_v])          MatMulNBits, one for two or three
 
-One row of activations is too little work for the threads that each product starts: in decode this
-is a tenth of the time of a small model. The rows of B, of scales and of zero points are
+Each product starts threads, and one row of activations is too little work for them. In decode,
+merging saves a tenth of the time of a small model. The rows of B, of scales and of zero points are
 concatenated; no number changes. The name of the product joins the names of all the products that it
 replaces.
 """
@@ -71,7 +71,7 @@ def multiply_together(match: Siblings) -> str:
 
 
 def _alike(node: ir.Node, source: ir.Value) -> tuple[ir.Node, ...]:
-    """The products of `source` of the node's kind."""
+    """The products of `source` that are of the node's kind."""
     kind = _kind(node)
     alike = {use.node for use in source.uses() if use.idx == 0 and _kind(use.node) == kind}
     several = kind is not None and len(alike) > 1 and node.graph is not None
@@ -82,7 +82,8 @@ Kind = tuple[tuple[tuple[str, int], ...], int]
 
 
 def _kind(node: ir.Node) -> Kind | None:
-    """What siblings have in common; None: no product of this kind, or one with more inputs."""
+    """The properties that siblings have in common; None if it is not such a product, or has more
+    inputs."""
     if node.op_type != "MatMulNBits" or node.domain != MICROSOFT:
         return None
     given = [*node.inputs]

@@ -18,12 +18,13 @@ MICROSOFT = "com.microsoft"
 _BLOCK = 256  # rows
 
 OPSET = 23
-"""The first with Attention, RMSNormalization and RotaryEmbedding. From opset 21 on it only allows
-more dtypes, so a graph is raised to it by saying so."""
+"""The first opset with Attention, RMSNormalization and RotaryEmbedding. From opset 21 to it,
+operators only gain dtypes, so a graph needs only a new opset number."""
 
 
 def too_old(node: ir.Node) -> Declined | None:
-    """Why the node's graph takes no operator of opset 23 (Attention and the like)."""
+    """Why the node's graph cannot contain an operator of opset 23 (Attention and similar
+    operators)."""
     opset = node.graph.opset_imports.get("", 0) if node.graph is not None else 0
     if opset >= OPSET:
         return None
@@ -75,8 +76,8 @@ def constant(owner: ir.Graph, name: str, numbers: np.ndarray) -> ir.Value:
 
 
 def joined(owner: ir.Graph, name: str, parts: Sequence[ir.Value], axis: int) -> ir.Value:
-    """Constants concatenated along axis 0 or 1, read in blocks of rows when they are written: no
-    weight is in memory."""
+    """Constants concatenated along axis 0 or 1. They are read in blocks of rows when they are
+    written, so no weight is in memory."""
     tensors = [part.const_value for part in parts if part.const_value is not None]
     shape = list(tensors[0].shape.numpy())
     shape[axis] = sum(tensor.shape.numpy()[axis] for tensor in tensors)

@@ -51,8 +51,8 @@ class QuantizedValue:
 
 @dataclass(frozen=True)
 class QuantLog:
-    """What `apply` did. `clamped`: number of scales that were changed to a normal number of their
-    dtype."""
+    """The results of `apply`. `clamped`: the number of scales that were changed to a normal number
+    of their dtype."""
 
     nodes: dict[str, QuantizedNode]
     activations: dict[str, QuantizedValue]
@@ -72,11 +72,11 @@ class QuantLog:
 def taps(
     model: ir.Model, assignment: Assignment, rules: Rules, *, moments: bool = False
 ) -> list[Tap]:
-    """The values that calibration must observe for `choose_qparams` on the FP32 fused graph.
+    """The values that calibration must observe for `choose_qparams`, on the FP32 fused graph.
     `moments`: also the second moments of the inputs of products, for GPTQ.
 
-    If a value is cast from another float value, that one is observed: the cast graph may not have
-    the Cast.
+    If a value is the cast of another float value, the other one is observed, because the cast graph
+    may not have the Cast.
     """
     planned = assignment.quantized()
     taps_by_node = []
@@ -130,7 +130,7 @@ def apply(
     paired = {node for node, _ in products}
     products += [(node, None) for node in model.graph if node not in paired]
     nodes: dict[str, QuantizedNode] = {}
-    for node, activation in products:  # when every pair stands: results get renamed
+    for node, activation in products:  # when all pairs are written, because results get new names
         key = str(node.name)
         if key in qparams.weights and key in planned:
             weight, op = qparams.weights[key], node.op_type
@@ -158,8 +158,8 @@ def _logged(numbers: ActivationQParams) -> QuantizedValue:
 
 
 def _decided(placement: QdqPlacement, qparams: QParams) -> ActivationQParams | None:
-    """The numbers of the value: under its own name, or where the cast gave it a new one, under that
-    of what was cast to it or of what it is cast to (a model output). None: it has no range."""
+    """The qparams of the value. If the cast renamed the value, they have the name of the value
+    before a Cast or of its cast (a model output). None: it has no range."""
     known = qparams.activations
     value: ir.Value | None = placement.value
     while value is not None:

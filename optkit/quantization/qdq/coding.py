@@ -44,7 +44,7 @@ class Coding:
     def of(
         cls, node: ir.Node, rules: PlacementRules, block_size: int | None, carrier: np.dtype
     ) -> Coding:
-        """The coding of the weight of a MatMul or Gemm; `block_size`: the size that the user
+        """The coding of the weight of a MatMul or Gemm. `block_size`: the size that the user
         requests."""
         shape = constant(node).shape
         assert shape is not None
@@ -66,8 +66,9 @@ class Coding:
 
     @property
     def by_columns(self) -> bool:
-        """Whether the parts of one column after the other are the parts in order; else it is those
-        of one block of rows after the other."""
+        """Whether the stored tensors are in the order of the columns, so that a piece is a range of
+        columns. Otherwise they are in the order of the rows, and a piece is a range of blocks of
+        rows."""
         return self.turned or self.op != "DequantizeLinear"
 
     @property
@@ -99,8 +100,9 @@ class Coding:
     def parts(
         self, codes: np.ndarray, scale: np.ndarray, zero_point: np.ndarray
     ) -> tuple[np.ndarray, ...]:
-        """One array per form of codes [k, n], scales and zero points [blocks, n]: of the matrix, or
-        of a piece of it (of an even number of columns where two codes share a byte)."""
+        """The stored arrays, one per form, from codes [k, n], scales and zero points [blocks, n].
+        These are of the whole matrix or of a piece of it (with an even number of columns, if two
+        codes share a byte)."""
         held = scale.astype(self.carrier)
         if self.op == "DequantizeLinear":
             parts = (codes, held, zero_point)
@@ -121,8 +123,8 @@ class Coding:
         return {"axis": 1 if self.turned else 0, "block_size": block}
 
     def read_by(self, node: ir.Node, values: Sequence[ir.Value]) -> ir.Value | None:
-        """Let the node become the product that reads these values, one per form. Returns the bias
-        of a Gemm, which the new operator has no place for."""
+        """Change the node into the product that reads these values, one per form. Returns the bias
+        of a Gemm, because the new operator has no bias input."""
         bias = node.inputs[2] if weighted_nodes.has_bias(node) else None
         node.resize_inputs(1 + len(values))
         for index, value in enumerate(values, 1):

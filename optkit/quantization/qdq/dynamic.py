@@ -37,7 +37,8 @@ class Maker(Protocol):
 
 
 def rounded(x: np.ndarray, outer: float, fmt: NumberFormat) -> np.ndarray:
-    """float32 [..., K], K a multiple of the block size: what the kernel multiplies of `x`."""
+    """The numbers that the kernel multiplies for `x`, float32 [..., K]; K is a multiple of the
+    block size."""
     assert fmt.block_size is not None
     blocks = x.astype(np.float32).reshape(*x.shape[:-1], -1, fmt.block_size)
     ideal = np.abs(blocks).max(axis=-1, keepdims=True) / np.float32(outer * fmt.largest)
@@ -50,7 +51,7 @@ def rounded(x: np.ndarray, outer: float, fmt: NumberFormat) -> np.ndarray:
 
 @dataclass
 class Pair:
-    """Writes the nodes between a value and its rounded copy; the last output is that copy."""
+    """Writes the nodes between a value and its rounded copy, which is their last output."""
 
     maker: Maker
     value: ir.Value
@@ -65,9 +66,9 @@ class Pair:
         return width
 
     def compiled(self, opset: dict[str, int]) -> list[ir.Node]:
-        """The form for TensorRT, whose domain is added to the graph's `opset`: DequantizeLinear
-        with FP32 scales, which the FP4 product needs, then the dtype of the value. Raises
-        InputRefused for an opset below 23."""
+        """The form for TensorRT, whose domain is added to the `opset` of the graph. It is a
+        DequantizeLinear with FP32 scales, which the FP4 product needs, then a Cast to the dtype of
+        the value. Raises InputRefused for an opset below 23."""
         if opset.get("", 0) < _OPSET:
             raise InputRefused(f"E2M1 needs opset {_OPSET}", hint="run graph.upgrade first")
         opset.setdefault(_DOMAIN, 1)
@@ -96,7 +97,7 @@ class Pair:
         return nodes
 
     def simulated(self) -> list[ir.Node]:
-        """In FP32 nodes; the value must be FP32."""
+        """The form in FP32 nodes; the value must be FP32."""
         shape, block, width = self.value.shape, self.fmt.block_size, self._width()
         assert shape is not None and block is not None
         leading = len(shape) - 1

@@ -16,7 +16,8 @@ from optkit import graph
 from optkit.precisions import NumberFormat
 from optkit.quantization.numerics import scales
 
-_SMALLEST = 1 << 14  # numbers in a table: below, three more nodes cost more than they save
+# numbers in a table: for smaller tables, three more nodes cost more than they save
+_SMALLEST = 1 << 14
 _FORMAT = NumberFormat("int8", "channel", symmetric=True)
 
 

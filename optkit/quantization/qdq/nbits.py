@@ -23,7 +23,7 @@ from optkit.precisions import NumberFormat
 
 
 def pack(codes: np.ndarray, fmt: NumberFormat, block: int) -> np.ndarray:
-    """Codes [N, K] of 4 or 8 bits → B, the last block filled up."""
+    """Codes [N, K] of 4 or 8 bits → B. The last block is padded."""
     n, k = codes.shape
     blocks = -(-k // block)
     stored = np.full((n, blocks * block), 1 << fmt.bits - 1, np.uint8)
@@ -32,7 +32,7 @@ def pack(codes: np.ndarray, fmt: NumberFormat, block: int) -> np.ndarray:
 
 
 def pack_zero_points(zero_points: np.ndarray, fmt: NumberFormat) -> np.ndarray:
-    """Those [N, blocks] of unsigned codes → uint8 [N, ceil(blocks · bits / 8)]."""
+    """Zero points [N, blocks] of unsigned codes → uint8 [N, ceil(blocks · bits / 8)]."""
     n, blocks = zero_points.shape
     stored = np.zeros((n, blocks + blocks % 2 if fmt.bits == 4 else blocks), np.uint8)
     stored[:, :blocks] = zero_points.astype(np.int16)
@@ -48,8 +48,8 @@ def pack_bnb4(codes: np.ndarray) -> np.ndarray:
 
 
 def attributes(n: int, k: int, bits: int, block: int, accuracy: int) -> dict[str, int]:
-    """Of the node. `accuracy` 0: multiply in floats; 4: round activations to 8 bits by block and
-    multiply in integers."""
+    """The attributes of the node. `accuracy` 0: multiply in floats; 4: round activations to 8 bits
+    by block and multiply in integers."""
     return {"K": k, "N": n, "bits": bits, "block_size": block, "accuracy_level": accuracy}
 
 

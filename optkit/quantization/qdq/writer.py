@@ -44,11 +44,11 @@ class Writer:
         self._names = graph.FreeNames(model)
         self._stored: dict[tuple[str, int | None, str, bytes], ir.Value] = {}
         self._replaced: list[ir.Value] = []
-        self._second: dict[ir.Value, ir.Value] = {}  # dequantized value -> that of its rest
+        self._second: dict[ir.Value, ir.Value] = {}  # dequantized value → the dequantized remainder
 
     def pair(self, placement: QdqPlacement, numbers: ActivationQParams) -> None:
-        """Put Q and DQ between the value and its readers; for two terms, also a second pair on the
-        remainder of the first."""
+        """Insert Q and DQ between the value and its readers. For two terms, also insert a second
+        pair for the remainder of the first."""
         value, name = placement.value, str(placement.value.name)
         if numbers.format.granularity == "block":
             pair = dynamic.Pair(self, value, numbers.scale.scale, numbers.format)
@@ -77,8 +77,8 @@ class Writer:
         return [q, dq], dq.outputs[0]
 
     def weight(self, node: ir.Node, numbers: WeightQParams, rules: PlacementRules) -> None:
-        """Store the weight of the node as codes, with the layout changes before it folded in, and
-        its bias in the form that the rules need."""
+        """Store the weight of the node as codes, and its bias in the form that the rules need.
+        Layout operators before the weight are applied to the codes."""
         constant = node.inputs[1]
         assert constant is not None
         dtype = known_dtype(constant)
@@ -103,11 +103,13 @@ class Writer:
         self._add_second_term(node)
 
     def remove_unread(self) -> None:
-        """Remove the float weights and biases without readers, and the nodes that led from them."""
+        """Remove the float weights and biases without readers, and the nodes between them and their
+        readers."""
         graph.remove_unread(self._graph, self._replaced)
 
     def _dequantized(self, numbers: WeightQParams, dtype: ir.DataType) -> ir.Value:
-        """Codes ── DequantizeLinear, or the floats that they stand for."""
+        """The weight, read through a DequantizeLinear, or as the floats that its codes
+        represent."""
         name, fmt = numbers.name, numbers.format
         if self._simulated and fmt.dtype in _NOT_LOADED:
             return self.constant(f"{name}_simulated", numbers.floats(), dtype)
@@ -118,14 +120,14 @@ class Writer:
             parts: list[ir.Value] = [codes, s]
         else:
             s = self.constant(f"{name}_scale", stored.scale, dtype)
-            # without one ONNX Runtime has no integer Gemm
+            # without a zero point ONNX Runtime has no integer Gemm
             parts = [codes, s, self.constant(f"{name}_zero_point", stored.zero_point)]
         dq = self._node("DequantizeLinear", parts, f"{name}_dequantized", s, codes)
         if stored.scale.ndim and numbers.axis is not None:
             dq.attributes.add(ir.AttrInt64("axis", numbers.axis))
         if numbers.block_size is not None:
             dq.attributes.add(ir.AttrInt64("block_size", numbers.block_size))
-        self._graph.insert_before(self._first, dq)  # ahead of every node that may read it
+        self._graph.insert_before(self._first, dq)  # before all nodes that may read it
         if known_dtype(s) == dtype:
             return dq.outputs[0]
         cast = self._node("Cast", [dq.outputs[0]], f"{name}_held", s, codes)
@@ -135,8 +137,8 @@ class Writer:
         return cast.outputs[0]
 
     def _two_level(self, name: str, numbers: WeightQParams) -> ir.Value:
-        """The block scales as E4M3 under one scale for the tensor, FP32 as the FP4 product has it
-        of its activations: of another dtype the compiler crashes."""
+        """The block scales as E4M3 with one scale for the tensor. It is FP32, like the scale of the
+        activations of the FP4 product, because the compiler crashes with another dtype."""
         block, outer = scales.two_level(numbers.stored)
         b = self.constant(f"{name}_block_scale", block)
         o = self.constant(f"{name}_tensor_scale", outer)
@@ -147,7 +149,8 @@ class Writer:
     def _set_bias(
         self, node: ir.Node, numbers: WeightQParams, rules: PlacementRules, dtype: ir.DataType
     ) -> None:
-        """The node's own bias, in integers where its kernel wants that; else a float behind it."""
+        """Set the bias of the node: as integers if its kernel needs them, otherwise as floats in
+        the node or in an Add after it."""
         bias, activation = numbers.bias, numbers.activation
         assert bias is not None
         if node.op_type in rules.integer_bias and activation is not None:
@@ -167,7 +170,7 @@ class Writer:
             self._behind(node, [("Add", "bias", bias)])
 
     def _join_bias(self, node: ir.Node, bias: np.ndarray) -> bool:
-        """Add it to the bias that an Add behind the node holds already; False if none does."""
+        """Add the bias to the constant of an Add after the node. False if there is no such Add."""
         result = node.outputs[0]
         add = _biased(result).producer()
         if add is None or add is node:
@@ -181,8 +184,8 @@ class Writer:
         return True
 
     def _add_second_term(self, node: ir.Node) -> None:
-        """y = dq(q(x)) W + dq(q(x - dq(q(x)))) W: the two products share the weight, and a bias
-        behind stays with the first, whose kernel may take it."""
+        """y = dq(q(x)) W + dq(q(x - dq(q(x)))) W. The two products share the weight. An Add of a
+        bias stays with the first product, because its kernel may fuse it."""
         first = node.inputs[0]
         second = self._second.get(first) if first is not None else None
         if second is None or node.op_type not in ("MatMul", "Gemm"):
@@ -208,7 +211,8 @@ class Writer:
     def _replace_by_contrib(
         self, node: ir.Node, numbers: WeightQParams, rules: PlacementRules, dtype: ir.DataType
     ) -> None:
-        """MatMulBnb4 or MatMulNBits (com.microsoft): the weight by rows, two codes to a byte."""
+        """Replace the product by MatMulBnb4 or MatMulNBits (com.microsoft): the weight by rows, two
+        codes per byte."""
         codes, scale, zero_point = (array.T for array in numbers.by_rows())
         fmt = replace(numbers.format, block_size=numbers.block_size or len(codes))
         accuracy = rules.nbits_accuracy or 0
@@ -230,19 +234,19 @@ class Writer:
             self._add_behind(node, bias)
 
     def _scale_behind(self, node: ir.Node, numbers: WeightQParams) -> None:
-        """Multiply the node's result by the ratios [channels] and add its bias there."""
+        """Multiply the result of the node by the ratios [channels], and add the bias after this."""
         assert numbers.ratio is not None
         behind = [("Mul", "scale", numbers.ratio)]
         if numbers.bias is not None:
             if weighted_nodes.has_bias(node):
                 self._replace(node, 2, None)
-                node.resize_inputs(2)  # TensorRT's parser takes an empty name for a missing tensor
+                node.resize_inputs(2)  # TensorRT's parser treats an empty name as a missing tensor
             behind.append(("Add", "bias", numbers.bias))
         self._behind(node, behind)
 
     def _behind(self, node: ir.Node, operations: Sequence[tuple[str, str, np.ndarray]]) -> None:
-        """Put element-wise operations with constants [channels] behind the node: the last takes
-        over the result's name."""
+        """Insert element-wise operations with constants [channels] after the node. The last one
+        gets the name of the node's result."""
         convolves = node.op_type == "Conv"
         result, name = node.outputs[0], str(node.outputs[0].name)
         along = (1, -1) + (1,) * (_rank(node) - 2) if convolves else (-1,)
@@ -257,7 +261,7 @@ class Writer:
         self._take_over(result, uses, last, name)
 
     def _add_behind(self, node: ir.Node, value: ir.Value) -> None:
-        """Add a value that broadcasts against the node's result behind it."""
+        """Add a value after the node; it broadcasts to the shape of the node's result."""
         result, name = node.outputs[0], str(node.outputs[0].name)
         uses = list(result.uses())
         result.name = self._names.value(f"{name}_product")
@@ -268,7 +272,8 @@ class Writer:
     def _take_over(
         self, result: ir.Value, uses: Sequence[tuple[ir.Node, int]], last: ir.Value, name: str
     ) -> None:
-        """Let `last` stand for what `result` was, under its name."""
+        """Replace `result` by `last` in its readers and in the graph outputs. `last` gets the name
+        `name`."""
         last.name = name
         for node, index in uses:
             node.replace_input_with(index, last)
@@ -284,13 +289,13 @@ class Writer:
     def constant(
         self, name: str, numbers: np.ndarray, dtype: ir.DataType | None = None
     ) -> ir.Value:
-        """A new constant under a free name, in `dtype`, if one is given."""
+        """A new constant with a free name, cast to `dtype` if one is given."""
         if dtype is not None:
             numbers = numbers.astype(dtype.numpy())
         return graph.add_constant(self._graph, self._names.value(name), numbers)
 
     def value(self, name: str, dtype: ir.DataType, shape: ir.Shape | None) -> ir.Value:
-        """A new value under a free name."""
+        """A new value with a free name."""
         return ir.Value(name=self._names.value(name), type=ir.TensorType(dtype), shape=shape)
 
     def node_name(self, name: str) -> str:
@@ -307,9 +312,9 @@ class Writer:
 
 
 def _with_powers(node: ir.Node, numbers: WeightQParams) -> WeightQParams:
-    """Scales of two levels with a power of two per channel taken out of them, to be multiplied
-    behind the product: the same numbers exactly. As with scalar scales, a compiler then leaves a
-    projection that is taken apart behind (merged Q, K, V) whole."""
+    """Scales of two levels, divided by a power of two per channel. A Mul after the product
+    multiplies by it, so the numbers are exactly the same. As with scalar scales, the compiler then
+    keeps a projection that is split after the product (merged Q, K, V) as one layer."""
     stored, channels = numbers.stored, 1 if numbers.axis == 0 else 0
     loose = weighted_nodes.has_bias(node) and numbers.bias is None
     if stored.outer is None or numbers.ratio is not None or loose:
@@ -330,7 +335,7 @@ def _is_of_matrices(node: ir.Node) -> bool:
 
 
 def _biased(value: ir.Value) -> ir.Value:
-    """The value, or the sum behind it if a constant is all that is added and nothing else reads."""
+    """The value, or its sum with a constant if this sum is its only reader."""
     uses = list(value.uses())
     if len(uses) != 1 or value.is_graph_output() or uses[0].node.op_type != "Add":
         return value

@@ -1,4 +1,5 @@
-"""Exact rewrites before quantization: a factor per channel moves to the operand that it costs less.
+"""Exact rewrites before quantization: a factor per channel moves to the operand that loses less by
+it.
 
 channels        which channel each element of a value belongs to
 rules           the effect of a factor at each operator

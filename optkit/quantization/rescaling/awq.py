@@ -20,8 +20,9 @@ from optkit.precisions import NumberFormat
 from optkit.quantization.rescaling.factor_search import Choice, least_error
 from optkit.quantization.rounding.rtn import round_to_nearest
 
-_LIMIT = 2.0**10  # of a factor and its inverse: a producer's FP16 weights must hold it
-_GRID = 20  # values of alpha
+# of a factor and its inverse, because the FP16 weights of a producer must be able to represent it
+_LIMIT = 2.0**10
+_GRID = 20  # the number of values of alpha
 
 
 def search(
@@ -70,7 +71,7 @@ def _error(
     carrier: np.dtype | type,
     f: np.ndarray | None,
 ) -> float:
-    """Mean squared error of x w, summed over the outputs, where f w is rounded."""
+    """Mean squared error of x w, summed over the outputs, with f w rounded."""
     along = np.ones((len(w), 1), np.float32) if f is None else f[:, None]
     lost = w * along
     lost -= round_to_nearest(lost, fmt, carrier).dequantize()

@@ -17,11 +17,11 @@ import numpy as np
 import onnx_ir as ir
 
 Dims = tuple[int | str | None, ...]
-"""A shape: sizes, names of dynamic axes, None where nothing is known."""
+"""A shape: sizes, names of dynamic axes, None if nothing is known."""
 
 
 def dims(value: ir.Value | None) -> Dims | None:
-    """The value's shape; None if not even its rank is known."""
+    """The shape of the value; None if its rank is unknown."""
     if value is None or value.shape is None:
         return None
     return tuple(d if isinstance(d, int) else d.value for d in value.shape)
@@ -35,7 +35,7 @@ def of_axis(rank: int, axis: int, channels: int) -> np.ndarray:
 
 
 def compressed(labels: np.ndarray) -> np.ndarray:
-    """The same labels with size 1 along every axis on which they do not differ."""
+    """The same labels with size 1 along every axis along which they do not differ."""
     for axis in range(labels.ndim):
         first = labels.take([0], axis)
         if labels.shape[axis] > 1 and (labels == first).all():
@@ -45,7 +45,7 @@ def compressed(labels: np.ndarray) -> np.ndarray:
 
 def of_operand(labels: np.ndarray, shape: Dims | None) -> np.ndarray | None:
     """Labels of an operand that is broadcast to the result; None if it is broadcast along an axis
-    on which they differ."""
+    along which they differ."""
     if shape is None:
         return None
     missing = labels.ndim - len(shape)
@@ -61,13 +61,13 @@ def before_transpose(labels: np.ndarray, permutation: Sequence[int]) -> np.ndarr
 
 
 def before_reshape(labels: np.ndarray, source: Dims, result: Dims) -> np.ndarray | None:
-    """Labels of what was reshaped from `source` to `result`; None if that does not follow.
+    """Labels before a Reshape from `source` to `result`; None if they cannot be determined.
 
-    The axes fall into blocks of equal size (from the right); blocks on which the labels differ must
+    The axes fall into blocks of equal size (from the right). Blocks in which the labels differ must
     have static sizes.
     """
-    spread: list[int] = []  # the result's axes, in full where the labels differ
-    folded: list[int] = []  # the source's
+    spread: list[int] = []  # the axes of the result, with all elements where the labels differ
+    folded: list[int] = []  # those of the source
     for left, right in _blocks(source, result):
         old, new = source[left], result[right]
         if all(size == 1 for size in labels.shape[right]):
@@ -95,7 +95,7 @@ def before_expand(
         pairs = np.stack(np.broadcast_arrays(first, labels)).reshape(2, -1).T
         pairs = np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0)
         if (pairs < 0).any():
-            return None  # one copy is left alone and another is not
+            return None  # one copy does not change and another one does
         ties += [(int(a), int(b)) for a, b in pairs]
         labels = first
     return labels.reshape(labels.shape[missing:]), ties
@@ -104,7 +104,8 @@ def before_expand(
 def before_selection(
     labels: np.ndarray, source: Dims, axis: int, chosen: np.ndarray
 ) -> np.ndarray | None:
-    """Labels of what `chosen` (distinct indices along `axis`) was taken from: -1 for the rest."""
+    """Labels of the value from which `chosen` (distinct indices along `axis`) was selected: -1 for
+    the other indices."""
     size = source[axis]
     if not isinstance(size, int) or len(np.unique(chosen % size)) != len(chosen):
         return None
@@ -120,7 +121,8 @@ def before_selection(
 
 
 def classes(channels: int, ties: Sequence[tuple[int, int]]) -> np.ndarray:
-    """int [channels]: channels that must share a factor have the same number, the least of them."""
+    """int [channels]: channels that must share a factor have the same number, the smallest of
+    them."""
     parent = np.arange(channels)
 
     def root(k: int) -> int:
@@ -135,8 +137,8 @@ def classes(channels: int, ties: Sequence[tuple[int, int]]) -> np.ndarray:
 
 
 def _blocks(source: Dims, result: Dims) -> list[tuple[slice, slice]]:
-    """Axes of both shapes in blocks of equal size, the last first: as many as can be told from the
-    right, then from the left; what is left between is a block too."""
+    """Axes of both shapes in blocks of equal size, the last first: as many as can be determined
+    from the right, then from the left. The axes between them are a block too."""
     right = _suffixes(source, result)
     i, j = len(source) - sum(m for m, _ in right), len(result) - sum(n for _, n in right)
     left = _suffixes(source[:i][::-1], result[:j][::-1])
@@ -150,7 +152,8 @@ def _blocks(source: Dims, result: Dims) -> list[tuple[slice, slice]]:
 
 
 def _suffixes(source: Dims, result: Dims) -> list[tuple[int, int]]:
-    """How many axes each block takes off the ends of both shapes, while that can be told."""
+    """The number of axes that each block takes from the ends of both shapes, as far as it can be
+    determined."""
     sizes: list[tuple[int, int]] = []
     i, j = len(source), len(result)
     while i and j:
@@ -166,7 +169,7 @@ def _suffixes(source: Dims, result: Dims) -> list[tuple[int, int]]:
 
 
 def _match(a: Dims, b: Dims) -> bool:
-    """Both stand for the same number of elements; a dynamic axis only for itself."""
+    """Whether both have the same number of elements; a dynamic axis equals only itself."""
     product = _product(a)
     return product == _product(b) if product is not None else a == b and None not in a
 

@@ -1,12 +1,13 @@
-"""Cross-layer equalization: give two layers in a row the same range, channel by channel.
+"""Cross-layer equalization: give two consecutive layers the same range, channel by channel.
 
     W2 f(W1 x + b1) = (W2 S) f(S⁻¹ W1 x + S⁻¹ b1)        f(t u) = t f(u) for t > 0
     s_i = sqrt(r1_i / r2_i)                              then both ranges are sqrt(r1_i r2_i)
 
 (Nagel et al. 2019, "Data-free quantization through weight equalization and bias correction",
-arXiv:1906.04721, section 4.1.) It needs no data and makes one scale per weight tensor affordable.
-Weights with a scale per output channel gain from the activation's spread instead: `smoothquant`.
-Pure maths over layers given as the largest magnitudes [outputs, inputs] of their kernels.
+arXiv:1906.04721, section 4.1.) It needs no data, and makes one scale per weight tensor accurate
+enough. Weights with a scale per output channel gain from the ranges of the activation instead:
+`smoothquant`. The functions work on arrays: layers are given as the largest magnitudes [outputs,
+inputs] of their kernels.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from optkit.quantization.rescaling.smoothquant import Formats, rounded
 
 _SWEEPS = 50
 _SETTLED = 1e-4
-_MOST = 2.0**10  # ratio of ranges beyond which a channel is taken for dead
+_MOST = 2.0**10  # ratio of ranges above which a channel counts as unused
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,10 @@ class Link:
 
 
 def cross_layer(r1: np.ndarray, r2: np.ndarray) -> np.ndarray:
-    """s [K] to divide the value between two layers by: sqrt(r1 / r2), float64.
+    """s [K] by which the value between two layers is divided: sqrt(r1 / r2), float64.
 
-    `r1`, `r2` [K]: the largest weights that make a channel and that read it. A channel that either
-    side does not use keeps its scale.
+    `r1`, `r2` [K]: the largest weights that compute a channel, and that read it. A channel that one
+    of the two does not use keeps its scale.
     """
     live = (r1 > 0) & (r2 > 0)
     ratio = np.divide(r1, r2, out=np.ones(np.shape(r1)), where=live)
@@ -46,9 +47,9 @@ def cross_layer(r1: np.ndarray, r2: np.ndarray) -> np.ndarray:
 
 
 def converge(layers: Sequence[np.ndarray], links: Sequence[Link]) -> list[np.ndarray]:
-    """s [channels] for each link, after as many sweeps over them as it takes for s to settle.
+    """s [channels] for each link, after as many passes over the links as s needs to converge.
 
-    `layers`: magnitudes [outputs, inputs], zero where an output does not see an input.
+    `layers`: magnitudes [outputs, inputs], zero if an output does not read an input.
     """
     state = [layer.astype(np.float64) for layer in layers]
     total = [np.ones(link.channels) for link in links]
@@ -65,7 +66,7 @@ def converge(layers: Sequence[np.ndarray], links: Sequence[Link]) -> list[np.nda
 
 
 def ranges(layers: Sequence[np.ndarray], link: Link) -> tuple[np.ndarray, np.ndarray]:
-    """(r1, r2) [channels]: the largest weights that make each channel, and that read it."""
+    """(r1, r2) [channels]: the largest weights that compute each channel, and that read it."""
     r1, r2 = np.zeros(link.channels), np.zeros(link.channels)
     for layer, channel in link.producers:
         used = channel >= 0
@@ -96,7 +97,7 @@ def producers_error(
 
     producers: kernel [groups, inputs, outputs, taps] and the channel of each output. With one scale
     per tensor, the rounding error of an output depends on the division of all others. importance
-    [K]: of an error in each channel before the division.
+    [K]: the weight of an error in each channel before the division.
     """
     total = 0.0
     for kernel, channel in producers:

@@ -9,12 +9,13 @@ from typing import NamedTuple
 import numpy as np
 
 Candidate = tuple[float | None, np.ndarray | None]
-"""The exponent alpha that gave the factors [K] (None: they come from elsewhere), the factors."""
+"""A candidate: the exponent alpha of the factors (None if they are not from an exponent), and the
+factors [K]."""
 
 
 class Choice(NamedTuple):
-    """The factors s [K] to divide by, or None if the activation does not change; `alpha`
-    accordingly.
+    """The factors s [K] by which the activation is divided, or None if it does not change, with
+    their `alpha`.
 
     `sqnr_db`: SQNR of the outputs with this choice. `gain_db`: its gain over the unchanged
     activation.
@@ -32,11 +33,11 @@ def least_error(
     *,
     leave: bool = True,
 ) -> Choice:
-    """The candidate with the least error; `leave`: the unchanged activation is one of the
+    """The candidate with the least error. `leave`: the unchanged activation is one of the
     candidates.
 
-    `error`: function from factors to noise power over signal power of the outputs; None: without
-    factors.
+    `error`: a function from factors (None: without factors) to the noise of the outputs, as noise
+    power over signal power.
     """
     candidates = [(None, None), *candidates]
     errors = [error(factors) for _, factors in candidates]
@@ -46,5 +47,5 @@ def least_error(
 
 
 def _db(a: float, b: float) -> float:
-    """a / b in dB; infinite where nothing is lost."""
+    """a / b in dB; infinite if b is zero."""
     return 10.0 * log10(a / b) if a and b else (inf if a else 0.0)

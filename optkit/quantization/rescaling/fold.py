@@ -1,7 +1,8 @@
-"""Where a positive factor per channel can go: up from a value to the constants that make it.
+"""Where a positive factor per channel can go: from a value back to the constants from which it is
+computed.
 
-A factor is carried up as labels (see `channels`), past the nodes that let it pass (see `rules`),
-until constants take it. Exact wherever nothing else reads what changes.
+A factor moves backwards as labels (see `channels`), past the nodes that allow it (see `rules`),
+until constants absorb it. This is exact if no other node reads the values that change.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ Use = tuple[ir.Node, int]
 """A node and the index of its input."""
 
 SHARED_LIMIT_BYTES = 1 << 16
-"""A constant that other nodes read too is copied if it is no larger (a bias, a norm's scale)."""
+"""A constant with other readers is copied if it is no larger than this (a bias, a norm's scale)."""
 
 
 @dataclass(frozen=True)
 class FoldPath:
-    """Where the factor goes. `values`: all that is scaled by it, the value itself first."""
+    """The way of a factor. `values`: all values that it scales, the given value first."""
 
     sinks: tuple[Sink, ...] = ()
     values: tuple[tuple[ir.Value, np.ndarray], ...] = ()
@@ -37,9 +38,9 @@ class FoldPath:
 
 
 def find_fold(value: ir.Value, labels: np.ndarray, readers: Collection[Use]) -> FoldPath | Declined:
-    """How `value` can be multiplied by a factor per label without an operator more.
+    """How `value` can be multiplied by a factor per label without an additional operator.
 
-    `readers`: the uses that will make up for it; anything else that reads the value forbids it.
+    `readers`: the uses that compensate for it. If anything else reads the value, there is no way.
     """
     if value.is_graph_output():
         return Declined(f"{value.name} is a model output")

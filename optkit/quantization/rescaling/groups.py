@@ -1,8 +1,8 @@
 """x W = (x / s) (s W): a factor per input channel, moved between an activation and its weights.
 
-A group is a value with all weighted nodes that read it: they share one s. Where the factor goes is
-found by `fold`; if nowhere, one Mul stands in front of the readers that want it. Exact up to
-float rounding. The choice of s is made elsewhere (`smoothquant`, `equalization`, `awq`).
+A group is a value with all weighted nodes that read it; they share one s. `fold` finds the
+constants that take the factor. If there are none, a Mul is inserted before the readers that need
+it. The rewrite is exact up to float rounding. `smoothquant`, `equalization` and `awq` choose s.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from optkit.quantization.rescaling.rules import Declined
 
 @dataclass(frozen=True)
 class Group:
-    """`members`: the nodes in question that multiply `value` by a constant weight. `partners`:
-    others of that kind which read it, whose weights can make up for a factor just as well."""
+    """`members`: the given nodes that multiply `value` by a constant weight. `partners`: other such
+    nodes that read it; their weights can compensate for a factor too."""
 
     value: ir.Value
     members: tuple[ir.Node, ...]
     partners: tuple[ir.Node, ...]
-    axis: int  # of the value, along which the weights sum: -1, or 1 for convolutions
+    axis: int  # the axis of the value over which the weights sum: -1, or 1 for convolutions
     channels: int
 
     @property
@@ -64,7 +64,7 @@ def kernel(node: ir.Node) -> np.ndarray:
 
 
 def fold_path(group: Group) -> FoldPath | Declined:
-    """How a factor can be folded, if every reader of the value can make up for it."""
+    """How a factor can be folded, if every reader of the value can compensate for it."""
     shape = dims(group.value)
     if shape is None:
         return Declined(f"the shape of {group.value.name} is not known")
@@ -100,10 +100,10 @@ def fold(group: Group, path: FoldPath, s: np.ndarray) -> None:
 
 
 def insert_mul(group: Group, s: np.ndarray) -> ir.Value:
-    """Insert a Mul by 1/s before the members, and multiply their weights by s; returns the new
+    """Insert a Mul by 1/s before the members, and multiply their weights by s. Returns the new
     value.
 
-    Only for MatMul and Gemm: the factor is along the last axis.
+    Only for MatMul and Gemm, because the factor is along the last axis.
     """
     owner, value = group.members[0].graph, group.value
     assert isinstance(owner, ir.Graph) and group.axis == -1
@@ -144,7 +144,8 @@ def _axis(node: ir.Node) -> int:
 
 
 def _weighted(node: ir.Node) -> bool:
-    """It multiplies its first input by a stored float weight, a matrix if it is a MatMul."""
+    """Whether the node multiplies its first input by a stored float weight; for a MatMul, by a
+    matrix."""
     if node.domain != "" or node.op_type not in graph.WEIGHTED or len(node.inputs) < 2:
         return False
     weight, numbers = node.inputs[1], graph.array(node.inputs[1])
@@ -167,11 +168,11 @@ def _scale_weights(nodes: Collection[ir.Node], s: np.ndarray) -> None:
 
 
 def _along_inputs(node: ir.Node, s: np.ndarray) -> np.ndarray:
-    """`s` shaped to multiply the node's weight along its input channels."""
+    """`s` in a shape that multiplies the node's weight along its input channels."""
     w = graph.array(node.inputs[1])
     assert w is not None
     taps = (1,) * (w.ndim - 2)
-    if node.op_type == "Conv":  # [O, I/g, *k]: output channel o sees the inputs of its group
+    if node.op_type == "Conv":  # [O, I/g, *k]: output channel o reads the inputs of its group
         per_group = s.reshape(node.attributes.get_int("group", 1), 1, -1)
         each = w.shape[0] // per_group.shape[0]
         return np.repeat(per_group, each, axis=1).reshape(w.shape[0], -1, *taps)
@@ -181,7 +182,7 @@ def _along_inputs(node: ir.Node, s: np.ndarray) -> np.ndarray:
 
 
 def _scale_constant(node: ir.Node, index: int, factor: np.ndarray, *, copied: bool = True) -> None:
-    """Multiply a constant operand; `copied`: one of its own, if it has other readers."""
+    """Multiply a constant operand. `copied`: if the constant has other readers, multiply a copy."""
     value, old = node.inputs[index], graph.array(node.inputs[index])
     assert value is not None and old is not None and node.graph is not None
     numbers = (old.astype(np.float64) * factor).astype(old.dtype)

@@ -1,12 +1,13 @@
 """Exact rewrites of the fused graph that make it easier to quantize, before it is quantized.
 
-    convolutions       cross-layer equalization, or smoothing, folded into what makes their input
-    MatMul, Gemm       smoothing: folded where it can be, else a Mul in front where it pays;
-                       weights alone quantized: AWQ's factors, where they can be folded
+    convolutions       cross-layer equalization, or smoothing, folded into the nodes that compute
+                       their input
+    MatMul, Gemm       smoothing: folded if possible, otherwise a Mul before them if it gains enough;
+                       if only weights are quantized: AWQ's factors, if they can be folded
 
-The outputs stay the same up to float rounding; the statistics are carried along, so that nothing is
-calibrated twice. Each factor is chosen by what it gains at the outputs of the nodes that read the
-value (`smoothquant`, `equalization`, `awq`), and moved by `groups`.
+The outputs stay the same up to float rounding. The statistics are rescaled too, so no second
+calibration is needed. Each factor is chosen by its gain at the outputs of the nodes that read the
+value (`smoothquant`, `equalization`, `awq`), and applied by `groups`.
 """
 
 from __future__ import annotations
@@ -50,10 +51,10 @@ Outcome = Literal["folded", "multiplied", "declined"]
 
 @dataclass(frozen=True)
 class RescaleSettings:
-    """`alpha`: exponent of SmoothQuant: searched per group, one number for all, or "off".
+    """`alpha`: the exponent of SmoothQuant: searched per group, one number for all, or "off".
 
-    `equalize`: of convolutions, by the ranges of weights, of activations, or by the better of both,
-    or "off". A factor is applied if it gains this many dB at the outputs that it changes:
+    `equalize`: for convolutions, by the ranges of weights, of activations, or by the better of
+    both, or "off". A factor is applied if it gains this many dB at the outputs that it changes:
     `fold_gain_db` if it is folded, `mul_gain_db` if it needs a Mul (inf: never). `salient`: AWQ's
     factors for nodes with weight-only quantization, in blocks of `block_size` (None: that of the
     format). `leave`: names of nodes whose input must not change. `carrier`: the dtype of scales.
@@ -71,14 +72,14 @@ class RescaleSettings:
 
 @dataclass(frozen=True)
 class RescaleEntry:
-    """What became of one value that quantized nodes read."""
+    """The outcome for one value that quantized nodes read."""
 
     value: str
     nodes: tuple[str, ...]
     method: Method
     outcome: Outcome
     alpha: float | None
-    gain_db: float | None  # at the outputs of the nodes, as simulated; None: not asked
+    gain_db: float | None  # at the outputs of the nodes, simulated; None: not computed
     reason: str
 
 
@@ -129,14 +130,15 @@ def rescale(
 
 @dataclass
 class _Rescaling:
-    """Each method finds its `Choice`; what is chosen is folded, or multiplied in front."""
+    """The rescaling of one graph. Each method finds its `Choice`, and folds it or inserts a Mul."""
 
-    statistics: Statistics  # of the graph as it is now
+    statistics: Statistics  # of the present graph
     planned: dict[str, PlacementRules]
     settings: RescaleSettings
 
     def smooth(self, group: Group) -> RescaleEntry:
-        """Fold a factor if that is possible and gains enough, else put a Mul if that does."""
+        """Fold a factor if that is possible and gains enough; otherwise insert a Mul if that gains
+        enough."""
         settings = self.settings
         judged = self._judged(group)
         if isinstance(judged, Declined):
@@ -166,15 +168,15 @@ class _Rescaling:
         folded: Choice | None,
         choose: Callable[[], Choice],
     ) -> Choice | None:
-        """What a Mul in front of the members would hold; None if none may stand there."""
+        """The factors for a Mul before the members; None if there must be none."""
         if self.settings.mul_gain_db == inf or why_not_scalable(group.members) is not None:
             return None
         tied = isinstance(path, FoldPath) and path.ties
         return folded if folded is not None and not tied else choose()
 
     def equalize(self, group: Group, cross: np.ndarray | None) -> RescaleEntry:
-        """Fold a factor into what makes the input of convolutions. `cross`: that of the ranges of
-        weights, if layers make the value."""
+        """Fold a factor into the nodes that compute the input of convolutions. `cross`: the factor
+        from the ranges of weights, if layers compute the value."""
         by_weights = self.settings.equalize == "weights"
         judged, path = self._judged(group), self._path(group)
         if isinstance(judged, Declined):
@@ -223,7 +225,7 @@ class _Rescaling:
         return self._fold(group, "awq", path, choice)
 
     def _judged(self, group: Group) -> tuple[Sample, Formats] | Declined:
-        """What candidates are judged by."""
+        """The sample and the formats by which candidates are compared."""
         if any(node.name in self.settings.leave for node in group.members):
             return Declined("it was asked to leave it as it is")
         value = self.statistics.values.get(str(group.value.name))
@@ -243,7 +245,7 @@ class _Rescaling:
         return Sample(value.rows.data, channels.low, channels.high, channels.count), formats
 
     def _formats(self, group: Group) -> Formats | None:
-        """Those that all members have in common."""
+        """The formats, if all members have the same."""
         wanted = [(self.planned[str(node.name)], node.op_type) for node in group.members]
         formats = {(rules.activation, rules.weight_of(op)) for rules, op in wanted}
         activation, weight = formats.pop()
@@ -252,7 +254,7 @@ class _Rescaling:
         return Formats(activation, weight, self.settings.carrier)
 
     def _path(self, group: Group) -> FoldPath | Declined:
-        """Where the factor can be folded so that statistics can follow."""
+        """The way to fold the factor, if the statistics can be rescaled too."""
         path = fold_path(group)
         for value, labels in path.values if isinstance(path, FoldPath) else ():
             known = self.statistics.values.get(str(value.name))
@@ -283,7 +285,7 @@ class _Rescaling:
 
 
 def _cross_layer(groups: Sequence[Group]) -> dict[ir.Value, np.ndarray]:
-    """Factors of cross-layer equalization, for values that layers make and convolutions read."""
+    """Factors of cross-layer equalization, for values that layers compute and convolutions read."""
     layers: dict[ir.Node, np.ndarray] = {}
     links: dict[ir.Value, equalization.Link] = {}
 
@@ -305,7 +307,7 @@ def _cross_layer(groups: Sequence[Group]) -> dict[ir.Value, np.ndarray]:
 
 
 def _producers(path: FoldPath) -> list[tuple[ir.Node, np.ndarray]]:
-    """The layers whose weights take the factor, and the channel that each output makes."""
+    """The layers whose weights absorb the factor, and the channel of each of their outputs."""
     return [
         (sink.node, sink.labels.reshape(-1))
         for sink in path.sinks
@@ -316,7 +318,7 @@ def _producers(path: FoldPath) -> list[tuple[ir.Node, np.ndarray]]:
 def _besides(
     path: FoldPath, kernels: Sequence[np.ndarray], formats: Formats
 ) -> Callable[[np.ndarray | None], float]:
-    """The error of the weights that make the value, where all of a tensor share one scale."""
+    """The error of the weights that compute the value, if one scale holds for a whole tensor."""
     if formats.weight.granularity != "tensor":
         return lambda s: 0.0
     producers = [(kernel(node), labels) for node, labels in _producers(path)]

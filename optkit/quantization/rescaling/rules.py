@@ -1,4 +1,5 @@
-"""What a positive factor per channel does at a node: which constants take it, where it goes on.
+"""The effect of a positive factor per channel at a node: which constants absorb it, or to which
+operands it moves.
 
     t (x̂ γ + β)  = x̂ (t γ) + t β      LayerNormalization, RMS norms: their scale and bias
     t (u W + b)   = u (W t) + t b       MatMul, Gemm, Conv: the weight's output channels, the bias
@@ -6,7 +7,7 @@
     t relu(u)     = relu(t u)           t > 0: positively homogeneous operators: go on to u
     t (P V)       = P (t V)             attention: on to the values, if t varies over their columns
 
-One function for each kind of operator, `_RULES` says which.
+There is one function for each kind of operator; `_RULES` is their table.
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ from optkit.quantization.rescaling.channels import (
 
 @dataclass(frozen=True)
 class Declined:
-    """The factor cannot be folded; why."""
+    """The factor cannot be folded, for this reason."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Sink:
-    """A constant operand that is multiplied (`divide`: divided) by the factor of its labels."""
+    """A constant operand that is multiplied by the factor of its labels (`divide`: divided by
+    it)."""
 
     node: ir.Node
     index: int
@@ -56,7 +58,7 @@ class Step:
 
 
 Ways = list[Step] | Declined
-"""Ways past a node, the best first."""
+"""Ways to move a factor past a node, the best first."""
 
 
 def ways(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
@@ -70,7 +72,7 @@ def ways(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
 
 
 def touches(reader: ir.Node, labels: np.ndarray) -> bool:
-    """Whether a reader sees any element that changes."""
+    """Whether a reader reads any element that changes."""
     chosen = _chosen(reader) if reader.op_type in ("Gather", "Slice") else None
     if chosen is None or labels.shape[chosen[0]] == 1:
         return True
@@ -168,7 +170,7 @@ def _resize(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
 
 
 def _sum(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
-    """Every term takes the factor."""
+    """Every term gets the factor."""
     step = Step()
     for index in range(len(node.inputs)):
         operand = node.inputs[index]
@@ -183,8 +185,8 @@ def _sum(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
 
 
 def _product(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
-    """One operand takes the factor: a constant per channel, else whichever can. A scalar constant
-    stays a scalar: patterns that runtimes know (Gelu) hold some."""
+    """One operand gets the factor: a constant per channel, otherwise an operand that can absorb it.
+    A scalar constant stays a scalar, because patterns of runtimes (Gelu) contain scalars."""
     constant: list[Step] = []
     computed: list[Step] = []
     for index in range(1 if node.op_type == "Div" else 2):
@@ -244,7 +246,7 @@ def _taken(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
 
 
 def _chosen(node: ir.Node) -> tuple[int, np.ndarray] | None:
-    """Axis of its input and the constant indices along it that a Gather or Slice takes."""
+    """The axis of the input, and the constant indices along it, that a Gather or Slice selects."""
     source = dims(node.inputs[0])
     read = [graph.array(node.inputs[i]) if _given(node, i) else None for i in range(1, 5)]
     starts, ends, axes, steps = read
@@ -302,14 +304,14 @@ def _reduce(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
 
 
 def _take(node: ir.Node, index: int, labels: np.ndarray) -> Step:
-    """The operand takes the factor: at once if it is constant, else further up."""
+    """The operand gets the factor: a constant absorbs it, another value passes it to its node."""
     if graph.is_constant(node.inputs[index]):
         return Step((Sink(node, index, labels),))
     return Step(up=((index, labels),))
 
 
 def _only_along(labels: np.ndarray, axis: int) -> np.ndarray | None:
-    """Labels [C] if they differ along that axis alone."""
+    """Labels [C] if they differ only along this axis."""
     if labels.ndim <= axis or labels.size != labels.shape[axis]:
         return None
     return labels.reshape(-1)

@@ -23,18 +23,21 @@ from optkit.quantization.rescaling.factor_search import Candidate, Choice, least
 
 ALPHAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9)
 
-# A channel is never taken for smaller than this share of the largest: it may be larger on data
-# that calibration has not seen, and a factor fitted to its calm would turn it into an outlier.
+# A channel counts as at least this share of the largest. It may be larger on data that
+# calibration has not seen, and a factor for its small values would make it an outlier.
 _LEAST_SHARE = 2.0**-10
-_TAIL_SHARE, _TAIL_LEAST = 32, 8  # of the rows, and how many at least, that say how a tail falls
-_MOST_WEIGHTS = 1 << 21  # of one reader that judge; of more, evenly chosen output channels do
-_MOST_PRODUCTS = 1 << 27  # multiply-accumulates for one candidate; fewer rows are taken beyond
+# one in this many rows estimates a tail, and the smallest number of such rows
+_TAIL_SHARE, _TAIL_LEAST = 32, 8
+# weights of one reader that are compared; of more, output channels at equal distances
+_MOST_WEIGHTS = 1 << 21
+# multiply-accumulates for one candidate; fewer rows are used if there would be more
+_MOST_PRODUCTS = 1 << 27
 
 
 @dataclass(frozen=True)
 class Sample:
     """An activation: sampled rows [n, K], and the extremes [K] of each channel over all `seen` rows
-    (None: the sample is complete)."""
+    (None: the sample has all rows)."""
 
     rows: np.ndarray
     low: np.ndarray
@@ -75,8 +78,8 @@ def factors(
     """s [K], float32, positive, geometric mean 1.
 
     x_absmax, w_absmax [K]: the largest magnitude of each channel and of its weights. ties [K]:
-    channels with the same number get the same factor. alpha: 0 uses the weights alone, 1 the
-    activation alone.
+    channels with the same number get the same factor. alpha: 0 uses only the weights, 1 only the
+    activation.
     """
     x, w = (_floored(_tied(part.astype(np.float64), ties)) for part in (x_absmax, w_absmax))
     return normalized(x**alpha / w ** (1.0 - alpha))
@@ -110,11 +113,11 @@ def output_error(
 
 def clipped(sample: Sample, low: float, high: float, s: np.ndarray | None = None) -> np.ndarray:
     """E[c²] [K]: the expected power that clipping x / s to [low, high] removes from each channel of
-    x on data like the sample, in addition to the clipping of the sample itself.
+    x on other data like the sample. The clipping of the sample itself is not included.
 
     Another number exceeds the largest of `seen` numbers with probability 1 / (seen + 1). The tails
     are assumed to be exponential with scale t, the mean excess over the m-th largest number of the
-    sample: beyond a limit L is a share exp(-(L - max) / t) of this probability, with a squared
+    sample. A share exp(-(L - max) / t) of this probability is beyond a limit L, with a squared
     excess of 2 t².
     """
     factor = np.float32(1.0) if s is None else s
@@ -138,11 +141,11 @@ def search(
     others: Sequence[np.ndarray] = (),
     besides: Callable[[np.ndarray | None], float] = lambda s: 0.0,
 ) -> Choice:
-    """The candidate with the least output error; `leave`: the unchanged activation is one of the
+    """The candidate with the least output error. `leave`: the unchanged activation is one of the
     candidates.
 
-    others: further factors [K] to try, from any source; their alpha is None. besides: error that
-    the factors cause at other nodes, added to that of the outputs.
+    others: further factors [K] to try, from any source; their alpha is None. besides: the error
+    that the factors cause at other nodes; it is added to that of the outputs.
     """
     judge = _Judge(*_thinned(sample, kernels), formats)
     x, w = sample.absmax, absmax(kernels)
@@ -152,13 +155,14 @@ def search(
 
 
 class _Judge:
-    """Keeps what every candidate is compared with."""
+    """Compares candidates, and keeps what the comparisons have in common."""
 
     def __init__(self, sample: Sample, kernels: Sequence[np.ndarray], formats: Formats) -> None:
         self._sample, self._formats = sample, formats
         self._kernels = [_kernel(w) for w in kernels]
         self._wanted = [_product(sample.rows, w) for w in self._kernels]
-        # power per unit of an error in each channel, over the signal's, averaged over the weights
+        # power per unit of an error in each channel, divided by that of the signal, averaged over
+        # the weights
         self._weight = np.zeros(sample.rows.shape[1])
         for w, wanted in zip(self._kernels, self._wanted, strict=True):
             power = _power(wanted) / max(len(sample.rows), 1)
@@ -167,7 +171,7 @@ class _Judge:
                 self._weight += squares / power / len(kernels)
 
     def error(self, s: np.ndarray | None) -> float:
-        """Noise over signal, see `output_error`."""
+        """Noise power over signal power, see `output_error`."""
         sample = self._sample if s is None else self._sample.divided(s)
         fmt, carrier = self._formats.activation, self._formats.carrier
         low, high = float(sample.low.min()), float(sample.high.max())
@@ -211,7 +215,7 @@ def _kernel(w: np.ndarray) -> np.ndarray:
 
 
 def _thinned(sample: Sample, kernels: Sequence[np.ndarray]) -> tuple[Sample, list[np.ndarray]]:
-    """Fewer output channels and rows, spread evenly, where all of them would take too long."""
+    """Fewer output channels and rows, at equal distances, if all of them would take too long."""
     parts = []
     for w in map(_kernel, kernels):
         count, inputs, outputs, taps = w.shape
@@ -224,7 +228,7 @@ def _thinned(sample: Sample, kernels: Sequence[np.ndarray]) -> tuple[Sample, lis
 
 
 def _spread(size: int, most: int) -> np.ndarray:
-    """Indices of at most `most` of so many, but of 64 at least."""
+    """At most `most` of so many indices, but at least 64."""
     return np.linspace(0, size - 1, min(size, max(most, 64))).astype(int)
 
 
