@@ -2,8 +2,8 @@
 
     convolutions       cross-layer equalization, or smoothing, folded into the nodes that compute
                        their input
-    MatMul, Gemm       smoothing: folded if possible, otherwise a Mul before them if it gains enough;
-                       if only weights are quantized: AWQ's factors, if they can be folded
+    MatMul, Gemm       smoothing: folded if possible, otherwise a Mul before them (if worthwhile).
+                       For weight-only precisions: AWQ's factors, if they can be folded
 
 The outputs stay the same up to float rounding. The statistics are rescaled too, so no second
 calibration is needed. Each factor is chosen by its gain at the outputs of the nodes that read the
