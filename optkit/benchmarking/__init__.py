@@ -1,7 +1,7 @@
-"""What an engine really does: latency, accuracy and fidelity, their intervals, and the gates.
+"""Figures of engines and graphs: latency, accuracy and fidelity, their intervals, and the gates.
 
 latency        the timing protocol and speedup
-machine_state  the state of the host meanwhile
+machine_state  the state of the host during a run
 steady         levels of a series: warm-up and drift
 sweep          the knee and the best batch
 regression     is one slower than another by more than a limit

@@ -37,9 +37,9 @@ from optkit.runtimes import Session
 from optkit.tensors import Feed, narrowed
 
 V = TypeVar("V", float, np.ndarray)
-_FEW = 20  # samples; fewer do not represent the population well enough for a bootstrap
+_FEW = 20  # samples; with fewer, a bootstrap does not represent the population well enough
 _CARRIERS = 10  # samples that determine a mean (`intervals.carriers`); fewer are not enough
-_SEARCH_LIMIT = 100_000_000  # samples; beyond that "more samples" is no advice
+_SEARCH_LIMIT = 100_000_000  # samples; for larger numbers, "more samples" is no useful advice
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ class Task:
     """The functions of a task, with its args filled in.
 
     score: (outputs, labels) → a number or a row per sample, [batch, …]. run: (session, feed) → the
-    outputs; None: one run of the graph. agreement: (all rows [samples, …], the baseline's) → one
-    row per unit, 1 where both say the same. combine: all of them [samples, …] → one row per unit of
-    chance, where that is not a sample (a pair of texts). aggregate: rows → the metric; None: their
-    mean.
+    outputs; None: one run of the graph. agreement: (all rows [samples, …], those of the baseline) →
+    one row per unit, 1 if both are the same. combine: all rows [samples, …] → one row per
+    independent unit, if that is not a sample (for example a pair of texts). aggregate: rows → the
+    metric; None: their mean.
     """
 
     metric: str
@@ -65,11 +65,11 @@ class Task:
 def run(
     session: Session, batches: Iterable[tuple[Feed, np.ndarray]], task: Task, kept: Kept
 ) -> None:
-    """Run every batch and add its scores to `kept`. It contains those of an earlier try, whose
-    batches are not among `batches`.
+    """Run every batch and add its scores to `kept`, which contains those of an earlier run.
+    `batches` does not contain the batches of the earlier run.
 
-    Raises InputRefused when the task returns another shape than [batch, …] or a value that is not
-    finite (naming the sample).
+    Raises InputRefused if the task returns another shape than [batch, …] or a value that is not
+    finite (the error names the sample).
     """
     for feed, labels in batches:
         first = kept.first + kept.samples
@@ -197,7 +197,7 @@ def from_samples(
 
 
 def value_interval(score: Score, confidence: float = CONFIDENCE) -> Interval | None:
-    """The interval of the metric itself; None if the samples are not enough (`too_little`)."""
+    """The interval of the metric itself; None if there are not enough samples (`too_little`)."""
     values = np.asarray(score.per_sample)
     if _of_zeros_and_ones(values):
         return wilson(float(values.sum()), score.samples, confidence)
@@ -209,7 +209,7 @@ def value_interval(score: Score, confidence: float = CONFIDENCE) -> Interval | N
 
 
 def too_little(score: Score) -> str | None:
-    """Why the samples are not enough for an interval of the metric; None: they are."""
+    """Why there are not enough samples for an interval of the metric; None if there are."""
     values = np.asarray(score.per_sample)
     if _of_zeros_and_ones(values):
         return None
@@ -256,7 +256,7 @@ def drop(baseline: Score, candidate: Score, confidence: float = CONFIDENCE) -> D
 
 
 def _range(*scores: Score) -> float:
-    """The range of all scores: the most that one sample is assumed to lose."""
+    """The range of all scores, which is the largest assumed loss of one sample."""
     return float(np.ptp([score.per_sample for score in scores]))
 
 
@@ -264,9 +264,9 @@ def _of_aggregates(
     baseline: Score, relative: np.ndarray, value: float, confidence: float
 ) -> Interval:
     """The interval of losses per resample [RESAMPLES]. If all losses are 0, up to z²/(n + z²) of
-    the unseen samples may differ, as for proportions. How much one of them adds follows from the
-    metric's interval: it is 2·z standard errors wide, so √n times its width is 2·z standard
-    deviations."""
+    the unseen samples may differ, as for proportions. The effect of one such sample follows from
+    the interval of the metric: it is 2·z standard errors wide, so √n times its width is 2·z
+    standard deviations."""
     n = baseline.samples
     if relative.any():
         return corrected(relative, value, n, confidence)
@@ -276,9 +276,10 @@ def _of_aggregates(
 
 
 def samples_to_decide(baseline: Score, candidate: Score, limit: float) -> int | None:
-    """The sample size at which the interval of `drop` would exclude `limit`, at the observed rates.
+    """The number of samples at which the interval of `drop` would exclude `limit`, at the observed
+    rates.
 
-    None if the observed drop equals the limit, so that no size decides.
+    None if the observed drop equals the limit, because then no number decides.
     """
     losses = _losses(baseline, candidate)
     n = baseline.samples
@@ -299,7 +300,7 @@ def samples_to_decide(baseline: Score, candidate: Score, limit: float) -> int | 
 
 
 def samples_to_show(score: Score, limit: float) -> int | None:
-    """The sample size at which the interval of the metric would exclude `limit`."""
+    """The number of samples at which the interval of the metric would exclude `limit`."""
 
     def interval(size: int) -> Interval:
         if score.proportion:
@@ -330,8 +331,8 @@ def _fewest(decided: Callable[[int], bool]) -> int | None:
 
 
 def _losses(baseline: Score, candidate: Score) -> np.ndarray:
-    """How much worse the candidate is, per sample [samples] or per resample [RESAMPLES]. Raises
-    ValueError unless the two can be paired."""
+    """The loss of the candidate per sample [samples] or per resample [RESAMPLES]. Raises ValueError
+    if the two cannot be paired."""
     if baseline.metric != candidate.metric:
         raise ValueError(f"drop between metrics {baseline.metric!r} and {candidate.metric!r}")
     sides = [np.asarray(score.replicates or score.per_sample) for score in (baseline, candidate)]

@@ -25,7 +25,7 @@ from optkit.measurement import Fidelity, Interval
 from optkit.runtimes import Session
 from optkit.tensors import Feed, count_samples, narrowed
 
-_LEAST = 20  # units that an interval can be drawn from
+_LEAST = 20  # units that an interval needs
 
 
 def fidelity(
@@ -37,18 +37,18 @@ def fidelity(
     evidence: Evidence,
     kept: Kept | None = None,
 ) -> Fidelity:
-    """`run` all `batches` of a spool, and `pool` what they give."""
+    """The fidelity of all `batches` of a spool: `run`, then `pool`."""
     kept = kept or Kept(None)
     run(reference, candidate, batches, kept)
     return pool(kept, name=name, evidence=evidence)
 
 
 def run(reference: Session, candidate: Session, batches: Iterable[Batch], kept: Kept) -> None:
-    """Compare two sessions over the feeds of a spool's `batches`, and tell `kept` what is found.
-    What an earlier try found is in it already, and its batches not among `batches`.
+    """Compare two sessions on the feeds of a spool's `batches`, and add the sums to `kept`. `kept`
+    contains those of an earlier run, whose batches are not in `batches`.
 
-    Padding, and infinities that both hold at the same place (attention masks), are left out. Raises
-    InputRefused for any other value that is not finite, and for outputs that do not match.
+    Padding is left out, and so are infinities that both have at the same place (attention masks).
+    Raises InputRefused for any other value that is not finite, and for outputs that do not match.
     """
     samples = kept.first + int(sum(rows[:, _SAMPLES].sum() for rows in kept.scores))
     for feed, labels in batches:
@@ -62,8 +62,8 @@ def run(reference: Session, candidate: Session, batches: Iterable[Batch], kept: 
 
 
 def padding(session: Session, feed: Feed, outputs: Feed) -> Feed:
-    """Which elements of a session's outputs for a feed are of padding: bool [samples, …] that
-    broadcasts to the output, for the outputs that have any."""
+    """The elements of a session's outputs for a feed that are padding: bool [samples, …] that
+    broadcasts to the output, for the outputs that have padding."""
     tokens = Tokens.of(session.inputs)
     if tokens is None:
         return {}
@@ -76,8 +76,8 @@ def padding(session: Session, feed: Feed, outputs: Feed) -> Feed:
 
 
 def pool(kept: Kept, *, name: str, evidence: Evidence) -> Fidelity:
-    """The Fidelity of all that is kept; `name` says what the reference is, e.g. "fp32". Raises
-    InputRefused when there is nothing to compare."""
+    """The Fidelity from all kept sums. `name`: the reference, e.g. "fp32". Raises InputRefused if
+    there is nothing to compare."""
     rows = np.concatenate([np.zeros((0, 6)), *kept.scores])
     samples = int(rows[:, _SAMPLES].sum())
     signal, noise, power, dot = (float(total) for total in rows[:, :_LARGEST].sum(axis=0))
@@ -99,8 +99,8 @@ _LARGEST, _SAMPLES = 4, 5
 
 
 def _rows(expected: Feed, actual: Feed, hidden: Feed, count: int, *, first: int) -> np.ndarray:
-    """Σr², Σ(r-c)², Σc², Σr·c, max |r-c| and the number of samples, float64 [units, 6]: of each
-    sample, or of the batch where an output does not have one row per sample."""
+    """Σr², Σ(r-c)², Σc², Σr·c, max |r-c| and the number of samples, float64 [units, 6]: for each
+    sample, or for the whole batch if an output does not have one row per sample."""
     apart = all(values.shape[:1] == (count,) for values in expected.values())
     found = np.zeros((count if apart else 1, 6))
     found[:, _SAMPLES] = 1 if apart else count
@@ -116,10 +116,10 @@ def _rows(expected: Feed, actual: Feed, hidden: Feed, count: int, *, first: int)
 
 
 def _interval(units: np.ndarray) -> Interval | None:
-    """Of the pooled SQNR in dB, from the sums [units, 2] of signal and noise."""
+    """The interval of the pooled SQNR in dB, from the sums [units, 2] of signal and noise."""
     if len(units) < _LEAST:
         return None
-    least = float(units[units > 0].min())  # a draw may hold no noise at all
+    least = float(units[units > 0].min())  # a resample may have no noise at all
 
     def pooled(drawn: np.ndarray) -> float:
         signal, noise = units[drawn].sum(axis=0)
@@ -140,8 +140,8 @@ def _cosine(signal: float, power: float, dot: float) -> float:
 def _pair(
     output: str, values: np.ndarray, actual: Feed, hidden: np.ndarray | None, *, first: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The two sides of one output as flat float64 vectors, zero where both have an infinity, or
-    where it is `hidden`."""
+    """The two sides of one output as flat float64 vectors, with zeros where both have an infinity,
+    or where it is `hidden`."""
     if output not in actual or actual[output].shape != values.shape:
         got = list(actual[output].shape) if output in actual else "nothing"
         raise InputRefused(

@@ -59,12 +59,12 @@ def judge(
     memory: Memory | None = None,
     told: str | None = None,
 ) -> Verdict:
-    """Judge every gate that is set. `drop` None = there was no evaluation task.
+    """Judge every gate that is set. `drop`: None if there was no evaluation task.
 
-    `scores`: of baseline and candidate; `slices`: the slice of each of their samples.
-    `memory`: only a measured figure decides. `told`: a note on how the samples were scored.
-    The verdict is fail if one gate fails, else inconclusive if one is or if there was no
-    evaluation task, else pass; `reasons` are those of the gates that did not pass.
+    `scores`: of baseline and candidate; `slices`: the slice of each of their samples. `memory`:
+    only a measured figure decides. `told`: a note on how the samples were scored. The verdict is
+    fail if one gate fails; otherwise inconclusive if one is inconclusive or if there was no
+    evaluation task; otherwise pass. `reasons` are those of the gates that did not pass.
     """
     scored = (
         *_drop_rows(gates, drop, scores),
@@ -91,8 +91,8 @@ def judge(
 
 
 def certain(gates: Limits, scores: tuple[Score, Score], slices: Sequence[str]) -> bool:
-    """Whether the samples so far decide the gates on accuracy (see `sequential`): one gate fails,
-    or all pass. Without such a gate: False."""
+    """Whether the scores so far decide the gates on accuracy (see `sequential`): one gate fails, or
+    all pass. False if there is no such gate."""
     confidence = looks.CONFIDENCE
     rows = (
         *_drop_rows(gates, drop_between(*scores, confidence), scores),
@@ -112,8 +112,8 @@ task, a lower SQNR is reported."""
 
 
 def _distant(fidelity: Fidelity | None) -> str | None:
-    """A note on outputs that no task judged and that differ much from the reference; None: they do
-    not differ much."""
+    """A note on outputs that no task judged and that differ much from the reference; None if they
+    do not differ much."""
     if fidelity is None or fidelity.sqnr_db is None or fidelity.sqnr_db >= LOW_SQNR:
         return None
     share = 10 ** (-fidelity.sqnr_db / 20)
@@ -230,12 +230,12 @@ def _percent(value: float) -> str:
 
 
 def _shown(score: Score) -> Callable[[float], str]:
-    """How a value of the metric is written."""
+    """A value of the metric as text."""
     return _percent if score.proportion else lambda v: f"{v:.4g}"
 
 
 def _advised(row: GateRow, needed: int | None, used: int) -> GateRow:
-    """With the number of samples that would decide it."""
+    """The reason, with the number of samples that would decide the gate."""
     advice = (
         "no realistic number of samples would decide it at the observed rates"
         if needed is None
@@ -342,7 +342,7 @@ def _at_least(gate: str, limit: float, seen: _Seen, show: _Show) -> GateRow:
 def _trusted(
     judge_one: _Judge, gate: str, limit: float, seen: _Seen | None, show: _Show, gates: Limits
 ) -> GateRow:
-    """A timing gate: only evidence that is measured or accepted decides it."""
+    """The outcome of a timing gate. Only figures with measured or accepted evidence decide it."""
     if seen is None:
         return _unseen(gate, limit, "there is no latency for it")
     # a StrEnum equals its text
@@ -368,7 +368,7 @@ def _interval_name(seen: _Seen) -> str:
 
 
 def _span(interval: Interval, show: _Show) -> str:
-    """`low to high`, the unit once."""
+    """`low to high`, with the unit once."""
     low, high = show(interval.low), show(interval.high)
     digits, _, unit = low.partition(" ")
     return f"{digits if unit else low} to {high}"

@@ -33,10 +33,11 @@ CONFIDENCE = 0.95
 Z95 = _NORMAL.inv_cdf(0.975)
 SEED = 20_251
 RESAMPLES = 2_000
-_LONGER = 1.6  # blocks than the length of least error: see `_length`
-_HEAVY = 12.0  # samples that the variance hangs on, see `_in_variance`: a third of 36 normal ones
-_QUANTILES = 64  # of a round that stand for its calls
-_BISECTIONS = 60  # halves [-1, 1] below 1e-17
+_LONGER = 1.6  # a block is longer than the one with the least error by this factor: see `_length`
+# samples on which the variance depends, see `_in_variance`: a third of 36 normal ones
+_HEAVY = 12.0
+_QUANTILES = 64  # quantiles of a round that represent its calls
+_BISECTIONS = 60  # halving [-1, 1] this often gives an interval below 1e-17
 
 
 def wilson(successes: float, n: float, confidence: float = CONFIDENCE) -> Interval:
@@ -52,9 +53,9 @@ def wilson(successes: float, n: float, confidence: float = CONFIDENCE) -> Interv
 def paired_score(lost: float, gained: float, n: float, confidence: float = CONFIDENCE) -> Interval:
     """Tango's score interval of (lost - gained) / n over n pairs.
 
-    `lost`: pairs right in the first and wrong in the second; `gained`: the reverse. Counts may be
-    fractional, which a search for a sample size needs. The interval is {Δ : |T(Δ)| ≤ z}; T falls
-    monotonically in Δ and is 0 at the observed difference.
+    `lost`: pairs that are right in the first and wrong in the second; `gained`: the reverse. Counts
+    may be fractional, because the search for a sample size needs this. The interval is {Δ : |T(Δ)|
+    ≤ z}; T falls monotonically in Δ and is 0 at the observed difference.
     """
     observed, z = (lost - gained) / n, _NORMAL.inv_cdf(0.5 + confidence / 2)
 
@@ -79,7 +80,8 @@ def _tango(delta: float, lost: float, gained: float, n: float) -> float:
     b = -lost - gained + (2 * n - lost + gained) * delta
     c = -gained * delta * (1 - delta)
     root = sqrt(max(b * b - 8 * n * c, 0.0))
-    p_gained = -2 * c / (b + root) if b > 0 else (root - b) / (4 * n)  # no cancellation either way
+    # avoids cancellation for either sign
+    p_gained = -2 * c / (b + root) if b > 0 else (root - b) / (4 * n)
     variance = n * (2 * p_gained + delta * (1 - delta))
     difference = lost - gained - n * delta
     if variance <= 0:
@@ -93,10 +95,11 @@ def median_interval(rounds: np.ndarray) -> Interval | None:
 
 
 def resampled_medians(rounds: np.ndarray) -> np.ndarray:
-    """Medians [RESAMPLES] of what whole rounds [rounds, calls] give when drawn anew, fixed seed:
-    two sessions timed in the same rounds are drawn alike.
+    """Medians [RESAMPLES] of resamples of whole rounds [rounds, calls]. The seed is fixed, so two
+    sessions that were timed in the same rounds get the same resamples.
 
-    A round of many calls counts by its quantiles, so that the cost does not grow with the calls.
+    A round of many calls is represented by its quantiles, so that the cost does not grow with the
+    calls.
     """
     if rounds.shape[1] > _QUANTILES:
         rounds = np.quantile(rounds, (np.arange(_QUANTILES) + 0.5) / _QUANTILES, axis=1).T
@@ -107,14 +110,14 @@ def resampled_medians(rounds: np.ndarray) -> np.ndarray:
 def bootstrap(
     count: int, statistic: Callable[[np.ndarray], float], confidence: float = CONFIDENCE
 ) -> Interval:
-    """Interval of `statistic(indices)` of `count` units in their order, fixed seed."""
+    """Interval of `statistic(indices)` of `count` units in their order, with a fixed seed."""
     value = statistic(np.arange(count))
     return corrected(replicates(count, statistic), value, count, confidence)
 
 
 def mean_interval(values: np.ndarray, confidence: float = CONFIDENCE) -> Interval:
-    """Interval of the mean of values [count], count > 0: `mean_bootstrap`, widened for values that
-    the samples have too few of, within the range of those that they have."""
+    """Interval of the mean of values [count], count > 0. It is `mean_bootstrap`, widened for values
+    that are too rare in the samples, within the range of the scores in the samples."""
     low, span = float(values.min()), float(np.ptp(values))
     if span == 0:
         return Interval(low, low)
@@ -128,10 +131,10 @@ def mean_interval(values: np.ndarray, confidence: float = CONFIDENCE) -> Interva
 
 
 def loss_interval(losses: np.ndarray, span: float, confidence: float = CONFIDENCE) -> Interval:
-    """Interval of the mean of losses [count] (negative: gains), none larger than `span`, the
-    range of the scores: as `mean_interval`, by Tango's interval. Samples that were not drawn may
-    have lost all: nothing that quantizes repairs some of them wholly, so the lower end knows no
-    such gains."""
+    """Interval of the mean of losses [count] (negative: gains), none larger than `span`, the range
+    of the scores. It is widened as in `mean_interval`, by Tango's interval. Samples that were not
+    drawn may have lost the whole range. They do not gain the whole range, because quantization does
+    not repair samples completely, so the lower end is not widened for such gains."""
     n, mean = len(losses), float(losses.mean())
     if span == 0:
         return Interval(mean, mean)
@@ -144,14 +147,14 @@ def loss_interval(losses: np.ndarray, span: float, confidence: float = CONFIDENC
     return _around(ends)
 
 
-# A bootstrap knows no value that was not drawn: of n samples up to `_unseen` may have been missed.
-# And where the variance hangs on few samples, its draws say too little of it. A proportion of the
-# same mean varies as much as any values within the same range can (μ·(1 - μ) bounds the variance of
-# values within [0, 1]), so there the ends are at least those of its score interval.
+# A bootstrap cannot draw a value that is not in the samples: of n samples up to `_unseen` may be
+# missed. If the variance depends on few samples, the draws underestimate it. A proportion of the
+# same mean has the largest variance of all values within the same range (μ·(1 - μ) bounds the
+# variance of values within [0, 1]), so the interval is then at least as wide as its score interval.
 
 
 def _unseen(n: int, confidence: float) -> float:
-    """The upper end of the score interval of a share of which none was seen among n."""
+    """The upper end of the score interval of a share that did not occur among n samples."""
     z2 = _NORMAL.inv_cdf(0.5 + confidence / 2) ** 2
     return z2 / (n + z2)
 
@@ -161,23 +164,24 @@ def _around(ends: list[Interval]) -> Interval:
 
 
 def _in_variance(values: np.ndarray) -> float:
-    """How many samples the variance hangs on: (Σd²)² / Σd⁴, n over the kurtosis about the median.
-    A third of all for normal values, a ninth for exponential ones, 1 where one outdoes all."""
+    """The number of samples on which the variance depends: (Σd²)² / Σd⁴, which is n divided by the
+    kurtosis about the median. It is a third of n for normal values, a ninth for exponential ones,
+    and 1 if one value is much larger than all others."""
     squares = (values - np.median(values)) ** 2
     whole = float((squares**2).sum())
     return float(squares.sum()) ** 2 / whole if whole > 0 else 0.0
 
 
 def carriers(values: np.ndarray) -> float:
-    """How many samples the mean hangs on: (Σ|d|)² / Σd², d the distance from the median. The
-    number of those that are not zero where most are zero and the others alike."""
+    """The number of samples on which the mean depends: (Σ|d|)² / Σd², with d the distance from the
+    median. If most values are zero and the others are equal, it is the number of the others."""
     distances = np.abs(values - np.median(values))
     whole = float((distances**2).sum())
     return float(distances.sum()) ** 2 / whole if whole > 0 else float(len(values))
 
 
 def mean_bootstrap(values: np.ndarray, confidence: float = CONFIDENCE) -> Interval:
-    """`bootstrap` of the mean of values [count], from sums of whole blocks, which are longer where
+    """`bootstrap` of the mean of values [count], from sums of whole blocks. Blocks are longer if
     neighbours are alike."""
     count, length = len(values), _length(values)
     starts = _starts(count, length)
@@ -190,9 +194,9 @@ def mean_bootstrap(values: np.ndarray, confidence: float = CONFIDENCE) -> Interv
 
 
 def replicates(count: int, statistic: Callable[[np.ndarray], float]) -> np.ndarray:
-    """`statistic(indices)` of each resample [RESAMPLES]: blocks of neighbours, the last one next to
-    the first. The fixed seed draws two models scored on the same units alike, so that their
-    replicates are paired."""
+    """`statistic(indices)` of each resample [RESAMPLES]. A resample consists of blocks of
+    neighbours; the last unit is a neighbour of the first. Because the seed is fixed, two models
+    that are scored on the same units get the same resamples, so their replicates are paired."""
     within = np.arange(_block(count))
     starts = _starts(count, len(within))
     drawn = (((one[:, None] + within) % count).ravel()[:count] for one in starts)
@@ -200,7 +204,7 @@ def replicates(count: int, statistic: Callable[[np.ndarray], float]) -> np.ndarr
 
 
 def _starts(count: int, length: int) -> np.ndarray:
-    """The first units of the blocks of each resample [RESAMPLES, blocks]."""
+    """The first unit of each block of each resample [RESAMPLES, blocks]."""
     blocks = -(-count // length)
     return np.random.default_rng(SEED).integers(0, count, (RESAMPLES, blocks))
 
@@ -213,15 +217,16 @@ def corrected(
 
 
 def _ends(draws: np.ndarray, value: float, blocks: float, confidence: float) -> Interval:
-    """Of draws [RESAMPLES] from that many blocks.
+    """The ends of the interval from draws [RESAMPLES] of this number of blocks.
 
-    BCa: z → z₀ + (z₀ + z) / (1 - a·(z₀ + z)), where z₀ says how far the draws' median is from the
-    value and a how their spread grows with it. For a mean both are γ/(6·√n) (Efron 1987, section
-    4), so a = z₀ here. z is √(m/(m-1)) times Student's t of m - 1 for m blocks. Where it asks for
-    more than all draws, as for few blocks or for many slices at once, the end is as far as from the
-    tenth draw on by normal steps of the draws' deviation.
+    BCa: z → z₀ + (z₀ + z) / (1 - a·(z₀ + z)). z₀ is the distance of the draws' median from the
+    value, and a is the growth of their spread with the value. For a mean both are γ/(6·√n) (Efron
+    1987, section 4), so a = z₀ here. z is √(m/(m-1)) times Student's t of m - 1 for m blocks. With
+    few blocks, or many slices at once, an end may lie beyond all draws. It is then extrapolated
+    from the tenth draw, by normal steps with the standard deviation of the draws.
     """
-    level = np.isclose(draws, value, rtol=1e-9, atol=0.0)  # whatever order they were summed in
+    # independent of the order in which they were summed
+    level = np.isclose(draws, value, rtol=1e-9, atol=0.0)
     below = float(((draws < value) & ~level).mean() + level.mean() / 2)
     bias = _NORMAL.inv_cdf(min(max(below, 1 / len(draws)), 1 - 1 / len(draws)))
     others = max(blocks - 1, 0.5)
@@ -234,7 +239,7 @@ def _ends(draws: np.ndarray, value: float, blocks: float, confidence: float) -> 
         slope = max(1 - bias * (bias + z), 0.05)
         asked = bias + (bias + z) / slope
         drawn = float(np.quantile(draws, _NORMAL.cdf(asked)))
-        reach = min(abs(asked), abs(z))  # no more than z where slope has ended
+        reach = min(abs(asked), abs(z))  # at most z where the slope ends
         if reach <= last:
             return drawn
         tail = float(np.quantile(draws, _NORMAL.cdf(side * tenth)))
@@ -248,14 +253,14 @@ def _block(count: int) -> int:
 
 
 def _length(values: np.ndarray) -> int:
-    """Of the blocks of values [count]: `_block`, or longer where neighbours are more alike than it
-    is meant for.
+    """The length of the blocks of values [count]: `_block`, or longer if neighbours are more alike
+    than `_block` assumes.
 
-    With r the correlation of neighbours, (6·r²/(1 - r²)²)^(1/3)·n^(1/3) is the length of least
-    error of the variance (Politis & White 2004, an autoregression of r put in); intervals that
-    cover want longer blocks (Sun, Phillips & Jin 2008), and 1.6 times that is what keeps
-    experiments/gates/calibration.py at 5 %. r is corrected for its bias of -(1 + 3·r)/n (Kendall
-    1954), and taken for 0 up to two of its standard errors.
+    With r the correlation of neighbours, (6·r²/(1 - r²)²)^(1/3)·n^(1/3) is the length with the
+    least error of the variance (Politis & White 2004, for an autoregression of r). Intervals with
+    the right coverage need longer blocks (Sun, Phillips & Jin 2008): with 1.6 times this length,
+    experiments/gates/calibration.py stays at 5 %. r is corrected for its bias of -(1 + 3·r)/n
+    (Kendall 1954), and taken as 0 up to two of its standard errors.
     """
     count = len(values)
     away = values - values.mean()
@@ -269,13 +274,14 @@ def _length(values: np.ndarray) -> int:
 
 
 def _student(p: float, freedom: float) -> float:
-    """Quantile of Student's t."""
-    from scipy.special import stdtrit  # a tenth of a second, which few commands need
+    """A quantile of Student's t."""
+    # the import takes a tenth of a second, and few commands need it
+    from scipy.special import stdtrit
 
     return float(stdtrit(freedom, p))
 
 
 def percentiles(draws: np.ndarray) -> Interval:
-    """The middle 95 % of bootstrap draws."""
+    """The middle 95 % of the draws of a bootstrap."""
     low, high = np.quantile(draws, (0.025, 0.975))
     return Interval(float(low), float(high))

@@ -35,9 +35,10 @@ from optkit.runtimes import Noted, Phased, Progress, Session
 from optkit.tensors import Feed
 
 MIN_ROUNDS = 10
-ROUNDS = 40  # aimed at within the time budget; the burst is sized for it
-RUNS_FOR = {"p90": 100, "p95": 200, "p99": 1_000}  # ten runs lie beyond it: else it is chance
-BEYOND = 0.05  # how far outside the interval half of a run may lie without a mark
+ROUNDS = 40  # the number of rounds within the time budget; it determines the length of a burst
+# runs that a percentile needs, so that ten runs lie beyond it; fewer would be chance
+RUNS_FOR = {"p90": 100, "p95": 200, "p99": 1_000}
+BEYOND = 0.05  # how far outside the interval the median of one half may lie without a mark
 _BLOCKS = 16  # of the calls so far, whose medians show whether they are steady
 _LEAST_CALLS = 8  # of a warm-up, to tell
 _FIRST_LOOK_NS = 50_000_000
@@ -99,7 +100,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Warmup:
-    """What became of a warm-up. `steady`: None where the calls were too few to tell; `call_ns`: the
+    """The result of a warm-up. `steady`: None if there were too few calls to tell; `call_ns`: the
     median of its second half."""
 
     runs: int
@@ -109,7 +110,7 @@ class Warmup:
 
 def _warm_up(session: Session, feed: Feed, limit: float) -> Warmup:
     """Run until the second half of all calls is steady, at least twice, at most `limit` seconds.
-    Looks after 50 ms, and whenever the time so far has doubled."""
+    The check runs after 50 ms, and whenever the time has doubled."""
     times: list[int] = []
     start, look = perf_counter_ns(), _FIRST_LOOK_NS
     while True:
@@ -125,7 +126,7 @@ def _warm_up(session: Session, feed: Feed, limit: float) -> Warmup:
 
 
 def _is_steady(times: np.ndarray) -> bool | None:
-    """Whether the second half of a series of calls keeps to its last level."""
+    """Whether the second half of a series of calls stays at its last level."""
     if len(times) < _LEAST_CALLS:
         return None
     blocks = np.array_split(np.maximum(times, 1), min(_BLOCKS, len(times)))
@@ -159,7 +160,7 @@ def _rounds(
         for position in rng.permutation(len(names)):
             session = sessions[names[position]]
             if burst > 1:
-                session.run(feed)  # brings the caches back; not counted
+                session.run(feed)  # fills the caches again; it is not counted
             times[names[position]].append(_burst(session, feed, burst))
         between()
         done += 1
@@ -167,7 +168,7 @@ def _rounds(
 
 
 def _noted(session: Session, note: str | None) -> str | None:
-    """With what the session could not do."""
+    """The row with a note on what the session could not do."""
     told = session.note if isinstance(session, Noted) else None
     return "; ".join(filter(None, (told, note))) or None
 
@@ -175,8 +176,8 @@ def _noted(session: Session, note: str | None) -> str | None:
 def summarize(
     rounds_ns: Sequence[Sequence[int]], batch: int, warmup: Warmup | None = None
 ) -> Latency:
-    """Quantiles over the runs of all rounds (nanoseconds in), the median's interval, and what a
-    reader has to know of the run: outliers, drift, whether it was steady."""
+    """Quantiles over the runs of all rounds (in nanoseconds), the interval of the median, and facts
+    that a reader needs: outliers, drift, whether the run was steady."""
     rounds = np.asarray(rounds_ns, dtype=np.float64) / _NS_PER_MS  # [rounds, burst]
     samples = rounds.ravel()
     p50 = float(np.median(samples))
@@ -210,17 +211,17 @@ def summarize(
 
 
 def _outliers(samples: np.ndarray) -> int:
-    """Runs that took longer than the upper quartile and three times the quartiles' distance ("far
-    out", Tukey 1977, Exploratory Data Analysis). They stay in every figure."""
+    """Runs that took longer than the upper quartile plus three interquartile ranges ("far out",
+    Tukey 1977, Exploratory Data Analysis). All figures include them."""
     low, high = np.quantile(samples, (0.25, 0.75))
     return int((samples > high + 3 * (high - low)).sum())
 
 
 def _beyond(rounds: np.ndarray, ci95: Interval | None) -> float:
     """How far the median of one half of the rounds [rounds, calls] lies outside the interval of
-    all, as a share. Rounds are resampled as if any order were as likely; where the halves disagree
-    by more than the interval tells, they were not, and a run now would give another one. A shift
-    that the interval covers is told by it."""
+    all, as a share. Resampling assumes that the order of the rounds does not matter. If the halves
+    differ by more than the interval, this is wrong, and another run would give another interval.
+    The interval already covers a smaller shift."""
     if ci95 is None:
         return 0.0
     halves = [float(np.median(half)) for half in np.array_split(rounds, 2)]
@@ -235,7 +236,7 @@ def _marks(batch: int, beyond: float, warmup: Warmup | None) -> Iterator[str]:
 
 
 def _left_out(runs: int) -> str | None:
-    """Which percentiles the runs are too few for."""
+    """The percentiles for which there are too few runs."""
     needed = {name: least for name, least in RUNS_FOR.items() if runs < least}
     if not needed:
         return None
@@ -247,7 +248,7 @@ def phases(
     make: Callable[[], Session], feed_for: Callable[[int], Feed], batches: Sequence[int]
 ) -> dict[int, dict[str, float]]:
     """Median milliseconds of each phase of a run on a device, by batch size, with the number of
-    runs; empty for a session that has no phases."""
+    runs. Empty for a session without phases."""
     found: dict[int, dict[str, float]] = {}
     with make() as session:
         if not isinstance(session, Phased):
@@ -265,9 +266,9 @@ def phases(
 def ratio(baseline: Latency, candidate: Latency) -> Difference:
     """Speedup: baseline median / candidate median, with its 95 % interval.
 
-    Measured in the same rounds: bootstrap over rounds, both sides resampled together, which keeps
-    the pairing and the correlation of neighbouring calls. Otherwise no interval. The very same
-    object on both sides is 1 exactly.
+    If both were measured in the same rounds, it is a bootstrap over rounds that resamples both
+    sides together. This keeps the pairing and the correlation of neighbouring calls. Otherwise
+    there is no interval. If both sides are the same object, it is exactly 1.
     """
     if baseline.batch != candidate.batch:
         raise ValueError(f"speedup across batch sizes {baseline.batch} and {candidate.batch}")

@@ -45,14 +45,14 @@ KINDS = ("propagated", "isolated", "weights")
 Fault = Literal["clipped", "coarse", "duplicated", "unread"]
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 
-_BEYOND = 0.5  # of a pair's noise
+_BEYOND = 0.5  # the share of a pair's noise from clipping above which it counts as clipped
 _COARSE = 4.0
-_FINE_DB = 35.0  # of a pair: eight bits of a Gaussian, whatever is clipped
+_FINE_DB = 35.0  # in dB, for a pair: eight bits of a Gaussian have this SQNR without clipping
 
 
 @dataclass(frozen=True)
 class Likeness:
-    """How closely a tensor follows its reference. `sqnr_db` None: they are equal."""
+    """The fidelity of a tensor to its reference. `sqnr_db`: None if they are equal."""
 
     sqnr_db: float | None
     cosine: float
@@ -61,12 +61,12 @@ class Likeness:
 
 @dataclass(frozen=True)
 class Clipping:
-    """What a Q/DQ pair does to the reference's values.
+    """The error that a Q/DQ pair adds to a value of the reference.
 
-    `sqnr_db` None: they are exact. `share`: of the elements, beyond the range from `low` to `high`
-    that the codes stand for; `noise`: of the error's power, theirs. `seen`: the values' own range.
-    `pair`: its QuantizeLinear; `read`: a quantized product reads its codes; `again`: a pair gives
-    what it quantizes.
+    `sqnr_db`: None if the pair is exact. `share`: the share of elements outside the range from
+    `low` to `high` of the codes; `noise`: the share of these elements in the power of the error.
+    `seen`: the range of the values. `pair`: the name of its QuantizeLinear; `read`: whether a
+    quantized product reads its codes; `again`: whether it quantizes the output of another pair.
     """
 
     pair: str
@@ -83,12 +83,13 @@ class Clipping:
 
     @property
     def fault(self) -> Fault | None:
-        """What is wrong with it, if anything: no more than a suspicion before its cost is known.
+        """The suspected fault of the pair, if there is one. It is only a suspicion until its cost
+        is known.
 
-        At the range of least squared error clipping makes less noise than rounding (Banner,
+        At the range with the least squared error, clipping adds less noise than rounding (Banner,
         Nahshan, Soudry: Post training 4-bit quantization, NeurIPS 2019, section 3, for Gaussian and
-        Laplacian values); where it makes more, a larger range is better. A range of `_COARSE` times
-        the values' largest magnitude leaves two bits of every code unused.
+        Laplacian values). If it adds more, a larger range is better. A range of `_COARSE` times the
+        largest magnitude of the values leaves two bits of every code unused.
         """
         noisy = self.sqnr_db is not None and self.sqnr_db <= _FINE_DB
         if self.again:
@@ -106,7 +107,7 @@ class Clipping:
 
 
 class Layer(NamedTuple):
-    """A quantized node, the value it leaves in both graphs, and those it reads in codes."""
+    """A quantized node, its output value in both graphs, and the values that it reads as codes."""
 
     node: str
     op: str
@@ -116,7 +117,7 @@ class Layer(NamedTuple):
 
 @dataclass(frozen=True)
 class Compared:
-    """`likeness`: by kind and node, None where sums were not finite."""
+    """The result of a comparison. `likeness`: by kind and node; None if sums were not finite."""
 
     layers: tuple[Layer, ...]
     likeness: Mapping[tuple[str, str], Likeness | None]
@@ -127,7 +128,7 @@ class Compared:
 @dataclass
 class SideBySide:
     """Reference and candidate in one graph, `model`, whose only outputs are sums of comparisons.
-    `real`: dimension → the name of the input that says which of its `tokens` are real."""
+    `real`: dimension → the name of the input that says which of its `tokens` are not padding."""
 
     model: ir.Model
     tokens: Tokens | None = None
@@ -162,10 +163,10 @@ class SideBySide:
 
 
 def side_by_side(reference: ir.Model, candidate: ir.Model, nodes: Collection[str]) -> SideBySide:
-    """Compare two graphs of the same inputs, which are consumed. `nodes`: names of the quantized
-    nodes; one that leaves no value of the reference is left out.
+    """Merge two graphs with the same inputs for a comparison. Both are consumed. `nodes`: names of
+    the quantized nodes; a node without an output value in the reference is left out.
 
-    Raises InputRefused where the candidate has another input.
+    Raises InputRefused if the candidate has another input.
     """
     known, fixed = by_name(reference), constants(reference)
     taken = graph.value_names(reference)
@@ -196,8 +197,8 @@ def side_by_side(reference: ir.Model, candidate: ir.Model, nodes: Collection[str
 
 
 def without(candidate: ir.Model, pairs: Collection[str]) -> ir.Model:
-    """The candidate, which is consumed, without these pairs (names of their QuantizeLinear):
-    whoever reads one gets the value that it rounds."""
+    """The candidate without these pairs (names of their QuantizeLinear). Their readers read the
+    value before the pair. The candidate is consumed."""
     for node in [node for node in candidate.graph if node.name in pairs]:
         value = node.inputs[0]
         assert value is not None
@@ -208,7 +209,7 @@ def without(candidate: ir.Model, pairs: Collection[str]) -> ir.Model:
 
 
 def restored(reference: ir.Model, candidate: ir.Model, layers: Iterable[Layer]) -> ir.Model:
-    """The candidate with these layers as they are in the reference. Both are consumed."""
+    """The candidate with these layers replaced by those of the reference. Both are consumed."""
     values, ours, fixed = by_name(candidate), by_name(reference), constants(reference)
     codes, taken = constants(candidate), graph.value_names(candidate)
 
@@ -236,8 +237,8 @@ def restored(reference: ir.Model, candidate: ir.Model, layers: Iterable[Layer]) 
 
 
 class _Pair(NamedTuple):
-    """A Q/DQ pair on a value of the reference, whether a quantized product reads it, whether it
-    stands on a pair, who reads it, and the ends of its range."""
+    """A Q/DQ pair on a value of the reference; whether a quantized product reads it; whether it
+    follows another pair; its readers; and the ends of its range."""
 
     quantize: str
     read: bool
@@ -248,8 +249,8 @@ class _Pair(NamedTuple):
 
 
 def _likeness(rows: np.ndarray) -> Likeness | None:
-    """From Σ r², Σ (r-c)², Σ c², Σ r·c, max |r-c| of each feed. None where one is beyond float32,
-    or there is no signal to compare the noise with."""
+    """The fidelity from Σ r², Σ (r-c)², Σ c², Σ r·c, max |r-c| of each feed. None if one of them is
+    too large for float32, or if there is no signal to compare the noise with."""
     signal, noise, power, dot = (float(total) for total in rows[:, :4].sum(axis=0))
     most = float(rows[:, 4].max())
     if not all(map(isfinite, (signal, noise, power, dot, most))) or (noise and not signal):

@@ -1,5 +1,5 @@
-"""The conditions on this machine while something is timed, and the reasons why a latency measured
-under them is not reliable (`judge`): none on a quiet machine."""
+"""The conditions on this machine during a timed run, and the reasons why a latency measured under
+them is not reliable (`judge`): none on a quiet machine."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def watched(*, gpu: bool = False) -> Iterator[Watch]:
 
 
 class _Counters(NamedTuple):
-    """Seconds and events so far; None: the system does not say. `usable`, `busy`, `steal`: of the
-    cores that this process may use; `ours`: used by this process; `elsewhere`, `elsewhere_busy`: of
-    the other cores."""
+    """Seconds and events so far; None if the system does not report them. `usable`, `busy`,
+    `steal`: of the cores that this process may use; `ours`: used by this process; `elsewhere`,
+    `elsewhere_busy`: of the other cores."""
 
     wall: float | None
     usable: float | None
@@ -76,8 +76,8 @@ class Watch:
         self.conditions = Conditions()
 
     def look(self) -> None:
-        """Read what has no counter: clocks, power and temperature, at most twice a second. Call it
-        while the device works: an idle device slows its clock."""
+        """Read the values without a counter: clocks, power and temperature, at most twice a second.
+        Call it while the device works, because an idle device slows its clock."""
         now = time.monotonic()
         if self._looked is not None and now - self._looked < _LOOK_SECONDS:
             return
@@ -124,7 +124,7 @@ class Watch:
         )  # fmt: skip
 
     def _held(self) -> float | None:
-        """Seconds in which this process's control group (v2) was out of quota."""
+        """The seconds in which the control group (v2) of this process had no quota left."""
         group = _read(self._root / "proc/self/cgroup")
         if group is None or not group.startswith("0::"):
             return None
@@ -134,7 +134,7 @@ class Watch:
         return None if throttled is None else float(throttled) / 1e6
 
     def _throttles(self) -> float | None:
-        """Times that heat slowed a usable core (Intel)."""
+        """The number of times that heat slowed a usable core (Intel)."""
         folder = self._root / "sys/devices/system/cpu"
         counts = [
             _read(folder / f"cpu{core}/thermal_throttle/core_throttle_count")
@@ -174,15 +174,16 @@ class _Card:
         )
 
     def _processes(self) -> int:
-        """Compute processes on it. Read while this process is none of them: inside a container the
-        driver's process ids are not its own."""
+        """The compute processes on the GPU. It is read before this process is one of them, because
+        inside a container the driver reports other process ids."""
         if self._handle is None:
             return 0
         processes = self._nvml.ask("nvmlDeviceGetComputeRunningProcesses", self._handle)
         return len(processes or ())
 
     def _chosen(self) -> object | None:
-        """The handle by CUDA_VISIBLE_DEVICES. (CUDA numbers the fastest GPU first by default.)"""
+        """The handle of the GPU by CUDA_VISIBLE_DEVICES. (CUDA numbers the fastest GPU first by
+        default.)"""
         first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
         if not self._nvml.handles:
             return None
@@ -194,8 +195,8 @@ class _Card:
 
 
 def judge(conditions: Conditions) -> list[str]:
-    """Why a latency measured under these conditions is not reliable. What the system does not say
-    is no reason."""
+    """The reasons why a latency measured under these conditions is not reliable. A value that the
+    system does not report is no reason."""
     shares = (
         (conditions.other_cpu_share, BUSY, "other processes took {:.0%} of the CPU"),
         (conditions.neighbour_cpu_share, NEIGHBOURS,
@@ -224,15 +225,16 @@ def _usable_cores() -> frozenset[int]:
 
 
 def _core_seconds(times: Mapping[str, float]) -> tuple[float, float, float]:
-    """(all, idle, stolen) of one core so far."""
-    twice = ("guest", "guest_nice")  # Linux counts them in user and nice too
+    """(all, idle, stolen) seconds of one core so far."""
+    twice = ("guest", "guest_nice")  # Linux also counts them as user and nice
     total = sum(seconds for name, seconds in times.items() if name not in twice)
     idle = times.get("idle", 0.0) + times.get("iowait", 0.0)
     return total, idle, times.get("steal", 0.0)
 
 
 def _clock_mhz(cores: frozenset[int]) -> float | None:
-    """The clock of the fastest of these cores, which is the one that works; None: not known."""
+    """The clock of the fastest of these cores, which is the one that works; None if it is not
+    known."""
     frequencies = psutil.cpu_freq(percpu=True)
     clocks = [row.current for core, row in enumerate(frequencies) if core in cores and row.current]
     return max(clocks) if clocks else None

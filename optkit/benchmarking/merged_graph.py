@@ -1,5 +1,5 @@
-"""Two graphs of the same inputs in one: the second's nodes under new names, and copies of its
-layers that read what the first computes."""
+"""Two graphs with the same inputs in one: the nodes of the second under new names, and copies of
+its layers that read the values of the first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import onnx_ir as ir
 from optkit import graph
 from optkit.errors import InputRefused
 
-OURS = "compared/"  # what names that are added begin with
+OURS = "compared/"  # the prefix of added names
 
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _CARRIES = frozenset(
@@ -21,7 +21,7 @@ _CARRIES = frozenset(
 )  # fmt: skip  # operators that compute the same on codes: what a product reads through them
 _SUBGRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
-_ENDS = {  # of the codes at which QuantizeLinear saturates (ONNX)
+_ENDS = {  # the codes at which QuantizeLinear saturates (ONNX)
     ir.DataType.INT8: (-128, 127),
     ir.DataType.UINT8: (0, 255),
     ir.DataType.INT16: (-32768, 32767),
@@ -32,14 +32,16 @@ _ENDS = {  # of the codes at which QuantizeLinear saturates (ONNX)
 
 @dataclass(frozen=True)
 class Merged:
-    """The candidate inside the reference's graph: its nodes and values by the names they had."""
+    """The candidate inside the graph of the reference: its nodes and values by their former
+    names."""
 
     nodes: Mapping[str, ir.Node]
     values: Mapping[str, ir.Value]
     names: Mapping[ir.Value, str]
 
     def readers(self, quantize: ir.Node) -> tuple[str, ...]:
-        """Names of the nodes that read what the pair gives; of a pair on a pair, the last one's."""
+        """Names of the nodes that read the output of the pair; for a pair before another pair, the
+        readers of the last one."""
         nodes = [node for half in dequantized(quantize) for node in half.outputs[0].consumers()]
         names = [
             name
@@ -49,7 +51,8 @@ class Merged:
         return tuple(dict.fromkeys(names))
 
     def reaches(self, quantize: ir.Node, products: Collection[str]) -> bool:
-        """Whether what the pair gives is read by one of these nodes, moved at most."""
+        """Whether one of these nodes reads the output of the pair, directly or after operators that
+        only move data."""
         waiting, seen = [*dequantized(quantize)], set[ir.Node]()
         while waiting:
             node = waiting.pop()
@@ -65,7 +68,7 @@ class Merged:
 
 def merge(model: ir.Model, other: ir.Model, taken: set[str]) -> Merged:
     """Move the nodes of `other` behind those of `model`, under new names. `taken`: names of values
-    in use."""
+    that are in use."""
     inputs = {str(value.name): value for value in model.graph.inputs}
     values = by_name(other)
     for value in other.graph.inputs:
@@ -93,8 +96,8 @@ def merge(model: ir.Model, other: ir.Model, taken: set[str]) -> Merged:
 
 
 class Copies:
-    """The candidate's layers once more, each fed what the reference computes. `taken`: names of
-    values in use."""
+    """Copies of the candidate's layers that read the values of the reference. `taken`: names of
+    values that are in use."""
 
     def __init__(
         self, model: ir.Model, theirs: Merged, computed: Mapping[str, ir.Value], taken: set[str]
@@ -105,7 +108,7 @@ class Copies:
         self._made: dict[bool, dict[ir.Value, ir.Value]] = {True: {}, False: {}}
 
     def left_by(self, node: ir.Node) -> str | None:
-        """The first value behind the node that the reference computes too."""
+        """The first value from the node on that the reference computes too."""
         value = node.outputs[0]
         while self._of_reference(value) is None:
             uses = value.consumers()
@@ -115,13 +118,14 @@ class Copies:
         return self._theirs.names[value]
 
     def layer(self, tensor: str, *, quantized: bool) -> ir.Value:
-        """The value as this layer alone leaves it; `quantized`: its pairs too, not only codes."""
+        """The value if only this layer is quantized. `quantized`: its pairs too, not only the codes
+        of its weight."""
         return self._copied(self._theirs.values[tensor], quantized)
 
     def quantized(self) -> list[tuple[ir.Node, str, bool]]:
-        """The QuantizeLinear nodes of pairs on values of the reference, these values' names, and
-        whether it was a pair that gave them. (Codes that are an output, or that an integer operator
-        reads, came with the graph.)"""
+        """The QuantizeLinear nodes of pairs on values of the reference, the names of these values,
+        and whether the value comes from another pair. (Codes that are an output, or that an integer
+        operator reads, were in the graph before.)"""
         found: list[tuple[ir.Node, str, bool]] = []
         for node in self._theirs.nodes.values():
             if node.op_type != _QUANTIZE or not dequantized(node):
@@ -134,7 +138,7 @@ class Copies:
         return found
 
     def pair(self, quantize: ir.Node) -> ir.Value:
-        """What the pair gives of the reference's value."""
+        """The output of the pair for the reference's value."""
         return self._copied(dequantized(quantize)[0].outputs[0], True)
 
     def reads(self, tensor: str) -> tuple[str, ...]:
@@ -178,9 +182,9 @@ def copied(
     prefix: str,
     taken: set[str],
 ) -> ir.Value:
-    """A copy of the node that makes the value and of what leads to it, down to values that
-    something `stands_for`. `nodes` gets the new ones in order, their names behind `prefix` and none
-    of `taken`; `made`: those of earlier calls."""
+    """A copy of the node that computes the value, and of the nodes before it, down to values that
+    something `stands_for`. The new nodes are added to `nodes` in order. Their names begin with
+    `prefix` and are none of `taken`; `made`: the copies of earlier calls."""
     if value in made:
         return made[value]
     node = value.producer()
@@ -217,12 +221,13 @@ def own_name(node: ir.Node) -> str:
 
 
 def dequantized(quantize: ir.Node) -> list[ir.Node]:
-    """The DequantizeLinear nodes that read a QuantizeLinear's codes."""
+    """The DequantizeLinear nodes that read the codes of a QuantizeLinear."""
     return [use for use in quantize.outputs[0].consumers() if use.op_type == _DEQUANTIZE]
 
 
 def range_of(quantize: ir.Node) -> tuple[float, float] | None:
-    """What the lowest and the highest code of a pair stand for; None without one known scale."""
+    """The values of the lowest and the highest code of a pair; None without a single known
+    scale."""
     scale = graph.array(quantize.inputs[1])
     zero = graph.array(quantize.inputs[2]) if len(quantize.inputs) > 2 else None
     ends = _ENDS.get(ir.DataType.UINT8 if zero is None else ir.DataType.from_numpy(zero.dtype))
@@ -239,7 +244,7 @@ def by_name(model: ir.Model) -> dict[str, ir.Value]:
 
 
 def constants(model: ir.Model) -> set[ir.Value]:
-    """The values that no input has a part in."""
+    """The values that do not depend on any input."""
     found = set(model.graph.initializers.values())
     for node in model.graph:
         read = list(_inputs(node))
@@ -250,7 +255,7 @@ def constants(model: ir.Model) -> set[ir.Value]:
 
 
 def _before_pair(value: ir.Value) -> ir.Value | None:
-    """What was quantized and dequantized to the value."""
+    """The value before the Q/DQ pair that computes this value; None if there is no pair."""
     node = value.producer()
     if node is None or node.op_type != _DEQUANTIZE or node.inputs[0] is None:
         return None

@@ -1,7 +1,8 @@
-"""What tasks measure, in plain numpy: top-k, F1, correlation, retrieval, likelihood, agreement.
+"""The metrics of tasks in plain numpy: top-k, F1, correlation, retrieval, likelihood, agreement.
 
-A per-sample function gives one row per sample; what only a whole set has (F1, a correlation, a
-perplexity) is computed from those rows, so that it can be computed again for resampled ones.
+A per-sample function returns one row per sample. A metric that is defined only for a whole set (F1,
+a correlation, a perplexity) is computed from these rows, so that it can be computed for resampled
+rows too.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ Average = Literal["macro", "micro", "binary"]
 
 
 def output(outputs: Outputs, *names: str) -> np.ndarray:
-    """The first of those names that the model has, else its first output."""
+    """The first of these names that the model has as an output, otherwise its first output."""
     found = next((name for name in names if name in outputs), next(iter(outputs)))
     return outputs[found]
 
 
 def in_top(logits: np.ndarray, labels: np.ndarray, k: int) -> np.ndarray:
-    """1.0 where the label is among the k highest of [batch, classes], else 0.0. Of equal logits the
-    first counts as higher, as argmax has it; what is NaN is ahead of all. Raises ValueError for a
-    label that is no class."""
+    """1.0 if the label is among the k highest of [batch, classes], else 0.0. Among equal logits the
+    first counts as higher, as in argmax; NaN counts as the highest. Raises ValueError for a label
+    that is not a class."""
     classes = logits.shape[1]
     _check(labels, classes)
     own = np.take_along_axis(logits, labels[:, None], 1)  # [batch, 1]
@@ -36,24 +37,25 @@ def in_top(logits: np.ndarray, labels: np.ndarray, k: int) -> np.ndarray:
 
 
 def _check(labels: np.ndarray, classes: int) -> None:
-    """Indexing would take a negative label for a class counted from the end. Raises ValueError."""
+    """Raises ValueError for a label that is not a class. Indexing would count a negative label from
+    the last class."""
     wrong = labels[(labels < 0) | (labels >= classes)]
     if wrong.size:
         raise ValueError(f"the label is {wrong[0]}, but the output has {classes} classes")
 
 
 def guessed(logits: np.ndarray, labels: np.ndarray, positive: int = 0) -> np.ndarray:
-    """The class of the highest logit and the label's, float64 [batch, 2], of [batch, classes]:
-    a row is small however many classes there are.
+    """The class of the highest logit and the class of the label, float64 [batch, 2], from [batch,
+    classes]. A row is small for any number of classes.
 
-    Raises ValueError for a label other than −100, or a `positive`, that is no class.
+    Raises ValueError if a label other than −100, or `positive`, is not a class.
     """
     _check(np.append(labels[labels != IGNORED], positive), logits.shape[1])
     return np.stack([logits.argmax(1), labels], axis=1).astype(np.float64)
 
 
 def class_counts(rows: np.ndarray) -> np.ndarray:
-    """True positives, false positives, false negatives of `guessed` [samples, 2]: [classes, 3],
+    """True positives, false positives and false negatives of `guessed` [samples, 2]: [classes, 3],
     up to the last class that occurs. Labels of −100 do not count."""
     guesses, truth = rows[rows[:, 1] != IGNORED].astype(np.int64).T
     right, classes = guesses == truth, int(rows.max(initial=-1)) + 1
@@ -62,10 +64,10 @@ def class_counts(rows: np.ndarray) -> np.ndarray:
 
 
 def tag_counts(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """True positives, false positives, false negatives of each sample: [batch, classes, 3] in
-    float64, of logits [batch, length, classes] and labels [batch, length].
+    """True positives, false positives and false negatives of each sample: [batch, classes, 3] in
+    float64, from logits [batch, length, classes] and labels [batch, length].
 
-    Labels of −100 do not count. Raises ValueError for another one that is no class.
+    Labels of −100 do not count. Raises ValueError for another label that is not a class.
     """
     guesses, classes = logits.argmax(-1), logits.shape[-1]
     found = np.zeros((len(logits), classes, 3))
@@ -81,10 +83,10 @@ def tag_counts(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def f1(
     total: np.ndarray, average: Average = "macro", positive: int = 1, exclude: Collection[int] = ()
 ) -> float:
-    """F1 = 2·TP / (2·TP + FP + FN) of the counts of all samples together, [classes, 3].
+    """F1 = 2·TP / (2·TP + FP + FN) from the counts of all samples together, [classes, 3].
 
-    macro: the mean over classes that occur; micro: of the counts together; binary: of class
-    `positive`. Classes in `exclude` are left out (the class O of tagging). 0 where nothing occurs.
+    macro: the mean over classes that occur; micro: from the sum of the counts; binary: of class
+    `positive`. Classes in `exclude` are left out (the class O of tagging). 0 if no class occurs.
     Raises ValueError for another average.
     """
     if average not in get_args(Average):
@@ -118,8 +120,8 @@ def pooled(states: np.ndarray, start: np.ndarray, stop: np.ndarray, pooling: str
 def embedded(
     outputs: Outputs, labels: np.ndarray, pooling: str, name: str | None = None
 ) -> np.ndarray:
-    """`pooled` of the output `name` (default: that of sentence embeddings), where labels
-    [batch, 3] say in columns 1 and 2 where each text's real tokens start and stop."""
+    """`pooled` of the output `name` (default: that of sentence embeddings). Labels [batch, 3] have
+    in columns 1 and 2 the start and the stop of the tokens of each text that are not padding."""
     states = (
         output(outputs, "sentence_embedding", "last_hidden_state")
         if name is None
@@ -130,25 +132,25 @@ def embedded(
 
 
 def pearson(a: np.ndarray, b: np.ndarray) -> float:
-    """The correlation of two lists of numbers; 0 where one does not vary."""
+    """The correlation of two lists of numbers; 0 if one of them is constant."""
     a, b = a - a.mean(), b - b.mean()
     scale = np.sqrt((a @ a) * (b @ b))
     return float(a @ b / scale) if scale > 0 else 0.0
 
 
 def spearman(a: np.ndarray, b: np.ndarray) -> float:
-    """Pearson's of the ranks; equal values share their mean rank."""
+    """Pearson's correlation of the ranks; equal values share their mean rank."""
     return pearson(ranks(a), ranks(b))
 
 
 def ranks(values: np.ndarray) -> np.ndarray:
-    """1-based, equal values their mean."""
+    """Ranks from 1 on; equal values get the mean of their ranks."""
     _, inverse, counted = np.unique(values, return_inverse=True, return_counts=True)
     return np.asarray((counted.cumsum() - (counted - 1) / 2)[inverse])
 
 
 def found_first(queries: np.ndarray, documents: np.ndarray, k: int) -> np.ndarray:
-    """1.0 where document i is among the k most similar to query i, else 0.0; unit vectors
+    """1.0 if document i is among the k most similar to query i, else 0.0; for unit vectors
     [samples, width]."""
     hits = np.empty(len(queries))
     for start in range(0, len(queries), 256):  # a block of similarities at a time
@@ -166,10 +168,11 @@ def overlap(
     k: int,
 ) -> np.ndarray:
     """The share of the k documents nearest to each query that two models have in common, in any
-    order: float64 [queries], of unit vectors [samples, width]. Of equal similarities the first is
-    nearer. Source: the overlap of Fagin, Kumar and Sivakumar 2003, "Comparing Top k Lists".
+    order: float64 [queries], from unit vectors [samples, width]. Among equal similarities the first
+    is nearer. Source: the overlap of Fagin, Kumar and Sivakumar 2003, "Comparing Top k Lists".
 
-    Raises ValueError where there are not more than k documents: any two models would agree.
+    Raises ValueError if there are not more than k documents, because then any two models would
+    agree.
     """
     if not 1 <= k < len(documents):
         raise ValueError(f"k is {k}, but there are only {len(documents)} documents")
@@ -185,21 +188,22 @@ def overlap(
 
 
 def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Of unit vectors [samples, width], row by row: exactly 1 for equal ones."""
+    """Cosines of unit vectors [samples, width], row by row: exactly 1 for equal rows."""
     return np.asarray(1 - np.square(a - b).sum(1) / 2)
 
 
 def agreed(tokens: np.ndarray, before: np.ndarray) -> np.ndarray:
-    """How many leading tokens of each row [samples, tokens] are the same: float64 [samples]."""
+    """The number of equal tokens at the start of each row [samples, tokens]: float64 [samples]."""
     differ = tokens != before
     first = np.where(differ.any(1), differ.argmax(1), differ.shape[1])
     return np.asarray(first, np.float64)
 
 
 def surprise(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Negative log-likelihood in nats and number of targets per sample: float64 [batch, 2].
+    """Negative log-likelihood in nats, and the number of targets per sample: float64 [batch, 2].
 
-    logits [batch, length, vocabulary]; targets[b, t]: what position t predicts, −100: nothing.
+    logits [batch, length, vocabulary]; targets[b, t]: the token that position t predicts, −100:
+    none.
     """
     found = np.zeros((len(logits), 2))
     for row, (values, wanted) in enumerate(zip(logits, targets, strict=True)):
@@ -218,6 +222,6 @@ def perplexity(rows: np.ndarray) -> float:
 
 
 def exact(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """1.0 where the highest logit is the target at every scored position, else 0.0: [batch]."""
+    """1.0 if the highest logit is the target at every scored position, else 0.0: [batch]."""
     right = (logits.argmax(-1) == targets) | (targets == IGNORED)
     return np.asarray(right.reshape(len(right), -1).all(1), np.float64)

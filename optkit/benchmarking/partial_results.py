@@ -23,14 +23,14 @@ from optkit.statistics.file import read_tensors, write_tensors
 from optkit.store import durably, storage_errors
 
 _FILE, _SCORES = "scores.safetensors", "scores"
-_SECONDS = 10.0  # between two writes, and never more than a twentieth of the time to write
+_SECONDS = 10.0  # between two writes; writing takes at most a twentieth of the time
 _SHARE = 20
 _DAMAGED = (SafetensorError, OSError, ValueError, KeyError, TypeError)
 
 
 class Kept:
-    """`scores`: one array [batch, …] per finished batch, those of an earlier try first; `samples`:
-    the number of their rows. `folder` None: nothing is written. `first`: the number of the first
+    """`scores`: one array [batch, …] per finished batch, those of an earlier run first; `samples`:
+    the number of their rows. `folder`: None if nothing is written. `first`: the number of the first
     sample, which is not 0 in a part of the samples."""
 
     def __init__(self, folder: Path | None, first: int = 0) -> None:
@@ -62,7 +62,7 @@ class Kept:
         return kept
 
     def add(self, scores: np.ndarray) -> None:
-        """One more batch. Raises StorageError."""
+        """Add one more batch. Raises StorageError."""
         self.scores.append(scores)
         self.samples += len(scores)
         started = time.monotonic()
@@ -73,7 +73,8 @@ class Kept:
         self._next = ended + max(_SECONDS, _SHARE * (ended - started))
 
     def save(self, folder: Path) -> None:
-        """Write all scores there; a part of the samples may have none. Raises StorageError."""
+        """Write all scores to the folder; a part of the samples may have none. Raises
+        StorageError."""
         file = folder / _FILE
         scores = np.concatenate(self.scores or [np.zeros(0)])
         with storage_errors(file), durably(file) as temporary:

@@ -1,7 +1,7 @@
 """Whether a model is slower than another one by more than a limit, for a check in CI.
 
-The whole 95 % interval of the ratio decides, as for gates: within the limit it passes, beyond it
-fails; otherwise the run was too short or too noisy.
+The whole 95 % interval of the ratio decides, as for gates. If it is within the limit, the check
+passes; if it is beyond the limit, it fails. Otherwise the run was too short or too noisy.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""How far a quantized variant's outputs are from recorded reference outputs, without labels.
+"""The noise of a quantized variant's outputs relative to recorded outputs of the reference, without
+labels.
 
     noise      Σ (r - c)² / Σ r², the inverse of the SQNR, pooled as in `fidelity`
     divergence mean over rows of KL(softmax(r) || softmax(c)) = Σ p (log p - log q), in nats
 
-The noise of layers that are quantized one at a time adds up to that of all of them, as far as their
+The noises of layers that are quantized one at a time add up to the noise of all of them, if their
 errors are independent (Lin, Talathi, Annapureddy: Fixed Point Quantization of Deep Convolutional
-Networks, ICML 2016). The divergence says what the noise does to a decision, where outputs are
-logits along their last axis. Padding is left out of both.
+Networks, ICML 2016). The divergence measures the effect of the noise on a decision, if outputs are
+logits along their last axis. Both leave out padding.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ RECORDED_BYTES = 1 << 26
 
 @dataclass(frozen=True)
 class Recorded:
-    """Feeds, and what the reference made of them. `signature`: its inputs and outputs."""
+    """Feeds, and the outputs of the reference for them. `signature`: its inputs and outputs."""
 
     signature: tuple[tuple[TensorInfo, ...], tuple[TensorInfo, ...]]
     feeds: tuple[Feed, ...]
@@ -44,8 +45,8 @@ class Recorded:
 
 
 def record(session: Session, feeds: Iterable[Feed], *, samples: int) -> Recorded:
-    """The first `samples` samples in whole batches, or fewer where inputs and outputs would take
-    more than RECORDED_BYTES; at least one batch."""
+    """The reference's outputs for the first `samples` samples in whole batches. If inputs and
+    outputs would take more than RECORDED_BYTES, there are fewer samples, but at least one batch."""
     kept: list[tuple[Feed, Feed]] = []
     seen = held = 0
     for feed in feeds:
@@ -60,7 +61,7 @@ def record(session: Session, feeds: Iterable[Feed], *, samples: int) -> Recorded
 
 
 def divergence(expected: np.ndarray, actual: np.ndarray) -> np.ndarray:
-    """KL of the softmax along the last axis, in nats: [..., n] twice → float64 [...]."""
+    """KL divergence of the softmax along the last axis, in nats: [..., n] twice → float64 [...]."""
     log_p, log_q = _log_softmax(expected), _log_softmax(actual)
     p = np.exp(log_p)
     with np.errstate(invalid="ignore"):
@@ -70,7 +71,8 @@ def divergence(expected: np.ndarray, actual: np.ndarray) -> np.ndarray:
 
 
 def _shown(logits: np.ndarray, hidden: np.ndarray | None) -> np.ndarray:
-    """The rows [..., n] that are not all padding; of the others' classes, padding has no chance."""
+    """The rows [..., n] that are not all padding. Padded classes of the other rows get probability
+    0."""
     if hidden is None:
         return logits
     padded = np.broadcast_to(hidden, logits.shape)
@@ -86,7 +88,7 @@ def _log_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 class _Replay:
-    """A session that gives recorded outputs, in their order."""
+    """A session that returns recorded outputs, in their order."""
 
     def __init__(self, recorded: Recorded) -> None:
         self.inputs, self.outputs = recorded.signature
@@ -104,7 +106,7 @@ class _Replay:
 
 
 class _Watched(_Replay):
-    """A session whose outputs are compared as distributions while they pass."""
+    """A session whose outputs are compared as distributions when they are computed."""
 
     def __init__(self, session: Session, recorded: Recorded) -> None:
         super().__init__(recorded)

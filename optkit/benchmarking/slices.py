@@ -23,7 +23,7 @@ from optkit.measurement import Interval, Outcome, Score
 @dataclass(frozen=True)
 class Slice:
     """The samples of one name. `ci95`: the interval of this slice; `together`: an interval that
-    holds for all slices at once. None: there are too few samples."""
+    holds for all slices at once. Both are None if there are too few samples."""
 
     name: str
     baseline: Score
@@ -35,7 +35,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class Worst:
-    """The slice that decides the outcome, among `count`."""
+    """The slice that decides the outcome, among `count` slices."""
 
     outcome: Outcome
     slice: Slice
@@ -50,11 +50,12 @@ class Worst:
 def drops(
     names: Sequence[str], baseline: Score, candidate: Score, confidence: float = CONFIDENCE
 ) -> list[Slice]:
-    """The drop in each slice. `names`: one per sample, in their order. Raises ValueError where the
-    metric is no mean over samples."""
+    """The drop in each slice. `names`: one per sample, in their order. Raises ValueError if the
+    metric is not a mean over samples."""
 
     def of(before: Score, after: Score, level: float) -> Interval | None:
-        if not baseline.proportion and before.value == 0:  # nothing that a drop is relative to
+        # there is nothing to which a drop could be relative
+        if not baseline.proportion and before.value == 0:
             return None
         return drop(before, after, level).ci95
 
@@ -72,7 +73,8 @@ def values(
 
 
 def worst(slices: Sequence[Slice], limit: float, *, at_most: bool) -> Worst:
-    """Judge all slices by a limit that each must keep: an upper one (`at_most`) or a lower one."""
+    """Judge all slices by a limit that each must keep: an upper limit (`at_most`) or a lower
+    one."""
     sign = 1.0 if at_most else -1.0
 
     def low(interval: Interval | None) -> float:

@@ -20,17 +20,17 @@ from math import inf, log
 
 import numpy as np
 
-TOLERANCE = 0.02  # levels so close are one: the threshold of Georges et al. 2007 (OOPSLA)
+TOLERANCE = 0.02  # levels as close as this are one: the threshold of Georges et al. 2007 (OOPSLA)
 _CAP = 3.0  # K
 _PENALTY = 3.0  # times ln n: the modified BIC of Zhang & Siegmund 2007 (Biometrics 63:22-32)
-_LEAST_NOISE = 1e-3  # σ of clocks that hardly move, as a share
-_MAD_TO_SD = 1.4826  # of normal noise
-_LASTING = 0.1  # share of a series that a level holds, to count as drift
+_LEAST_NOISE = 1e-3  # σ of clocks that hardly change, as a share
+_MAD_TO_SD = 1.4826  # for normal noise
+_LASTING = 0.1  # the smallest share of a series that a level must last to count as drift
 
 
 @dataclass(frozen=True)
 class Level:
-    """A stretch [start, stop) of a series, and the median of its times."""
+    """A part [start, stop) of a series, and the median of its times."""
 
     start: int
     stop: int
@@ -44,9 +44,9 @@ def levels(times: np.ndarray) -> list[Level]:
     n = len(x)
     noise = max(_LEAST_NOISE, _deviation(np.diff(x)) / 2**0.5) if n > 1 else _LEAST_NOISE
     penalty = _PENALTY * log(max(n, 2))
-    best = np.full(n + 1, inf)  # of the first i times
+    best = np.full(n + 1, inf)  # for the first i times
     best[0] = 0.0
-    begins = np.zeros(n + 1, dtype=int)  # of the last level among them
+    begins = np.zeros(n + 1, dtype=int)  # for the last level among them
     for stop in range(1, n + 1):
         for start in range(stop):
             if stop - start == 1 < n and (start == 0 or stop == n):
@@ -77,8 +77,8 @@ def steady_from(times: np.ndarray) -> int:
 
 
 def drift(times: np.ndarray) -> float:
-    """The difference between the highest and the lowest of the lasting levels of a series, as a
-    share of the lowest; 0 for one level. A level of one time is not a lasting one."""
+    """The difference between the highest and the lowest lasting level of a series, as a share of
+    the lowest; 0 if there is one level. A level of one time does not last."""
     least = max(2, _LASTING * len(times))
     lasting = [level.time for level in levels(times) if level.stop - level.start >= least]
     shift = max(lasting) / min(lasting) - 1 if lasting else 0.0

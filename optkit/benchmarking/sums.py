@@ -1,7 +1,7 @@
-"""Comparisons inside a graph: it puts out sums over two values, never the values.
+"""Comparisons inside a graph: its outputs are sums over two values, never the values themselves.
 
-Padding is left out of the sums: places that the mask of the model's inputs hides are zeros on both
-sides. The caller feeds which these are, for each axis that counts tokens (`Sums.real`).
+Padding is left out of the sums: at places that the mask of the model's inputs hides, both sides are
+zero. The caller feeds these places for each axis that counts tokens (`Sums.real`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _MOST = 3.4e38
 
 
 class Sums:
-    """Writes comparisons as sums [n] into a graph; `outputs`: one value for each; `real`: dimension
-    → the new input, bool [samples, tokens], that says which are real. `taken`: names of values in
-    use; `tokens`: the model's mask, None: it has none."""
+    """Writes comparisons as sums [n] into a graph. `outputs`: one value for each; `real`: dimension
+    → the new input, bool [samples, tokens], that says which tokens are not padding. `taken`: names
+    of values that are in use; `tokens`: the mask of the model, None if it has none."""
 
     def __init__(self, model: ir.Model, taken: set[str], tokens: Tokens | None = None) -> None:
         self._graph, self._taken, self._tokens = model.graph, taken, tokens
@@ -70,7 +70,7 @@ class Sums:
         ])  # fmt: skip
 
     def _places(self, value: ir.Value) -> list[ir.Value]:
-        """Which places along each of the value's axes of tokens are real, as bools that broadcast
+        """Which places along each token axis of the value are not padding, as bools that broadcast
         to it."""
         dims = graph.dims(value)
         axes = self._tokens.axes(dims) if self._tokens is not None else ()

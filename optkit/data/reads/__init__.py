@@ -64,13 +64,13 @@ class Reads:
 
 
 def note(path: str | os.PathLike[str]) -> None:
-    """Record a file as read that a native library is about to open."""
+    """Record that a native library is about to open a file."""
     for watch in watching:
         watch.touch(absolute(os.fspath(path)))
 
 
 def note_names(folder: str | os.PathLike[str]) -> None:
-    """Count a folder as listed: which names it has decided what was read."""
+    """Record that a folder is listed, because the names in it decide what is read."""
     for watch in watching:
         watch.listing(absolute(os.fspath(folder)))
 
@@ -89,7 +89,8 @@ def record(
     body raises, the record stays empty.
     """
     if code is not None and str(code) not in sys.path:
-        sys.path.append(str(code))  # last: a neighbour must not hide an installed package
+        # at the end, so that a file next to it does not hide an installed package
+        sys.path.append(str(code))
     reads = Reads(tuple(roots))
     with tempfile.TemporaryDirectory() as scratch:
         watch = Watch(
@@ -131,7 +132,7 @@ def _modules() -> dict[str, str]:
 
 
 def _scratch() -> list[str]:
-    """The folder for temporary files that this process was given for itself."""
+    """The private folder of this process for temporary files."""
     given = os.environ.get("TMPDIR")
     return [given] if given else []
 
@@ -144,8 +145,8 @@ def _versions(modules: Iterator[str]) -> dict[str, str | None]:
 
 
 def _distributions() -> Iterator[tuple[str, set[str]]]:
-    """Each installed distribution, and the modules at its top. What
-    `importlib.metadata.packages_distributions` tells, without the 0.2 s that its parsing takes."""
+    """Each installed distribution, and its top-level modules.
+    `importlib.metadata.packages_distributions` returns the same, but its parsing takes 0.2 s."""
     for folder in dict.fromkeys(sys.path):
         for info in (*Path(folder).glob("*.dist-info"), *Path(folder).glob("*.egg-info")):
             name = info.stem.partition("-")[0]

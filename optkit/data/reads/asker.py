@@ -1,8 +1,8 @@
-"""Who acts: the user's code, an installed package, or the import machinery.
+"""The code that acts: the user's, an installed package, or the import machinery.
 
 This decides what is recorded. The import machinery, and installed packages during their import,
-search for much that does not change the result. What installed packages read later is recorded. The
-time of a file is recorded if the user's own code reads it.
+search for many files that do not change the result. What installed packages read later is recorded.
+The time of a file is recorded if the user's own code reads it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ _QUIET = (
     "traceback.py",
     f"importlib{os.sep}metadata{os.sep}__init__.py",
 )
-"""They look for what is told otherwise: source lines of code, versions of packages."""
+"""They look for things that are recorded otherwise: source lines of code, versions of packages."""
 
 
 class Asker(NamedTuple):
-    """Who acts. `counts`: neither the machinery of `import` nor a package that is being imported.
-    `user`: code that is not installed, directly or through the standard library. `entry`: the
-    function of the standard library that it called; `file`: that of the nearest frame."""
+    """The code that acts. `counts`: it is neither the import machinery nor a package that is being
+    imported. `user`: it is code that is not installed, directly or through the standard library.
+    `entry`: the function of the standard library that it called; `file`: the file of the nearest
+    frame."""
 
     counts: bool
     user: bool

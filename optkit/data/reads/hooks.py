@@ -27,13 +27,15 @@ _PATHS = (str, bytes, os.PathLike)
 _CHECKOUT = str(Path(__file__).parents[3])
 _PROGRAMS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "pty.spawn")
 _PROCESSES = ("multiprocessing.popen_spawn_posix", "multiprocessing.popen_forkserver")
-_HARMLESS = ("platform.py", f"ctypes{os.sep}util.py")  # they ask the system about itself
+# these modules ask the system about themselves
+_HARMLESS = ("platform.py", f"ctypes{os.sep}util.py")
 _TIMES = ("getmtime", "getsize", "getctime", "getatime", "stat", "lstat")
 _RESOLVING = ("realpath", "_joinrealpath")
 _SYSTEM = "/etc/"
-"""What a package reads there while it is imported tells it the system's name, and no result."""
+"""In this folder, packages read only the name of the system while they are imported. It does not
+change a result."""
 _OWN_VARIABLES = ("TMPDIR", "OPTKIT_PARENT", "OPTKIT_TASK")
-"""They differ from run to run, and point to the step's own folder."""
+"""Variables that differ from run to run, and point to the folder of the step."""
 
 
 @contextmanager
@@ -53,7 +55,8 @@ def installed(watch: Watch) -> Iterator[None]:
 
 @cache
 def _listen() -> None:
-    """An audit hook cannot be taken away again, so there is one, idle while nobody records."""
+    """An audit hook cannot be removed, so there is a single one, which is idle when nothing is
+    recorded."""
     sys.addaudithook(_on_event)
 
 
@@ -78,7 +81,7 @@ def _on_open(event: str, args: tuple[object, ...]) -> None:
         each(lambda watch: watch.write(name))
     elif mode == os.O_RDONLY:
         each(lambda watch: watch.touch(name))
-    else:  # what is there is read; what is not will be written
+    else:  # an existing file is read; a new file will be written
         exists = records.kind(Path(name)) != records.NOTHING
         each(lambda watch: watch.touch(name) if exists else watch.write(name))
 
@@ -91,7 +94,7 @@ def _on_listing(event: str, args: tuple[object, ...]) -> None:
 
 
 def _on_write(event: str, args: tuple[object, ...]) -> None:
-    """A file or folder that the code makes: the last path among the arguments."""
+    """A file or folder that the code creates: the last path among the arguments."""
     path = args[1] if event in ("os.rename", "os.link", "os.symlink") else args[0]
     if isinstance(path, _PATHS):
         name = absolute(os.fspath(path))
@@ -109,7 +112,7 @@ def _on_import(event: str, args: tuple[object, ...]) -> None:
 
 
 def _search(name: str) -> None:
-    """Where a module that the user's code names is found, or that it is not."""
+    """Record where a module that the user's code names is found, or that it does not exist."""
     top, _, rest = name.partition(".")
     folders = _folders()
     with unrecorded():
@@ -125,7 +128,7 @@ def _search(name: str) -> None:
 
 
 def _folders() -> list[str]:
-    """sys.path with one word for all that is installed, and without the step's own folder."""
+    """sys.path with one word for all installed folders, and without the folder of the step."""
     folders: list[str] = []
     for path in sys.path:
         folder = absolute(path or ".")
@@ -140,7 +143,7 @@ def _folders() -> list[str]:
 
 
 def _on_exec(event: str, args: tuple[object, ...]) -> None:
-    """A module's code runs: its source may change from now on."""
+    """The code of a module runs. From now on its source may change."""
     file = getattr(args[0], "co_filename", "<")
     if not file.startswith("<"):
         each(lambda watch: watch.touch(absolute(file)))
@@ -190,7 +193,7 @@ _EVENTS: dict[str, Callable[[str, tuple[object, ...]], None]] = {
 }
 
 
-# What `os` is asked without an audit event: wrapped while somebody records.
+# Queries of `os` without an audit event; the functions are wrapped during a recording.
 
 _STAT, _LSTAT, _ACCESS, _READLINK = os.stat, os.lstat, os.access, os.readlink
 _LISTDIR, _SCANDIR = os.listdir, os.scandir
@@ -199,7 +202,8 @@ _GET, _SET, _DEL = os._Environ.__getitem__, os._Environ.__setitem__, os._Environ
 
 
 def _wrap() -> None:
-    records.installed_folders()  # asked for in what is wrapped, and found through it
+    # cached now: the wrappers call it, and it calls the functions that are wrapped
+    records.installed_folders()
     os.stat, os.lstat, os.access, os.readlink = _stat, _lstat, _access, _readlink
     os.listdir, os.scandir = _listdir, _scandir  # type: ignore[assignment]
     importlib.util.find_spec = _find_spec
@@ -221,7 +225,7 @@ def _unwrap() -> None:
 
 
 def _named(path: int | FilePath, dir_fd: int | None) -> str | None:
-    """The absolute path; None for a descriptor, and where nobody records."""
+    """The absolute path; None for a descriptor, and if nothing is recorded."""
     if not watching or is_unrecorded() or dir_fd is not None:
         return None
     return None if isinstance(path, int) else absolute(os.fspath(path))
@@ -270,7 +274,7 @@ def _present(
     if S_ISLNK(facts.st_mode) or not (follows or resolves):
         each(lambda watch: watch.ask("link", name, records.link(Path(name))))
     if S_ISLNK(facts.st_mode) or resolves:
-        return  # a part of a path that is no link says nothing
+        return  # a part of a path that is no link adds no information
     regular = S_ISREG(facts.st_mode)
     kind = "file" if regular else "folder" if S_ISDIR(facts.st_mode) else "other"
     each(lambda watch: watch.ask("kind", name, kind))
@@ -317,7 +321,7 @@ def _scandir(path: int | FilePath | None = None) -> _Sorted:
 
 
 class _Sorted:
-    """What `os.scandir` returns, in the order of names."""
+    """The result of `os.scandir`, in the order of names."""
 
     def __init__(self, entries: list[Entry]) -> None:
         self._entries = iter(entries)
@@ -354,7 +358,7 @@ def _distribution(distribution_name: str) -> importlib.metadata.Distribution:
     return _DISTRIBUTION(distribution_name)
 
 
-_set: set[object] = set()  # variables that the code has set itself
+_set: set[object] = set()  # variables that the code itself has set
 
 
 def _get_variable(environment: os._Environ[AnyStr], key: AnyStr) -> AnyStr:

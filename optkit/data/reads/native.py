@@ -50,15 +50,15 @@ READERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "torchvision.io": ("read_file", "read_image", "read_video"),
     }
 )  # fmt: skip
-"""Module → functions of it that open the files they are given by themselves."""
+"""Module → its functions that open files whose names they get."""
 
 _SYSTEM = ("/usr/lib", "/usr/share", "/lib")
 _STALE = " (deleted)"
 
 
 def held() -> set[str]:
-    """Paths of files that this process has open or mapped only for reading, without libraries
-    (files that it may write are logs or databases). Empty if the system does not list them."""
+    """Paths of files that this process has open or mapped only for reading, without libraries.
+    (Files that it may write are logs or databases.) Empty if the system does not list them."""
     with unrecorded(), suppress(OSError):
         lines = Path("/proc/self/maps").read_text().splitlines()
         rows = [line.split(maxsplit=5) for line in lines]
@@ -72,16 +72,16 @@ def held() -> set[str]:
 
 
 def _reads(descriptor: Path) -> bool:
-    """Whether a descriptor of this process is open for reading alone."""
+    """Whether a descriptor of this process is open only for reading."""
     with suppress(OSError):
         return fcntl.fcntl(int(descriptor.name), fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
-    return False  # that of the listing itself
+    return False  # the descriptor of the listing itself
 
 
 @contextmanager
 def wrapped() -> Iterator[None]:
-    """Let the functions of READERS report their arguments, in modules that are imported already and
-    in later ones."""
+    """Let the functions of READERS report their arguments, in modules that are imported and in
+    those that will be."""
     undo: list[Callable[[], None]] = []
     for name in READERS:
         if name in sys.modules:
@@ -106,8 +106,8 @@ def _wrap(module: ModuleType) -> list[Callable[[], None]]:
         function = getattr(owner, name, None)
         if function is None or hasattr(function, "__wrapped_reader__"):
             continue
-        before = vars(owner).get(name, function)  # a class method is another thing there
-        with suppress(TypeError, AttributeError):  # a class that cannot be changed
+        before = vars(owner).get(name, function)  # in its class, a class method is another object
+        with suppress(TypeError, AttributeError):  # a class whose attributes cannot be set
             setattr(owner, name, _reporting(function))
             undo.append(partial(setattr, owner, name, before))
     return undo
@@ -127,7 +127,8 @@ def _reporting(function: Callable[..., object]) -> Callable[..., object]:
 
 
 def _given(value: str | bytes | os.PathLike[str]) -> None:
-    """Any text that is no path names nothing."""
+    """Record the file, or the files of the folder, that an argument names. A text that is no path
+    is ignored."""
     path = absolute(os.fspath(value))
     with unrecorded():
         if os.path.isfile(path):  # noqa: PTH113

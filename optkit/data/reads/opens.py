@@ -19,14 +19,15 @@ from types import TracebackType
 
 from optkit.data.reads.watch import Watch, unrecorded
 
-_READ, _CREATE = 0x10, 0x100  # IN_CLOSE_NOWRITE: it was open for reading alone
+_READ, _CREATE = 0x10, 0x100  # IN_CLOSE_NOWRITE: it was open only for reading
 _CHANGE = 0x2 | 0x80 | 0x200  # IN_MODIFY, IN_MOVED_TO, IN_DELETE
 _IS_FOLDER, _OVERFLOW = 0x40000000, 0x4000
 _EVENT = struct.Struct("iIII")  # watch, mask, cookie, length of the name
 _MOST = 4000
-"""Folders of a root that are watched; beyond it what only native code opens there is not seen."""
+"""The largest number of watched folders of a root. In further folders, files that only native code
+opens are not seen."""
 _COMMON = ("/", "/etc", "/tmp", "/var/tmp", str(Path.home()))
-"""Folders in which every program opens files: what is heard there says nothing of the code."""
+"""Folders in which every program opens files, so reports about them say nothing about the code."""
 _LEFT_OUT = ("__pycache__", "node_modules", "site-packages")
 
 
@@ -64,7 +65,7 @@ class Opens:
             self._fd = -1
 
     def add(self, folder: str) -> None:
-        """Watch a folder, too."""
+        """Watch another folder."""
         if self._fd < 0 or folder in self._known or folder in _COMMON:
             return
         if self._watch.ignores(folder):
@@ -76,7 +77,7 @@ class Opens:
             self._folders[number] = folder
 
     def drain(self) -> None:
-        """Pass on all new reports of the kernel."""
+        """Process all new reports of the kernel."""
         with unrecorded(), suppress(BlockingIOError):
             while self._fd >= 0:
                 self._take(os.read(self._fd, 1 << 16))
@@ -93,8 +94,8 @@ class Opens:
                 self._heard(f"{self._folders[number]}{os.sep}{name}", mask)
 
     def _heard(self, path: str, mask: int) -> None:
-        """What is told of a file was true when it happened, not now: a file that was read and
-        changed, in whatever order, may have been read as it was before."""
+        """Process a report. A report is about a past state: a file that was read and changed, in
+        any order, may have been read before the change."""
         if mask & _CREATE:
             self._watch.write(path)
         elif mask & _IS_FOLDER:
@@ -108,7 +109,7 @@ class Opens:
 
 
 def _beneath(root: str) -> list[str]:
-    """The folder and those in it, what is hidden or made by tools aside."""
+    """The folder and its subfolders, without hidden ones and those that tools create."""
     folders: list[str] = []
     if root in _COMMON:
         return folders

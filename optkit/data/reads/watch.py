@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 _KERNEL = ("/proc/", "/sys/", "/dev/")
 _CACHE = "__pycache__"
 _RACY_NS = 100_000_000
-"""A file that changed so shortly before it was opened may change again without another time: the
-kernel's clock for files ticks every 4 to 10 ms, some file systems' every 100."""
+"""If a file changed this short time before it was opened, it may change again without a new time:
+the kernel's clock for files ticks every 4 to 10 ms, that of some file systems every 100 ms."""
 
-_DRAIN = 256  # acts between two looks at what the kernel reports
+_DRAIN = 256  # actions between two checks of the kernel's reports
 
 watching: list[Watch] = []
-_busy = threading.local()  # what this module does itself is not recorded
-_stat, _lstat = os.stat, os.lstat  # as they are while nothing is recorded
+_busy = threading.local()  # actions of this module itself are not recorded
+_stat, _lstat = os.stat, os.lstat  # the original functions, without wrappers
 
 
 class Facts(NamedTuple):
-    """The state of a file; it changes with any change of the file. `sha256`: only if its times are
-    too coarse for that."""
+    """The state of a file. Any change of the file changes it. `sha256`: only if the times of the
+    file are too coarse to show a change."""
 
     device: int
     inode: int
@@ -64,7 +64,7 @@ class Watch:
         self._count = 0
 
     def touch(self, path: str) -> None:
-        """A file is opened for reading, or is about to be: record its present state."""
+        """A file is opened for reading, or will be: record its present state."""
         if path in self._opened or path in self.written or self.ignores(path):
             return
         self._look(str(Path(path).parent))
@@ -78,7 +78,7 @@ class Watch:
             self._tell("opened", path, facts)
 
     def write(self, path: str) -> None:
-        """A file is written without being read before."""
+        """A file is written before it was read."""
         if path not in self._opened and not self.ignores(path):
             self.written.add(path)
             self._tell("written", path, None)
@@ -97,13 +97,13 @@ class Watch:
             self.ask("names", folder, names)
 
     def ask(self, question: str, subject: str, answer: str | None) -> None:
-        """Anything else that has an answer. The first one counts; another one later means that it
-        changed meanwhile."""
+        """Record the answer to another question. The first answer counts; a different later answer
+        means that the subject changed during the run."""
         if question in records.OF_PATHS:
             if self.ignores(subject) or subject in self.written:
                 return
             if answer == "folder" and self._above(subject):
-                return  # where the roots lie does not matter
+                return  # the place of the roots does not matter
             self._look(str(Path(subject).parent))
         if self._asked.setdefault((question, subject), answer) is answer:
             self._tell(question, subject, answer)
@@ -112,11 +112,11 @@ class Watch:
         return path in self._opened
 
     def hear(self, opens: Opens | None) -> None:
-        """Add a source of reports about opened files in the folders in use."""
+        """Add a source of reports about files that are opened in the folders in use."""
         self._opens = opens
 
     def lack(self, why: str) -> None:
-        """The record is incomplete."""
+        """Mark the record as incomplete, for this reason."""
         self.unseen.setdefault(why)
         self._tell("unseen", why, None)
 
@@ -131,7 +131,7 @@ class Watch:
         )
 
     def searches(self, folders: list[str]) -> int:
-        """The number of this way to search for modules."""
+        """The index of this list of folders in which modules are searched."""
         if folders not in self.search:
             self.search.append(folders)
         return self.search.index(folders)
@@ -155,7 +155,7 @@ class Watch:
                 self._asked.setdefault((question, subject), answer)
 
     def answers(self) -> dict[str, dict[str, str | None]]:
-        """All questions with the answers that the code got; `unseen` names what changed during the
+        """All questions with the answers that the code got; `unseen` gets what changed during the
         run."""
         answers: dict[str, dict[str, str | None]] = {question: {} for question in records.QUESTIONS}
         for path, then in sorted(self._opened.items()):
@@ -164,7 +164,7 @@ class Watch:
                 answers["content"][path] = sha256
         for (question, subject), answer in sorted(self._asked.items(), key=lambda row: row[0]):
             if question == "kind" and (subject in self._opened or self._lists(subject)):
-                continue  # which says more
+                continue  # these have more information
             if question in records.OF_PATHS and not self._still(question, subject, answer):
                 self.lack(f"{subject} changed while it was read")
             answers[question][subject] = answer
@@ -174,8 +174,8 @@ class Watch:
         return ("names", folder) in self._asked
 
     def _content(self, path: str, then: Facts) -> str | None:
-        """The digest of a file that is still what it was; None for the code's own scratch, which is
-        gone."""
+        """The digest of a file that has not changed. None for a temporary file of the code that no
+        longer exists."""
         try:
             with unrecorded():
                 sha256 = digest_file(Path(path))
@@ -190,8 +190,8 @@ class Watch:
         return sha256
 
     def _still(self, question: str, path: str, answer: str | None) -> bool:
-        """Whether it is as it was, apart from what the code wrote itself: the next run meets that
-        from the start, so its record will differ."""
+        """Whether the answer is still the same. Changes by the code itself do not count: the next
+        run sees them from the start, so its record will differ."""
         if any(name == path or name.startswith(f"{path}{os.sep}") for name in self.written):
             return True
         with unrecorded(), suppress(OSError):
@@ -206,7 +206,7 @@ class Watch:
         if self._opens is not None and not self._forked:
             self._opens.add(folder)
             self._count += 1
-            if self._count % _DRAIN == 0:  # before the kernel's queue of 16,384 is full
+            if self._count % _DRAIN == 0:  # before the kernel's queue of 16,384 reports is full
                 self._opens.drain()
 
     def _tell(self, question: str, subject: str, answer: str | Facts | None) -> None:
@@ -232,12 +232,13 @@ def is_unrecorded() -> bool:
 
 
 def absolute(path: str | bytes) -> str:
-    """Without touching the disk, which would open files while an opening is reported."""
+    """The absolute path, without touching the disk. Touching it would open files while an opening
+    is reported."""
     return os.path.abspath(os.fsdecode(path))  # noqa: PTH100
 
 
 def each(act: Callable[[Watch], None]) -> None:
-    """On every recording, unless this module does something itself."""
+    """Call `act` on every recording, unless this module itself is acting."""
     if watching and not is_unrecorded():
         with unrecorded():
             for watch in watching:
