@@ -1,11 +1,12 @@
-"""Tuning: the fastest assignment of precisions to layers inside a budget.
+"""Tuning: the fastest assignment of precisions to layers within a budget.
 
-    build in the first precision ─→ survey: layers, what each costs alone ─→ search ─→ front
-    front, down from its accurate end, judged on fresh samples ─→ winner: a recipe and its build
+    build in the first precision ─→ survey: the layers and their sensitivity ─→ search ─→ front
+    front, from its most accurate end on, judged on fresh samples ─→ winner: a recipe and its build
 
-Every trial is a pipeline run over the store, and the next trials follow from the outcomes so far:
-running the same command again goes on where it ended, and ends as if it had never been killed. On a
-cluster several run at a time, unless their latency is measured on this machine.
+Every trial is a run of the pipeline through the store, and the next trials follow from the outcomes
+so far. So the same command continues a search that ended, and gives the same result as without
+interruption. On a cluster several trials run at the same time, unless their latency is measured on
+this machine.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ from optkit.tuning.verify import Verified, fallback, verify
 __all__ = ["TRIALS", "Budget", "SearchOptions", "Trial", "Tuned", "tune"]
 
 TRIALS = 24
-_ROUNDS = 4  # at least, where not asked otherwise: trials learn from those of the rounds before
+# the least number of rounds, unless the user sets it, because trials learn from earlier rounds
+_ROUNDS = 4
 
 Judge = Callable[[Build], Judged]
 """All figures of a finished build, gates judged."""
@@ -45,13 +47,13 @@ Judge = Callable[[Build], Judged]
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """How long a search goes on, and how.
+    """The length of a search, and its options.
 
-    trials: candidates to try at most.
-    seconds: when to stop searching; the best so far is then verified and built. None: no limit.
-    seed: of what is drawn at random.
-    parallel: trials at a time, which needs a cluster; None: as many as it has cores, so that at
-        least a few rounds remain.
+    trials: the largest number of candidates to try.
+    seconds: when the search stops; the best candidate is then verified and built. None: no limit.
+    seed: seed of the random choices.
+    parallel: number of trials at the same time, which needs a cluster; None: as many as it has
+        cores, but few enough for several rounds.
     """
 
     trials: int = TRIALS
@@ -62,10 +64,10 @@ class SearchOptions:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a search came to. `precisions`: the quantized ones that layers may have. `job` builds
-    the best there is; `winner` None: nothing quantized keeps the budget. `verified`: what was
-    judged on fresh samples, the most accurate first. `paths`: the args that name data, by their
-    section of the recipe."""
+    """The result of a search. `precisions`: the quantized precisions that layers may have. `job`:
+    builds the best candidate; `winner`: None if no quantized candidate keeps the budget.
+    `verified`: the candidates that were judged on fresh samples, the most accurate first. `paths`:
+    the args that name data, by their section of the recipe."""
 
     precisions: tuple[str, ...]
     budget: Budget
@@ -81,12 +83,13 @@ class Tuned:
 
     @property
     def front(self) -> list[Trial]:
-        """What no other trial beats in noise, latency and size at once, fastest first."""
+        """The trials that no other trial beats in noise, latency and size, the fastest first."""
         return front(self.search.trials)
 
     @property
     def keeps_budget(self) -> bool:
-        """Whether nothing says that the chosen one breaks a limit: the search, or fresh samples."""
+        """Whether neither the search nor the fresh samples show that the chosen candidate breaks a
+        limit."""
         if self.search.budget.excess(self.chosen.outcome) > 0:
             return False
         return self.winner is not None or all(row.trial != self.chosen for row in self.verified)
@@ -100,13 +103,13 @@ def tune(
     runner: Runner,
     judge: Judge,
 ) -> Tuned:
-    """Search for the fastest assignment of `precisions`, of which `job` has the first, to the
-    layers of its model inside the budget, which stands in the job's gates too, and judge the front
-    on samples that the search has not seen.
+    """Search for the fastest assignment of `precisions` to the layers of the model within the
+    budget, and judge the front on samples that the search has not used. `job` has the first of the
+    precisions, and the budget as its gates.
 
-    Raises what building raises, and UsageError for a budget without a limit, or for more trials at
-    a time than can be, and ToolchainMissing for a target whose latency cannot be told here. A
-    candidate that cannot be built is a failed trial and nothing else.
+    Raises what building raises; UsageError for a budget without a limit, or for too many trials at
+    the same time; ToolchainMissing for a target whose latency can be neither measured nor predicted
+    here. A candidate that cannot be built is only a failed trial.
     """
     started = time.monotonic()
     if budget == Budget():
@@ -173,7 +176,7 @@ def _run(
 
 
 def _paths(build: Build) -> dict[str, tuple[str, ...]]:
-    """Section of the recipe → those of its args that name data."""
+    """Section of the recipe → its args that name data."""
     samples = {"calibration": build.calibration, "eval": build.evaluation}
     return {
         section: drawn.paths if isinstance(drawn, Collected) else ()
@@ -183,7 +186,7 @@ def _paths(build: Build) -> dict[str, tuple[str, ...]]:
 
 
 def told(outcome: Outcome) -> str:
-    """An outcome in a few words."""
+    """An outcome in few words."""
     if outcome.failed:
         return f"failed: {outcome.failed}"
     sqnr = "equal" if outcome.sqnr_db is None else f"{outcome.sqnr_db:.1f} dB"
@@ -199,7 +202,7 @@ def _trials(build: Build, surveyed: Survey, precisions: tuple[str, ...], runner:
 
 
 def _leader(search: Search) -> str:
-    """What is best so far, as a trial's line ends."""
+    """The best outcome so far, for the end of a trial's line."""
     leader = search.best
     if leader is None:
         return ""
@@ -208,7 +211,8 @@ def _leader(search: Search) -> str:
 
 
 def _parallel(job: Job, options: SearchOptions, cluster: Cluster | None) -> int:
-    """How many trials run at a time. Raises UsageError where they cannot."""
+    """The number of trials at the same time. Raises UsageError if they cannot run at the same
+    time."""
     if runs_here(job.target):
         why, hint = "trials are measured on this machine, one at a time", "leave it out"
     elif cluster is None:

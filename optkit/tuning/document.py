@@ -1,4 +1,4 @@
-"""What a search came to: its document, and the tables of it."""
+"""The result of a search: its document, and its tables."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ from optkit.tuning.space import Trial
 
 
 def document(tuned: Tuned, result: Result, *, recipe: str, command: str, digest: str) -> Tune:
-    """The document. `result`: that of the winner's build; `recipe`: the file that reproduces it
-    with `command`; `digest`: the artifact's. Raises ValueError for a figure that is not finite."""
+    """The document. `result`: the result of the winner's build; `recipe`: the file that reproduces
+    it with `command`; `digest`: that of the artifact. Raises ValueError for a figure that is not
+    finite."""
     search, job = tuned.search, tuned.job
     measured = runs_here(job.target)
     missed = result.status == "gate_failed" or not tuned.keeps_budget
@@ -70,7 +71,7 @@ def document(tuned: Tuned, result: Result, *, recipe: str, command: str, digest:
 
 
 def failed(error: OptkitError, *, model: str | None = None, target: str | None = None) -> Tune:
-    """The document of a search that came to no artifact."""
+    """The document of a search without an artifact."""
     return Tune(
         schema=TUNE,
         status="impossible" if isinstance(error, Impossible) else "error",
@@ -85,7 +86,8 @@ def failed(error: OptkitError, *, model: str | None = None, target: str | None =
 
 
 def reason(tuned: Tuned) -> str | None:
-    """Why nothing is quantized, where that is so; and where the budget is beyond reach, that."""
+    """Why nothing is quantized, or that no candidate keeps the budget; None if there is a
+    winner."""
     carrier = tuned.search.space.carrier
     if tuned.winner is not None:
         return None
@@ -98,8 +100,8 @@ def reason(tuned: Tuned) -> str | None:
 
 
 def layers(tuned: Tuned) -> tuple[RankedLayers, ...]:
-    """Every group of layers, what costs most accuracy first: quantized alone in the first precision
-    that it can have, and what became of it."""
+    """Every group of layers, those that cost the most accuracy first: its noise alone in the first
+    precision that it can have, and its precision in the winner."""
     space, chosen = tuned.search.space, tuned.chosen.candidate
     total = sum(group.options[0].noise for group in space.groups) or 1.0
     rows = [
@@ -148,7 +150,7 @@ def _decibels(noise: float) -> float | None:
 
 
 def rows(tune: Tune) -> list[list[str]]:
-    """The front as cells of text, fastest first; the first row names the columns."""
+    """The front as cells of text, fastest first. The first row has the names of the columns."""
     head = ["", "latency", "size", "sqnr", "drop on fresh samples", "quantized layers"]
     return [head, *(_cells(point) for point in tune.front)]
 

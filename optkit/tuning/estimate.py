@@ -1,16 +1,19 @@
-"""What a candidate should come to, before it is tried: sums over its groups, corrected by trials.
+"""The expected outcome of a candidate before it is tried: sums over its groups, corrected by
+trials.
 
-    noise    Σ noise of each group alone, times what the nearest trial had above its own sum
+    noise    Σ noise of each group alone, times the noise of the nearest trial divided by its sum
     latency  carrier's + Σ d_g,    d ~ N(m, P),   m = -s·gain before the first trial
 
-d is what a group really costs in its neighbourhood: a compiler fuses, reformats and merges, and no
-roofline of a layer alone knows that. Trials tell sums of it; given those, d has
+d is the time that a group really costs together with its neighbours. A compiler fuses, reformats
+and merges layers, so the roofline of one layer does not show it. Each trial gives a sum of d. Given
+the trials, d has
 
     mean m + P Xᵀ K⁻¹ (y - X m),    covariance P - P Xᵀ K⁻¹ X P,    K = X P Xᵀ + σ² I
 
-(Rasmussen and Williams, Gaussian Processes for Machine Learning, section 2.1.2), X saying which
-groups a trial had in which option, y its latency above the carrier's. A candidate is worth a trial
-for what it may save, one standard deviation better than its mean (an upper confidence bound).
+(Rasmussen and Williams, Gaussian Processes for Machine Learning, section 2.1.2). X says which
+groups a trial had in which option, y is its latency above that of the carrier. Candidates are
+compared by the latency that is one standard deviation better than the mean (an upper confidence
+bound).
 """
 
 from __future__ import annotations
@@ -22,13 +25,14 @@ import numpy as np
 
 from optkit.tuning.space import Candidate, Group, Outcome, Space, Trial
 
-_ACCURACY = 0.003  # of a latency: what repeats of one trial may differ by
-_SAVING = 0.5  # of it: what all groups together may well save, whatever the first trials say
-_PLACEMENT = 0.1  # of the carrier's latency: what a placement may change
+_ACCURACY = 0.003  # share of a latency: the difference between repeats of one trial
+# share of the latency: the possible saving of all groups together, before trials are known
+_SAVING = 0.5
+_PLACEMENT = 0.1  # share of the carrier's latency: the possible effect of a placement
 
 
 class Estimate:
-    """Estimates for a space, from the trials of it so far (one of them the carrier's)."""
+    """Estimates for a space from the trials so far; one of them is that of the carrier."""
 
     def __init__(self, space: Space, trials: Sequence[Trial]) -> None:
         self._space = space
@@ -51,17 +55,17 @@ class Estimate:
         self._excess = np.array([t.outcome.noise / self._sum(t.candidate) for t in noisy])
 
     def hoped_ms(self, candidate: Candidate) -> float:
-        """Latency that the candidate may well have: one standard deviation below its mean."""
+        """An optimistic latency of the candidate: one standard deviation below its mean."""
         row = self._row(candidate)
         variance = max(float(row @ self._covariance @ row), 0.0)
         return self._expected_ms(row) - float(np.sqrt(variance))
 
     def outcome(self, candidate: Candidate) -> Outcome:
-        """What a trial of the candidate is expected to come to; of its size nothing is known."""
+        """The expected outcome of a trial of the candidate; its size is unknown."""
         return Outcome(self.noise(candidate), self._expected_ms(self._row(candidate)), 0)
 
     def noise(self, candidate: Candidate) -> float:
-        """The sum over groups, corrected by the trial that differs in the fewest of them."""
+        """The sum over the groups, corrected by the trial that differs in the fewest groups."""
         noise = self._sum(candidate)
         if not len(self._excess):
             return noise
@@ -69,7 +73,8 @@ class Estimate:
         return noise * float(self._excess[int(differing.argmin())])
 
     def space(self, *, hope: float = 0.0) -> Space:
-        """The same space with the gains that the trials taught, and `hope` standard deviations."""
+        """The same space with the gains according to the trials, plus `hope` standard
+        deviations."""
         gains = -self._costs + hope * np.sqrt(np.maximum(np.diag(self._covariance), 0.0))
         groups = []
         for index, group in enumerate(self._space.groups):
@@ -96,8 +101,8 @@ class Estimate:
         return row
 
     def _learned(self) -> tuple[np.ndarray, np.ndarray]:
-        """Milliseconds above the carrier, for every group as every option, then for every placement
-        but the first: mean [columns + placements] and covariance."""
+        """Milliseconds above the carrier for each option of each group, then for each placement
+        except the first: mean [columns + placements] and covariance."""
         own = [option.gain for group in self._space.groups for option in group.options]
         gains = np.array([*own, *(0.0 for _ in self._variants)])
         if not self._sound or not gains.any():

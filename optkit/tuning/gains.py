@@ -1,9 +1,10 @@
-"""What a layer saves when it is quantized, before anything is compiled: which layers come first.
+"""The time that a layer saves when it is quantized, before anything is compiled. It orders the
+layers.
 
     seconds = operations / peak + bytes / bandwidth          (both sides of the roofline added up)
 
-of the layer alone. It orders layers; what a candidate really takes is read from its compiled layers
-or measured.
+This is for the layer alone. The real latency of a candidate comes from its compiled layers or from
+a measurement.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from optkit.devices import Target
 from optkit.node_cost import NodeCost
 from optkit.precisions import Precision
 
-# Of a CPU core or two, FP32: only the ratios matter here.
+# For one or two CPU cores, FP32; only the ratios matter here.
 _CPU_MACS, _CPU_BYTES = 5e10, 1e10
-_CPU_INTEGER = 3.0  # times as many multiply-adds on 8-bit integers as on floats
+_CPU_INTEGER = 3.0  # ratio of multiply-adds per second on 8-bit integers to those on floats
 
 
 def gain(
@@ -25,8 +26,8 @@ def gain(
     *,
     two_term: bool = False,
 ) -> float:
-    """Seconds saved against the carrier, of a node of the FP32 graph. `two_term`: its product runs
-    twice. Sizes that are not known count as nothing."""
+    """Seconds that a node of the FP32 graph saves against the carrier. `two_term`: its product runs
+    twice. Unknown sizes count as zero."""
     return _seconds(cost, carrier, carrier, target, 1) - _seconds(
         cost, precision, carrier, target, 2 if two_term else 1
     )

@@ -1,8 +1,7 @@
-"""The outcomes of trials, kept in the store: a search that was killed, or that starts again with
-another budget or seed, repeats none of them. Every save replaces the whole file atomically. A trial
-that failed for lack of time or memory, or because its worker was killed, is not kept: the next run
-may have more of both.
-"""
+"""The outcomes of trials in the store. A search that was killed, or that starts again with another
+budget or seed, repeats none of them. Every save replaces the whole file atomically. A trial that
+failed for lack of time or memory, or whose worker was killed, is not saved, because the next run
+may have more of both."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ _SETTINGS = ("quantization", "calibration", "inputs", "axes", "bench")
 
 @dataclass
 class PastTrials:
-    """Outcomes by candidate, of one model, its samples, one target and these tools."""
+    """Outcomes by candidate, for one model, its samples, one target and these tools."""
 
     store: Store
     key: str
@@ -59,7 +58,7 @@ class PastTrials:
         return cls(store, key, {trial.candidate: trial.outcome for trial in trials})
 
     def keep(self, trial: Trial) -> None:
-        """Save it with all others, unless another try may end otherwise."""
+        """Save the outcome with all others, unless another attempt may have another outcome."""
         if trial.outcome.transient or self.outcomes.get(trial.candidate) == trial.outcome:
             return
         self.outcomes[trial.candidate] = trial.outcome

@@ -1,9 +1,9 @@
-"""From everything quantized to nothing quantized, the most harmful first.
+"""The path from everything quantized to nothing quantized; the most harmful groups return first.
 
-Noise and gain of a candidate are taken as the sums over its groups. Then the best sequence of
-candidates is that of a linear knapsack: of every group only the options on the convex hull of
-(gain, noise) are worth having, and among all steps from one to the next more accurate one, that
-with the largest ratio
+The noise and the gain of a candidate are estimated as the sums over its groups. Then the best
+sequence of candidates is that of a linear knapsack. For each group, only the options on the convex
+hull of (gain, noise) are useful. Each step replaces an option of one group by the next more
+accurate one. The step with the largest ratio
 
     noise removed / gain given up
 
@@ -44,13 +44,13 @@ def path(space: Space) -> list[Candidate]:
 
 
 def hull(group: Group, carrier: str) -> list[Option]:
-    """The options worth having, the fastest first, the carrier last."""
+    """The useful options, the fastest first, the carrier last."""
     last = Option(carrier, 0.0, 0.0)
     ordered = sorted(group.options, key=lambda o: (-o.gain, o.noise))
     options: list[Option] = []
     for option in [*(o for o in ordered if o.gain > 0), last]:
         if options and option is not last and option.noise >= options[-1].noise:
-            continue  # slower and no more accurate
+            continue  # slower and not more accurate
         while len(options) > 1 and _ratio(options[-1], option) >= _ratio(options[-2], options[-1]):
             options.pop()
         options.append(option)

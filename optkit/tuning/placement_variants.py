@@ -1,8 +1,8 @@
 """The placement of Q/DQ pairs: variants of the backend's rules, which the search compiles.
 
-What a compiler fuses depends on placement and granularity. With a quantized shortcut it fuses the
-sum; with one scale per convolution it fuses bias and activation, where one scale per channel makes
-it write FP32 in between. Which variant is faster depends on the model.
+Which layers a compiler fuses depends on placement and granularity. It fuses the sum if the shortcut
+is quantized. With one scale per convolution it fuses bias and activation; with one scale per
+channel it writes FP32 between them. Which variant is faster depends on the model.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ VARIANTS: Mapping[str, Placement] = MappingProxyType(
 
 
 def placements_of(build: Build, ops: Collection[str]) -> dict[str, Placement]:
-    """The variants that apply to a model with these quantized operators: all of them place pairs
-    around convolutions. None if the target is this machine: it takes the backend's rules."""
+    """The variants that apply to a model with these quantized operators; all of them place pairs
+    around convolutions. None if the target is this machine, which uses the backend's rules."""
     if build.measured or build.job.precision.activations is None or "Conv" not in ops:
         return {}
     return dict(VARIANTS)

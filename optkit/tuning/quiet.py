@@ -9,14 +9,14 @@ from optkit.execute.runner import Listener
 
 
 class _Trial(threading.local):
-    """The trial of this thread."""
+    """The trial that runs in this thread."""
 
     label = ""
     started: float | None = None
 
 
 class Quiet:
-    """Passes on progress, and each note once; the lines of steps are left out. Several threads may
+    """Forwards progress, and each note once; leaves out the lines of steps. Several threads may
     each run a trial."""
 
     def __init__(self, listener: Listener) -> None:
@@ -30,7 +30,7 @@ class Quiet:
         self._listener.start("tune", label)
 
     def told(self, text: str) -> None:
-        """The trial ended; if it did not begin, its outcome was in the store."""
+        """The trial ended. If it did not begin, its outcome was in the store."""
         started, self._own.started = self._own.started, None
         seconds = 0.0 if started is None else time.monotonic() - started
         self._listener.done("tune", text, started is None, seconds)

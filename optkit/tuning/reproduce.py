@@ -25,8 +25,8 @@ SUFFIX = "-tuned"
 
 @dataclass(frozen=True)
 class Reproduction:
-    """`model`, `overrides`: what the command line adds to the file. `code`: the job came from
-    memory, so only Python can build it again."""
+    """`model`, `overrides`: what the command line gives in addition to the file. `code`: the job
+    came from memory, so only Python code can build it again."""
 
     file: Path
     model: str | None
@@ -37,7 +37,7 @@ class Reproduction:
 
     @property
     def command(self) -> str:
-        """As a shell reads it."""
+        """The command as text for a shell."""
         job = self.job
         if self.code:
             return f"optkit.build(model, ..., recipe={str(self.file)!r})"
@@ -50,8 +50,8 @@ class Reproduction:
 
 
 def reproduction(job: Job, folder: Path, paths: Mapping[str, Sequence[str]]) -> Reproduction:
-    """Write `job`'s recipe to `folder`/recipe.yaml, and read it back as the command would. `paths`:
-    the args that name data, by section."""
+    """Write the recipe of `job` to `folder`/recipe.yaml, and read it back as the command will.
+    `paths`: the args that name data, by section."""
     recipe = job.recipe.model_copy(update={"name": tuned_name(job.recipe.name)})
     overrides: list[str] = []
     for source in (recipe.samples("calibration"), recipe.samples("evaluation")):

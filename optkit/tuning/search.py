@@ -1,19 +1,22 @@
-"""The search: which candidates are tried next, given what is known so far.
+"""The search: which candidates are tried next, given the outcomes so far.
 
     the ends      every precision everywhere, and the carrier
-    placement     the variants of where pairs go, on everything quantized; the best is kept
-    the path      candidates along `path.path`: a bisection for the first inside the accuracy limit,
-                  or, where the limit is the task's (it is judged later), points spread over it
-    refinement    what may beat the front, from gains that the trials have taught: points of the
-                  path drawn anew, changes and swaps of the best; then the widest gaps of the front
+    placement     the variants of where pairs go, with everything quantized; the best is kept
+    the path      candidates along `path.path`: a bisection for the first within the accuracy limit;
+                  if the limit is the task's (which is judged later), points spread over the path
+    refinement    candidates that may beat the front, with the gains according to the trials: new
+                  points of the path, changes and swaps of the best; then the widest gaps of the
+                  front
 
-Several may be tried at a time: then the path is cut at so many points at once, and a refinement is
-proposed as if those proposed with it had come to what is expected of them (the kriging believer of
-Ginsbourger, Le Riche and Carraro, 2010). No outcome of a round is looked at before all are there.
+If several candidates are tried at the same time, the path is divided at as many points at once. A
+refinement is then proposed as if the other proposals of its round had their expected outcomes (the
+kriging believer of Ginsbourger, Le Riche and Carraro, 2010). The outcomes of a round are used only
+when the round is complete.
 
-So `proposals` is a pure function of the space, the budget, the seed, how many are tried at a time
-and the outcomes so far: a search that was killed goes on as if nothing had happened, and it does
-not matter which trial of a round ends first. What is best so far is best at any time.
+So `proposals` is a pure function of the space, the budget, the seed, the number of candidates at a
+time, and the outcomes so far. A search that was killed continues as if it had not been interrupted,
+and the order in which the trials of a round end does not matter. The search can be stopped at any
+time, and then the best trial so far is the result.
 """
 
 from __future__ import annotations
@@ -32,17 +35,17 @@ from optkit.tuning.space import Budget, Candidate, Outcome, Space, Trial, stairc
 Known = Mapping[Candidate, Outcome]
 Each = Callable[[Callable[[Candidate], bool], Sequence[Candidate]], Iterable[bool]]
 
-_SPREAD = 6  # points of the path that are tried where the accuracy limit is the task's
-_CHOICE = 3  # of so many most promising candidates, the seed picks one
-_WORTH = 0.003  # share of the latency that is worth a trial
-_PAIRS = 500  # swaps looked at in one round
+_SPREAD = 6  # points of the path that are tried if the accuracy limit is the task's
+_CHOICE = 3  # the seed picks one of this number of most promising candidates
+_WORTH = 0.003  # the smallest saving, as a share of the latency, that is worth a trial
+_PAIRS = 500  # the largest number of swaps in one round
 
 
 @dataclass
 class Search:
-    """One search. `parallel`: how many candidates are tried at a time, which decides what is
-    proposed. `trials`: those it has done, in the order of their proposals; within a round that
-    still goes on, in that of their ends. `converged`: nothing is left."""
+    """One search. `parallel`: the number of candidates at the same time, on which the proposals
+    depend. `trials`: the finished ones in the order of their proposals; within a round that is not
+    complete, in the order in which they ended. `converged`: there are no more proposals."""
 
     space: Space
     budget: Budget
@@ -61,9 +64,9 @@ class Search:
         stop: Callable[[], bool] = lambda: False,
         after: Callable[[Search], None] = lambda search: None,
     ) -> None:
-        """Go on until `limit` trials are done, `stop` says so, or nothing is left to try. What is
-        in `memory` is not evaluated again and takes no time. `each` applies a function to all
-        candidates of a round, as `map` does, in threads if it likes. `after` is called after each
+        """Continue until `limit` trials are done, `stop` returns true, or there are no more
+        proposals. A candidate in `memory` is not evaluated again. `each` applies a function to all
+        candidates of a round, as `map` does, possibly in threads. `after` is called after each
         trial, one call at a time."""
         done: dict[Candidate, Outcome] = {}
         lock = threading.Lock()
@@ -93,12 +96,12 @@ class Search:
 
     @property
     def best(self) -> Trial | None:
-        """The best trial so far; None before the first that came to something."""
+        """The best trial so far; None before the first trial that succeeded."""
         return best(self.trials, self.budget)
 
 
 def best(trials: Sequence[Trial], budget: Budget) -> Trial | None:
-    """The first of the trials that the budget ranks highest."""
+    """The trial that the budget ranks highest; of equal ones the first."""
     sound = [trial for trial in trials if not trial.outcome.failed]
     return min(sound, key=lambda trial: budget.rank(trial.outcome), default=None)
 
@@ -106,9 +109,9 @@ def best(trials: Sequence[Trial], budget: Budget) -> Trial | None:
 def proposals(
     space: Space, budget: Budget, seed: int, known: Known, parallel: int = 1
 ) -> Iterator[tuple[Candidate, ...]]:
-    """Rounds of candidates in the order to try them; all of a round may be tried at the same time.
-    `known` grows between one round and the next: whoever iterates puts the outcome of every new
-    candidate into it, in their order. One may be proposed that is known already."""
+    """Rounds of candidates in the order to try them. All candidates of a round may be tried at the
+    same time. Between two rounds, the caller adds the outcome of every new candidate to `known`, in
+    their order. A proposed candidate may already be in `known`."""
     ends = [space.uniform(name) for name in (*space.names, space.carrier)]
     placement = yield from _placement(space, path(space)[0], known, ends)
     steps = [replace(step, placement=placement) for step in path(space)]
@@ -122,8 +125,8 @@ def proposals(
 def _placement(
     space: Space, start: Candidate, known: Known, ends: Sequence[Candidate]
 ) -> Generator[tuple[Candidate, ...], None, str]:
-    """Try the ends, and every placement on the start; the generator's value is the name of the
-    fastest one: accuracy can be bought back layer by layer afterwards."""
+    """Try the ends, and every placement with `start`. The generator's value is the name of the
+    fastest placement, because single layers can improve the accuracy afterwards."""
     variants = [replace(start, placement=name) for name in space.placements]
     yield (*ends, *variants)
     speed = {v.placement: (known[v].latency_ms, known[v].noise, known[v].bytes) for v in variants}
@@ -133,10 +136,11 @@ def _placement(
 def _section(
     steps: list[Candidate], budget: Budget, known: Known, parallel: int
 ) -> Iterator[tuple[Candidate, ...]]:
-    """Along the path accuracy rises and speed falls: find the first that is accurate enough, or,
-    where accuracy has no limit, the first beyond those of speed and size. A bisection; with several
-    points at a time what is left is cut into one part more than these."""
-    low, high = 0, len(steps) - 1  # steps[high] is on the far side
+    """Along the path accuracy rises and speed falls. Find the first candidate that is accurate
+    enough, or, if accuracy has no limit, the first beyond the limits of speed and size. It is a
+    bisection; with several points at a time, the rest of the path is divided into one part more
+    than points."""
+    low, high = 0, len(steps) - 1  # steps[high] is beyond the limit
     while low < high:
         wanted = (low + (high - low) * part // (parallel + 1) for part in range(1, parallel + 1))
         points = list(dict.fromkeys(wanted))
@@ -150,14 +154,15 @@ def _section(
 
 
 def _beyond(outcome: Outcome, budget: Budget) -> bool:
-    """Whether it is accurate enough, or, without a limit on accuracy, beyond another limit."""
+    """Whether it is accurate enough; without a limit on accuracy, whether it is beyond another
+    limit."""
     if budget.min_sqnr is not None:
         return not outcome.failed and outcome.noise <= budget.max_noise
     return budget.excess(outcome) > 0
 
 
 def _spread(steps: list[Candidate], space: Space) -> Iterator[Candidate]:
-    """Points of the path with evenly spaced shares of its noise, in decibels."""
+    """Points of the path whose noises are at equal distances in decibels."""
     noises = [noise(space, step) for step in steps]
     positive = [n for n in noises if n > 0]
     if len(positive) < 2:
@@ -171,7 +176,7 @@ def _spread(steps: list[Candidate], space: Space) -> Iterator[Candidate]:
 def _refine(
     space: Space, budget: Budget, rng: random.Random, known: Known, placement: str, parallel: int
 ) -> Iterator[tuple[Candidate, ...]]:
-    """Until nothing promising is left."""
+    """Propose refinements until there are no promising ones."""
     while True:
         trials = [Trial(candidate, outcome) for candidate, outcome in known.items()]
         incumbent = best(trials, budget)
@@ -199,7 +204,8 @@ def _promising(
     placement: str,
     incumbent: Trial,
 ) -> list[Candidate]:
-    """What may beat the front of these trials, or else fill it, the most promising first."""
+    """Candidates that may beat the front of these trials, or otherwise fill its gaps, the most
+    promising first."""
     known = {trial.candidate for trial in trials}
     steps = [*path(estimate.space()), *path(estimate.space(hope=1.0))]
     drawn = [replace(step, placement=placement) for step in steps]
@@ -212,8 +218,9 @@ def _promising(
 def _better(
     fresh: Sequence[Candidate], estimate: Estimate, budget: Budget, trials: Sequence[Trial]
 ) -> list[Candidate]:
-    """Those that may be faster than every trial as accurate, the largest gain first. Under a
-    limit on noise only those inside it count, against the fastest trial inside."""
+    """Candidates that may be faster than every trial of the same accuracy, the largest gain first.
+    With a limit on noise, only candidates within the limit count, compared with the fastest trial
+    within it."""
     steps = staircase(trials)
     rows = []
     for candidate in fresh:
@@ -244,7 +251,8 @@ def _in_gaps(
 
 
 def _changes(space: Space, candidate: Candidate, rng: random.Random) -> Iterator[dict[int, str]]:
-    """Every other option of one group, and swaps of two groups: all of them, or as many drawn."""
+    """Every other option of one group, and swaps of two groups: all of them, or as many random
+    ones."""
     others = {
         index: [
             name

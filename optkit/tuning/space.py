@@ -1,7 +1,7 @@
 """The types of the search: groups of layers, their options, a candidate and its outcome.
 
-A group is the layers that read one value (query, key and value; gate and up): compilers merge them
-into one product if they have one precision, so they are decided together.
+A group contains the layers that read one value (query, key and value; gate and up). Compilers merge
+them into one product if they have one precision, so the search gives them the same precision.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from math import inf, log10
 from typing import Any, Self
 
 TWO_TERM = "+two-term"
-"""Suffix of a precision's name: its activations have two terms."""
+"""Suffix of a precision's name: the activations have two terms."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Option:
 
     noise       error power over signal power at the model's outputs, if only this group has it
     gain        the time that it saves against the carrier; only ratios of gains are used
-    divergence  nats, see `benchmarking.sensitivity`
+    divergence  in nats, see `benchmarking.sensitivity`
     """
 
     name: str
@@ -61,11 +61,12 @@ class Space:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of all options of all groups, each once."""
+        """The names of the options of all groups, each once."""
         return tuple(dict.fromkeys(o.name for group in self.groups for o in group.options))
 
     def uniform(self, name: str) -> Candidate:
-        """Every group that has the option `name` gets it, the others stay in the carrier."""
+        """The candidate in which every group with the option `name` gets it, and the others stay in
+        the carrier."""
         return Candidate(
             tuple(
                 name if any(o.name == name for o in group.options) else self.carrier
@@ -74,20 +75,20 @@ class Space:
         )
 
     def option(self, index: int, name: str) -> Option:
-        """Group `index` as `name`; the carrier is an option without noise and gain."""
+        """The option `name` of group `index`. The carrier is an option without noise and gain."""
         options = (option for option in self.groups[index].options if option.name == name)
         return next(options, Option(name, 0.0, 0.0))
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One option per group, in the space's order, and a placement."""
+    """One option per group, in the order of the space, and a placement."""
 
     options: tuple[str, ...]
     placement: str = "default"
 
     def having(self, changes: Mapping[int, str]) -> Candidate:
-        """With other options for these groups."""
+        """The candidate with other options for these groups."""
         options = tuple(changes.get(i, name) for i, name in enumerate(self.options))
         return Candidate(options, self.placement)
 
@@ -95,7 +96,7 @@ class Candidate:
 @dataclass(frozen=True)
 class Outcome:
     """The figures of a trial. `failed`: why it has none; they are then infinite. `transient`:
-    another try may succeed."""
+    another attempt may succeed."""
 
     noise: float
     latency_ms: float
@@ -114,7 +115,7 @@ class Outcome:
 
     @property
     def sqnr_db(self) -> float | None:
-        """None: equal to the reference."""
+        """SQNR in dB; None if the outputs equal those of the reference."""
         return -10 * log10(self.noise) if 0 < self.noise < inf else None
 
     def to_json(self) -> dict[str, object]:
@@ -138,8 +139,8 @@ class Trial:
 
 @dataclass(frozen=True)
 class Budget:
-    """The limits; None = no such limit. `max_drop` is judged on the task's own samples, after the
-    search; a trial knows the others."""
+    """The limits; None: no such limit. `max_drop` is judged on the samples of the task after the
+    search; a trial knows the other figures."""
 
     max_drop: float | None = None
     min_sqnr: float | None = None
@@ -155,7 +156,7 @@ class Budget:
         return inf if self.min_sqnr is None else 10 ** (-self.min_sqnr / 10)
 
     def excess(self, outcome: Outcome) -> float:
-        """0 inside all limits that a trial knows; else how far beyond them, in decades."""
+        """0 within all limits that a trial knows; otherwise the distance to them, in decades."""
         if outcome.failed:
             return inf
         return sum(
@@ -169,8 +170,8 @@ class Budget:
         )
 
     def rank(self, outcome: Outcome) -> tuple[float, ...]:
-        """What is smaller is better: inside the limits, then the fastest; where nothing limits
-        accuracy, the most accurate."""
+        """A sort key; smaller is better. First the distance to the limits, then the latency; if
+        accuracy has no limit, the noise."""
         speed, excess = (outcome.latency_ms, outcome.bytes), self.excess(outcome)
         if self.limits_accuracy:
             return (excess, *speed, outcome.noise)
@@ -178,8 +179,8 @@ class Budget:
 
 
 def front(trials: Sequence[Trial]) -> list[Trial]:
-    """The trials that no other beats in noise, latency and bytes at once, fastest first. Of equal
-    ones the first."""
+    """The trials that no other trial beats in noise, latency and bytes, the fastest first. Of equal
+    trials only the first."""
     kept: list[Trial] = []
     for trial in trials:
         if trial.outcome.failed or any(_covers(other, trial) for other in kept):
@@ -189,7 +190,8 @@ def front(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def staircase(trials: Sequence[Trial]) -> list[Trial]:
-    """The front of noise and latency alone, fastest first: each is more accurate than the last."""
+    """The front of noise and latency only, the fastest first: each trial is more accurate than the
+    one before."""
     steps: list[Trial] = []
     for trial in front(trials):
         if not steps or trial.outcome.noise < steps[-1].outcome.noise:
@@ -198,6 +200,6 @@ def staircase(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def _covers(a: Trial, b: Trial) -> bool:
-    """Whether `a` is nowhere worse than `b`."""
+    """Whether `a` is not worse than `b` in any figure."""
     x, y = a.outcome, b.outcome
     return x.noise <= y.noise and x.latency_ms <= y.latency_ms and x.bytes <= y.bytes

@@ -1,9 +1,9 @@
-"""The space of a search: the layers of a model, and what each costs in accuracy alone.
+"""The space of a search: the layers of a model, and the accuracy that each costs alone.
 
-Sensitivity is label-free: with one group quantized and all others in FP32, the noise at the model's
-outputs on calibration samples. One alone rather than all but one, because these noises add up to
-the noise of any assignment, before it is tried. A step measures eight groups, so that a survey that
-was killed goes on from there.
+Sensitivity needs no labels: it is the noise at the model's outputs on calibration samples, with one
+group quantized and all others in FP32. It is not measured with all groups but one, because the
+noises of single groups add up to the noise of any assignment that is not tried yet. A step measures
+eight groups, so that a survey that was killed continues with the remaining groups.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from optkit.tuning.space import TWO_TERM, Group, Option, Space
 
 PROBE_SAMPLES = 64
 _AT_ONCE = 8  # groups measured in one step
-_TWO_TERM_GROUPS = 8  # the worst ones, which alone are looked at in two terms
+_TWO_TERM_GROUPS = 8  # the groups with the most noise; only these are measured with two terms
 
 
 @dataclass(frozen=True)
 class Survey:
-    """The space, the operators in it, and `fixed`: layer outside of it → the reason."""
+    """The space, the operators in it, and `fixed`: layer that is not in it → the reason."""
 
     space: Space
     ops: frozenset[str]
@@ -50,8 +50,8 @@ def survey(
     each: Callable[..., Iterable[Sensitivities]] = map,
 ) -> Survey:
     """Measure the space of `names` (quantized precisions) on a model that was built in the first of
-    them. `each`: applies a function to every group of groups, as `map` does, in threads if it
-    likes. Raises InputRefused when no layer can be quantized."""
+    them. `each`: applies a function to every group of groups, as `map` does, possibly in threads.
+    Raises InputRefused if no layer can be quantized."""
     backend = runtimes.backend(build.compiler)
     rules = {n: backend.rules(build.job.target, precision(n)) for n in names}
     step = ListLayers(
@@ -88,8 +88,8 @@ def survey(
 
 
 def probe(build: Build, runner: Steps) -> Samples:
-    """Samples for the search: those of calibration, or random ones. Never those of the evaluation,
-    which judge the result."""
+    """Samples for the search: calibration samples, or random ones. Never evaluation samples,
+    because they judge the result."""
     if build.calibration is not None:
         return build.calibration
     recipe = build.job.recipe
@@ -98,18 +98,18 @@ def probe(build: Build, runner: Steps) -> Samples:
 
 
 def exactly(node: str) -> str:
-    """The pattern that matches this node's name alone."""
+    """The pattern that matches only this node's name."""
     return glob.escape(node)
 
 
 def _free(build: Build, layers: Iterable[Layer]) -> list[Layer]:
-    """The layers to which the recipe gives no precision."""
+    """The layers for which the recipe sets no precision."""
     patterns = build.job.recipe.quantization.nodes
     return [layer for layer in layers if not any(fnmatchcase(layer.node, p) for p in patterns)]
 
 
 def _gain(build: Build, option: Option, layers: Iterable[Layer]) -> float:
-    """The time that the layers of a group save with an option, as estimated."""
+    """The estimated time that the layers of a group save with an option."""
     scheme, carrier = precision(option.precision), build.baseline_precision
     return sum(
         gain(layer.cost, scheme, carrier, build.job.target, two_term=option.is_two_term)
@@ -131,14 +131,15 @@ def _is_matrix(group: Sequence[Layer]) -> bool:
 
 
 def _worst(names: Sequence[str], options: Mapping[str, Sequence[Option]]) -> list[str]:
-    """The groups with the most noise, for which two terms are worth a measurement, in the order of
-    the graph."""
+    """The groups with the most noise, for which two terms are measured, in the order of the
+    graph."""
     ranked = sorted(names, key=lambda name: -options[name][-1].noise)[:_TWO_TERM_GROUPS]
     return [name for name in names if name in ranked]
 
 
 def _option_names(build: Build, names: Sequence[str]) -> Iterator[Option]:
-    """Each precision; on the CPU also with activations in two terms, where it quantizes those."""
+    """Each precision; on the CPU also with activations in two terms, if the precision quantizes
+    activations."""
     for name in names:
         yield Option(name, 0.0, 0.0)
         if build.measured and precision(name).activations is not None:

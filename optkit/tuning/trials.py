@@ -1,8 +1,8 @@
-"""A trial: a candidate built for the target as far as its figures, over the store.
+"""A trial: a candidate is built for the target, through the store, until its figures are known.
 
-size from the compiled engine; latency predicted over its fused layers, or measured beside the
-baseline where the target is this machine; noise from the graph that is measured, on the samples of
-`survey.probe`. A simulation has FP32 carriers, so the carrier's own noise is added to its.
+The size is that of the compiled engine. The latency is predicted from its fused layers, or measured
+together with the baseline if the target is this machine. The noise is that of the graph on the
+samples of `survey.probe`. A simulation has FP32 carriers, so the noise of the carrier is added.
 """
 
 from __future__ import annotations
@@ -31,20 +31,21 @@ _BENCH_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Trials:
-    """Evaluates candidates of one space. `job`: what was asked for; `precisions`: the quantized
-    ones that are searched; `placements`: name → its settings in a recipe."""
+    """Evaluates candidates of one space. `job`: the job of the search; `precisions`: the quantized
+    precisions of the search; `placements`: name → its settings in a recipe."""
 
     job: Job
     space: Space
     precisions: tuple[str, ...]
     runner: Steps
     placements: Mapping[str, Placement]
-    baseline_ms: float = 1.0  # what measured latencies are shares of
-    carrier_noise: float = 0.0  # what a simulation leaves out
+    baseline_ms: float = 1.0  # measured latencies are multiples of this one
+    carrier_noise: float = 0.0  # the noise that a simulation does not contain
 
     def __call__(self, candidate: Candidate) -> Outcome:
-        """Build it and look. A candidate that cannot be built or run is a failed outcome: for good
-        where it was refused, for now where a worker died of it (of time, memory or a signal)."""
+        """Build a candidate and return its figures. A candidate that cannot be built or run is a
+        failed outcome: a permanent one if it was refused, a transient one if a worker ended (for
+        time, memory or a signal)."""
         job = self.as_job(candidate)
         bench = job.recipe.bench.model_copy(update={"batches": (), "seconds": _BENCH_SECONDS})
         job = replace(job, recipe=job.recipe.model_copy(update={"bench": bench}))
@@ -57,8 +58,8 @@ class Trials:
         return _outcome(build, deviation, self.baseline_ms, left_out)
 
     def as_job(self, candidate: Candidate) -> Job:
-        """The build that the candidate stands for. The precision that most layers have is the
-        build's own, the others are exceptions of its recipe."""
+        """The build of the candidate. The precision of the build is the one that most layers have;
+        the others are exceptions in its recipe."""
         chosen = [self.space.option(i, name) for i, name in enumerate(candidate.options)]
         layers: Counter[str] = Counter()
         for group, option in zip(self.space.groups, chosen, strict=True):
@@ -66,7 +67,7 @@ class Trials:
         used = [name for name in self.precisions if layers[name]]
         if not used:
             return replace(self.job, precision=precision(self.space.carrier))
-        most = max(used, key=lambda name: layers[name])  # of equals the first
+        most = max(used, key=lambda name: layers[name])  # of equally frequent ones the first
         nodes, two_term = dict(self.job.recipe.quantization.nodes), []
         for group, option in zip(self.space.groups, chosen, strict=True):
             patterns = [exactly(node) for node in group.nodes]
@@ -88,14 +89,14 @@ class Trials:
 
 
 def _quantized(recipe: Recipe, **settings: object) -> Recipe:
-    """The recipe with these settings in its section on quantization."""
+    """The recipe with these settings in its section `quantization`."""
     section = recipe.quantization
     quantization = type(section).model_validate({**section.model_dump(), **settings})
     return recipe.model_copy(update={"quantization": quantization})
 
 
 def deviate(build: Build, role: str, runner: Steps) -> Deviation:
-    """How far the outputs of a build's "graph" or "baseline" are from those of the FP32 graph."""
+    """The noise of the outputs of a build's "graph" or "baseline" relative to the FP32 graph."""
     step = Deviate(
         graph=build.graph if role == "graph" else build.baseline, reference=build.fused,
         samples=probe(build, runner), file=build.simulation if role == "graph" else GRAPH,
@@ -120,9 +121,9 @@ def _outcome(build: Build, deviation: Deviation, baseline_ms: float, left_out: f
 
 
 def _latency(build: Build, baseline_ms: float) -> float:
-    """Milliseconds at the batch size that is tuned for. Measured ones relative to the baseline in
-    the same rounds, so that trials at different times can be compared; the fastest runs of both,
-    which a busy machine disturbs least."""
+    """Milliseconds at the tuned batch size. A measured latency is computed relative to the baseline
+    in the same rounds, so that trials at different times can be compared. It uses the fastest runs
+    of both, because a busy machine disturbs them least."""
     if isinstance(build.latency, PredictedLatency):
         return build.latency.latency.p50_ms
     row = measured_row(build)
@@ -131,6 +132,6 @@ def _latency(build: Build, baseline_ms: float) -> float:
 
 
 def measured_row(build: Build) -> TimedPair:
-    """At the batch size that is tuned for."""
+    """The row at the tuned batch size."""
     assert isinstance(build.latency, Timed)
     return next(row for row in build.latency.rows if row.engine.batch == (build.batch or 1))

@@ -1,10 +1,10 @@
-"""The winner: which candidate keeps the budget on samples that the search has never seen.
+"""The winner: which candidate keeps the budget on samples that the search has not used.
 
-The staircase of the front is climbed down from its most accurate end, a few steps spread over it,
-each judged like any build (`benchmarking.gates`), until the first that breaks a limit. The order is
-fixed before a sample is looked at, and a step is judged only if all before it were kept: so many
-looks at the same samples need no correction (fixed-sequence testing: Maurer, Hothorn, Lehmacher,
-1995; Wiens, Pharmaceutical Statistics 2, 2003).
+Candidates of the front are judged like any build (`benchmarking.gates`): first the most accurate
+one, then a few faster ones at equal distances, until one breaks a limit. The order is fixed before
+any sample is used, and a candidate is judged only if all before it keep the limits. So the same
+samples can be used several times without a correction (fixed-sequence testing: Maurer, Hothorn,
+Lehmacher, 1995; Wiens, Pharmaceutical Statistics 2, 2003).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from optkit.tuning.search import best
 from optkit.tuning.space import Budget, Space, Trial, staircase
 
 STEPS_DOWN = 5
-AS_FAST = 0.005  # latencies that differ by this share count as equal
+AS_FAST = 0.005  # latencies that differ by at most this share count as equal
 
 
 @dataclass(frozen=True)
 class Verified:
-    """A trial and what fresh samples say of it. `kept`: no limit is seen to be broken; `passed`:
-    the whole interval keeps every limit."""
+    """A trial with its figures on fresh samples. `kept`: no value is beyond its limit; `passed`:
+    the whole interval of each value is within its limit."""
 
     trial: Trial
     judged: Judged
@@ -40,9 +40,9 @@ def verify(
     budget: Budget,
     judge: Callable[[Trial], Judged],
 ) -> tuple[Verified | None, list[Verified]]:
-    """The fastest that passes, else the fastest that is kept, or the most accurate of those that
-    are as fast; and all that were judged, in order. None: nothing quantized keeps the budget, or
-    the carrier is as fast."""
+    """The winner, and all that were judged, in order. The winner is the fastest that passes,
+    otherwise the fastest that is kept; of equally fast ones the most accurate. None: no quantized
+    candidate keeps the budget, or the carrier is as fast."""
     seen: list[Verified] = []
     for trial in rungs(trials, space, budget):
         judged = judge(trial)
@@ -61,9 +61,9 @@ def verify(
 def fallback(
     trials: Sequence[Trial], space: Space, budget: Budget, seen: Sequence[Verified]
 ) -> Trial:
-    """The best there is where nothing quantized is kept: the carrier, if it keeps the limits that a
-    trial knows; else what fresh samples refused, or the nearest to the limits. Raises InputRefused
-    where no trial came to anything."""
+    """The best trial if no quantized candidate keeps the limits: the carrier, if it keeps the
+    limits that a trial knows; otherwise the first candidate that was judged on fresh samples, or
+    the trial nearest to the limits. Raises InputRefused if every trial failed."""
     own = space.uniform(space.carrier).options
     for trial in trials:
         if trial.candidate.options == own and budget.excess(trial.outcome) == 0:
@@ -76,8 +76,8 @@ def fallback(
 
 
 def rungs(trials: Sequence[Trial], space: Space, budget: Budget) -> list[Trial]:
-    """What is judged, the most accurate first: trials inside the limits that a trial knows. None
-    where the carrier is as fast as any of them: then nothing has to be quantized."""
+    """The trials to judge, the most accurate first: those within the limits that a trial knows.
+    Empty if the carrier is as fast as any of them, because then nothing has to be quantized."""
     inside = [trial for trial in trials if budget.excess(trial.outcome) == 0]
     if not inside:
         return []
@@ -98,8 +98,7 @@ def rungs(trials: Sequence[Trial], space: Space, budget: Budget) -> list[Trial]:
 
 
 def _kept(row: GateRow) -> bool:
-    """Whether the value itself is inside the limit, whatever its interval; one that is not known
-    breaks nothing."""
+    """Whether the value is within the limit, for any interval. An unknown value breaks no limit."""
     if row.value is None:
         return row.outcome != "fail"
     low_is_good = row.gate.startswith("max_")
