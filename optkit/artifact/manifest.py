@@ -26,7 +26,7 @@ SAMPLES = "eval.safetensors"
 VNNI = "vnni"
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-"""What is safe as a file name anywhere."""
+"""Characters that are safe in a file name on every system."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MANIFEST_BYTES = 64 << 20
@@ -35,7 +35,7 @@ _FIGURES = ("engine", "latency", "accuracy", "fidelity", "speedup", "drop", "siz
 
 @dataclass(frozen=True)
 class File:
-    """What the manifest knows of one file."""
+    """The facts in the manifest about one file."""
 
     sha256: str
     size: int  # bytes
@@ -78,7 +78,7 @@ class Manifest:
 
     @property
     def axes(self) -> dict[str, int]:
-        """The size that each dynamic axis is tuned for. Raises TypeError, KeyError."""
+        """The tuned size of each dynamic axis. Raises TypeError, KeyError."""
         ranges = self.recipe.get("axes", {})
         if not isinstance(ranges, dict):
             raise TypeError("axes")
@@ -86,13 +86,14 @@ class Manifest:
 
     @property
     def evidence(self) -> dict[str, str]:
-        """How each group of figures in the result is known."""
+        """The evidence of each group of figures in the result."""
         figures = {name: self.result.get(name) for name in _FIGURES}
         return {name: figure["evidence"] for name, figure in figures.items() if figure}
 
     def to_json(self) -> dict[str, Any]:
         body = {"schema": SCHEMA, **asdict(self), "evidence": self.evidence}
-        body = json.loads(json.dumps(body, allow_nan=False))  # tuples become lists, as when read
+        # tuples become lists, as in a manifest that is read
+        body = json.loads(json.dumps(body, allow_nan=False))
         return {**body, "check": digest_json(body)}
 
     @classmethod
@@ -122,7 +123,8 @@ class Manifest:
 
     @property
     def compiled(self) -> tuple[str, ...]:
-        """The files that are machine code: the engine, and the baseline's of the same name."""
+        """The files that are machine code: the engine, and the file of the same name of the
+        baseline."""
         if self.engine is None:
             return ()
         compiler, file = self.engine.backend, self.engine.file
@@ -132,8 +134,8 @@ class Manifest:
 
 
 def read(path: Path) -> Manifest:
-    """The manifest of the artifact in folder `path`. Raises as `Manifest.of` does, and
-    InputRefused where there is none."""
+    """The manifest of the artifact in folder `path`. Raises the errors of `Manifest.of`, and
+    InputRefused if there is none."""
     where = path / MANIFEST
     try:
         descriptor = os.open(where, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -182,7 +184,8 @@ def _body(data: object, where: str) -> dict[str, object]:
 
 
 def _check_types(manifest: Manifest) -> None:
-    """Raises ValueError. The checksum finds accidents; this, a manifest made by other means."""
+    """Raises ValueError for a wrong type. The checksum detects accidents; this detects a manifest
+    that another program wrote."""
     for what, sound in _CHECKS:
         if not sound(manifest):
             raise ValueError(what)

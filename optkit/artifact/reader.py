@@ -23,7 +23,7 @@ from optkit.tensors import Feed, TensorInfo
 
 
 class SessionArguments(TypedDict, total=False):
-    """What `Artifact.session` takes, for a function that passes it on."""
+    """The arguments of `Artifact.session`, for a function that forwards them."""
 
     threads: int | None
     spinning: bool
@@ -35,11 +35,12 @@ class SessionArguments(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Running:
-    """A loaded artifact as a Session that also says what runs, and what its figures are worth."""
+    """A loaded artifact as a Session, with the backend that runs and the evidence of its
+    figures."""
 
     session: Recurrent
     backend: str
-    evidence: Evidence  # measured: the target's own engine; simulated: its graph elsewhere
+    evidence: Evidence  # measured: the target's own engine; simulated: its graph on another device
     note: str | None
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
@@ -66,7 +67,7 @@ class Running:
 
 class Artifact:
     """An artifact on disk. `load` trusts nothing; `verify` compares every byte, which detects
-    damage but does not show who wrote the files. `trusted`: the caller knows who did."""
+    damage but does not show who wrote the files. `trusted`: the caller knows the author."""
 
     def __init__(self, path: Path, manifest: Manifest, *, trusted: bool = False) -> None:
         self.path = path
@@ -78,7 +79,7 @@ class Artifact:
     def load(cls, path: Path, *, trusted: bool = False) -> Self:
         """Read the manifest of the artifact in folder `path`.
 
-        Raises InputRefused (no artifact, or one of another version), IntegrityError (damaged).
+        Raises InputRefused (not an artifact, or of another version), IntegrityError (damaged).
         """
         return cls(path, read(path), trusted=trusted)
 
@@ -98,7 +99,7 @@ class Artifact:
 
     @property
     def parts(self) -> dict[str, Self]:
-        """The artifacts that this one consists of, by name; none where it is one graph."""
+        """The artifacts of which this one consists, by name; empty if it is one graph."""
         load, trusted = type(self).load, self.trusted
         return {name: load(self.path / name, trusted=trusted) for name in self.manifest.parts}
 
@@ -112,7 +113,8 @@ class Artifact:
         return self.path / MODEL
 
     def verify(self) -> None:
-        """Raise IntegrityError naming the files that are missing, changed, added or no files."""
+        """Raise IntegrityError with the names of files that are missing, changed, added or not
+        regular."""
         present, listed = dict(_walk(self.path)), self.manifest.files
         problems = [f"{show(name)} was added" for name in sorted(present.keys() - listed.keys())]
         for name, facts in listed.items():
@@ -141,15 +143,15 @@ class Artifact:
         cuda_graph: bool = False,
         kept: Path | None = None,
     ) -> Running:
-        """Verify the artifact, then load the engine if its backend can run it; else, on the target
-        itself, its graph through ONNX Runtime's provider for that device; else the graph on the
-        CPU.
+        """Verify the artifact, then open what can run here: the engine if its backend can run it;
+        otherwise, on the target, the graph through ONNX Runtime's provider for the device;
+        otherwise the graph on the CPU.
 
-        Unless the artifact is `trusted` or was written on this machine, an engine that is machine
-        code is skipped, and a graph is checked by the intake and run once in a child with limits,
-        which is then remembered (`trust`): the session itself runs in this process, without limits.
+        Unless the artifact is `trusted` or was written on this machine, an engine of machine code
+        is skipped, and a graph is checked by the intake and run once in a child with limits.
+        `trust` records the success. The session itself runs in this process, without limits.
 
-        Options are those of `runtimes.SessionOptions`; `level` None: all optimizations for an
+        Options are those of `runtimes.SessionOptions`. `level`: None: all optimizations for an
         engine, basic ones for a simulation, which keeps its Q/DQ as written.
 
         Raises IntegrityError, ToolchainMissing, UsageError (several graphs), InputRefused and
@@ -186,7 +188,7 @@ class Artifact:
         return Running.of(session, SIMULATOR, Evidence.SIMULATED, f"{note}; {graph} runs")
 
     def _slower(self) -> str | None:
-        """What is to be known of an engine for CPUs with VNNI on one without."""
+        """A note on an engine for CPUs with VNNI, on a CPU without it."""
         here = cpu()
         if self.manifest.instruction_set != VNNI or not sums_in_16_bits(
             here.machine, here.features
@@ -198,7 +200,7 @@ class Artifact:
         )
 
     def require_own_engine(self) -> None:
-        """Raise UnsafeFile unless every engine in it that is machine code was compiled here, or the
+        """Raise UnsafeFile for an engine of machine code that was not compiled here, unless the
         caller trusts it."""
         foreign = self._foreign_engine()
         if foreign is not None:
@@ -206,7 +208,7 @@ class Artifact:
             raise UnsafeFile(f"it is not opened: {trust.FOREIGN}", where=where, hint=trust.HINT)
 
     def _foreign_engine(self) -> str | None:
-        """The first engine that is machine code of somebody else, as far as is known."""
+        """The first engine of machine code that was not compiled here, as far as is known."""
         if self.trusted:
             return None
         files = self.manifest.files
@@ -214,7 +216,7 @@ class Artifact:
         return next(foreign, None)
 
     def _admit(self, file: str, threads: int | None) -> None:
-        """Raise unless that graph may be opened in this process; engines pass."""
+        """Raise unless the graph may be opened in this process. Engines are not checked."""
         whole = self.manifest.contents
         tried = digest_json([whole, file])
         if self.trusted or file in self.manifest.compiled:
@@ -230,7 +232,7 @@ class Artifact:
         trust.know(tried)
 
     def _on_target(self) -> Iterator[tuple[str, str]]:
-        """Backend and file of all that runs on the target itself, the engine first."""
+        """Backend and file of everything that runs on the target itself, the engine first."""
         engine = self.manifest.engine
         if engine is not None:
             yield engine.backend, engine.file
@@ -243,8 +245,8 @@ class Artifact:
                 yield option.name, MODEL
 
     def run(self, feed: Feed) -> Feed:
-        """Outputs for one feed: arrays by name, or what `np.asarray` takes (a CPU tensor). Raises
-        UsageError for anything else.
+        """Outputs for one feed: arrays by name, or objects that `np.asarray` accepts (a CPU
+        tensor). Raises UsageError for anything else.
 
         The session of the first call stays open until `close`.
         """
@@ -257,7 +259,7 @@ class Artifact:
         return f"Artifact({str(self.path)!r}, gate={gate!r}, digest={self.digest[:12]!r})"
 
     def close(self) -> None:
-        """Close what `run` opened. May be called twice."""
+        """Close the session that `run` opened. It may be called twice."""
         if self._running is not None:
             self._running.close()
             self._running = None

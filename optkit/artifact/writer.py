@@ -20,11 +20,11 @@ from optkit.store import digest_file, storage_errors, write_durably
 
 
 def prepare(out: Path, name: str, kind: str = "artifact", marker: str = MANIFEST) -> None:
-    """Make sure, before any work, that an artifact `name` can be written into folder `out` (or what
-    else is a folder of that `kind`, known by the file `marker` in it).
+    """Check, before any work, that an artifact `name` can be written into folder `out` (or another
+    folder of that `kind`, which has the file `marker`).
 
-    Nothing is left there. Raises StorageError (not writable), UsageError (the name, or something of
-    that name that is no artifact and would be lost).
+    The check leaves nothing behind. Raises StorageError (not writable), UsageError (the name, or a
+    folder of this name that is not an artifact and would be lost).
     """
     check_name(kind, name)
     place = out / name
@@ -45,8 +45,8 @@ def prepare(out: Path, name: str, kind: str = "artifact", marker: str = MANIFEST
 
 
 def create(out: Path) -> None:
-    """The folder for artifacts. A new or empty one gets a .gitignore, one with other content is
-    left as it is. Raises StorageError."""
+    """The folder for artifacts. A new or empty one gets a .gitignore, one with other content does
+    not change. Raises StorageError."""
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
         if not any(out.iterdir()):
@@ -54,12 +54,12 @@ def create(out: Path) -> None:
 
 
 def _existing(out: Path) -> Path:
-    """The folder itself, or the nearest around it that is there."""
+    """The folder itself if it exists, otherwise the nearest parent that exists."""
     return next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
 
 
 def check_name(kind: str, name: str) -> None:
-    """Raise UsageError unless `name` is safe as a file name anywhere."""
+    """Raise UsageError unless `name` is a safe file name on every system."""
     if not NAME.fullmatch(name):
         raise UsageError(
             f"{show(name)} cannot name {'an' if kind[0] in 'aeiou' else 'a'} {kind}",
@@ -68,10 +68,10 @@ def check_name(kind: str, name: str) -> None:
 
 
 def write(out: Path, manifest: Manifest, files: Mapping[str, Path | bytes]) -> Artifact:
-    """Write the artifact `out/<name>`, replacing an older one of that name at once.
+    """Write the artifact `out/<name>`. It replaces an older one of this name in one operation.
 
-    `files`: name in the artifact (may have folders) → the file to copy, or its bytes. On any error
-    nothing is visible and the older artifact stays. Raises StorageError, UsageError.
+    `files`: name in the artifact (may have folders) → the file to copy, or its bytes. After an
+    error nothing is visible and the older artifact stays. Raises StorageError, UsageError.
     """
     check_name("target", manifest.target)
     prepare(out, manifest.name)

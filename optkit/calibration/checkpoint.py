@@ -30,11 +30,9 @@ from optkit.statistics.file import (
 )
 from optkit.store import durably, storage_errors
 
-_SECONDS = (
-    10.0  # between two checkpoints, and never more than a twentieth of the time to write them
-)
+_SECONDS = 10.0  # between two checkpoints; writing them takes at most a twentieth of the time
 _SHARE = 20
-_PRODUCT = "product "  # before the kinds of arrays that belong to second moments
+_PRODUCT = "product "  # prefix of the arrays that belong to second moments
 _ARRAYS = ("waiting", "chunk", "total", "diagonal")  # of `Sums`
 
 

@@ -41,8 +41,8 @@ from optkit.statistics import (
 )
 from optkit.tensors import Feed
 
-_THREADS = 2  # that count, beside the runtime's own
-_PRODUCT_BYTES = 12  # per element of a matrix of second moments: float64 and the chunk's float32
+_THREADS = 2  # threads that count, in addition to those of the runtime
+_PRODUCT_BYTES = 12  # per element of a matrix of second moments: float64, and float32 of the chunk
 
 
 def observe(
@@ -107,7 +107,7 @@ class _Run:
         self._observers = {
             tap.name: Observer(tap.channel_axis, rows=tap.rows, windows=tap.windows) for tap in taps
         }
-        # what second moments are of, by key: a value's rows, or its patches under a window
+        # the second moments by key: the rows of a value, or its patches in a window
         self._multiplied = {
             f"{place} {tap.name}": (tap.name, window)
             for tap in taps
@@ -115,11 +115,12 @@ class _Run:
             for place, window in enumerate(tap.windows or [None])
         }
         self._products: dict[str, Products] = {}
-        self._groups: list[list[str]] = []  # keys whose moments a pass sums; empty: not yet known
+        # the keys whose moments a pass sums; empty while unknown
+        self._groups: list[list[str]] = []
         self._pass, self._done, self._data = 0, 0, data_digest([])
 
     def finish(self, checkpoint: Checkpoint, folder: Path) -> Statistics:
-        """Make the passes that are left, and put what they found together."""
+        """Do the passes that are left, and merge their results."""
         while True:
             self._run_pass(checkpoint)
             by_name = {k: m for k, p in self._products.items() if (m := p.result()) is not None}
@@ -137,7 +138,7 @@ class _Run:
         return Statistics(values, self._done, self._data)
 
     def state(self) -> State:
-        """All that `resume` needs."""
+        """The state that `resume` needs."""
         return State(
             Position(self._pass, self._done, self._data, self._groups, self._cutter.sizes),
             {name: observer.result() for name, observer in self._observers.items()},
@@ -145,7 +146,7 @@ class _Run:
         )
 
     def resume(self, state: State) -> None:
-        """Go on from there. Raises IntegrityError where the samples are others now."""
+        """Continue from this state. Raises IntegrityError if the samples have changed."""
         position = state.position
         self._pass, self._done = position.passes, position.done
         self._data, self._groups = position.data, position.groups
@@ -174,7 +175,7 @@ class _Run:
                 names = list(self._observers)
                 if self._pass:
                     names = list(dict.fromkeys(self._multiplied[key][0] for key in self._products))
-                # a value is let go as soon as it is counted: the next part needs the memory
+                # a value is released when it is counted: the next part needs the memory
                 tasks = [beside.submit(self._count, n, values.pop(n), part) for n in names]
                 counted = _Counted(part, tasks)
                 del values
@@ -188,7 +189,7 @@ class _Run:
             )
 
     def _parts(self) -> Iterator[tuple[Feed, Part]]:
-        """What is left of the data in this pass, checked."""
+        """The parts of the data that are left in this pass, checked."""
         cutter, number, skip = self._cutter, self._first, self._first + self._done
         for feeds, feed in enumerate(self._feeds, start=1):
             _check_lengths(self._session, feed, cutter.batched)
@@ -206,7 +207,7 @@ class _Run:
             number = end
 
     def _plan(self) -> None:
-        """Share the memory between values and second moments, once sizes are known."""
+        """Divide the memory between values and second moments, when their sizes are known."""
         if self._groups:
             return
         shapes, cutter = self._cutter.shapes, self._cutter
@@ -237,7 +238,8 @@ class _Run:
         self._products = {key: Products() for key in self._groups[self._pass]}
 
     def _count(self, name: str, value: np.ndarray, part: Part) -> None:
-        """Observe one value of a part: in the first pass for all, later for its moments alone."""
+        """Count one value of a part: for all observers in the first pass, later only for its
+        moments."""
         axis = self._taps[name].channel_axis
         counted = data(value, part, self._fills.get(name, NO_FILLS), axis)
         if not self._pass:
@@ -250,7 +252,7 @@ class _Run:
                 products.update(_multiplied(counted, part, axis, window))
 
     def _end_part(self, counted: _Counted) -> None:
-        """Wait until it is counted, and take note of it."""
+        """Wait until the part is counted, and record that it is done."""
         for task in counted.tasks:
             task.result()
         if (part := counted.part) is None:
@@ -263,12 +265,13 @@ class _Run:
 
 
 def _sampled(tap: Tap) -> int:
-    """How many numbers of a channel each kept row holds: its own, and those of patches."""
+    """How many numbers of a channel each kept row contains: its own, and those of patches."""
     return int(tap.rows) + sum(window.taps for window in tap.windows)
 
 
 def _product_bytes(channels: int, window: Window | None) -> int:
-    """What second moments of a value, or of its patches, take while they are summed."""
+    """The bytes that the second moments of a value, or of its patches, take during the
+    summation."""
     k = window.size(channels) if window else channels
     return (window.groups if window else 1) * _PRODUCT_BYTES * k * (k + ROWS)
 
@@ -282,7 +285,7 @@ class _Counted:
 
 
 class _Clock:
-    """Tells progress: samples, their rate, and the time left."""
+    """Reports progress: samples, their rate, and the time left."""
 
     def __init__(self, progress: Progress, samples: int | None, batches: int) -> None:
         self._progress, self._samples, self._batches = progress, samples, batches
@@ -290,11 +293,11 @@ class _Clock:
         self.start(0)
 
     def start(self, done: int) -> None:
-        """A pass begins, or goes on, with `done` samples."""
+        """A pass begins, or continues with `done` samples."""
         self._begun, self._started = done, time.monotonic()
 
     def tell(self, done: int, index: int, passes: int) -> None:
-        """`done` samples of pass `index` of `passes`."""
+        """Report that `done` samples of pass `index` of `passes` are done."""
         whole, part = (self._samples, done) if self._samples else (self._batches, self.feeds)
         share = min(part / whole, 1.0) if whole else 0.0
         rate = (done - self._begun) / max(time.monotonic() - self._started, 1e-9)
@@ -309,7 +312,7 @@ class _Clock:
 
 
 def _grouped(sizes: Mapping[str, int], budget: int) -> list[list[str]]:
-    """Names in order, cut where the sizes of a group would pass the budget. At least one group."""
+    """Names in order, divided into groups whose sizes fit in the budget; at least one group."""
     groups: list[list[str]] = [[]]
     held = 0
     for name, size in sizes.items():
@@ -322,7 +325,7 @@ def _grouped(sizes: Mapping[str, int], budget: int) -> list[list[str]]:
 
 
 def _multiplied(counted: Data, part: Part, axis: int, window: Window | None) -> np.ndarray:
-    """The rows [m, K], or patches [groups, m, K], that second moments are of."""
+    """The rows [m, K], or patches [groups, m, K], whose second moments are summed."""
     return (
         rows_of(counted, axis) if window is None else PatchView(counted, part, window).for_moments()
     )

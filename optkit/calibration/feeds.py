@@ -17,8 +17,8 @@ from optkit.runtimes import Session
 from optkit.statistics import CHUNK
 from optkit.tensors import Feed, batched, count_samples
 
-# Bytes in use at the peak per byte of tapped values: the runtime's buffer, its copy for numpy,
-# inner values that are not tapped but alive, and the part before, which is still being counted.
+# Bytes in use at the peak, per byte of tapped values: the runtime's buffer, its copy for numpy,
+# other inner values that are alive, and the previous part, which is still being counted.
 PEAK = 4
 _ENOUGH = 40 << 20  # bytes; larger parts take as much time per sample
 
@@ -48,7 +48,7 @@ class SpooledFeeds:
 
 
 def _cut(cuts: Sequence[int], place: int) -> int:
-    """The first one at or behind the place."""
+    """The first cut at this place or after it."""
     return next(cut for cut in cuts if cut >= place)
 
 
@@ -60,9 +60,9 @@ class Cutter:
     session: Session
     memory_bytes: int
     reserved: int = 0
-    largest: int = 0  # elements of the largest sample seen
-    need: int = 0  # bytes that a unit of it takes
-    unit: int = 1  # samples that must run together
+    largest: int = 0  # elements of the largest sample so far
+    need: int = 0  # bytes per unit of it
+    unit: int = 1  # the number of samples that must run together
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of a unit's values
 
     def __post_init__(self) -> None:
@@ -76,7 +76,7 @@ class Cutter:
 
     @property
     def sizes(self) -> list[int]:
-        """What decides about cuts; set it to cut as another run did."""
+        """The values that determine the cuts. Set them to make the same cuts as another run."""
         return [self.memory_bytes, self.reserved, self.largest, self.need, self.unit]
 
     @sizes.setter
@@ -99,7 +99,7 @@ class Cutter:
 
     @property
     def limit(self) -> int:
-        """Samples that may run at once."""
+        """The number of samples that may run at once."""
         free = min(self.memory_bytes - self.reserved, max(_ENOUGH, self.need))
         return self.unit * max(free // max(self.need, 1), 1)
 
@@ -107,7 +107,7 @@ class Cutter:
         return {n: a[start:stop] if n in self.batched else a for n, a in feed.items()}
 
     def measure(self, feed: Feed) -> None:
-        """Learn what a sample takes, where this feed's are larger than all before."""
+        """Update the size of a sample if this feed's samples are larger than all before."""
         size = sum(array.size for array in feed.values()) // max(self.count(feed), 1)
         if size <= self.largest:
             return

@@ -22,10 +22,10 @@ import onnx_ir as ir
 from optkit import graph
 
 LEAST = 1e4
-"""The least magnitude of a constant that is taken for a fill."""
+"""The least magnitude of a constant that counts as a fill."""
 
-_SURELY = 1e30  # nothing but a mask is multiplied by a constant like this
-_MOST = 8  # different fills of one constant or value; more are data
+_SURELY = 1e30  # only masks are multiplied by constants as large as this
+_MOST = 8  # the largest number of different fills of one constant or value; more of them are data
 _LAYOUT = frozenset(
     {"Reshape", "Transpose", "Expand", "Unsqueeze", "Squeeze", "Flatten", "Slice", "Gather",
      "Split", "Concat", "Identity", "Cast", "Tile", "Pad", "GatherND", "GatherElements", "Where",
@@ -67,7 +67,7 @@ NO_FILLS = Fills()
 
 
 class _Fill(NamedTuple):
-    """A constant on its way. `shifted`: data was added to it."""
+    """A constant on its way through the graph. `shifted`: whether data was added to it."""
 
     value: float
     shifted: bool = False
@@ -94,7 +94,7 @@ def fills(model: ir.Model, names: Iterable[str]) -> dict[str, Fills]:
 
 
 def _through(node: ir.Node, trails: Mapping[ir.Value, _Trail], flags: set[ir.Value]) -> _Trail:
-    """The fills in what a node puts out."""
+    """The fills in the output of a node."""
 
     def of(value: ir.Value | None) -> _Trail:
         return frozenset() if value is None else trails.get(value) or _constant_fills(value)
@@ -129,7 +129,7 @@ def _add(operands: _Operands, flags: set[ir.Value], sign: float = 1.0) -> _Trail
 
 
 def _beside(fill: _Fill, other: ir.Value) -> _Fill:
-    """A fill plus what is not one: itself, where nothing or zeros are added."""
+    """A fill plus another value: the same fill if zeros are added, otherwise a shifted one."""
     numbers = graph.array(other)
     plain = numbers is not None and not np.where(np.abs(numbers) >= LEAST, 0, numbers).any()
     return _Fill(fill.value, fill.shifted or not plain)
@@ -185,8 +185,8 @@ _KEEPS_FLAGS = frozenset(
 
 
 def _is_flag(node: ir.Node, flags: set[ir.Value]) -> bool:
-    """Whether a node's output holds zeros and ones: comparisons, 1 - flag, and whole numbers made
-    floats (a mask given as an input)."""
+    """Whether the output of a node consists of zeros and ones: comparisons, 1 - flag, and integers
+    that were cast to floats (a mask that is an input)."""
     if node.op_type in _BOOLEAN:
         return True
 
@@ -213,10 +213,11 @@ def _constant_fills(value: ir.Value) -> _Trail:
 
 
 def _large(numbers: np.ndarray | None) -> _Trail:
-    """The fills among a constant's numbers: none where large ones are many, as data are."""
+    """The fills among the numbers of a constant: none if there are many large numbers, as in
+    data."""
     if numbers is None or not numbers.size:
         return frozenset()
-    if numbers.min() > -LEAST and numbers.max() < LEAST:  # weights: no copy of them is made
+    if numbers.min() > -LEAST and numbers.max() < LEAST:  # for weights: no copy of them is made
         return frozenset()
     large = np.unique(numbers[np.abs(numbers) >= LEAST])
     few = large.size <= _MOST and (numbers.size <= _MOST or np.unique(numbers).size <= 2 * _MOST)
@@ -229,12 +230,13 @@ def _attribute_value(node: ir.Node) -> np.ndarray | None:
 
 
 def _bounded(trail: _Trail) -> _Trail:
-    """No more than a few: the largest magnitudes (sums of sums would grow without end)."""
+    """At most a few fills: those with the largest magnitudes (sums of sums would grow without
+    limit)."""
     return frozenset(sorted(trail, key=lambda f: (-abs(f.value), f))[: 4 * _MOST])
 
 
 def _summary(trail: _Trail) -> Fills:
-    """Data added to a fill stays on its side of half of it."""
+    """Data that is added to a fill does not move it across half of its value."""
     exact = {f.value for f in trail if np.isfinite(f.value)}
     shifted = {f.value for f in trail if f.shifted and np.isfinite(f.value)}
     low, high = [v / 2 for v in shifted if v < 0], [v / 2 for v in shifted if v > 0]

@@ -31,14 +31,14 @@ from optkit.statistics.sums import add_symmetric, limbs
 from optkit.statistics.values import NOTHING
 
 _LAST = np.uint64(2**64 - 1)
-_ROWS = 512  # of which one product is made
+_ROWS = 512  # from these rows one product is computed
 
 
 class Observer:
-    """Accumulates `ValueStatistics` (without moments); only bins with elements take memory.
+    """Accumulates `ValueStatistics` (without moments). Only bins with elements take memory.
 
     `axis`: of the channels; None: no numbers per channel. `rows`: sample rows. `windows`: sample
-    also the patches that these windows show.
+    the patches of these windows too.
     """
 
     def __init__(self, axis: int | None, *, rows: bool, windows: Sequence[Window] = ()) -> None:
@@ -65,7 +65,7 @@ class Observer:
         self._low, self._high = min(self._low, data.low) + 0.0, max(self._high, data.high) + 0.0
         counts = count_codes(data.kept)
         counts[self._codes] += self._counts
-        self._codes = np.flatnonzero(counts != 0)  # a quarter of the time that integers take
+        self._codes = np.flatnonzero(counts != 0)  # takes a quarter of the time of integers
         self._counts = counts[self._codes]
         if self._axis is None:
             return
@@ -100,10 +100,11 @@ class Observer:
 
 
 class RowSample:
-    """The rows with the `ROWS` smallest hashes so far, each hash once, in slots of one buffer."""
+    """The rows with the `ROWS` smallest hashes so far, each hash once, in the slots of one
+    buffer."""
 
     def __init__(self, channels: int) -> None:
-        self._hashes = np.full(ROWS, _LAST)  # of empty slots: larger than all
+        self._hashes = np.full(ROWS, _LAST)  # for empty slots: larger than all hashes
         self._data = np.zeros((ROWS, channels), np.float32)
 
     @classmethod
@@ -117,7 +118,7 @@ class RowSample:
         """Offer as many rows as there are hashes. `rows`: numbers of rows → those rows [n, K]."""
         better = np.flatnonzero(hashes < self._hashes.max())
         _, first = np.unique(np.concatenate([self._hashes, hashes[better]]), return_index=True)
-        chosen = first[:ROWS]  # `first`: a hash that is kept already stays where it is
+        chosen = first[:ROWS]  # `first`: a hash that is already kept stays in its slot
         fresh = better[chosen[chosen >= ROWS] - ROWS]
         leaving = np.ones(ROWS, bool)
         leaving[chosen[chosen < ROWS]] = False
@@ -133,7 +134,7 @@ class RowSample:
 
 @dataclass
 class Sums:
-    """Second moments while they are summed, of K columns."""
+    """Second moments of K columns, during the summation."""
 
     waiting: np.ndarray  # rows without a product yet [_ROWS, K]
     chunk: np.ndarray  # float32 sum of products within a chunk [K, K]
@@ -178,11 +179,11 @@ class Sums:
 
 class Products:
     """Accumulates `Moments`: float32 products of `_ROWS` rows at a time within a chunk of samples,
-    then exact sums of chunks. So no number depends on how many samples ran together."""
+    then exact sums of chunks. So the numbers do not depend on the batch size."""
 
     def __init__(self) -> None:
         self.sums: Sums | None = None
-        """What a later run goes on from; None until the first rows show K."""
+        """The state from which a later run continues; None until the first rows determine K."""
 
     def update(self, rows: np.ndarray) -> None:
         """Add rows [m, K], or those of groups [groups, m, K]."""
@@ -199,7 +200,7 @@ class Products:
             self.sums.end_chunk()
 
     def result(self) -> Moments | None:
-        """None where nothing was seen. Ends the chunk."""
+        """The moments; None if there were no rows. It ends the chunk."""
         if self.sums is None:
             return None
         self.sums.end_chunk()
@@ -207,7 +208,7 @@ class Products:
 
 
 def rows_of(data: Data, axis: int) -> np.ndarray:
-    """All rows [n, K] of a value; a view where the channels are last."""
+    """All rows [n, K] of a value; a view if the channels are last."""
     x = _by_channel(data.x, axis)
     return x.transpose(0, 2, 1).reshape(-1, x.shape[1])
 
@@ -220,14 +221,15 @@ def _rows_at(x: np.ndarray, numbers: np.ndarray) -> np.ndarray:
 
 
 def _by_channel(x: np.ndarray, axis: int) -> np.ndarray:
-    """x as [outer, K, inner], a view: the channels' axis in the middle."""
+    """x as [outer, K, inner], a view: the axis of the channels is in the middle."""
     axis = axis % x.ndim
     view: np.ndarray = x.reshape(prod(x.shape[:axis]), x.shape[axis], prod(x.shape[axis + 1 :]))
     return view
 
 
 def _channels(x: np.ndarray, starts: Sequence[int]) -> Channels:
-    """Of x [outer, K, inner]. Sums are those of samples, whose first rows `starts` are."""
+    """The figures per channel of x [outer, K, inner]. Sums are per sample; `starts`: the first row
+    of each sample."""
     if x.shape[2] == 1:
         x, axes = x[:, :, 0], (0,)
     else:
@@ -241,7 +243,8 @@ def _channels(x: np.ndarray, starts: Sequence[int]) -> Channels:
 
 
 def _starts(x: np.ndarray, data: Data, part: Part) -> list[int]:
-    """Where in x [outer, K, inner] the samples begin; [0] where rows do not divide by them."""
+    """The indices in x [outer, K, inner] at which the samples begin; [0] if the rows do not divide
+    by the samples."""
     places = np.arange(data.length) if data.places is None else data.places
     if data.length % part.samples or len(x) % len(places):
         return [0]
@@ -252,7 +255,7 @@ def _starts(x: np.ndarray, data: Data, part: Part) -> list[int]:
 
 
 def _row_hashes(x: np.ndarray, data: Data, part: Part) -> np.ndarray:
-    """Hashes of the rows of x [outer, K, inner]; rows of padding have numbers, too."""
+    """Hashes of the rows of x [outer, K, inner]. Rows of padding have numbers too."""
     outer, _, inner = x.shape
     if data.places is None:
         return part.hashes(outer * inner)

@@ -40,12 +40,13 @@ class Part:
 
     @property
     def last(self) -> int:
-        """The number after its last sample's."""
+        """The number of the sample after the last one."""
         return self.first + self.samples
 
     def hashes(self, rows: int) -> np.ndarray:
-        """uint64 [rows], one per row of a value that has so many rows in this part: of its sample's
-        digest and its index in the sample (rows that do not divide by samples: the first's)."""
+        """uint64 [rows], one per row of a value with this number of rows in this part. It is
+        computed from the digest of the sample and the index in it (if the rows do not divide by the
+        samples: from the first sample)."""
         if rows not in self._known:
             each = np.uint64(rows // self.samples if rows % self.samples == 0 else rows)
             index = np.arange(rows, dtype=np.uint64)

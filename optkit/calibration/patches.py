@@ -32,8 +32,9 @@ class PatchView:
         return patches.reshape(len(numbers), prod(patches.shape[1:]))
 
     def for_moments(self) -> np.ndarray:
-        """float32 [groups, m, K]: of each sample the `PATCHES` patches with the smallest hashes, in
-        their order. So they depend neither on the batch nor on the numbers in them."""
+        """float32 [groups, m, K]: for each sample the `PATCHES` patches with the smallest
+        hashes, in their order. The choice depends neither on the batch nor on the numbers in the
+        patches."""
         hashes = self.hashes.reshape(self._samples, -1)
         each = hashes.shape[1]
         chosen = np.arange(each)[None].repeat(self._samples, axis=0)

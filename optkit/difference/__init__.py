@@ -26,7 +26,7 @@ def diff(a: Path, b: Path, runner: Runner) -> Diff:
     """The object `optkit.diff/v1`.
 
     Artifacts are verified, graphs are read in a worker, weights are compared by digest. Raises
-    UsageError (a graph beside a report), InputRefused, IntegrityError, and what staging raises.
+    UsageError (a graph and a report), InputRefused, IntegrityError, and what staging raises.
     """
     before, after = (opened(path, runner) for path in (a, b))
     both_graphs = before.outline is not None and after.outline is not None
@@ -67,7 +67,7 @@ def _same(whole: Diff) -> bool:
 
 
 def _layers(a: Report | None, b: Report | None) -> tuple[LayerChange, ...]:
-    """Nodes whose planned precision, or what they really run in, is another one."""
+    """Nodes whose planned precision differs, or that run in another precision."""
     if a is None or b is None:
         return ()
     before, after = _planned(a), _planned(b)
@@ -81,7 +81,7 @@ def _layers(a: Report | None, b: Report | None) -> tuple[LayerChange, ...]:
 
 
 def _planned(report: Report) -> dict[str, tuple[str | None, str | None]]:
-    """Node → the precision that was planned, and what it runs in."""
+    """Node → the planned precision, and the type in which it runs."""
     planned: dict[str, str] = {row.node: row.precision for row in report.quantization}
     runs = {row.node: row.dtype for row in report.landing}
     planned = {**{row.node: row.planned for row in report.landing}, **planned}
@@ -90,7 +90,8 @@ def _planned(report: Report) -> dict[str, tuple[str | None, str | None]]:
 
 
 def _records(a: Mapping[str, object], b: Mapping[str, object]) -> tuple[KeyDiff, ...]:
-    """What differs, where both sides tell of it: a report alone knows no data."""
+    """The differences of records that both sides have. A report, for example, has no record of
+    data."""
     return tuple(_keys(a, b)) if a and b else ()
 
 

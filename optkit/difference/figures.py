@@ -1,13 +1,14 @@
-"""Figures of two builds: a difference is claimed only where the intervals of both allow it.
+"""Figures of two builds: a difference is reported only if the intervals of both support it.
 
-The interval of a difference of two figures that were found apart comes from theirs (MOVER, Zou &
-Donner 2008; for two proportions that is Newcombe's 1998 method 10):
+The interval of a difference of two figures from separate runs is computed from their intervals
+(MOVER, Zou & Donner 2008; for two proportions it is Newcombe's method 10 of 1998):
 
     low  = b - a - √((b - b_low)² + (a_high - a)²)
     high = b - a + √((b_high - b)² + (a - a_low)²)
 
-For latencies the same of their logarithms, which gives the ratio. Accuracies on the same samples
-are closer than that says: a drop judged in one build, sample by sample, sees more.
+For latencies it is computed from the logarithms, which gives the ratio. Two accuracies on the same
+samples can be compared more precisely: the drop in one build, sample by sample, shows smaller
+differences.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ Change = Callable[[KnownFigure, KnownFigure], tuple[float, float, float] | None]
 
 
 def compare(a: Side, b: Side) -> tuple[FigureDiff, ...]:
-    """`figures` of optkit.diff/v1. `seen`: lower, higher, none (no difference seen) or unknown (not
-    to be compared, see `note`) of what has an interval; equal or other of what is exact."""
+    """`figures` of optkit.diff/v1. `seen`: lower, higher, none (no difference seen) or unknown
+    (they cannot be compared, see `note`) for figures with an interval; equal or other for exact
+    figures."""
     assert a.result is not None
     assert b.result is not None
     rows = [
@@ -66,7 +68,7 @@ _SHOWN = {"batch": "batch {}", "samples": "{} samples"}
 
 
 def _apart(old: object | None, new: object | None, *fields: str) -> str | None:
-    """Why two records say nothing about each other: their evidence differs, or one of `fields`."""
+    """Why two records cannot be compared: their evidence differs, or one of `fields` does."""
     if old is None or new is None:
         return "only one of the two"
     for name in ("evidence", *fields):
@@ -79,7 +81,7 @@ def _apart(old: object | None, new: object | None, *fields: str) -> str | None:
 def _elsewhere(
     a: Side, b: Side, old: LatencyFigures | None, new: LatencyFigures | None
 ) -> str | None:
-    """Why two latencies say nothing about each other."""
+    """Why two latencies cannot be compared."""
     apart = _apart(old, new, "batch")
     if apart is not None or old is None or new is None:
         return apart
@@ -95,8 +97,9 @@ def _elsewhere(
 
 
 def _machine(side: Side) -> Object | None:
-    """The device of the machine that measured, where the report tells it; not the host's name, of
-    which there may be many, nor the driver, which is software."""
+    """The device of the machine that measured, if the report names it. The name of the host is not
+    part of it, because several hosts may have this device, and neither is the driver, which is
+    software."""
     if side.report is None:
         return None
     provenance = side.report.provenance
@@ -133,7 +136,7 @@ def _qualities(a: Side, b: Side, before: Result, after: Result) -> Iterator[Figu
 
 
 def _samples(side: Side) -> str | None:
-    """Digest of the samples that were scored, where it is known."""
+    """The digest of the samples that were scored, if it is known."""
     digest = side.data.get("evaluation", {}).get("digest")
     return digest if isinstance(digest, str) else None
 
@@ -197,14 +200,14 @@ def _row(
 
 
 def _difference(a: KnownFigure, b: KnownFigure) -> tuple[float, float, float] | None:
-    """b - a with the ends of its interval; None where one is too large for a number."""
+    """b - a with the ends of its interval; None if one of them is too large for a number."""
     change = _mover(*_numbers(a), *_numbers(b))
     return change if all(map(isfinite, change)) else None
 
 
 def _ratio(a: KnownFigure, b: KnownFigure) -> tuple[float, float, float] | None:
-    """b / a with the ends of its interval; None where a logarithm does not exist, or
-    the ratio is too large for a number."""
+    """b / a with the ends of its interval; None if a logarithm does not exist, or the ratio is too
+    large for a number."""
     (x, x_ends), (y, y_ends) = _numbers(a), _numbers(b)
     if min(x, y, *x_ends, *y_ends) <= 0:
         return None
@@ -222,7 +225,7 @@ def _mover(x: float, x_ends: Interval, y: float, y_ends: Interval) -> tuple[floa
 
 
 def _numbers(figure: KnownFigure) -> tuple[float, Interval]:
-    """Of a figure that has an interval."""
+    """The numbers of a figure with an interval."""
     assert not isinstance(figure.value, str | None)
     assert figure.interval is not None
     return figure.value, figure.interval

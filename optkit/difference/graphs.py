@@ -1,4 +1,4 @@
-"""Two graphs: nodes by name, what products multiply, weights by digest, scales by factor."""
+"""Two graphs: nodes by name, dtypes of products, weights by digest, scales by factor."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from optkit.documents.diff import (
 from optkit.steps.outline import GraphOutline, NodeOutline, WeightOutline
 
 QDQ = ("QuantizeLinear", "DequantizeLinear")
-_TOLERANCE = 1e-6  # relative: a scale that was stored in another float type has not moved
+_TOLERANCE = 1e-6  # relative: a scale that is only stored in another float type counts as equal
 
 
 @dataclass(frozen=True)
 class Outline:
-    """A graph as the step `outline` tells it; scales float64 [count] by tensor."""
+    """A graph as the step `outline` describes it; scales float64 [count] by tensor."""
 
     data: GraphOutline
     scales: Mapping[str, np.ndarray]
 
 
 def compare(a: Outline, b: Outline) -> GraphDiff:
-    """`graph` of optkit.diff/v1. A node is the same where its name is; one whose inputs alone have
-    other names is `rewired`."""
+    """`graph` of optkit.diff/v1. Nodes with the same name are the same node. If only the names of a
+    node's inputs differ, it is `rewired`."""
     diff = GraphDiff(
         same=True,
         opset=_both("opset", a, b),
@@ -68,7 +68,7 @@ def _same(diff: GraphDiff) -> bool:
 
 
 def _operators(a: GraphOutline, b: GraphOutline) -> tuple[OperatorCount, ...]:
-    """Operators that occur more or less often."""
+    """Operators whose number of nodes differs."""
     before, after = (Counter(node.op for node in side.nodes) for side in (a, b))
     return tuple(
         OperatorCount(op=op, a=before[op], b=after[op])
@@ -111,7 +111,7 @@ def _only(
 
 
 def _precision(a: GraphOutline, b: GraphOutline) -> tuple[ProductChange, ...]:
-    """What products of the same name multiply, where that differs."""
+    """Products of the same name that multiply in other dtypes."""
     before, after = (
         {node.name: node.multiplies for node in side.nodes if node.multiplies} for side in (a, b)
     )
@@ -145,8 +145,8 @@ def _weight(weight: WeightOutline) -> WeightFacts:
 
 
 def _scales(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> ScaleChanges:
-    """Scales of the same tensor that moved, the furthest first: by which factor, lowest and highest
-    over its channels; null where their number differs."""
+    """Scales of the same tensor that differ, the largest difference first: the lowest and the
+    highest factor over the channels; null if the number of scales differs."""
     moved = []
     for name in a.keys() & b.keys():
         old, new = a[name], b[name]

@@ -1,4 +1,4 @@
-"""One side of a comparison: the kind of a path, and what of it can be compared."""
+"""One side of a comparison: the kind of a path, and its parts that can be compared."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Side:
     versions: Mapping[str, object] = field(default_factory=dict)
 
     def described(self) -> ComparedSide:
-        """As the comparison names it."""
+        """The side as the document of the comparison describes it."""
         side = ComparedSide(path=str(self.path), kind=self.kind, digest=self.digest)
         if self.result is None:
             return side

@@ -26,7 +26,7 @@ _MOST = 20  # rows of a list; --json has all
 
 
 def to_text(diff: Diff) -> str:
-    """Write a comparison. Names of strangers are made harmless."""
+    """Write a comparison as text. Control characters in foreign names are replaced."""
     lines = [*_side("a", diff.a), *_side("b", diff.b)]
     if diff.same:
         lines.append("no difference seen" if diff.figures else "no difference")

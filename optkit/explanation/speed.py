@@ -23,9 +23,9 @@ from optkit.explanation.words import modules, named, several
 from optkit.measurement import Difference
 from optkit.steps.attribute import TimedLayer
 
-_STEP = 16  # codes that a tensor core reads at once
+_STEP = 16  # the bytes of codes that a tensor core reads at once
 _CODES = ("int8", "uint8", "float8e4m3fn")
-_HEAVY = 0.25  # of all bytes that the layers read of constants
+_HEAVY = 0.25  # share of the bytes of all constants that the layers read
 
 
 def left_in_float(subject: Subject) -> Iterator[Finding]:

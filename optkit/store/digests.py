@@ -28,8 +28,8 @@ def is_shallow(value: object, left: int = _DEPTH) -> bool:
 
 
 def digest_file(path: Path) -> str:
-    """sha256 of a file. Raises OSError, also for anything but a regular file: a device or a pipe
-    may have no end."""
+    """sha256 of a file. Raises OSError, also if it is not a regular file, because reading a device
+    or a pipe may never end."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     with path.open("rb") as file:
@@ -45,8 +45,8 @@ def digest_names(folder: Path) -> str:
 
 
 def digest_once(path: Path) -> str:
-    """`digest_file` of a file in the store, which nobody changes: this process reads a large file
-    once, under all names that are linked to it."""
+    """`digest_file` of a file in the store, which no process changes. This process reads a large
+    file once, although several names may be linked to it."""
     with path.open("rb") as file:
         identity = _identity(file.fileno())
         sha256 = _digests.get(identity) or hashlib.file_digest(file, "sha256").hexdigest()
@@ -62,6 +62,7 @@ def remember_digest(descriptor: int, sha256: str) -> None:
 
 
 def _identity(descriptor: int) -> tuple[int, ...]:
-    """Another one after any write. (Not the inode's change time: a new link changes it too.)"""
+    """The identity of a file, which changes with every write. (It does not include the change time
+    of the inode, because a new link changes it too.)"""
     facts = os.fstat(descriptor)
     return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns

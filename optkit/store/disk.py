@@ -15,7 +15,7 @@ from pathlib import Path
 
 from optkit.errors import StorageError
 
-# No permission, or a file (or /proc, or nothing at all) where a folder is wanted.
+# No permission, or a file (or /proc, or nothing) where a folder is needed.
 _NOT_HERE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOENT,
              errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)  # fmt: skip
 
@@ -83,7 +83,7 @@ def lives(name: str) -> bool | None:
 
 @cache
 def _here() -> str:
-    """Where a process id means the same process: on this machine, in this container."""
+    """Identifies where process ids have the same meaning: this machine and this container."""
     namespace = Path("/proc/self/ns/pid")
     known = [platform.node(), str(namespace.readlink()) if namespace.is_symlink() else ""]
     return hashlib.sha256("/".join(known).encode()).hexdigest()[:8]
@@ -91,7 +91,8 @@ def _here() -> str:
 
 @contextmanager
 def scratch(root: Path) -> Iterator[Path]:
-    """A private folder on a store's disk, named so that the store's gc knows its process."""
+    """A private folder on the disk of a store. Its name tells the store's gc which process uses
+    it."""
     folder = root / "tmp" / own_name()
     with storage_errors(folder):
         folder.mkdir(parents=True, mode=0o700)
@@ -102,7 +103,7 @@ def scratch(root: Path) -> Iterator[Path]:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or folder, as far as it exists and can be removed."""
+    """Remove a file or folder, if it exists, as far as it can be removed."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

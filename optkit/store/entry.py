@@ -15,7 +15,7 @@ from optkit.store.digests import digest_json, digest_once, is_shallow
 
 ENTRY = "entry.json"
 _SHA256 = re.compile("[0-9a-f]{64}")
-_PART_BYTES, _NAME_BYTES = 255, 1024  # of a file's name: what any file system takes
+_PART_BYTES, _NAME_BYTES = 255, 1024  # length of a file name that every file system allows
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def opened(body: object, key: str, path: Path) -> Entry:
 
 
 def read(path: Path, key: str) -> Entry:
-    """Raises as `opened`, and OSError."""
+    """Raises OSError, and the errors of `opened`."""
     try:
         body = json.loads((path / ENTRY).read_bytes())
     except (ValueError, RecursionError) as error:
@@ -89,7 +89,7 @@ def check_files(files: Mapping[str, object]) -> None:
     }
     for name, sha256 in files.items():
         if (
-            not name.isprintable()  # a control character, half a character
+            not name.isprintable()  # a control character, or half of a surrogate pair
             or len(name.encode()) > _NAME_BYTES
             or name in folders
             or any(

@@ -47,7 +47,8 @@ def gc(store: Store, max_bytes: int) -> tuple[int, int]:
         for _, path in kept:
             if total <= max_bytes:
                 break
-            used = _used(path)  # it may have been used, or removed, while the rest was counted
+            # another process may have used or removed it while the rest was counted
+            used = _used(path)
             if used is not None and used < spared:
                 size = _unlinked(path, names)
                 remove(path)
@@ -87,14 +88,15 @@ def forget(store: Store, step: str) -> int:
 
 
 def disk_bytes(path: Path) -> int:
-    """Bytes on the disk: a file of several names counts once."""
+    """Bytes on the disk. A file with several names counts once."""
     return sum(size for _, size in set(_files(path)))
 
 
 @contextmanager
 def _removing(store: Store) -> Iterator[tuple[Callable[[Path], None], float | None]]:
-    """A function that takes something out of the store at once (its bytes go afterwards), and
-    since when others use it, if any do. Nobody begins to use anything meanwhile."""
+    """A function that removes something from the store at once (the bytes are freed later), and
+    the start of the oldest other user, if there is one. Meanwhile no process can begin to use
+    anything."""
     with (
         storage_errors(store.root),
         scratch(store.root) as trash,
@@ -110,7 +112,8 @@ def _removing(store: Store) -> Iterator[tuple[Callable[[Path], None], float | No
 
 
 def _abandoned(store: Store) -> list[Path]:
-    """Quarantine, and work in progress whose process is gone; where that is not known, old work."""
+    """Quarantine, and work in progress of processes that have ended; if this is unknown, old
+    work."""
     work = [path for path in store.glob("tmp/*") if _is_abandoned(path)]
     return work + store.glob("quarantine/*")
 
@@ -126,7 +129,7 @@ def _is_abandoned(path: Path) -> bool:
 
 
 def _dated(store: Store) -> Iterator[tuple[float, Path]]:
-    """(last use as Unix time, place) of what is published and staged."""
+    """(last use as Unix time, path) of everything that is published and staged."""
     for path in (*store.glob("steps/*/*"), *store.glob("objects/*/*")):
         used = _used(path)
         if used is not None:
@@ -134,7 +137,8 @@ def _dated(store: Store) -> Iterator[tuple[float, Path]]:
 
 
 def _used(path: Path) -> float | None:
-    """When it was used last, as Unix time; None: it is no longer there, or is no whole entry."""
+    """The time of its last use, as Unix time; None if it no longer exists, or is not a complete
+    entry."""
     try:
         return (path / ENTRY if path.is_dir() else path).stat().st_mtime
     except FileNotFoundError:
@@ -142,7 +146,7 @@ def _used(path: Path) -> float | None:
 
 
 def _files(path: Path) -> Iterator[tuple[int, int]]:
-    """(inode, bytes) of every file in a folder, or of the file, as far as it is still there."""
+    """(inode, bytes) of every file in a folder, or of the file, as far as it still exists."""
     inside = (Path(folder, name) for folder, _, names in os.walk(path) for name in names)
     for file in (path,) if path.is_file() else inside:
         with suppress(FileNotFoundError):
@@ -152,7 +156,8 @@ def _files(path: Path) -> Iterator[tuple[int, int]]:
 
 
 def _unlinked(path: Path, names: Counter[tuple[int, int]]) -> int:
-    """Take its files' names off the count; the bytes of those that have none left."""
+    """Remove the names of the files from the count, and return the bytes of files without a name
+    left."""
     freed = 0
     for file in _files(path):
         names[file] -= 1

@@ -24,9 +24,10 @@ from optkit.store.remote import Damaged, Remote
 from optkit.store.sharing import Sharing
 
 Meta = Mapping[str, object]
-"""What a step returned, or what is remembered of it: JSON."""
+"""The facts that a step returned, or a saved record: JSON."""
 Finish = Callable[[Meta, Mapping[str, str]], tuple[str, Meta]]
-"""Key and meta of an entry, from the meta that its step returned and the digests of its files."""
+"""Computes the key and the facts of an entry from the facts that its step returned and the digests
+of its files."""
 _TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
 
 
@@ -69,7 +70,8 @@ class Store:
     def _here(self, key: str) -> Entry | None:
         path = self.place(key)
         with storage_errors(self.root):
-            self.lease.use(path / ENTRY)  # first: now nobody removes it while it is read
+            # this is first: from now on no process removes it while it is read
+            self.lease.use(path / ENTRY)
         try:
             return self.peek(key)
         except (IntegrityError, OSError, ValueError) as error:
@@ -114,8 +116,8 @@ class Store:
         *,
         shared: Callable[[Entry], bool] = lambda entry: True,
     ) -> tuple[Entry, bool]:
-        """`make` for a step whose key is known only afterwards: `finish` returns the key and the
-        meta. `shared`: whether other machines may have the entry."""
+        """`make` for a step whose key is known only after its run: `finish` returns the key and the
+        facts. `shared`: whether other machines may have the entry."""
         entry = find()
         hit = entry is not None
         if entry is None:
@@ -134,7 +136,7 @@ class Store:
         on_wait: Callable[[], None],
     ) -> tuple[Entry, bool]:
         with storage_errors(self.root), self._lock(lock, on_wait):
-            other = find()  # of the process that held the lock
+            other = find()  # of the process that has the lock
             if other is not None:
                 return other, True
             with self.scratch() as folder:
@@ -170,7 +172,7 @@ class Store:
             fsync_dir(path.parent)
 
     def recalled(self, key: str) -> Iterator[Meta]:
-        """What `recall` knows here, and then what the remote does."""
+        """The record in this store under this key, then that of the remote."""
         here = self.recall(key)
         if here is not None:
             yield here
@@ -179,7 +181,7 @@ class Store:
             yield there
 
     def share_reads(self, key: str, reads: Meta) -> None:
-        """Have the remote remember it, too."""
+        """Save the record in the remote too."""
         if self.sharing.remote is None:
             return
         if self.recall(key) != reads:
@@ -220,7 +222,7 @@ class Store:
             warned = len(self.warnings)
             if self._here(key) is not None:
                 sound += 1
-            elif len(self.warnings) > warned:  # else another process has removed it meanwhile
+            elif len(self.warnings) > warned:  # otherwise another process has removed it
                 corrupt.append(key)
         return sound, corrupt
 
@@ -246,7 +248,7 @@ class Store:
         place.parent.mkdir(parents=True, exist_ok=True)
         try:
             folder.rename(place)
-        except OSError as error:  # another process fetched it meanwhile
+        except OSError as error:  # another process has downloaded it
             if error.errno not in _TAKEN or self.peek(entry.key) is None:
                 raise
         fsync_dir(place.parent)
@@ -281,7 +283,7 @@ class Store:
             self.sharing.ask(share)
 
     def _fetched(self, key: str) -> Entry | None:
-        """The entry as another machine left it on the remote. A corrupt one will be replaced."""
+        """The entry of another machine from the remote. A corrupt entry will be replaced."""
 
         def fetch(remote: Remote) -> Entry | None:
             try:

@@ -1,7 +1,8 @@
-"""Which processes use a store: what a user has used since its start is not removed while it runs.
+"""Which processes use a store: a file that a user has used since the start of the user is not
+removed while the user runs.
 
-root/users/<pid>-<host>-<random>   one file per user; its time is the start of the user
-root/users/lock                    flock: shared to mark a use, exclusive to remove
+    root/users/<pid>-<host>-<random>   one file per user; its time is the start of the user
+    root/users/lock                    flock: shared to mark a use, exclusive to remove
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from pathlib import Path
 from optkit.store.disk import lives, own_name
 
 IN_USE_SECONDS = 3600.0
-"""What was used so lately is not removed, whoever used it."""
-_FORGOTTEN_SECONDS = 24 * 3600.0  # of a user on another machine, of which nothing else is known
+"""A file that was used within this time is not removed, whoever used it."""
+_FORGOTTEN_SECONDS = 24 * 3600.0  # for a user on another machine, whose state is unknown
 
 
 class Lease:
@@ -33,7 +34,7 @@ class Lease:
         self._beginning = threading.Lock()
 
     def begin(self) -> None:
-        """From now on nothing that is used is removed. Raises OSError."""
+        """From now on, nothing that this user uses is removed. Raises OSError."""
         with self._beginning:
             if self._began:
                 return
@@ -48,7 +49,7 @@ class Lease:
         """Mark a file of the store as used; False if it is not there. Raises OSError."""
         self.begin()
         with _locked(self._folder, fcntl.LOCK_SH), suppress(FileNotFoundError, NotADirectoryError):
-            # not each time: a file whose time changes is hashed anew
+            # not every time, because a file with a new time is hashed again
             if path.stat().st_mtime < max(self._began, time.time() - IN_USE_SECONDS / 2):
                 os.utime(path)
             return True
@@ -88,6 +89,6 @@ def _locked(folder: Path, how: int) -> Iterator[None]:
 
 
 def _end(path: Path, process: int) -> None:
-    if os.getpid() == process:  # not the copy in a forked child
+    if os.getpid() == process:  # not in the copy of a forked child
         with suppress(OSError):
             path.unlink()

@@ -30,7 +30,8 @@ from optkit.errors import IntegrityError, OptkitError, StorageError, ToolchainMi
 from optkit.store.digests import digest_once
 
 _MARK, _SCHEMA = "optkit.json", "optkit.remote/v1"
-_ANSWER_SECONDS = 30.0  # what is no transfer of a file; clients themselves may wait for an hour
+# for everything except transfers of files; the clients' own time limits may be an hour
+_ANSWER_SECONDS = 30.0
 _OWN_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _READ_ONLY = 0o444
 
@@ -64,12 +65,12 @@ class Remote:
     def __init__(self, url: str) -> None:
         self.url = url
         self.takes = True
-        """Whether it can be written to, as far as is known."""
+        """Whether it can be written to, as far as this is known."""
         self._turn: AbstractContextManager[object] = nullcontext()
-        self._known: dict[str, bool] = {}  # name → whether it is there, and sound
+        self._known: dict[str, bool] = {}  # name → whether it exists and is undamaged
         with self._asked():
             self._files, self._root = self._soon(_opened, url)
-            if not self._files.async_impl:  # a connection of its own, for one at a time
+            if not self._files.async_impl:  # a separate connection, which one thread uses at a time
                 self._turn = threading.Lock()
             # an object store has no rename: fsspec's own `mv` copies and removes
             owner = next(kind for kind in type(self._files).__mro__ if "mv" in vars(kind))
@@ -126,8 +127,8 @@ class Remote:
         self._known[name] = True
 
     def fetch(self, sha256: str, target: Path) -> None:
-        """The file of that digest as the new file `target`, read-only. Raises Damaged, and OSError
-        where this machine's disk is full."""
+        """Download the file with this digest to the new file `target`, read-only. Raises Damaged,
+        and OSError if the disk of this machine is full."""
         name = _file(sha256)
         try:
             with self._asked(), self._turn:
@@ -147,7 +148,7 @@ class Remote:
         self._write(f"progress/{name}.json", json.dumps(progress).encode())
 
     def told(self, name: str) -> object:
-        """The last value that was given to `tell`, or None."""
+        """The last value that was passed to `tell`, or None."""
         with suppress(ValueError, RecursionError):
             return json.loads(self._read(f"progress/{name}.json") or b"null")
         return None
@@ -189,7 +190,7 @@ class Remote:
                 self._soon(self._files.mv, whole, place)
 
     def _soon(self, function: Callable[..., T], *arguments: object) -> T:
-        """What the function returns or raises; TimeoutError when it does neither."""
+        """The result or the exception of a function; TimeoutError if there is neither in time."""
         answer: Future[T] = Future()
 
         def work() -> None:
@@ -204,8 +205,8 @@ class Remote:
 
     @contextmanager
     def _asked(self, *, writing: bool = False) -> Iterator[None]:
-        """Whatever a file system raises is a RemoteLost, but that there is no such file, and that
-        this machine's disk is full."""
+        """Exceptions of a file system become RemoteLost, except that a file does not exist, or that
+        the disk of this machine is full."""
         try:
             yield
         except OptkitError:
@@ -220,7 +221,7 @@ class Remote:
             raise self._lost(error) from None
 
     def _lost(self, error: Exception, kind: type[RemoteLost] = RemoteLost) -> RemoteLost:
-        """Without the secrets that the URL may hold, which libraries like to repeat."""
+        """The error without the secrets in the URL, which messages of libraries may repeat."""
         text = str(error).strip().partition("\n")[0] or type(error).__name__
         if isinstance(error, TimeoutError):
             text = f"no answer in {_ANSWER_SECONDS:.0f} s"
@@ -234,7 +235,7 @@ class Remote:
 
 
 def _opened(url: str) -> tuple[Any, str]:
-    """The file system, and the place in it."""
+    """The file system, and the path of the place in it."""
     if "://" not in url:
         raise UsageError(
             "it is not a URL",

@@ -43,10 +43,11 @@ class Sharing:
         return self.remote
 
     def lose(self, error: RemoteLost) -> None:
-        """Go on without the remote, or where it only refuses to be written to, without that."""
+        """Continue without the remote. If it only refuses writes, continue without writing to
+        it."""
         only_read = isinstance(error, RemoteReadOnly)
         if self.remote is None or (only_read and self._only_read):
-            return  # it is told
+            return  # a warning was given
         self._only_read = only_read
         if not only_read:
             self.remote = None
@@ -65,8 +66,8 @@ class Sharing:
         return digests
 
     def bring(self, files: Mapping[str, str], folder: Path) -> None:
-        """Have files of the remote (relative name → sha256) in a folder, read-only: links to the
-        store's own copies, which are fetched once. Raises RemoteLost, Damaged."""
+        """Bring files of the remote (relative name → sha256) into a folder, read-only: as links to
+        the copies in the store, which are downloaded once. Raises RemoteLost, Damaged."""
         remote = self.reached()
         try:
             check_files(files)
@@ -82,7 +83,7 @@ class Sharing:
                 shutil.copy(source, target)
 
     def _object(self, remote: Remote, sha256: str) -> Path:
-        """The store's own copy of a file of the remote."""
+        """The copy of a file of the remote in the store."""
         sent = self._sent.get(sha256)
         if sent is not None and sent.is_file() and digest_once(sent) == sha256:
             return sent

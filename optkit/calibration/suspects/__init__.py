@@ -69,8 +69,7 @@ def judge(calibration: Profile, evaluation: Profile | None, model: Known) -> lis
 
 
 def to_json(findings: list[Finding], calibration: Profile, compared: bool) -> dict[str, object]:
-    """The data check as JSON for the result. `compared`: there was evaluation data to compare
-    with."""
+    """The data check as JSON for the result. `compared`: whether there was evaluation data."""
     return {
         "verdict": "suspect" if findings else "clean",
         "samples": calibration.samples,
@@ -82,7 +81,7 @@ def to_json(findings: list[Finding], calibration: Profile, compared: bool) -> di
 def _of_numbers(x: Numbers, other: Numbers | None, model: Known) -> Iterator[Finding]:
     broken = [*alone.constant(x), *alone.outlier(x)]
     yield from broken
-    if broken:  # whatever else is odd about the set follows from that
+    if broken:  # all other findings about the set follow from this one
         return
     yield from alone.alike(x)
     yield from alone.disordered(x)

@@ -1,4 +1,4 @@
-"""What one set of samples of numbers says by itself."""
+"""Findings about one set of samples of numbers alone."""
 
 from __future__ import annotations
 
@@ -10,35 +10,36 @@ from optkit.calibration.suspects.finding import Finding
 from optkit.calibration.suspects.profile import Numbers, Profile
 
 FEWEST = 8
-"""Fewer different samples than that teach no range (`pipeline.refusals.MIN_SAMPLES` refuses fewer
-samples): one in nine of those that follow exceeds it."""
+"""Fewer different samples than this are not enough for a range: one in nine of the following
+samples would exceed it. (`pipeline.refusals.MIN_SAMPLES` refuses fewer samples.)"""
 
-_DUPLICATES = 0.5  # of short texts and sparse rows some are alike; half of a set never are
-_CONSTANT = 0.1  # blank pictures and silence occur in sound sets, one in ten does not
-_ELEMENTS = 16  # a smaller input (a size, a time step) may well be one number in all samples
+_DUPLICATES = 0.5  # some short texts and sparse rows are equal; half of a good set never is
+_CONSTANT = 0.1  # good sets contain blank pictures and silence, but not one in ten
+_ELEMENTS = 16  # a smaller input (a size, a time step) may have one number in all samples
 _BITS_4 = 16.0
-"""One sample that is 2⁴ times larger than all others takes 4 of their 8 bits where the range is
-min-max. Sixteen sets of scikit-learn and all examples stay below 4."""
+"""A sample that is 2⁴ times larger than all others takes 4 of their 8 bits, if the range is
+min-max. Sixteen sets of scikit-learn and all examples are below 4."""
 
 _APART = 32.0
-"""A gap in the sorted deviations of samples; loudness of recordings and contrast of pictures are
-spread without one (largest gap in the clean sets of the tests: 2.4)."""
+"""A gap in the sorted deviations of samples. The loudness of recordings and the contrast of
+pictures have no such gap (largest gap in the clean sets of the tests: 2.4)."""
 
 _ALIKE = 1e-3
-"""Share of the variance that is between samples. One handwritten digit alone has 0.3; a picture
-with other noise of a hundredth each time 1e-4."""
+"""Share of the variance that is between samples. One handwritten digit alone has 0.3; one picture
+that is repeated with different noise of a hundredth has 1e-4."""
 
 _NOISE = 0.1
 """Neighbours' correlation in pictures is above 0.9 in photographs (Simoncelli and Olshausen,
 "Natural image statistics", 2001), 0.5 in 8 x 8 digits, 0 ± 0.02 in noise of 8 x 8 x 8 samples."""
 
 _INTERLEAVED = 0.1
-"""How much more alike pixels three apart are, along both axes, than closer ones. [H, W, 3] reshaped
-to [3, H, W] puts one colour on every third place: 0.4; textures have up to 0.3 along one axis."""
+"""How much more similar pixels are three apart than closer ones, along both axes. If [H, W, 3] is
+reshaped to [3, H, W], every third pixel has the same colour: 0.4. Textures have up to 0.3 along one
+axis."""
 
 
 def whole_set(profile: Profile) -> Iterator[Finding]:
-    """Too few samples that differ."""
+    """Too few different samples."""
     n, distinct = profile.samples, profile.distinct
     if distinct < FEWEST or distinct < _DUPLICATES * n:
         yield Finding(
@@ -49,7 +50,7 @@ def whole_set(profile: Profile) -> Iterator[Finding]:
 
 
 def constant(x: Numbers) -> Iterator[Finding]:
-    """Samples without any content: blank, all zeros, one number."""
+    """Samples without content: blank, all zeros, one number."""
     if 0 < x.elements < _ELEMENTS:
         return
     empty = x.lows == x.highs
@@ -65,7 +66,7 @@ def constant(x: Numbers) -> Iterator[Finding]:
 
 
 def alike(x: Numbers) -> Iterator[Finding]:
-    """The same sample again and again, but for noise."""
+    """The same sample several times, except for noise."""
     if x.centre is None or x.variance is None or x.centre.size < 4 * _ELEMENTS or x.centre.ndim < 2:
         return
     within, between = float(x.centre.var()), float(x.variance.mean())
@@ -79,7 +80,7 @@ def alike(x: Numbers) -> Iterator[Finding]:
 
 
 def outlier(x: Numbers) -> Iterator[Finding]:
-    """One sample that sets the range of all, or two groups of different scale."""
+    """One sample that determines the range of all, or two groups of different scale."""
     magnitudes = np.sort(np.maximum(np.abs(x.lows), np.abs(x.highs)))
     if x.samples < FEWEST:
         return
@@ -110,7 +111,7 @@ def outlier(x: Numbers) -> Iterator[Finding]:
 
 
 def disordered(x: Numbers) -> Iterator[Finding]:
-    """Pictures whose pixels are in wrong places, or that are noise."""
+    """Pictures whose pixels are at wrong places, or that are noise."""
     if not x.is_picture or x.info.shape[1] == 4 or x.samples < FEWEST or not x.deviation:
         return
     near = [differences for axis, differences in x.neighbours.items() if axis in _sides(x)]

@@ -1,7 +1,7 @@
-"""Calibration data beside evaluation data: two sets that one model is to see alike.
+"""Calibration data compared with evaluation data: the model expects the same kind of data in both.
 
-Sets differ by chance and by what is in them; what is told here are differences of preparation,
-which are larger than either. Each limit is compared with the clean pairs of the tests.
+Sets differ by chance and by their content. These findings are about differences of preparation,
+which are larger. Each limit was compared with the clean pairs of sets in the tests.
 """
 
 from __future__ import annotations
@@ -16,38 +16,42 @@ from optkit.calibration.suspects.profile import Numbers
 from optkit.statistics.bins import edges
 
 _SCALE = 3.0
-"""Ratio of the samples' median deviations. Missing normalization is 4.4 (1 / 0.225), missing ÷ 255
-is 255; strong contrast or loudness augmentation stays below 2."""
+"""Ratio of the median deviations of the samples. Without normalization it is 4.4 (1 / 0.225),
+without division by 255 it is 255. Strong augmentation of contrast or loudness stays below 2."""
 
 _SHIFT = 1.0
-"""Difference of the means in standard deviations of the evaluation data: what moves half of the
-data out of the other's range. Between classes of one data set it is up to 0.4."""
+"""Difference of the means in standard deviations of the evaluation data. At this difference, half
+of the data is outside the range of the other set. Between classes of one data set it is up to
+0.4."""
 
-_CHANCE = 6.0  # standard errors that a difference of means must have as well
-_NEGATIVE = 0.1  # a share of negative numbers that cannot be chance where the other set has none
+_CHANCE = 6.0  # standard errors that a difference of means must exceed too
+_NEGATIVE = 0.1  # a share of negative numbers that is not chance if the other set has none
 _OUTSIDE = 0.05
-"""Share of the evaluation's elements beyond the calibration's extremes, which clipping cuts."""
+"""Share of the evaluation values beyond the extremes of the calibration data, which clipping
+cuts."""
 
 _CHANCE_OUTSIDE = 6.0
-"""Times 1 / (n + 1): a sample like the n others is beyond their extremes with chance 2 / (n + 1),
-and one number per sample at most is as bad as that."""
+"""A multiple of 1 / (n + 1). The chance that a sample is beyond the extremes of n similar samples
+is 2 / (n + 1), and one number per sample is beyond in the worst case."""
 
 _BITS_4 = 16.0  # see `alone`: a range that is 2⁴ times too wide costs 4 of 8 bits
-_COARSE = 8  # times fewer different values: an image of 8 bits that was rounded to 0 and 1
+# ratio of the numbers of different values, e.g. if an 8-bit image was rounded to 0 and 1
+_COARSE = 8
 _ORDER = 0.3
-"""Difference of neighbours' correlations. Clean pairs differ by 0.05 at most, shuffled or reshaped
-axes by 0.5 and more."""
+"""Difference of the correlations of neighbours. Clean pairs differ by at most 0.05, shuffled or
+reshaped axes by 0.5 and more."""
 
-_DEAD = 1e-6  # of the variance elsewhere: a channel that says nothing
+_DEAD = 1e-6  # share of the variance of the other set: the channel has almost no information
 _OTHER_MEAN = 0.15
-"""Squared distance of the two average samples over the variance of a sample. One class of ten
-handwritten digits against all has 0.3 to 0.6, five of the ten 0.02."""
+"""Squared distance of the two average samples, divided by the variance of a sample. One class of
+ten handwritten digits compared with all has 0.3 to 0.6, five of the ten have 0.02."""
 
 _CHANCE_MEAN = 12.0
-"""Times what chance gives it: where all variance is in one direction, as in small tables, the
-distance over chance has a χ² distribution of one degree of freedom, in 0.05 % beyond 12."""
+"""A multiple of the value by chance. If all variance is in one direction, as in small tables, the
+distance divided by chance has a χ² distribution of one degree of freedom, and 0.05 % lie beyond
+12."""
 
-_LINE = 64  # of a table's columns the order says nothing; so many numbers in a row are a signal
+_LINE = 64  # the order of a table's columns has no meaning; this many numbers in a row are a signal
 
 
 def differences(x: Numbers, other: Numbers) -> Iterator[Finding]:
@@ -137,7 +141,7 @@ def _wide(x: Numbers, other: Numbers) -> Finding | None:
 
 
 def _dead(x: Numbers, other: Numbers) -> Finding | None:
-    """A channel (axis 1) that varies in one set alone."""
+    """A channel (axis 1) that varies in only one set."""
     ours, beside = _channel_variances(x), _channel_variances(other)
     if ours is None or beside is None or ours.shape != beside.shape or ours.size < 2:
         return None
@@ -155,7 +159,7 @@ def _dead(x: Numbers, other: Numbers) -> Finding | None:
 
 
 def _swapped(x: Numbers, other: Numbers) -> Finding | None:
-    """Red and blue in each other's place: the difference of their means has the other sign."""
+    """Red and blue are exchanged: the difference of their means has the other sign."""
     if x.colours is None or other.colours is None:
         return None
     ours, beside = (c[:, 0] - c[:, 2] for c in (x.colours, other.colours))
@@ -219,7 +223,7 @@ def _below(x: Numbers) -> float:
 
 
 def _channel_variances(x: Numbers) -> np.ndarray | None:
-    """[channels] of axis 1, over samples and positions; None of an input that has none."""
+    """[channels] of axis 1, over samples and positions; None for an input without channels."""
     if x.centre is None or x.variance is None or not x.centre.ndim:
         return None
     axes = tuple(range(1, x.centre.ndim))

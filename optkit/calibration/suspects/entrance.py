@@ -1,10 +1,11 @@
-"""Where an input enters the network, and what the weights there say of the numbers they expect.
+"""Where an input enters the network, and which numbers the weights there expect.
 
     input ─(layout, constants)→ first product ─(+ bias, positions)→ … ─→ BatchNormalization
 
-A batch-norm holds mean and variance of what it saw in training (Ioffe and Szegedy,
-arXiv:1502.03167): on data that is prepared in the same way its input has them again. Constants that
-are added to the first product were learned beside it, so neither hides the other.
+A batch norm contains the mean and the variance of its input in training (Ioffe and Szegedy,
+arXiv:1502.03167). On data that is prepared in the same way, its input has the same mean and
+variance. Constants that are added to the first product were trained together with it, so both have
+similar magnitudes.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ _LAYOUT = frozenset(
      "Concat", "Split", "DepthToSpace", "SpaceToDepth", "Resize", "Expand"}
 )  # fmt: skip
 _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div"})
-_BETWEEN = frozenset(  # from a product to its batch-norm
+_BETWEEN = frozenset(  # operators allowed between a product and its batch norm
     {"Relu", "LeakyRelu", "PRelu", "Clip", "Elu", "Sigmoid", "Tanh", "HardSigmoid", "MaxPool",
      "AveragePool", "Add"}
 ) | _LAYOUT  # fmt: skip
-_DEEP = 12  # nodes that are followed at most
+_DEEP = 12  # the largest number of nodes that are followed
 FLAT: Mapping[str, float] = {"Sigmoid": 4.0, "Tanh": 2.6}
-"""Magnitude of an activation's input beyond which its slope is under 2 % of the largest."""
+"""Magnitude of the input of an activation beyond which its slope is less than 2 % of the
+largest."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +60,7 @@ class Entrance:
     own: tuple[tuple[str, float, float], ...] = ()
 
     def reach(self, low: float, high: float) -> tuple[float, float]:
-        """The range that the first product reads, of an input's."""
+        """The range that the first product reads, for this range of the input."""
         for op, least, most in self.own:
             with np.errstate(divide="ignore", invalid="ignore"):
                 ends = [_OPERATE[op](a, b) for a in (low, high) for b in (least, most)]
@@ -91,7 +93,8 @@ def entrances(model: ir.Model) -> dict[str, Entrance]:
 
 
 def tables(model: ir.Model) -> dict[str, int]:
-    """By input of integers, the rows of the smallest constant table that it is looked up in."""
+    """For each input of integers, the number of rows of the smallest constant table in which it is
+    looked up."""
     by_input = {}
     for value in model.graph.inputs:
         rows = [
@@ -110,8 +113,8 @@ def tables(model: ir.Model) -> dict[str, int]:
 
 
 def watched(found: Iterable[Entrance]) -> tuple[dict[str, int], dict[str, float]]:
-    """(value → its axis of channels, value → magnitude beyond which its elements are counted): what
-    of these entrances is to be measured."""
+    """(value → its axis of channels, value → magnitude beyond which its elements are counted): the
+    measurements that these entrances need."""
     axes: dict[str, int] = {}
     limits: dict[str, float] = {}
     for entrance in found:
@@ -145,7 +148,7 @@ def _tallied(
 
 
 class _Tally:
-    """Sums over runs of one value."""
+    """Sums over the runs of one value."""
 
     def __init__(self, axis: int, limit: float) -> None:
         self._axis, self._limit = axis, limit
@@ -159,7 +162,7 @@ class _Tally:
         self._beyond += int((np.abs(x) > self._limit).sum())
 
     def result(self) -> Seen | None:
-        """None where nothing was run."""
+        """The measurement; None if there was no run."""
         if not self._rows or isinstance(self._sums, float):
             return None
         mean, square = self._sums / self._rows
@@ -197,8 +200,8 @@ def _behind(
     through: frozenset[str],
     own: list[tuple[str, float, float]] | None = None,
 ) -> Iterator[ir.Node]:
-    """The nodes that read a value, directly or through those operators, nearest first. `own`:
-    arithmetic with a constant is passed, too, and noted there."""
+    """The nodes that read a value, directly or after these operators, the nearest first. Arithmetic
+    with a constant is passed too, and added to `own`."""
     waiting = deque([start])
     seen: set[ir.Node] = set()
     while waiting and len(seen) < _DEEP:
@@ -216,8 +219,8 @@ def _behind(
 
 
 def _other(node: ir.Node, index: int) -> np.ndarray | None:
-    """The constant that arithmetic combines a value with, where the value stands first or the order
-    says nothing."""
+    """The constant with which arithmetic combines a value, if the value is the first operand or the
+    order does not matter."""
     if node.op_type not in _ARITHMETIC or node.domain or len(node.inputs) != 2:
         return None
     if index == 1 and node.op_type in ("Sub", "Div"):
@@ -227,7 +230,8 @@ def _other(node: ir.Node, index: int) -> np.ndarray | None:
 
 
 def _added(output: ir.Value) -> tuple[list[np.ndarray], tuple[str, str] | None]:
-    """Constants added to a product's result, and the activation that then follows at once."""
+    """Constants that are added to the result of a product, and the activation directly after
+    them."""
     constants: list[np.ndarray] = []
     value = output
     for _ in range(_DEEP):
@@ -247,12 +251,13 @@ def _added(output: ir.Value) -> tuple[list[np.ndarray], tuple[str, str] | None]:
 
 
 def _batchnorm(node: ir.Node) -> BatchNorm | None:
-    """None where its statistics are no constants, or those of a network that was never trained."""
+    """The batch norm; None if its statistics are not constants, or are those of a network without
+    training."""
     mean, variance = (graph.array(value) for value in node.inputs[3:5])
     source = node.inputs[0]
     if mean is None or variance is None or source is None:
         return None
-    if not mean.any() and (variance == 1).all():  # as every library makes them
+    if not mean.any() and (variance == 1).all():  # the initial values of all libraries
         return None
     return BatchNorm(str(node.name or node.outputs[0].name), str(source.name),
                      mean.astype(np.float64), variance.astype(np.float64))  # fmt: skip

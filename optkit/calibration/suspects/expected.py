@@ -1,4 +1,5 @@
-"""What a model expects of numbers: by its preprocessing, by its first weights, by its recipe."""
+"""The numbers that a model expects, according to its preprocessing, its first weights, and the
+recipe."""
 
 from __future__ import annotations
 
@@ -16,30 +17,32 @@ from optkit.calibration.suspects.profile import Numbers
 
 _CONFIGS = ("preprocessor_config.json", "processor_config.json")
 _WHITE = 255.0
-_BEYOND = 0.1  # of the width: what resampling may overshoot
+_BEYOND = 0.1  # share of the width by which resampling may exceed the range
 _REACHED = 0.3
-"""How far from each end of the predicted range the data may stop, in widths. Eight pictures have a
-pixel darker than 30 % and one brighter than 70 % unless they are all of one tone."""
+"""The allowed distance of the data from each end of the predicted range, in widths. Eight pictures
+have a pixel darker than 30 % and one brighter than 70 %, unless all are of one tone."""
 
 _SPREAD = 3.0
-"""Ratio of a batch-norm's standard deviation and the one measured, over all channels. The running
-statistics are averages over training batches, so clean data agrees within 1.3 (all classes, any 8
-samples), one class of ten within 1.5; missing normalization is 4.4, a missing ÷ 255 is 255."""
+"""Ratio of the standard deviation in a batch norm and the measured one, over all channels. The
+running statistics are averages over training batches. So clean data agrees within 1.3 (all classes,
+any 8 samples), and one class of ten within 1.5. Without normalization the ratio is 4.4, without
+division by 255 it is 255."""
 
-_MOVED = 3.0  # standard deviations of training between the means, root mean square of all channels
+# in standard deviations of training: distance of the means, root mean square over all channels
+_MOVED = 3.0
 _HIDDEN = 1 / 50
-"""The first product beside the constants added to it. Both were learned together: 0.3 to 30 in
-trained networks; ÷ 255 brings it to 0.001 to 0.1."""
+"""The first product divided by the constants that are added to it. Both were trained together: the
+ratio is 0.3 to 30 in trained networks. Division by 255 changes it to 0.001 to 0.1."""
 
 _RAW = 16.0
-"""Standard deviation of the first product where pixels are 0 to 255. Initialization keeps it near
-1 (He et al., arXiv:1502.01852), and training moves it by a small factor."""
+"""Standard deviation of the first product if pixels are 0 to 255. With the usual initialization it
+is near 1 (He et al., arXiv:1502.01852), and training changes it by a small factor."""
 
-_BRIGHT = 128.0  # raw 8-bit pictures reach that
-_DIM = 1 / 64  # what was divided by 255 twice reaches 1/255
+_BRIGHT = 128.0  # the least maximum of raw 8-bit pictures
+_DIM = 1 / 64  # the largest number after two divisions by 255 is 1/255
 _SATURATED = 0.5
-"""Share of elements on the flat ends of the first activation: a trained layer has some, and loses
-its gradient where it has most (Glorot and Bengio, 2010, section 3)."""
+"""Share of elements on the flat ends of the first activation. A trained layer has some; if it has
+mostly such elements, it loses its gradient (Glorot and Bengio, 2010, section 3)."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +154,7 @@ def trained(x: Numbers, norm: BatchNorm, seen: Seen) -> Iterator[Finding]:
 
 
 def first_product(x: Numbers, entrance: Entrance, seen: Mapping[str, Seen]) -> Iterator[Finding]:
-    """Numbers that the first weights make too much or too little of."""
+    """Numbers that make the output of the first product too large or too small."""
     if entrance.product is None or entrance.product[0] not in seen:
         return
     response = float(np.sqrt(seen[entrance.product[0]].variance.mean()))

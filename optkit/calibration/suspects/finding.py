@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 @dataclass(frozen=True)
 class Finding:
     """`kind`: its short name; `what`: a sentence with the figures; `measured` and `expected`: the
-    two numbers that do not agree (None: there is only one); `hint`: what to do."""
+    two numbers that contradict each other (None: there is only one); `hint`: what to do."""
 
     kind: str
-    input: str | None  # None: of the whole set
+    input: str | None  # None: the finding is about the whole set
     what: str
     measured: float
     expected: float | None

@@ -1,8 +1,9 @@
-"""What a set of samples looks like, input by input: figures that two sets, or a set and its model,
-can be compared by.
+"""The profile of a set of samples, input by input: figures by which two sets, or a set and a model,
+are compared.
 
-Streamed: of each sample a few numbers stay, of each input a histogram and, where all samples have
-one shape of at most `_POSITIONS` elements, mean and variance at every position.
+The samples are streamed. For each sample a few numbers are kept. For each input a histogram is kept
+and, if all samples have one shape of at most `_POSITIONS` elements, the mean and the variance at
+every position.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from optkit.tensors import Feed, TensorInfo, batched
 T = TypeVar("T", covariant=True)
 
 LAGS = (1, 2, 3)
-"""Distances at which neighbours are compared: up to that of one colour in interleaved RGB."""
+"""Distances at which neighbours are compared: up to the distance of one colour in interleaved
+RGB."""
 
-_LONG = 8  # the shortest axis along which neighbours say anything
-_POSITIONS = 1 << 20  # 16 MiB for mean and variance at each
+_LONG = 8  # the least length of an axis whose neighbours are compared
+_POSITIONS = 1 << 20  # mean and variance at each of them take 16 MiB
 _AT_ONCE = 1 << 20  # elements in float64 at a time
-_TOKENS = 1 << 22  # larger numbers are no tokens: the largest vocabularies have some 262,000
+_TOKENS = 1 << 22  # larger numbers are not tokens: the largest vocabularies have about 262,000
 _COLOURS = 3
 
 
@@ -43,14 +45,14 @@ class Numbers:
     """
 
     info: TensorInfo
-    elements: int  # of one sample; 0 where samples differ
+    elements: int  # for one sample; 0 if the samples differ
     lows: np.ndarray
     highs: np.ndarray
     means: np.ndarray
     deviations: np.ndarray
     bins: np.ndarray
     counts: np.ndarray
-    whole: bool  # every number is whole
+    whole: bool  # whether every number is an integer
     neighbours: Mapping[int, tuple[float, ...]]
     centre: np.ndarray | None
     variance: np.ndarray | None
@@ -74,7 +76,7 @@ class Numbers:
 
     @property
     def deviation(self) -> float:
-        """Of all elements of all samples together."""
+        """The standard deviation of all elements of all samples together."""
         within = float(np.mean(self.deviations**2))
         return float(np.sqrt(within + self.means.var()))
 
@@ -169,7 +171,7 @@ class _Seen(Protocol[T]):
 
 
 def _results(seen: Mapping[str, _Seen[T]]) -> dict[str, T]:
-    """Of the inputs that had any number."""
+    """The results of the inputs that had any number."""
     results = {name: input_.result() for name, input_ in seen.items()}
     return {name: result for name, result in results.items() if result is not None}
 
@@ -185,13 +187,14 @@ def _holds_tokens(info: TensorInfo, tables: Mapping[str, int]) -> bool:
 
 
 def _is_text(name: str, inputs: tuple[TensorInfo, ...], tables: Mapping[str, int]) -> bool:
-    """What is named like token ids; where no input is, what is looked up in the largest table."""
+    """The inputs that are texts: those with names like token ids; if there are none, those that are
+    looked up in the largest table."""
     named = [info.name for info in inputs if info.name.endswith(IDS)]
     return name in named if named else tables.get(name, 0) == max(tables.values(), default=0)
 
 
 class _Numbers:
-    """Takes the arrays of one input as they come."""
+    """Accumulates the arrays of one input."""
 
     def __init__(self, info: TensorInfo) -> None:
         self.info = info
@@ -200,11 +203,12 @@ class _Numbers:
         self._whole = True
         self._shapes: set[tuple[int, ...]] = set()
         self._sums: tuple[np.ndarray, np.ndarray] | None = None
-        self._squares: dict[int, np.ndarray] = {}  # axis → [lags, 2]: squared steps, how many
+        # axis → [lags, 2]: squared steps, and their number
+        self._squares: dict[int, np.ndarray] = {}
         self._colours: list[np.ndarray] = []
 
     def add(self, array: np.ndarray) -> None:
-        """[batch, …]"""
+        """Add an array [batch, …]."""
         each = prod(array.shape[1:])
         if not each:  # an empty cache
             return
@@ -235,7 +239,7 @@ class _Numbers:
         self._sums = before[0] + more[0], before[1] + more[1]
 
     def result(self) -> Numbers | None:
-        """None where there was nothing but empty arrays."""
+        """The figures; None if all arrays were empty."""
         if not self._each:
             return None
         lows, highs, means, deviations = np.concatenate(self._each, axis=1)
@@ -267,7 +271,7 @@ def _steps(x: np.ndarray, axis: int, lag: int) -> tuple[float, int]:
 
 
 def _correlations(steps: np.ndarray, variance: float) -> tuple[float, ...]:
-    """1 − E[(x − x′)²] / 2σ² at each lag; 0 of what never varies."""
+    """1 − E[(x − x′)²] / 2σ² at each lag; 0 if the values never vary."""
     if not variance:
         return (0.0,) * len(steps)
     return tuple(float(1 - total / count / (2 * variance)) for total, count in steps)
@@ -283,7 +287,7 @@ class _Tokens:
         self._samples = self._trailing = self._shown = 0
 
     def add(self, ids: np.ndarray, real: np.ndarray | None) -> None:
-        """[batch, tokens]. `real`: of the same shape, False for padding."""
+        """Add token ids [batch, tokens]. `real`: of the same shape, False for padding."""
         if real is None or real.shape != ids.shape:
             real = np.ones(ids.shape, bool)
         if not ids.size:
@@ -313,7 +317,8 @@ class _Tokens:
 
 
 def _repeated(row: np.ndarray) -> int:
-    """How many tokens at the longer end of a row (padding stands on one) repeat its last one."""
+    """How many tokens at the end of a row repeat its last token, for the longer of both ends
+    (padding is on one of them)."""
     if len(row) < 2:
         return 0
     ends = [np.flatnonzero(way != way[0]) for way in (row, row[::-1])]
@@ -327,7 +332,7 @@ class _Mask:
         self._odd: set[float] = set()
 
     def add(self, mask: np.ndarray) -> None:
-        """[batch, tokens]"""
+        """Add a mask [batch, tokens]."""
         self._samples += len(mask)
         self._empty += int((mask == 0).all(axis=1).sum())
         if len(self._odd) < _FEW:
@@ -338,4 +343,4 @@ class _Mask:
         return Mask(self.info, self._samples, self._empty, tuple(sorted(self._odd)[:_FEW]))
 
 
-_FEW = 3  # values that are named
+_FEW = 3  # values that the finding names

@@ -1,4 +1,4 @@
-"""What token ids and their mask say, alone and beside those of the evaluation data."""
+"""Findings about token ids and their mask, alone and compared with the evaluation data."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from optkit.calibration.suspects.finding import Finding
 from optkit.calibration.suspects.profile import Mask, Profile, Tokens
 from optkit.errors import InputRefused
 
-_ENOUGH = 512  # tokens from which their distribution can be told
+_ENOUGH = 512  # the smallest number of tokens that shows their distribution
 _MOST = 0.9
-"""Share of one token among the real ones. The most frequent word of a text has up to 0.07 (Zipf's
-law), a space of a language model of characters 0.2."""
+"""Share of one token among the tokens that are not padding. The most frequent word of a text has up
+to 0.07 (Zipf's law); a space in a language model of characters has 0.2."""
 
 _PART = 0.05
-"""Share of the vocabulary that all ids lie below. Ids of a vocabulary are sorted by frequency at
-most, and of 512 tokens of text half are beyond the first twentieth."""
+"""If all ids lie below this share of the vocabulary, it is a finding. At most, ids are sorted by
+frequency, and then half of 512 tokens of a text are above the first twentieth."""
 
-_LARGE = 1000  # rows of a vocabulary of words or their parts; bytes and characters have fewer
-_UNIFORM = 0.8  # of the different ids that as many random ones would have
-_TOP = 0.01  # every text has a token more frequent than that (Zipf's law: 0.03 to 0.1)
-_PADDING = 0.25  # of all tokens repeat the last one at the end of their sample, and no mask says so
+_LARGE = 1000  # rows of a vocabulary of words or word pieces; bytes and characters have fewer
+_UNIFORM = 0.8  # share of the different ids that as many random tokens would have
+_TOP = 0.01  # every text has a token that is more frequent than this (Zipf's law: 0.03 to 0.1)
+# share of all tokens that repeat the last one at the end of their sample, without a mask
+_PADDING = 0.25
 _OTHER = 0.15
-"""Overlap Σ min(p, q) of two sets' tokens. English prose beside Python's code has 0.4, two
-tokenizers of 2,048 tokens 0.08, larger ones less."""
+"""Overlap Σ min(p, q) of the tokens of two sets. English prose and Python code have 0.4; two
+tokenizers of 2,048 tokens have 0.08, larger ones less."""
 
-_LENGTH = 8.0  # ratio of median lengths: sentences against whole pages
+_LENGTH = 8.0  # ratio of median lengths, for example of sentences and whole pages
 
 
 def refuse_unknown(x: Tokens) -> None:
@@ -44,7 +45,7 @@ def refuse_unknown(x: Tokens) -> None:
 
 
 def alone(x: Tokens) -> Iterator[Finding]:
-    """The first thing that no text has."""
+    """The first property that no text has."""
     for rule in (_one_token, _small_part, _random):
         finding = rule(x)
         if finding is not None:
@@ -70,7 +71,7 @@ def hidden(mask: Mask) -> Iterator[Finding]:
 
 
 def unmasked(x: Tokens, masked: bool) -> Iterator[Finding]:
-    """Padding that counts as text. `masked`: the model has a mask for it."""
+    """Padding that counts as text. `masked`: whether the model has a mask for it."""
     if masked and x.trailing >= _PADDING and _top(x)[1] < _MOST:
         yield Finding(
             "padding", x.info.name,
