@@ -1,4 +1,5 @@
-"""Recipes: what to do with which model. Every error says file, line and the nearest key."""
+"""Recipes: the model and the settings of its build. Every error has the file, the line and the
+nearest key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An input of a model as steps get it."""
+"""An input of a model, in the form for steps."""
 
 from __future__ import annotations
 

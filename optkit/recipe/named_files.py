@@ -1,7 +1,7 @@
-"""The files that a recipe names, found.
+"""Finds the files that a recipe names.
 
-They must exist inside the recipe's project or be shipped with optkit; what stands on the command
-line may be anywhere.
+They must exist in the recipe's project or be shipped with optkit. Files from the command line may
+be anywhere.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _MODEL_FORMS = (
 def find_named(
     origin: Origin, model: Model | None, calibration: Calibration | None, evaluation: Eval | None
 ) -> dict[str, Place]:
-    """Dotted key → the file that it names. Raises RecipeError for one that cannot be had."""
+    """Dotted key → the file that it names. Raises RecipeError for a file that is missing or not
+    allowed."""
     finder = _Finder(origin)
     files = dict(finder.of_model(model)) if model is not None else {}
     if calibration is not None and calibration.source != MEMORY:
@@ -85,7 +86,7 @@ class _Finder:
             yield self.place(("model", "adapter"), folder, model.adapter)
 
     def _is_module(self, factory: str) -> bool:
-        """Whether it names an installed module, which only the command line may do."""
+        """Whether it names an installed module, which is allowed only on the command line."""
         path = ("model", "factory")
         if places.is_python_file(factory):
             return False
@@ -101,7 +102,7 @@ class _Finder:
 
 
 def _no_factory(named: str) -> tuple[str, str]:
-    """What is wrong with a model that reads like no factory, and what to do."""
+    """The error for a model that does not have the form of a factory, with a hint."""
     suffix = Path(named).suffix.lower()
     with_code = "optkit build file.py:factory --set model.weights="
     if suffix in torch_checkpoint.CHECKPOINTS:

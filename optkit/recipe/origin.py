@@ -1,5 +1,4 @@
-"""The data that a recipe was made from, and where each key of it stands: in a file, or on the
-command line."""
+"""The data of a recipe, and the place of each key: in a file, or on the command line."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ HINT = "`optkit init` writes a commented example"
 
 @dataclass(frozen=True)
 class Origin:
-    """The source of a recipe. `given`: keys of the command line, whose files are relative to `cwd`
-    and may be anywhere. `trusted`: --trust-remote-code was given."""
+    """The source of a recipe. `given`: keys from the command line, whose files are relative to
+    `cwd` and may be anywhere. `trusted`: --trust-remote-code was given."""
 
     data: object
     name: str
@@ -31,7 +30,8 @@ class Origin:
     trusted: bool = False
 
     def where(self, path: KeyPath) -> str:
-        """The most exact place of a key path; first the option that set a part of it."""
+        """The most exact place of a key path. If an option set a part of it, the place is this
+        option."""
         for key in reversed(self.given):
             if path and key[: len(path)] == path:
                 return self.marks[key]
@@ -44,13 +44,14 @@ class Origin:
         return any(path[:end] in self.given for end in range(1, len(path) + 1))
 
     def modelled(self, model: str | None) -> Origin:
-        """With that model in place of the one that is named; None changes nothing."""
+        """The data with this model instead of the present one; None changes nothing."""
         if model is None or not isinstance(self.data, dict):  # other data is refused later
             return self
         return self.put(("model",), {places.model_key(model): model}, f"MODEL {model}")
 
     def put(self, path: KeyPath, value: object, where: str) -> Origin:
-        """With `value` at `path`, as given by the option `where`. Missing sections are created."""
+        """The data with `value` at `path`, as the option `where` gives it. Missing sections are
+        created."""
         data = copy.deepcopy(self.data)
         marks = {key: mark for key, mark in self.marks.items() if key[: len(path)] != path}
         section = data
@@ -68,8 +69,8 @@ class Origin:
         return replace(self, data=data, marks=marks, given=(*given, path))
 
     def overridden(self, text: str) -> Origin:
-        """With a `key.path=value` setting on top, its value in YAML. Raises RecipeError whose
-        `where` is the setting."""
+        """The data with a `key.path=value` setting applied, whose value is YAML. Raises RecipeError
+        whose `where` is the setting."""
         where = f"--set {text}"
         name, equals, value = text.partition("=")
         if not equals or not name.strip(".") or ".." in name:
@@ -77,7 +78,7 @@ class Origin:
         return self.put(_key_path(name.strip(), self.data), _parse(value, where), where)
 
     def refused(self, path: KeyPath, problem: str, hint: str | None) -> RecipeError:
-        """The error of a key."""
+        """The error for a key."""
         return RecipeError(f"{dotted(path)}: {problem}", where=self.where(path), hint=hint or HINT)
 
 
@@ -86,7 +87,8 @@ def dotted(path: KeyPath) -> str:
 
 
 def _key_path(name: str, data: object) -> KeyPath:
-    """Split at dots, except that an existing key with dots ("inputs.input.1") stays whole."""
+    """The keys of a path, which are separated by dots. An existing key with dots ("inputs.input.1")
+    stays whole."""
     parts = name.split(".")
     path: list[str] = []
     while parts:

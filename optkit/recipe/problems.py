@@ -1,4 +1,4 @@
-"""The first problem of a recipe as an error that names its place and the nearest key."""
+"""The first problem of a recipe, as an error that names its place and the nearest key."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from optkit.recipe.origin import HINT, KeyPath, Origin, dotted
 
 
 def refusal(error: ValidationError, origin: Origin, root: type[BaseModel]) -> RecipeError:
-    """The first problem that pydantic reports. An unknown key comes before all others: it is often
-    the reason why another key is missing."""
+    """The first problem that pydantic reports. An unknown key comes first, because it is often the
+    reason why another key is missing."""
     problems = error.errors()
     problem = min(problems, key=lambda p: p["type"] != "extra_forbidden")
     path = _existing(problem["loc"], origin.data)
@@ -44,7 +44,8 @@ def refusal(error: ValidationError, origin: Origin, root: type[BaseModel]) -> Re
 
 
 def _existing(location: tuple[str | int, ...], data: object) -> KeyPath:
-    """The part of a pydantic location that is in the data (it also names union members)."""
+    """The part of a pydantic location that is in the data. (The location also contains names of
+    union members.)"""
     path: list[str | int] = []
     for part in location:
         match data, part:
@@ -59,7 +60,7 @@ def _existing(location: tuple[str | int, ...], data: object) -> KeyPath:
 
 
 def _keys(path: KeyPath, root: type[BaseModel]) -> list[str]:
-    """The keys a section may have; names of inputs and axes on the way are passed over."""
+    """The keys that a section may have. Names of inputs and axes on the way are skipped."""
     here = root
     for part in path:
         field = here.model_fields.get(str(part))

@@ -1,9 +1,10 @@
-"""The Recipe: loaded, overridden, checked; every refusal names its place and the nearest key.
+"""The Recipe: it is loaded, overridden and checked. Every error names its place and the nearest
+key.
 
     Recipe.load("optkit.yaml").with_model("net.onnx").with_overrides(["gates.max_drop=1%"])
 
-A recipe keeps the data it came from and where each key stands (`origin`), so that an override is
-validated exactly like a file, and an error points at the line, or at the option, that is wrong.
+A recipe keeps its data and the place of each key (`origin`). So an override is validated exactly
+like a file, and an error points at the line or the option that is wrong.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ from optkit.recipe.schema import (
 from optkit.tensors import AxisRange, TensorInfo, axes_of, batch_axis
 
 DEFAULT_BATCH = Axis(min=1, opt=8, max=32)
-"""The range of an axis named `batch` that no `axes:` declares."""
+"""The range of an axis `batch` that no `axes:` declares."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where the model comes from, resolved. `place` None: a factory of an installed module, or a
+    """The source of the model, resolved. `place`: None for a factory of an installed module, or a
     model on the hub."""
 
     kind: Literal["python", "onnx", "pt2", "hf"]
@@ -58,19 +59,20 @@ class Source:
     hub: str | None = None
     task: str | None = None
     adapter: Place | None = None
-    part: str | None = None  # of an encoder-decoder
-    trusted: bool = False  # the model's own code may run
+    part: str | None = None  # for an encoder-decoder
+    trusted: bool = False  # whether the model's own code may run
 
     @property
     def factory(self) -> str:
-        """What a Python model's factory is called in keys, the same on every machine."""
+        """The name of a Python model's factory in keys, which is the same on every machine."""
         return f"{self.module}:{self.attribute}" if self.place is None else str(self.place)
 
 
 @dataclass(frozen=True)
 class SampleSource:
-    """Code that yields samples, and its arguments. `section`: of the recipe; `folders`: arg → where
-    its relative path starts; `limit`: how many samples are read; None: all."""
+    """Code that yields samples, and its arguments. `section`: that of the recipe; `folders`: arg →
+    the folder to which its relative path refers; `limit`: the number of samples to read; None:
+    all."""
 
     section: Literal["calibration", "eval"]
     place: Place
@@ -88,7 +90,8 @@ class SampleSource:
 
 
 class Recipe(Part):
-    """What to do with which model. Without `model`, one is given by `with_model` or in memory."""
+    """The model and the settings of its build. Without `model`, the model is given by `with_model`
+    or in memory."""
 
     name: Name
     model: Model | None = None
@@ -106,8 +109,8 @@ class Recipe(Part):
 
     @classmethod
     def load(cls, path: str | Path, model: str | None = None) -> Self:
-        """Read a YAML recipe, with `model` (see `with_model`) instead of the one it names, which
-        then need not exist. Raises RecipeError with file, line and column."""
+        """Read a YAML recipe. `model` (see `with_model`) replaces the one that it names, which need
+        not exist then. Raises RecipeError with file, line and column."""
         path = Path(path)
         if not path.is_file():
             raise RecipeError("no such recipe", where=str(path), hint="`optkit init` writes one")
@@ -121,24 +124,24 @@ class Recipe(Part):
         cls, data: Mapping[str, object], base: Path | None = None, model: str | None = None
     ) -> Self:
         """A recipe from plain data; files are relative to `base` (default: the current folder).
-        `model` as for `load`."""
+        `model` as in `load`."""
         base = (base or Path.cwd()).resolve()
         return cls._build(Origin(copy.deepcopy(dict(data)), "recipe", base).modelled(model))
 
     @classmethod
     def for_model(cls, model: str) -> Self:
-        """A recipe that says nothing but the model, which gives its name."""
+        """A recipe with only the model, which gives the recipe its name."""
         return cls.from_dict({"name": places.model_name(model)}, model=model)
 
     def with_model(self, model: str) -> Self:
-        """With `model` instead of the recipe's: "file.py:factory", "package.module:factory",
-        "x.onnx", "x.pt2" or a Hugging Face folder, relative to the current folder, or "org/name" on
-        the hub. Raises RecipeError."""
+        """The recipe with another model: "file.py:factory", "package.module:factory", "x.onnx",
+        "x.pt2" or a Hugging Face folder, relative to the current folder, or "org/name" on the hub.
+        Raises RecipeError."""
         return self._build(self._origin.modelled(model))
 
     def with_inputs(self, specs: Iterable[InputSpec], axes: Mapping[str, AxisRange]) -> Self:
-        """With the inputs and axis ranges of the model itself; what the recipe says of an axis
-        stays."""
+        """The recipe with the inputs and axis ranges of the model itself; ranges in the recipe
+        stay."""
         inputs = {
             spec.info.name: Input.model_validate(
                 {"dtype": spec.info.dtype, "shape": spec.info.shape, "range": spec.range}
@@ -148,12 +151,12 @@ class Recipe(Part):
         return self.model_copy(update={"inputs": inputs}).with_axes(axes)
 
     def with_axes(self, axes: Mapping[str, AxisRange]) -> Self:
-        """With ranges for the axes of which the recipe says nothing."""
+        """The recipe with ranges for the axes that have none in it."""
         others = {name: Axis(min=r.min, opt=r.opt, max=r.max) for name, r in axes.items()}
         return self.model_copy(update={"axes": {**others, **self.axes}})
 
     def argument_folders(self, section: Literal["calibration", "eval"]) -> dict[str, Path]:
-        """Arg of a section → the folder at which its relative path starts: the recipe's folder, or
+        """Arg of a section → the folder to which its relative path refers: the recipe's folder, or
         the current one for an arg from the command line."""
         settings, origin = self.calibration if section == "calibration" else self.eval, self._origin
         return {
@@ -162,8 +165,8 @@ class Recipe(Part):
         }
 
     def with_overrides(self, texts: Iterable[str]) -> Self:
-        """With `key.path=value` settings on top, each value in YAML. Raises RecipeError whose
-        `where` is the setting."""
+        """The recipe with `key.path=value` settings applied, each value in YAML. Raises RecipeError
+        whose `where` is the setting."""
         origin = self._origin
         for text in texts:
             origin = origin.overridden(text)
@@ -171,16 +174,16 @@ class Recipe(Part):
 
     @property
     def origin(self) -> Origin:
-        """The data it was made from, and where each key of it stands."""
+        """The data of the recipe, and the place of each key."""
         return self._origin
 
     def rebuilt(self, origin: Origin) -> Self:
-        """From that data instead. Raises RecipeError."""
+        """The recipe from this data. Raises RecipeError."""
         return self._build(origin)
 
     @property
     def source(self) -> Source | None:
-        """The model's origin; None when the recipe names no model."""
+        """The source of the model; None if the recipe names no model."""
         if self.model is None:
             return None
         weights = self._places.get("model.weights")
@@ -211,7 +214,7 @@ class Recipe(Part):
         return self._places.get("eval.task")
 
     def samples(self, role: Literal["calibration", "evaluation"]) -> SampleSource | None:
-        """Where the samples of a role come from; None: the recipe names no code for them."""
+        """The source of the samples for a role; None if the recipe names no code for them."""
         if role == "calibration":
             place, settings = self.calibration_source, self.calibration
             if place is None or settings is None:
@@ -223,7 +226,7 @@ class Recipe(Part):
         return SampleSource("eval", self.eval_task, self.eval.args, self.argument_folders("eval"))
 
     def axis_ranges(self) -> dict[str, AxisRange]:
-        """Range of every dynamic axis; `batch` has a default where nothing declares it."""
+        """The range of every dynamic axis; `batch` has a default if nothing declares it."""
         axes = dict(self.axes)
         if "batch" not in axes and (not self.inputs or "batch" in self._used_axes()):
             axes["batch"] = DEFAULT_BATCH
@@ -234,8 +237,8 @@ class Recipe(Part):
         return [name for name, axis in self.axes.items() if not axis.min]
 
     def describe(self, model: Iterable[TensorInfo] | None = None) -> tuple[InputSpec, ...]:
-        """The inputs: the recipe's, or `model`'s own with the recipe's ranges. Raises RecipeError
-        when the recipe's do not fit the model's."""
+        """The inputs of the recipe, or those of `model` with the ranges of the recipe. Raises
+        RecipeError if the recipe's inputs do not fit those of the model."""
         declared = {
             name: InputSpec(TensorInfo(name, part.dtype, part.shape), part.range)
             for name, part in self.inputs.items()
@@ -254,14 +257,16 @@ class Recipe(Part):
         return tuple(InputSpec(info, ranges.get(name)) for name, info in infos.items())
 
     def to_json(self) -> dict[str, JsonValue]:
-        """The same on every machine: files are named relative to a root, see `Place`."""
+        """The recipe as JSON, the same on every machine: files are relative to a root, see
+        `Place`."""
         data = self.model_dump(mode="json")
         data |= {"axes": {name: asdict(axis) for name, axis in self.axis_ranges().items()}}
         for key, place in self._places.items():
             section, _, name = key.partition(".")
             data[section][name] = str(place)
         if self._origin.trusted:
-            data["model"]["trust_remote_code"] = True  # a record, which no recipe can ask for
+            # a record of the past, which a recipe cannot set
+            data["model"]["trust_remote_code"] = True
         return data
 
     @classmethod
@@ -278,7 +283,7 @@ class Recipe(Part):
         return recipe
 
     def _used_axes(self) -> dict[str, KeyPath]:
-        """Axis name → where an input's shape first names it."""
+        """Axis name → the first input whose shape contains it."""
         used: dict[str, KeyPath] = {}
         for name, part in self.inputs.items():
             for i, size in enumerate(part.shape):
@@ -287,8 +292,8 @@ class Recipe(Part):
         return used
 
     def _check_axes(self) -> None:
-        """Every axis that a shape names is declared, and the other way round; a Hugging Face model
-        has axes of its own."""
+        """Every axis in a shape must be declared, and every declared axis must be in a shape. A
+        Hugging Face model has axes that the recipe need not contain."""
         self._check_batch()
         if self.model is not None and self.model.is_hugging_face:
             return
@@ -316,6 +321,6 @@ class Recipe(Part):
         return self._origin.refused(path, problem, hint)
 
     def range_of(self, axis: str) -> dict[str, int]:
-        """min, opt and max of an axis; empty where nothing declares it."""
+        """min, opt and max of an axis; empty if nothing declares it."""
         known = self.axes.get(axis) or (DEFAULT_BATCH if axis == "batch" else None)
         return {} if known is None else known.model_dump()

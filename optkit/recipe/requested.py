@@ -1,4 +1,4 @@
-"""The recipe that a Request means: found, then with each of its settings on top."""
+"""The recipe that a Request describes: it is found, then each setting is applied."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from optkit.recipe.shape_syntax import parse_shapes
 from optkit.request import Request
 
 Shapes = Mapping[str, tuple[int | str, ...]]
-"""Shape by name of an input; a dynamic axis by its name."""
+"""Shapes by the name of an input; a dynamic axis is given by its name."""
 
 
 def resolve(request: Request, shapes_of: Callable[[Recipe], Shapes] | None = None) -> Recipe:
-    """The recipe that all of a request means together.
+    """The recipe from all settings of a request.
 
-    shapes_of: reads the shapes of the inputs from the model itself, where shapes are given and the
-        recipe declares no inputs; empty where the model does not say them.
+    shapes_of: reads the shapes of the inputs from the model itself, if shapes are given and the
+    recipe declares no inputs; empty if the model does not declare them.
 
-    Raises UsageError when there is neither model nor recipe, RecipeError for what does not fit.
+    Raises UsageError if there is neither a model nor a recipe, RecipeError for settings that do not
+    fit.
     """
     return requested(_found(request), request, shapes_of)
 
@@ -31,14 +32,14 @@ def resolve(request: Request, shapes_of: Callable[[Recipe], Shapes] | None = Non
 def requested(
     recipe: Recipe, request: Request, shapes_of: Callable[[Recipe], Shapes] | None = None
 ) -> Recipe:
-    """A recipe with the settings of a request on top; its model and its own recipe do not count."""
+    """A recipe with the settings of a request applied, except its model and its recipe."""
     recipe = _with_hugging_face(recipe, request)
-    if request.calibration is not None:  # before the overrides, which may go into its args
+    if request.calibration is not None:  # before the overrides, which may change its args
         recipe = _with_calibration(recipe, request.calibration)
     if request.eval_task is not None:
         recipe = _with_task(recipe, request.eval_task)
     recipe = recipe.with_overrides(request.overrides)
-    if request.eval_data is not None:  # behind them: they may name the task
+    if request.eval_data is not None:  # after the overrides, which may name the task
         recipe = _with_eval_data(recipe, request.eval_data)
     return _with_shapes(recipe, request, shapes_of)
 
@@ -65,8 +66,8 @@ def _found(request: Request) -> Recipe:
 
 
 def _with_hugging_face(recipe: Recipe, request: Request) -> Recipe:
-    """With what is said of a Hugging Face model: its task, an adapter to merge, and whether its own
-    code may run."""
+    """The recipe with the settings of a Hugging Face model: its task, an adapter to merge, and
+    whether its own code may run."""
     trusted = request.trust_remote_code
     if not (trusted or request.task or request.adapter):
         return recipe
@@ -85,8 +86,8 @@ def _with_hugging_face(recipe: Recipe, request: Request) -> Recipe:
 
 
 def _with_calibration(recipe: Recipe, named: str) -> Recipe:
-    """With samples from a file or folder of data, which says the reader (args that the recipe has
-    for the same reader stay), or from a source by name or as file.py:function."""
+    """The recipe with samples from a file or folder of data, which determines the reader (args for
+    the same reader stay), or from a source by name or as file.py:function."""
     origin, where, reader = recipe.origin, f"--calibration {named}", reader_of(named)
     if not reader and not places.is_python_file(named) and _is_data(named):
         raise RecipeError(
@@ -104,7 +105,7 @@ def _with_calibration(recipe: Recipe, named: str) -> Recipe:
 
 
 def _with_task(recipe: Recipe, named: str) -> Recipe:
-    """With that evaluation task; args that the recipe has for the same task stay."""
+    """The recipe with this evaluation task; args for the same task stay."""
     origin, where = recipe.origin, f"--eval {named}"
     if recipe.eval is None or recipe.eval.task != named:
         origin = origin.put(("eval", "args"), {}, where)
@@ -112,7 +113,7 @@ def _with_task(recipe: Recipe, named: str) -> Recipe:
 
 
 def _with_eval_data(recipe: Recipe, path: str) -> Recipe:
-    """With the path that the task reads. Raises RecipeError when there is no task."""
+    """The recipe with the path that the task reads. Raises RecipeError if there is no task."""
     where = f"--eval-data {path}"
     if recipe.eval is None:
         hint = "e.g. --eval top1"
@@ -123,9 +124,9 @@ def _with_eval_data(recipe: Recipe, path: str) -> Recipe:
 def _with_shapes(
     recipe: Recipe, request: Request, shapes_of: Callable[[Recipe], Shapes] | None
 ) -> Recipe:
-    """With axis ranges from shapes in trtexec's syntax ("image:1x3x224x224").
+    """The recipe with axis ranges from shapes in trtexec's syntax ("image:1x3x224x224").
 
-    Raises UsageError naming the option, or RecipeError when min ≤ opt ≤ max does not hold.
+    Raises UsageError with the name of the option, or RecipeError if min ≤ opt ≤ max does not hold.
     """
     given = {
         ("--shapes", ("min", "opt", "max")): request.shapes,
@@ -153,7 +154,7 @@ def _with_shapes(
 
 
 def _is_data(named: str) -> bool:
-    """Whether it reads like a path, or is one."""
+    """Whether it has the form of a path, or is an existing path."""
     return "/" in named or bool(Path(named).suffix) or Path(named).exists()
 
 

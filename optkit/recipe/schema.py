@@ -1,7 +1,7 @@
 """The keys of a recipe: pydantic models, closed (an unknown key is an error) and frozen.
 
-Types are strict: `"8"` is no integer and `true` no number. Validators say what is wrong in words;
-where it stands is added by `recipe.py`, which knows the file.
+Types are strict: `"8"` is not an integer and `true` is not a number. Validators describe the error
+in words; `recipe.py`, which knows the file, adds the place.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Args = dict[str, JsonValue]
 
 
 def fraction(value: str | float) -> float:
-    """ "1%" → 0.01; a bare number is the fraction itself, so 1 and above are refused as unclear."""
+    """ "1%" → 0.01. A bare number is the fraction itself, so 1 and more are refused as unclear."""
     if isinstance(value, str):
         match = _PERCENT.fullmatch(value.strip())
         if not match:
@@ -53,25 +53,25 @@ def _fraction(value: object) -> object:
 
 
 def percentage(value: float | None) -> float | str | None:
-    """A fraction as `fraction` reads it: "100%" for 1.0."""
+    """A fraction as in `fraction`, but 1.0 is allowed as "100%"."""
     clear = value is None or abs(value) < 1
     return value if clear else f"{Decimal(repr(value)) * 100}%"
 
 
 def amount(value: object) -> object:
-    """ "95%" → 0.95; a number is itself, whatever its size."""
+    """ "95%" → 0.95; a number of any size stays unchanged."""
     return fraction(value) if isinstance(value, str) else value
 
 
 def file_name(value: str) -> str:
-    """A name becomes part of folder names. Raises ValueError."""
+    """The name, which becomes part of folder names. Raises ValueError."""
     if not _NAME.fullmatch(value):
         raise ValueError(f"{value!r} is not a name: letters, digits, '.', '_' and '-'")
     return value
 
 
 def known_precision(value: str) -> str:
-    """One of the names that are built. Raises what a Literal of them would."""
+    """A precision that is implemented. Raises the error of a Literal of these names."""
     if value not in PRECISIONS:
         known = ", ".join(map(repr, PRECISIONS))
         raise PydanticCustomError("literal_error", "one of {expected}", {"expected": known})
@@ -79,14 +79,14 @@ def known_precision(value: str) -> str:
 
 
 def fixed(value: object) -> object:
-    """`batch: 8` is an axis of one size."""
+    """`batch: 8` is an axis with one size."""
     if isinstance(value, int) and not isinstance(value, bool):
         return {"min": value, "opt": value, "max": value}
     return value
 
 
 class Part(BaseModel):
-    """What all parts share."""
+    """The base of all sections."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -95,17 +95,17 @@ Name = Annotated[str, AfterValidator(file_name)]
 
 
 class Model(Part):
-    """Where the model is: a Python factory with weights, a file, or a Hugging Face model, in a
-    folder or on the hub. Exactly one of factory, path and hub."""
+    """The place of the model: a Python factory with weights, a file, or a Hugging Face model in a
+    folder or on the hub. Exactly one of factory, path and hub is set."""
 
     factory: str | None = None  # file.py:function
     path: str | None = None  # model.onnx, model.pt2 or a Hugging Face folder
     hub: str | None = None  # org/name
-    weights: str | None = None  # .safetensors, loaded into what the factory returns
+    weights: str | None = None  # .safetensors, loaded into the module that the factory returns
     args: Args = {}  # keyword arguments of the factory
-    task: str | None = None  # of a Hugging Face model; default: what its config.json says
+    task: str | None = None  # for a Hugging Face model; default: the task in its config.json
     adapter: str | None = None  # folder of a PEFT LoRA adapter, merged before export
-    part: Literal["encoder", "decoder"] | None = None  # of an encoder-decoder; null: both
+    part: Literal["encoder", "decoder"] | None = None  # for an encoder-decoder; null: both
 
     @model_validator(mode="before")
     @classmethod
@@ -152,7 +152,8 @@ class Input(Part):
 
 
 class Axis(Part):
-    """Sizes a dynamic axis may have, and the one to tune for. A min of 0: it may be empty."""
+    """The sizes that a dynamic axis may have, and the tuned one. With a min of 0, the axis may be
+    empty."""
 
     min: int = Field(ge=0)
     opt: int = Field(ge=0)
@@ -168,11 +169,11 @@ class Axis(Part):
 
 
 MEMORY = "memory"
-"""The source of calibration samples that Python hands over: build(calibration=batches)."""
+"""The source of calibration samples from Python: build(calibration=batches)."""
 
 
 class Calibration(Part):
-    """Samples that activation ranges are learned from, and how."""
+    """The samples for activation ranges, and the method."""
 
     source: str  # a name, file.py or file.py:function; or MEMORY
     samples: int = Field(default=256, ge=1)
@@ -186,31 +187,32 @@ Operators = Annotated[tuple[Literal["Conv", "MatMul", "Gemm"], ...], Field(stric
 
 
 class Placement(Part):
-    """Where a backend's own rules on pairs and scales are overridden; null: as the backend says."""
+    """Settings that override the backend's placement rules; null: the rule of the backend."""
 
-    residual_adds: bool | None = None  # quantize the shortcut that a convolution is added to
+    residual_adds: bool | None = None  # quantize the shortcut that is added to a convolution
     tensor_ops: Operators | None = None  # operators whose weights get one scale per tensor
-    split_scale: Operators | None = None  # ... a scalar in front, the channels' ratios behind
+    # ... a scalar before the product, the ratios of the channels after it
+    split_scale: Operators | None = None
     # of MatMulNBits: multiply in floats (0), or round activations to 8 bits (4)
     nbits_accuracy: Literal[0, 4] | None = None
 
 
 class Quantization(Part):
-    """How the numbers of a quantized precision are found, and which nodes are exceptions."""
+    """How qparams are computed, and which nodes are exceptions."""
 
     weights: Literal["auto", "rtn", "mse", "gptq", "awq", "hqq"] = "auto"
-    block_size: Literal[16, 32, 64, 128] | None = None  # of int4 and nf4
+    block_size: Literal[16, 32, 64, 128] | None = None  # for int4 and nf4
     smooth: Literal["auto", "off"] | Annotated[float, Field(gt=0, lt=1)] = "auto"
     equalize: Literal["auto", "off"] = "auto"
     bias_correction: bool = True
-    embeddings: bool = True  # tables of embeddings in 8 bits, where the backend reads them so
+    embeddings: bool = True  # embedding tables in 8 bits, if the backend can look them up in 8 bits
     two_term: Annotated[tuple[str, ...], Field(strict=False)] = ()  # patterns of node names
-    # pattern of a node's name -> its precision
+    # pattern of a node's name → its precision
     nodes: dict[str, Annotated[str, AfterValidator(known_precision)]] = {}
     placement: Placement = Placement()
 
     def is_two_term(self, node: str) -> bool:
-        """Whether the node's activation is told in two terms."""
+        """Whether the activation of the node is represented by two terms."""
         return any(fnmatchcase(node, pattern) for pattern in self.two_term)
 
 
@@ -219,7 +221,7 @@ class Eval(Part):
 
     task: str  # a name or file.py
     args: Args = {}
-    stop_early: bool = False  # before the last sample, where the verdict is certain
+    stop_early: bool = False  # before the last sample, if the verdict is certain
 
 
 Amount = Annotated[float | None, BeforeValidator(amount)]
@@ -231,20 +233,20 @@ Fraction = Annotated[
 
 
 class Limits(Part):
-    """Limits that decide pass or fail; null = no such gate."""
+    """Limits that decide pass or fail; null: no such gate."""
 
     max_drop: Fraction = 0.01
-    min_value: Amount = None  # of the metric
+    min_value: Amount = None  # for the metric
     max_value: Amount = None
-    max_slice_drop: Fraction = None  # of every slice of the samples
+    max_slice_drop: Fraction = None  # in every slice of the samples
     min_slice_value: Amount = None
     max_slice_value: Amount = None
-    min_sqnr: float | None = None  # dB
+    min_sqnr: float | None = None  # in dB
     max_latency_ms: float | None = Field(default=None, gt=0)
     min_speedup: float | None = Field(default=None, gt=0)
-    min_throughput: float | None = Field(default=None, gt=0)  # samples per second
+    min_throughput: float | None = Field(default=None, gt=0)  # in samples per second
     max_bytes: int | None = Field(default=None, ge=1)
-    max_memory_bytes: int | None = Field(default=None, ge=1)  # peak of a run
+    max_memory_bytes: int | None = Field(default=None, ge=1)  # for the peak of a run
     accept: Annotated[
         tuple[Literal["measured", "simulated", "predicted"], ...], Field(strict=False)
     ] = ()
@@ -252,14 +254,14 @@ class Limits(Part):
 
 ACCURACY_LIMITS = ("max_drop", "min_value", "max_value", "max_slice_drop", "min_slice_value",
                    "max_slice_value", "min_sqnr")  # fmt: skip
-"""The limits that samples decide, on any machine."""
+"""The limits that need only samples, on any machine."""
 
 ENGINE_LIMITS = ("max_latency_ms", "min_speedup", "min_throughput", "max_bytes", "max_memory_bytes")
-"""The limits that only an engine decides."""
+"""The limits that need an engine."""
 
 
 def known_target(value: str) -> str:
-    """Raises what a Literal of the targets would."""
+    """A known target. Raises the error of a Literal of the targets."""
     if value not in targets.names():
         known = ", ".join(map(repr, targets.names()))
         raise PydanticCustomError("literal_error", "one of {expected}", {"expected": known})
@@ -267,29 +269,30 @@ def known_target(value: str) -> str:
 
 
 class Gates(Limits):
-    """Limits for all targets, and what is otherwise for some of them."""
+    """Limits for all targets, and other limits for some of them."""
 
     targets: dict[Annotated[str, AfterValidator(known_target)], Limits] = {}
 
     @field_serializer("targets")
     def as_given(self, targets: dict[str, Limits]) -> dict[str, object]:
-        """Only what a section says itself: a default beside it would override too."""
+        """Only the keys that the section contains, because a default would override too."""
         return {
             name: limits.model_dump(mode="json", exclude_unset=True)
             for name, limits in targets.items()
         }
 
     def of(self, name: str) -> Limits:
-        """The limits for a target: what its own section says comes first."""
+        """The limits for a target: those of its own section come first."""
         limits = {field: getattr(self, field) for field in Limits.model_fields}
         if name in self.targets:
             section = self.targets[name]
             limits |= {field: getattr(section, field) for field in section.model_fields_set}
-        return Limits.model_construct(**limits)  # checked already, and no longer as it was written
+        # they were validated before, and no longer have the form of the file
+        return Limits.model_construct(**limits)
 
 
 class Compiler(Part):
-    """What the compiler is asked otherwise than its rules for the target say; null: as they say."""
+    """Options that override the compiler's rules for the target; null: the rule."""
 
     workspace_bytes: int | None = Field(default=None, ge=1)
     optimization_level: int | None = Field(default=None, ge=0, le=5)
@@ -304,5 +307,6 @@ class Bench(Part):
 
     batches: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False)] = (1, 8)
     seconds: float = Field(default=3.0, gt=0, le=3600)
-    warmup_seconds: float = Field(default=5.0, ge=0, le=600)  # at most, until a session is steady
+    # the longest time until a session is steady
+    warmup_seconds: float = Field(default=5.0, ge=0, le=600)
     threads: int | None = Field(default=None, ge=1)

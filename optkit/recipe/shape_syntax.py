@@ -10,9 +10,9 @@ _SHAPE = re.compile(r"\d+(x\d+)*")
 
 
 def parse_shapes(text: str, *, where: str | None = None) -> dict[str, tuple[int, ...]]:
-    """ "ids:1x128,mask:1x128" → {"ids": (1, 128), "mask": (1, 128)}. A name may hold colons.
+    """ "ids:1x128,mask:1x128" → {"ids": (1, 128), "mask": (1, 128)}. A name may contain colons.
 
-    Raises UsageError for bad syntax, a size of zero, or a name given twice.
+    Raises UsageError for bad syntax, a size of zero, or a name that is given twice.
     """
     shapes: dict[str, tuple[int, ...]] = {}
     for item in text.split(","):

@@ -1,7 +1,7 @@
-"""A commented recipe to start from: what `optkit init` writes.
+"""A commented recipe for a new project, which `optkit init` writes.
 
-It says what can be known without running anything: the arguments of `forward`, read from the
-source text, and weights that lie beside it.
+It contains what is known without running code: the arguments of `forward`, from the source text,
+and weights in the same folder.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TOKENS = "int64, shape: [batch, sequence]"
 
 @dataclass(frozen=True)
 class Started:
-    """A recipe's text, and what to do next, in words."""
+    """The text of a recipe, and the next steps, in words."""
 
     text: str
     then: str
@@ -35,7 +35,8 @@ class Started:
 
 @dataclass(frozen=True)
 class _Weights:
-    """Of a Python model: the file to load, and remarks; None where there is no such file."""
+    """The weights of a Python model: the file to load, and remarks; None if there is no such
+    file."""
 
     file: str | None
     remarks: tuple[str, ...]
@@ -52,9 +53,9 @@ def template(
     """The recipe `out` for MODEL ("file.py:factory", "x.onnx", "x.pt2", a Hugging Face folder or
     "org/name"). Paths are given relative to the current folder, and written relative to `out`.
 
-    `weights`: a safetensors file; without it, the only one beside the model's code. `calibration`:
-    data, or a source by name or file; `evaluation`: a task. Raises UsageError, RecipeError for what
-    no recipe may say.
+    `weights`: a safetensors file; without it, the only one in the folder of the model's code.
+    `calibration`: data, or a source by name or file; `evaluation`: a task. Raises UsageError, and
+    RecipeError for values that no recipe may have.
     """
     kind, folder = places.model_key(model), out.resolve().parent
     python = places.is_python_file(model)
@@ -96,7 +97,7 @@ def _then(out: Path, untrained: bool, python: bool, calibrated: bool) -> str:
 
 
 def _weights(model: str, folder: Path, given: str | None) -> _Weights:
-    """Those that are given, or that lie beside the code."""
+    """The given weights, or those in the folder of the code."""
     if given is not None:
         return _Weights(_from(folder, given), ())
     code = Path(model.partition(":")[0]).resolve().parent
@@ -115,7 +116,8 @@ def _weights(model: str, folder: Path, given: str | None) -> _Weights:
 
 
 def _inputs(model: str) -> tuple[str, bool]:
-    """Lines of `inputs:` for what forward requires, and whether one is of tokens."""
+    """Lines of `inputs:` for the required arguments of forward, and whether one of them is
+    tokens."""
     file, _, function = model.partition(":")
     required, optional = _forward(Path(file), function)
     lines = [_input(name) for name in required or ["input"]]
@@ -129,8 +131,8 @@ def _input(name: str) -> str:
 
 
 def _forward(file: Path, function: str) -> tuple[list[str], list[str]]:
-    """The arguments that the forward of what `function` returns requires, and the others; none
-    where the text does not tell."""
+    """The required arguments of the forward of the module that `function` returns, and the other
+    ones. Both are empty if the text does not show them."""
     tree = _parsed(file)
     for name in _returned(tree, function):
         model = _class(tree, name, file.parent)
@@ -150,7 +152,7 @@ def _parameters(args: ast.arguments) -> tuple[list[str], list[str]]:
 
 
 def _returned(tree: ast.Module, function: str) -> Iterator[str]:
-    """Names of classes that `function` may return, itself among them where it is a class."""
+    """Names of classes that `function` may return; if it is a class, its own name."""
     yield function
     for factory in tree.body:
         if isinstance(factory, ast.FunctionDef) and factory.name == function:
@@ -165,7 +167,7 @@ def _returned(tree: ast.Module, function: str) -> Iterator[str]:
 
 
 def _assigned(factory: ast.FunctionDef) -> dict[str, ast.expr]:
-    """Variable → what was assigned to it last."""
+    """Variable → the value that was assigned to it last."""
     assignments = (node for node in ast.walk(factory) if isinstance(node, ast.Assign))
     return {
         target.id: node.value
@@ -176,7 +178,7 @@ def _assigned(factory: ast.FunctionDef) -> dict[str, ast.expr]:
 
 
 def _called(value: ast.expr | None) -> ast.expr | None:
-    """Net of Net(...).eval().half()."""
+    """Net, from Net(...).eval().half()."""
     while isinstance(value, ast.Call):
         value = value.func
         if isinstance(value, ast.Attribute) and isinstance(value.value, ast.Call):
@@ -185,7 +187,8 @@ def _called(value: ast.expr | None) -> ast.expr | None:
 
 
 def _class(tree: ast.Module, name: str, folder: Path) -> ast.ClassDef | None:
-    """The class of that name, in the module or in the neighbour that it is imported from."""
+    """The class with this name, in the module or in the module next to it from which it is
+    imported."""
     for statement in tree.body:
         if isinstance(statement, ast.ClassDef) and statement.name == name:
             return statement
@@ -199,7 +202,7 @@ def _class(tree: ast.Module, name: str, folder: Path) -> ast.ClassDef | None:
 
 
 def _parsed(file: Path) -> ast.Module:
-    """An empty module where it cannot be read."""
+    """The syntax tree of a file; an empty module if it cannot be read."""
     try:
         return ast.parse(file.read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):
@@ -228,14 +231,14 @@ def _source(folder: Path, named: str) -> str:
 
 
 def _from(folder: Path, named: str | Path) -> str:
-    """A path (perhaps "file.py:function") of the current folder, as seen from another one."""
+    """A path (possibly "file.py:function") in the current folder, relative to another folder."""
     path, colon, attribute = str(named).partition(":")
     seen = Path(os.path.relpath(Path(path).resolve(), folder.resolve())).as_posix()
     return f"{seen}{colon}{attribute}"
 
 
 def _quoted(text: str) -> str:
-    """A YAML string: plain where that is safe."""
+    """A YAML string, without quotes if that is safe."""
     if re.fullmatch(r"[A-Za-z0-9_./][A-Za-z0-9_./-]*(:[A-Za-z_]\w*)?", text):
         return text
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,9 +1,9 @@
-"""YAML text → plain data and the place of every key, under bounds that hostile text cannot pass.
+"""YAML text → plain data and the place of every key, with limits against hostile text.
 
-YAML 1.2 core schema (`no` and `on` are strings, `012` is twelve). Refused: aliases and anchors (a
-few hundred bytes of them expand to billions of nodes), tags, directives, several documents,
-duplicate or non-string keys, NaN and infinity, more than 1 MiB, nesting beyond 50. The text is read
-as a flat stream of events, so depth is bounded before anything recurses.
+YAML 1.2 core schema (`no` and `on` are strings, `012` is twelve). Refused are aliases and anchors
+(a few hundred bytes of them expand to billions of nodes), tags, directives, several documents,
+duplicate or non-string keys, NaN and infinity, more than 1 MiB, and nesting beyond 50. The text is
+read as a flat stream of events, so the depth is limited before any function recurses.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_DEPTH = 50
 MAX_VALUES = 50_000
 
 Path = tuple[str | int, ...]
-"""Keys and list positions from the top: ("gates", "max_drop")."""
+"""Keys and list positions, from the top: ("gates", "max_drop")."""
 
 _NULL = frozenset({"", "~", "null", "Null", "NULL"})
 _TRUE = frozenset({"true", "True", "TRUE"})
@@ -35,7 +35,7 @@ _NOT_A_NUMBER = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 @dataclass
 class Document:
-    """Parsed data, and for each key path where it stands ("recipe.yaml:3:5")."""
+    """Parsed data, and for each key path its place ("recipe.yaml:3:5")."""
 
     data: object
     marks: dict[Path, str] = field(default_factory=dict)
@@ -69,14 +69,14 @@ def parse(content: bytes, name: str) -> Document:
 
 @dataclass
 class _Reader:
-    """Builds data from events, keeping the place of each key."""
+    """Builds data from events, and records the place of each key."""
 
     name: str
     events: Iterator[ev.Event]
     marks: dict[Path, str] = field(default_factory=dict)
 
     def document(self) -> Document:
-        next(self.events)  # stream start
+        next(self.events)  # start of the stream
         start = next(self.events)
         if isinstance(start, ev.StreamEndEvent):
             return Document({}, {(): f"{self.name}:1:1"})
@@ -85,7 +85,7 @@ class _Reader:
         first = next(self.events)
         self.marks[()] = _where(self.name, first.start_mark)
         data = self.value(first, ())
-        next(self.events)  # document end
+        next(self.events)  # end of the document
         extra = next(self.events)
         if not isinstance(extra, ev.StreamEndEvent):
             raise self.refuse(extra, "more than one YAML document")
@@ -101,7 +101,8 @@ class _Reader:
         return self.scalar(event)
 
     def check(self, event: ev.Event, path: Path) -> None:
-        if isinstance(event, ev.NodeEvent) and event.anchor is not None:  # an alias has one, too
+        # an alias has a position too
+        if isinstance(event, ev.NodeEvent) and event.anchor is not None:
             raise self.refuse(event, "YAML anchors and aliases are not allowed")
         if isinstance(event, ev.ScalarEvent | ev.CollectionStartEvent) and event.tag is not None:
             raise self.refuse(event, f"YAML tags are not allowed: {event.tag}")
@@ -134,7 +135,7 @@ class _Reader:
 
     def scalar(self, event: ev.ScalarEvent) -> str | int | float | bool | None:
         text: str = event.value
-        if not event.implicit[0]:  # quoted, or a block of text
+        if not event.implicit[0]:  # a quoted text or a block of text
             return text
         if text in _NULL:
             return None
