@@ -21,7 +21,7 @@ def generate(
     heard: Callable[[int, str], None],
     options: SessionArguments,
 ) -> Generated:
-    """Continue all prompts, as `optkit.generate.generate` says."""
+    """Continue all prompts, as `optkit.generate.generate` describes."""
     decoder = _decoder(artifact)
     spoken, tokens = tokenization.tokenizer(artifact), Tokens.of(*tokenization.configs(artifact))
     read = tokenization.read(spoken, prompts, masked=decoder.masked, where=str(artifact.path))
@@ -51,7 +51,7 @@ def generate(
 
 
 def _decoder(artifact: Artifact) -> Decoder:
-    """Raises InputRefused for another model's graph."""
+    """The decoder. Raises InputRefused if the graph is another kind of model."""
     decoder = Decoder.of(artifact.manifest.inputs, artifact.manifest.outputs)
     where = str(artifact.path)
     if decoder is None:
@@ -70,7 +70,7 @@ def _decoder(artifact: Artifact) -> Decoder:
 
 
 def _room(read: Sequence[Sequence[int]], tokens: Tokens, wanted: int) -> int:
-    """New tokens that fit behind the longest prompt: at most `wanted`."""
+    """The number of new tokens that fit after the longest prompt: at most `wanted`."""
     for at, ids in enumerate(read):
         if tokens.context is not None and len(ids) >= tokens.context:
             raise InputRefused(

@@ -25,23 +25,24 @@ Choose = Callable[[np.ndarray], np.ndarray]
 """Logits [rows, vocabulary] → token ids [rows]."""
 
 Heard = Callable[[int, int], None]
-"""Told of every new token: its row, its id."""
+"""Called for every new token: its row, its id."""
 
 FinishReason = Literal["stop", "length"]
 
 
 @dataclass(frozen=True)
 class Ending:
-    """When a row is done: behind a token of `ends`, or at `limit` new tokens."""
+    """When a row is done: after a token of `ends`, or at `limit` new tokens."""
 
     ends: frozenset[int]
     limit: int
-    pad: int  # what done rows, and rows before their prompt, are fed
+    pad: int  # the input of rows that are done, and of rows before their prompt
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How many tokens a phase took, and how long: those read in prefill, those made in decode."""
+    """The number of tokens of a phase, and its seconds: tokens read in prefill, tokens generated in
+    decode."""
 
     tokens: int
     seconds: float
@@ -49,11 +50,11 @@ class Pace:
 
 @dataclass(frozen=True)
 class Decoded:
-    """New tokens by row, without the one that ended it, and why each row ended."""
+    """New tokens by row, without the one that ended it, and the reason why each row ended."""
 
     tokens: list[list[int]]
     reasons: list[FinishReason]
-    prefill: Pace  # the first new token of each row is chosen in it
+    prefill: Pace  # this phase includes the choice of each row's first new token
     decode: Pace
 
 
@@ -66,8 +67,9 @@ def decode(
     heard: Heard,
     crossed: Feed | None = None,
 ) -> Decoded:
-    """Continue all prompts together; each has a token or more, and without a mask all have as many.
-    `crossed`: what an encoder made, the same for every token. Raises what the session raises."""
+    """Continue all prompts together. Each has at least one token; without a mask all have the same
+    number. `crossed`: the encoder's outputs, the same for every token. Raises what the session
+    raises."""
     rows, longest = len(prompts), max(map(len, prompts))
     ids = np.full((rows, longest), ending.pad, np.int64)
     mask = np.ones((rows, longest + ending.limit), np.int64)
@@ -77,7 +79,7 @@ def decode(
     positions = np.maximum(mask.cumsum(axis=1) - 1, 0)
     text = _Text(ending, heard, rows)
     start = {**_empty(decoder, rows), **(crossed or {})}
-    # the last of the new tokens is chosen and not read
+    # the last new token is chosen but not read
     loop = session.loop(decoder.carried, start, longest + ending.limit - 1)
 
     marks = [time.perf_counter()]
@@ -101,8 +103,8 @@ def decode(
 
 
 class _Text:
-    """The tokens of all rows as they come. `choices`: how many were made for rows that were not
-    done, a row's last one among them."""
+    """The tokens of all rows so far. `choices`: the number of tokens for rows that were not done,
+    including the last one of each row."""
 
     def __init__(self, ending: Ending, heard: Heard, rows: int) -> None:
         self.tokens: list[list[int]] = [[] for _ in range(rows)]
@@ -111,7 +113,7 @@ class _Text:
         self._ending, self._heard = ending, heard
 
     def extended(self, chosen: np.ndarray) -> np.ndarray:
-        """What is fed next, [rows, 1]; nothing where all rows are done."""
+        """The next input, [rows, 1]; None if all rows are done."""
         for row, token in enumerate(map(int, chosen)):
             if self.reasons[row] is not None:
                 continue

@@ -38,7 +38,7 @@ _POSITIONS = ("max_target_positions", "max_position_embeddings")
 
 @dataclass(frozen=True)
 class _Given:
-    """What the encoder may take. `ids`: what it reads of each text, nothing of a recording."""
+    """The inputs of the encoder. `ids`: the tokens of each text; empty for a recording."""
 
     names: list[str]
     ids: list[list[int]]
@@ -54,7 +54,8 @@ def generate(
     heard: Callable[[int, str], None],
     options: SessionArguments,
 ) -> Generated:
-    """Write of all prompts, or all recordings, as `optkit.generate.generate` says."""
+    """Write a text for each prompt, or for each recording, as `optkit.generate.generate`
+    describes."""
     encoder, decoder = (artifact.parts[name] for name in ("encoder", "decoder"))
     shape = Decoder.of(decoder.manifest.inputs, decoder.manifest.outputs)
     if shape is None or not shape.crossed:
@@ -105,7 +106,7 @@ def _given(
     recordings: Sequence[Recording],
     positions: int | None,
 ) -> _Given:
-    """Raises UsageError for texts where the encoder takes sound, or the other way round."""
+    """Raises UsageError for texts if the encoder reads sound, and for sound if it reads texts."""
     inputs, where = encoder.manifest.inputs, str(encoder.path.parent)
     takes_text = any(info.name == IDS for info in inputs)
     if takes_text and recordings:
@@ -138,7 +139,7 @@ def _texts(
                 hint="shorten the prompt",
             )
     fill = spoken.pad if spoken.pad is not None else spoken.end
-    # on the right, whatever the tokenizer says: positions are counted from the left
+    # on the right, whatever side the tokenizer has, because positions are counted from the left
     batch = packing.pad(ids, value=fill or 0, side="right")
     return _Given(list(prompts), ids, {IDS: batch.ids, MASK: batch.mask})
 
@@ -172,27 +173,29 @@ def _sounds(encoder: Artifact, recordings: Sequence[Recording]) -> _Given:
 
 
 def _crossed(decoder: Decoder, feed: Feed, states: Feed) -> Feed:
-    """What the decoder takes of the encoder, in its dtypes: those of a cast graph are halves."""
+    """The inputs that the decoder gets from the encoder, in its dtypes (half precision in a cast
+    graph)."""
     given = parts.crossed(feed, states)
     return {info.name: given[info.name].astype(info.dtype, copy=False) for info in decoder.crossed}
 
 
 def _positions(given: _Given, states: Feed) -> int:
-    """What the encoder read: real tokens, or the positions that it makes of sound."""
+    """The number of inputs of the encoder: tokens without padding, or encoded positions of
+    sound."""
     keys = next(iter(states.values()))
     return sum(map(len, given.ids)) or len(given.names) * keys.shape[2]
 
 
 def _room(wanted: int, positions: int | None, start: int) -> int:
-    """New tokens that fit behind the start: at most `wanted`."""
+    """The number of new tokens that fit after the start: at most `wanted`."""
     return wanted if positions is None else min(wanted, positions - start)
 
 
 def _started(
     session: Running, decoder: Decoder, start: Start, rows: int, crossed: Feed
 ) -> list[list[int]]:
-    """The tokens that each row's decoder reads first; a language that is not told is the one that
-    the model finds most likely behind the first token, whatever else is drawn."""
+    """The tokens that the decoder of each row reads first. If no language is given, it is the one
+    that the model finds most likely after the first token, even if the text is sampled."""
     if None not in start.read:
         return [[token for token in start.read if token is not None]] * rows
 

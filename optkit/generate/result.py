@@ -10,8 +10,9 @@ from optkit.generate.decoding import FinishReason, Pace
 
 @dataclass(frozen=True)
 class Text:
-    """What was made of one prompt. `prompt`: the text, or the recording's name. `prompt_tokens`:
-    what was read, none of a recording. `tokens`: what was made, without the one that ended it."""
+    """The text for one prompt. `prompt`: the text, or the name of the recording. `prompt_tokens`:
+    the tokens that were read; empty for a recording. `tokens`: the generated tokens, without the
+    one that ended the text."""
 
     prompt: str
     prompt_tokens: list[int]
@@ -24,9 +25,9 @@ class Text:
 class Generated:
     """All texts, and the pace of the phases on this machine.
 
-    `encode`: the encoder's run over the tokens of the prompts, or over the positions that it makes
-    of sound; None where there is no encoder. `evidence`: measured where the target's own engine
-    ran, simulated where its graph ran elsewhere (`note` says why).
+    `encode`: the run of the encoder, in tokens of the prompts or in encoded positions of sound;
+    None without an encoder. `evidence`: measured if the target's own engine ran, simulated if its
+    graph ran elsewhere (`note` says why).
     """
 
     texts: tuple[Text, ...]

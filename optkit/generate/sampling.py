@@ -17,7 +17,7 @@ from optkit.errors import UsageError
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are drawn. `top_k` None: all tokens; `top_p` 1: likewise."""
+    """The parameters of sampling. `top_k` None and `top_p` 1: all tokens."""
 
     temperature: float = 1.0
     top_k: int | None = None
@@ -36,8 +36,8 @@ class Sampling:
 
 
 class Draw:
-    """Draws for the rows of one batch, each with numbers of its own: a row's text does not depend
-    on its neighbours."""
+    """Random choices for the rows of one batch. Each row has separate random numbers, so its text
+    does not depend on the other rows."""
 
     def __init__(self, sampling: Sampling, rows: int) -> None:
         self._sampling = sampling
@@ -52,15 +52,15 @@ class Draw:
 
 
 def greedy(logits: np.ndarray) -> np.ndarray:
-    """int64 [rows]: the most likely token of each; the first of equals."""
+    """int64 [rows]: the most likely token of each row; of equal ones the first."""
     tokens: np.ndarray = logits.argmax(axis=1)
     return tokens
 
 
 def probabilities(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
-    """What is drawn from: float64 [rows, vocabulary], each row's sum is 1."""
+    """The probabilities of the choice: float64 [rows, vocabulary]; the sum of each row is 1."""
     scores = logits.astype(np.float64)
-    with np.errstate(over="ignore"):  # all but the most likely are then impossible
+    with np.errstate(over="ignore"):  # all tokens except the most likely ones get probability 0
         scores = (scores - scores.max(axis=1, keepdims=True)) / sampling.temperature
     if sampling.top_k is not None and sampling.top_k < scores.shape[1]:
         least = np.partition(scores, -sampling.top_k, axis=1)[:, -sampling.top_k, None]
@@ -69,7 +69,8 @@ def probabilities(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
     if sampling.top_p < 1:
         order = np.argsort(-shares, axis=1, kind="stable")
         falling = np.take_along_axis(shares, order, axis=1)
-        kept = falling.cumsum(axis=1) - falling < sampling.top_p  # what comes before is not enough
+        # the tokens before it do not reach `top_p`
+        kept = falling.cumsum(axis=1) - falling < sampling.top_p
         np.put_along_axis(shares, order, np.where(kept, falling, 0.0), axis=1)
         shares /= shares.sum(axis=1, keepdims=True)
     return shares

@@ -31,7 +31,7 @@ _READ = ("decoder_start_token_id", "bos_token_id", "forced_decoder_ids")
 
 @dataclass(frozen=True)
 class _Said:
-    """What the two files say, by the names that transformers uses."""
+    """The settings of the two files, by the names that transformers uses."""
 
     decoder_start_token_id: int | None = None
     bos_token_id: int | None = None
@@ -48,7 +48,7 @@ class _Said:
 
     @classmethod
     def of(cls, *files: Mapping[str, object]) -> Self:
-        """What a later file says counts; null says nothing."""
+        """A later file overrides an earlier one; null overrides nothing."""
         names = {field.name for field in fields(cls)}
         said = {name: value for file in files for name, value in file.items() if value is not None}
         return from_json(cls, {name: said[name] for name in names & said.keys()})
@@ -56,8 +56,8 @@ class _Said:
 
 @dataclass(frozen=True)
 class Start:
-    """`read`: the tokens that the decoder reads first, None for the one of the language, which is
-    found among `languages`. The others are token ids."""
+    """`read`: the tokens that the decoder reads first; None is the place of the language token,
+    which is chosen among `languages`. The other fields are token ids."""
 
     read: tuple[int | None, ...]
     languages: tuple[int, ...] = ()
@@ -69,9 +69,9 @@ class Start:
     def of(
         cls, config: Mapping[str, object], generation: Mapping[str, object], where: str
     ) -> Start:
-        """As generation_config.json says, which falls back on config.json for what is read alone,
-        and for all of it where there is none. Raises InputRefused where no file names the first
-        token, or the language is unknown."""
+        """The start from generation_config.json. If that file is missing, from config.json; the
+        tokens that are read first may also be in config.json. Raises InputRefused if no file names
+        the first token, or if the language is unknown."""
         also = config if not generation else {n: config[n] for n in _READ if n in config}
         said = _Said.of(also, generation)
         first = said.decoder_start_token_id
@@ -111,7 +111,7 @@ class Start:
 
 
 def only(scores: np.ndarray, tokens: Sequence[int]) -> np.ndarray:
-    """Scores in which no other token can be chosen."""
+    """Scores with which only this token can be chosen."""
     kept = np.full_like(scores, -np.inf)
     kept[:, list(tokens)] = scores[:, list(tokens)]
     return kept
@@ -136,7 +136,7 @@ def _read(first: int, said: _Said, where: str) -> list[int | None]:
 
 
 def _forced(said: _Said) -> Iterator[int | None]:
-    """The tokens behind the first in older files, which a language or a task replaces."""
+    """The tokens after the first one in older files; a language or a task replaces them."""
     forced = dict(said.forced_decoder_ids)
     place = 1
     while place in forced:
@@ -145,7 +145,7 @@ def _forced(said: _Said) -> Iterator[int | None]:
 
 
 def _language(name: str, languages: Mapping[str, int], where: str) -> int:
-    """Of "<|en|>", "en" or "english"."""
+    """The token of a language, given as "<|en|>", "en" or "english"."""
     whisper = reading.optional("transformers.models.whisper.tokenization_whisper", "hf")
     code = whisper.TO_LANGUAGE_CODE.get(name.lower(), name.lower())
     for token in (name.lower(), f"<|{code}|>"):

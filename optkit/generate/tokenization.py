@@ -15,7 +15,7 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json")
 
 
 def tokenizer(artifact: Artifact) -> Tokenizer:
-    """The artifact's own. Raises InputRefused."""
+    """The tokenizer of the artifact. Raises InputRefused."""
     if not any(name in artifact.manifest.files for name in _TOKENIZERS):
         raise InputRefused(
             f"no tokenizer: there is no {_TOKENIZERS[0]}",
@@ -26,7 +26,7 @@ def tokenizer(artifact: Artifact) -> Tokenizer:
 
 
 def configs(artifact: Artifact) -> tuple[dict[str, object], dict[str, object]]:
-    """config.json and generation_config.json; empty where there is none. Raises InputRefused."""
+    """config.json and generation_config.json; empty if they are missing. Raises InputRefused."""
     config, generation = (
         read_json((artifact.path / name).read_bytes(), str(artifact.path / name))
         if name in artifact.manifest.files
@@ -37,11 +37,11 @@ def configs(artifact: Artifact) -> tuple[dict[str, object], dict[str, object]]:
 
 
 def read(spoken: Tokenizer, prompts: Sequence[str], *, masked: bool, where: str) -> list[list[int]]:
-    """The prompts' token ids. Raises InputRefused for a prompt that is no text or has no tokens,
-    and for prompts of different lengths where no mask would hide the padding of the shorter ones.
-    """
+    """The token ids of the prompts. Raises InputRefused for a prompt that is not a text or has no
+    tokens, and for prompts of different lengths if no mask would hide the padding."""
     for at, prompt in enumerate(prompts):
-        if any("\ud800" <= letter <= "\udfff" for letter in prompt):  # bytes that were no UTF-8
+        # bytes that were not valid UTF-8
+        if any("\ud800" <= letter <= "\udfff" for letter in prompt):
             raise InputRefused("the prompt is not UTF-8 text", where=f"prompt {at}")
     tokens = [text.ids for text in spoken.encode(prompts)]
     lengths = [len(ids) for ids in tokens]
@@ -61,7 +61,7 @@ def read(spoken: Tokenizer, prompts: Sequence[str], *, masked: bool, where: str)
 
 
 class Stream:
-    """The text of tokens as they come behind a prompt; None while they are half a character."""
+    """The text of new tokens after a prompt; None while they are only a part of a character."""
 
     def __init__(self, tokenizer: Tokenizer, prompt: list[int]) -> None:
         from tokenizers.decoders import DecodeStream
@@ -74,7 +74,7 @@ class Stream:
 
 
 def behind(tokenizer: Tokenizer, prompt: list[int], new: list[int]) -> str:
-    """The text of `new` tokens behind a prompt. Decoded together: the first of them may begin with
-    a space, or may not."""
+    """The text of `new` tokens after a prompt. They are decoded together, because whether the first
+    one begins with a space depends on the tokens before it."""
     before, whole = tokenizer.fast.decode(prompt), tokenizer.fast.decode([*prompt, *new])
     return str(whole[len(before) :])

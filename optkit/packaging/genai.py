@@ -1,12 +1,13 @@
-"""A decoder's artifact is also a folder that ONNX Runtime GenAI loads, by its genai_config.json.
+"""A decoder's artifact is also a folder that ONNX Runtime GenAI loads, because of its
+genai_config.json.
 
     model = onnxruntime_genai.Model("artifacts/tiny-llama-cpu-int4")
 
-The graph is taken as it is: GenAI feeds whatever inputs the file names. Where the graph can write
-its cache in place (`decoder.IN_PLACE`), `past_present_share_buffer` says so, and GenAI gives it one
-buffer of full length; else tensors that grow. "decoder" is its word for any causal language model
-that needs no code of its own. A model that names no end-of-sequence token ends at the padding token
-there: GenAI knows no text without end. Verified with 0.18; the fields are those of its model
+The graph does not change: GenAI feeds the inputs that the file names. If the graph can write its
+cache in place (`decoder.IN_PLACE`), `past_present_share_buffer` is true, and GenAI gives it one
+buffer of full length; otherwise GenAI uses tensors that grow. "decoder" is GenAI's word for any
+causal language model without special code. GenAI requires an end-of-sequence token, so a model
+without one ends at the padding token. Verified with 0.18; the fields are those of GenAI's model
 builder.
 """
 
@@ -34,7 +35,7 @@ from optkit.decoder import (
 FILE = "genai_config.json"
 
 _SEARCH = ("do_sample", "temperature", "top_k", "top_p", "repetition_penalty")
-# what GenAI calls it → what config.json may call it
+# GenAI's name → possible names in config.json
 _SIZES = {
     "hidden_size": ("hidden_size", "n_embd", "d_model"),
     "num_attention_heads": ("num_attention_heads", "n_head"),
@@ -44,12 +45,12 @@ _SIZES = {
 def files(
     decoder: Decoder | None, present: Mapping[str, Path | bytes], in_place: Collection[str] = ()
 ) -> dict[str, bytes]:
-    """The file that is to be added to those `present` in an artifact, by its name. `in_place`: the
-    outputs that may be written into the buffer of the cache they continue.
+    """The file to add to those `present` in an artifact, by its name. `in_place`: the outputs that
+    may be written into the buffer of the cache that they continue.
 
-    None for a model that is no decoder of text alone with a mask, as GenAI feeds it, or whose
-    config.json is not there or names no length of context, which GenAI must know. Raises
-    InputRefused where one of the files is no JSON object.
+    None if the model is not a decoder of text with a mask, as GenAI needs it, or if its config.json
+    is missing or names no context length, which GenAI needs. Raises InputRefused if one of the
+    files is not a JSON object.
     """
     if decoder is None or decoder.crossed or not decoder.masked or CONFIG not in present:
         return {}
@@ -106,7 +107,7 @@ def _config(
 
 
 def _cache(prefix: str, which: str) -> dict[str, str]:
-    """GenAI's names for the cache, and how ours are written: %d is the layer."""
+    """GenAI's names for the cache, and the pattern of ours: %d is the layer."""
     return {f"{which}_{part}_names": f"{prefix}.%d.{part}" for part in ("key", "value")}
 
 

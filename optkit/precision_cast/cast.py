@@ -42,20 +42,21 @@ from optkit.precision_cast.magnitude import Measured
 
 __all__ = ["HALVES", "CastLog", "to_half"]
 
-_BLOCK_BYTES = 16 << 20  # of a constant, converted at a time
-_QUIET = 4096.0  # fills masks while values are measured: softmax knows them, no range is left
+_BLOCK_BYTES = 16 << 20  # numbers of a constant that are converted at a time
+# the fill of masks during the measurement: softmax treats it as an infinity, and no range remains
+_QUIET = 4096.0
 _CACHE = re.compile(r"(?:past_key_values|present)\.(.+)")
 
 
 @dataclass
 class CastLog:
-    """What the cast did.
+    """The result of the cast.
 
-    islands   node kept in FP32 → why
-    clipped   constant → how many of its numbers were brought into half's range
-    caches    inputs and outputs that became half
-    aliases   value that is new in this graph → the value of the FP32 graph that it holds
-    measured  what magnitudes were measured on; None: nothing was measured
+    islands   node kept in FP32 → the reason
+    clipped   constant → how many of its numbers were moved into the range of half precision
+    caches    inputs and outputs that became half precision
+    aliases   new value of this graph → the equal value of the FP32 graph
+    measured  the samples of the measured magnitudes; None: nothing was measured
     """
 
     islands: dict[str, str] = field(default_factory=dict)
@@ -101,7 +102,7 @@ def to_half(
     _settle(model, half, log, _masks)
     log.measured = None if measured is None else measured.on
     kept = plan(model, half, measured)
-    # after the plan: what a node in FP32 bounds is bounded as before
+    # after the plan, so that a bound of a node in FP32 does not change
     _settle(model, half, log, lambda node: node.op_type in BOUNDED and node not in kept)
     log.islands = {str(node.name): reason for node, reason in kept.items()}
     _Rewrite(model, kept.keys(), half, _caches(model, half, measured), log).apply()
@@ -116,8 +117,8 @@ def _masks(node: ir.Node) -> bool:
 def _settle(
     model: ir.Model, half: Half, log: CastLog, concerned: Callable[[ir.Node], bool]
 ) -> None:
-    """Bring what stands for an infinity into half's range, for those of the concerned readers to
-    whom it does."""
+    """Move numbers that stand for an infinity into the range of half precision, for those readers
+    for which they do."""
     names = graph.value_names(model)
     for value in list(model.graph.initializers.values()):
         numbers = graph.array(value) if is_wide(value) and not value.is_graph_input() else None
@@ -156,11 +157,11 @@ def _settle_fills(
 
 
 def _beyond(numbers: np.ndarray, half: Half) -> np.ndarray:
-    """bool, of the shape of `numbers`: finite, but not in half."""
+    """bool, in the shape of `numbers`: finite, but outside the range of half precision."""
     if not numbers.size or (
         numbers.max() <= half.kind.largest and numbers.min() >= -half.kind.largest
     ):
-        return np.zeros(numbers.shape, bool)  # most constants: no copy of them is made
+        return np.zeros(numbers.shape, bool)  # true for most constants: no copy of them is made
     beyond: np.ndarray = np.isfinite(numbers) & (np.abs(numbers) > half.kind.largest)
     return beyond
 
@@ -171,7 +172,7 @@ def _clipped(numbers: np.ndarray, limit: float, half: Half) -> np.ndarray:
 
 
 def _caches(model: ir.Model, half: Half, measured: Measured | None) -> set[ir.Value]:
-    """Inputs and outputs that a decoder passes from call to call; of a pair both or none."""
+    """Inputs and outputs that a decoder passes from call to call; of each pair both or none."""
     pairs: dict[str, list[ir.Value]] = {}
     for value in (*model.graph.inputs, *model.graph.outputs):
         if (match := _CACHE.fullmatch(str(value.name))) is not None:
@@ -184,7 +185,8 @@ Use = tuple[ir.Node, int]  # a reader and the index of its input
 
 
 class _Rewrite:
-    """The second half: give every value its dtype and put Casts where the kinds meet."""
+    """The second half of the cast: it gives every value its dtype and inserts Casts between nodes
+    of different kinds."""
 
     def __init__(
         self,
@@ -224,7 +226,7 @@ class _Rewrite:
         self.log.casts = len(self.casts)
 
     def _output(self, value: ir.Value, dtype: ir.DataType, uses: dict[ir.Node, list[bool]]) -> None:
-        """Give a node's result its dtype."""
+        """Give the result of a node its dtype."""
         declared = self.half.dtype if value in self.caches else value.dtype
         if is_wide(value) and declared is not None:
             value.type = ir.TensorType(dtype)
@@ -232,12 +234,12 @@ class _Rewrite:
             self._meet(value, dtype, uses)
 
     def _sides(self, node: ir.Node) -> tuple[list[bool], list[bool]]:
-        """Per input and output: does the node want half there?"""
+        """For each input and output, whether the node needs half precision there."""
         allowed = None if node in self.kept else graph.takes_half(node, self.half.dtype)
         return allowed or ([False] * len(node.inputs), [False] * len(node.outputs))
 
     def _node(self, node: ir.Node) -> None:
-        """Set the attribute that says the result's dtype, where there is one."""
+        """Set the attribute with the dtype of the result, if the node has one."""
         if node.op_type not in DTYPED or not is_wide(node.outputs[0]):
             return
         dtype = FLOAT if node in self.kept else self.half.dtype
@@ -264,7 +266,7 @@ class _Rewrite:
             _store(value, _converted(value, FLOAT, str(value.name)))
 
     def _meet(self, value: ir.Value, dtype: ir.DataType, uses: dict[ir.Node, list[bool]]) -> None:
-        """Cast `value` once for all readers that want another dtype than it has."""
+        """Cast `value` once for all readers that need another dtype."""
         half = self.half.dtype
         for wanted, suffix in ((half, self.half.kind.short), (FLOAT, "fp32")):
             readers = [u for u in value.uses() if _takes_half(u, uses) == (wanted == half)]
@@ -276,7 +278,7 @@ class _Rewrite:
     def _border(
         self, value: ir.Value, declared: ir.DataType, uses: dict[ir.Node, list[bool]]
     ) -> None:
-        """A graph output keeps its name and dtype; what computes it is renamed."""
+        """A graph output keeps its name and dtype; the value before its Cast is renamed."""
         if not value.is_graph_output() or value.dtype == declared:
             return
         name = str(value.name)
@@ -311,7 +313,7 @@ class _Rewrite:
             node.replace_input_with(index, value)
 
     def _drop_idle_casts(self) -> None:
-        """Casts of the given graph that now cast to what their input already is."""
+        """Remove Casts of the given graph whose input now has the dtype of their result."""
         for node in list(self.graph):
             source, result = node.inputs[0] if node.inputs else None, node.outputs[0]
             if node.op_type != "Cast" or source is None or source.dtype != result.dtype:
@@ -332,8 +334,8 @@ def _store(value: ir.Value, tensor: ir.TensorProtocol) -> None:
 
 
 def _converted(value: ir.Value, dtype: ir.DataType, name: str) -> ir.TensorProtocol:
-    """The constant in another dtype; a large one in a data file is converted while it is written,
-    so that at most a block of it is in memory."""
+    """The constant in another dtype. A large one in a data file is converted when it is written, so
+    at most one block of it is in memory."""
     source = value.const_value
     assert source is not None
     shape = tuple(source.shape.numpy())

@@ -10,17 +10,18 @@ import onnx_ir as ir
 from optkit.dtypes import FLOATS, Float
 
 MARGIN = 4.0
-"""Other samples may hold numbers so many times larger than the measured ones."""
+"""Other samples may contain numbers this many times larger than the measured ones."""
 
 
 @dataclass(frozen=True)
 class Half:
-    """A half precision as the cast uses it."""
+    """The properties of a half precision for the cast."""
 
     kind: Float
-    trusted: float  # the largest measured magnitude that is left in half
-    fill: float  # stands for an infinity in masks; its unit swallows scores, as FP32's lowest does
-    opset: int  # the first whose convolutions and pools take it
+    trusted: float  # the largest measured magnitude that stays in half precision
+    # an infinity in masks: at this magnitude rounding removes a score, as with the lowest of FP32
+    fill: float
+    opset: int  # the first opset whose convolutions and pools support it
 
     @property
     def dtype(self) -> ir.DataType:

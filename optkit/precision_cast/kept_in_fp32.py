@@ -1,22 +1,23 @@
-"""Which nodes stay in FP32 when a graph goes to half precision, each with its reason.
+"""Which nodes stay in FP32 when a graph is cast to half precision, each with its reason.
 
-By evidence, where the magnitudes of values were measured (`magnitude`). A node is kept where
+The decision uses measured magnitudes of values (`magnitude`). A node stays in FP32 in these cases:
 
-    range       a value that it reads or makes comes within MARGIN of the largest half, or lies
-                among numbers so small that half drops bits of them (unless it is added to others)
-    division    what is divided by, or rooted or logged, goes down to numbers among those
-    counting    whole numbers reach what half cannot tell apart (FP16: 2048, BF16: 256)
-    constants   one of its constants is outside half's range, and no mask or bound
-    sums        it adds up more than TERMS numbers: ONNX does not say in which dtype it
-                accumulates, and an accumulator of half loses 3 bits over so many
-    angles      it is a sine or cosine, or feeds only those: an angle's error is absolute, and
-                positions go on where samples end
+    range       a value that it reads or computes comes within MARGIN of the largest half-precision
+                number, or has only numbers so small that half precision drops bits of them (unless
+                it is added to others)
+    division    it divides by small numbers, or computes their root or logarithm
+    counting    integers exceed those that half precision represents exactly (2048, in BF16 256)
+    constants   one of its constants is outside the range, and is neither a mask nor a bound
+    sums        it adds more than TERMS numbers: ONNX does not define the dtype of the accumulator,
+                and an accumulator in half precision loses 3 bits over this many
+    angles      it is a sine or cosine, or feeds only these: the error of an angle is absolute, and
+                positions may be larger than in the samples
 
-Matrix products and convolutions accumulate in FP32 wherever they run; LayerNormalization,
-GroupNormalization and RMSNormalization do by their definition (stash_type 1). Softmax subtracts its
-maximum first, so half is in range; kept in half, attention compiles to one kernel without a Cast
-inside. Where nothing was measured, functions whose results leave half for inputs well inside it are
-kept as well.
+Matrix products and convolutions accumulate in FP32 on all backends; LayerNormalization,
+GroupNormalization and RMSNormalization do so by their definition (stash_type 1). Softmax first
+subtracts its maximum, so its numbers are in the range; in half precision, attention compiles to one
+kernel without a Cast inside. If nothing was measured, functions whose results can leave the range
+for normal inputs also stay in FP32.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ FLOAT = ir.DataType.FLOAT
 _WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 _INTEGERS = (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT32, ir.DataType.UINT64)
 _PERIODIC = frozenset({"Sin", "Cos", "Tan"})
-# What adds up many terms in an accumulator that ONNX leaves open, other than over constant axes.
+# Operators that add many terms, with an accumulator of undefined dtype, except over constant axes.
 _ACCUMULATING = frozenset(
     {
         *("CumSum", "ReduceProd", "LpNormalization", "MeanVarianceNormalization", "LRN"),
@@ -52,14 +53,15 @@ _SUMS = frozenset(
     }
 )
 _SQUARED = frozenset({"ReduceL2", "ReduceSumSquare"})
-# x² from 256, eˣ from 11.1, 1/x below 1.5e-5: where nothing was measured these are not trusted.
+# x² overflows from 256, eˣ from 11.1, 1/x below 1.5e-5: without measurements these stay in FP32
 _STEEP = frozenset(
     {
         *("Pow", "Exp", "Log", "Sqrt", "Reciprocal", "Softplus", "LogSoftmax"),
         *("Sinh", "Cosh", "Asinh", "Acosh", "Atanh"),
     }
 )
-_DIVISORS = MappingProxyType({"Div": 1, "Reciprocal": 0, "Sqrt": 0, "Log": 0})  # op → which input
+# op → the index of the input
+_DIVISORS = MappingProxyType({"Div": 1, "Reciprocal": 0, "Sqrt": 0, "Log": 0})
 _STASHED = frozenset({"LayerNormalization", "GroupNormalization", "RMSNormalization"})
 _ARITHMETIC = frozenset(
     {
@@ -75,16 +77,16 @@ _FILLED = frozenset({"Where", "Pad", "ConstantOfShape"})
 BOUNDED = frozenset({"Clip", "Min", "Max"})
 _MASKING = _MOVING | {"Slice", "Gather", "Concat", "Tile", "Cast", "Add", "Sub", "Mul"}
 _SOFTMAX = frozenset({"Softmax", "LogSoftmax", "Attention"})
-_SURELY = -1e5  # what is lower, as a fill or on its way to a softmax: an infinity
-_ENDLESS = 1e9  # so is a fill from here on; a smaller one may be data
+_SURELY = -1e5  # a lower number, as a fill or on its way to a softmax, is an infinity
+_ENDLESS = 1e9  # from this magnitude on it is a fill; a smaller number may be data
 
 DTYPED = MappingProxyType({"Cast": "to", "ConstantOfShape": "value"})
-"""Operators whose result has the dtype that this attribute says."""
+"""Operators whose result has the dtype in this attribute."""
 
 
 def dividends(model: ir.Model) -> set[str]:
-    """The values whose least magnitude matters: what is divided by, rooted or logged, and what
-    numbers are added to on the way there."""
+    """The values whose least magnitude matters: divisors, operands of roots and logarithms, and the
+    numbers that are added to these before."""
     values: set[ir.Value] = set()
     for node in reversed(list(model.graph)):
         index = _DIVISORS.get(node.op_type)
@@ -103,10 +105,11 @@ def is_wide(value: ir.Value) -> bool:
 
 
 def stands_for_infinity(node: ir.Node, numbers: np.ndarray, half: Half) -> float | None:
-    """What brings a constant input's numbers beyond half's range into it: the magnitude that masks
-    are filled with, the largest half as a bound; None where they are data."""
+    """The number that replaces a constant input's numbers outside the range: the magnitude of mask
+    fills, or the largest half-precision number for a bound. None if they are data."""
     beyond = numbers[np.abs(numbers) > half.kind.largest]
-    if node.op_type in BOUNDED:  # a least number that large, or a largest that low, is data
+    # if the smallest number is this large, or the largest is this low, they are data
+    if node.op_type in BOUNDED:
         wrong = {"Max": beyond > 0, "Min": beyond < 0}.get(node.op_type)
         return None if wrong is not None and wrong.any() else half.kind.largest
     if node.op_type in _FILLED:
@@ -119,7 +122,7 @@ def stands_for_infinity(node: ir.Node, numbers: np.ndarray, half: Half) -> float
 
 
 def _only_masks(value: ir.Value) -> bool:
-    """Whether all that it leads to is a softmax, by way of sums and products with masks."""
+    """Whether it leads only to softmaxes, through sums and products with masks."""
     readers = value.consumers()
     return bool(readers) and all(
         node.op_type in _SOFTMAX
@@ -129,11 +132,11 @@ def _only_masks(value: ir.Value) -> bool:
 
 
 Kept = dict[ir.Node, str]
-"""Node kept in FP32 → why, for the user."""
+"""Node kept in FP32 → the reason, for the user."""
 
 
 def plan(model: ir.Model, half: Half, measured: Measured | None) -> Kept:
-    """The nodes that stay in FP32, each with its reason. All nodes in subgraphs do."""
+    """The nodes that stay in FP32, each with its reason. All nodes in subgraphs stay."""
     nodes = list(model.graph)
     judge = _Judge(half, measured)
     kept = {node: reason for node in nodes if (reason := judge.reason(node)) is not None}
@@ -149,7 +152,7 @@ def plan(model: ir.Model, half: Half, measured: Measured | None) -> Kept:
 
 @dataclass(frozen=True)
 class _Judge:
-    """Says of a node by itself why it cannot be half."""
+    """Decides for a single node why it cannot be half precision."""
 
     half: Half
     measured: Measured | None
@@ -163,7 +166,7 @@ class _Judge:
         return next((why for judge in judgements if (why := judge(node)) is not None), None)
 
     def unfit(self, value: ir.Value) -> str | None:
-        """Why half cannot hold the value, by what was measured of it."""
+        """Why half precision cannot represent the value, according to its measured magnitudes."""
         if (magnitude := self._magnitude(value)) is None:
             return None
         largest = magnitude.largest
@@ -213,8 +216,8 @@ class _Judge:
         largest = _magnitude(numbers)
         if largest > self.half.kind.largest and not stands_for_infinity(node, numbers, self.half):
             return f"constant {value.name} reaches {largest:.3g}, beyond {self._name}"
-        # a number may decide alone; of a weight the largest must keep all but two of its bits,
-        # and a bias so small does not count
+        # a single number may decide. The largest number of a weight must keep all but two of its
+        # bits, and a bias as small as this does not count
         if node.op_type in graph.WEIGHTED:
             least = self.half.kind.smallest / MARGIN
             counts = index < 2 and not self._drowns(node.outputs[0])
@@ -245,7 +248,7 @@ class _Judge:
         return None
 
     def _drowns(self, value: ir.Value) -> bool:
-        """Whether all that reads it adds it to larger numbers, whose own rounding is coarser."""
+        """Whether all its readers add it to larger numbers, whose rounding is coarser."""
         readers = value.consumers()
         if self.measured is None or not readers or value.is_graph_output():
             return False
@@ -281,12 +284,12 @@ class _Judge:
 
 
 def cache_fits(value: ir.Value, half: Half, measured: Measured | None) -> bool:
-    """Whether a key or value that is kept from call to call may be kept in half."""
+    """Whether a key or value of a cache may be half precision."""
     return is_wide(value) and _Judge(half, measured).unfit(value) is None
 
 
 def fill_of(node: ir.Node) -> np.ndarray | None:
-    """What a ConstantOfShape of floats fills with, where an attribute says it."""
+    """The fill of a ConstantOfShape of floats, if an attribute defines it."""
     given = node.attributes.get("value") if node.op_type == "ConstantOfShape" else None
     if given is None or not is_wide(node.outputs[0]):
         return None
@@ -295,7 +298,7 @@ def fill_of(node: ir.Node) -> np.ndarray | None:
 
 
 def _magnitude(numbers: np.ndarray) -> float:
-    """The largest finite one; of no large array a copy is made."""
+    """The largest finite magnitude. No copy of a large array is made."""
     largest = float(max(-numbers.min(), numbers.max()))
     if np.isfinite(largest):
         return largest
@@ -303,7 +306,7 @@ def _magnitude(numbers: np.ndarray) -> float:
 
 
 def _is_count(value: ir.Value) -> bool:
-    """Whether whole numbers became floats here."""
+    """Whether the node casts integers to floats."""
     node = value.producer()
     if node is None or not is_wide(value):
         return False
@@ -313,7 +316,7 @@ def _is_count(value: ir.Value) -> bool:
 
 
 def _terms(node: ir.Node) -> int | None:
-    """How many numbers one of its results sums; None where that depends on the feed."""
+    """How many numbers one of its results sums; None if this depends on the feed."""
     source = node.inputs[0]
     if source is None or source.shape is None:
         return None
@@ -331,7 +334,7 @@ def _terms(node: ir.Node) -> int | None:
 
 
 def _unknown(node: ir.Node) -> str | None:
-    """What keeps a node of any dtype, since its values or what it computes is not known."""
+    """Why a node of any dtype stays, because its values or its function are unknown."""
     values = [value for value in (*node.inputs, *node.outputs) if value is not None]
     if any(not isinstance(value.type, ir.TensorType | None) for value in values):
         return "it works on sequences"
@@ -343,28 +346,29 @@ def _unknown(node: ir.Node) -> str | None:
 
 
 def _only_angles(node: ir.Node, angles: Kept) -> bool:
-    """Every reader is a sine or cosine, or feeds one."""
+    """Whether every reader is a sine or cosine, or feeds one."""
     readers = _readers(node)
     return bool(readers) and all(r.op_type in _PERIODIC or r in angles for r in readers)
 
 
 def _joins(node: ir.Node, kept: Kept) -> str | None:
-    """Arithmetic on the results of nodes in FP32 that needs no further Cast stays in FP32: a
-    decomposed norm stays whole. So does what lies between two of them, save products."""
+    """Whether arithmetic on results of nodes in FP32 stays in FP32, because it then needs no
+    further Cast: so a decomposed norm stays whole. The nodes between two such nodes stay too,
+    except products."""
     floats = [v for v in node.inputs if v is not None and is_wide(v)]
     inside = [v for v in floats if v.producer() in kept]
     if not inside or node.op_type in _PRODUCTS:
         return None
     if node.op_type not in _MOVING:
         if not all(v in inside or graph.is_constant(v) or _read_by(v, kept) for v in floats):
-            return None  # it would take a Cast more
+            return None  # it would need one more Cast
         if node.op_type in _ARITHMETIC:
             return "it continues an FP32 chain"
     return "it lies between FP32 nodes" if _leads_into(node, kept) else None
 
 
 def _leads_into(node: ir.Node, kept: Kept) -> bool:
-    """All that reads it is kept, or of what only moves numbers, may be."""
+    """Whether all its readers stay in FP32, or the readers of nodes that only move its numbers."""
     readers = _readers(node)
     if node.op_type in _MOVING:
         return bool(readers) and all(r in kept or r.op_type in _ARITHMETIC for r in readers)
@@ -381,6 +385,6 @@ def _read_by(value: ir.Value, kept: Kept) -> bool:
 
 
 def _fixes_dtype(node: ir.Node) -> bool:
-    """An attribute says that the result is a wide float, whatever the inputs are."""
+    """Whether an attribute makes the result a wide float, for any inputs."""
     names = ("dtype", "output_dtype", "output_datatype")
     return any(node.attributes.get_int(name) in [d.value for d in _WIDE] for name in names)

@@ -25,8 +25,8 @@ _WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
 class Magnitude(NamedTuple):
-    """Magnitudes of a value's finite numbers: the largest (0 of none), and of those that are not
-    zero the least (inf where it was not asked for, or all are zero)."""
+    """Magnitudes of the finite numbers of a value: the largest (0 if there are none), and the least
+    of those that are not zero (inf if it was not measured, or all are zero)."""
 
     largest: float = 0.0
     least: float = np.inf
@@ -34,23 +34,25 @@ class Magnitude(NamedTuple):
 
 @dataclass(frozen=True)
 class Measured:
-    """Magnitudes by value, and what they were measured on ("32 calibration samples")."""
+    """Magnitudes by value, and the samples of the measurement ("32 calibration samples")."""
 
     values: Mapping[str, Magnitude]
     on: str
 
     def of(self, value: ir.Value | None) -> Magnitude | None:
-        """None for constants, and what is no FP32 or FP64."""
+        """The magnitudes of a value; None for constants, and for values that are not FP32 or
+        FP64."""
         return None if value is None else self.values.get(str(value.name))
 
 
 Outputs = Mapping[str, tuple[str, str | None]]
-"""Value → the outputs that hold its largest and its least magnitude."""
+"""Value → the outputs with its largest and its least magnitude."""
 
 
 def magnitude_graph(model: ir.Model, least: Collection[str] = ()) -> tuple[ir.Model, Outputs]:
-    """A copy whose only outputs are the magnitudes of its FP32 and FP64 values: graph inputs and
-    what nodes make, subgraphs apart. `least`: the values whose least is measured, too."""
+    """A copy of the graph whose only outputs are the magnitudes of its FP32 and FP64 values: graph
+    inputs and results of nodes, except in subgraphs. `least`: the values whose least magnitude is
+    also measured."""
     copy = model.clone()
     names = graph.value_names(copy)
     owner = copy.graph
@@ -90,9 +92,9 @@ def magnitude_graph(model: ir.Model, least: Collection[str] = ()) -> tuple[ir.Mo
 def measure(
     session: Session, feeds: Iterable[Feed], outputs: Outputs, *, samples: int, what: str
 ) -> Measured:
-    """Run a `magnitude_graph` on feeds until at least `samples` samples were seen.
+    """Run a `magnitude_graph` on feeds until at least `samples` samples were used.
 
-    `what`: what the samples are ("calibration samples").
+    `what`: a description of the samples ("calibration samples").
     """
     values = dict.fromkeys(outputs, Magnitude())
     seen = 0

@@ -25,7 +25,8 @@ from optkit.tensors import Feed
 
 
 class Case(NamedTuple):
-    """One place: sizes of its axes, in words, a feed of these sizes, and the model's outputs."""
+    """One comparison: the sizes of its axes, in words, a feed of these sizes, and the model's
+    outputs."""
 
     sizes: dict[str, int]
     where: str
@@ -43,7 +44,7 @@ def expected(
     places: Sequence[Mapping[str, int]],
     progress: Progress,
 ) -> list[Case]:
-    """The outputs of the model at each place (axis → size)."""
+    """The outputs of the model for each choice of sizes (axis → size)."""
     cases = []
     for seed, sizes in enumerate(places):
         where = ", ".join(f"{name}={size}" for name, size in sizes.items()) or "the fixed shapes"
@@ -54,7 +55,7 @@ def expected(
 
 
 def check(cases: Sequence[Case], session: Session) -> tuple[Check, ...]:
-    """Compare the graph with what was expected. Raises ExportFailed naming the output and its
+    """Compare the graph with the expected outputs. Raises ExportFailed with the output and its
     error."""
     checks = []
     for sizes, where, feed, outputs in cases:

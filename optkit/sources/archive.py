@@ -48,7 +48,7 @@ _REFUSED = {
     "models/": "more than one program",
 }
 
-# Operators: pure arithmetic. `operator.call` or `methodcaller` would reach anything.
+# Operators: only arithmetic. `operator.call` or `methodcaller` would give access to any function.
 _ARITHMETIC = (
     "abs|add|and_|eq|floordiv|ge|getitem|gt|index|invert|is_|is_not|le|lshift|lt|mod|mul|ne|neg|"
     "not_|or_|pos|pow|rshift|sub|truediv|xor"
@@ -60,11 +60,12 @@ _OPERATOR = re.compile(
     rf"|_operator\.({_ARITHMETIC})"
     r"|math\.[a-z]\w*|torch\._?sym_[a-z]\w*"
 )
-_NAME = re.compile(r"[\w.]*", re.ASCII)  # becomes a name in generated source
-_PATH = re.compile(r"[\w.-]*", re.ASCII)  # of a parameter, a device, …: only ever quoted there
+_NAME = re.compile(r"[\w.]*", re.ASCII)  # becomes a name in generated source code
+# of a parameter, a device, …: generated source code only contains it in quotes
+_PATH = re.compile(r"[\w.-]*", re.ASCII)
 _TEXT = re.compile(r"[\w .,<>-]{0,256}", re.ASCII)  # an operator's string: "tanh", "bij,bjk->bik"
 
-# Shape expressions, as sympy prints them. Names that are called; all others stay symbols.
+# Shape expressions, as sympy prints them: these names are called; all others stay symbols.
 _FUNCTION = re.compile(
     r"Symbol|Integer|Rational|Float|Add|Mul|Pow|Mod|Max|Min|Abs|And|Or|Not|(Un)?[Ee]quality|Eq|Ne"
     r"|Lt|Le|Gt|Ge|(Strict)?(Less|Greater)Than|ceiling|floor|Piecewise|ExprCondPair|Where|Identity"
@@ -79,7 +80,8 @@ _IGNORED = frozenset({"metadata", "torch_version", "schema_version", "opset_vers
 
 
 def check(path: Path) -> None:
-    """Raise UnsafeFile, saying what and where, unless `path` is a .pt2 that is safe to load."""
+    """Raise UnsafeFile, with the reason and the place, unless `path` is a .pt2 that is safe to
+    load."""
     try:
         read = _members(path)
         _check_samples(read(_SAMPLES))
@@ -145,7 +147,7 @@ def _check_samples(pickled: bytes) -> None:
         return
     try:
         torch.load(io.BytesIO(pickled), weights_only=True)
-    except Exception as error:  # UnpicklingError, and whatever a hostile stream provokes
+    except Exception as error:  # UnpicklingError, and any exception because of hostile bytes
         problem = str(error).partition("\n")[0]
         raise UnsafeFile(
             f"the sample inputs are no plain tensors: {problem}", where=_SAMPLES
@@ -160,7 +162,7 @@ def _check_table(table: Any, where: str) -> None:
 
 
 def _check_program(value: object, where: str, key: str | None = None) -> None:
-    """Walk plain JSON; each string is judged by the key it stands under."""
+    """Check each string in plain JSON by the rule for its key."""
     if isinstance(value, dict):
         for name, item in value.items():
             if not _PATH.fullmatch(name):

@@ -22,7 +22,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 def fix_single_sizes(
     specs: Sequence[InputSpec], axes: Mapping[str, AxisRange]
 ) -> tuple[list[InputSpec], dict[str, AxisRange]]:
-    """An axis with one size is no axis: put the size into the shapes. Raises UsageError for an axis
+    """Put the size of an axis with a single size into the shapes. Raises UsageError for an axis
     without a range."""
     for spec in specs:
         for axis in axes_of(spec.info.shape):
@@ -38,9 +38,9 @@ def fix_single_sizes(
 
 
 def traced_sizes(axes: Mapping[str, AxisRange]) -> dict[str, int]:
-    """Sizes to trace at: near `opt`, at least 2 and all different, where the ranges allow it.
+    """Sizes for tracing: near `opt`, at least 2 and all different, if the ranges allow it.
 
-    A size of 1 broadcasts and two equal sizes look like one axis: both hide mistakes.
+    A size of 1 is broadcast, and two equal sizes look like one axis: both hide errors.
     """
     sizes: dict[str, int] = {}
     # those with the fewest choices first
@@ -54,7 +54,8 @@ def traced_sizes(axes: Mapping[str, AxisRange]) -> dict[str, int]:
 
 
 def compared_sizes(axes: Mapping[str, AxisRange]) -> tuple[dict[str, int], dict[str, int]]:
-    """Two more places to compare at: all axes at their least, and all off their traced size."""
+    """Two more choices of sizes for the comparison: all axes at their smallest size, and all at
+    other sizes than in tracing."""
     traced = traced_sizes(axes)
     least = {name: axis.min for name, axis in axes.items()}
     other = {}
@@ -114,7 +115,7 @@ def _check_declared(infos: Sequence[TensorInfo], declared: Mapping[str, TensorIn
 
 
 def values(model: ir.Model) -> Iterator[ir.Value]:
-    """Every value of the model, subgraphs included."""
+    """Every value of the model, including subgraphs."""
     for part in model.graphs():
         yield from part.inputs
         yield from part.initializers.values()
@@ -125,10 +126,11 @@ def values(model: ir.Model) -> Iterator[ir.Value]:
 def _name_dims(
     value: ir.Value, spec: InputSpec, names: Mapping[str, int | str]
 ) -> dict[str, int | str]:
-    """The graph's name of each dynamic axis → what is declared; an axis without a name gets it."""
+    """The graph's name of each dynamic axis → the declared dimension. An axis without a name gets
+    the declared one."""
     dims = list(value.shape or ())
     if len(dims) != len(spec.info.shape):
-        return {}  # told with all other differences
+        return {}  # it is reported with all other differences
     renamed: dict[str, int | str] = {}
     for axis, (dim, wanted) in enumerate(zip(dims, spec.info.shape, strict=True)):
         if isinstance(dim, int):
@@ -148,7 +150,7 @@ def _dim(size: int | str) -> Dimension:
 def _renamed(
     dim: Dimension, names: Mapping[str, int | str], sums: Mapping[frozenset[str], str]
 ) -> Dimension:
-    """The dimension in the declared names; a sum of axes in the order that is declared."""
+    """The dimension with the declared names; a sum of axes in the declared order."""
     if isinstance(dim, int) or dim.value is None:
         return dim
     text = str(dim.value)

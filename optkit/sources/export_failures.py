@@ -110,7 +110,7 @@ def _translated(error: BaseException) -> tuple[str, str | None]:
 
 
 def _ours() -> tuple[str, ...]:
-    """Where no line of the user's stands: torch, optkit, generated code."""
+    """Code in which no line is the user's: torch, optkit, generated code."""
     import torch
 
     return (str(Path(torch.__file__).parent), str(Path(__file__).parent.parent), "<")
@@ -122,7 +122,7 @@ def _shown(file: str, number: int) -> str:
 
 
 def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
-    """Frames of the error and of what caused it, outermost first."""
+    """Frames of the error and of its causes, outermost first."""
     chain = [error]
     while (cause := chain[-1].__cause__ or chain[-1].__context__) and cause not in chain:
         chain.append(cause)
@@ -137,7 +137,7 @@ def _root(error: BaseException) -> BaseException:
 
 
 def some(names: Collection[str]) -> str:
-    """The first five, and how many more there are."""
+    """The first five, and the number of the others."""
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     return ", ".join(sorted(names)[:_LISTED]) + more
 

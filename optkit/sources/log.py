@@ -12,7 +12,7 @@ from optkit.tensors import AxisRange, TensorInfo
 
 @dataclass(frozen=True)
 class Check:
-    """One comparison with the source: axis sizes, and the largest difference of each output (of
+    """One comparison with the source: axis sizes, and the largest difference of each output (for
     integers and bools: the share that differs)."""
 
     sizes: dict[str, int]

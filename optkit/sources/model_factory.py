@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-_COMPARED = 64  # values of a parameter
+_COMPARED = 64  # values of a parameter that are compared
 _OTHER_SEED = 0x5EED
 _PREFIXES = ("module.", "_orig_mod.", "model.", "state_dict.")
-"""What wrappers put before the names: DistributedDataParallel, torch.compile, Lightning."""
+"""Prefixes that wrappers add to names: DistributedDataParallel, torch.compile, Lightning."""
 
 
 def export(
@@ -38,8 +38,8 @@ def export(
     session: Callable[[Path], Session],
     progress: Progress,
 ) -> ExportLog:
-    """Write the graph of what `factory` returns to `out`. Raises as `load` and
-    `torch_module.export` do."""
+    """Write the graph of the module that `factory` returns to `out`. Raises the errors of `load`
+    and `torch_module.export`."""
     progress("loading the model", 0.0)
     if weights is None:
         module, untrained = load_unweighted(factory, args)
@@ -96,7 +96,7 @@ def load_unweighted(factory: str, args: Mapping[str, object]) -> tuple[nn.Module
 
 @contextmanager
 def _seeded_otherwise() -> Iterator[None]:
-    """torch's generator starts elsewhere, also where the body seeds it."""
+    """During the body, torch's generator has another seed, even if the body sets the seed."""
     import torch
 
     manual_seed = torch.manual_seed
@@ -113,7 +113,7 @@ def _seeded_otherwise() -> Iterator[None]:
 
 
 def _first_values(module: nn.Module) -> dict[str, bytes]:
-    """The first values of each parameter that has any: enough to tell random ones apart."""
+    """The first values of each parameter: enough to recognise random ones."""
     from torch.nn.parameter import is_lazy
 
     return {
@@ -164,7 +164,7 @@ def _check_args(create: Callable[..., object], args: Mapping[str, object], facto
 
 
 def _load_weights(module: nn.Module, path: Path) -> None:
-    """Strictly: every parameter and buffer of the module, nothing else, the same shapes."""
+    """Load strictly: every parameter and buffer of the module, no others, with the same shapes."""
     from safetensors import SafetensorError
     from safetensors.torch import load_model
 
@@ -184,7 +184,7 @@ def _load_weights(module: nn.Module, path: Path) -> None:
 
 
 def _prefix(missing: Collection[str], unexpected: Collection[str]) -> str | None:
-    """What every name in the file begins with, where the model needs the names without it."""
+    """The common prefix of all names in the file, if the model needs the names without it."""
     for prefix in _PREFIXES if missing else ():
         bare = {name.removeprefix(prefix) for name in unexpected if name.startswith(prefix)}
         if len(bare) == len(unexpected) and bare >= set(missing):

@@ -1,4 +1,5 @@
-"""A graph that is ONNX already: checked, brought to opset ≥ 21, its inputs as declared."""
+"""A graph that is already ONNX: it is checked, converted to opset ≥ 21, and compared with the
+declared inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model returns, as named arrays: one tensor, or nested dicts, dataclasses and tuples."""
+"""The outputs of a model as named arrays: one tensor, or nested dicts, dataclasses and tuples."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ def leaves(returned: object) -> dict[str, object]:
 
 
 def names_apart(names: Iterable[str], inputs: Collection[str]) -> tuple[str, ...]:
-    """One that is an input's name as well gets "_out"."""
+    """Names of outputs that are not names of inputs: a name of an input gets "_out"."""
     return tuple(f"{name}_out" if name in inputs else name for name in names)
 
 
 def register(returned: object) -> None:
-    """Let torch.export take apart the dataclasses in what a model returned."""
+    """Register the dataclasses in a model's output with torch.export, so that it finds their
+    tensors."""
     import torch
 
     for value in _containers(returned):
         if dataclasses.is_dataclass(value) and not isinstance(value, Mapping):
-            with contextlib.suppress(ValueError):  # known already
+            with contextlib.suppress(ValueError):  # registered before
                 torch.export.register_dataclass(type(value))
 
 

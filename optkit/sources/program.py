@@ -27,7 +27,7 @@ def load(path: Path) -> ExportedProgram:
     with toolchain.quiet():
         try:
             program: ExportedProgram = torch.export.load(path)
-        except Exception as error:  # whatever a damaged program provokes
+        except Exception as error:  # any exception of a damaged program
             raise InputRefused(
                 f"torch cannot load the program: {export_failures.first_line(error)}",
                 where=str(path),
@@ -64,7 +64,7 @@ def export(
     cases = agreement.expected(reference, declared, compared_sizes(moving), progress)
     described, returned = translation.describe(model)
     nodes = len(model.graph)
-    # before the runtime holds the weights, too
+    # before the runtime also holds the weights
     toolchain.release((*program.state_dict.values(), *program.constants.values()))
     with session(out) as runner:
         checks = agreement.check(cases, runner)
@@ -113,7 +113,7 @@ def _declared(
 
 
 def _with_batch(inputs: Sequence[TensorInfo]) -> list[InputSpec]:
-    """The program's own inputs; the first axis of the first one is named "batch"."""
+    """The inputs of the program itself; the first axis of the first one is named "batch"."""
     first = inputs[0].shape[0] if inputs and inputs[0].shape else None
     if not isinstance(first, str):
         return [InputSpec(info) for info in inputs]
@@ -133,12 +133,12 @@ def _moving(
     for info, spec in zip(_inputs(program), declared, strict=True):
         for symbol, axis in zip(info.shape, spec.info.shape, strict=False):
             if not isinstance(axis, str) or not isinstance(symbol, str):
-                continue  # `declare` tells of what does not fit
+                continue  # `declare` reports what does not fit
             moving[axis] = wanted = _range(axis, axes, where)
             limits = allowed.get(symbol)
             if limits is None:
                 continue
-            # torch traces with sizes from 2 on; that 1 works as well is seen when comparing
+            # torch traces with sizes from 2 on; the comparison shows whether 1 works as well
             if wanted.max > limits.upper or (limits.lower > 2 and wanted.min < limits.lower):
                 raise InputRefused(
                     f"axis {axis!r} is declared as {wanted.min} to {wanted.max}, but the program "
@@ -161,7 +161,7 @@ def _range(axis: str, axes: Mapping[str, AxisRange], where: str) -> AxisRange:
 
 
 def _returned(program: ExportedProgram) -> list[str]:
-    """Names of what is a tensor in the structure that the program returns."""
+    """Names of the tensors in the structure that the program returns."""
     from torch.utils import _pytree
 
     returned = program.graph_signature.user_outputs
@@ -184,7 +184,7 @@ def _call(program: ExportedProgram, declared: Sequence[InputSpec], feed: Feed) -
     args, kwargs = _pytree.tree_unflatten(flat, program.call_spec.in_spec)
     with torch.no_grad():
         try:
-            # guards would refuse a size of 1, which torch never traces with
+            # the guards would refuse a size of 1, with which torch never traces
             return program.module(check_guards=False)(*args, **kwargs)
         except Exception as error:
             raise ExportFailed(

@@ -1,4 +1,5 @@
-"""torch and its exporter: found, or told which extra brings them; kept quiet while they work."""
+"""torch and its exporter: a missing library is an error that names its extra; their output is
+suppressed."""
 
 from __future__ import annotations
 
@@ -17,19 +18,21 @@ _HUGGING_FACE = "pip install 'optkit[hf]'"
 
 
 def require() -> ModuleType:
-    """The torch module. Raises ToolchainMissing when it, or the exporter's library, is absent."""
+    """The torch module. Raises ToolchainMissing if it, or the library of its exporter, is
+    missing."""
     _require("pip install 'optkit[torch]'; an .onnx file needs neither", "torch", "onnxscript")
     return importlib.import_module("torch")
 
 
 def require_hugging_face() -> None:
-    """Raises ToolchainMissing when transformers, or what finds a model's class, is absent."""
+    """Raises ToolchainMissing if transformers, or the library that loads a model's class, is
+    missing."""
     require()
     _require(_HUGGING_FACE, "transformers", "optimum.exporters.tasks")
 
 
 def require_peft() -> None:
-    """Raises ToolchainMissing when peft, which merges adapters, is absent."""
+    """Raises ToolchainMissing if peft, which merges adapters, is missing."""
     _require(_HUGGING_FACE, "peft")
 
 

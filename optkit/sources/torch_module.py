@@ -1,4 +1,4 @@
-"""An nn.Module to an ONNX graph."""
+"""Exports an nn.Module to an ONNX graph."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def export(
         )
     described, returned = translation.describe(model)
     nodes = len(model.graph)
-    if owned:  # before the runtime holds them, too
+    if owned:  # before the runtime also holds them
         del model, program
         toolchain.release((*module.parameters(), *module.buffers()))
     with session(out) as runner:
@@ -89,7 +89,7 @@ def export(
 def named(module: nn.Module, example: object) -> Feed:
     """Example inputs (a tensor, a tuple of them, or a dict) by the names of forward's parameters.
 
-    Raises UsageError where forward does not take them.
+    Raises UsageError if forward does not take them.
     """
     signature = inspect.signature(_unwrapped(module).forward)
     try:
@@ -146,7 +146,8 @@ def _evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def _binding(module: nn.Module, specs: Sequence[InputSpec]) -> Bind:
-    """How inputs reach `forward`: by name where it has parameters of those names, else in order."""
+    """How inputs are passed to `forward`: by name if it has parameters of these names, otherwise in
+    order."""
     signature = inspect.signature(module.forward)
     names = [spec.info.name for spec in specs]
     by_name = set(names) <= set(signature.parameters)
@@ -212,7 +213,7 @@ def _capture(
 ) -> ExportedProgram:
     import torch
 
-    # an axis that may be empty: what follows from it is beyond what torch can prove of a Dim
+    # an axis that may be empty: torch cannot prove what follows from such a Dim
     dims = {
         name: torch.export.Dim(name, min=axis.min, max=axis.max)
         for name, axis in axes.items()
@@ -220,7 +221,7 @@ def _capture(
     }
     shapes = {
         spec.info.name: {
-            # a Dim is no sum of two: that the axis is one is left to torch
+            # a Dim cannot be the sum of two: torch finds out that the axis is one
             i: dims.get(dim, torch.export.Dim.DYNAMIC)
             for i, dim in enumerate(spec.info.shape)
             if isinstance(dim, str)

@@ -1,11 +1,11 @@
-"""An ExportedProgram to an ONNX graph: torch's exporter, then names a person can read.
+"""Translates an ExportedProgram to an ONNX graph: torch's exporter, then readable names.
 
-The exporter's own optimiser stays off, so that BatchNorm and all else that the model has is there
-for `optkit.fusion` to fold or decline, and to log. Only what the exporter itself adds is settled
-here: sequences, which TensorRT refuses, and biases of zeros.
+The optimizer of the exporter is off, so the graph has all operators of the model, for example
+BatchNormalization; `optkit.fusion` folds them or declines, and logs both. Only additions of the
+exporter itself are removed here: sequences, which TensorRT refuses, and biases of zeros.
 
-Names: a node is called after its module ("blocks.0.attention.qkv/MatMul"), a weight after its
-parameter even when it is stored transposed, a dynamic axis as in the recipe.
+Names: a node is named after its module ("blocks.0.attention.qkv/MatMul"), a weight after its
+parameter even if it is stored transposed, a dynamic axis as in the recipe.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ def translate(
     *,
     opset: int = OPSET,
 ) -> ir.Model:
-    """`specs` and `outputs` name the program's tensor inputs and outputs, in its order; no output
-    has the name of an input.
+    """`specs` and `outputs` describe the program's tensor inputs and outputs, in its order. No
+    output has the name of an input.
 
-    Raises ExportFailed naming module and operator, or an axis that did not stay dynamic.
+    Raises ExportFailed with the module and the operator, or with an axis that did not stay dynamic.
     """
     import torch
 
     inputs = [spec.info.name for spec in specs]
-    # attention over a bias that may be trained is taken apart in another way, which fails
+    # attention with a trainable bias is decomposed in another way, which fails
     with torch.no_grad(), quiet():
         try:
             converted = torch.onnx.export(
@@ -59,7 +59,7 @@ def translate(
             )
             assert converted is not None
             model = _settle(converted.model)
-        except Exception as error:  # the exporter lets many kinds through
+        except Exception as error:  # the exporter raises many kinds of exceptions
             raise export_failures.conversion(error) from error
     for value, name in zip(model.graph.inputs, inputs, strict=True):
         value.name = name  # OutputFixPass renames an input that is also an output
@@ -77,14 +77,14 @@ def describe(model: ir.Model) -> tuple[tuple[TensorInfo, ...], tuple[TensorInfo,
 
 
 def write(model: ir.Model, out: Path) -> None:
-    """Check the numbers and the file. Raises InputRefused naming the tensor or the fault."""
+    """Check the numbers and write the file. Raises InputRefused with the tensor or the fault."""
     graph.check_finite(model)
     graph.save(model, out)
     graph.check(out)
 
 
 def _settle(model: ir.Model) -> ir.Model:
-    """Remove what the exporter added and the model never had."""
+    """Remove what the exporter added to the model."""
     from onnxscript import optimizer, rewriter
     from onnxscript.rewriter.rules import common as rules
 
@@ -99,12 +99,12 @@ def _settle(model: ir.Model) -> ir.Model:
     )
     passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(settled)
     passes.RemoveUnusedNodesPass()(settled)
-    passes.OutputFixPass()(settled)  # an output that is an input, or given twice
+    passes.OutputFixPass()(settled)  # an output that is also an input, or that occurs twice
     return settled
 
 
 def _name_weights(model: ir.Model, program: ExportedProgram) -> None:
-    """A parameter that was folded (transposed, for a Linear) keeps the parameter's name."""
+    """A folded parameter (transposed, for a Linear) keeps its name."""
     taken = graph.value_names(model)
     for value in list(model.graph.initializers.values()):
         for name in ast.literal_eval(value.metadata_props.get(_FOLDED_FROM, "[]")):
@@ -126,7 +126,7 @@ def _name_nodes(model: ir.Model) -> None:
 
 
 def _module(node: ir.Node) -> str:
-    """Path of the module a node came from; "" for the root and for what folding made."""
+    """The path of the module of a node; "" for the root and for nodes of folding."""
     scopes = ast.literal_eval(node.metadata_props.get(_SCOPES, "[]"))  # [module, …, fx node]
     module = str(scopes[-2]) if len(scopes) > 1 else ""
     return "" if module.startswith("_") and module.endswith("_hook") else module
@@ -145,7 +145,7 @@ def _name_outputs(model: ir.Model, names: Sequence[str]) -> None:
         if value.name in names and not value.is_graph_output():
             value.name = graph.unique_name(f"{value.name}_1", taken)
             taken.add(str(value.name))
-    for value in outputs:  # two steps, as an output may have another output's name
+    for value in outputs:  # in two steps, because an output may have the name of another output
         value.name = graph.unique_name("output", taken)
         taken.add(str(value.name))
     for value, name in zip(outputs, names, strict=True):
@@ -153,7 +153,7 @@ def _name_outputs(model: ir.Model, names: Sequence[str]) -> None:
 
 
 def _require_opset(model: ir.Model, opset: int) -> None:
-    """The exporter may settle for another opset without an error."""
+    """The exporter may choose another opset without an error."""
     if model.opset_imports.get("") != opset:
         raise ExportFailed(
             f"torch wrote opset {model.opset_imports.get('')} instead of {opset}",

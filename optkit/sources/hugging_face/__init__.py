@@ -68,7 +68,7 @@ def export(
 
 
 def _described(loaded: Loaded, folder: Path, part: str | None) -> Described:
-    """What the graph takes; the model's forward becomes the graph's."""
+    """The inputs of the graph. It also replaces the model's forward by that of the graph."""
     paired = bool(getattr(loaded.model.config, "is_encoder_decoder", False))
     if paired != (part is not None):
         kind = loaded.model.config.model_type

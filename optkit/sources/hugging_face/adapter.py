@@ -1,7 +1,7 @@
-"""A LoRA adapter (PEFT) merged into its model: W + (alpha / r) · B A takes the place of W.
+"""A LoRA adapter (PEFT) merged into its model: W + (alpha / r) · B A replaces W.
 
-LoRA: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021. The merge is peft's;
-the merged model is compared with the model that runs the adapter beside its weights.
+LoRA: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021. peft merges; the merged
+model is compared with the model that runs the adapter separately.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 _CONFIG = "adapter_config.json"
 _WEIGHTS = "adapter_model.safetensors"
-_TOLERANCE = 1e-4  # of the largest output: two orders of sums in float32
+_TOLERANCE = 1e-4  # share of the largest output: the effect of two orders of float32 sums
 _HINT = "is it an adapter of this model? its config names the base it was trained on"
 
 
 def merge(model: nn.Module, described: Described, folder: Path) -> None:
     """Merge the adapter in the staged `folder` into `model`, whose layers change in place.
 
-    Raises InputRefused: no LoRA adapter, one of another model, a merge that computes something
-    else; ToolchainMissing without peft.
+    Raises InputRefused (not a LoRA adapter, an adapter of another model, a merge that changes the
+    function), ToolchainMissing without peft.
     """
     toolchain.require_peft()
     import peft
@@ -44,7 +44,7 @@ def merge(model: nn.Module, described: Described, folder: Path) -> None:
     with toolchain.quiet():
         try:
             adapted = peft.PeftModel.from_pretrained(model, folder)
-        except Exception as error:  # names of layers, shapes, a config that makes no sense
+        except Exception as error:  # names of layers, shapes, an invalid config
             raise InputRefused(
                 f"the adapter does not fit: {export_failures.first_line(error)}",
                 where=str(folder),
@@ -71,7 +71,8 @@ def _check_kind(config: Path) -> None:
 
 
 def _check_weights(adapted: PeftModel, file: Path) -> None:
-    """peft only warns of weights that find no place, and starts missing ones at random."""
+    """Raise for weights that do not fit. peft only warns about them, and gives missing ones random
+    values."""
     import peft
     from safetensors import safe_open
 

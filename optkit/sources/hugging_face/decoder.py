@@ -38,13 +38,14 @@ if TYPE_CHECKING:
 
 PAST = "past_sequence"
 _ALL = f"{PAST} + sequence"
-_CONTEXT = 2048  # tokens, past and new, that are built for where neither model nor recipe says less
+_CONTEXT = 2048  # default for the largest numbers of past and of new tokens
 
 
 def describe(model: PreTrainedModel) -> Described:
-    """What the decoder takes; its forward becomes one of just these inputs and of named outputs.
+    """The inputs of the decoder. Its forward is replaced by one with only these inputs and with
+    named outputs.
 
-    Raises InputRefused for a model that keeps no keys and values.
+    Raises InputRefused for a model without keys and values.
     """
     text = model.config.get_text_config()
     limit = position_limit(model)
@@ -63,7 +64,7 @@ def describe(model: PreTrainedModel) -> Described:
     _present_cache(model, names, first=len(names) - 2 * len(layers))
     half = (limit or 2 * _CONTEXT) // 2
     tokens = min(half, _CONTEXT // 2)
-    # a decoder runs one token at a time nearly always
+    # in use, a decoder runs almost always one token at a time
     axes = {"batch": BATCH, "sequence": AxisRange(1, 1, tokens),
             PAST: AxisRange(0, min(128, tokens), tokens)}  # fmt: skip
     limits = {"sequence": half, PAST: half}
@@ -83,7 +84,7 @@ def _layers(model: PreTrainedModel) -> list[tuple[Tensor, Tensor]]:
                 use_cache=True,
             )
         return keys_and_values(returned.past_key_values)
-    except Exception as error:  # a state of another kind, or none: each fails in its own way
+    except Exception as error:  # a state of another kind, or none: each raises another exception
         raise InputRefused(
             f"{type(model).__name__} has no key-value cache: {export_failures.first_line(error)}",
             where=model.config.model_type,
@@ -92,7 +93,7 @@ def _layers(model: PreTrainedModel) -> list[tuple[Tensor, Tensor]]:
 
 
 def _present_cache(model: PreTrainedModel, names: Sequence[str], first: int) -> None:
-    """Make forward take the cache as tensors (from place `first` on) and return it as tensors."""
+    """Make forward take the cache as tensors (from index `first` on) and return it as tensors."""
     from transformers import DynamicCache
 
     forward = model.forward

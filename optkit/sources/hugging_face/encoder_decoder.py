@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _PAST, _ENCODED = "past_sequence", "encoder_sequence"
-_MANY = 512  # tokens that are built for where the model sets no limit
+_MANY = 512  # default for the largest number of tokens
 
 Pairs = list[tuple["Tensor", "Tensor"]]
 
@@ -79,7 +79,7 @@ def describe(model: PreTrainedModel, part: str) -> Described:
     axes = {
         "batch": BATCH,
         **(_encoded_axes(model, source) if masked else {}),
-        "sequence": AxisRange(1, 1, half),  # one token at a time nearly always
+        "sequence": AxisRange(1, 1, half),  # almost always one token at a time
         _PAST: AxisRange(0, min(64, half), half),
     }
     return Described(tuple(specs), axes, {"sequence": half, _PAST: half, _ENCODED: _limit(model)})
@@ -115,13 +115,13 @@ def _stride(module: nn.Module) -> int:
 
 
 def _encoded_axes(model: PreTrainedModel, source: Sequence[InputSpec]) -> dict[str, AxisRange]:
-    """Speech comes in windows of one length, text as it is long."""
+    """Speech comes in windows of one length, texts have any length."""
     limit = min(_MANY, _limit(model))
     return {_ENCODED: AxisRange(1, min(128, limit), limit)} if len(source) > 1 else {}
 
 
 def _limit(model: PreTrainedModel) -> int:
-    """Tokens that the decoder takes at most."""
+    """The largest number of tokens that the decoder takes."""
     targets = getattr(model.config, "max_target_positions", None)
     return int(targets or position_limit(model) or 2 * _MANY)
 
@@ -136,7 +136,7 @@ def _crossed_layers(model: PreTrainedModel, source: Sequence[InputSpec]) -> Pair
         with torch.no_grad():
             given = torch.zeros(sizes, dtype=getattr(torch, info.dtype))
             return _crossed(model, model.get_encoder()(given)[0], None)
-    except Exception as error:  # a state of another kind, or none: each fails in its own way
+    except Exception as error:  # a state of another kind, or none: each raises another exception
         raise InputRefused(
             f"{type(model).__name__} has no cache for its cross attention: "
             f"{export_failures.first_line(error)}",
@@ -194,7 +194,7 @@ def _decode(model: PreTrainedModel, layers: int, *, masked: bool, names: Sequenc
             cache.cross_attention_cache.update(crossed[2 * index], crossed[2 * index + 1], index)
             cache.self_attention_cache.update(past[2 * index], past[2 * index + 1], index)
             cache.is_updated[index] = True
-        # the cache answers for the encoder; its hidden states are asked for their shape alone
+        # the cache replaces the encoder's outputs; only the shape of its hidden states is read
         shape = (ids.shape[0], crossed[0].shape[2], width)
         returned = forward(
             decoder_input_ids=ids,
@@ -219,5 +219,5 @@ def _named(kind: str, pairs: Pairs) -> dict[str, Tensor]:
 
 
 def _masked(mask: Tensor | None) -> dict[str, Tensor]:
-    """The mask over the encoder's tokens, as the model's own forward calls it."""
+    """The mask over the encoder's tokens, under the name that the model's own forward uses."""
     return {} if mask is None else {"attention_mask": mask}

@@ -1,10 +1,10 @@
-"""The inputs of a Hugging Face model, its axes and its outputs: all follow from the model itself.
+"""The inputs, axes and outputs of a Hugging Face model; all of them follow from the model itself.
 
     input_ids, attention_mask, token_type_ids    int64 [batch, sequence]
     pixel_values                                 float32 [batch, channels, height, width]
 
-Both towers of CLIP share the batch: their embeddings are the outputs. The products of all pairs are
-left to the caller, since they are no property of one sample.
+Both towers of CLIP have the same batch axis: the outputs are their embeddings. The caller computes
+the products of all pairs, because they do not belong to single samples.
 """
 
 from __future__ import annotations
@@ -28,16 +28,15 @@ if TYPE_CHECKING:
 
 BATCH = AxisRange(1, 8, 32)
 TOKENS = _BATCH, _SEQUENCE = "batch", "sequence"
-_MANY = 1 << 16  # sizes up to which a graph is traced where the model sets no limit
+_MANY = 1 << 16  # the largest sizes for tracing, if the model sets no limit
 _POSITIONS = re.compile(r"(?!.*vision).*\b(position_embeddings?|wpe)")
 _PAIRS = ("logits_per_image", "logits_per_text")
 
 
 @dataclass(frozen=True)
 class Described:
-    """Inputs, the sizes each axis is built for, and the largest that it is traced up to (where
-    there is a limit). `positions`: the tokens there are learned positions for, None without such.
-    """
+    """Inputs, the sizes of each axis, and the largest size for tracing (if there is a limit).
+    `positions`: the number of learned positions, None if there are none."""
 
     specs: tuple[InputSpec, ...]
     axes: Mapping[str, AxisRange]
@@ -46,7 +45,7 @@ class Described:
 
     @property
     def traced(self) -> dict[str, AxisRange]:
-        """Ranges to trace within: as wide as the model allows, and small where it runs."""
+        """Ranges for tracing: as wide as the model allows, and small while it runs."""
         return {name: self._traced(name, axis) for name, axis in self.axes.items()}
 
     def _traced(self, name: str, axis: AxisRange) -> AxisRange:
@@ -76,7 +75,8 @@ class Described:
 
 
 def describe(model: PreTrainedModel, folder: Path) -> Described:
-    """What an encoder takes; its forward becomes one of just these inputs and of named outputs.
+    """The inputs of an encoder. Its forward is replaced by one with only these inputs and with
+    named outputs.
 
     Raises InputRefused for inputs that are neither tokens nor images.
     """
@@ -114,7 +114,7 @@ def describe(model: PreTrainedModel, folder: Path) -> Described:
 
 
 def integers(name: str, shape: tuple[int | str, ...], count: int) -> InputSpec:
-    """An int64 input of values below `count`."""
+    """An int64 input with values below `count`."""
     return InputSpec(TensorInfo(name, "int64", shape), (0, count - 1))
 
 
@@ -125,19 +125,20 @@ def position_limit(model: PreTrainedModel) -> int | None:
 
 
 def learned_positions(model: PreTrainedModel) -> int | None:
-    """The tokens that a table of positions has rows for; None where positions are computed."""
+    """The number of rows in a table of positions; None if positions are computed."""
     from torch import nn
 
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding) and _POSITIONS.fullmatch(name):
-            # RoBERTa counts from behind the padding token
+            # RoBERTa counts from the index after the padding token
             reserved = 0 if module.padding_idx is None else module.padding_idx + 1
             return module.num_embeddings - reserved
     return None
 
 
 def present(model: PreTrainedModel, names: Sequence[str], call: Callable[..., object]) -> None:
-    """Make `call` the model's forward, with parameters of these names (dots become underlines)."""
+    """Replace the model's forward by `call`, with parameters of these names (dots become
+    underscores)."""
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     parameters = [inspect.Parameter(name.replace(".", "_"), kind) for name in names]
 
@@ -173,7 +174,7 @@ def keys_and_values(cache: Cache) -> list[tuple[Tensor, Tensor]]:
 
 
 def _image(config: PreTrainedConfig, folder: Path) -> InputSpec:
-    """pixel_values, its size from config.json or else from preprocessor_config.json."""
+    """pixel_values, with the size from config.json, or else from preprocessor_config.json."""
     vision = getattr(config, "vision_config", config)
     size = _pair(getattr(vision, "image_size", None)) or _processed(folder)
     if size is None:
@@ -188,7 +189,7 @@ def _image(config: PreTrainedConfig, folder: Path) -> InputSpec:
 
 
 def _processed(folder: Path) -> tuple[int, int] | None:
-    """The size that the image processor leaves."""
+    """The size after the image processor."""
     file = folder / "preprocessor_config.json"
     try:
         processor = json.loads(file.read_bytes()) if file.is_file() else {}

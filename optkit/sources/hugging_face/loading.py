@@ -1,8 +1,8 @@
-"""A staged Hugging Face folder to a model, every weight accounted for.
+"""Loads a staged Hugging Face folder as a model, and accounts for every weight.
 
-transformers only warns when weights are missing, left over or of another shape; a model with random
-layers in it is refused here. What may be left over are whole heads that the class does not have,
-as in a checkpoint of another task.
+transformers only warns if weights are missing, unused or of another shape. optkit refuses a model
+with random layers. Only whole heads that the class does not have may be unused, as in a checkpoint
+for another task.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GENERATION = "text-generation"
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model in evaluation mode, float32. `task`: None where its class is of no known one."""
+    """A model in evaluation mode, float32. `task`: None if its class belongs to no known task."""
 
     model: PreTrainedModel
     task: str | None
@@ -33,7 +33,7 @@ class Loaded:
 
 
 class _LoadingInfo(TypedDict):
-    """What transformers says of weights that did not find their place."""
+    """transformers' report of weights that do not fit."""
 
     missing_keys: Collection[str]
     unexpected_keys: Collection[str]
@@ -52,7 +52,7 @@ def load(folder: Path, task: str | None, *, trusted: bool) -> Loaded:
         config = _config(folder, trusted=trusted)
         cls, task = _class(config, task, str(folder), trusted=trusted)
         model, info = _pretrained(cls, config, folder, trusted=trusted)
-    model.train(False).requires_grad_(False)  # torch chooses other kernels for what is trained
+    model.train(False).requires_grad_(False)  # torch chooses other kernels in training mode
     return Loaded(model, task, _accounted(model, info, str(folder)))
 
 
@@ -64,7 +64,8 @@ def _config(folder: Path, *, trusted: bool) -> PreTrainedConfig:
             folder, local_files_only=True, trust_remote_code=trusted
         )
         return config
-    except Exception as error:  # OSError, ValueError, KeyError, and what a bad value provokes
+    # OSError, ValueError, KeyError, and other exceptions because of a bad value
+    except Exception as error:
         if not trusted and _has_code(folder):
             raise InputRefused(
                 "the model contains Python code, which optkit does not run without permission",
@@ -80,7 +81,7 @@ def _config(folder: Path, *, trusted: bool) -> PreTrainedConfig:
 
 
 def _has_code(folder: Path) -> bool:
-    """Whether config.json names classes in files beside it."""
+    """Whether config.json names classes in Python files of the folder."""
     try:
         return bool(json.loads((folder / "config.json").read_bytes()).get("auto_map"))
     except (ValueError, AttributeError):
@@ -90,8 +91,8 @@ def _has_code(folder: Path) -> bool:
 def _class(
     config: PreTrainedConfig, task: str | None, where: str, *, trusted: bool
 ) -> tuple[type[PreTrainedModel], str | None]:
-    """The class to load, and the task it is for: the one that config.json names where it is for
-    that task, else the task's Auto class."""
+    """The class to load, and its task. It is the class in config.json if that fits the task,
+    otherwise the Auto class of the task."""
     from optimum.exporters.tasks import TasksManager
 
     named = _named_class(config, trusted=trusted)
@@ -114,7 +115,7 @@ def _class(
 
 
 def _named_class(config: PreTrainedConfig, *, trusted: bool) -> type[PreTrainedModel] | None:
-    """The class that config.json names: one of transformers', or of the folder's own code."""
+    """The class in config.json: one of transformers, or one in the folder's own code."""
     import transformers
 
     names = list(config.architectures or ())
@@ -165,22 +166,23 @@ def _pretrained(
             local_files_only=True,
             trust_remote_code=trusted,
             use_safetensors=True,
-            ignore_mismatched_sizes=True,  # told by `_accounted`, with all else
+            ignore_mismatched_sizes=True,  # `_accounted` reports it together with the rest
             output_loading_info=True,
         )
-    except Exception as error:  # a class that is not for this config, a value that makes no sense
+    except Exception as error:  # a class that does not fit this config, or an invalid value
         raise InputRefused(
             f"{cls.__name__} cannot be loaded from it: {export_failures.first_line(error)}",
             where=str(folder),
             hint=_OTHER_TASK,
         ) from error
-    # its annotation leaves out what `output_loading_info` adds
+    # its annotation does not show the effect of `output_loading_info`
     return cast("tuple[PreTrainedModel, _LoadingInfo]", loaded)
 
 
 def _accounted(model: PreTrainedModel, info: _LoadingInfo, where: str) -> tuple[str, ...]:
-    """What is worth a warning. Raises InputRefused unless every weight of the model was in the
-    folder, and all in the folder belongs to it or to a head that it lacks."""
+    """Warnings about the weights. Raises InputRefused unless the folder has every weight of the
+    model, and every weight of the folder belongs to the model or to a head that it does not
+    have."""
     left = sorted(info["unexpected_keys"])
     foreign = [key for key in left if not _is_head(model, key)]
     shapes = [f"{key} {list(there)}, not {list(here)}" for key, there, here in
@@ -204,8 +206,8 @@ def _accounted(model: PreTrainedModel, info: _LoadingInfo, where: str) -> tuple[
 
 
 def _is_head(model: PreTrainedModel, key: str) -> bool:
-    """Whether a left-over weight belongs to a whole part that the model has not, outside of its
-    repeated layers: there, a part more would be another function."""
+    """Whether an unused weight belongs to a whole part that the model does not have, outside of its
+    repeated layers. An additional part there would change the function."""
     from torch import nn
 
     *path, _ = key.split(".")
