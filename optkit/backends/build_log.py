@@ -1,6 +1,6 @@
-"""What TensorRT says while it works: how far the builder is, and why something was refused.
+"""The log of TensorRT during a build: the progress of the builder, and the reason of a refusal.
 
-What it says of layers and memory is read in `layer_list`.
+`layer_list` reads the messages about layers and memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Phase:
 
 
 class Phases:
-    """Nested phases, each of a known number of steps, folded into one fraction that only rises."""
+    """Nested phases with a known number of steps, as one fraction that only rises."""
 
     def __init__(self) -> None:
         self._open: dict[str, _Phase] = {}
@@ -55,8 +55,8 @@ class Phases:
 
 
 def reason(errors: list[str]) -> str:
-    """Log rows or parser messages in words: without places in the library's source, and without
-    the CUDA error that follows every other one on a machine that has no driver."""
+    """Log rows or parser messages in words. Places in the library's source are removed, and so is
+    the CUDA error that follows many messages on a machine without a driver."""
     lines = [line for error in errors for line in error.splitlines() if "cudaError 35" not in line]
     words = (_PLACE.sub("", _WRAPPED.sub(r"\g<what>", line)).strip("() ") for line in lines)
     return "; ".join(dict.fromkeys(word for word in words if word))
@@ -64,7 +64,7 @@ def reason(errors: list[str]) -> str:
 
 @dataclass
 class Record:
-    """What one build logged, as far as it is used, and what a callback raised."""
+    """The messages of one build that optkit uses, and the exception of a callback."""
 
     layers: str = ""
     memory: list[str] = field(default_factory=list)
@@ -81,14 +81,15 @@ class Record:
 
 
 class Logger(Protocol):
-    """The library's logger, and what it recorded of the present build."""
+    """The logger of the library, with the record of the present build."""
 
     record: Record
 
 
 @cache
 def logger(module: str) -> Logger:
-    """The process's one logger: the library ignores a second one while anything lives."""
+    """The only logger of the process: the library ignores a second one while one of its objects
+    exists."""
     trt = importlib.import_module(module)
 
     class RecordingLogger(trt.ILogger):  # type: ignore[misc, name-defined]
@@ -99,14 +100,15 @@ def logger(module: str) -> Logger:
         def log(self, severity: Named, message: str) -> None:
             try:
                 self.record.take(severity.name, message)
-            except BaseException as error:  # an interrupt; the library would print and forget it
+            except BaseException as error:  # an interrupt, which the library would only print
                 self.record.raised = error
 
     return RecordingLogger()
 
 
 def monitor(trt: Library, progress: Progress, record: Record) -> object:
-    """The builder's progress as one rising fraction; an exception of `progress` cancels."""
+    """The progress of the builder as one rising fraction. An exception of `progress` cancels the
+    build."""
     phases = Phases()
 
     class Monitor(trt.IProgressMonitor):  # type: ignore[misc, name-defined]
@@ -122,7 +124,7 @@ def monitor(trt: Library, progress: Progress, record: Record) -> object:
         def step_complete(self, name: str, step: int) -> bool:
             try:
                 progress(name, phases.step(name, step))
-            except BaseException as error:  # must not pass through the library
+            except BaseException as error:  # an exception must not pass through the library
                 record.raised = record.raised or error
             return record.raised is None
 

@@ -1,9 +1,10 @@
-"""What TensorRT is asked for one device: every option by rule from the target's figures, and why.
+"""The options of TensorRT for one device: a rule for each option, from the target's figures, with
+its reason.
 
-Boards of one compute capability are different devices: memory, cache, bandwidth, multiprocessors
-and power decide here. The rules are pure, so that a spec is the same on any machine; `apply` writes
-it into a builder configuration. No rule was tuned on a device: they follow what the library's
-documentation says an option is for, and `docs/targets.md` says so.
+Boards of one compute capability are different devices. The rules depend on memory, cache,
+bandwidth, multiprocessors and power. They are pure, so a specification is the same on any machine;
+`apply` writes it into a builder configuration. No rule was tuned on a device: the rules follow the
+library's documentation of each option, and `docs/targets.md` says so.
 """
 
 from __future__ import annotations
@@ -21,29 +22,30 @@ from optkit.precisions import Precision
 from optkit.tensors import AxisRange
 
 _MIB = 2**20
-_TILE_BYTES = 16 * _MIB  # a cache smaller than this holds no useful tile between two kernels
-_STARVED = 250  # FP16 operations per byte of bandwidth: above it memory is what kernels wait for
-_SLOT_WATTS = 75  # what a PCIe slot delivers (PCI Express CEM): a board within has no own supply
+_TILE_BYTES = 16 * _MIB  # a smaller cache cannot hold a useful tile between two kernels
+_STARVED = 250  # FP16 operations per byte of bandwidth: above this, kernels wait for memory
+# the power of a PCIe slot (PCI Express CEM): a board with at most this has no other supply
+_SLOT_WATTS = 75
 _ONE_STREAM_SMS = 64  # multiprocessors that the kernels of one stream keep busy
-_WIDE = 16  # times its optimum
+_WIDE = 16  # a multiple of the optimum
 
 
 class Choice(NamedTuple):
-    """An option's value and the reason for it."""
+    """The value of an option, and its reason."""
 
     value: object
     why: str
 
 
 class Limit(NamedTuple):
-    """A size in bytes (None: the library's own limit) and the reason for it."""
+    """A size in bytes (None: the library's own limit), and its reason."""
 
     value: int | None
     why: str
 
 
 def workspace(target: Target) -> Limit:
-    """Bytes of scratch memory that kernels may ask for; None where the memory is not known."""
+    """Bytes of scratch memory for kernels; None if the memory is not known."""
     if target.marketed_memory_bytes is None:
         return Limit(None, "the target's memory is not known: the library's own limit")
     if _one_memory(target):
@@ -54,7 +56,7 @@ def workspace(target: Target) -> Limit:
 
 
 def one_profile(axes: Mapping[str, AxisRange]) -> str:
-    """Why there is one profile, and when what is asked for should be two artifacts."""
+    """Why there is one profile, and when two artifacts are better."""
     why = "one profile: each further one would store the weights again"
     wide = [name for name, span in axes.items() if span.max > _WIDE * max(span.opt, 1)]
     if not wide:
@@ -66,7 +68,7 @@ def one_profile(axes: Mapping[str, AxisRange]) -> str:
 
 
 def options(target: Target, axes: Mapping[str, AxisRange]) -> dict[str, Choice]:
-    """Options of TensorRT and TensorRT-RTX alike."""
+    """Options of both TensorRT and TensorRT-RTX."""
     return {
         "strongly_typed": Choice(True, "precision is in the graph; TensorRT 11 knows nothing else"),
         "tf32": Choice(False, "fp32 means IEEE single precision"),
@@ -79,9 +81,9 @@ def options(target: Target, axes: Mapping[str, AxisRange]) -> dict[str, Choice]:
 
 
 def timed_options(target: Target) -> dict[str, Choice]:
-    """Options of full TensorRT, which times kernels on the device and writes what was fastest into
-    the engine. TensorRT-RTX does neither: it takes these options and compiles the same bytes, or
-    says that it lacks them, so it is not asked."""
+    """Options of full TensorRT, which times kernels on the device and writes the fastest into the
+    engine. TensorRT-RTX does neither: it accepts these options and compiles the same bytes, or
+    reports that it lacks them. So it does not get them."""
     return {
         "optimization_level": _level(target),
         "timing_iterations": _iterations(target),
@@ -110,7 +112,7 @@ def build_spec(
     reasons: Mapping[str, str],
     workspace_bytes: int | None = None,
 ) -> BuildSpec:
-    """A build with these options. `reasons`: of what else is planned."""
+    """The specification of a build with these options. `reasons`: those of other options."""
     return BuildSpec(
         backend, target.name, target.compute_capability, precision.name, shapes, workspace_bytes,
         {name: choice.value for name, choice in choices.items()},
@@ -119,8 +121,8 @@ def build_spec(
 
 
 def apply(trt: Library, config: Config, spec: BuildSpec, title: str) -> None:
-    """Write a spec's options into a builder configuration and read each one back. Raises
-    ToolchainMissing for one that this library or this version does not take."""
+    """Write the options of a specification into a builder configuration, and read each one back.
+    Raises ToolchainMissing for an option that this library or version does not accept."""
     refused = {
         name: value for name, value in spec.options.items() if not _take(trt, config, name, value)
     }
@@ -138,7 +140,7 @@ def apply(trt: Library, config: Config, spec: BuildSpec, title: str) -> None:
 
 
 def _take(trt: Library, config: Config, name: str, value: object) -> bool:
-    """Write one option; whether it was taken."""
+    """Write one option, and return whether it was accepted."""
     if name in _FLAGS:
         flag = getattr(trt.BuilderFlag, _FLAGS[name], None)
         if flag is None:
@@ -162,7 +164,7 @@ _FLAGS = {
     "version_compatible": "VERSION_COMPATIBLE",
     "refittable": "REFIT",
 }
-# option → attribute of IBuilderConfig, and the enumeration that its value is a name of
+# option → attribute of IBuilderConfig, and the enumeration that contains its value
 _ATTRIBUTES: Mapping[str, tuple[str, str | None]] = MappingProxyType(
     {
         "profiling_verbosity": ("profiling_verbosity", "ProfilingVerbosity"),
@@ -174,12 +176,12 @@ _ATTRIBUTES: Mapping[str, tuple[str, str | None]] = MappingProxyType(
         "hardware_compatibility": ("hardware_compatibility_level", "HardwareCompatibilityLevel"),
     }
 )
-_ELSEWHERE = frozenset({"strongly_typed", "cuda_graph"})  # what the network and the session obey
+_ELSEWHERE = frozenset({"strongly_typed", "cuda_graph"})  # options for the network and the session
 
 
 def _streams(target: Target) -> Choice:
-    """Streams beside the main one. More of them run branches at once and keep more activations
-    alive (documentation of IBuilderConfig.max_aux_streams)."""
+    """Streams in addition to the main one. More streams run branches at the same time, and keep
+    more activations alive (documentation of IBuilderConfig.max_aux_streams)."""
     count = target.sm_count
     if count is None or count >= _ONE_STREAM_SMS:
         told = "an unknown number of" if count is None else count
@@ -207,7 +209,7 @@ def _level(target: Target) -> Choice:
 
 
 def _iterations(target: Target) -> Choice:
-    """How often a kernel is timed before it is compared."""
+    """How often a kernel is timed before it is compared with others."""
     watts = target.tdp_w
     if watts is not None and watts <= _SLOT_WATTS:
         return Choice(
@@ -218,7 +220,7 @@ def _iterations(target: Target) -> Choice:
 
 
 def _tiling(target: Target) -> dict[str, Choice]:
-    """Tiles of consecutive kernels in the L2 cache, for devices that wait for memory
+    """Tiles of consecutive kernels in the L2 cache, for devices whose kernels wait for memory
     (documentation of TensorRT, "Tiling Optimization")."""
     cache, peak, bandwidth = target.l2_bytes, target.peak("fp16"), target.bandwidth
     if cache is None or cache < _TILE_BYTES:

@@ -1,10 +1,10 @@
-"""Memory, a stream and recorded launches on the GPU, over the driver's own library.
+"""Memory, a stream and recorded launches on the GPU, through the driver's own library.
 
-`libcuda.so.1` comes with the driver itself, so nothing has to be installed for it, and its C
-interface keeps old names working (CUDA Driver API). cuda-bindings would add a wheel of the right
-CUDA version for two dozen functions, whose types stand in one table here (`PROTOTYPES`, as in
-cuda.h). TensorRT uses the same device through its primary context. Every call's status is checked,
-and the first error is the one that is told. Unverified on a card: see docs/targets.md.
+`libcuda.so.1` comes with the driver, so nothing has to be installed for it, and its C interface
+keeps old names working (CUDA Driver API). cuda-bindings would need a wheel for the right CUDA
+version, for two dozen functions whose types are in one table here (`PROTOTYPES`, as in cuda.h).
+TensorRT uses the same device through its primary context. The status of every call is checked, and
+the first error is reported. Unverified on a card: see docs/targets.md.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from optkit.errors import OptkitError, ToolchainMissing, WorkerFailed
 _Number = c_int | c_size_t | c_uint64 | c_void_p
 
 _LIBRARY = "libcuda.so.1"
-_WSL = "/usr/lib/wsl/lib/libcuda.so.1"  # the driver of the Windows that runs this Linux
+_WSL = "/usr/lib/wsl/lib/libcuda.so.1"  # the driver of the Windows system on which this Linux runs
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 # CUDA_ERROR_NOT_INITIALIZED, STUB_LIBRARY, NO_DEVICE, INVALID_DEVICE, SYSTEM_NOT_READY,
 # SYSTEM_DRIVER_MISMATCH, COMPAT_NOT_SUPPORTED_ON_DEVICE: the driver or the device is not there
 _ABSENT = frozenset({3, 34, 100, 101, 802, 803, 804})
-_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: the library may allocate meanwhile
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: the library may allocate during the recording
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
 
 # Every function that is called, with the types of its parameters; all return a status. Device
-# pointers are 64 bits wide, handles are pointers, and 0 is none.
+# pointers have 64 bits, handles are pointers, and 0 means none.
 PROTOTYPES: Mapping[str, tuple[type, ...]] = MappingProxyType(
     {
         "cuInit": (c_uint,),
@@ -69,8 +69,9 @@ PROTOTYPES: Mapping[str, tuple[type, ...]] = MappingProxyType(
 
 
 class Cuda:
-    """The first device that this process sees, with one stream. A context manager; closing frees
-    what is still allocated. Raises ToolchainMissing where there is no driver or no device."""
+    """The first device that this process sees, with one stream. It is a context manager; closing it
+    frees the memory that is still allocated. Raises ToolchainMissing if there is no driver or no
+    device."""
 
     def __init__(self) -> None:
         self._library = load()
@@ -89,11 +90,12 @@ class Cuda:
             raise
 
     def enter(self) -> None:
-        """Make this thread use the device: a context belongs to threads, one by one."""
+        """Make this thread use the device, because a context belongs to one thread at a time."""
         self._call("cuCtxSetCurrent", self._context)
 
     def allocate(self, size: int) -> int:
-        """The address of `size` bytes of device memory (at least one: an address is never 0)."""
+        """The address of `size` bytes of device memory (at least one byte, because an address is
+        never 0)."""
         pointer = self._asked(c_uint64, "cuMemAlloc_v2", max(size, 1))
         self._pointers.add(pointer)
         return pointer
@@ -103,7 +105,7 @@ class Cuda:
         self._call("cuMemFree_v2", pointer)
 
     def free_bytes(self) -> int:
-        """What of the device's memory nobody uses, this process or another."""
+        """The free memory of the device, which no process uses."""
         free, total = c_size_t(), c_size_t()
         self._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         return free.value
@@ -125,14 +127,14 @@ class Cuda:
         self._call("cuStreamSynchronize", self.stream)
 
     def record(self, launch: Callable[[], None]) -> int:
-        """A handle of all that `launch` puts into the stream, which does not run yet. Raises what
-        `launch` raises, and WorkerFailed where something in it cannot be recorded; the stream takes
-        launches again then."""
+        """A handle of all work that `launch` puts into the stream. The work does not run yet.
+        Raises the errors of `launch`, and WorkerFailed if a part of it cannot be recorded; the
+        stream then accepts launches again."""
         self._call("cuStreamBeginCapture_v2", self.stream, _RELAXED)
         try:
             launch()
         except BaseException:
-            with suppress(OptkitError):  # what was recorded is not valid: the first error tells why
+            with suppress(OptkitError):  # the recording is not valid: the first error shows why
                 self._dropped(self._asked(c_void_p, "cuStreamEndCapture", self.stream, last=True))
             raise
         graph = self._asked(c_void_p, "cuStreamEndCapture", self.stream, last=True)
@@ -142,31 +144,31 @@ class Cuda:
             self._dropped(graph)
 
     def replay(self, handle: int) -> None:
-        """Put what was recorded into the stream."""
+        """Put the recorded work into the stream."""
         self._call("cuGraphLaunch", handle, self.stream)
 
     def forget(self, handle: int) -> None:
         self._call("cuGraphExecDestroy", handle)
 
     def events(self, count: int) -> list[int]:
-        """As many events, the same in every call, for `stamp`."""
+        """This number of events for `stamp`, the same ones in every call."""
         while len(self._events) < count:
             self._events.append(self._asked(c_void_p, "cuEventCreate", 0))
         return self._events[:count]
 
     def stamp(self, event: int) -> None:
-        """Put an event into the stream, which notes the time when it gets there."""
+        """Put an event into the stream. It records the time when the stream reaches it."""
         self._call("cuEventRecord", event, self.stream)
 
     def elapsed_ms(self, start: int, stop: int) -> float:
-        """Between two events that the stream has passed."""
+        """Milliseconds between two events that the stream has passed."""
         found = c_float()
         self._call("cuEventElapsedTime", ctypes.byref(found), start, stop)
         return found.value
 
     def close(self, *, quietly: bool = False) -> None:
-        """Free everything, whatever of it fails. May be called twice. Raises the first error, but
-        none `quietly`: where something failed before, that is what has to be told."""
+        """Free everything, even if a part of it fails. It may be called twice. Raises the first
+        error; with `quietly` none, because an earlier error has to be reported."""
         if not self._context:
             return
         held = [
@@ -203,7 +205,8 @@ class Cuda:
         return Gpu(0, name.value.decode(), size, f"{major}.{minor}", driver)
 
     def _asked(self, kind: type[_Number], name: str, *arguments: object, last: bool = False) -> int:
-        """What a function writes to its first parameter (with `last`: its last one)."""
+        """The value that a function writes to its first parameter (with `last`: to its last
+        one)."""
         found = kind()
         out = ctypes.byref(found)
         self._call(name, *((*arguments, out) if last else (out, *arguments)))
@@ -231,8 +234,8 @@ class Cuda:
 
 
 def check_device(gpu: Gpu, target: str | None, where: str) -> None:
-    """Raise ToolchainMissing unless the GPU is the target that an engine was built for: on another
-    model the same kernels run, if at all, at a speed that says nothing."""
+    """Raise ToolchainMissing unless the GPU is the target for which an engine was built. On another
+    model, the speed of the kernels, if they run, says nothing about the target."""
     if target is None or gpu.target == target:
         return
     here = f"{gpu.name} ({gpu.target})" if gpu.target else f"{gpu.name}, which no target describes"
@@ -245,7 +248,7 @@ def check_device(gpu: Gpu, target: str | None, where: str) -> None:
 
 
 def load() -> ctypes.CDLL:
-    """The driver's library, its functions typed. Raises ToolchainMissing where there is none."""
+    """The driver's library with typed functions. Raises ToolchainMissing if there is none."""
     errors = []
     for path in (_LIBRARY, _WSL):
         try:
@@ -258,8 +261,8 @@ def load() -> ctypes.CDLL:
 
 
 def typed(library: ctypes.CDLL) -> ctypes.CDLL:
-    """With the types of PROTOTYPES. Raises ToolchainMissing for a library that lacks a function:
-    its driver is older than CUDA 11.4."""
+    """The library with the types of PROTOTYPES. Raises ToolchainMissing if it lacks a function,
+    because its driver is older than CUDA 11.4."""
     for name, parameters in PROTOTYPES.items():
         try:
             function = getattr(library, name)

@@ -1,10 +1,10 @@
-"""The layers of an engine, from the best of what tells of them.
+"""The layers of an engine, from the best of two lists.
 
-    inspector's JSON of the engine that is shipped   where a device is
-    builder's log                                    everywhere
+    JSON of the inspector of the engine in the artifact   on a machine with the device
+    log of the builder                                    on every machine
 
-What neither tells in a form that is understood stays unknown: nothing that is built or measured
-depends on it.
+If optkit understands neither of them, the layers are unknown. Builds and measurements do not depend
+on them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from optkit.errors import ToolchainMissing
 
 @dataclass(frozen=True)
 class Described:
-    """`layers` None: unknown, and `note` says why."""
+    """`layers`: None if they are unknown; `note` then says why."""
 
     layers: tuple[FusedLayer, ...] | None
     note: str | None = None
@@ -32,7 +32,7 @@ class Described:
 
     @property
     def bytes_moved(self) -> int | None:
-        """Of all layers together; None where a size is unknown."""
+        """The bytes of all layers together; None if a size is unknown."""
         if self.layers is None or not self.sized:
             return None
         return sum(one.bytes_moved or 0 for one in self.layers)
@@ -57,8 +57,8 @@ def inspected(
     context: Context,
     shapes: dict[str, tuple[int, ...]] | None = None,
 ) -> str:
-    """The inspector's JSON of an engine. `shapes`: of the inputs, which `context` is given first;
-    it holds them already where there are none."""
+    """The JSON of an engine's inspector. `shapes`: those of the inputs, which are set in `context`
+    first; empty if they are already set."""
     for name, shape in (shapes or {}).items():
         context.set_input_shape(name, shape)
     inspector = engine.create_engine_inspector()

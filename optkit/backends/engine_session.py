@@ -1,11 +1,12 @@
-"""A TensorRT engine that runs: a buffer on the device for each tensor, one execution context.
+"""A session of a TensorRT engine: a buffer on the device for each tensor, and one execution
+context.
 
     feed ─upload→ input buffers ─execute (or replay)→ output buffers ─download→ outputs
 
-Buffers only grow and keep their place, so that launches can be recorded: what ran with the same
-shapes before is recorded once and replayed from then on (CUDA graphs); where it cannot be, launches
-stay single and a note says so. In a loop an output's buffer becomes the input's of the next run,
-and nothing is copied. Unverified on a card (docs/targets.md).
+Buffers only grow and keep their addresses, so that launches can be recorded. When the same shapes
+run again, the launches are recorded once and then replayed (CUDA graphs). If they cannot be
+recorded, they run one by one, and a note says so. In a loop, the buffer of an output becomes that
+of the next run's input, and nothing is copied. Unverified on a card (docs/targets.md).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from optkit.errors import Impossible, InputRefused, OptkitError, WorkerFailed
 from optkit.runtimes import Phases
 from optkit.tensors import Feed, TensorInfo
 
-# TensorRT's data types that a feed can hold: the others are no arrays of numpy
+# TensorRT's data types that a feed can have; numpy has no arrays of the others
 _DTYPES: Mapping[str, str] = MappingProxyType(
     {
         dtype.tensorrt: dtype.name
@@ -41,22 +42,24 @@ _DTYPES: Mapping[str, str] = MappingProxyType(
 
 @dataclass
 class _Buffer:
-    address: int  # 0: none, since there was no memory for it
+    address: int  # 0: there was no memory for it
     size: int  # bytes
 
 
 @dataclass(frozen=True)
 class _Launch:
-    """All that a recorded launch rests on: the inputs' shapes, and the buffers' addresses."""
+    """The facts on which a recorded launch depends: the shapes of the inputs, and the addresses of
+    the buffers."""
 
     shapes: tuple[tuple[int, ...], ...]
     addresses: tuple[int, ...]
 
 
 class EngineSession:
-    """A deserialized engine. `reason`: what the library logged since it was last asked; `wanted`:
-    launches are to be recorded; `records`: that is done here (TensorRT-RTX does so by itself);
-    `done`: called once at the end. `note`: what of that could not be done."""
+    """A deserialized engine. `reason`: the messages that the library logged since the last call;
+    `wanted`: whether launches should be recorded; `records`: whether this session records them
+    (TensorRT-RTX does so by itself); `done`: called once at the end. `note`: why launches were not
+    recorded."""
 
     def __init__(
         self,
@@ -89,13 +92,13 @@ class EngineSession:
             )
         self._buffers = {name: _Buffer(cuda.allocate(0), 0) for name in names}
         self._ran: _Launch | None = None  # the last run
-        self._asked: _Launch | None = None  # the last run that was to be recorded
+        self._asked: _Launch | None = None  # the last run whose launches were to be recorded
         self._recorded: tuple[_Launch, int] | None = None
         self._closed = False
 
     def run(self, feed: Feed) -> Feed:
-        """Outputs by name. Raises InputRefused, naming the input, for a feed that does not fit or
-        lies outside the sizes that the engine was built for."""
+        """Outputs by name. Raises InputRefused, with the name of the input, for a feed that does
+        not fit, or whose sizes are outside the range for which the engine was built."""
         check_feed(feed, self.inputs)
         for name, array in feed.items():
             self.put(name, array)
@@ -103,19 +106,20 @@ class EngineSession:
         return self.take(shapes, [info.name for info in self.outputs])
 
     def loop(self, carried: Mapping[str, str], start: Feed, room: int | None = None) -> EngineLoop:
-        """Runs in which the outputs `carried` come back as inputs, on the device. `room`: buffers
-        grow by themselves."""
+        """Runs in which the outputs `carried` are inputs of the next run, on the device. `room` is
+        not used, because buffers grow by themselves."""
         return EngineLoop(self, carried, start)
 
     def put(self, name: str, array: np.ndarray) -> None:
-        """Upload one input and tell the engine its shape."""
+        """Upload one input and set its shape in the engine."""
         self._cuda.enter()
-        array = np.asarray(array, order="C")  # a scalar stays one
+        array = np.asarray(array, order="C")  # a scalar stays a scalar
         self._cuda.upload(self._room(name, array.nbytes), array)
         self.shape(name, array.shape)
 
     def shape(self, name: str, shape: tuple[int, ...]) -> None:
-        """Tell the engine the shape of an input. Raises InputRefused outside the profile."""
+        """Set the shape of an input in the engine. Raises InputRefused if it is outside the
+        profile."""
         if self._context.set_input_shape(name, shape):
             return
         least, _, most = (tuple(s) for s in self._engine.get_tensor_profile_shape(name, 0))
@@ -125,7 +129,8 @@ class EngineSession:
         )
 
     def phases(self, feed: Feed) -> Phases:
-        """One run with its phases timed apart, by events in the stream. Raises as `run` does."""
+        """One run whose phases are timed separately, by events in the stream. Raises the errors of
+        `run`."""
         check_feed(feed, self.inputs)
         self._cuda.enter()
         begun, uploaded, enqueued, computed, downloaded = self._cuda.events(5)
@@ -142,7 +147,7 @@ class EngineSession:
         found = self._fill(shapes, [info.name for info in self.outputs])
         self._cuda.stamp(downloaded)
         self._cuda.synchronize()
-        del found  # until here the device writes to it
+        del found  # up to this point the device writes to it
         return Phases(
             upload_ms=self._cuda.elapsed_ms(begun, uploaded),
             compute_ms=self._cuda.elapsed_ms(enqueued, computed),
@@ -153,12 +158,12 @@ class EngineSession:
     def layer_times(
         self, feed: Feed, products: Collection[str], seconds: float
     ) -> list[tuple[FusedLayer, float]]:
-        """The engine's layers at these sizes and the median milliseconds of each, as its own
-        profiler tells them; half of the seconds go by before it is asked, until clocks have risen.
-        Raises as `run` does, and ToolchainMissing where what is told is not understood.
+        """The engine's layers at these sizes and the median milliseconds of each, from its
+        profiler. It starts after half of the seconds, when clocks have risen. Raises the errors of
+        `run`, and ToolchainMissing if optkit does not understand the profile.
 
-        Launches are not recorded meanwhile: one that is replayed tells nothing. Closes the session:
-        the library takes no profiler off an execution context again.
+        Launches are not recorded during this time, because a replayed launch reports no times. It
+        closes the session, because the library cannot remove a profiler from an execution context.
         """
         with self:
             check_feed(feed, self.inputs)
@@ -168,13 +173,15 @@ class EngineSession:
             self._again(seconds / 2)
             spent = Spent()
             self._context.profiler = profiler(self._trt, spent)
-            self._context.enqueue_emits_profile = True  # at each launch, not when asked for
+            # the profiler reports at each launch, without a further call
+            self._context.enqueue_emits_profile = True
             self._again(seconds / 2, spent.begin)
             listed = self._listed()
         return by_layer(listed, products, spent.medians())
 
     def _again(self, seconds: float, begin: Callable[[], None] = lambda: None) -> None:
-        """Launch again and again, each when the one before is done; once where there is no time."""
+        """Launch again and again, each time after the end of the launch before; once if there is no
+        time."""
         ends = monotonic() + seconds
         while True:
             begin()
@@ -188,13 +195,13 @@ class EngineSession:
         return inspected(self._trt, self._engine, self._context)
 
     def execute(self) -> dict[str, tuple[int, ...]]:
-        """Run in the stream; the shapes of the outputs."""
+        """Run in the stream, and return the shapes of the outputs."""
         shapes, now = self._ready()
         self._enqueue(now)
         return shapes
 
     def _ready(self) -> tuple[dict[str, tuple[int, ...]], _Launch]:
-        """Shapes of the outputs, and the launch that gives them."""
+        """Shapes of the outputs, and the launch that computes them."""
         self._cuda.enter()
         if missing := self._context.infer_shapes():
             raise InputRefused("it has no shape yet", where=f"input {missing[0]!r}")
@@ -206,24 +213,25 @@ class EngineSession:
         return shapes, _Launch(told, tuple(buffer.address for buffer in self._buffers.values()))
 
     def _enqueue(self, now: _Launch) -> None:
-        """Launch, or replay what ran so before."""
+        """Launch, or replay a recorded launch."""
         if self._recorded is not None and self._recorded[0] == now:
             self._cuda.replay(self._recorded[1])
-        elif self._ran != now or not self._record(now):  # lazy work is done in the first run
+        elif self._ran != now or not self._record(now):  # the first run contains lazy work
             self._launch()
         self._ran = now
 
     def _record(self, now: _Launch) -> bool:
-        """Record the launches and replay them; False where they cannot be, which `note` tells."""
+        """Record the launches and replay them. False if this is impossible; `note` then says
+        why."""
         if not self._wanted or self._asked == now:
             return False
         self._asked = now
-        # TensorRT-RTX 1.7 can be asked; TensorRT 10.16 and 11.4 have no such function
+        # TensorRT-RTX 1.7 has this function; TensorRT 10.16 and 11.4 do not
         capturable = getattr(self._context, "is_stream_capturable", None)
         if capturable is not None and not capturable(self._cuda.stream):
             return self._give_up("the library says that they cannot be")
         if not self._records:
-            return False  # the library does it
+            return False  # the library records by itself
         self._forget()
         try:
             handle = self._cuda.record(self._launch)
@@ -234,7 +242,7 @@ class EngineSession:
         return True
 
     def _give_up(self, why: str) -> bool:
-        """Launch one by one from now on."""
+        """From now on, launch one by one."""
         self._wanted, self.note = False, f"launches are not recorded: {why}"
         return False
 
@@ -245,7 +253,7 @@ class EngineSession:
         return found
 
     def _fill(self, shapes: Mapping[str, tuple[int, ...]], names: list[str]) -> Feed:
-        """Arrays that hold these outputs once the stream is empty."""
+        """Arrays that contain these outputs when the stream is empty."""
         dtypes = {info.name: info.dtype for info in self.outputs}
         found = {name: np.empty(shapes[name], dtypes[name]) for name in names}
         for name, array in found.items():
@@ -258,15 +266,15 @@ class EngineSession:
         buffers[one], buffers[other] = buffers[other], buffers[one]
 
     def close(self) -> None:
-        """Free the device's memory. May be called twice."""
+        """Free the device's memory. It may be called twice."""
         if self._closed:
             return
         self._closed = True
-        with self._cuda:  # closes it, whatever of the rest fails
+        with self._cuda:  # closes it, even if something else fails
             self._cuda.enter()
             self._forget()
             self._done()
-            del self._context  # each before what made it
+            del self._context  # each before the object that created it
             del self._engine
             del self._runtime
 
@@ -277,7 +285,8 @@ class EngineSession:
         try:
             self.close()
         except OptkitError:
-            if exc[0] is None:  # else it follows from what failed before, which has to be told
+            # otherwise it follows from an earlier error, which is the one to report
+            if exc[0] is None:
                 raise
 
     def _launch(self) -> None:
@@ -290,18 +299,19 @@ class EngineSession:
             self._recorded = None
 
     def _room(self, name: str, size: int) -> int:
-        """The address of a buffer of at least `size` bytes."""
+        """The address of a buffer with at least `size` bytes."""
         buffer = self._buffers[name]
         if buffer.size < size or not buffer.address:
-            self._cuda.synchronize()  # what still runs may read it
-            freed, buffer.address, buffer.size = buffer.address, 0, 0  # stays so without memory
+            self._cuda.synchronize()  # a running launch may still read it
+            # stays 0 if there is no memory
+            freed, buffer.address, buffer.size = buffer.address, 0, 0
             if freed:
                 self._cuda.free(freed)
             buffer.address, buffer.size = self._cuda.allocate(size), size
         return buffer.address
 
     def _sized(self, info: TensorInfo) -> tuple[int, ...]:
-        """The shape of an output at the inputs' shapes, with room for it."""
+        """The shape of an output at the shapes of the inputs; its buffer is allocated."""
         shape = tuple(self._context.get_tensor_shape(info.name))
         if min(shape, default=1) < 0:
             raise Impossible(
@@ -321,7 +331,7 @@ class EngineSession:
 
 
 class EngineLoop:
-    """An engine run on its own outputs: `carried`, output → input of the next run."""
+    """An engine that runs on its own outputs: `carried`, output → input of the next run."""
 
     def __init__(self, session: EngineSession, carried: Mapping[str, str], start: Feed) -> None:
         taken = set(carried.values())

@@ -1,7 +1,6 @@
-"""What a library learned on a device and may use again: TensorRT's kernel timings, and the kernels
-that TensorRT-RTX compiled. One file per device model, driver and library version, beside the store:
-it makes the next build or start shorter, and is no part of any result.
-"""
+"""Caches of a library for a device: TensorRT's timings of kernels, and the kernels that
+TensorRT-RTX compiled. There is one file per device model, driver and library version, next to the
+store. It makes the next build or start shorter, and is not part of any result."""
 
 from __future__ import annotations
 
@@ -24,27 +23,27 @@ class Kept:
 
     @classmethod
     def of(cls, folder: Path, what: str, gpu: Gpu, versions: Mapping[str, str]) -> Self:
-        """`what`: timings, kernels. Another driver or version is another file."""
+        """The file for `what`: timings or kernels. Another driver or version has another file."""
         tools = (f"{name}-{version}" for name, version in sorted(versions.items()))
         words = (gpu.name, f"driver-{gpu.driver}", *tools)
         name = re.sub(r"[^A-Za-z0-9.-]+", "-", "_".join(words))
         return cls(folder / f"{name}.{what}")
 
     def read(self) -> bytes:
-        """What was kept; empty where nothing was."""
+        """The content of the file; empty if there is none."""
         with storage_errors(self.file):
             return self.file.read_bytes() if self.file.exists() else b""
 
     def write(self, data: bytes) -> None:
-        """Replace it at once: readers see the old bytes or the new."""
+        """Replace the file in one operation: readers see the old bytes or the new ones."""
         with storage_errors(self.file):
             self.file.parent.mkdir(parents=True, exist_ok=True)
             write_durably(self.file, data)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Other processes that build on this device wait meanwhile: they would disturb the timings
-        and lose each other's."""
+        """Other processes that build on this device wait meanwhile, because they would disturb the
+        timings and overwrite each other's."""
         from filelock import FileLock
 
         with storage_errors(self.file):

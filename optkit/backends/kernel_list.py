@@ -1,7 +1,8 @@
-"""What ONNX Runtime made of a graph, as fused layers: its optimized graph and one run's profile.
+"""The kernels that ONNX Runtime makes of a graph, as fused layers: from its optimized graph and the
+profile of one run.
 
-The profile names every kernel with the dtypes and sizes it really got; which ONNX node a kernel
-came from is told by its weight, its name or what it puts out.
+The profile names every kernel with its real dtypes and sizes. The ONNX node of a kernel is found by
+its weight, its name or its output.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from optkit.dtypes import DTYPES
 from optkit.engines import FusedLayer, LayerTensor
 from optkit.tensors import Feed
 
-if TYPE_CHECKING:  # asking a backend for its rules loads no graph library
+if TYPE_CHECKING:  # the rules of a backend must be available without loading a graph library
     import onnx_ir as ir
 
-# ONNX Runtime's names of element types: in signatures as "tensor(float)", in profiles as "float"
+# ONNX Runtime's names of element types: in signatures "tensor(float)", in profiles "float"
 NUMPY = {dtype.ort or dtype.name: dtype.name for dtype in DTYPES.values()}
 
 
@@ -29,7 +30,7 @@ def parse_kernels(
     nodes: Mapping[str, ir.Node],
 ) -> tuple[FusedLayer, ...]:
     """The kernels of an optimized graph, in order. `runs`: kernel name → arguments of its profile
-    event; `feed`: what that run was fed; `nodes`: those of the given graph that multiply."""
+    event; `feed`: the feed of this run; `nodes`: those of the given graph that multiply."""
     from optkit import graph
 
     origins = _Origins.of(nodes)
@@ -60,7 +61,8 @@ def parse_kernels(
 
 
 def _outputs(node: ir.Node, run: Mapping[str, Any]) -> tuple[LayerTensor, ...]:
-    """Dtypes and sizes as the run had them; (-1,), unknown, for what is no tensor of numbers."""
+    """Dtypes and sizes of the outputs in the run; (-1,), unknown, for an output that is not a
+    tensor of numbers."""
     names = [str(value.name) for value in node.outputs if value.name]
     found = [
         (type_, shape) for row in run.get("output_type_shape", []) for type_, shape in row.items()
@@ -87,7 +89,7 @@ def _multiplies_in(node: ir.Node, inputs: Sequence[LayerTensor]) -> str:
 
 
 def _reads_weight_in(node: ir.Node) -> str | None:
-    """The dtype of the constant it multiplies by, unpacked."""
+    """The dtype of the constant by which it multiplies, unpacked."""
     if node.op_type == "MatMulNBits":
         return f"int{node.attributes.get_int('bits', 4)}"
     if node.op_type == "MatMulBnb4":
@@ -102,9 +104,9 @@ _SUFFIX = re.compile(r"(/\w+Fusion/?|_token_\d+|_nchwc)+$")
 
 @dataclass(frozen=True)
 class _Origins:
-    """Finds the ONNX node an optimized node came from. Its weight tells, while that has kept its
-    name; else the node's own name, less what the optimizer appended; else the value it puts out,
-    which may be that of a Relu it absorbed."""
+    """Finds the ONNX node of an optimized node: by its weight, if the weight has kept its name;
+    otherwise by the name of the node, without the suffix of the optimizer; otherwise by its output,
+    which may be that of a Relu that it absorbed."""
 
     names: frozenset[str]
     weights: dict[str, str]
@@ -137,7 +139,7 @@ class _Origins:
 
 
 def _results(node: ir.Node) -> tuple[ir.Value, ...]:
-    """The node's output, and that of the Relu behind it where nothing else reads it."""
+    """The output of the node, and that of a following Relu if nothing else reads the output."""
     uses = node.outputs[0].uses()
     absorbed = [use.node for use in uses if use.node.op_type == "Relu" and len(uses) == 1]
     return (node.outputs[0], *(relu.outputs[0] for relu in absorbed))

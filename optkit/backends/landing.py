@@ -1,13 +1,13 @@
-"""Planned against real: which nodes the compiler really multiplies in the precision they were
-assigned, counted in ONNX nodes.
+"""Planned and landed nodes: which nodes the compiler really multiplies in their planned precision,
+counted in ONNX nodes.
 
-values and weights quantized   landed: the fused layer's first input has the planned dtype
-weights alone quantized        landed: the layer that multiplies reads the weight in that dtype. A
-                               weight that a kernel of its own turns into floats in front of the
-                               product has not landed: it is stored small, and moved three times
+    values and weights quantized   landed: the first input of the fused layer has the planned dtype
+    only weights quantized         landed: the layer that multiplies reads the weight in this dtype.
+                                   If a separate kernel converts a weight to floats before the
+                                   product, it has not landed: it is moved three times
 
-Where the compiler does not tell what a node multiplies in, its landing is unknown, neither landed
-nor missed; nothing that is built or measured depends on it.
+If the compiler does not report the dtype in which a node multiplies, its landing is unknown:
+neither landed nor missed. Builds and measurements do not depend on landing.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from typing import TYPE_CHECKING
 from optkit.engines import UNKNOWN_DTYPE, FusedLayer, Landing, LandingRow
 from optkit.precisions import precision as scheme_of
 
-if TYPE_CHECKING:  # asking a backend for its rules loads no graph library
+if TYPE_CHECKING:  # the rules of a backend must be available without loading a graph library
     import onnx_ir as ir
 
 _APART = "dequantized by a kernel of its own"
 _NOT_TOLD = "the compiler does not tell what it multiplies in"
-# the other names of a dtype: codes of either sign multiply in the same kernels
+# the other names of a dtype: codes of both signs multiply in the same kernels
 _ALIKE = {"int8": ("int8", "uint8"), "int4": ("int4", "uint4")}
 
 
-# operators of ONNX Runtime that a MatMul or Gemm may have become
+# operators of ONNX Runtime into which a MatMul or Gemm may have been changed
 _FUSED = ("FusedGemm", "MatMulIntegerToFloat", "MatMulNBits", "MatMulBnb4")
 
 
 def products(model: ir.Model) -> dict[str, ir.Node]:
-    """The nodes that multiply (Conv, MatMul, Gemm, ...), by name: one that stands for several by
-    each of theirs."""
+    """The nodes that multiply (Conv, MatMul, Gemm, ...), by name. A node that replaces several is
+    in it under each of their names."""
     from optkit import graph
 
     multiplying = (*graph.WEIGHTED, *_FUSED)
@@ -45,8 +45,8 @@ def products(model: ir.Model) -> dict[str, ir.Node]:
 def landing(
     layers: Sequence[FusedLayer] | None, nodes: Mapping[str, ir.Node], planned: Mapping[str, str]
 ) -> Landing:
-    """Compare. `layers` None: the compiler describes none that optkit understands; `nodes`: from
-    `products`; `planned`: node name → precision name, quantized ones."""
+    """Compare the plan with the layers. `layers`: None if optkit does not understand the compiler's
+    list; `nodes`: from `products`; `planned`: quantized node → precision name."""
     from optkit import graph
 
     if layers is None:
@@ -84,8 +84,8 @@ def _row(
     home: Mapping[str, FusedLayer],
     alone: Mapping[str, FusedLayer],
 ) -> LandingRow:
-    """`home`: the layer that multiplies each node; `alone`: by output, the layers that read nothing
-    but constants."""
+    """`home`: the layer that multiplies each node; `alone`: by output, the layers that read only
+    constants."""
     layer, wanted = home.get(name), _wanted(planned)
     if layer is None:
         return LandingRow(name, op, planned, False, None, None)
@@ -101,7 +101,7 @@ def _row(
 
 
 def _wanted(planned: str) -> tuple[str, ...]:
-    """The dtypes that count for a precision; none for MatMuls of two activations."""
+    """The dtypes that count as a precision; none for MatMuls of two activations."""
     scheme = scheme_of(planned) if planned else None
     if scheme is None or scheme.weights is None:
         return ()

@@ -30,7 +30,7 @@ from optkit.errors import ToolchainMissing
 
 HEADER = "Layers:"
 
-_ENDS = re.compile(r"^(?:Bindings|I/O Tensors):", re.MULTILINE)  # what follows the last layer
+_ENDS = re.compile(r"^(?:Bindings|I/O Tensors):", re.MULTILINE)  # follows the last layer
 _HEAD = re.compile(r"Name: (?P<Name>.*?), LayerType: (?P<LayerType>[^,]+)(?=, )")
 _GROUP = re.compile(r", (Inputs|Constants|Outputs): (?=\[)")
 _TENSOR = re.compile(
@@ -48,7 +48,7 @@ _MEMORY = re.compile(
     r"Memory: (\d+) bytes"
 )
 
-# what layers call a type: as the enumeration does, or by its short name; and some by others
+# names of types in layer lists: those of the enumeration, short names, and some others
 _DTYPE_WORDS = {
     word: dtype.name
     for dtype in DTYPES.values()
@@ -56,26 +56,26 @@ _DTYPE_WORDS = {
 } | {"bfloat16": "bfloat16", "double": "float64", "fp4e2m1": "float4e2m1"}
 _DTYPE_WORD = re.compile(rf"\b({'|'.join(_DTYPE_WORDS)})\b", re.IGNORECASE)
 
-# Synchronisation between streams, shape arithmetic and branches on the host, changes of shape that
-# copy nothing: no kernel, no data.
+# Synchronization between streams, shape arithmetic and branches on the host, reshapes that copy
+# nothing: they run no kernel and move no data.
 _NO_KERNEL = (
     "signal", "wait", "shape_call", "cjmp", "jmp", "ShapeHostToDevice", "NoOp", "TrainStation",
 )  # fmt: skip
-# a kernel that names no node and only moves: __myl_Tran_myl0_12, __myl_MoveConc_myl0_3
+# a kernel that names no node and only moves data: __myl_Tran_myl0_12, __myl_MoveConc_myl0_3
 MOVES_DATA = re.compile(r"__myl_(?:Tran|Move|Conc|Resh|Slic|Spli|Repl|Cast|Copy)+_|Reformat")
-# Kinds that copy, convert or hold values, and may bear the name of what they do it for.
+# Kinds that copy, convert or hold values. Their names may contain the node for which they do it.
 _COPIES = re.compile(r"Reformat|Shuffle|Constant|Copy|Cast|Move|Slice|Concat", re.IGNORECASE)
 
-# Kinds that are one matrix product or convolution, with what is fused to it. Other kinds may name
-# the same ONNX node for what was split off it: padding before, bias and requantization behind.
+# Kinds that are one matrix product or convolution, with the operators fused to it. Layers of other
+# kinds may name the same ONNX node, for parts of it: padding before, bias and requantization after.
 _PRODUCT = re.compile(
     r"gemm|correlation|fusion|conv(?!ert)|matrixmultiply|matmul|fullyconnected", re.IGNORECASE
 )
 _FUSION = re.compile(r"fusion", re.IGNORECASE)
-_PRODUCT_FIRST = ("__myl_Fc", "__myl_Corr", "_gemm")  # names of fusions that begin with a product
-_GENERATED = ("kgen", "runtime_fusion")  # TensorRT-RTX's fusions, whose names were compared
+_PRODUCT_FIRST = ("__myl_Fc", "__myl_Corr", "_gemm")  # names of fusions that begin with the product
+_GENERATED = ("kgen", "runtime_fusion")  # fusions of TensorRT-RTX, whose names were compared
 
-# A kernel's name tells the types of input and output, then those it multiplies and sums in:
+# The name of a kernel has the types of input and output, then those of its products and sums:
 # sm80_xmma_fprop_implicit_gemm_interleaved_i8f32_i8i32_f32_…, …_gemm_f16f16_f16f16_f16_…
 _TACTIC_TYPES = {
     "i8": "int8", "f16": "float16", "bf16": "bfloat16", "f32": "float32", "e4m3": "float8e4m3fn",
@@ -108,7 +108,7 @@ Row = Mapping[str, object]
 
 @dataclass(frozen=True)
 class _Described:
-    """The layers; `ends`: names of the engine's inputs and outputs."""
+    """The layers. `ends`: names of the engine's inputs and outputs."""
 
     rows: Sequence[Row]
     ends: frozenset[str]
@@ -125,7 +125,7 @@ def _from_json(text: str) -> _Described:
     whole = found if isinstance(found, dict) else {"Layers": found}
     rows = whole.get("Layers")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise _unreadable(text)  # names alone: the engine was built without details
+        raise _unreadable(text)  # only names: the engine was built without details
     ends = whole.get("Bindings") or whole.get("I/O Tensors") or []
     named = (end.get("Name") if isinstance(end, dict) else end for end in ends)
     return _Described(rows, frozenset(map(str, named)))
@@ -144,7 +144,7 @@ def _from_line(line: str) -> Row:
     head = _HEAD.match(line)
     if head is None:
         raise _unreadable(line)
-    if head["LayerType"] in _NO_KERNEL:  # branches have fields of their own, and none is read
+    if head["LayerType"] in _NO_KERNEL:  # branches have separate fields, which are not read
         return head.groupdict()
     row: dict[str, object] = dict(head.groupdict())
     at = head.end()
@@ -159,7 +159,7 @@ def _from_line(line: str) -> Row:
 
 
 def _group(line: str, at: int) -> tuple[list[Row], int]:
-    """The tensors of one bracket that opens at `at`, and where it ends."""
+    """The tensors of one bracket that opens at `at`, and the index where it ends."""
     found: list[Row] = []
     at += 1
     while not line.startswith("]", at):
@@ -199,7 +199,8 @@ def _layer(row: Row, products: Collection[str]) -> FusedLayer:
     )
     if not layer.nodes and not _COPIES.search(kind):
         layer = replace(layer, nodes=_named(layer.name, products))
-    return replace(layer, dtype=_by_tactic(str(row.get("TacticName", ""))))  # until attributed
+    # until it is attributed
+    return replace(layer, dtype=_by_tactic(str(row.get("TacticName", ""))))
 
 
 def _tensors(row: Row, name: str, default: object = None) -> tuple[LayerTensor, ...]:
@@ -225,7 +226,7 @@ _DATATYPE_KEYS = ("Datatype", "DataType", "Format/Datatype")
 
 
 def _stored(row: Row) -> Iterable[LayerTensor]:
-    """What a convolution tells of its weight and bias: type and number of elements."""
+    """The weight and the bias in the description of a convolution: type and number of elements."""
     for name in ("Weights", "Bias"):
         told = row.get(name)
         if isinstance(told, dict) and isinstance(count := told.get("Count"), int) and count:
@@ -233,14 +234,14 @@ def _stored(row: Row) -> Iterable[LayerTensor]:
 
 
 def _dtype(text: str) -> str:
-    """Of "Half", or of "Thirty-two wide channel vectorized row major Int8 format". Where sizes are
-    dynamic TensorRT 10 tells neither."""
+    """The dtype in "Half", or in "Thirty-two wide channel vectorized row major Int8 format". For
+    dynamic sizes, TensorRT 10 reports neither."""
     word = _DTYPE_WORD.search(text)
     return _DTYPE_WORDS[word[1].lower()] if word else UNKNOWN_DTYPE
 
 
 def _by_tactic(tactic: str) -> str | None:
-    """What a kernel reads, by its name."""
+    """The dtype that a kernel reads, from its name."""
     found = _IN_TACTIC.search(tactic)
     return _TACTIC_TYPES[found[1]] if found else None
 
@@ -249,15 +250,16 @@ _NUMBERED = re.compile(r"_myl\d+(_\d+)*$")
 
 
 def _named(name: str, products: Collection[str]) -> tuple[str, ...]:
-    """The products that the name of a layer without metadata is made of: "weight + /fc + /relu",
-    "/a/conv || /b/conv"; Myelin writes "_" for "." and numbers its kernels."""
+    """The products in the name of a layer without metadata: "weight + /fc + /relu", "/a/conv ||
+    /b/conv"; Myelin writes "_" for "." and numbers its kernels."""
     terms = {_NUMBERED.sub("", term) for term in re.split(r" \+ | \|\| |\+", name)}
     return tuple(node for node in products if node in terms or node.replace(".", "_") in terms)
 
 
 def _with_constants(layers: list[FusedLayer], described: _Described) -> list[FusedLayer]:
-    """TensorRT 10 lists weights among the inputs of a product. A constant is what no layer puts
-    out and nobody feeds; where the engine's own ends are not told, nothing can be said."""
+    """The layers with their constants. TensorRT 10 lists weights among the inputs of a product. A
+    constant is an input that is neither an output of a layer nor an input of the engine. If the
+    inputs of the engine are not listed, constants are unknown."""
     separate = any("Constants" in row for row in described.rows)
     if separate or not described.ends:
         return layers
@@ -267,16 +269,16 @@ def _with_constants(layers: list[FusedLayer], described: _Described) -> list[Fus
 
 def _apart(layer: FusedLayer, made: Collection[str]) -> FusedLayer:
     read = tuple(t for t in layer.inputs if t.name in made)
-    if not read:  # views of an end have names of their own
+    if not read:  # views of an input or output have separate names
         return layer
     constants = tuple(t for t in layer.inputs if t.name not in made)
     return replace(layer, inputs=read, constants=(*constants, *layer.constants))
 
 
 def _attributed(layers: list[FusedLayer], products: Collection[str]) -> tuple[FusedLayer, ...]:
-    """Give each node of `products` to the one layer that multiplies it: of a kind that is a
-    product, else the first of another kind that computes (attention is generated, and a foreign
-    node or a plugin holds whole parts of the graph)."""
+    """Give each node of `products` to the one layer that multiplies it: a layer of a kind that is a
+    product, otherwise the first layer of another kind that computes (attention is generated, and a
+    foreign node or a plugin contains whole parts of the graph)."""
     owner: dict[str, int] = {}
     kinds = (
         lambda kind: _PRODUCT.search(kind),
@@ -303,10 +305,10 @@ _NO_FACTOR = ("bool", "int32", "int64")  # masks and indices
 
 
 def _multiplies_in(layer: FusedLayer) -> str | None:
-    """The dtype of the first input that can be multiplied (attention lists its mask first), else
-    what its kernel's name tells. But a generated kernel whose name shows operations in front of its
-    product (`__myl_CastMulCastFc`: dequantize, then multiply) computes in floats. None where
-    nothing tells: what a foreign node or a plugin does inside, or a fusion of another compiler."""
+    """The dtype of the first input that can be multiplied (attention lists its mask first),
+    otherwise the dtype in the kernel's name. A generated kernel whose name has operations before
+    its product (`__myl_CastMulCastFc`: dequantize, then multiply) computes in floats. None if
+    nothing shows it: for a foreign node, a plugin, or a fusion of another compiler."""
     one_product = _PRODUCT.search(layer.kind) and not _FUSION.search(layer.kind)
     if one_product or layer.name.startswith(_PRODUCT_FIRST):
         read = next((t.dtype for t in layer.inputs if t.dtype not in _NO_FACTOR), UNKNOWN_DTYPE)
@@ -318,8 +320,8 @@ def _multiplies_in(layer: FusedLayer) -> str | None:
 
 
 def _reads_weight_in(layer: FusedLayer) -> str | None:
-    """The dtype of the largest constant (of equal ones the narrowest): beside a weight there are
-    scales and biases, and alpha and beta, which are no tensors at all."""
+    """The dtype of the largest constant (of equal ones the narrowest). The other constants are
+    scales and biases, and alpha and beta, which are not tensors."""
     known = [(t, DTYPES[t.dtype].bits) for t in layer.constants if t.dtype != UNKNOWN_DTYPE]
     sizes = [(prod(t.shape), -bits, t.dtype) for t, bits in known]
     return max((row for row in sizes if row[0] > 1), default=(0, 0, None))[2]

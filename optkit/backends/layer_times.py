@@ -1,10 +1,10 @@
-"""What each layer of an engine takes on its device, by TensorRT's own profiler.
+"""The time of each layer of an engine on its device, from TensorRT's profiler.
 
     inspector ─JSON──────────────────────────→ the engine's layers ─┐
     profiler  ─(name, ms) of every run→ median ─────────────────────┴→ (layer, milliseconds)
 
-Both name a layer alike. The list is the engine's own: one for
-dynamic sizes has other layers than the list with sizes in a report, which is of a second build.
+Both use the same names for layers. The list is that of this engine. A report has the list of a
+second build with fixed sizes, whose layers differ from those of an engine with dynamic sizes.
 Unverified on a card (docs/limits.md).
 """
 
@@ -19,17 +19,17 @@ from optkit.backends.tensorrt_objects import Library
 from optkit.engines import FusedLayer
 from optkit.errors import ToolchainMissing
 
-_RUNS = 500  # at most, the last ones
+_RUNS = 500  # the largest number of runs; the last ones count
 
 
 class Spent:
-    """Milliseconds by layer of each run. What a run tells twice of a layer is added up."""
+    """Milliseconds by layer for each run. If a run reports a layer twice, the times are added."""
 
     def __init__(self) -> None:
         self._runs: deque[dict[str, float]] = deque(maxlen=_RUNS)
 
     def begin(self) -> None:
-        """A new run."""
+        """Begin a new run."""
         self._runs.append({})
 
     def add(self, layer: str, ms: float) -> None:
@@ -37,13 +37,13 @@ class Spent:
         run[layer] = run.get(layer, 0.0) + ms
 
     def medians(self) -> dict[str, float]:
-        """Over the runs; a run in which a layer had nothing to do counts as 0."""
+        """Medians over the runs. A run that does not report a layer counts as 0."""
         names = dict.fromkeys(name for run in self._runs for name in run)
         return {name: median(run.get(name, 0.0) for run in self._runs) for name in names}
 
 
 def profiler(trt: Library, spent: Spent) -> object:
-    """What an execution context tells the time of each layer."""
+    """The profiler object to which an execution context reports the times of layers."""
 
     class Profiler(trt.IProfiler):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
@@ -58,12 +58,12 @@ def profiler(trt: Library, spent: Spent) -> object:
 def by_layer(
     listed: str, products: Collection[str], spent: Mapping[str, float]
 ) -> list[tuple[FusedLayer, float]]:
-    """The layers of a description (`layer_list`) with their milliseconds; then what the profiler
-    told of layers that run no kernel of the graph (copies between formats, signals), each by its
-    name alone. `products`: as for `parse_layers`.
+    """The layers of a description (`layer_list`) with their milliseconds. Layers that run no kernel
+    of the graph (copies between formats, signals) follow, each with only its name. `products`: as
+    for `parse_layers`.
 
-    Raises ToolchainMissing for a list of unknown form, and where the profiler told nothing of a
-    layer that multiplies: then the names do not mean the same.
+    Raises ToolchainMissing for a list of unknown form, and if the profiler has no time for a layer
+    that multiplies, because then the names do not correspond.
     """
     layers = parse_layers(listed, products)
     silent = [one.name for one in layers if one.products and one.name not in spent]

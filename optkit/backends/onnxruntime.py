@@ -1,8 +1,8 @@
 """ONNX Runtime on this machine's CPU.
 
-It compiles while loading, so the engine is the ONNX graph itself. What became of the graph is read
-from one run of the optimized session: its own profile names every kernel with the dtypes and sizes
-it really got, its optimized graph says which ONNX node each kernel came from.
+It compiles when it loads a graph, so the engine is the ONNX graph itself. One run of the optimized
+session shows the result: its profile names every kernel with its dtypes and sizes, and its
+optimized graph shows from which ONNX node each kernel comes.
 """
 
 from __future__ import annotations
@@ -39,16 +39,17 @@ from optkit.runtimes import (
 )
 from optkit.tensors import AxisRange, TensorInfo
 
-if TYPE_CHECKING:  # asking a backend for its rules loads no graph library
+if TYPE_CHECKING:  # the rules of a backend must be available without loading a graph library
     import onnx_ir as ir
 
-# zero points would give 0.5 dB, and cost 4 bits a block and a tenth of the speed
+# zero points would gain 0.5 dB, but cost 4 bits per block and a tenth of the speed
 _SIGNED = NumberFormat("int4", "block", symmetric=True, block_size=32, signed_scale=True)
-# MatMulNBits: the weight's format where it is not the scheme's, and the accuracy level
+# MatMulNBits: the format of the weight, if it differs from the scheme's, and the accuracy level
 _WEIGHT_ONLY: Mapping[str, tuple[NumberFormat | None, int | None]] = MappingProxyType(
     {
         "int8-weight-only": (NumberFormat("int8", "block", symmetric=True, block_size=128), 4),
-        "int4": (_SIGNED, 4),  # 0.5 dB less than 0, 1.4 times as fast: docs/quantization.md
+        # 0.5 dB less than level 0, and 1.4 times as fast: docs/quantization.md
+        "int4": (_SIGNED, 4),
         "w4a8": (_SIGNED, 4),
         "nf4": (None, None),
     }
@@ -63,13 +64,13 @@ _LEVELS: dict[Level, str] = {
 
 
 class OnnxRuntime:
-    """The CPU backend: the reference for simulation, and a deploy target of its own."""
+    """The CPU backend: the reference for simulation, and a target for deployment."""
 
     name = "onnxruntime"
     traits = Traits(engine="graph", on_cpu=True, operators="ort", memory="process")
 
     def check(self) -> None:
-        """Raise ToolchainMissing unless exactly one onnxruntime wheel is here and loads."""
+        """Raise ToolchainMissing unless exactly one onnxruntime wheel is installed and loads."""
         if len(wheels := self.versions()) > 1:
             raise ToolchainMissing(
                 f"{' and '.join(wheels)} use the same folder and overwrite each other",
@@ -78,8 +79,8 @@ class OnnxRuntime:
         library()
 
     def offline(self, target: Target) -> str | None:
-        """None for `cpu` and the kind that this machine is of: ONNX Runtime compiles for the CPU
-        it runs on."""
+        """None for `cpu` and for the kind of this machine, because ONNX Runtime compiles for the
+        CPU on which it runs."""
         if runs_here(target):
             return None
         if not target.is_cpu:
@@ -93,24 +94,27 @@ class OnnxRuntime:
         return {name: version for name, version in versions.items() if version is not None}
 
     def refuses(self, target: Target, precision: Precision) -> str | None:
-        """Why this backend never runs a precision; None for floats and what has kernels."""
+        """Why this backend never runs a precision; None for floats and for precisions with
+        kernels."""
         if not precision.quantized or "cpu" in precision.runs_on:
             return None
         return f"{precision} has no kernels in ONNX Runtime on a CPU"
 
     def rules(self, target: Target, precision: Precision) -> PlacementRules:
-        """u8 activations: s8 × s8 has no fast kernel on x86. A convolution computes in integers
-        only up to a quantized output; a MatMul or Gemm gives floats at no cost. Biases are written
-        as integers here: ONNX Runtime, doing it itself, clips them. Where VPMADDUBSW adds pairs of
-        products in 16 bits (x86 without VNNI) weights keep to 7 bits, or the sums would saturate
-        (ONNX Runtime's documentation on quantization, "reduce_range").
+        """u8 activations, because s8 × s8 has no fast kernel on x86. A convolution computes in
+        integers only if its output is quantized; a MatMul or Gemm can return floats at no cost.
+        optkit writes biases as integers, because ONNX Runtime would clip them. If VPMADDUBSW adds
+        pairs of products in 16 bits (x86 without VNNI), weights have 7 bits, because the sums would
+        saturate (ONNX Runtime's documentation on quantization, "reduce_range").
 
-        Where weights alone are quantized, the kernel rounds activations to 8 bits by block and
-        multiplies in integers. With 4 bits it can also multiply in floats (`nbits_accuracy` 0);
-        with 8 bits that dequantizes the whole weight each time, fifty times slower than FP32.
+        If only weights are quantized, the kernel rounds activations to 8 bits by block and
+        multiplies integers. With 4-bit weights it can also multiply in floats (`nbits_accuracy` 0).
+        With 8-bit weights this dequantizes the whole weight in each run, which is fifty times
+        slower than FP32.
 
-        Behind the last layer nothing evens its error out, and of a decoder it made most of all:
-        in 8 bits it is as fast while it fits the cache (docs/quantization.md)."""
+        No later layer reduces the error of the last layer, and in a decoder the last layer had the
+        largest error. With 8 bits it is as fast, if it fits in the cache (docs/quantization.md).
+        """
         reason = self.refuses(target, precision)
         if reason is not None or precision.weights is None:
             able = (p.name for p in PRECISIONS.values() if p.quantized and "cpu" in p.runs_on)
@@ -156,7 +160,7 @@ class OnnxRuntime:
         precision: Precision,
         axes: Mapping[str, AxisRange],
     ) -> BuildSpec:
-        """Plan a build. Raises UsageError for a missing range, or one that is none."""
+        """Plan a build. Raises UsageError for a missing range, or an invalid one."""
         return BuildSpec(
             backend=self.name,
             target=target.name,
@@ -173,7 +177,7 @@ class OnnxRuntime:
         )
 
     def accept(self, model: Path) -> None:
-        """Nothing: whatever was exported and fused has already run here."""
+        """Accepts every graph, because each exported and fused graph has already run here."""
 
     def compile(
         self,
@@ -184,8 +188,8 @@ class OnnxRuntime:
         progress: Progress,
         kept: Path | None = None,
     ) -> Engine:
-        """Copy the graph into folder `out` and list the kernels it becomes on this machine, about
-        which nothing is kept.
+        """Copy the graph into folder `out` and list its kernels on this machine. It keeps no
+        caches.
 
         Raises ToolchainMissing or InputRefused (names the node).
         """
@@ -212,15 +216,15 @@ class OnnxRuntime:
         )
 
     def session(self, model: Path, options: SessionOptions = DEFAULT_OPTIONS) -> OrtSession:
-        """Load an ONNX file. It runs on any CPU with the same sums, whichever it was built for:
-        see `native_options`."""
+        """Load an ONNX file. It has the same sums on any CPU, for whichever CPU it was built: see
+        `native_options`."""
         return OrtSession(model, native_options(model, options))
 
 
 def kernel_times(
     model: Path, shapes: Mapping[str, tuple[int, ...]], seconds: float, threads: int | None
 ) -> list[tuple[FusedLayer, float]]:
-    """The kernels a graph becomes on this machine, and the median milliseconds of each over runs on
+    """The kernels of a graph on this machine, and the median milliseconds of each over runs on
     zeros of these shapes, for about so many seconds. `threads`: as for `session`.
 
     Raises ToolchainMissing or InputRefused (names the node).
@@ -234,11 +238,13 @@ def kernel_times(
 def _kernels(
     model: Path, shapes: Mapping[str, tuple[int, ...]], nodes: Mapping[str, ir.Node]
 ) -> tuple[FusedLayer, ...]:
-    """Load, run once on zeros of these shapes, and read what ran. `nodes`: those that multiply."""
+    """Load the graph, run it once on zeros of these shapes, and read the kernels. `nodes`: those
+    that multiply."""
     return _profiled(model, shapes, nodes, 0.0)[0]
 
 
-_RUNS, _WARMING = 50, 3  # at most, and the first ones, that do not count
+# the largest number of runs, and the number of first runs that do not count
+_RUNS, _WARMING = 50, 3
 
 
 def _profiled(
@@ -248,7 +254,7 @@ def _profiled(
     seconds: float,
     threads: int | None = None,
 ) -> tuple[tuple[FusedLayer, ...], dict[str, list[float]]]:
-    """The kernels, and by name the milliseconds of each run (0 `seconds`: of one)."""
+    """The kernels, and by name the milliseconds of each run (`seconds` 0: of one run)."""
     from optkit import graph
 
     with tempfile.TemporaryDirectory() as folder:
@@ -282,7 +288,7 @@ def _profiled(
 
 
 def copy_graph(model: Path, loaded: ir.Model, file: Path) -> tuple[Path, int]:
-    """Copy an ONNX file to `file`, and its weights' files beside it: (file, bytes of all)."""
+    """Copy an ONNX file to `file`, with the files of its weights: (file, bytes of all)."""
     data = {model.parent / name for name in _external_files(loaded)}
     shutil.copyfile(model, file)
     for path in data:
@@ -293,9 +299,10 @@ def copy_graph(model: Path, loaded: ir.Model, file: Path) -> tuple[Path, int]:
 def native_options(model: Path, asked: SessionOptions) -> NativeOptions:
     """The library's own options of a session on the CPU.
 
-    Where this CPU sums pairs of products in 16 bits and the model's weights are not made for that,
-    ONNX Runtime multiplies by their unsigned form, slower and exact ("session.x64quantprecision").
-    It rewrites integer products from the level "extended" on, which they get at least.
+    If this CPU sums pairs of products in 16 bits and the weights of the model have more than 7
+    bits, ONNX Runtime multiplies by their unsigned form, which is slower and exact
+    ("session.x64quantprecision"). It does this from level "extended" on, so integer products get at
+    least this level.
     """
     ort, info = library(), cpu()
     exact = sums_in_16_bits(info.machine, info.features) and _full_codes(model)
@@ -310,12 +317,12 @@ def native_options(model: Path, asked: SessionOptions) -> NativeOptions:
     options.add_session_config_entry("session.intra_op.allow_spinning", str(int(asked.spinning)))
     if exact:
         options.add_session_config_entry("session.x64quantprecision", "1")
-    options.log_severity_level = 4  # what matters comes back as an exception
+    options.log_severity_level = 4  # errors that matter become exceptions
     return options
 
 
 def _full_codes(model: Path) -> Literal["products", "Q/DQ"] | None:
-    """How a model multiplies by weights of more than 7 bits; None: it does not."""
+    """How a model multiplies by weights of more than 7 bits; None if it does not."""
     from optkit import graph
 
     loaded = graph.load(model)

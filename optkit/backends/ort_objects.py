@@ -1,4 +1,5 @@
-"""What optkit uses of ONNX Runtime's objects, for type checkers: its own types are incomplete."""
+"""The parts of ONNX Runtime's objects that optkit uses, for type checkers, because its own types
+are incomplete."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """ONNX Runtime on other devices than the CPU: its CUDA, TensorRT and CoreML execution providers.
 
-ONNX Runtime falls back to the CPU without a word, so nothing is believed: the wheel must have the
-provider, the session must list it, and every node that multiplies must be assigned to it. Inputs
-and outputs are bound to the device. As on the CPU the engine is the graph itself. Option names are
+ONNX Runtime falls back to the CPU without a message. Therefore optkit checks that the wheel has the
+provider, that the session lists it, and that every node that multiplies is assigned to it. Inputs
+and outputs are bound to the device. As on the CPU, the engine is the graph itself. Option names are
 those of ONNX Runtime's sources; unverified on a card or a Mac (docs/targets.md).
 """
 
@@ -45,7 +45,8 @@ _GPU_WHEEL = "pip uninstall -y onnxruntime && pip install 'optkit[gpu]' on a hos
 
 
 class CudaProvider(OnnxRuntime):
-    """NVIDIA GPUs through CUDA and cuDNN, in floats: no engine is built, any graph runs at once."""
+    """NVIDIA GPUs through CUDA and cuDNN, in floats. It builds no engine, and runs any graph at
+    once."""
 
     name = "onnxruntime-cuda"
     traits = Traits(engine="graph", memory=None)
@@ -55,7 +56,7 @@ class CudaProvider(OnnxRuntime):
     install = _GPU_WHEEL
 
     def check(self) -> None:
-        """Raise ToolchainMissing unless one wheel is here, and it has the provider."""
+        """Raise ToolchainMissing unless exactly one wheel is installed and has the provider."""
         super().check()
         ort = library()
         if self.provider not in ort.get_available_providers():
@@ -71,13 +72,13 @@ class CudaProvider(OnnxRuntime):
         return f"{self.title} prepares a graph on the device: a host with {target.title}"
 
     def refuses(self, target: Target, precision: Precision) -> str | None:
-        """Floats run; codes would be turned into floats again in front of every product."""
+        """Only floats run; codes would be converted to floats before every product."""
         if not precision.quantized:
             return None
         return f"{self.title} multiplies in floats only"
 
     def rules(self, target: Target, precision: Precision) -> PlacementRules:
-        """Raises Impossible: nothing is quantized here."""
+        """Raises Impossible, because this backend quantizes nothing."""
         raise Impossible(
             self.refuses(target, precision) or f"{precision} quantizes nothing",
             where=f"{target.name} × {precision}",
@@ -90,7 +91,7 @@ class CudaProvider(OnnxRuntime):
         precision: Precision,
         axes: Mapping[str, AxisRange],
     ) -> BuildSpec:
-        """Plan a build. Raises UsageError for a missing range, or one that is none."""
+        """Plan a build. Raises UsageError for a missing range, or an invalid one."""
         fixed = all(span.min == span.max for span in axes.values())
         asked = {
             **self.settings(target),
@@ -113,9 +114,10 @@ class CudaProvider(OnnxRuntime):
         progress: Progress,
         kept: Path | None = None,
     ) -> Engine:
-        """Copy the graph into folder `out` and list what the provider took of it, on its device.
+        """Copy the graph into folder `out` and list the nodes that the provider runs, on its
+        device.
 
-        Raises ToolchainMissing, also where it did not take all that multiplies, or InputRefused.
+        Raises ToolchainMissing, also if it does not run all nodes that multiply, or InputRefused.
         """
         from optkit import graph
 
@@ -140,11 +142,11 @@ class CudaProvider(OnnxRuntime):
         )
 
     def session(self, model: Path, options: SessionOptions = DEFAULT_OPTIONS) -> DeviceSession:
-        """Load an ONNX file on the device, with the limits of the target that it was built for;
-        the CPU gets what the provider leaves.
+        """Load an ONNX file on the device, with the limits of the target for which it was built.
+        The CPU runs the nodes that the provider does not run.
 
         Raises ToolchainMissing without the provider or the device, on a device of another model,
-        and where nodes that multiply were left to another provider.
+        and if nodes that multiply are assigned to another provider.
         """
         self.check()
         self.check_here(options.target, str(model))
@@ -183,21 +185,22 @@ class CudaProvider(OnnxRuntime):
         }
 
     def providers(self, target: Target | None, cuda_graph: bool, kept: Path | None) -> Providers:
-        """What a session asks for, the CPU last: it computes shapes."""
+        """The providers of a session, with the CPU last, which computes shapes."""
         asked = {name: str(choice.value) for name, choice in self.settings(target).items()}
         recorded = {"enable_cuda_graph": "1"} if cuda_graph else {}
         return ((self.provider, {"device_id": "0", **asked, **recorded}), CPU)
 
 
 class TensorRTProvider(CudaProvider):
-    """NVIDIA GPUs through the TensorRT that ONNX Runtime was built with; CUDA takes the rest."""
+    """NVIDIA GPUs through the TensorRT with which ONNX Runtime was built; CUDA runs the other
+    nodes."""
 
     name = "onnxruntime-tensorrt"
     title = "ONNX Runtime's TensorRT provider"
     provider = "TensorrtExecutionProvider"
 
     def check_here(self, target: str | None, where: str) -> None:
-        """As CUDA's; and unless the TensorRT that the provider was built with loads."""
+        """As for CUDA. It also raises if the TensorRT of the provider does not load."""
         super().check_here(target, where)
         preload(Path(str(library().__file__)).parent)
 
@@ -205,11 +208,11 @@ class TensorRTProvider(CudaProvider):
         return TensorRT().refuses(target, precision)
 
     def rules(self, target: Target, precision: Precision) -> PlacementRules:
-        """As TensorRT's own: the same compiler reads the same Q/DQ."""
+        """As for TensorRT, because the same compiler reads the same Q/DQ."""
         return TensorRT().rules(target, precision)
 
     def settings(self, target: Target | None) -> dict[str, Choice]:
-        """Precision flags stay unset: the network is strongly typed then, as the graph is."""
+        """Precision flags stay unset, so the network is strongly typed, like the graph."""
         if target is None:
             return {}
         timed, scratch = timed_options(target), workspace(target)
@@ -232,7 +235,7 @@ class CoreMLProvider(CudaProvider):
     name = "onnxruntime-coreml"
     title = "ONNX Runtime's CoreML provider"
     provider = "CoreMLExecutionProvider"
-    device = "cpu"  # memory is one
+    device = "cpu"  # one memory for CPU and GPU
     install = "pip install 'optkit[cpu]' on macOS"
 
     def offline(self, target: Target) -> str | None:
@@ -266,8 +269,8 @@ class CoreMLProvider(CudaProvider):
 
 
 class DeviceSession(OrtSession):
-    """A graph on a device: what goes in and comes out is bound there. `records`: launches are
-    recorded in the first run and replayed, over buffers that keep their place."""
+    """A graph on a device, to which its inputs and outputs are bound. `records`: kernel launches
+    are recorded in the first run and replayed, with buffers that keep their addresses."""
 
     def __init__(
         self,
@@ -291,7 +294,8 @@ class DeviceSession(OrtSession):
         self._records = records
 
     def run(self, feed: Feed) -> Feed:
-        """Outputs by name. Raises InputRefused, naming the input, for a feed that does not fit."""
+        """Outputs by name. Raises InputRefused, with the name of the input, for a feed that does
+        not fit."""
         check_feed(feed, self.inputs)
         if self._records and self._binding is not None:
             binding = self._binding
@@ -304,13 +308,13 @@ class DeviceSession(OrtSession):
         return dict(zip((info.name for info in self.outputs), found, strict=True))
 
     def assigned(self) -> list[tuple[str, list[tuple[str, str]]]]:
-        """Provider and (name, operator) of the nodes that it runs as one."""
+        """The provider, and (name, operator) of the nodes, for each group that it runs as one."""
         groups = self._session.get_provider_graph_assignment_info()
         return [(g.ep_name, [(n.name, n.op_type) for n in g.get_nodes()]) for g in groups]
 
     def verify(self) -> None:
-        """Raise ToolchainMissing where nodes that multiply (where there are none: all nodes) are
-        not on the provider that was asked for."""
+        """Raise ToolchainMissing if nodes that multiply (if there are none: any nodes) are not
+        assigned to the provider of this backend."""
         nodes = [(ep, name, op) for ep, group in self.assigned() for name, op in group]
         counted = [row for row in nodes if _MULTIPLIES.search(row[2])] or nodes
         elsewhere = [row for row in counted if row[0] != self._first]
@@ -342,7 +346,7 @@ class DeviceSession(OrtSession):
 def _layer(
     at: int, group: tuple[str, list[tuple[str, str]]], multiplied: Container[str]
 ) -> FusedLayer:
-    """What a provider runs as one, as a layer of which nothing but its nodes is known."""
+    """The nodes that a provider runs as one, as a layer of which only the nodes are known."""
     provider, nodes = group
     names = tuple(name for name, _ in nodes)
     kind = nodes[0][1] if len(nodes) == 1 else provider.removesuffix("ExecutionProvider")
@@ -351,7 +355,7 @@ def _layer(
 
 
 def _arena(target: Target) -> dict[str, Choice]:
-    """The limit of the provider's own memory, where the target's is known."""
+    """The limit of the provider's own memory, if the memory of the target is known."""
     if target.marketed_memory_bytes is None:
         return {}
     why = "three quarters of the memory: CUDA, cuDNN and the display need the rest"

@@ -1,6 +1,7 @@
-"""A graph loaded by ONNX Runtime: runs, runs on its own outputs, errors that say which node.
+"""A graph loaded by ONNX Runtime: single runs, runs on its own outputs, and errors that name the
+node.
 
-Every feed is checked before native code sees it.
+Every feed is checked before it reaches native code.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from optkit.tensors import Feed, TensorInfo, batch_axis, batched, count_samples
 Providers = Sequence[tuple[str, Mapping[str, str]]]
 CPU = ("CPUExecutionProvider", MappingProxyType[str, str]({}))
 
-# GroupQueryAttention, of several new rows behind a past
+# GroupQueryAttention, with several new rows after a past
 _SINGLE = "batch_size must be 1 when sequence_length > 1 and past context is given"
 
-# MatMul + Add → Gemm runs before Q/DQ are absorbed; such a Gemm has a float bias and stays float.
+# Runs before Q/DQ pairs are absorbed: the Gemm that it makes of MatMul + Add stays in float.
 DISABLED = ("MatMulAddFusion",)
 
 
 class OrtSession:
-    """A loaded graph. `providers`: what its nodes run on, in order of preference, with options;
-    `device`: where a loop's values stay."""
+    """A loaded graph. `providers`: the execution providers of its nodes, in order of preference,
+    with options; `device`: the place of a loop's values."""
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class OrtSession:
                 disabled_optimizers=list(DISABLED),
                 enable_fallback=0,
             )
-        except Exception as error:  # ORT's own types derive from Exception directly
+        except Exception as error:  # ONNX Runtime's exceptions derive directly from Exception
             raise _refusal(error, str(model)) from error
         if self._session.get_providers() != asked:
             raise ToolchainMissing(
@@ -67,7 +68,8 @@ class OrtSession:
         self._where = str(model)
 
     def run(self, feed: Feed) -> Feed:
-        """Outputs by name. Raises InputRefused, naming the input, for a feed that does not fit."""
+        """Outputs by name. Raises InputRefused, with the name of the input, for a feed that does
+        not fit."""
         check_feed(feed, self.inputs)
         names = [tensor.name for tensor in self.outputs]
         try:
@@ -88,8 +90,8 @@ class OrtSession:
         return {name: np.concatenate([one[name] for one in found]) for name in found[0]}
 
     def loop(self, carried: Mapping[str, str], start: Feed, room: int | None = None) -> OrtLoop:
-        """Runs in which the outputs `carried` come back as inputs; see `runtimes.Recurrent`. Raises
-        InputRefused for a `start` that does not fit."""
+        """Runs in which the outputs `carried` are inputs of the next run; see `runtimes.Recurrent`.
+        Raises InputRefused for a `start` that does not fit."""
         taken = set(carried.values())
         check_feed(start, [info for info in self.inputs if info.name in taken | start.keys()])
         given = [info for info in self.inputs if info.name not in start]
@@ -102,13 +104,13 @@ class OrtSession:
         )
 
     def profile(self) -> list[dict[str, Any]]:
-        """End profiling (asked for in the options) and return its events."""
+        """End profiling (which the options must have turned on) and return its events."""
         path = Path(self._session.end_profiling())
         events: list[dict[str, Any]] = json.loads(path.read_text())
         return events
 
     def close(self) -> None:
-        with suppress(AttributeError):  # a second time
+        with suppress(AttributeError):  # in a second call
             del self._session
 
     def __enter__(self) -> Self:
@@ -123,8 +125,8 @@ class OrtSession:
 
 
 class OrtLoop:
-    """A graph run on its own outputs, which stay where the kernels wrote them: `in_place`, where
-    they were read from, else in tensors that are longer each time."""
+    """A graph that runs on its own outputs. They stay where the kernels wrote them: `in_place`
+    outputs in the buffer from which they were read, the others in tensors that grow in each run."""
 
     def __init__(
         self,
@@ -144,7 +146,7 @@ class OrtLoop:
         self._returned = [info.name for info in returned]
         self._axes = [dim for info in returned for dim in info.shape if isinstance(dim, str)]
         self._fed: Feed = {}
-        self._sizes: list[int | None] | None = None  # of the outputs that are bound
+        self._sizes: list[int | None] | None = None  # of the bound outputs
         self._found: dict[str, Value] = {}
         # owns the memory
         self._state = {name: held(array, device) for name, array in start.items()}
@@ -164,30 +166,31 @@ class OrtLoop:
                 self._bind(name, np.array(array, order="C"))
         wanted = [sizes.get(axis) for axis in self._axes]
         anew = bool(self._grown) or None in wanted or wanted != self._sizes
-        if anew:  # else what is bound is of the right size, and written again
+        if anew:  # otherwise the bound buffer has the right size, and is written again
             for name in (*self._returned, *self._grown):
                 self._binding.bind_output(name, self._device)
         run_bound(self._session, self._binding, self._where)
         if anew:
             made = [*self._returned, *self._grown]
-            found = self._binding.get_outputs_as_ortvaluevector()  # in the order they were bound
+            # in the order in which they were bound
+            found = self._binding.get_outputs_as_ortvaluevector()
             first = len(found) - len(made)
             self._found = {name: found[first + at] for at, name in enumerate(made)}
             self._sizes = wanted
         for out, into in self._grown.items():
             self._binding.bind_ortvalue_input(into, library().OrtValue(self._found[out]))
-        # a view, whose memory the next run writes again
+        # a view; the next run overwrites its memory
         return {name: self._found[name].numpy().copy() for name in self._returned}
 
     def _bind(self, name: str, array: np.ndarray) -> None:
-        """Our own array: on the CPU it is read where it lies, so it may be written again."""
+        """Bind an array of optkit. On the CPU it is read in place, so it may be overwritten."""
         self._binding.bind_cpu_input(name, array)
         if self._device == "cpu":
             self._fed[name] = array
 
 
 def run_bound(session: InferenceSession, binding: Binding, where: str) -> None:
-    """Run on what is bound. Raises InputRefused or WorkerFailed, naming the node."""
+    """Run with the bound values. Raises InputRefused or WorkerFailed, with the name of the node."""
     try:
         session.run_with_iobinding(binding)
     except Exception as error:
@@ -195,13 +198,14 @@ def run_bound(session: InferenceSession, binding: Binding, where: str) -> None:
 
 
 def held(array: np.ndarray, device: str) -> Value:
-    """A value on the device; on the CPU it is backed by the array's memory, which it keeps."""
+    """A value on the device. On the CPU it uses the memory of the array, and keeps the array
+    alive."""
     value: Value = library().OrtValue.ortvalue_from_numpy(np.asarray(array, order="C"), device, 0)
     return value
 
 
 def _widened(cache: np.ndarray, rows: int) -> np.ndarray:
-    """[B, G, P, D] → a buffer [B, G, rows, D] that begins with it."""
+    """[B, G, P, D] → a buffer [B, G, rows, D] whose first P rows are the same."""
     batch, heads, past, size = cache.shape
     found = np.zeros((batch, heads, max(rows, past), size), cache.dtype)
     found[:, :, :past] = cache
@@ -209,8 +213,8 @@ def _widened(cache: np.ndarray, rows: int) -> np.ndarray:
 
 
 def check_feed(feed: Feed, inputs: Sequence[TensorInfo]) -> dict[str, int]:
-    """Sizes by named axis. Raise InputRefused unless names, dtypes, ranks and sizes are those of
-    the inputs, and a named axis has one size throughout."""
+    """Sizes by named axis. Raise InputRefused unless names, dtypes, ranks and sizes fit the inputs,
+    and a named axis has one size in all inputs."""
     if feed.keys() != {tensor.name for tensor in inputs}:
         known = [tensor.name for tensor in inputs]
         if missing := sorted(set(known) - feed.keys()):
@@ -236,12 +240,12 @@ def check_feed(feed: Feed, inputs: Sequence[TensorInfo]) -> dict[str, int]:
 
 @cache
 def _name(dtype: np.dtype) -> str:
-    """numpy computes it each time."""
+    """The name of a dtype; numpy computes it in each call."""
     return dtype.name
 
 
 def _fits(shape: tuple[int, ...], wanted: tuple[int | str, ...], sizes: dict[str, int]) -> bool:
-    """Whether ranks and sizes are the same; `sizes` comes to hold those of new axes."""
+    """Whether ranks and sizes fit. The sizes of new axes are added to `sizes`."""
     if len(shape) != len(wanted):
         return False
     for size, dim in zip(shape, wanted, strict=True):
@@ -251,7 +255,7 @@ def _fits(shape: tuple[int, ...], wanted: tuple[int | str, ...], sizes: dict[str
 
 
 def library() -> ModuleType:
-    """The module. Raises ToolchainMissing where it does not load."""
+    """The module. Raises ToolchainMissing if it does not load."""
     try:
         return importlib.import_module("onnxruntime")
     except ImportError as error:
@@ -260,7 +264,7 @@ def library() -> ModuleType:
         ) from error
 
 
-# the library takes and gives none as numpy arrays
+# the library neither takes nor returns them as numpy arrays
 _NOT_ARRAYS = ("bfloat16", "float8", "float4", "int4", "uint4")
 
 
@@ -284,7 +288,7 @@ _PLACE = re.compile(r"/onnxruntime_src/\S+ .*?\) ")  # a file, a line and a C++ 
 
 
 def _refusal(error: Exception, where: str) -> OptkitError:
-    """The typed error for one of ONNX Runtime's, with the node it names."""
+    """The typed error for an exception of ONNX Runtime, with the node that it names."""
     text = _PLACE.sub("", _PREFIX.sub("", str(error).strip()))
     lowered = text.lower()
     if "max supported ir version" in lowered or "under development" in lowered:

@@ -14,7 +14,7 @@ Profile = dict[str, tuple[Shape, Shape, Shape]]
 def profile(inputs: Sequence[TensorInfo], axes: Mapping[str, AxisRange]) -> Profile:
     """Input name → (min, opt, max) shapes; a fixed dimension has the same size in all three.
 
-    Raises UsageError for an axis without a range, or whose range is not 0 ≤ min ≤ opt ≤ max.
+    Raises UsageError for an axis without a range, or with a range that is not 0 ≤ min ≤ opt ≤ max.
     """
     for name, span in axes.items():
         if not (0 <= span.min <= span.opt <= span.max and span.max):
@@ -33,7 +33,7 @@ def profile(inputs: Sequence[TensorInfo], axes: Mapping[str, AxisRange]) -> Prof
 
 
 def batch(found: Mapping[str, tuple[Shape, Shape, Shape]]) -> int | None:
-    """Size of axis 0 of the first input that has axes, at the optimum; None where none has."""
+    """The optimal size of axis 0 of the first input that has axes; None if no input has axes."""
     return next((opt[0] for _, opt, _ in found.values() if opt), None)
 
 

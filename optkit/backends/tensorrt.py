@@ -1,13 +1,13 @@
-"""TensorRT: one implementation over the modules `tensorrt` and, in its subclass, `tensorrt_rtx`.
+"""TensorRT: one implementation for the modules `tensorrt` and, in its subclass, `tensorrt_rtx`.
 
     ONNX ─parse→ network ─build(profile)──────────→ engine, its layers, its memory
-                        └build(min = opt = max)───→ the same layers with every size known, where the
-                                                    engine itself does not tell them
+                      └build(min = opt = max)───→ the same layers with all sizes, if the engine
+                                                  itself does not list them
 
-TensorRT-RTX compiles for a compute capability it is told, without a GPU. TensorRT builds on the
-device itself. Precision is in the graph (strong typing), so one graph goes to 10.x, 11 and RTX.
-Nothing here raises by itself: `parse` and the setters return False, `build_serialized_network`
-returns None, and the reason is in the log; so every return is checked.
+TensorRT-RTX compiles for a given compute capability, without a GPU. TensorRT builds on the device
+itself. The graph determines the precision (strong typing), so one graph works with 10.x, 11 and
+RTX. The library raises no exceptions: `parse` and the setters return False,
+`build_serialized_network` returns None, and the reason is in the log. So every result is checked.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from optkit.runtimes import DEFAULT_OPTIONS, Progress, Recurrent, SessionOptions
 from optkit.tensors import AxisRange, TensorInfo
 
 _BUILDING = threading.Lock()  # the library has one logger per process
-_FAILED: set[str] = set()  # modules whose last build gave nothing
+_FAILED: set[str] = set()  # modules whose last build returned no engine
 
 
 class TensorRT:
@@ -62,32 +62,32 @@ class TensorRT:
     module = "tensorrt"
     distribution = "tensorrt"
     install = "pip install 'optkit[tensorrt]' on a host with the GPU"
-    records_launches = True  # the session records them; TensorRT-RTX does so by itself
+    records_launches = True  # the session records launches; TensorRT-RTX does so by itself
 
     def check(self) -> None:
         """Raise ToolchainMissing unless the library is installed and loads."""
         self._library()
 
     def offline(self, target: Target) -> str | None:
-        """None when this machine can compile for the target, else the reason in words."""
+        """None if this machine can compile for the target, otherwise the reason in words."""
         if has_driver() and target.name in {gpu.target for gpu in gpus().devices}:
             return None
         return f"TensorRT builds an engine on the device that runs it: a host with {target.title}"
 
     def versions(self) -> dict[str, str]:
-        """The wheel's version, read without importing it; empty when it is not installed."""
+        """The version of the wheel, read without importing it; empty if it is not installed."""
         version = installed(self.distribution)
         return {} if version is None else {self.distribution: version}
 
     def refuses(self, target: Target, precision: Precision) -> str | None:
-        """Why this backend never runs a precision; None where it does."""
+        """Why this backend never runs a precision; None if it does."""
         if "gpu" in precision.runs_on:
             return None
         return f"{self.title} has no kernels for {precision}"
 
     def rules(self, target: Target, precision: Precision) -> PlacementRules:
-        """Symmetric codes, one scale per activation tensor, on inputs only: the compiler moves each
-        requantization into the kernel in front of it. Raises Impossible for NF4 and W4A8."""
+        """Symmetric codes, one scale per activation tensor, pairs on inputs only: the compiler
+        moves each requantization into the kernel before it. Raises Impossible for NF4 and W4A8."""
         reason = self.refuses(target, precision)
         if reason is not None or precision.weights is None:
             raise Impossible(
@@ -122,7 +122,7 @@ class TensorRT:
         precision: Precision,
         axes: Mapping[str, AxisRange],
     ) -> BuildSpec:
-        """Plan a build. Raises UsageError for a missing range, or one that is none."""
+        """Plan a build. Raises UsageError for a missing range, or an invalid one."""
         scratch = build_options.workspace(target)
         asked = {**build_options.options(target, axes), **self._options(target)}
         why = {"profile": build_options.one_profile(axes), "workspace_bytes": scratch.why}
@@ -133,7 +133,7 @@ class TensorRT:
 
     def accept(self, model: Path) -> None:
         """Let the parser read `model`, which takes milliseconds. Raises InputRefused for operators
-        that it lacks; what else it may say of a graph that is not cast yet does not count."""
+        that it does not have. Its other errors do not count, because the graph is not cast yet."""
         trt = self._library()
         with _BUILDING:
             log = logger(self.module)
@@ -156,11 +156,11 @@ class TensorRT:
         progress: Progress,
         kept: Path | None = None,
     ) -> Engine:
-        """Compile `model` into folder `out`; `planned`: node name → quantized precision; `kept`:
-        folder of what the library learned on this device.
+        """Compile `model` into folder `out`. `planned`: node name → quantized precision; `kept`:
+        the folder for the library's caches for this device.
 
         Raises ToolchainMissing, InputRefused (names the node), Impossible (the hardware lacks a
-        dtype) or WorkerFailed (out of memory). What `progress` raises cancels the build.
+        dtype) or WorkerFailed (out of memory). An exception of `progress` cancels the build.
         """
         from optkit import graph
 
@@ -174,7 +174,7 @@ class TensorRT:
             )
             told = self._inspected(built.engine, optimum)
             shipped = counted = described([told, built.layers], nodes)
-            if parts == 2 and not shipped.sized:  # a dynamic engine's list may have no sizes
+            if parts == 2 and not shipped.sized:  # the list of a dynamic engine may have no sizes
                 fixed = self._build(
                     model, spec, at_opt, lambda what, done: progress(what, (1 + done) / parts), kept
                 )
@@ -200,7 +200,8 @@ class TensorRT:
         """Load a verified engine on this machine's GPU.
 
         Raises ToolchainMissing without a driver or library, on a device of another model, or for an
-        engine that the library does not load; WorkerFailed where its activations find no memory.
+        engine that the library does not load; WorkerFailed if there is no memory for its
+        activations.
         """
         with ExitStack() as until_loaded:
             cuda = until_loaded.enter_context(Cuda())
@@ -219,7 +220,7 @@ class TensorRT:
             kept, versions = options.kept, self.versions()
             memory = Kept.of(kept, "kernels", cuda.gpu, versions) if kept else None
             context, done = self._context(trt, engine, options.cuda_graph, memory)
-            if context is None:  # it holds the activations at their largest
+            if context is None:  # it holds the activations at their largest sizes
                 reason = reason_of(record.errors) or "no execution context"
                 raise WorkerFailed(reason, verdict="oom", where=str(model))
             session = EngineSession(
@@ -236,12 +237,12 @@ class TensorRT:
     def _context(
         self, trt: Library, engine: LoadedEngine, cuda_graph: bool, kept: Kept | None
     ) -> OpenedContext:
-        """An execution context, and what is to be done when it is closed."""
+        """An execution context, and the function to call when it is closed."""
         return engine.create_execution_context(), lambda: None
 
     def _inspected(self, plan: bytes, shapes: dict[str, tuple[int, ...]]) -> str:
-        """What the library tells on this device of an engine at these shapes; empty where it tells
-        nothing. Whatever goes wrong here, the engine is built: the builder's log is read then."""
+        """The library's description of an engine at these shapes, on this device; empty if it has
+        none. After any error here the build continues, and the builder's log is read instead."""
         try:
             trt = self._library()
             with Cuda():
@@ -268,7 +269,8 @@ class TensorRT:
         if self.module in _FAILED:
             self._settle(trt, builder, spec)
         network = self._network(trt, builder)
-        parser: Parser = trt.OnnxParser(network, log)  # owns the weights: must outlive the build
+        # owns the weights: it must live longer than the build
+        parser: Parser = trt.OnnxParser(network, log)
         parse(parser, network, model, self.title)
         config = builder.create_builder_config()
         build_options.apply(trt, config, spec, self.title)
@@ -299,7 +301,8 @@ class TensorRT:
     def _timings(
         self, config: Config, spec: BuildSpec, kept: Path | None, record: Record
     ) -> Iterator[None]:
-        """While it builds: the timings of this device's kernels, read before and written after."""
+        """During a build: the timings of this device's kernels, which are read before and written
+        after it."""
         if kept is None or not spec.options.get("timing_cache"):
             yield
             return
@@ -317,18 +320,18 @@ class TensorRT:
             memory.write(bytes(timings.serialize()))
 
     def _options(self, target: Target) -> dict[str, build_options.Choice]:
-        """Options beyond those that TensorRT and TensorRT-RTX share."""
+        """Options that TensorRT-RTX does not have."""
         return build_options.timed_options(target)
 
     def _network(self, trt: Library, builder: Builder) -> Network:
         return builder.create_network(
-            1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)  # its number has moved
+            1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)  # its number has changed
         )
 
     def _settle(self, trt: Library, builder: Builder, spec: BuildSpec) -> None:
-        """Build a network that nobody wants. TensorRT-RTX 1.7 compiles the one after a refused
-        build for the hardware that refused, whatever it is told: after a refusal for compute
-        capability 7.5 all INT8 convolutions of a network for 8.9 come out in FP16."""
+        """Build a network that is not used. After a refused build, TensorRT-RTX 1.7 compiles the
+        next network for the hardware of the refused one: after a refusal for compute capability
+        7.5, all INT8 convolutions of a network for 8.9 are compiled in FP16."""
         network = self._network(trt, builder)
         tensor = network.add_input("x", trt.float32, (1,))
         layer = network.add_identity(tensor)
@@ -339,7 +342,7 @@ class TensorRT:
         _FAILED.discard(self.module)
 
     def _aim(self, trt: Library, config: Config, spec: BuildSpec) -> None:
-        """TensorRT has no choice of device: it is the first one that the process sees, which has to
+        """TensorRT cannot choose a device. It uses the first one that the process sees, which must
         be the target. Raises ToolchainMissing."""
         if has_driver():
             with Cuda() as cuda:
@@ -348,7 +351,7 @@ class TensorRT:
     def _set_shapes(
         self, builder: Builder, network: Network, config: Config, shapes: Profile, record: Record
     ) -> None:
-        """One optimization profile over the inputs that have a dynamic axis."""
+        """One optimization profile with the inputs that have a dynamic axis."""
         optimization = builder.create_optimization_profile()
         tensors = [network.get_input(index) for index in range(network.num_inputs)]
         dynamic = [tensor.name for tensor in tensors if -1 in tensor.shape]
@@ -364,7 +367,7 @@ class TensorRT:
             return importlib.import_module(self.module)
         except ModuleNotFoundError as error:
             raise ToolchainMissing(f"{self.title} is not installed", hint=self.install) from error
-        except (ImportError, OSError, RuntimeError) as error:  # a library of the wheel is absent
+        except (ImportError, OSError, RuntimeError) as error:  # a library of the wheel is missing
             raise ToolchainMissing(
                 f"{self.title} does not load: {error}", hint=self.install
             ) from error
@@ -372,7 +375,7 @@ class TensorRT:
 
 @dataclass(frozen=True)
 class _Built:
-    """An engine and the log rows that describe it."""
+    """An engine, and the rows of the log that describe it."""
 
     engine: bytes
     layers: str

@@ -1,8 +1,9 @@
-"""The TensorRT that ONNX Runtime's provider was built with, loaded before the provider asks for it.
+"""Loads the TensorRT with which ONNX Runtime's provider was built, before the provider needs it.
 
-The provider's library names what it needs (libnvinfer.so.10). pip puts that into the folder of a
-wheel (`tensorrt_libs`), where no loader looks; a library that the process holds already is taken
-for the same name. Another major version of TensorRT does not do. Unverified on a card.
+The library of the provider names the libraries that it needs (libnvinfer.so.10). pip puts them into
+the folder of a wheel (`tensorrt_libs`), where no loader looks. If the process has already loaded a
+library of the same name, the loader uses it. Another major version of TensorRT does not work.
+Unverified on a card.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from optkit.execute.reads import installed
 _PROVIDER = "capi/libonnxruntime_providers_tensorrt.so"
 _NEEDED = re.compile(rb"libnvinfer\.so\.(\d+)")
 _NAMES = ("nvinfer", "nvinfer_plugin", "nvonnxparser")  # each needs the ones before it
-_OPTIONAL = frozenset({"nvinfer_plugin"})  # the provider loads it where it is there
+_OPTIONAL = frozenset({"nvinfer_plugin"})  # the provider loads it if it exists
 
 
 def preload(runtime: Path) -> None:
-    """Load the libraries for the ONNX Runtime in folder `runtime`. Raises ToolchainMissing where
-    they are not here in the major version that it needs."""
+    """Load the libraries for the ONNX Runtime in folder `runtime`. Raises ToolchainMissing if this
+    machine does not have them in the major version that it needs."""
     major = needed(runtime / _PROVIDER)
-    if major is None:  # another system: its own loader finds them
+    if major is None:  # another system, whose loader finds them
         return
     for name in _NAMES:
         file = f"lib{name}.so.{major}"
@@ -42,7 +43,7 @@ def preload(runtime: Path) -> None:
 
 
 def needed(provider: Path) -> int | None:
-    """The major version that a provider's library names; None where there is no such file."""
+    """The major version that a provider's library names; None if there is no such file."""
     if not provider.exists():
         return None
     found = _NEEDED.search(provider.read_bytes())
@@ -50,7 +51,7 @@ def needed(provider: Path) -> int | None:
 
 
 def _path(file: str) -> str:
-    """In the wheel, else wherever the loader finds it."""
+    """The path in the wheel, otherwise the name, for the search of the loader."""
     spec = importlib.util.find_spec("tensorrt_libs")
     folders = list(spec.submodule_search_locations or ()) if spec else []
     return next((str(path) for f in folders if (path := Path(f) / file).exists()), file)

@@ -1,7 +1,8 @@
-"""What optkit uses of TensorRT's objects, for type checkers: the wheels have no types.
+"""The parts of TensorRT's objects that optkit uses, for type checkers, because the wheels have no
+types.
 
-Every call is checked by whoever makes it: what returns an object returns None where it fails, and
-what returns a bool False.
+The caller checks every result: a function that returns an object returns None if it fails, and one
+that returns a bool returns False.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from types import ModuleType
 from typing import Protocol
 
 Library = ModuleType
-"""The module `tensorrt` or `tensorrt_rtx`; a type checker knows nothing of its names."""
+"""The module `tensorrt` or `tensorrt_rtx`; a type checker does not know its names."""
 
 
 class Named(Protocol):
@@ -148,4 +149,4 @@ class Runtime(Protocol):
 
 
 OpenedContext = tuple[Context | None, Callable[[], None]]
-"""An execution context, and what is to be done when it is closed."""
+"""An execution context, and the function to call when it is closed."""

@@ -1,7 +1,8 @@
-"""Why TensorRT refuses a graph, as typed errors: from its parser's problems and its builder's log.
+"""Why TensorRT refuses a graph, as typed errors: from the errors of its parser and the log of its
+builder.
 
-The patterns are of messages of TensorRT 10 and 11 and TensorRT-RTX 1.7. `title`: the library that
-is told.
+The patterns are for messages of TensorRT 10 and 11 and TensorRT-RTX 1.7. `title`: the library that
+the error names.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ _REMEDIES: Mapping[str, str] = MappingProxyType(
 
 
 def parse(parser: Parser, network: Network, model: Path, title: str) -> None:
-    """Read the ONNX file, and its external data, into `network`. Raises InputRefused, naming the
-    node."""
+    """Read the ONNX file, and its external data, into `network`. Raises InputRefused, with the name
+    of the node."""
     if parser.parse_from_file(str(model)) and network.num_outputs:
         return
     if not parser.num_errors:
         raise InputRefused("the graph has no outputs", where=str(model))
     problem = parser.get_error(0)
     operator, what = problem.node_operator(), reason_of([problem.desc()])
-    if what == "false" or re.search(r"[Pp]lugin", what):  # all it says of such a node
+    if what == "false" or re.search(r"[Pp]lugin", what):  # the only message about such a node
         problems = [parser.get_error(index) for index in range(parser.num_errors)]
         raise lacks_operators(title, problems)
     if parser.num_errors > 1:
@@ -46,7 +47,8 @@ def parse(parser: Parser, network: Network, model: Path, title: str) -> None:
 
 
 def lacks_operators(title: str, problems: Sequence[Problem]) -> InputRefused:
-    """Of nodes whose operators the parser does not know. `problems`: the parser's errors."""
+    """The error for nodes whose operators the parser does not know. `problems`: the errors of the
+    parser."""
     first, operators = problems[0], list(dict.fromkeys(one.node_operator() for one in problems))
     remedies = dict.fromkeys(
         remedy for pattern, remedy in _REMEDIES.items()
@@ -61,7 +63,8 @@ def lacks_operators(title: str, problems: Sequence[Problem]) -> InputRefused:
 
 
 def refused_build(title: str, spec: BuildSpec, errors: list[str]) -> OptkitError:
-    """Of a build that returned nothing. `errors`: what the builder logged."""
+    """The error for a build that returned nothing. `errors`: the messages that the builder
+    logged."""
     reason = reason_of(errors) or "the build failed without a reason"
     where = f"{title} for {spec.target}"
     if match := re.search(r"model contains HW-specific datatypes: ([\w, ]+)", reason):

@@ -1,7 +1,7 @@
-"""TensorRT-RTX: compiles ahead of time, for a compute capability it is told, on any machine.
+"""TensorRT-RTX: compiles ahead of time for a given compute capability, on any machine.
 
-What it does otherwise than TensorRT: the target is named, not found; kernels are made when an
-engine is loaded on its device and kept there; nothing is timed, so nothing of that is asked.
+The differences from TensorRT: the caller names the target; kernels are compiled when an engine is
+loaded on its device, and stored there; nothing is timed, so there are no options for it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CAPABILITIES = {
 
 
 class TensorRTRTX(TensorRT):
-    """An engine for any GPU of a compute capability, built without one."""
+    """An engine for any GPU of a compute capability, built without a GPU."""
 
     name = "tensorrt-rtx"
     traits = replace(TensorRT.traits, any_machine=True, distribution="tensorrt-rtx")
@@ -35,23 +35,24 @@ class TensorRTRTX(TensorRT):
     records_launches = False
 
     def refuses(self, target: Target, precision: Precision) -> str | None:
-        """As TensorRT; and FP32, whose products it has none of for compute capability 7.5."""
+        """As for TensorRT. Also FP32, for which it has no products at compute capability 7.5."""
         if precision.name == "fp32" and target.compute_capability == "7.5":
             return f"{self.title} has no FP32 matrix products for compute capability 7.5"
         return super().refuses(target, precision)
 
     def rules(self, target: Target, precision: Precision) -> PlacementRules:
-        """As TensorRT, with the channels' scales behind each product and a scalar in front of it.
-        A scale per channel in front makes convolutions write Float (nearly twice the bytes), and a
-        projection that is taken apart behind (merged Q, K, V) falls out of INT8, with weights alone
-        quantized too. So does one in NVFP4. Blocks of INT4 are read by the product's own kernel
-        where there are two or more of them, whatever is behind; blocks of INT8 never are."""
+        """As for TensorRT, but with the scales of the channels after each product and a scalar
+        scale before it. With a scale per channel before it, convolutions write floats (nearly twice
+        the bytes), and a projection that is split after the product (merged Q, K, V) does not run
+        in INT8, even if only weights are quantized. The same holds for NVFP4. The kernel of the
+        product itself reads INT4 blocks if there are two or more of them, whatever follows; it
+        never reads INT8 blocks."""
         rules = super().rules(target, precision)
         alone = rules.weight.dtype == "int4"
         return rules if alone else replace(rules, split_scale=rules.ops)
 
     def offline(self, target: Target) -> str | None:
-        """None for a compute capability that TensorRT-RTX compiles for."""
+        """None for a compute capability for which TensorRT-RTX compiles."""
         if target.compute_capability in _CAPABILITIES:
             return None
         return (
@@ -60,14 +61,15 @@ class TensorRTRTX(TensorRT):
         )
 
     def _options(self, target: Target) -> dict[str, Choice]:
-        """None: kernels are made for the device where the engine is loaded."""
+        """No options: kernels are compiled for the device on which the engine is loaded."""
         return {}
 
     def _context(
         self, trt: Library, engine: LoadedEngine, cuda_graph: bool, kept: Kept | None
     ) -> OpenedContext:
-        """With the kernels that were compiled for this device before. Those of another driver or
-        version the library turns away itself, and begins anew."""
+        """An execution context with the kernels that were compiled for this device before. The
+        library itself rejects kernels of another driver or version, and starts with an empty
+        cache."""
         runtime_config = engine.create_runtime_config()
         strategy = trt.CudaGraphStrategy
         wanted = strategy.WHOLE_GRAPH_CAPTURE if cuda_graph else strategy.DISABLED
@@ -83,11 +85,12 @@ class TensorRTRTX(TensorRT):
         return context, lambda: kept.write(bytes(kernels.serialize()))
 
     def _inspected(self, plan: bytes, shapes: dict[str, tuple[int, ...]]) -> str:
-        """Nothing: the device here may be another one, and the builder's log says it all."""
+        """No description: the device of this machine may be another one, and the builder's log has
+        all layers."""
         return ""
 
     def _aim(self, trt: Library, config: Config, spec: BuildSpec) -> None:
-        """Name the one target. Without it the builder checks no dtype against the hardware."""
+        """Set the single target. Without it, the builder checks no dtype against the hardware."""
         wanted = _CAPABILITIES.get(spec.compute_capability or "")
         config.num_compute_capabilities = 1
         if wanted is None or not config.set_compute_capability(
