@@ -35,12 +35,12 @@ __all__ = [
 
 
 _NO_DEVICE = ("cuda", "gpu", "nvidia", "tensorrt", "trt", "tensorrt-rtx", "onnxruntime", "local")
-"""What a kind of device or a backend is called, where one device is asked for."""
+"""The name of a kind of device or a backend, where one device is needed."""
 
 
 def target(name: str) -> Target:
-    """The target of that name or alias, in any usual spelling. Raises UnknownName with the nearest
-    names."""
+    """The target with this name or alias, in any usual spelling. Raises UnknownName with the
+    nearest names."""
     wanted = name.strip().lower()
     if wanted == "cpu":
         return cpu_target()
@@ -53,7 +53,7 @@ def target(name: str) -> Target:
 
 
 def _unknown(name: str) -> UsageError:
-    """What is wrong with a name that is no target's."""
+    """The error for a name of no target."""
     every = [*names(), *aliases()]
     try:
         check_single("--target", name, every)

@@ -29,14 +29,14 @@ _BITS = {
 
 
 class _Leaf(ctypes.Structure):
-    """Registers EAX to EDX as the processor answers, and less what the system does not enable."""
+    """Registers EAX to EDX: those of the processor, and those that the system enables."""
 
     _fields_ = (("raw", ctypes.c_uint32 * 4), ("active", ctypes.c_uint32 * 4))
 
 
 def features() -> frozenset[str] | None:
-    """The features in use, by the names of /proc/cpuinfo; None where the C library has no answer
-    (another one than glibc 2.33 or newer, another processor than x86)."""
+    """The features in use, by the names of /proc/cpuinfo; None if the C library cannot report them
+    (it is not glibc 2.33 or newer, or the processor is not x86)."""
     leaf = _reader()
     if leaf is None:
         return None

@@ -41,7 +41,7 @@ class Gpu:
 
     @property
     def target(self) -> str | None:
-        """Name of the target that is this card; None when the table has none."""
+        """The name of the target of this card; None if the table has none."""
         return reported_names().get(self.name.lower())
 
     @property
@@ -70,11 +70,11 @@ def gpus() -> Gpus:
 
 
 class _Silent(Exception):
-    """The asked library is absent or has nothing to say."""
+    """The library is missing, or does not report anything."""
 
 
 def _ask(source: Callable[[], tuple[Gpu, ...]]) -> tuple[tuple[Gpu, ...], str]:
-    """Detection looks at foreign libraries in any state, so whatever they raise is a reason."""
+    """The report of a library. It may be in any state, so every exception becomes a reason."""
     try:
         return source(), "lists no device"
     except Exception as error:
@@ -111,8 +111,8 @@ def _text(value: str | bytes) -> str:
 
 
 def torch_build(version: Path) -> str | None:
-    """For what torch is built, e.g. "CUDA 12.8 build", as its small file version.py says; None if
-    there is no such file. To import torch for this would cost seconds."""
+    """The build of torch, e.g. "CUDA 12.8 build", from its small file version.py; None if there is
+    no such file. Importing torch would take seconds."""
     if not version.exists():
         return None
     text = version.read_text(encoding="utf-8", errors="replace")

@@ -20,13 +20,13 @@ from types import MappingProxyType
 from optkit.devices import cpuid
 from optkit.devices.table import Fact, Option, Target, matrix, read
 
-# Features that change which kernels run, or their numbers. x86 first, then Arm.
+# Features that change which kernels run, or their results. x86 first, then Arm.
 _FEATURES = (
     "avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16",
     "amx_tile", "amx_int8", "amx_bf16", "asimd", "asimddp", "asimdhp", "i8mm", "bf16", "sve",
 )  # fmt: skip
 
-# The nearest kind in the table, by the strongest feature that decides integer throughput.
+# The nearest kind in the table, by the strongest feature that determines integer throughput.
 _KINDS = (("amx_int8", "cpu-amx"), ("avx512_vnni", "cpu-avx512-vnni"), ("avx2", "cpu-avx2"))
 
 _VNNI = frozenset({"avx_vnni", "avx512_vnni", "amx_int8"})
@@ -36,7 +36,7 @@ _UNLIMITED = 2**60  # cgroup v1 writes a huge number for "no limit"
 
 @dataclass(frozen=True)
 class CpuInfo:
-    """What `optkit devices` shows of the CPU, and what a CPU build depends on.
+    """The facts about the CPU that `optkit devices` prints, and on which a CPU build depends.
 
     `threads`: physical cores that this process may use (affinity, then quota); `clock_mhz`:
     nominal, not turbo; None if the system does not report it; `kind`: nearest target in the table,
@@ -55,7 +55,7 @@ class CpuInfo:
 
 
 def cpu() -> CpuInfo:
-    """Detect the CPU of this machine; an emulated one is what its programs see."""
+    """Detect the CPU of this machine. On an emulated CPU it is the one that programs see."""
     return read_cpu(Path("/proc"), Path("/sys"), cpuid.features())
 
 
@@ -92,18 +92,19 @@ def cpu_target() -> Target:
 
 
 def runs_here(target: Target) -> bool:
-    """Whether a CPU target is this machine, or the kind that it is of."""
+    """Whether a CPU target is this machine, or the kind of its CPU."""
     return target.name == "cpu" or (target.is_cpu and target.name == cpu().kind)
 
 
 def sums_in_16_bits(machine: str, features: Iterable[str]) -> bool:
-    """Whether products of 8-bit codes saturate: x86 without VNNI adds pairs of them in 16 bits
-    (VPMADDUBSW), which two of 255 × 127 exceed; pairs of 255 × 64 never do."""
+    """Whether sums of 8-bit products saturate. x86 without VNNI adds pairs of products in 16 bits
+    (VPMADDUBSW). Two products of 255 × 127 exceed them; two of 255 × 64 never do."""
     return machine in ("x86_64", "AMD64") and _VNNI.isdisjoint(features)
 
 
 def describe(info: CpuInfo) -> Target:
-    """A Target for a detected CPU. Peaks and bandwidth are the kind's and never verified."""
+    """A Target for a detected CPU. Its peaks and bandwidth are those of its kind, and
+    unverified."""
     facts = {
         "cores": Fact(info.threads, "MACHINE", True, note="physical, usable by this process"),
         "memory_gb": Fact(info.memory_bytes / 1e9, "MACHINE", True),
@@ -188,7 +189,7 @@ def _words(path: Path) -> list[str]:
 
 
 def _cpuinfo(path: Path) -> dict[str, str]:
-    """The first processor's fields; empty where there is no such file."""
+    """The fields of the first processor; empty if there is no such file."""
     try:
         first = path.read_text(encoding="utf-8", errors="replace").split("\n\n", 1)[0]
     except OSError:

@@ -17,11 +17,11 @@ from types import ModuleType
 from typing import Any
 
 _MODULE = "proc/driver/nvidia/version"
-_WSL = ("dev/dxg", "usr/lib/wsl/lib/libcuda.so.1")  # any vendor's device, and NVIDIA's driver
+_WSL = ("dev/dxg", "usr/lib/wsl/lib/libcuda.so.1")  # the device of any vendor, and NVIDIA's driver
 _WSL_NVML = "usr/lib/wsl/lib/libnvidia-ml.so.1"
 _ROOT = Path("/")
 
-_POWER_CAP = "power cap"  # where boards made for a slot's power always are
+_POWER_CAP = "power cap"  # boards without their own power supply are always at it
 
 _REASONS = {
     0x4: _POWER_CAP,
@@ -34,7 +34,7 @@ _REASONS = {
 
 
 def has_driver(root: Path = _ROOT) -> bool:
-    """Whether an NVIDIA driver is here: its kernel module, or WSL2's."""
+    """Whether an NVIDIA driver is installed: its kernel module, or that of WSL2."""
     return (root / _MODULE).exists() or all((root / path).exists() for path in _WSL)
 
 
@@ -52,7 +52,7 @@ def driver_version(root: Path = _ROOT) -> str | None:
 
 def library() -> ModuleType:
     """The binding to NVML, which finds WSL2's library too. Raises ImportError without it."""
-    with suppress(OSError):  # the loader takes what is loaded already for the same name
+    with suppress(OSError):  # the loader uses a loaded library of the same name
         if has_driver():
             ctypes.CDLL(str(_ROOT / _WSL_NVML))
     return importlib.import_module("pynvml")
@@ -80,7 +80,8 @@ class Nvml:
             self.reason = "NVML lists no device"
 
     def ask(self, function: str, *arguments: object) -> Any:
-        """None where the binding lacks the function or the card its answer."""
+        """The answer of the library; None if the binding lacks the function or the card has no
+        answer."""
         nvml = self._library
         if self.reason is None and nvml is not None and hasattr(nvml, function):
             with suppress(nvml.NVMLError):
@@ -90,12 +91,12 @@ class Nvml:
     def measure(
         self, function: str, handle: object, *arguments: object, scale: float
     ) -> float | None:
-        """A number, times `scale`."""
+        """As `ask`, for a number, which is multiplied by `scale`."""
         value = self.ask(function, handle, *arguments)
         return None if value is None else float(value) * scale
 
     def throttled(self, handle: object) -> tuple[str, ...]:
-        """Why the clock is lower than it could be; having nothing to do is no such reason."""
+        """The reasons why the clock is lower than possible, except that the GPU has no work."""
         bits = self.ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
         if bits is None:  # its name before driver 535
             bits = self.ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle) or 0

@@ -16,13 +16,14 @@ _NOT_COUNTED = {"nvidia", "geforce", "tesla", "apple"}
 
 
 def words(name: str) -> tuple[str, ...]:
-    """The words of a name that count. "SXM4" and "SXM5" are "sxm": the model says which."""
+    """The words of a name that count. "SXM4" and "SXM5" become "sxm", because the model determines
+    the version."""
     parts = re.split(r"[^a-z0-9]+", re.sub(r"sxm[45]\b", "sxm", name.lower()))
     return tuple(part for part in parts if part and part not in _NOT_COUNTED)
 
 
 def target_name(name: str) -> str | None:
-    """The target that is spelled so; None if there is none."""
+    """The target with this spelling; None if there is none."""
     named = {known for spelling, known in _spellings() if "".join(spelling) == "".join(words(name))}
     return named.pop() if len(named) == 1 else None
 

@@ -33,14 +33,14 @@ FOLDER = Path(__file__).with_name("data")
 
 Answer = Literal["yes", "limited", "reference", "unverified", "no", "unknown"]
 
-# The number formats that peaks are known for; not all are dtypes of tensors.
+# The number formats with known peaks; not all of them are dtypes of tensors.
 _PEAK_DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8", "int4", "fp6", "fp4")
 
 
 @dataclass(frozen=True)
 class Fact:
-    """One figure in the unit its key names. `verified`: read in the source, or computed from such;
-    `derived`: computed, not read."""
+    """One figure in the unit of its key. `verified`: read in the source, or computed from verified
+    figures; `derived`: computed, not read."""
 
     value: float | int | str | None
     source: str
@@ -116,19 +116,19 @@ class Target:
 
     @property
     def compute_capability(self) -> str | None:
-        """For example "8.9"; None if there is none (CPUs, other vendors)."""
+        """For example "8.9"; None if it has none (CPUs, other vendors)."""
         value = self._value("compute_capability")
         return None if value is None else str(value)
 
     @property
     def memory_bytes(self) -> int | None:
-        """Memory as the driver reports it; where that is not known, as marketed."""
+        """The memory that the driver reports; if that is unknown, the marketed memory."""
         return self._scaled("memory_mib", 2**20) or self.marketed_memory_bytes
 
     @property
     def marketed_memory_bytes(self) -> int | None:
-        """Memory as marketed, decimal: never more than the driver reports. Build options follow
-        from it, so that they do not change with what drivers reserve."""
+        """The marketed memory, in decimal units, which is never more than the driver reports. Build
+        options depend on it, so they do not change with the memory that drivers reserve."""
         return self._scaled("memory_gb", 10**9)
 
     @property
@@ -163,8 +163,8 @@ class Target:
         return self.support(precision).answer not in ("no", "unknown")
 
     def why_not(self, precision: str, *, of: str | None = None) -> str | None:
-        """The reason in words why the precision cannot be had here; None when it can. `of`: what
-        needs that column of the matrix, when it goes by another name."""
+        """Why the target does not support the precision, in words; None if it does. `of`: the thing
+        that needs this column of the matrix, if it has another name."""
         if self.supports(precision):
             return None
         return f"{of or precision} {self.support(precision).reason}"
@@ -176,7 +176,7 @@ class Target:
 
     @property
     def default_backends(self) -> tuple[Option, ...]:
-        """What a build asks: the first backend documented for this board, and any before it."""
+        """The backends of a build: all up to the first one that is documented for this board."""
         chosen = []
         for option in self.backends:
             chosen.append(option)
@@ -185,11 +185,11 @@ class Target:
         return tuple(chosen)
 
     def fingerprint(self) -> dict[str, JsonValue]:
-        """What a digest should cover: JSON types only, no sources, notes or prices."""
+        """The identity for a digest: JSON types only, without sources, notes and prices."""
         return dict(self.identity)
 
     def to_json(self) -> dict[str, JsonValue]:
-        """Everything, each figure with source and verified flag, and the sources' texts."""
+        """All figures with source and verified flag, and the texts of the sources."""
         names = [field.name for field in fields(self) if field.name != "identity"]
         data = {name: to_json(getattr(self, name)) for name in names}
         used = {fact.source for fact in (*self.facts.values(), *self.peaks.values())}
@@ -223,18 +223,18 @@ def reported_names() -> dict[str, str]:
 
 
 def titles() -> Mapping[str, str]:
-    """Title, without what stands in brackets → target name."""
+    """Title without the text in brackets → target name."""
     return _line_index("title")
 
 
 def device_names(target: str) -> tuple[str, ...]:
-    """What drivers call the devices of the target of that name."""
+    """The names that drivers report for the devices of this target."""
     return tuple(name for name, found in _line_index("reports_as").items() if found == target)
 
 
 @dataclass(frozen=True)
 class _Absent:
-    """Instead of the peak of a dtype without hardware."""
+    """Replaces the peak of a dtype without hardware."""
 
     supported: Literal[False]
     note: str | None = None
@@ -242,7 +242,8 @@ class _Absent:
 
 @dataclass(frozen=True)
 class _File:
-    """A data file. `precisions`: its row of PRECISIONS.yaml; None: nothing of optkit compiles."""
+    """A data file. `precisions`: its row of PRECISIONS.yaml; None if optkit compiles nothing for
+    it."""
 
     title: str
     vendor: str
@@ -315,7 +316,8 @@ def _rows() -> tuple[Mapping[str, _Row], Mapping[str, _Row]]:
 
 
 def matrix(kind: str | None, title: str, capability: str | None) -> dict[str, Support]:
-    """Column → Support of one row of PRECISIONS.yaml. `kind` None: nothing of optkit compiles."""
+    """Column → Support, from one row of PRECISIONS.yaml. `kind`: None if optkit compiles nothing
+    for it."""
     rows, others = _rows()
     if kind is None:
         reason = f"is compiled by no backend of optkit for {title}: figures for comparison only"
@@ -354,7 +356,7 @@ def _line_index(key: str) -> Mapping[str, str]:
 
 @cache
 def _yaml(path: Path) -> dict[str, object]:
-    from ruamel.yaml import YAML  # 30 ms that `optkit --help` need not pay
+    from ruamel.yaml import YAML  # takes 30 ms, which `optkit --help` does not need
 
     loaded: dict[str, object] = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
     return loaded

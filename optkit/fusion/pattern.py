@@ -127,7 +127,8 @@ def first_match(pattern: Pattern, value: ir.Value | None, known: Match = Match()
 
 
 class Cut(NamedTuple):
-    """What a Slice takes along one axis, in steps of one; the ends as the graph writes them."""
+    """The range that a Slice takes along one axis, in steps of one, with the ends in the graph's
+    notation."""
 
     axis: int
     start: int
@@ -140,7 +141,8 @@ class Cut(NamedTuple):
 
 
 def cut_by(node: ir.Node) -> Cut | None:
-    """None for another operator, several axes, steps, or ends that are computed."""
+    """The cut of a Slice; None for another operator, several axes, steps, or ends that are
+    computed."""
     if node.op_type != "Slice" or node.domain != "" or len(node.inputs) < 4:
         return None
     starts, ends, axes = (ints(value) for value in node.inputs[1:4])
@@ -248,7 +250,7 @@ def sides(node: ir.Node | None) -> list[tuple[ir.Value | None, ir.Value | None]]
 
 
 def permutation(node: ir.Node) -> list[int] | None:
-    """Of a Transpose; None where it follows from a rank that is not known."""
+    """The permutation of a Transpose; None if it depends on an unknown rank."""
     order = node.attributes.get("perm")
     if order is not None:
         return list(order.as_ints())

@@ -30,8 +30,8 @@ class Declined:
 
 
 Guards = Sequence[tuple[str | Callable[[C], str], Callable[[C], bool]]]
-"""(reason, what must hold of a candidate), in the order in which they are asked: what stands
-further down may rely on those above. A reason that says numbers of the candidate is a function."""
+"""(reason, condition on a candidate), in the order of the checks: a condition may rely on those
+before it. A reason with numbers of the candidate is a function."""
 
 
 def unmet(candidate: C, guards: Guards[C]) -> Declined | None:

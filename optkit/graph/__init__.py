@@ -1,13 +1,13 @@
 """The graph that every stage reads and rewrites: `Graph` is `onnx_ir.Model`.
 
 serde      reads, writes and checks files
-semantics  what the onnx library knows of operators: shape inference, opset conversion, evaluation
+semantics  the onnx library's knowledge of operators: shape inference, opset conversion, evaluation
            of one node. Only this module and `serde` import `onnx`
 opsets     conversions of older opsets that the onnx library does not do
 shapes     inputs, outputs, fixed sizes for named axes, taps (inner values as outputs)
 nodes      names of nodes, constant weights, finite numbers
 arguments  inputs that are shapes, axes or indices
-weights    weights on disk: rows and columns, tensors that are computed while they are written
+weights    weights on disk: rows and columns, tensors that are computed when they are written
 data_files the files for weights, written or linked
 cutting    consecutive parts of a graph, each a small graph
 codes      which nodes multiply integer codes, and whether their sums need VNNI

@@ -29,7 +29,7 @@ _ARGUMENTS = {
     ("DFT", 2): "axis", ("Range", 0): "start", ("Range", 1): "limit", ("Range", 2): "delta",
     ("Loop", 0): "trip count",
 }  # fmt: skip
-"""(operator, input) → what it is there, in the words of ONNX's definition."""
+"""(operator, input) → the role of this input, in the words of ONNX's definition."""
 
 _THROUGH = frozenset({"Identity", "Cast"})
 
@@ -117,11 +117,12 @@ def _repeats(node: ir.Node, count: int) -> list[int] | None:
 
 
 _BY_ROLE = {"axes": _axes, "split": _split, "repeats": _repeats}
-"""What the shapes of a node say of an argument, and how many numbers it has."""
+"""The facts about an argument that follow from the shapes of a node, and the number of its
+elements."""
 
 
 def _reduced(node: ir.Node, count: int) -> list[int] | None:
-    """The axes that the declared result lost, or has one of."""
+    """The axes that the declared result lacks, or in which it has size one."""
     before, after = _sizes(node.inputs[0]), _sizes(node.outputs[0])
     if before is None or after is None:
         return None

@@ -6,7 +6,8 @@ import onnx_ir as ir
 
 from optkit.graph.weights import rows
 
-_SAFE = 64  # |weight| up to which two products with a u8 code fit 16 bits: 2 × 255 × 64 < 2¹⁵
+# |weight| up to which the sum of two products with a u8 code fits in 16 bits: 2 × 255 × 64 < 2¹⁵
+_SAFE = 64
 _NO_PRODUCT = ("Gather", "GatherBlockQuantized")
 _BLOCK_ROWS = 4096
 _INTEGER = frozenset({

@@ -53,8 +53,8 @@ def _activation_bytes(value: ir.Value) -> int:
 
 
 def parameters(model: ir.Model) -> int:
-    """Number of learned numbers: float constants, and in a quantized graph their integer codes;
-    scales and zero points do not count."""
+    """The number of trained parameters: float constants, and in a quantized graph their integer
+    codes; scales and zero points do not count."""
     return sum(value.const_value.size for value in _weights(model) if value.const_value is not None)
 
 
@@ -173,7 +173,8 @@ def _is_weight(value: ir.Value) -> bool:
 
 
 def _is_quantized(node: ir.Node) -> bool:
-    """Both operands come from DequantizeLinear (weights: or are folded integers)."""
+    """Whether both operands come from a DequantizeLinear. (Weights may also be integers that were
+    folded.)"""
     if node.op_type in _RUNTIME_PRODUCTS:
         return True
     if node.op_type not in WEIGHTED:

@@ -3,7 +3,7 @@
     inputs ──► part 0 ── crossing values ──► part 1 ── crossing values ──► … ──► outputs
 
 Small values that follow from the inputs (masks, positions) do not cross: every part that reads one
-computes it again. The same holds for the layout changes and casts between a stored weight and its
+computes it again. The same holds for the layout operators and casts between a stored weight and its
 product.
 """
 
@@ -19,13 +19,12 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from optkit.errors import InputRefused, OptkitError
 from optkit.graph.nodes import constant_weight, is_constant
 
-_LITTLE = 4 << 20  # bytes of constants that a value computed anew may be made of
+_LITTLE = 4 << 20  # bytes of constants from which a value that is computed again may be computed
 
 
 class Part(NamedTuple):
-    """Consecutive nodes. `reads`: names of the values that earlier parts leave for this part and
-    later ones. `leaves`: names of the values that this part and earlier ones leave for later
-    parts."""
+    """Consecutive nodes. `reads`: names of the values of earlier parts that this part or later ones
+    read. `leaves`: names of the values of this part and earlier ones that later parts read."""
 
     nodes: tuple[str, ...]
     reads: tuple[str, ...]
@@ -49,9 +48,9 @@ def cut(model: ir.Model, places: Iterable[int]) -> list[Part]:
 
 
 def places(model: ir.Model, most: int) -> list[int]:
-    """Borders of parts that each read at most `most` bytes of weights, or have one node that reads
-    more. A border is where the fewest values cross, within the last half of the bytes of its
-    part."""
+    """Borders between parts. Each part reads at most `most` bytes of weights, or has one node that
+    reads more. A border is the place with the fewest crossing values within the last half of the
+    bytes of its part."""
     nodes = list(model.graph)
     costs = _costs(nodes)
     counts = [len(values) for values in _crossing(nodes, range(len(nodes) + 1))]
@@ -98,7 +97,8 @@ def between(model: ir.Model, reads: Collection[str], wanted: Sequence[str]) -> i
 
 
 def _crossing(nodes: Sequence[ir.Node], borders: Iterable[int]) -> Iterator[list[ir.Value]]:
-    """The values made in front of each border (rising) and read behind it, in their order."""
+    """For each border, the values that are computed before it (in rising order) and read after
+    it."""
     again = _made_anew(nodes)
     made_at: dict[ir.Value, int] = {}
     last: dict[ir.Value, int] = {}
@@ -112,8 +112,8 @@ def _crossing(nodes: Sequence[ir.Node], borders: Iterable[int]) -> Iterator[list
 
 
 def _made_anew(nodes: Sequence[ir.Node]) -> set[ir.Node]:
-    """The nodes that every part repeats where it needs them: all that only lead from constants,
-    and what follows from inputs and little constants without a weight."""
+    """The nodes that every part repeats if it needs them: nodes that depend only on constants, and
+    nodes without a weight that depend on inputs and on small constants."""
     bytes_of = _Bytes()
     recomputed: set[ir.Node] = set()
     for node in nodes:
@@ -131,7 +131,8 @@ def _made_anew(nodes: Sequence[ir.Node]) -> set[ir.Node]:
 
 
 def _costs(nodes: Sequence[ir.Node]) -> list[int]:
-    """Bytes of stored constants that each node reads; none for one that only leads from them."""
+    """Bytes of stored constants that each node reads; zero for a node that depends only on
+    constants."""
     bytes_of = _Bytes()
     costs = []
     for node in nodes:
@@ -145,7 +146,8 @@ def _costs(nodes: Sequence[ir.Node]) -> list[int]:
 
 
 class _Bytes:
-    """Bytes of the constants that a value is made of, if of nothing else."""
+    """Bytes of the constants from which a value is computed; None if it depends on anything
+    else."""
 
     def __init__(self) -> None:
         self._made: dict[ir.Value, int] = {}
@@ -163,7 +165,7 @@ class _Bytes:
 
 
 def _reads(node: ir.Node) -> Iterator[ir.Value]:
-    """What the node reads, in its subgraphs too."""
+    """The values that the node reads, also in its subgraphs."""
     yield from (value for value in node.inputs if value is not None)
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.GRAPH:

@@ -1,4 +1,4 @@
-"""Data files beside a model: weights are written into them, or existing files are linked.
+"""Data files of a model: weights are written into them, or existing files are linked.
 
 Only files that nobody may write (mode 0444) are hard-linked: files of the store, which do not
 change.
@@ -20,17 +20,19 @@ import onnx_ir as ir
 
 from optkit.graph.weights import Computed, Group, Stored
 
-_INLINE_BYTES = 1024  # a tensor up to this size stands in the model file, whatever the others weigh
-_ALIGNMENT = 4096  # of each tensor in a data file: a page, so that a runtime can map it
+_INLINE_BYTES = 1024  # a tensor up to this size is always in the model file
+_ALIGNMENT = 4096  # alignment of each tensor in a data file: a page, so that a runtime can map it
 _WORTH_A_LINK = 16 << 20  # a smaller data file is copied into the new one
-_USED = 0.9  # share of a linked file that must still be read: dead bytes travel with it
+# the least share of a linked file that is still read, because unused bytes are linked too
+_USED = 0.9
 _COPY_BYTES = 8 << 20
 _WRITABLE, _READ_ONLY = 0o222, 0o444
-_NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP)  # this place knows none
+# the errors of a disk without hard links
+_NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP)
 
 
 def store(values: Sequence[ir.Value], path: Path) -> None:
-    """Assign each value's tensor a place in data files beside the model `path`, in place.
+    """Give the tensor of each value a place in data files next to the model `path`, in place.
 
     `<name>.<n>.data` are links to data files of which nearly all bytes are still used;
     `<name>.data` has the other tensors, in the order of the values. Both are read-only. Small
@@ -76,7 +78,7 @@ def inline(values: Iterable[ir.Value]) -> None:
 
 
 def _link(values: Iterable[ir.Value], path: Path) -> dict[ir.Value, tuple[str, int]]:
-    """Link the data files that stay almost whole: value → (file name, offset)."""
+    """Link the data files of which nearly all bytes are used: value → (file name, offset)."""
     readers: dict[str, list[tuple[ir.Value, Stored]]] = defaultdict(list)
     for value in values:
         if isinstance(value.const_value, Stored):
@@ -106,7 +108,7 @@ def _link_file(source: Path, target: Path) -> None:
         shutil.copyfile(source, temporary, follow_symlinks=False)
         temporary.chmod(_READ_ONLY)
     temporary.replace(target)
-    temporary.unlink(missing_ok=True)  # renaming onto another name of the same file does nothing
+    temporary.unlink(missing_ok=True)  # renaming to another name of the same file has no effect
 
 
 def _write(
@@ -134,10 +136,10 @@ def _write(
 
 
 def _copy(tensor: Stored, file: io.FileIO, start: int) -> None:
-    """The tensor's bytes to `start` of the file, inside the kernel where it can."""
+    """Copy the bytes of the tensor to `start` of the file, inside the kernel if possible."""
     done, total = 0, tensor.nbytes
     with tensor.open() as source:
-        with contextlib.suppress(OSError):  # not between these two file systems
+        with contextlib.suppress(OSError):  # not possible between these two file systems
             while done < total:
                 copied = os.copy_file_range(
                     source.fileno(), file.fileno(), total - done, (tensor.offset or 0) + done,
@@ -162,7 +164,7 @@ def _put(file: io.FileIO, start: int, data: np.ndarray) -> None:
 
 
 def _in_groups(tensors: Iterable[ir.TensorProtocol | None]) -> Iterator[ir.TensorProtocol]:
-    """In order, but the members of a group where the first of them stands."""
+    """The values in order, but the members of a group follow directly after their first member."""
     stored = [tensor for tensor in tensors if tensor is not None]
     members: dict[Group, list[ir.TensorProtocol]] = defaultdict(list)
     for tensor in stored:
@@ -176,7 +178,7 @@ def _in_groups(tensors: Iterable[ir.TensorProtocol | None]) -> Iterator[ir.Tenso
 
 
 def _identity(tensor: ir.TensorProtocol | None) -> Hashable:
-    """Tensors that are alike in this have the same bytes."""
+    """Tensors with the same identity have the same bytes."""
     if isinstance(tensor, Stored):
         return tensor.path, tensor.offset or 0, tensor.nbytes
     if isinstance(tensor, Computed):

@@ -114,14 +114,14 @@ class FreeNames:
 
 
 def replace_output(owner: ir.Graph, old: ir.Value, new: ir.Value) -> None:
-    """Make `new` an output of the graph wherever `old` was one."""
+    """Replace `old` by `new` wherever it is an output of the graph."""
     for index, output in enumerate(owner.outputs):
         if output is old:
             owner.outputs[index] = new
 
 
 def new_constant(owner: ir.Graph, name: str, numbers: np.ndarray) -> ir.Value:
-    """A new initializer under a free name that begins so."""
+    """A new initializer with a free name that begins with this one."""
     taken = ir.convenience.create_value_mapping(owner)
     return add_constant(owner, unique_name(name, taken), numbers)
 
@@ -132,7 +132,7 @@ def add_constant(graph: ir.Graph, name: str, numbers: np.ndarray) -> ir.Value:
 
 
 def add_tensor(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
-    """A new initializer under the tensor's own name, which no value has."""
+    """A new initializer with the name of the tensor, which no value has."""
     value = ir.Value(
         name=tensor.name,
         shape=ir.Shape(tensor.shape.numpy()),
@@ -144,7 +144,7 @@ def add_tensor(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
 
 
 def remove_unread(owner: ir.Graph, values: Iterable[ir.Value]) -> None:
-    """Remove the values that nobody reads, and the chains of nodes that compute only them."""
+    """Remove the values without readers, and the chains of nodes that compute only these."""
     for value in values:
         walk: ir.Value | None = value
         while walk is not None and not walk.uses() and not walk.is_graph_output():
@@ -153,7 +153,7 @@ def remove_unread(owner: ir.Graph, values: Iterable[ir.Value]) -> None:
                 owner.initializers.pop(str(walk.name), None)
                 break
             walk = producer.inputs[0]
-            if producer.graph is not None:  # not gone with another value's chain
+            if producer.graph is not None:  # not removed with the chain of another value
                 owner.remove(producer, safe=True)
 
 
@@ -173,10 +173,10 @@ def check_finite(model: ir.Model) -> None:
 
 
 def _count_bad(value: ir.Value) -> int:
-    """How many numbers of a floating constant are NaN or infinite. Eight-bit floats saturate.
+    """The number of NaN and infinite numbers of a float constant. Floats of 8 bits saturate.
 
-    In every IEEE format these are the numbers whose exponent is all ones, so whose bits without
-    the sign reach those of infinity.
+    In every IEEE format these are the numbers whose exponent is all ones. So their bits without the
+    sign are at least those of infinity.
     """
     tensor = _constant_tensor(value)
     if tensor is None or not tensor.dtype.is_floating_point() or tensor.dtype.bitwidth <= 8:

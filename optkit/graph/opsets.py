@@ -15,7 +15,7 @@ import onnx_ir as ir
 from optkit.errors import InputRefused
 from optkit.graph.nodes import add_constant, claim_name, value_names
 
-_GROUPED = range(18, 21)  # opsets whose GroupNormalization scales groups, not channels
+_GROUPED = range(18, 21)  # opsets whose GroupNormalization has scales per group, not per channel
 _SCAN_OF_BATCHES = 8
 
 
@@ -37,7 +37,7 @@ def prepare(model: ir.Model) -> None:
                 if _is_empty(node, index):
                     node.replace_input_with(index, None)
         if node.op_type == "MeanVarianceNormalization" and "axes" not in node.attributes:
-            # strict inference of onnx 1.23 loses the default inside the function's body
+            # the strict inference of onnx 1.23 loses the default inside the body of the function
             node.attributes.add(ir.AttrInt64s("axes", [0, 2, 3]))
 
 
@@ -60,7 +60,7 @@ def forget_dims(model: ir.Model, unknown: Callable[[int | ir.SymbolicDim], bool]
 
 
 def is_placeholder(dim: int | ir.SymbolicDim) -> bool:
-    """An axis of size −1 or named "?" is one of any size."""
+    """Whether the dimension says nothing: an axis of size −1 or with the name "?" has any size."""
     return dim < 0 if isinstance(dim, int) else dim.value == "?"
 
 

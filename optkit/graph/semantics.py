@@ -1,4 +1,4 @@
-"""What the onnx library knows of operators: shape inference, conversion to a newer opset, the
+"""The onnx library's knowledge of operators: shape inference, conversion to a newer opset, the
 evaluation of one node, and the types that an operator takes.
 
 The library never gets the weights: it gets a copy of the graph in which large initializers are
@@ -26,9 +26,9 @@ from optkit.graph.nodes import ensure_names
 from optkit.graph.serde import last_line
 from optkit.graph.weights import Computed
 
-_MINIMUM_IR_VERSION = 10  # the first that may hold opset 21
+_MINIMUM_IR_VERSION = 10  # the first IR version that may contain opset 21
 _INFERENCE_ERRORS = (RuntimeError, ValueError, onnx.shape_inference.InferenceError)
-_SMALL_BYTES = 1024  # initializers up to this size stay visible to shape inference (shapes, axes)
+_SMALL_BYTES = 1024  # shape inference sees initializers up to this size (shapes, axes)
 
 
 def infer_shapes(model: ir.Model, *, strict: bool = True) -> ir.Model:
@@ -38,7 +38,7 @@ def infer_shapes(model: ir.Model, *, strict: bool = True) -> ir.Model:
     Raises InputRefused with the name of the node if the inputs of an operator do not fit it
     (`strict`).
     """
-    opsets.forget_dims(model, _is_guess)  # they would hide what is known by now
+    opsets.forget_dims(model, _is_guess)  # old shapes would hide the shapes that are known now
     light, _ = _without_weights(model)
     _take_shapes(model.graph, _inferred(light, strict).graph)
     return model
@@ -55,10 +55,11 @@ def upgrade(model: ir.Model, minimum: int = 21) -> ir.Model:
     for value in [value for value in model.graph.inputs if value.is_initializer()]:
         model.graph.inputs.remove(value)
     opsets.forget_dims(model, opsets.is_placeholder)
-    # before the conversion: up to version 3 the library takes no constant that is no input
+    # before the conversion: up to IR version 3 the library requires constants to be inputs
     model.ir_version = max(model.ir_version, _MINIMUM_IR_VERSION)
     InlinePass()(model)
-    version = model.opset_imports.setdefault("", minimum)  # other domains' operators alone: any
+    # only operators of other domains: any version
+    version = model.opset_imports.setdefault("", minimum)
     opsets.prepare(model)
     if version < minimum:
         model = _convert(model, minimum)
@@ -81,7 +82,7 @@ def evaluate(node: ir.Node, inputs: Sequence[np.ndarray | None], opset: int) -> 
     try:
         session = onnx.reference.ReferenceEvaluator(proto, opsets={"": opset})
         return [np.asarray(array) for array in session.run(None, feed)]
-    except Exception as error:  # each operator raises its own kinds
+    except Exception as error:  # each operator raises other exceptions
         raise InputRefused(last_line(error), where=node.name) from error
 
 
@@ -102,7 +103,7 @@ def takes_half(
     wanted = f"tensor({dtype.name.lower()})"
 
     def side(parameters: Sequence[onnx.defs.OpSchema.FormalParameter], count: int) -> list[bool]:
-        last = len(parameters) - 1  # a variadic parameter stands for all that follow
+        last = len(parameters) - 1  # a variadic parameter describes all inputs after it
         return [wanted in parameters[min(index, last)].types for index in range(count)]
 
     return side(schema.inputs, len(node.inputs)), side(schema.outputs, len(node.outputs))
@@ -124,13 +125,13 @@ def _convert(model: ir.Model, target: int) -> ir.Model:
         converted.graph.register_initializer(value)
     known = ir.convenience.create_value_mapping(model.graph)
     for name, value in ir.convenience.create_value_mapping(converted.graph).items():
-        if name in known:  # the converter forgets the axis names that exporters knew
+        if name in known:  # the converter loses the names of axes
             value.type, value.shape = known[name].type, known[name].shape
     return converted
 
 
 def _without_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, ir.Value]]:
-    """The model in which large initializers are mere inputs, and these by name."""
+    """The model with its large initializers as inputs, and these initializers by name."""
     _load_constants_of_subgraphs(model)
     proto = onnx.ModelProto(ir_version=model.ir_version)
     for domain, version in model.opset_imports.items():
@@ -161,7 +162,7 @@ def _without_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, ir.Val
 
 
 def _load_constants_of_subgraphs(model: ir.Model) -> None:
-    """Subgraphs keep theirs, and the library would look for the data file."""
+    """Subgraphs keep their constants, and the library would search for the data file."""
     for graph in model.graphs():
         for value in graph.initializers.values() if graph is not model.graph else ():
             if isinstance(value.const_value, ir.ExternalTensor):
@@ -169,10 +170,11 @@ def _load_constants_of_subgraphs(model: ir.Model) -> None:
 
 
 def _inferred(light: onnx.ModelProto, strict: bool) -> onnx.ModelProto:
-    """The model with the shapes of its values, those too that follow from known numbers.
+    """The model with the shapes of its values, including those that follow from known numbers.
 
-    onnx 1.23 takes the numbers of a matrix for those of a vector and finds that two do not fit
-    each other where they do. So strict inference without numbers decides whether a graph is valid.
+    onnx 1.23 mistakes the numbers of a matrix for those of a vector, and then reports that two
+    shapes do not fit although they do. So strict inference without numbers decides whether a graph
+    is valid.
     """
     infer = onnx.shape_inference.infer_shapes
     with suppress(*_INFERENCE_ERRORS):
@@ -185,7 +187,7 @@ def _inferred(light: onnx.ModelProto, strict: bool) -> onnx.ModelProto:
 
 
 def _take_shapes(graph: ir.Graph, inferred: onnx.GraphProto) -> None:
-    """Dtype and shape of the same graph's values, and of its subgraphs'."""
+    """Copy dtypes and shapes from the values of the same graph, including its subgraphs."""
     infos = {info.name: info.type for info in (*inferred.value_info, *inferred.output)}
     for node, theirs in zip(graph, inferred.node, strict=True):
         for value in node.outputs:
@@ -201,5 +203,5 @@ def _take_shapes(graph: ir.Graph, inferred: onnx.GraphProto) -> None:
 
 
 def _is_guess(dim: int | ir.SymbolicDim) -> bool:
-    """Whether an earlier inference made up the axis' name."""
+    """Whether an earlier inference invented the name of the axis."""
     return isinstance(dim, ir.SymbolicDim) and (dim.value or "").startswith("unk__")

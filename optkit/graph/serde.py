@@ -20,11 +20,12 @@ from optkit.errors import InputRefused, UnsafeFile
 from optkit.graph import data_files
 from optkit.graph.weights import Stored
 
-_OWN = "optkit."  # what names of our own metadata begin with
-_STAMP = "optkit.build."  # of a finished file (packaging.stamp); a graph made of it is another
+_OWN = "optkit."  # the prefix of optkit's metadata
+# keys of a finished file (packaging.stamp); a graph that is computed from it is another one
+_STAMP = "optkit.build."
 INLINE_LIMIT = 256 << 20
-"""Weights of fewer bytes in all stand in the model file itself: a model of one file, as long as
-reading and writing it takes a few times that much memory only."""
+"""If the weights have fewer bytes in total, they are in the model file itself. A model is one file
+as long as reading and writing it takes only a few times this much memory."""
 
 
 def load(path: Path) -> ir.Model:
@@ -80,7 +81,7 @@ def check(path: Path) -> None:
     model = load(path)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            # the library refuses hard links, which `load` has checked, and reads no weight anyway
+            # the library refuses hard links, which `load` has checked, and does not read weights
             onnx.checker.check_model(str(_hollow(path, Path(folder))), full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise InputRefused(
@@ -170,7 +171,8 @@ def _locations(proto: onnx.ModelProto) -> list[str]:
 
 
 def _hollow(path: Path, folder: Path) -> Path:
-    """The model in another folder, its data files there as holes of the same size."""
+    """A copy of the model in another folder, with empty files of the same size instead of its data
+    files."""
     locations = _locations(_parse(path))
     if not locations:
         return path
@@ -216,7 +218,8 @@ def _check_external(tensor: onnx.TensorProto, path: Path) -> None:
     if not name or data.is_symlink() or not data.is_file():
         raise UnsafeFile(f"external data {name!r} is not a file in this folder", where=where)
     facts = data.stat()
-    if facts.st_nlink > 1 and stat.S_IMODE(facts.st_mode) & 0o222:  # the store's own are read-only
+    # the files of the store are read-only
+    if facts.st_nlink > 1 and stat.S_IMODE(facts.st_mode) & 0o222:
         raise UnsafeFile(f"external data {name!r} is a hard link", where=where)
     end = int(info.get("offset", 0)) + int(info.get("length", 0))
     if end > facts.st_size:

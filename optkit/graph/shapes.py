@@ -35,17 +35,18 @@ def bind(model: ir.Model, axes: Mapping[str, int]) -> ir.Model:
             value.shape = ir.Shape(_size(dim, axes) for dim in dims(value))
     for node in copy.graph.all_nodes():
         for value in node.outputs:
-            # stale: it follows from the inputs, but of an operator that is none of ONNX's own
+            # no longer valid: it follows from the inputs, except for operators of other domains
             inferred = node.domain in ("", "ai.onnx") or value.shape is None
             value.shape = None if inferred else ir.Shape(_size(dim, axes) for dim in dims(value))
     return infer_shapes(copy)
 
 
 def axes_in(dim: int | str) -> frozenset[str]:
-    """The axes that a dimension names: one, several in an expression ("past + sequence"), none."""
+    """The axes in a dimension: one, several in an expression ("past + sequence"), or none."""
     if isinstance(dim, int):
         return frozenset()
-    if dim.isidentifier():  # nearly always: spares the import of symbolic arithmetic
+    # true for nearly all dimensions; it avoids the import of symbolic arithmetic
+    if dim.isidentifier():
         return frozenset({dim})
     try:
         return ir.SymbolicDim(dim).free_symbols()
@@ -104,8 +105,8 @@ def _size(dim: int | str, axes: Mapping[str, int]) -> int | str | ir.SymbolicDim
 
 
 def dims(value: ir.Value) -> tuple[int | str, ...]:
-    """A value's dimensions as its graph knows them, those of `TensorInfo.shape`; none where not
-    even its rank is known."""
+    """The dimensions of a value according to its graph, as in `TensorInfo.shape`; empty if its rank
+    is not known."""
     return tuple(
         dim if isinstance(dim, int) else str(dim.value or f"{value.name}.{axis}")
         for axis, dim in enumerate(value.shape or ())

@@ -1,7 +1,8 @@
-"""Weights that need not fit in memory: they are read by rows, and computed while they are written.
+"""Weights that may be larger than memory: they are read by rows, and computed when they are
+written.
 
     data file ── Stored ──► rows ──► pieces ── Computed ──► data file of the next graph
-              └────────────── unchanged: a hard link, no byte is read ──────────►
+        └────────────── unchanged: a hard link, no byte is read ──────────►
 
 At most one piece of one weight is in memory. `data_files` writes and links the files.
 """
@@ -40,8 +41,9 @@ class Form(NamedTuple):
 
 
 class Stored(ir.ExternalTensor):
-    """A tensor in a data file. Every `numpy()` maps it again and keeps nothing, so the pages leave
-    memory together with the array. The file was checked when the model was loaded."""
+    """A tensor in a data file. Every `numpy()` maps the file again, and the object keeps nothing,
+    so the pages leave memory together with the array. The file was checked when the model was
+    loaded."""
 
     __slots__ = ()
 
@@ -68,7 +70,7 @@ class Stored(ir.ExternalTensor):
         file.write(self.tobytes())
 
     def open(self) -> io.BufferedReader:
-        """The data file, following no link."""
+        """Open the data file without following a link."""
         descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         return os.fdopen(descriptor, "rb")
 
@@ -132,7 +134,7 @@ def rows(value: ir.Value | ir.TensorProtocol, count: int) -> Iterator[np.ndarray
 
 
 def blocks(value: ir.Value | ir.TensorProtocol, most_bytes: int) -> Iterator[np.ndarray]:
-    """A constant in blocks of rows, of about so many bytes each; see `rows`."""
+    """A constant in blocks of rows, of about this many bytes each; see `rows`."""
     tensor = value.const_value if isinstance(value, ir.Value) else value
     assert tensor is not None
     dims = tensor.shape.numpy()
@@ -162,7 +164,8 @@ def columns(value: ir.Value | ir.TensorProtocol, count: int) -> Iterator[np.ndar
 
 
 def spread(work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """`work` of each item, in order, on several threads: a few items are in memory at once."""
+    """The results of `work` for the items, in order. Several threads work; only a few items are in
+    memory at once."""
     waiting: deque[Future[R]] = deque()
     with ThreadPoolExecutor(_THREADS) as pool:
         for item in items:
@@ -181,7 +184,7 @@ class Group:
         self._compute = compute
 
     def pieces(self) -> Iterator[tuple[int, np.ndarray]]:
-        """(index of the form, its next bytes). Raises OptkitError where they do not fit."""
+        """(index of the form, its next bytes). Raises OptkitError if they do not fit."""
         left = [_nbytes(form) for form in self.forms]
         for piece in self._compute():
             for index, (form, array) in enumerate(zip(self.forms, piece, strict=True)):
@@ -197,7 +200,7 @@ class Group:
                 raise _misfit(form, f"{missing} bytes of its shape are missing")
 
     def tensors(self) -> list[ir.Tensor[np.ndarray]]:
-        """All of them, in memory."""
+        """All tensors, in memory."""
         buffers = [np.empty(_nbytes(form), np.uint8) for form in self.forms]
         at = [0] * len(self.forms)
         for index, data in self.pieces():
@@ -218,12 +221,12 @@ def _nbytes(form: Form) -> int:
 
 
 def _raw_dtype(dtype: ir.DataType) -> np.dtype:
-    """How its bytes lie in a file: numbers of less than a byte are packed."""
+    """The dtype of the bytes in a file; numbers of less than a byte are packed."""
     return np.dtype(np.uint8 if dtype.bitwidth < 8 else dtype.numpy())
 
 
 def _encoded(array: np.ndarray, form: Form) -> np.ndarray:
-    """The bytes of a piece, as they stand in a file."""
+    """The bytes of a piece in the form of a file."""
     if form.dtype.bitwidth == 4 and array.dtype == np.uint8:
         return np.ascontiguousarray(array).reshape(-1)
     if array.dtype != form.dtype.numpy():

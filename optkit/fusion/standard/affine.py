@@ -1,4 +1,4 @@
-"""Mul, Div, Add and Sub by a constant per channel behind a linear layer.
+"""Mul, Div, Add and Sub by a constant per channel after a linear layer.
 
 s · (W x + b) = (s W) x + s b,   (W x + b) + t = W x + (b + t);   Div: s = 1 / c,   Sub: t = −c.
 """
@@ -47,7 +47,7 @@ def _operands(node: ir.Node) -> tuple[ir.Value, np.ndarray] | None:
 
 
 def _is_bias(node: ir.Node, source: ir.Value, layer: linear.Linear | Declined) -> bool:
-    """Adding to a bare MatMul is how its bias is written: nothing to fold."""
+    """Whether it is the Add that holds the bias of a MatMul, which needs no folding."""
     producer = source.producer()
     product = producer is not None and producer.op_type == "MatMul"
     return product and node.op_type in ("Add", "Sub") and not isinstance(layer, Declined)

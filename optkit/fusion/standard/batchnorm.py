@@ -1,6 +1,6 @@
-"""BatchNormalization at inference is an affine map per channel; fold it into the layer before.
+"""BatchNormalization at inference is an affine map per channel; it is folded into the layer before.
 
-BN(y) = γ (y − μ) / √(σ² + ε) + β = s y + t   with   s = γ / √(σ² + ε),   t = β − s μ
+    BN(y) = γ (y − μ) / √(σ² + ε) + β = s y + t   with   s = γ / √(σ² + ε),   t = β − s μ
 (Ioffe & Szegedy, arXiv:1502.03167; folding: Jacob et al., arXiv:1712.05877, section 3.2).
 """
 

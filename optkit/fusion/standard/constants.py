@@ -102,7 +102,7 @@ def _dims(shape_node: ir.Node) -> np.ndarray | None:
 
 
 def _select(node: ir.Node, dims: np.ndarray | None) -> np.ndarray | None:
-    """What Gather or Slice with constant indices takes from `dims`."""
+    """The elements of `dims` that a Gather or Slice with constant indices selects."""
     parameters = [graph.array(value) for value in node.inputs[1:]]
     if dims is None or any(numbers is None for numbers in parameters):
         return None

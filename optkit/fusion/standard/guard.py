@@ -41,7 +41,7 @@ _MOVES = frozenset(
         *("Gather", "GatherND", "GatherElements", "Identity", "Split"),
     }
 )
-"""Operators whose results are numbers of their first input."""
+"""Operators that only select or move numbers of their first input."""
 
 _P = Op("Softmax", Var("scores"), result="p")
 _GUARDED = Op("Where", Op("IsNaN", _P), Var("zero"), Var("p"))
@@ -76,7 +76,8 @@ def drop(match: Guard) -> str:
 
 
 def interval(value: ir.Value | None) -> Interval | str:
-    """The least and largest number of the value, both finite; a str says why they are not known."""
+    """The least and the largest number of the value, both finite; a str is the reason why they are
+    unknown."""
     if value is None:
         return "an operand is absent"
     numbers = graph.array(value)
@@ -100,7 +101,7 @@ def interval(value: ir.Value | None) -> Interval | str:
 
 
 def _why_nan(scores: ir.Value) -> str | None:
-    """Why a row may have no finite number, or one that is NaN or +inf; None if it has neither."""
+    """Why a row may have no finite number, or NaN or +inf; None if neither can occur."""
     for mask, other in sides(made_by(scores, "Add")):
         numbers = graph.array(mask)
         if numbers is not None and not np.isfinite(numbers).all():
@@ -132,7 +133,7 @@ def _of_input(value: ir.Value) -> Interval | str:
 
 
 def _of_dtype(value: ir.Value) -> Interval | None:
-    """Integers and booleans are finite, and no larger than their dtype says."""
+    """Integers and booleans are finite, within the range of their dtype."""
     if value.dtype == ir.DataType.BOOL:
         return _EITHER
     if value.dtype is None or not value.dtype.is_integer():
@@ -167,7 +168,8 @@ def _concat(node: ir.Node) -> Interval | str:
 def _arithmetic(
     result: Callable[[np.float32, np.float32], np.float32],
 ) -> Callable[[ir.Node], Interval | str]:
-    """Of an operator that is monotonic in each operand: the ends decide."""
+    """The interval of an operator that is monotonic in each operand: the ends of the operands
+    determine it."""
 
     def rule(node: ir.Node) -> Interval | str:
         bounds = _both(node, 0, 1)
@@ -179,7 +181,7 @@ def _arithmetic(
 
 
 def _range(node: ir.Node) -> Interval | str:
-    """Counted upwards, it never falls below its start."""
+    """A Range that counts upwards is never below its start."""
     start, step = interval(node.inputs[0]), interval(node.inputs[2])
     of_dtype = _of_dtype(node.outputs[0])
     upwards = not isinstance(step, str) and step[0] > 0

@@ -124,7 +124,8 @@ def _pair(node: ir.Node, *ops: str) -> Pair | None:
 
 
 def _only_reader(pair: Pair) -> bool:
-    """Reading past `first` makes it dead; otherwise nothing would be gained."""
+    """Whether `second` is the only reader of `first`, so that `first` can be removed; otherwise
+    nothing is gained."""
     return read_once(pair.first.outputs[0])
 
 

@@ -149,7 +149,7 @@ def _bias(node: ir.Node, add: ir.Node | None, channels: int) -> np.ndarray | Dec
 
 
 def _along_weight(linear: Linear, scale: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """`scale` shaped to multiply the weight along its output channels."""
+    """`scale` in a shape that multiplies the weight along its output channels."""
     node = linear.node
     scale = np.broadcast_to(scale, (linear.channels,))
     if node.op_type == "ConvTranspose":  # weight: [in, out / group, *kernel]
@@ -189,7 +189,7 @@ def _set_bias(linear: Linear, numbers: np.ndarray) -> None:
 
 
 def _turn_into_add(match: Affine) -> None:
-    """A MatMul has nowhere to keep a bias: the affine node becomes the Add that holds it."""
+    """A MatMul has no bias input, so the affine node becomes the Add of the bias."""
     node, linear = match.node, match.linear
     assert node.graph is not None
     shift = _new_constant(linear, "bias", match.bias)

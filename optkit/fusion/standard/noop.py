@@ -84,7 +84,7 @@ def unequal(a: Dims, b: Dims) -> int | None:
 
 
 def same_shape(a: ir.Value | None, b: ir.Value | None, unknown: int = 0) -> bool:
-    """Both shapes are known and equal in all but `unknown` axes."""
+    """Whether both shapes are known and equal, except for `unknown` axes."""
     if a is None or b is None or a.shape is None or b.shape is None:
         return False
     count = unequal(a.shape.dims, b.shape.dims)
@@ -96,7 +96,7 @@ def _like(node: ir.Node) -> ir.DataType | None:
 
 
 def _repeatable(node: ir.Node) -> tuple[int, ...]:
-    """Inputs that the result may repeat: of a commutative operator both."""
+    """The inputs that the result may repeat: both for a commutative operator."""
     return (0, 1) if node.op_type in ("Add", "Mul") else (0,)
 
 
@@ -109,7 +109,7 @@ def _same_shape(node: ir.Node, index: int) -> bool:
 
 
 def _same_order(node: ir.Node, index: int) -> bool:
-    """Of an operator that keeps elements and their order."""
+    """For an operator that keeps the elements and their order."""
     return same_shape(node.inputs[index], node.outputs[0], unknown=1)
 
 
@@ -149,7 +149,7 @@ def _only_one(node: ir.Node, index: int) -> bool:
 
 
 def _neutral(number: int) -> Callable[[ir.Node, int], bool]:
-    """The other operand is the constant `number`, and broadcasting it adds no axis."""
+    """Whether the other operand is the constant `number`, and its broadcast adds no axis."""
 
     def holds(node: ir.Node, index: int) -> bool:
         other = graph.array(node.inputs[1 - index])

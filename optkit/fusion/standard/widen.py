@@ -29,7 +29,7 @@ from optkit.fusion.rule import FusionEntry
 
 _HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _FLOAT = ir.DataType.FLOAT
-_LARGE_BYTES = 1 << 20  # a weight that is worth a Cast of its own
+_LARGE_BYTES = 1 << 20  # bytes of a weight from which a separate Cast is worthwhile
 _WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 _MOVING = frozenset(
     {
@@ -37,7 +37,7 @@ _MOVING = frozenset(
         *("Slice", "Gather", "Tile"),
     }
 )
-"""Operators that compute nothing: what they give are numbers of their first input."""
+"""Operators that compute nothing: their results are numbers of their first input."""
 _DTYPES = ("to", "dtype", "output_dtype", "precision", "softmax_precision", "stash_type")
 """Attributes that hold a dtype."""
 
@@ -77,7 +77,7 @@ def widen(model: ir.Model, *, inline_limit: int = graph.INLINE_LIMIT) -> tuple[F
 def _widen_inside(
     model: ir.Model, inputs: set[ir.Value], stay: set[ir.Value], roundings: set[ir.Value]
 ) -> None:
-    """All but these values, and the attributes of the nodes that make them."""
+    """Widen all values except these, and the attributes of the nodes that compute them."""
     for value in _halves(model):
         if value not in inputs | stay | roundings:
             _widen_value(value)
@@ -87,8 +87,9 @@ def _widen_inside(
 
 
 def _roundings(model: ir.Model) -> set[ir.Value]:
-    """The half values that were wide before and become so again, and nothing computes with: all
-    readers are Casts to another dtype, or move the numbers to other such values."""
+    """The half values that are casts of wider values, are cast to a wider dtype again, and are not
+    used for arithmetic. Their readers are Casts to another dtype, or move the numbers to other such
+    values."""
     roundings = {
         value
         for node in model.graph.all_nodes()
@@ -110,14 +111,14 @@ def _rounds(value: ir.Value, roundings: set[ir.Value]) -> bool:
 
 
 def _passes(node: ir.Node, index: int, roundings: set[ir.Value]) -> bool:
-    """Whether a reader of a half value casts it back, or hands it on as it is."""
+    """Whether a reader of a half value casts it back, or passes it on unchanged."""
     ends = node.op_type == "Cast" and not _is_half(node.outputs[0])
     return ends or (index == 0 and node.outputs[0] in roundings)
 
 
 def _part_roundings(model: ir.Model, names: graph.FreeNames) -> None:
-    """A Cast to half whose result is cast back, and is also computed with or handed out, becomes
-    two: one for each kind of reader."""
+    """A Cast to half may have a result that is cast back and is also used for arithmetic or as an
+    output. It becomes two Casts, one for each kind of reader."""
     for cast in [node for node in model.graph.all_nodes() if node.op_type == "Cast"]:
         value, source = cast.outputs[0], cast.inputs[0]
         if not _is_half(value) or source is None or source.dtype not in _WIDE:
@@ -145,8 +146,8 @@ def _large_weights(model: ir.Model, inline_limit: int) -> set[ir.Value]:
 
 
 def _cast_behind(main: ir.Graph, value: ir.Value, names: graph.FreeNames) -> None:
-    """Let all that read a value without a producer read it in FP32; of a table that rows are looked
-    up in, the rows."""
+    """Let all readers of a value without a producer read it in FP32. For a table whose rows are
+    looked up, cast only these rows."""
     uses = list(value.uses())
     for use in [use for use in uses if (use.node.op_type, use.idx) == ("Gather", 0)]:
         rows = use.node.outputs[0]
@@ -164,7 +165,8 @@ def _cast_behind(main: ir.Graph, value: ir.Value, names: graph.FreeNames) -> Non
 
 
 def _cast(value: ir.Value, dtype: ir.DataType, names: graph.FreeNames) -> ir.Node:
-    """A Cast of `value` that stands nowhere yet; its result is called after its FP32 side."""
+    """A Cast of `value` that is not yet in the graph; the name of its result is that of its FP32
+    side."""
     name = names.value(f"{value.name}.fp32")
     cast = ir.node("Cast", [value], {"to": dtype.value}, name=names.node(f"cast_{name}"))
     result = cast.outputs[0]
