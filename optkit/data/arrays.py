@@ -38,7 +38,7 @@ def samples(path: Path, inputs: Inputs | None = None) -> Iterator[Feed]:
 def labelled(
     path: Path, *, label: str, slice: str | None = None, inputs: Inputs | None
 ) -> Iterator[Item]:
-    """The same with the array `label`, [samples, …], and, if named, the array `slice`,
+    """As `samples`, with the array `label`, [samples, …], and, if it is named, the array `slice`,
     [samples]."""
     beside = [label, *([slice] if slice else [])]
     with _opened(path, None if inputs is None else [*inputs, *beside]) as arrays:
@@ -59,7 +59,8 @@ def check_names(path: Path, names: Iterable[str]) -> None:
 
 
 class _Array(Protocol):
-    """One array of a file, `length` samples (None: it has no axes), read from the first on."""
+    """One array of a file with `length` samples (None: it has no axes), which is read from the
+    first sample on."""
 
     length: int | None
 
@@ -74,8 +75,8 @@ def _batches(arrays: Mapping[str, _Array], path: Path, inputs: Inputs | None) ->
 
 @contextmanager
 def _opened(path: Path, names: list[str] | None) -> Iterator[dict[str, _Array]]:
-    """The arrays by name; None: all of them. Raises InputRefused, also for what is found to be
-    damaged while it is read."""
+    """The arrays by name; None: all of them. Raises InputRefused, also for damage that is found
+    during a read."""
     path = reading.existing(path, "arrays")
     with _readable(path), ExitStack() as stack:
         if path.suffix.lower() == ".npz":
@@ -90,7 +91,7 @@ def _readable(path: Path) -> Iterator[None]:
         yield
     except InputRefused:
         raise
-    except Exception as error:  # zipfile, numpy and safetensors each have classes of their own
+    except Exception as error:  # zipfile, numpy and safetensors raise different exceptions
         reason = f"not arrays that can be read: {error}"
         raise InputRefused(reason, where=str(path), hint="save plain numeric arrays") from error
 
@@ -160,8 +161,8 @@ def _tensors(path: Path, names: list[str] | None) -> dict[str, _Array]:
 
 
 class _Tensor:
-    """One array of a safetensors file, which is mapped for the time of a read only: mapped pages
-    that were read count as memory."""
+    """One array of a safetensors file. It is mapped only during a read, because mapped pages that
+    were read count as memory."""
 
     def __init__(self, path: Path, name: str, shape: list[int]) -> None:
         self.length = shape[0] if shape else None

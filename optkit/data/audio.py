@@ -39,7 +39,7 @@ def samples(
     model: str | None = None,
     inputs: Inputs | None = None,
 ) -> Iterator[Feed]:
-    """Feeds of recordings from a folder, in an order in which the first few are spread over the
+    """Feeds of recordings from a folder. They are ordered so that the first few come from different
     classes.
 
     The feature extractor of the model (or the one in folder `extractor`) prepares them, and cuts
@@ -72,8 +72,9 @@ def labelled(
     model: str | None,
     inputs: Inputs | None,
 ) -> Iterator[tuple[Feed, np.ndarray]]:
-    """Recordings with the class of their subfolder, int64 [batch]: its place in `classes`, by
-    default the model's, or the sorted names of the subfolders. Arguments as for `samples`."""
+    """Recordings with the class of their subfolder, int64 [batch]: its index in `classes`, by
+    default those of the model, or the sorted names of the subfolders. Arguments as for
+    `samples`."""
     files = recordings(path)
     names = folders.classes(path, files, classes, model, "recordings")
     prepared = features(extractor, model, inputs)
@@ -83,7 +84,7 @@ def labelled(
 
 
 def recordings(folder: Path) -> folders.ClassFiles:
-    """Each recording and the subfolder it is in. Raises InputRefused for a folder without any."""
+    """Each recording and its subfolder. Raises InputRefused for a folder without recordings."""
     return folders.spread(folder, "audio", SOUNDS, "recordings")
 
 
@@ -98,7 +99,7 @@ class Features:
     _extractor: Any
 
     def __call__(self, waveforms: Sequence[np.ndarray]) -> Feed:
-        """Of waveforms float32 [samples] in [-1, 1], in the dtypes of the model's inputs. Raises
+        """The inputs for waveforms float32 [samples] in [-1, 1], in the dtypes of the model. Raises
         InputRefused."""
         extracted = self._extractor(
             list(waveforms), sampling_rate=self.rate, return_tensors="np", **self._padding()
@@ -113,7 +114,7 @@ class Features:
         }
 
     def _padding(self) -> dict[str, object]:
-        """Of bare waveforms, which have no window of their own."""
+        """Padding options of an extractor that returns waveforms, which has no window of its own."""
         if not _bare(self._extractor):
             return {}
         if self.window is None:
@@ -122,7 +123,8 @@ class Features:
 
 
 def features(extractor: Path | None, model: str | None, inputs: Inputs | None) -> Features:
-    """The feature extractor in folder `extractor`, else the model's own. Raises InputRefused."""
+    """The feature extractor in folder `extractor`, otherwise the model's own. Raises
+    InputRefused."""
     folder = extractor or (Path(model) if model else None)
     if folder is None or not pretrained.holds_processor(folder):
         raise InputRefused(
@@ -150,7 +152,8 @@ def read(file: Path, rate: int) -> np.ndarray:
     recorded, wave = _decoded(file)
     if rate != recorded:
         common = gcd(rate, recorded)
-        from scipy.signal import resample_poly  # half a second, which few recordings need
+        # the import takes half a second, and few recordings need it
+        from scipy.signal import resample_poly
 
         wave = resample_poly(wave, rate // common, recorded // common)
     return wave.astype(np.float32, copy=False)
@@ -162,7 +165,7 @@ def _decoded(file: Path) -> tuple[int, np.ndarray]:
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", wavfile.WavFileWarning)  # chunks that are no sound
+            warnings.simplefilter("ignore", wavfile.WavFileWarning)  # chunks that are not sound
             warnings.filterwarnings("error", "Reached EOF prematurely")
             with file.open("rb") as opened:
                 rate, values = wavfile.read(opened)
@@ -172,7 +175,7 @@ def _decoded(file: Path) -> tuple[int, np.ndarray]:
             raise ValueError("the file contains no sound")
         if not np.isfinite(wave).all():
             raise ValueError("the file contains NaN or infinite values")
-    except Exception as error:  # a damaged file makes the library raise nearly anything
+    except Exception as error:  # for a damaged file the library raises nearly any exception
         reason = f"not a WAV file that can be read: {error}"
         hint = "PCM of 8 to 32 bits, or floats; ffmpeg -i FILE out.wav makes one"
         raise InputRefused(reason, where=str(file), hint=hint) from error
@@ -180,7 +183,7 @@ def _decoded(file: Path) -> tuple[int, np.ndarray]:
 
 
 def _scaled(values: np.ndarray) -> np.ndarray:
-    """Samples as float64 in [-1, 1]: those of 8 bits are stored without a sign."""
+    """Samples as float64 in [-1, 1]. Samples of 8 bits are stored as unsigned numbers."""
     if values.dtype.kind == "f":
         return values.astype(np.float64)
     half = float(2 ** (8 * values.dtype.itemsize - 1))
@@ -189,8 +192,8 @@ def _scaled(values: np.ndarray) -> np.ndarray:
 
 
 def _window(extractor: Any, inputs: Inputs | None) -> int | None:
-    """What the extractor says (Whisper's), of bare waveforms the size of the input they go to.
-    Raises InputRefused where no input takes them."""
+    """The window according to the extractor (Whisper's); for waveforms, the size of their input.
+    Raises InputRefused if no input takes them."""
     if not inputs or not _bare(extractor):
         window: int | None = getattr(extractor, "n_samples", None)
         return window
@@ -199,13 +202,13 @@ def _window(extractor: Any, inputs: Inputs | None) -> int | None:
 
 
 def _bare(extractor: object) -> bool:
-    """Whether it makes waveforms [batch, samples], and no features of them."""
+    """Whether the extractor returns waveforms [batch, samples] instead of features."""
     return getattr(extractor, "feature_size", None) == 1
 
 
 def _receiving(inputs: Inputs, name: str, rank: int) -> str:
-    """The input with the extractor's `name` for it, else the only one of floats with as many axes.
-    Raises InputRefused where none or several are."""
+    """The input with the extractor's `name`, otherwise the only float input with as many axes.
+    Raises InputRefused if there are none or several."""
     if not inputs or name in inputs:
         return name
     fitting = [
@@ -222,7 +225,7 @@ def _receiving(inputs: Inputs, name: str, rank: int) -> str:
 
 
 def _said(folder: Path, column: str) -> Mapping[str, str]:
-    """File name → text, of the folder's metadata. Raises InputRefused."""
+    """File name → text, from the metadata of the folder. Raises InputRefused."""
     file = next((folder / name for name in _METADATA if (folder / name).is_file()), None)
     if file is None:
         raise InputRefused(

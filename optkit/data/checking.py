@@ -12,12 +12,12 @@ from optkit.errors import InputRefused, nearest
 from optkit.tensors import Feed, TensorInfo, axes_of, batch_axis, batched, size_of
 
 STORABLE = frozenset(n for n, dtype in DTYPES.items() if dtype.stored and hasattr(np, n))
-"""What safetensors gives back as numpy arrays."""
+"""Dtypes that safetensors returns as numpy arrays."""
 
 Given = Mapping[str, object]
 Item = Given | tuple[Given, object] | tuple[Given, object, object]
-"""A feed, a pair of feed and labels, or these and the name of the slice that each sample belongs
-to; values are anything `np.asarray` takes."""
+"""A feed, a pair of feed and labels, or both and the name of the slice of each sample. Values are
+objects that `np.asarray` accepts."""
 
 
 class Checker:
@@ -25,7 +25,7 @@ class Checker:
     has only one; `label_kind`: dtype and shape of a label, after the first one."""
 
     def __init__(self, inputs: Sequence[TensorInfo], optional: Collection[str]) -> None:
-        """Raises InputRefused for an input of a dtype that cannot be kept."""
+        """Raises InputRefused for an input of a dtype that cannot be stored."""
         for info in inputs:
             if info.dtype not in STORABLE:
                 raise InputRefused(
@@ -38,13 +38,14 @@ class Checker:
         self.sliced: bool | None = None
         self.label_kind: tuple[str, tuple[int, ...]] | None = None
         self._optional = frozenset(optional)
-        self._empty = {0, *optional} - {batch_axis(inputs)}  # axes that may be; not the samples'
-        self._last = False  # an incomplete batch has come, behind which there is none
+        # axes that may be empty, except that of the samples
+        self._empty = {0, *optional} - {batch_axis(inputs)}
+        self._last = False  # there was an incomplete batch, so no further batch may come
 
     def feed(self, given: Given, sample: int) -> tuple[Feed, int]:
-        """A feed that the model takes, and how many samples it has: fewer than its batch where they
-        had to be put there again. `sample`: the number of its first one, for errors. Raises
-        InputRefused."""
+        """A feed that the model takes, and its number of samples. The number is smaller than the
+        fixed batch of the model if samples had to be repeated. `sample`: the number of its first
+        sample, for errors. Raises InputRefused."""
         whole, short = self._filled(given, sample)
         feed = self._checked(whole, sample)
         return feed, short or count_of(feed, self.batched)
@@ -72,10 +73,10 @@ class Checker:
         if self.label_kind not in (None, kind):
             raise InputRefused(f"labels change from {self.label_kind} to {kind}", where=where)
         self.label_kind = kind
-        return labels.astype(kind[0], copy=False)  # in this machine's byte order
+        return labels.astype(kind[0], copy=False)  # in the byte order of this machine
 
     def slices(self, given: object, count: int, sample: int) -> list[str]:
-        """The slice of each of the `count` samples; none where the source names none. Raises
+        """The slice of each of the `count` samples; empty if the source names none. Raises
         InputRefused."""
         array = np.atleast_1d(np.asanyarray([] if given is None else given))
         names = [str(name) for name in array.tolist()]
@@ -90,8 +91,8 @@ class Checker:
         return names
 
     def _filled(self, given: Given, sample: int) -> tuple[Given, int]:
-        """A feed of fewer samples than the model's fixed batch, its samples again behind them, and
-        how many they are; any other as it is, and 0."""
+        """A feed with fewer samples than the model's fixed batch, with its samples repeated, and
+        the number of samples before. Any other feed unchanged, and 0."""
         where = f"sample {sample}"
         if self.fixed is None:
             return given, 0
@@ -135,8 +136,8 @@ class Checker:
         return feed
 
     def _check_axes(self, feed: Feed, sample: int) -> None:
-        """One named axis has one size in all inputs, a sum of axes is their sum, and nothing is
-        empty but what may be."""
+        """A named axis must have one size in all inputs, a sum of axes must be their sum, and only
+        axes that may be empty are empty."""
         where = f"sample {sample}"
         sizes: dict[str, tuple[int, str]] = {}
         for name, info in self.inputs.items():
@@ -171,13 +172,14 @@ class Checker:
 
 
 def _kind(item: object) -> str:
-    """Its type; of a tuple those of its parts as well."""
+    """Its type; for a tuple also those of its parts."""
     parts = f" ({', '.join(type(each).__name__ for each in item)})" if type(item) is tuple else ""
     return f"{type(item).__name__}{parts}"
 
 
 def parted(item: object, sample: int) -> tuple[Given, object, object]:
-    """Feed, labels and slices of an item, None where it has none. Raises InputRefused."""
+    """Feed, labels and slices of an item; None for those that it does not have. Raises
+    InputRefused."""
     parts = item if isinstance(item, tuple) and len(item) in (2, 3) else (item,)
     feed, labels, slices = (*parts, None, None)[:3]
     if not isinstance(feed, Mapping):
@@ -210,11 +212,11 @@ def _array(value: object, info: TensorInfo, sample: int) -> np.ndarray:
             where=where,
             hint=_shape_hint(array.shape, info),
         )
-    return array.astype(info.dtype, copy=False)  # in this machine's byte order
+    return array.astype(info.dtype, copy=False)  # in the byte order of this machine
 
 
 def _shape_hint(shape: tuple[int, ...], info: TensorInfo) -> str:
-    """What to do about a shape that does not fit: of an axis of another size, name it."""
+    """How to correct a shape that does not fit: for an axis of another size, give it a name."""
     batch = "axis 0 is the batch, also for a single sample"
     if len(shape) != len(info.shape):
         return batch
@@ -234,22 +236,22 @@ def _shape_hint(shape: tuple[int, ...], info: TensorInfo) -> str:
 def _asarray(value: object, where: str) -> np.ndarray:
     try:
         return np.asarray(value)
-    except Exception as error:  # whatever __array__ of a foreign class raises
+    except Exception as error:  # __array__ of a foreign class may raise any exception
         reason = f"{type(value).__name__} is no array: {error}"
         raise InputRefused(reason, where=where, hint="yield numpy arrays") from error
 
 
 def fixed_batch(inputs: Sequence[TensorInfo]) -> int | None:
-    """The model's batch size where it has only one."""
+    """The batch size of the model, if it has only one."""
     axis = batch_axis(inputs)
     return axis if isinstance(axis, int) else None
 
 
 def count_of(feed: Feed, batched: Collection[str]) -> int:
-    """Samples in a feed, by the inputs whose axis 0 counts them."""
+    """The number of samples in a feed, from the inputs whose axis 0 counts them."""
     return next((len(feed[name]) for name in feed if name in batched), 1)
 
 
 def rows_of(feed: Feed, batched: Collection[str], rows: slice | Sequence[int] | np.ndarray) -> Feed:
-    """Some samples of a feed; inputs without a batch axis are as they were."""
+    """Some samples of a feed. Inputs without a batch axis do not change."""
     return {name: a[rows] if name in batched else a for name, a in feed.items()}

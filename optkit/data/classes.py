@@ -12,8 +12,8 @@ from optkit.errors import InputRefused
 
 
 def model_classes(model: str | Path | None) -> list[str]:
-    """The names that `id2label` in the config.json of folder `model` has, in the order of the
-    outputs; none where it has none, or where they are other numbers than the classes' own."""
+    """The names in `id2label` in the config.json of folder `model`, in the order of the outputs.
+    Empty if there are none, or if they are numbers that differ from those of the classes."""
     file = Path(model or "") / CONFIG
     said = read_json(file.read_bytes(), str(file)) if model and file.is_file() else {}
     stored = said.get("id2label")
@@ -26,8 +26,8 @@ def model_classes(model: str | Path | None) -> list[str]:
 
 
 def class_number(label: object, names: Sequence[str] | None, where: str) -> int:
-    """The number of a class: the place of its name in `names` (names may be digits, "1" to "5"),
-    else a whole number from 0, unchanged; −100 is also unchanged. Raises InputRefused."""
+    """The number of a class: the index of its name in `names` (names may be digits, "1" to "5"),
+    otherwise a whole number from 0, unchanged; −100 is also unchanged. Raises InputRefused."""
     known = [str(name) for name in names or ()]
     if str(label) in known:
         return known.index(str(label))

@@ -1,5 +1,5 @@
-"""Files of one kind in a folder, directly or in a subfolder per class. Calibration can stop at any
-place of their order, because the first few files are always spread over the classes."""
+"""Files of one kind in a folder, directly or in a subfolder per class. They are ordered so that the
+first few always come from different classes; calibration can stop at any place."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from optkit.errors import InputRefused
 _GOLDEN = (5**0.5 - 1) / 2
 
 ClassFiles = list[tuple[Path, str]]
-"""Each file and the subfolder it is in ("" for none)."""
+"""Each file and its subfolder ("" for none)."""
 
 
 def spread(folder: Path, reader: Reader, suffixes: Sequence[str], what: str) -> ClassFiles:
-    """The files of these suffixes below `folder`, in steps of the golden ratio. Hidden folders
-    (".ipynb_checkpoints") are ignored. `what`: their plural, for errors.
+    """The files below `folder` with these suffixes, in steps of the golden ratio. Hidden folders
+    (".ipynb_checkpoints") are ignored. `what`: the plural of the files' kind, for errors.
 
     Raises InputRefused for a folder without such files.
     """
@@ -42,11 +42,11 @@ def spread(folder: Path, reader: Reader, suffixes: Sequence[str], what: str) -> 
 def classes(
     folder: Path, files: ClassFiles, named: list[str] | None, model: str | None, what: str
 ) -> list[str]:
-    """The classes in the order of their numbers: those `named`, by default those of the model where
-    the subfolders have their names, else the sorted names of the subfolders.
+    """The classes in the order of their numbers: those of `named`; by default those of the model if
+    the subfolders have their names, otherwise the sorted names of the subfolders.
 
-    Raises InputRefused for one of the `files` that is in none of them, and for another number of
-    subfolders than the model has classes.
+    Raises InputRefused for one of the `files` that is in none of them, and if the number of
+    subfolders is not the number of the model's classes.
     """
     of_model, used = model_classes(model), {name for _, name in files}
     names = named or (of_model if used <= {*of_model} else _subfolders(folder, used, what))
@@ -68,8 +68,8 @@ def classes(
 
 
 def _subfolders(folder: Path, used: Collection[str], what: str) -> list[str]:
-    """The sorted names. Raises InputRefused for one without files: if it is no class, counting it
-    would shift all that follow, and if it is one, leaving it out would."""
+    """The sorted names. Raises InputRefused for a subfolder without files. If it is no class,
+    counting it would shift all classes after it; if it is a class, leaving it out would."""
     names = sorted(
         entry.name for entry in folder.iterdir() if entry.is_dir() and entry.name[0] != "."
     )

@@ -42,12 +42,12 @@ def digest(sample: Feed) -> str:
 
 
 def unpadded(sample: Feed, inputs: Mapping[str, TensorInfo]) -> Feed:
-    """A sample without the positions that an attention mask (of zeros and ones) hides: they are
-    removed from the mask and from every input along the axis of the mask. The same object if there
-    are none.
+    """A sample without the positions that an attention mask (of zeros and ones) hides. They are
+    removed from the mask, and from every input along the axis of the mask. Returns the same object
+    if there are none.
 
-    `inputs` give the names of the axes: the mask of a decoder also counts its cache ("past_sequence
-    + sequence"), which must be empty. Positions without a mask are data.
+    `inputs` gives the names of the axes: the mask of a decoder also counts its cache
+    ("past_sequence + sequence"), which must be empty. Positions without a mask are data.
     """
     bare = sample
     for name, mask in sample.items():
@@ -60,7 +60,7 @@ def unpadded(sample: Feed, inputs: Mapping[str, TensorInfo]) -> Feed:
 
 
 def _cut(array: np.ndarray, info: TensorInfo, of: int | str, real: np.ndarray) -> np.ndarray:
-    """`array` along its first axis that is `of` the mask, as far as it has that size."""
+    """`array` without the hidden positions, along its first axis that belongs to the mask."""
     for axis, dim in enumerate(info.shape[len(info.shape) - array.ndim :]):
         shared = dim == of or set(axes_of([dim])) & set(axes_of([of]))
         if shared and array.shape[axis] == len(real):

@@ -25,7 +25,7 @@ _PIXELS = "pixel_values"
 
 Numbers = float | list[float]
 Transform = Callable[["Sequence[Image]"], np.ndarray]
-"""Pictures to one float array [batch, channels, height, width]."""
+"""Converts pictures to one float array [batch, channels, height, width]."""
 
 
 def samples(
@@ -38,7 +38,7 @@ def samples(
     model: str | None = None,
     inputs: Inputs | None = None,
 ) -> Iterator[Feed]:
-    """Feeds of pictures from a folder, in an order in which the first few are spread over the
+    """Feeds of pictures from a folder. They are ordered so that the first few come from different
     classes.
 
     The processor of the model (or the one in folder `processor`) prepares them. Without one, or if
@@ -67,8 +67,8 @@ def labelled(
     model: str | None,
     inputs: Inputs | None,
 ) -> Iterator[tuple[Feed, np.ndarray]]:
-    """Pictures with the class of their subfolder, int64 [batch]: its place in `classes`, by default
-    the model's, or the sorted names of the subfolders. Arguments as for `samples`."""
+    """Pictures with the class of their subfolder, int64 [batch]: its index in `classes`, by default
+    those of the model, or the sorted names of the subfolders. Arguments as for `samples`."""
     files = pictures(path)
     names = folders.classes(path, files, classes, model, "pictures")
     pixels, info = _pixels(inputs)
@@ -79,13 +79,13 @@ def labelled(
 
 
 def pictures(folder: Path) -> folders.ClassFiles:
-    """Each picture and the subfolder it is in. Raises InputRefused for a folder without any."""
+    """Each picture and its subfolder. Raises InputRefused for a folder without pictures."""
     return folders.spread(folder, "images", PICTURES, "pictures")
 
 
 @dataclass(frozen=True)
 class _Normalization:
-    """Values in [0, 1] less the mean, over the standard deviation, as the args say."""
+    """Values in [0, 1] minus the mean, divided by the standard deviation, from the args."""
 
     size: tuple[int, int]  # height, width
     resize: int | None
@@ -121,7 +121,7 @@ def _transform(
     model: str | None,
     info: TensorInfo | None,
 ) -> Transform:
-    """Raises InputRefused when neither args nor a processor tell how to prepare pictures."""
+    """The transform from the args or the processor. Raises InputRefused if there is neither."""
     if mean is None:
         return _processor(processor, model)
     sides = [size] if isinstance(size, int) else list(size or _fixed_sides(info))
@@ -135,13 +135,13 @@ def _transform(
 
 
 def _fixed_sides(info: TensorInfo | None) -> list[int]:
-    """Height and width of the model's input, where they are fixed."""
+    """Height and width of the model's input, if they are fixed."""
     sides = info.shape[2:] if info is not None and len(info.shape) == 4 else ()
     return [side for side in sides if isinstance(side, int)]
 
 
 def _processor(named: Path | None, model: str | None) -> Transform:
-    """The processor in folder `named`, else the model's own, in its Pillow form."""
+    """The processor in folder `named`, otherwise the model's own, in its Pillow version."""
     folder = named or (Path(model) if model else None)
     if folder is None or not pretrained.holds_processor(folder):
         raise InputRefused(
@@ -166,26 +166,26 @@ def _processor(named: Path | None, model: str | None) -> Transform:
 
 
 def _prepared(paths: Sequence[Path], transform: Transform, info: TensorInfo | None) -> np.ndarray:
-    """One batch in the model's dtype."""
+    """One batch in the dtype of the model."""
     mode = "L" if info is not None and len(info.shape) == 4 and info.shape[1] == 1 else "RGB"
     pixels = transform([_decoded(path, mode) for path in paths])
     return pixels.astype(info.dtype if info is not None else np.float32, copy=False)
 
 
 def _decoded(path: Path, mode: str) -> Image:
-    """Raises InputRefused naming the file."""
+    """A decoded picture. Raises InputRefused with the name of the file."""
     image, turn = reading.optional("PIL.Image", "data"), reading.optional("PIL.ImageOps", "data")
     try:
         with path.open("rb") as file, image.open(file) as picture:
             return _of_8_bits(turn.exif_transpose(picture), picture.format).convert(mode)
-    except Exception as error:  # a damaged file makes Pillow raise nearly anything
+    except Exception as error:  # for a damaged file Pillow raises nearly any exception
         reason = f"not a picture that can be decoded: {error}"
         raise InputRefused(reason, where=str(path), hint="fix or remove it") from error
 
 
 def _of_8_bits(picture: Image, form: str | None) -> Image:
-    """Of 16 bits per pixel the upper 8, as Pillow itself takes them of colours; its `convert` cuts
-    gray off at 255. Raises ValueError for numbers that have no known white."""
+    """For 16 bits per pixel the upper 8 bits, as Pillow itself uses them for colours; its `convert`
+    cuts gray off at 255. Raises ValueError for numbers without a known value of white."""
     if picture.mode == "F" or (picture.mode == "I" and form != "PPM"):
         raise ValueError("its pixels are 32-bit numbers")
     if picture.mode[0] != "I":
@@ -196,7 +196,7 @@ def _of_8_bits(picture: Image, form: str | None) -> Image:
 
 
 def _pixels(inputs: Inputs | None) -> tuple[str, TensorInfo | None]:
-    """The input that takes the pictures: pixel_values, else the only one of four axes."""
+    """The input for pictures: pixel_values, otherwise the only one with four axes."""
     if inputs is None:
         return _PIXELS, None
     fitting = [name for name, info in inputs.items() if len(info.shape) == 4]
@@ -210,7 +210,7 @@ def _pixels(inputs: Inputs | None) -> tuple[str, TensorInfo | None]:
 
 
 def _channels(values: Numbers) -> np.ndarray:
-    """[channels, 1, 1] in float32, one number for all being one channel."""
+    """[channels, 1, 1] in float32; one number for all is one channel."""
     return np.asarray(values, np.float32).reshape(-1, 1, 1)
 
 

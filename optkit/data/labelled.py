@@ -1,4 +1,4 @@
-"""Samples with a class each, from any file or folder, for the evaluation of classifiers."""
+"""Samples with one class each, from any file or folder, for the evaluation of classifiers."""
 
 from __future__ import annotations
 

@@ -20,12 +20,12 @@ from optkit.errors import InputRefused
 from optkit.tensors import Feed
 
 IGNORED = -100
-"""The label of a position that is not scored, as torch's cross_entropy has it."""
+"""The label of a position that is not scored, as in torch's cross_entropy."""
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """A batch: ids, mask (1: a real token) and segments, each int64 [batch, length]."""
+    """A batch: ids, mask (1: a token, 0: padding) and segments, each int64 [batch, length]."""
 
     ids: np.ndarray
     mask: np.ndarray
@@ -79,7 +79,8 @@ def pad(
     length: int | None = None,
     segments: Sequence[Sequence[int]] | None = None,
 ) -> Tokens:
-    """Rows of one length: `length`, or the longest text's. `value` fills; its mask is 0."""
+    """Rows of one length: `length`, or that of the longest text. They are filled with `value`,
+    whose mask is 0."""
     width = length or max(1, *map(len, texts))
     ids = np.full((len(texts), width), value, np.int64)
     mask, kinds = np.zeros_like(ids), np.zeros_like(ids)
@@ -97,7 +98,7 @@ def span(count: int, width: int, side: str) -> slice:
 
 
 def full(blocks: Sequence[Sequence[int]]) -> Tokens:
-    """Blocks of equal length: every token is real."""
+    """Blocks of equal length without padding."""
     ids = np.asarray(blocks, np.int64)
     return Tokens(ids, np.ones_like(ids), np.zeros_like(ids))
 

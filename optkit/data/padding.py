@@ -119,7 +119,7 @@ class Tokens:
         return hidden
 
     def _names(self, dims: Sequence[int | str]) -> bool:
-        """Whether every axis of these is one of the inputs'."""
+        """Whether every axis of these belongs to an input."""
         named = {axis for info in self.inputs for axis in axes_of(info.shape)}
         return named.issuperset(axes_of(dims))
 

@@ -37,16 +37,17 @@ def is_whole(item: object, both: Infos, part: Infos) -> bool:
 
 
 def of_encoder(feed: Feed) -> Feed:
-    """What the encoder takes of a feed of the whole model."""
+    """The inputs of the encoder, from a feed of the whole model."""
     return {name: array for name, array in feed.items() if name != DECODER_IDS}
 
 
 def of_decoder(feed: Feed, encoded: Feed) -> Feed:
-    """What the decoder takes; `encoded`: what the encoder returned for the same feed."""
+    """The inputs of the decoder. `encoded`: the outputs of the encoder for the same feed."""
     return {IDS: feed[DECODER_IDS], **crossed(feed, encoded)}
 
 
 def crossed(feed: Feed, encoded: Feed) -> Feed:
-    """What the decoder takes of the encoder: the mask over its tokens, its keys and values."""
+    """The inputs that the decoder gets from the encoder: the mask over its tokens, its keys and
+    values."""
     mask = {ENCODER_MASK: feed[MASK]} if MASK in feed else {}
     return mask | {name.replace("present", "past_key_values"): a for name, a in encoded.items()}

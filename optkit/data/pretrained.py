@@ -1,4 +1,5 @@
-"""What transformers loads from a model's folder: local files only, and no code of the folder's."""
+"""Loads objects of transformers from a model's folder: only local files, and none of the folder's
+code."""
 
 from __future__ import annotations
 
@@ -14,13 +15,13 @@ PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 
 
 def holds_processor(folder: Path) -> bool:
-    """Whether a folder has the configuration of one."""
+    """Whether a folder has the configuration of an image processor or a feature extractor."""
     return any((folder / name).is_file() for name in PROCESSORS)
 
 
 def loader(auto: str, folder: Path) -> Callable[..., Any]:
     """`from_pretrained` of transformers' class `auto` for that folder; the function may raise any
     error of its many classes. Raises ToolchainMissing."""
-    reads.note_names(folder)  # another file would be read if it came
+    reads.note_names(folder)  # if it were created, it would be read instead
     load = getattr(reading.optional("transformers", "hf"), auto).from_pretrained
     return partial(load, str(folder), local_files_only=True, trust_remote_code=False)

@@ -32,12 +32,12 @@ READ: Mapping[Reader, str] = {
     "images": "a folder of pictures",
     "audio": "a folder of recordings",
 }
-"""What each of them reads, in words."""
+"""What each reader reads, in words."""
 
 
 def reader_of(path: str | Path) -> Reader | None:
-    """ "text" or "arrays" by the suffix; of a folder "images", or "audio" where it has recordings
-    and no picture. None: no reader."""
+    """ "text" or "arrays" by the suffix; for a folder "images", or "audio" if it has recordings and
+    no picture. None if no reader reads it."""
     suffix = Path(path).suffix.lower()
     if suffix in _TEXT:
         return "text"
@@ -56,8 +56,8 @@ def _of_folder(folder: Path) -> Reader:
 
 
 def beneath(folder: Path, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[Path]:
-    """Every file in a folder and in those below it, linked ones too; a link that leads back `above`
-    (device and inode of each folder on the way) is not followed."""
+    """Every file in a folder and its subfolders, including linked ones. A link that leads back to a
+    folder `above` (device and inode of each folder on the way) is not followed."""
     info = folder.stat()
     here = (info.st_dev, info.st_ino)
     if here in above:
@@ -87,21 +87,21 @@ def existing(path: str | Path, reader: Reader) -> Path:
 
 
 def grouped(items: Iterable[T], inputs: Inputs | None) -> Iterator[list[T]]:
-    """Items in lists of one batch each, with the batch size of the model, else 8; the last list may
-    be shorter."""
+    """Items in lists of one batch each, with the batch size of the model, otherwise 8. The last
+    list may be shorter."""
     axis = batch_axis((inputs or {}).values())
     return groups(items, axis if isinstance(axis, int) else BATCH)
 
 
 def groups(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Items in lists of `size`, the last one perhaps shorter."""
+    """Items in lists of `size`; the last one may be shorter."""
     items = iter(items)
     while group := list(islice(items, size)):
         yield group
 
 
 def optional(module: str, extra: str) -> ModuleType:
-    """A library that an extra brings. Raises ToolchainMissing."""
+    """A library of an extra. Raises ToolchainMissing."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

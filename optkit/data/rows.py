@@ -40,7 +40,7 @@ class Row:
     values: Mapping[str, object]
 
     def text(self, field: str) -> str:
-        """Raises InputRefused when the field is missing or no text."""
+        """A field as text. Raises InputRefused if it is missing or is not text."""
         value = self.value(field)
         if not isinstance(value, str):
             raise InputRefused(f"field {field!r} is not text but {_named(value)}", where=self.where)
@@ -51,7 +51,7 @@ class Row:
         return value
 
     def value(self, field: str) -> object:
-        """Raises InputRefused with the nearest fields."""
+        """A field. Raises InputRefused with the nearest fields if it is missing."""
         if field not in self.values:
             raise _missing("field", field, self.values, self.where)
         return self.values[field]
@@ -75,8 +75,8 @@ def rows(path: str | Path, fields: Sequence[str]) -> Iterator[Row]:
 
 
 def document(path: str | Path) -> Iterator[str]:
-    """A whole text file in parts, its last line without an end. Raises InputRefused when it is not
-    UTF-8."""
+    """A whole text file in parts, without the end of its last line. Raises InputRefused if it is
+    not UTF-8."""
     path = reading.existing(path, "text")
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -85,7 +85,7 @@ def document(path: str | Path) -> Iterator[str]:
                 yield part
                 part = following
     except UnicodeDecodeError:
-        for _ in _lines(path):  # tells in which line
+        for _ in _lines(path):  # reports the line
             pass
         raise
     yield part.removesuffix("\n")
@@ -134,7 +134,7 @@ _JSONL = 'each line is one object, e.g. {"text": "..."}'
 
 def _csv(path: Path, fields: Sequence[str], delimiter: str) -> Iterator[Row]:
     csv.field_size_limit(sys.maxsize)
-    ended = (f"{line}\n" for _, line in _lines(path))  # a quoted text may go over several
+    ended = (f"{line}\n" for _, line in _lines(path))  # a quoted text may have several lines
     reader = csv.reader(ended, delimiter=delimiter, strict=True)
     names: list[str] | None = None
     try:
@@ -162,9 +162,9 @@ def _csv(path: Path, fields: Sequence[str], delimiter: str) -> Iterator[Row]:
 def _parquet(path: Path, fields: Sequence[str]) -> Iterator[Row]:
     arrow = reading.optional("pyarrow", "data")
     parquet = reading.optional("pyarrow.parquet", "data")
-    with path.open("rb") as opened:  # by Python, so that it counts as read
+    with path.open("rb") as opened:  # opened by Python, so that the read is recorded
         try:
-            # else the columns of all row groups are fetched at once
+            # otherwise the columns of all row groups are read at once
             file = parquet.ParquetFile(opened, pre_buffer=False, buffer_size=_PAGES)
             for field in fields:
                 if field not in file.schema_arrow.names:

@@ -22,10 +22,11 @@ POSITIONS = "position_ids"
 def completed(
     given: Mapping[str, object], inputs: Mapping[str, TensorInfo], optional: Collection[str]
 ) -> dict[str, object]:
-    """`given` with the mask (all tokens are real), the positions and the empty cache that it lacks.
+    """`given` with the inputs that it lacks: the mask (all tokens are visible), the positions and
+    the empty cache.
 
-    `optional`: axes that may be empty; one that nothing given has is of size 0. What does not
-    follow from `given` stays missing.
+    `optional`: axes that may be empty; such an axis has size 0 if no given input has it. Inputs
+    that do not follow from `given` stay missing.
     """
     missing = [name for name in inputs if name not in given]
     if not missing:
@@ -69,8 +70,8 @@ def plausible(feed: Feed) -> Feed:
 
 
 def _padding(rows: int, tokens: int, *, left: bool) -> np.ndarray:
-    """[rows, tokens], true for a token: each row has another amount of padding, the first some, and
-    none more than half."""
+    """[rows, tokens], true for a token. Each row has another amount of padding: the first row has
+    some, and none has more than half."""
     padding = np.arange(1, rows + 1) % (tokens // 2 + 1)
     real = np.arange(tokens) >= padding[:, None]
     return real if left else real[:, ::-1]
@@ -85,5 +86,6 @@ def _positions(mask: np.ndarray, tokens: int, dtype: str) -> np.ndarray:
 def _shape(value: object) -> tuple[int, ...]:
     try:
         return np.shape(value)  # type: ignore[call-overload, no-any-return]
-    except Exception:  # whatever a foreign class raises; told when the value itself is checked
+    # a foreign class may raise any exception; it is reported when the value itself is checked
+    except Exception:
         return ()

@@ -22,13 +22,14 @@ from optkit.errors import InputRefused
 from optkit.tensors import Feed, batched, count_samples
 
 Batch = tuple[Feed, np.ndarray | None]
-"""What a spool yields: a feed and its labels, [batch, …], or None. The last batch of a model whose
-batch is fixed may have fewer labels: the rows behind them fill it up, see `counting`."""
+"""The items of a spool: a feed and its labels, [batch, …], or None. If the batch of the model is
+fixed, the last batch may have fewer labels: the rows without labels only fill it up, see
+`counting`."""
 
 
 class Spool:
-    """Reads a spool. `len` counts samples; iteration yields (feed, labels) in the batches that were
-    written."""
+    """Reads a spool. `len` counts samples; iteration yields (feed, labels) in the batches as they
+    were written."""
 
     def __init__(self, path: Path) -> None:
         index = Index.read(path)
@@ -37,7 +38,7 @@ class Spool:
         self.metadata = index.metadata
         self.labelled = index.labelled
         self._digests, self._slices, self._rows = index.digests, index.slices, index.rows
-        if path.is_file():  # its name may be another one by now
+        if path.is_file():  # the folder may have another name later
             self._rows = [path.name] * len(self._rows)
         self._folder = path if path.is_dir() else path.parent
         self._batched = batched(self.inputs)
@@ -53,8 +54,8 @@ class Spool:
         return list(self._digests)
 
     def slices(self) -> list[str]:
-        """The slice of each sample: what the source called it, else its label where that is one
-        integer; none where there is neither."""
+        """The slice of each sample: the one from the source, otherwise its label if that is one
+        integer; empty if there is neither."""
         if self._slices or not self.labelled:
             return list(self._slices)
         labels = np.concatenate([labels for _, labels in self._written() if labels is not None])
@@ -73,8 +74,8 @@ class Spool:
         return self._rebatched(written, size)
 
     def chosen(self, numbers: Collection[int]) -> Iterator[tuple[Feed, np.ndarray, list[str]]]:
-        """Feed, labels and slices of those of the labelled samples, in their order, in batches of
-        the model's own size where that is fixed."""
+        """Feed, labels and slices of some of the labelled samples, in their order, in batches of
+        the model's size if that is fixed."""
         names, wanted = self.slices(), frozenset(numbers)
         kept = iter([names[i] for i in sorted(wanted)] if names else ())
         picked = self._picked(wanted)
@@ -84,7 +85,7 @@ class Spool:
             yield feed, labels, list(islice(kept, len(labels)))
 
     def spread(self, most: int) -> Iterator[Feed]:
-        """At most `most` samples at equal distances, one per feed; of a model whose batch is fixed
+        """At most `most` samples at equal distances, one per feed; for a model with a fixed batch,
         whole batches. Only these are read from disk."""
         fixed = fixed_batch(self.inputs)
         if fixed is not None:
@@ -98,7 +99,7 @@ class Spool:
             yield self._part(row, slice(first, first + 1))
 
     def _sizes(self) -> list[int]:
-        """The number of samples in each written batch, by the files' headers alone."""
+        """The number of samples in each written batch, from the headers of the files."""
         counted = next((info.name for info in self.inputs if info.name in self._batched), None)
         if counted is None:
             return [1] * len(self._rows)
@@ -124,7 +125,7 @@ class Spool:
                 yield rows_of(feed, self._batched, rows), labels[rows]
 
     def feed(self, size: int) -> Feed:
-        """One feed of exactly `size` samples, the first ones again where there are fewer."""
+        """One feed of exactly `size` samples; if there are fewer, the first ones are repeated."""
         feed, _ = next(self._rebatched(self._written(), self._accepted(size)))
         turns = np.arange(size) % self._count(feed)
         return rows_of(feed, self._batched, turns)
@@ -144,7 +145,7 @@ class Spool:
         spool_file.save(arrays, path, {spool_file.EMBEDDED: index.to_json()})
 
     def _files(self) -> Iterator[tuple[int, Any]]:
-        """Each batch's number and the opened file that it is in."""
+        """The number of each batch, and the opened file with it."""
         shard = ""
         file: Any = None
         for row, name in enumerate(self._rows):
@@ -195,7 +196,7 @@ class Spool:
         return part, None if labels is None else labels[rows]
 
     def _fit(self, a: Feed, b: Feed) -> bool:
-        """Whether samples of the two may stand in one batch."""
+        """Whether samples of both may be in one batch."""
         return all(
             a[n].shape[1:] == b[n].shape[1:] if n in self._batched else np.array_equal(a[n], b[n])
             for n in a
@@ -214,13 +215,13 @@ class Spool:
 
 
 def _spread(count: int, most: int) -> list[int]:
-    """At most `most` of so many numbers, at equal distances."""
+    """At most `most` of this many numbers, at equal distances."""
     taken = min(count, most)
     return [turn * count // taken for turn in range(taken)]
 
 
 def counting(values: Feed, feed: Feed, labels: np.ndarray | None) -> Feed:
-    """Of what belongs to a batch (its feed, or outputs for it) the samples that count: all but the
+    """The samples that count in the arrays of a batch (its feed, or outputs for it): all except the
     rows that fill up a fixed batch, which have no labels."""
     whole = count_samples(feed)
     if labels is None or len(labels) == whole:

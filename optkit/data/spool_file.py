@@ -24,7 +24,8 @@ from optkit.tensors import Feed, TensorInfo
 
 SCHEMA = "optkit.spool/v1"
 INDEX = "index.json"
-EMBEDDED = "optkit.spool"  # the index in a single file's metadata; one key, so one byte order
+# the index in the metadata of a single file; it has one key, so there is one byte order
+EMBEDDED = "optkit.spool"
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Index:
     rows: list[str]
     digests: list[str]
     slices: list[str] = field(default_factory=list)
-    metadata: Mapping[str, object] = field(default_factory=dict)  # what a caller adds
+    metadata: Mapping[str, object] = field(default_factory=dict)  # additional data of the caller
 
     def to_json(self) -> str:
         return json.dumps({"schema": SCHEMA, **asdict(self)})
@@ -61,8 +62,8 @@ class Index:
 
 
 def arrays(row: int, feed: Feed, labels: np.ndarray | None) -> dict[str, np.ndarray]:
-    """One batch as it is kept. Copies: a source may fill the same buffer again, and slices are not
-    contiguous."""
+    """The arrays of one batch for the file. They are copies, because a source may fill the same
+    buffer again, and slices are not contiguous."""
     named = {f"{row}/{name}": array for name, array in feed.items()}
     if labels is not None:
         named[f"{row}|labels"] = labels
@@ -74,7 +75,7 @@ def opened(path: Path) -> Any:
 
     try:
         return safe_open(path, framework="numpy")
-    except Exception as error:  # the library's own class, or an OSError
+    except Exception as error:  # the library's own exception, or an OSError
         raise IntegrityError("a file of samples is damaged", where=str(path)) from error
 
 

@@ -34,7 +34,7 @@ class SpoolInfo:
     bytes: int
     labelled: bool
     digest: str
-    left_out: int = 0  # of an incomplete last batch, where the model's is fixed
+    left_out: int = 0  # of an incomplete last batch, if the batch of the model is fixed
 
     def to_json(self) -> dict[str, object]:
         return asdict(self)
@@ -105,7 +105,8 @@ class _Writer:
         self._slices: list[str] = []
 
     def add(self, given: Given, labels: object, slices: object, left: int | None) -> None:
-        """A batch; of one of a model whose batch is not fixed at most `left` samples."""
+        """Add a batch. If the batch of the model is not fixed, at most `left` of its samples are
+        added."""
         fixed, batched = self._checker.fixed, self._checker.batched
         feed, count = self._checker.feed(given, self.samples)
         tags = self._checker.labels(labels, count, self.samples)
@@ -125,7 +126,7 @@ class _Writer:
         self.samples += count
 
     def _hold(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """A batch into the current shard, or the first one of the next."""
+        """Add a batch to the current shard, or as the first one of the next shard."""
         size = sum(array.nbytes for array in arrays.values())
         if size > self._memory:
             raise InputRefused(
@@ -133,7 +134,7 @@ class _Writer:
                 where=f"sample {self.samples}",
                 hint="yield smaller batches, or raise --memory",
             )
-        # half: the library holds what it writes once more
+        # half, because the library holds a copy of what it writes
         if self._shard and self._held + size > min(self._memory // 2, _SHARD_BYTES):
             self._flush()
         self._held += size

@@ -15,14 +15,14 @@ from itertools import islice
 
 from optkit.data.tokens import Tokenizer
 
-_OVERLAP = 1 << 12  # characters
-_RUN = 16  # tokens in a row that both must have
+_OVERLAP = 1 << 12  # in characters
+_RUN = 16  # equal tokens in a row that both parts must have
 
 
 def encoded(
     parts: Iterable[str], spoken: Tokenizer, *, overlap: int = _OVERLAP
 ) -> Iterator[list[int]]:
-    """The ids of all parts together, without the special tokens of the template, one by one.
+    """The ids of all parts together, one by one, without the special tokens of the template.
 
     A part is much longer than the `overlap`, or it is the last one.
     """
@@ -44,7 +44,7 @@ def encoded(
 
 
 _Placed = tuple[int, int, int]
-"""A token's id, and where it starts and stops in the text."""
+"""The id of a token, and its start and stop in the text."""
 
 
 def _encode(text: str, spoken: Tokenizer) -> list[_Placed]:
@@ -53,8 +53,9 @@ def _encode(text: str, spoken: Tokenizer) -> list[_Placed]:
 
 
 def _agreement(before: list[_Placed], after: list[_Placed], shift: int) -> tuple[int, int] | None:
-    """The indices in the two of one token amid a run that both have; `shift`: by how many
-    characters the second starts later. The run is the first one behind the overlap's middle."""
+    """The indices, in both parts, of one token inside a run that both have. `shift`: by how many
+    characters the second part starts later. The run is the first one after the middle of the
+    overlap."""
     first = next((i for i, (_, start, _) in enumerate(before) if start >= shift), len(before))
     moved = [(token, start + shift, stop + shift) for token, start, stop in after]
     where = {each: place for place, each in enumerate(moved[: 2 * (len(before) - first) + _RUN])}

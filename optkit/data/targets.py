@@ -22,8 +22,8 @@ from optkit.errors import InputRefused
 
 
 def column(target: str | None, inputs: Inputs | None) -> list[str]:
-    """The column of the targets, or none. Raises InputRefused where the model takes targets and
-    there is no column, or the other way round."""
+    """The column of the targets, or none. Raises InputRefused if the model takes targets and there
+    is no column, or if there is a column and the model takes no targets."""
     if inputs is None or (DECODER_IDS in inputs) == (target is not None):
         return [] if target is None else [target]
     if target is not None:
@@ -43,10 +43,10 @@ def shifted(
     *,
     started: bool = False,
 ) -> np.ndarray:
-    """Ids of targets as input of the decoder, [batch, the model's fixed length or the longest's],
-    padded on the right, where attention of a decoder does not see it. `started`: whether the
-    template itself begins with the start token of the decoder, as in Whisper; then it is not added
-    again.
+    """Ids of targets as input of the decoder, [batch, the fixed length of the model or the longest
+    length], padded on the right, which the attention of a decoder does not see. `started`: whether
+    the template itself begins with the start token of the decoder, as in Whisper; then it is not
+    added again.
 
     Raises InputRefused if the start token is unknown.
     """

@@ -84,10 +84,10 @@ def pairs(
     model: str | None = None,
     inputs: Inputs | None = None,
 ) -> Iterator[tuple[Feed, np.ndarray]]:
-    """Two samples per row, one text each, after each other.
+    """Two consecutive samples per row, with one text each.
 
-    Labels float64 [batch, 3]: the gold score in column `score` (0 without one), and where the real
-    tokens start and stop.
+    Labels float64 [batch, 3]: the gold score in column `score` (0 without one), and the start and
+    the stop of the tokens that are not padding.
     """
     spoken = tokens.load(tokenizer, model)
     length = fixed_length(length, inputs)
@@ -170,8 +170,8 @@ def labelled(
 
 
 def stream(path: Path, field: str | list[str], spoken: Tokenizer, eos: str | None) -> Iterator[int]:
-    """All of a file as one row of token ids, the end of sequence between two texts. A plain text
-    file is one text."""
+    """The whole file as one row of token ids, with the end-of-sequence token between two texts. A
+    plain text file is one text."""
     if not isinstance(field, str):
         raise InputRefused("pairs cannot be packed", hint="args.field: one name")
     if rows.is_text(path):
@@ -189,7 +189,7 @@ def stream(path: Path, field: str | list[str], spoken: Tokenizer, eos: str | Non
 def padded(
     texts: Sequence[Encoded], spoken: Tokenizer, length: int | None, side: Side | None
 ) -> Tokens:
-    """Encoded texts as one batch of `length`, or of the longest's."""
+    """Encoded texts as one batch of `length`, or of the longest length."""
     fill = spoken.pad if spoken.pad is not None else spoken.end
     return packing.pad(
         [text.ids for text in texts],
@@ -201,7 +201,7 @@ def padded(
 
 
 def fixed_length(length: int | None, inputs: Inputs | None) -> int | None:
-    """The given length, else the fixed length of the model's token input.
+    """The given length, otherwise the fixed length of the model's token input.
 
     Raises InputRefused for an invalid length.
     """
@@ -213,7 +213,7 @@ def fixed_length(length: int | None, inputs: Inputs | None) -> int | None:
 
 
 def _texts(row: Row, field: str | list[str]) -> Any:
-    """The text of a row, or the two of a pair. Raises InputRefused."""
+    """The text of a row, or the two texts of a pair. Raises InputRefused."""
     return row.text(field) if isinstance(field, str) else tuple(map(row.text, field))
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from optkit.data import pretrained, reading, reads
 from optkit.errors import InputRefused
 
-_LONGEST = 1 << 20  # a tokenizer that knows no limit says 10³⁰
+_LONGEST = 1 << 20  # a tokenizer without a limit reports 10³⁰
 _FILE = "tokenizer.json"
 _CONFIG = "tokenizer_config.json"
 
@@ -23,8 +23,8 @@ Side = Literal["left", "right"]
 
 @dataclass(frozen=True)
 class Encoded:
-    """One text: token ids, the segment of each (0; 1 in the second text of a pair), its word (None:
-    a special token), and its first and last character in the text."""
+    """One text: token ids, the segment of each (0; 1 in the second text of a pair), its word (None
+    for a special token), and its first and last character in the text."""
 
     ids: list[int]
     segments: list[int]
@@ -34,8 +34,8 @@ class Encoded:
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """`end`, `pad`: ids, None where the tokenizer has no such token. `longest`: tokens that the
-    model takes, None where unknown."""
+    """`end`, `pad`: ids; None if the tokenizer has no such token. `longest`: the number of tokens
+    that the model takes; None if it is unknown."""
 
     fast: Any  # tokenizers.Tokenizer
     end: int | None
@@ -52,9 +52,10 @@ class Tokenizer:
         length: int | None = None,
         words: bool = False,
     ) -> list[Encoded]:
-        """Texts, pairs of texts, or (`words`) texts given as words; cut to `length` tokens.
+        """Encode texts, pairs of texts, or (`words`) texts that are lists of words. They are cut to
+        `length` tokens.
 
-        `special`: with the tokens that the model's template adds.
+        `special`: add the special tokens of the model's template.
         """
         self.fast.no_padding()
         if length is None:
@@ -67,7 +68,8 @@ class Tokenizer:
         return [Encoded(text.ids, text.type_ids, text.word_ids, text.offsets) for text in encoded]
 
     def ending(self, token: str | None) -> int:
-        """The id of `token`, or of the tokenizer's own end of sequence. Raises InputRefused."""
+        """The id of `token`, or of the tokenizer's own end-of-sequence token. Raises
+        InputRefused."""
         number: int | None = self.end if token is None else self.fast.token_to_id(token)
         if number is None:
             lack = "names no end-of-sequence token" if token is None else f"has no token {token!r}"
@@ -77,8 +79,8 @@ class Tokenizer:
 
 
 def load(given: str | Path | None, model: str | None) -> Tokenizer:
-    """The tokenizer at `given` (a folder, or a tokenizer.json), else the one in the model's folder
-    `model`.
+    """The tokenizer at `given` (a folder, or a tokenizer.json), otherwise the one in the model's
+    folder `model`.
 
     Raises InputRefused if there is none or it cannot be read, ToolchainMissing without the library.
     """
@@ -111,7 +113,7 @@ def _of_transformers(path: Path) -> Tokenizer:
             where=str(path),
             hint=f"convert it to a {_FILE} with transformers",
         )
-    # what native code opens; the others are seen, and a model's folder may hold its weights too
+    # native code opens these files; reads of other files are recorded anyway
     for name in {_FILE, *tokenizer.vocab_files_names.values()}:
         reads.note(path / name)
     longest = tokenizer.model_max_length
