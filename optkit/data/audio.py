@@ -114,7 +114,7 @@ class Features:
         }
 
     def _padding(self) -> dict[str, object]:
-        """Padding options of an extractor that returns waveforms, which has no window of its own."""
+        """Padding options of an extractor that returns waveforms and so has no window."""
         if not _bare(self._extractor):
             return {}
         if self.window is None:
