@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import ceil, inf
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -28,11 +29,20 @@ from optkit.documents.plan import (
     PlannedLatency,
     PlanRow,
 )
-from optkit.documents.prices import DatedPrice
-from optkit.errors import Impossible, OptkitError, ToolchainMissing, UsageError, unknown_name
+from optkit.errors import (
+    Impossible,
+    InputRefused,
+    OptkitError,
+    ToolchainMissing,
+    UsageError,
+    unknown_name,
+)
 from optkit.precisions import PRECISIONS, Precision, precision
-from optkit.prediction import advice, cost, layers, memory, plans
+from optkit.prediction import advice, cost, economics, feed, layers, memory, plans
+from optkit.prediction.cost import PriceFile
+from optkit.prediction.economics import Demand, Terms
 from optkit.prediction.fitted import fitted
+from optkit.report.recommendation import of_plan
 from optkit.request import Request
 from optkit.workspace import Workspace
 
@@ -59,7 +69,11 @@ class _Question:
     new_tokens: int | None
     latency_ms: float | None
     throughput: float | None
+    demand: Demand
     prices: Path | None
+    spot: float | None
+    electricity: float | None
+    stored: float | Path | None
     training: tuple[Method, ...]
     quick: bool
     partial: bool
@@ -77,7 +91,11 @@ def plan(
     new_tokens: int | None = None,
     latency_ms: float | None = None,
     throughput: float | None = None,
+    load: float | str | None = None,
     prices: str | Path | None = None,
+    spot: float | None = None,
+    electricity: float | None = None,
+    stored: float | str | Path | None = None,
     training: Iterable[str] = (),
     quick: bool = False,
     partial: bool = False,
@@ -95,7 +113,12 @@ def plan(
         256, at most four and one fifth of the positions that the model has.
     latency_ms: a limit for one call (of a decoder: for one token).
     throughput: samples (of a decoder: written tokens) per second that are needed.
-    prices: a YAML file with prices per hour (docs/plan.md).
+    load: what is served on average: a number per second, or a share ("30%") of the throughput
+        that is needed, or of what the devices can do if none is.
+    prices: a YAML file with prices per hour, spot prices and purchase prices (docs/plan.md).
+    spot: the discount of spot devices, 0.6 for 60 %.
+    electricity: US dollars per kWh, for devices that have a purchase price.
+    stored: bytes of a sample in storage, or a folder with a file for each sample.
     training: memory of training too: "full", "lora", "qlora".
     quick: training by the rule of thumb, weights times seven.
     partial: a precision that was named and that a target cannot do is a row without figures, and
@@ -106,8 +129,9 @@ def plan(
     """
     question = _Question(
         _names(target), _names(precision), tuple(batches), prompt, new_tokens, latency_ms,
-        throughput, None if prices is None else Path(prices), tuple(map(_method, training)), quick,
-        partial,
+        throughput, _demand(throughput, load), None if prices is None else Path(prices), spot,
+        electricity, Path(stored) if isinstance(stored, str) else stored,
+        tuple(map(_method, training)), quick, partial,
     )  # fmt: skip
     if decoder is None:
         runner = workspace.runner()
@@ -140,23 +164,46 @@ def _method(name: str) -> Method:
     raise unknown_name("training method", name, METHODS)
 
 
+def _demand(throughput: float | None, load: float | str | None) -> Demand:
+    """Raises UsageError for a load that is none."""
+    if load is None:
+        return Demand(throughput)
+    parts = re.fullmatch(r"([0-9.]+) ?(%|/s)?", str(load).strip())
+    try:
+        value = float(parts[1]) if parts else 0.0
+    except ValueError:
+        value = 0.0
+    share = value / 100 if parts and parts[2] == "%" else None
+    if not 0 < value < inf or (share or 0) > 1:
+        raise UsageError(
+            f"{load!r} is not a load", where="--load", hint="write it like 120/s, or 30%"
+        )
+    if share is not None:
+        return Demand(throughput, share=share)
+    if throughput is not None and value > throughput:
+        raise UsageError("the average load is above --throughput", where="--load")
+    return Demand(throughput, rate=value)
+
+
 def _plan(subject: Subject, question: _Question) -> Plan:
     _check(subject, question)
-    overrides = {} if question.prices is None else cost.read_prices(question.prices)
+    prices = cost.NO_PRICES if question.prices is None else cost.read_prices(question.prices)
+    stored = _stored(question.stored)
     results: list[PlanRow] = []
     refused: OptkitError | None = None
     devices = {device.name: device for device in map(find_target, question.targets)}
     for device in devices.values():
+        terms = _terms(device, question, prices)
         for scheme in _precisions(device, question):
             try:
-                results.append(_row(subject, device, scheme, question, overrides))
+                results.append(_row(subject, device, scheme, question, terms, stored))
             except (Impossible, ToolchainMissing) as error:
                 refused = refused or error
                 results.append(_refused(device, scheme, error))
     if refused is not None and not question.partial:
         raise refused
     fit = fitted()
-    return Plan(
+    plan = Plan(
         schema=PLAN,
         status="ok" if refused is None else "impossible",
         error=None if refused is None else PlanFailure.from_object(refused),
@@ -165,12 +212,41 @@ def _plan(subject: Subject, question: _Question) -> Plan:
             latency_ms=question.latency_ms,
             throughput=question.throughput,
             batches=question.batches,
+            load_per_s=question.demand.rate,
+            load_share=question.demand.share,
         ),
         results=tuple(results),
         cheapest=_cheapest(results, question),
+        front=tuple(economics.front(results)),
         advice=tuple(advice.advise(results, limit_ms=question.latency_ms)),
         fit=FitFacts(rows=fit.rows, half_widths=dict(fit.widths)),
     )
+    return plan.model_copy(update={"recommendation": of_plan(plan)})
+
+
+def _terms(device: Target, question: _Question, prices: PriceFile) -> Terms:
+    """How the device is paid for. Raises UsageError for a purchase without a price of power."""
+    price = cost.price_of(device, prices.rents)
+    spot, purchase = prices.spots.get(device.name), prices.purchases.get(device.name)
+    if spot is None and question.spot is not None:
+        spot = economics.discounted(price, question.spot)
+    if purchase is not None and question.electricity is None:
+        raise UsageError(
+            f"{device.name} has a purchase price, but the price of its power is not known",
+            where="--electricity", hint="US dollars per kWh, e.g. --electricity 0.20",
+        )  # fmt: skip
+    return Terms(question.demand, price, spot, purchase, question.electricity)
+
+
+def _stored(stored: float | Path | None) -> float | None:
+    """Bytes of one sample: of a folder, the mean of its files. Raises InputRefused for a folder
+    without files."""
+    if not isinstance(stored, Path):
+        return stored
+    sizes = [path.stat().st_size for path in stored.rglob("*") if path.is_file()]
+    if not sizes:
+        raise InputRefused("it has no files to take the size of a sample from", where=str(stored))
+    return sum(sizes) / len(sizes)
 
 
 def _model(subject: Subject, question: _Question) -> PlannedGraph | PlannedDecoder:
@@ -195,9 +271,15 @@ def _check(subject: Subject, question: _Question) -> None:
     for option, value in (
         ("--latency", question.latency_ms),
         ("--throughput", question.throughput),
+        ("--electricity", question.electricity),
+        ("--stored", None if isinstance(question.stored, Path) else question.stored),
     ):
         if value is not None and not 0 < value < inf:
             raise UsageError("it must be a number above 0", where=option)
+    if question.spot is not None and not 0 < question.spot < 1:
+        raise UsageError(
+            "a discount is more than 0 % and less than 100 %", where="--spot", hint="e.g. 60%"
+        )
     fixed = subject.batches if len(subject.batches) == 1 else None
     other = [batch for batch in question.batches if fixed and batch not in fixed]
     if fixed and other:
@@ -220,7 +302,8 @@ def _row(
     device: Target,
     scheme: Precision,
     question: _Question,
-    overrides: Mapping[str, DatedPrice],
+    terms: Terms,
+    stored: float | None,
 ) -> PlanRow:
     if "gpu" not in scheme.runs_on:
         raise Impossible(f"{scheme} runs on ONNX Runtime's CPU kernels only", where=device.name)
@@ -233,8 +316,8 @@ def _row(
     if reason is not None:
         raise Impossible(reason, where=device.name, hint=f"see `optkit targets {device.name}`")
     batches = tuple(sorted({*subject.batches, *question.batches}))
-    price = cost.price_of(device, overrides)
-    return plans.row(subject.model, device, scheme, batches, price, question.training)
+    row = plans.row(subject.model, device, scheme, batches, terms.price, question.training)
+    return economics.costed(feed.fed(row, subject.model, device, stored), device, terms)
 
 
 def _why_not(device: Target, scheme: Precision) -> str | None:
@@ -260,30 +343,29 @@ def _refused(device: Target, scheme: Precision, error: OptkitError) -> PlanRow:
 
 
 def _cheapest(results: Sequence[PlanRow], question: _Question) -> CheapestChoice | None:
-    """The pair and batch of the lowest price that meets the limits: per hour for a throughput that
-    is asked, else per million. None: nothing that has a price meets them."""
+    """The pair and batch of the lowest cost that meets the limits. None: nothing that has a price
+    meets them."""
     options = [
-        choice
+        (usd, choice)
         for row in results
         for call in row.latency
-        if (choice := _choice(row, call, question)) is not None
+        if (usd := economics.cost(call)) is not None
+        and (choice := _choice(row, call, question)) is not None
     ]
-    if question.throughput is None:
-        return min(options, key=lambda choice: choice.usd_per_million, default=None)
-    return min(options, key=lambda choice: (choice.usd_per_hour, choice.usd_per_million),
-               default=None)  # fmt: skip
+    if not options:
+        return None
+    return min(options, key=lambda option: (option[0], option[1].p50_ms))[1]
 
 
 def _choice(row: PlanRow, call: PlannedLatency, question: _Question) -> CheapestChoice | None:
-    """A call on as many devices as the throughput needs. `certain`: its whole interval meets the
-    latency. None: it is too slow, or without a price."""
+    """A call on as many devices as the load needs. `certain`: its whole interval meets the latency.
+    None: it is too slow, or without a price."""
     limit = inf if question.latency_ms is None else question.latency_ms
     if row.price is None or row.devices is None or call.usd_per_million is None:
         return None
     if call.p50_ms > limit:
         return None
-    copies = 1 if question.throughput is None else ceil(question.throughput / call.throughput)
-    devices = copies * row.devices
+    devices = row.devices if call.load is None else call.load.devices
     return CheapestChoice(
         target=row.target,
         precision=row.precision,
@@ -294,8 +376,9 @@ def _choice(row: PlanRow, call: PlannedLatency, question: _Question) -> Cheapest
         kwh_per_million=call.kwh_per_million,
         p50_ms=call.p50_ms,
         band=call.band,
-        throughput=call.throughput * copies,
+        throughput=call.throughput * devices / row.devices,
         price=row.price,
         evidence="predicted",
         certain=call.band[1] <= limit,
+        load=call.load,
     )

@@ -144,13 +144,14 @@ def _graphed(fused: ir.Model, build: Build, sizes: Mapping[str, int]) -> Subject
     one, count = _with_batch(sizes, axis, batches[0]), graph.parameters(fused)
     kept = re.compile(rf"{PRESENT}\.\d+\..+")  # caches, which stay on the device for the decoder
     copied = (*build.inputs, *(info for info in build.outputs if not kept.fullmatch(info.name)))
-    passed = sum(_bytes(info, one) for info in copied)
+    passed, read = (sum(_bytes(info, one) for info in of) for of in (copied, build.inputs))
     macs = sum(found.macs or 0 for found in at(batches[0]).values())
     facts = PlannedGraph(
         name=build.job.recipe.name, kind="graph", parameters=count, macs=macs // batches[0],
         axes={n: size for n, size in sizes.items() if n != axis}, assumed=(),
     )  # fmt: skip
-    return Subject(Graphed(count, at, live, passed / batches[0]), facts, batches)
+    model = Graphed(count, at, live, passed / batches[0], read / batches[0])
+    return Subject(model, facts, batches)
 
 
 def _with_batch(sizes: Mapping[str, int], axis: int | str | None, batch: int) -> dict[str, int]:

@@ -22,7 +22,7 @@ Function = Callable[..., object]
 Decorator = Callable[[Function], Function]
 
 _HEADINGS = ("Model", "Data", "Shapes", "Decoder", "Sampling", "Target", "Search", "Limits",
-             "Where it runs", "Output")  # fmt: skip
+             "Cost", "Where it runs", "Output")  # fmt: skip
 """The headings of options in help, in this order."""
 
 _heading_of: dict[click.Parameter, str] = {}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
@@ -103,7 +104,7 @@ class Quantity(Type):
     def convert(
         self, value: str, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        parts = re.fullmatch(r"([0-9]+\.?[0-9]*|\.[0-9]+) ?([a-z]*)", value.strip().lower())
+        parts = re.fullmatch(r"([0-9]+\.?[0-9]*|\.[0-9]+) ?([a-z%]*)", value.strip().lower())
         number = -1.0
         if parts is not None and parts[2] in self.units:
             number = float(parts[1]) * self.units[parts[2]]
@@ -129,6 +130,15 @@ class Size(Quantity):
         return int(super().convert(value, param, ctx))
 
 
+class SizeOrFolder(Size):
+    """Bytes, or the path of a folder that exists."""
+
+    def convert(  # type: ignore[override]
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | Path:
+        return Path(value) if Path(value).is_dir() else super().convert(value, param, ctx)
+
+
 _MS = {"us": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4, "min": 6e4, "h": 3.6e6, "d": 8.64e7}
 
 
@@ -151,4 +161,5 @@ class Seconds(Quantity):
         return super().convert(value, param, ctx) / 1e3
 
 
+SHARE = Quantity("share", {"": 1.0, "%": 0.01}, "60%")
 COUNT = Quantity("number", {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}, "70b", least=1e-9)

@@ -12,11 +12,9 @@ from optkit.cli.terminal import Output
 from optkit.decoder import DecoderSizes
 from optkit.documents.plan import Plan
 from optkit.errors import StorageError, UsageError, from_json
-from optkit.report.plan import to_html, to_svg
+from optkit.report.plan import BATCHES, to_html, to_svg
 from optkit.request import Request
 from optkit.workspace import Workspace
-
-_SHOWN = (1, 8, 64)  # batches of the table where none is named
 
 
 @dataclass(frozen=True)
@@ -55,6 +53,16 @@ class Sizes:
         )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Costs:
+    """What devices cost, and how large a sample is in storage."""
+
+    prices: Path | None
+    spot: float | None
+    electricity: float | None
+    stored: int | Path | None
+
+
 def plan(
     targets: tuple[str, ...],
     precisions: tuple[str, ...],
@@ -63,11 +71,12 @@ def plan(
     new: int | None,
     limit_ms: float | None,
     throughput: float | None,
-    prices: Path | None,
+    load: str | None,
     methods: tuple[str, ...],
     estimate: str,
     plot: Path | None,
     sizes: Sizes,
+    costs: Costs,
     request: Request,
     workspace: Workspace,
     output: Output,
@@ -86,7 +95,11 @@ def plan(
             new_tokens=new,
             latency_ms=limit_ms,
             throughput=throughput,
-            prices=prices,
+            load=load,
+            prices=costs.prices,
+            spot=costs.spot,
+            electricity=costs.electricity,
+            stored=costs.stored,
             training=methods,
             quick=estimate == "quick",
             partial=True,
@@ -98,7 +111,7 @@ def plan(
     if output.json:
         terminal.put_json(found)
     else:
-        _show(planned, batches or _SHOWN)
+        _show(planned, batches or BATCHES)
     if planned.error is None:
         return 0
     error = from_json(planned.error.to_json())

@@ -1,4 +1,5 @@
-"""A plan as text of at most 80 columns: a table per target, its memory, advice."""
+"""A plan as text of at most 80 columns: tables per target, advice, the front of all targets, and
+what to do as the last line."""
 
 from __future__ import annotations
 
@@ -6,8 +7,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from optkit.cli.terminal import table
-from optkit.documents.plan import Plan, PlannedDecoder, PlannedGraph, PlannedLatency, PlanRow
+from optkit.documents.plan import FrontPoint, Plan, PlannedDecoder, PlannedGraph, PlanRow
 from optkit.documents.prices import DatedPrice
+from optkit.report import plan as words
 from optkit.report.figures import name as visible
 
 _WIDTH = 80
@@ -28,6 +30,12 @@ def lines(plan: Plan, batches: Sequence[int]) -> Iterator[str]:
             yield f"{target}{_price(rows[0].price)}"
             yield table(*_latency(rows, batches, decodes))
             yield table(*_memory(rows, batches, decodes))
+            if any(call.load or call.spot_usd_per_million for row in rows for call in row.latency):
+                yield table(*_cost(rows, batches))
+            for line in words.feeds(rows, batches):
+                yield from _wrapped(f"- {line}")
+            for line in words.purchases(rows):
+                yield from _wrapped(f"- {line}")
     for row in plan.results:
         if not row.latency:
             yield from _wrapped(f"{row.target} {row.precision}: {row.status}: {row.reason}")
@@ -36,6 +44,15 @@ def lines(plan: Plan, batches: Sequence[int]) -> Iterator[str]:
     yield ""
     for line in (*_cheapest(plan), *plan.advice, *_notes(plan.results)):
         yield from _wrapped(f"- {line}")
+    if plan.front:
+        yield ""
+        yield "cost over latency of all targets: no other call is faster and costs less"
+        yield table(*_front(plan.front, decodes))
+    if plan.recommendation is not None:
+        yield ""
+        for doubt in plan.recommendation.conditions:
+            yield from _wrapped(f"- {doubt}")
+        yield from _wrapped(plan.recommendation.sentence)
 
 
 def _model(model: PlannedGraph | PlannedDecoder) -> str:
@@ -66,7 +83,7 @@ def _latency(
             "tokens/s" if decodes else "per s", "bound", "$/1M"]  # fmt: skip
     cells = []
     for row in rows:
-        for at, one in enumerate(_chosen(row, batches)):
+        for at, one in enumerate(words.shown(row, batches)):
             low, high = one.band
             cells.append(
                 [
@@ -78,9 +95,37 @@ def _latency(
     return head, cells
 
 
-def _chosen(row: PlanRow, batches: Sequence[int]) -> Sequence[PlannedLatency]:
-    """The batches to show; if no device can hold any of them, the largest batch that fits."""
-    return [one for one in row.latency if one.batch in batches] or row.latency[-1:]
+def _cost(rows: Sequence[PlanRow], batches: Sequence[int]) -> tuple[list[str], list[list[str]]]:
+    """Devices for the load, the share of time in which they compute, and what they cost."""
+    head = ["at the load", "batch", "GPUs", "use", "$/hour", "$/1M", "interval", "spot $/1M"]
+    cells = []
+    for row in rows:
+        for at, one in enumerate(words.shown(row, batches)):
+            load, spot = one.load, _short(one.spot_usd_per_million)
+            served = ["-"] * 5
+            if load is not None:
+                low, high = load.usd_band or (None, None)
+                served = [
+                    str(load.devices), f"{load.utilisation:.0%}", _short(load.usd_per_hour),
+                    _short(load.usd_per_million), f"{_short(low, 2)}..{_short(high, 2)}",
+                ]  # fmt: skip
+            cells.append([row.precision if at == 0 else "", str(one.batch), *served, spot])
+    return head, cells
+
+
+def _front(front: Sequence[FrontPoint], decodes: bool) -> tuple[list[str], list[list[str]]]:
+    head = ["target", "batch", "ms/token" if decodes else "ms", "$/1M", "interval"]
+    cells = []
+    for one in front:
+        low, high = one.usd_band
+        name = words.several(one.devices, one.target)
+        cells.append(
+            [
+                f"{name} {one.precision}", str(one.batch), _short(one.p50_ms),
+                _short(one.usd_per_million), f"{_short(low, 2)}..{_short(high, 2)}",
+            ]
+        )  # fmt: skip
+    return head, cells
 
 
 def _memory(
@@ -100,7 +145,7 @@ def _memory(
         most = "-" if row.largest_batch is None else f"{row.largest_batch:,}"
         cells.append([row.precision, str(row.devices), *sizes, most])
         if decodes:
-            last = _chosen(row, batches)[-1]
+            last = words.shown(row, batches)[-1]
             cells[-1] += [
                 f"{row.largest_context}", _short(last.first_token_ms),
                 f"{last.mfu or 0:.0%}", f"{last.mbu or 0:.0%}",
@@ -142,9 +187,10 @@ def _cheapest(plan: Plan) -> Iterator[str]:
         known = "" if best.price.verified else ", unverified"
         price = f" Price: {best.price.provider}, {best.price.as_of}{known}."
     sure = "" if best.certain else f"; its interval ends at {_short(best.band[1])} ms"
+    usd = best.usd_per_million if best.load is None else best.load.usd_per_million
     yield (
         f"cheapest: {best.devices} × {best.target} {best.precision} at batch {best.batch}, "
-        f"${_short(best.usd_per_million)} and {_short(best.kwh_per_million)} kWh per million, "
+        f"${_short(usd)} per million, {_short(best.kwh_per_million)} kWh per million when busy, "
         f"${best.usd_per_hour:.2f} per hour, "
         f"{_short(best.p50_ms)} ms{sure}.{price}"
     )

@@ -7,7 +7,8 @@ from typing import Annotated, Final, Literal
 from pydantic import ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
-from optkit.documents.prices import DatedPrice
+from optkit.documents.prices import DatedPrice, Purchase
+from optkit.documents.recommendation import Recommendation
 from optkit.documents.record import Interval, Number, Object, Record, Rows, absent, said
 from optkit.documents.result import Failure
 
@@ -75,11 +76,44 @@ class PlannedDecoder(_PlannedModel):
 
 
 class Asked(Record):
-    """The limits, and the batches that were named."""
+    """The limits, and the batches that were named. `load_per_s` and `load_share`: the average load,
+    as one of the two."""
 
     latency_ms: Number | None = None
     throughput: Number | None = None
     batches: Rows[int]
+    load_per_s: Annotated[Number | SkipJsonSchema[None], Field(exclude_if=absent)] = None
+    load_share: Annotated[Number | SkipJsonSchema[None], Field(exclude_if=absent)] = None
+
+
+class PlannedLoad(Record):
+    """What the throughput and the load that are asked for take at this batch."""
+
+    devices: Annotated[int, said("Of all copies of the model.")]
+    throughput: Annotated[Number, said("What is served per second, on average.")]
+    utilisation: Annotated[Number, said("Share of the time in which the devices compute.")]
+    usd_per_hour: Number | None = None
+    usd_per_million: Annotated[Number | None, said("Of what is served.")] = None
+    usd_band: Annotated[Interval | None, said("As many devices as the throughput's ends take.")] = (
+        None
+    )
+    break_even_months: Annotated[
+        Number | None,
+        said("Of bought devices, against devices that are rented only while they compute."),
+    ] = None
+
+
+class PlannedFeed(Record):
+    """What the host must deliver so that the devices of one copy never wait."""
+
+    evidence: Predicted
+    samples_per_s: Annotated[Number, said("Of a decoder sequences.")]
+    to_device_mb_per_s: Annotated[Number, said("Inputs over the link; 10^6 bytes.")]
+    link_mb_per_s: Annotated[Number | None, said("Of all devices; null: no link or unknown.")] = (
+        None
+    )
+    storage_mb_per_s: Annotated[Number | None, said("Null: the stored size is not known.")] = None
+    core_ms_per_sample: Annotated[Number, said("Time of each core of the host.")]
 
 
 class PlannedLatency(Record):
@@ -110,6 +144,13 @@ class PlannedLatency(Record):
     bytes: Number
     usd_per_million: Number | None = None
     kwh_per_million: Annotated[Number | None, said("At full board power.")] = None
+    spot_usd_per_million: Annotated[
+        Number | SkipJsonSchema[None],
+        Field(exclude_if=absent),
+        said("At the load, if one is asked for."),
+    ] = None
+    load: Annotated[PlannedLoad | SkipJsonSchema[None], Field(exclude_if=absent)] = None
+    feed: Annotated[PlannedFeed | SkipJsonSchema[None], Field(exclude_if=absent)] = None
 
 
 class InferenceMemory(Record):
@@ -143,6 +184,17 @@ class PlannedTraining(Record):
     recompute_full: TrainingMemory
 
 
+class PlannedPurchase(Record):
+    """A bought device against a rented one that runs around the clock."""
+
+    purchase: Purchase
+    watts: Annotated[Number, said("Of the device, all the time.")]
+    usd_per_kwh: Number
+    break_even_months: Annotated[
+        Number | None, said("Null: no price per hour, or power costs as much as rent.")
+    ] = None
+
+
 class PlanRow(Record):
     """One target in one precision."""
 
@@ -162,6 +214,8 @@ class PlanRow(Record):
     unverified: Annotated[Rows[str], said("Figures of the device that nobody read in a source.")]
     measured_generation: bool | None = None
     training: Rows[PlannedTraining]
+    spot: Annotated[DatedPrice | SkipJsonSchema[None], Field(exclude_if=absent)] = None
+    owned: Annotated[PlannedPurchase | SkipJsonSchema[None], Field(exclude_if=absent)] = None
 
 
 class CheapestChoice(Record):
@@ -180,6 +234,21 @@ class CheapestChoice(Record):
     price: DatedPrice | None = None
     evidence: Predicted
     certain: bool
+    load: Annotated[PlannedLoad | SkipJsonSchema[None], Field(exclude_if=absent)] = None
+
+
+class FrontPoint(Record):
+    """A call that no other one beats: none is faster and costs no more."""
+
+    target: str
+    precision: str
+    batch: int
+    devices: int
+    p50_ms: Number
+    band: Interval
+    usd_per_million: Annotated[Number, said("At the load, if one is asked for.")]
+    usd_band: Interval
+    evidence: Predicted
 
 
 class FitFacts(Record):
@@ -200,5 +269,13 @@ class Plan(Record):
     asked: Asked | None = None
     results: Rows[PlanRow]
     cheapest: Annotated[CheapestChoice | None, said("Null: nothing priced does.")] = None
+    front: Annotated[
+        Rows[FrontPoint] | SkipJsonSchema[None],
+        Field(exclude_if=absent),
+        said("Cost over latency of all targets, from the fastest to the cheapest."),
+    ] = None
+    recommendation: Annotated[Recommendation | SkipJsonSchema[None], Field(exclude_if=absent)] = (
+        None
+    )
     advice: Rows[str]
     fit: FitFacts | None = None

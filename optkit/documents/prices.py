@@ -1,4 +1,4 @@
-"""The price of a device per hour."""
+"""The price of a device per hour, and of a bought device."""
 
 from __future__ import annotations
 
@@ -12,4 +12,14 @@ class DatedPrice(Record):
     provider: str
     as_of: str
     verified: bool
+    source: str
+
+
+class Purchase(Record):
+    """US dollars for a device, as of a day. `watts`: what it takes; null: its board's power."""
+
+    usd: Positive
+    watts: Positive | None = None
+    provider: str
+    as_of: str
     source: str

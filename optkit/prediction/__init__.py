@@ -9,5 +9,6 @@ roofline            the lower bound of the time of work
 call                one call of a model with its interval, and the speedup over another model
 serving             a decoder that serves: tokens per second, crossover batches
 memory, cost        bytes on the device, dollars and energy
+economics, feed     a load, spot and bought devices, the front; what the host must deliver
 plans, advice       rows of `optkit plan`, and advice from them
 """

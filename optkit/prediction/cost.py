@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
 from optkit.devices import Target, names
 from optkit.devices import target as find_target
-from optkit.documents.prices import DatedPrice
+from optkit.documents.prices import DatedPrice, Purchase
 from optkit.errors import InputRefused, UsageError, unknown_name
 
 
@@ -20,10 +21,22 @@ def price_of(target: Target, overrides: Mapping[str, DatedPrice]) -> DatedPrice 
     return DatedPrice.from_object(lowest)
 
 
-def read_prices(path: Path) -> dict[str, DatedPrice]:
-    """A price file: target → {usd_per_hour, provider, as_of}, or a list of such, of which the
-    lowest counts. Raises UsageError for an unknown target or a malformed entry, InputRefused for a
-    file that is no YAML."""
+@dataclass(frozen=True)
+class PriceFile:
+    """A user's prices by target: per hour, per hour of a spot device, of a device."""
+
+    rents: Mapping[str, DatedPrice]
+    spots: Mapping[str, DatedPrice]
+    purchases: Mapping[str, Purchase]
+
+
+NO_PRICES = PriceFile({}, {}, {})
+
+
+def read_prices(path: Path) -> PriceFile:
+    """A price file: target → {provider, as_of, and prices}, or a list of such, of which the lowest
+    counts. Raises UsageError for an unknown target or a malformed entry, InputRefused for a file
+    that is no YAML."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
@@ -34,36 +47,76 @@ def read_prices(path: Path) -> dict[str, DatedPrice]:
         raise InputRefused(f"no price file: {reason}", where=str(path)) from error
     if not isinstance(data, dict) or not data:
         raise UsageError("it names no target", where=str(path), hint=_FORM)
-    found = {}
-    for name, entries in data.items():
+    entries: dict[str, list[_Entry]] = {}
+    for name, listed in data.items():
         if str(name) not in names():
             raise unknown_name("target", str(name), names(), where=str(path))
-        listed = entries if isinstance(entries, list) else [entries]
-        prices = [_price(entry, f"{path}: {name}", path.name) for entry in listed]
-        if not prices:
+        listed = listed if isinstance(listed, list) else [listed]
+        if not listed:
             raise UsageError("it has no price", where=f"{path}: {name}", hint=_FORM)
-        found[find_target(str(name)).name] = min(prices, key=lambda p: p.usd_per_hour)
-    return found
+        entries[find_target(str(name)).name] = [_entry(e, f"{path}: {name}") for e in listed]
+    return PriceFile(
+        _lowest(entries, "usd_per_hour", path.name),
+        _lowest(entries, "spot_usd_per_hour", path.name),
+        {
+            name: Purchase(
+                usd=least.prices["purchase_usd"], watts=least.prices.get("watts"),
+                provider=least.provider, as_of=least.as_of, source=path.name,
+            )
+            for name, least in _least(entries, "purchase_usd").items()
+        },
+    )  # fmt: skip
 
 
-_KEYS = ("as_of", "provider", "usd_per_hour")
+@dataclass(frozen=True)
+class _Entry:
+    """`prices`: those of `_PRICES` that the entry has, and its watts."""
+
+    provider: str
+    as_of: str
+    prices: Mapping[str, float]
+
+
+def _least(entries: Mapping[str, Sequence[_Entry]], key: str) -> dict[str, _Entry]:
+    """Target → the entry with the lowest price of that kind."""
+    priced = {name: [e for e in of if key in e.prices] for name, of in entries.items()}
+    return {name: min(of, key=lambda e: e.prices[key]) for name, of in priced.items() if of}
+
+
+def _lowest(
+    entries: Mapping[str, Sequence[_Entry]], key: str, source: str
+) -> dict[str, DatedPrice]:
+    return {
+        name: DatedPrice(
+            usd_per_hour=least.prices[key], provider=least.provider, as_of=least.as_of,
+            verified=True, source=source,
+        )
+        for name, least in _least(entries, key).items()
+    }  # fmt: skip
+
+
+_PRICES = ("usd_per_hour", "spot_usd_per_hour", "purchase_usd")
+_KEYS = (*_PRICES, "watts", "provider", "as_of")
 _FORM = 'write it like l4: {usd_per_hour: 0.70, provider: "mine", as_of: 2026-11-01}'
 
 
-def _price(entry: object, where: str, source: str) -> DatedPrice:
-    if not isinstance(entry, dict) or set(entry) != set(_KEYS):
-        raise UsageError(f"a price has exactly {', '.join(_KEYS)}", where=where, hint=_FORM)
-    as_of, provider, usd_per_hour = (entry[key] for key in _KEYS)
+def _entry(entry: object, where: str) -> _Entry:
+    if not isinstance(entry, dict) or not {"provider", "as_of"} <= set(entry) <= set(_KEYS):
+        keys = f"{', '.join(_PRICES)} and watts"
+        raise UsageError(f"a price has provider and as_of, and of {keys} what you know",
+                         where=where, hint=_FORM)  # fmt: skip
+    if not set(_PRICES) & set(entry):
+        raise UsageError(f"it has no price: none of {', '.join(_PRICES)}", where=where, hint=_FORM)
     try:
-        hourly, day = float(usd_per_hour), date.fromisoformat(str(as_of))
+        prices = {key: float(entry[key]) for key in _KEYS[:4] if key in entry}
+        day = date.fromisoformat(str(entry["as_of"]))
     except (TypeError, ValueError) as error:
         raise UsageError(str(error), where=where, hint=_FORM) from error
-    if not 0 < hourly < 1e6:
-        raise UsageError(f"{hourly} dollars per hour is not a price", where=where, hint=_FORM)
-    return DatedPrice(
-        usd_per_hour=hourly, provider=str(provider), as_of=day.isoformat(), verified=True,
-        source=source,
-    )  # fmt: skip
+    for key, value in prices.items():
+        if not 0 < value < 1e6:
+            what = "a number of watts" if key == "watts" else "a price"
+            raise UsageError(f"{key}: {value} is not {what}", where=where, hint=_FORM)
+    return _Entry(str(entry["provider"]), day.isoformat(), prices)
 
 
 def per_million(price: DatedPrice, throughput: float, devices: int = 1) -> float:

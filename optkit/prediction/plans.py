@@ -37,12 +37,13 @@ from optkit.prediction.work import Work, total
 @dataclass(frozen=True)
 class Graphed:
     """A model of one call. `at`: batch → costs of its nodes; `live`: batch → bytes of activations
-    alive at once; `passed`: bytes of inputs and outputs per sample."""
+    alive at once; `passed`: bytes of inputs and outputs per sample; `inputs`: of inputs alone."""
 
     parameters: int
     at: Callable[[int], Mapping[str, NodeCost]]
     live: Callable[[int], int]
     passed: float
+    inputs: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -132,6 +132,28 @@ def test_prices_of_the_user_count(optkit_here: Optkit, cache: Path, tmp_path: Pa
     assert found["cheapest"]["price"]["provider"] == "mine"
 
 
+def test_a_load_at_spot_prices_and_on_bought_devices(
+    optkit_here: Optkit, cache: Path, tmp_path: Path
+) -> None:
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("l4: {purchase_usd: 2600, watts: 90, provider: shop, as_of: 2026-11-01}\n")
+    words = ("--target", "l4,h100", "--throughput", 5000, "--load", "30%", "--spot", "60%",
+             "--prices", prices, "--electricity", 0.2, "--stored", "4K")  # fmt: skip
+    done = optkit_here("plan", *LLAMA, *words)
+    assert done.code == 0, done.err
+    assert max(map(len, done.out.splitlines())) <= 80
+    text = " ".join(done.out.split())
+    assert "at the load batch GPUs use $/hour $/1M interval spot $/1M" in text
+    assert "bought for $2,600 (shop, 2026-11-01), 90 W at $0.2 per kWh: pays after" in text
+    assert "MB/s from storage" in text and "no other call is faster and costs less" in text
+    found = optkit_here("plan", *LLAMA, *words, "--json").result
+    assert text.endswith(found["recommendation"]["sentence"])
+    assert found["asked"]["load_share"] == pytest.approx(0.3)
+    best = found["cheapest"]
+    assert best["load"]["throughput"] == pytest.approx(1500)
+    assert best["usd_per_hour"] == pytest.approx(best["load"]["usd_per_hour"])
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -144,6 +166,10 @@ def test_prices_of_the_user_count(optkit_here: Optkit, cache: Path, tmp_path: Pa
         (("--target", "l4", "--latency", "0"), 2, "--latency"),
         (("--target", "l4", "--throughput", "nan"), 2, "--throughput"),
         (("--target", "l4", "--throughput", "inf"), 2, "--throughput"),
+        (("--target", "l4", "--load", "much"), 2, "--load"),
+        (("--target", "l4", "--spot", "100%"), 2, "--spot"),
+        (("--target", "l4", "--stored", "nowhere"), 2, "--stored"),
+        (("--target", "l4", "--electricity", "0"), 2, "--electricity"),
         (("--target", "l4", "--batch", "0"), 2, "--batch"),
         (("--target", "l4", "--prompt", "100000000"), 5, "does not fit"),
         (("--target", "l4", "--plot", "plot.pdf"), 2, ".html or .svg"),

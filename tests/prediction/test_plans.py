@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -24,6 +25,7 @@ from optkit.prediction import advice, cost, layers, memory, plans
 from optkit.prediction.decoder import DecoderShape
 from optkit.prediction.plans import Decoding, Graphed
 from optkit.prediction.work import total
+from optkit.report.drawing.front import front
 from optkit.report.plan import to_html, to_svg
 
 
@@ -103,7 +105,7 @@ def test_a_price_file_overrides(tmp_path: Path) -> None:
         "l4: [{usd_per_hour: 0.9, provider: a, as_of: 2026-11-01},"
         " {usd_per_hour: 0.5, provider: b, as_of: 2026-11-02}]\n"
     )
-    found = cost.price_of(target("l4"), cost.read_prices(file))
+    found = cost.price_of(target("l4"), cost.read_prices(file).rents)
     assert found is not None
     assert (found.usd_per_hour, found.provider, found.as_of) == (0.5, "b", "2026-11-02")
 
@@ -116,6 +118,9 @@ def test_a_price_file_overrides(tmp_path: Path) -> None:
         ("l4: {usd_per_hour: one, provider: a, as_of: 2026-11-01}", UsageError, "one"),
         ("l4: {usd_per_hour: -1, provider: a, as_of: 2026-11-01}", UsageError, "not a price"),
         ("l4: {usd_per_hour: 1, provider: a, as_of: soon}", UsageError, "soon"),
+        ("l4: {provider: a, as_of: 2026-11-01}", UsageError, "it has no price"),
+        ("l4: {purchase_usd: 1, watts: 0, provider: a, as_of: 2026-11-01}", UsageError, "watts"),
+        ("l4: {usd: 1, provider: a, as_of: 2026-11-01}", UsageError, "what you know"),
         ("l4: []", UsageError, "no price"),
         ("", UsageError, "no target"),
         ("{", InputRefused, "no price file"),
@@ -297,6 +302,27 @@ def test_queueing_leaves_room_for_the_batch_before() -> None:
     assert any("up to 8 and a queue delay of at most 4 ms" in line for line in told)
     assert "bound by pcie" in told[0]
     assert "no batch is possible within 1 ms" in advice.advise(rows, limit_ms=1)[-1]
+
+
+def test_the_page_draws_the_front_and_its_names_do_not_meet(plan: dict[str, Any]) -> None:
+    page = to_html(Plan.from_json(plan))
+    assert plan["recommendation"]["sentence"].replace("'", "&#39;") in page
+    assert page.count('class="whisker"') == 2 * len(plan["front"])
+    assert "limit 50 ms" in page and "$ per million" in page
+    drawing = front(Plan.from_json(plan))
+    assert drawing is not None
+    boxes = []
+    for dot in drawing.dots:
+        if dot.name is not None:
+            length = 7.3 * len(dot.name.text)
+            left = dot.at * 12.4 + dot.name.right
+            left -= {"start": 0.0, "middle": length / 2, "end": length}[dot.name.anchor]
+            bottom = (100 - dot.height) * 2.6 + dot.name.down
+            boxes.append((left, left + length, bottom - 12, bottom))
+    assert len(boxes) > 1
+    for one, other in combinations(boxes, 2):
+        apart = one[1] <= other[0] or other[1] <= one[0] or one[3] <= other[2] or other[3] <= one[2]
+        assert apart
 
 
 def test_the_plot_is_one_file_that_loads_nothing(plan: dict[str, Any]) -> None:

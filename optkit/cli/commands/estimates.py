@@ -46,6 +46,26 @@ _needs = options.under(
                     "unit: milliseconds)."),
     click.option("--throughput", type=click.FloatRange(min=0, min_open=True), metavar="N",
                  help="Needed samples per second (for a decoder: written tokens)."),
+    click.option("--load", metavar="RATE|SHARE",
+                 help="What is served on average: 120/s, or 30% of --throughput (without it: of "
+                 "what the devices can do)."),
+)  # fmt: skip
+
+_costs = options.filling(
+    "optkit.cli.plan:Costs", "costs",
+    options.under(
+        "Cost",
+        click.option("--prices", type=click.Path(path_type=Path), metavar="FILE",
+                     help="YAML with your prices: l4: {usd_per_hour, spot_usd_per_hour, "
+                     "purchase_usd, watts, provider, as_of}."),
+        click.option("--spot", type=param_types.SHARE, metavar="SHARE",
+                     help="Discount of spot devices, e.g. 60%; a price in --prices goes before."),
+        click.option("--electricity", type=click.FloatRange(min=0, min_open=True), metavar="USD",
+                     help="US dollars per kWh, for devices with a purchase price."),
+        click.option("--stored", type=param_types.SizeOrFolder(), metavar="SIZE|FOLDER",
+                     help="Size of a sample in storage, e.g. 110K, or a folder with a file for "
+                     "each: what storage must deliver."),
+    ),
 )  # fmt: skip
 
 
@@ -63,12 +83,7 @@ _needs = options.under(
 @_sizes
 @_tokens
 @_needs
-@click.option(
-    "--prices",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="YAML with your prices: l4: {usd_per_hour, provider, as_of}.",
-)
+@_costs
 @click.option(
     "--train",
     "methods",
@@ -89,7 +104,7 @@ _needs = options.under(
     "--plot",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write a roofline plot, .html or .svg.",
+    help="Write a page with all drawings (.html), or the roofline alone (.svg).",
 )
 @options.work
 @options.output

@@ -78,6 +78,8 @@ class Scatter:
     told: str
     best: frozenset[int]
     show: Callable[[float], str]
+    whiskers: tuple[Line, ...] = ()
+    limit: Tick | None = None  # of the latency
 
 
 def unbeaten(points: Sequence[Point], *, lower_is_better: bool) -> set[int]:
@@ -113,8 +115,8 @@ def scatter(
     times = [log10(point.latency_ms) for point in points]
     values = [point.score for point in points]
     # the labels of the scores stand on the left, also on a phone
-    x = LogAxis(*(10.0**end for end in _ends(times, 0.28, 0.1)))
-    y = Axis(*_ends(values, 0.15, 0.15))
+    x = LogAxis(*(10.0**end for end in ends(times, 0.28, 0.1)))
+    y = Axis(*ends(values, 0.15, 0.15))
     up = Axis(y.high, y.low) if lower_is_better else y
     largest = max((point.bytes or 0 for point in points), default=0) or 1
     dots = tuple(
@@ -127,7 +129,7 @@ def scatter(
         )
         for point in points
     )  # fmt: skip
-    dots = _named(points, dots)
+    dots = named([point.name for point in points], dots)
     names = (f"{point.number} {point.name}" for point in points if point.number in best)
     told = f"{len(points)} builds by latency and {metric}; not beaten: {', '.join(names)}"
     worse = ", lower is better and drawn higher" if lower_is_better else ""
@@ -144,32 +146,32 @@ _LETTER, _LINE = 7.3, 15  # pixels of a letter and a line of the labels' font
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
-def _named(points: Sequence[Point], dots: Sequence[Mark]) -> tuple[Mark, ...]:
+def named(names: Sequence[str], dots: Sequence[Mark]) -> tuple[Mark, ...]:
     """With the names for which there is room, in the order of the points: to the right of a point,
-    else to the left, above or below."""
+    else to the left, above or below. The last points may have no names."""
     places = [(dot.at * _WIDTH / 100, (100 - dot.height) * _HEIGHT / 100) for dot in dots]
     taken = [
         (x - dot.radius, y - dot.radius, x + dot.radius, y + dot.radius)
         for (x, y), dot in zip(places, dots, strict=True)
     ]
-    named = []
-    for point, dot, (x, y) in zip(points, dots, places, strict=True):
-        length, away = _LETTER * len(point.name), dot.radius + 5
+    placed = []
+    for name, dot, (x, y) in zip(names, dots, places, strict=False):
+        length, away = _LETTER * len(name), dot.radius + 5
         for label, left in (
-            (Label(point.name, away, 4, "start"), x + away),
-            (Label(point.name, -away, 4, "end"), x - away - length),
-            (Label(point.name, 0, -away, "middle"), x - length / 2),
-            (Label(point.name, 0, away + 10, "middle"), x - length / 2),
+            (Label(name, away, 4, "start"), x + away),
+            (Label(name, -away, 4, "end"), x - away - length),
+            (Label(name, 0, -away, "middle"), x - length / 2),
+            (Label(name, 0, away + 10, "middle"), x - length / 2),
         ):
             bottom = y + label.down + 3
             box = (left, bottom - _LINE, left + length, bottom)
             if left >= 0 and box[2] <= _WIDTH and not any(_overlap(box, one) for one in taken):
                 taken.append(box)
-                named.append(replace(dot, name=label))
+                placed.append(replace(dot, name=label))
                 break
         else:
-            named.append(dot)
-    return tuple(named)
+            placed.append(dot)
+    return (*placed, *dots[len(names) :])
 
 
 def _overlap(one: Box, other: Box) -> bool:
@@ -188,7 +190,7 @@ def _joined(points: Sequence[Point], dots: Sequence[Mark]) -> tuple[Line, ...]:
     return tuple(found)
 
 
-def _ends(values: Sequence[float], before: float, after: float) -> tuple[float, float]:
+def ends(values: Sequence[float], before: float, after: float) -> tuple[float, float]:
     """Of an axis with room at both ends, as shares of the values' span."""
     low, high = min(values), max(values)
     span = high - low or abs(high) * 0.2 or 0.2

@@ -1,0 +1,170 @@
+"""What a plan costs in use: at a load that leaves devices idle, at spot prices, on bought devices;
+and the front, the calls that no other one beats in latency and cost.
+
+A copy of the model runs on the `devices` of its row. Rented devices are paid for all the time,
+whether they compute or wait. Of a bought device the power is counted at its full draw all the time,
+which is an upper bound; its place, its cooling and its host are not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from optkit.devices import Target
+from optkit.documents.plan import (
+    FrontPoint,
+    PlannedLatency,
+    PlannedLoad,
+    PlannedPurchase,
+    PlanRow,
+)
+from optkit.documents.prices import DatedPrice, Purchase
+from optkit.prediction.cost import per_million
+
+MONTH = 730.0
+"""Hours."""
+
+_STEP = 1.05  # the front leaves out a slower call that is not 5 % cheaper than the one before it
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a service must carry, per second: `peak` at any time; on average `rate`, or `share` of
+    the peak (of what the devices can do if no peak is given)."""
+
+    peak: float | None = None
+    rate: float | None = None
+    share: float | None = None
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How one target is paid for. `electricity`: dollars per kWh, known wherever `purchase` is."""
+
+    demand: Demand
+    price: DatedPrice | None
+    spot: DatedPrice | None = None
+    purchase: Purchase | None = None
+    electricity: float | None = None
+
+
+def discounted(price: DatedPrice | None, discount: float) -> DatedPrice | None:
+    """The spot price as the user's discount on the price per hour."""
+    if price is None:
+        return None
+    usd, name = price.usd_per_hour * (1 - discount), f"{price.provider}, {discount:.0%} off"
+    return price.model_copy(update={"usd_per_hour": usd, "provider": name})
+
+
+def costed(row: PlanRow, target: Target, terms: Terms) -> PlanRow:
+    """The row with what it costs under these terms."""
+    owned = _owned(target, terms)
+    latency = tuple(_call(call, row.devices or 1, terms, owned) for call in row.latency)
+    return row.model_copy(update={"latency": latency, "spot": terms.spot, "owned": owned})
+
+
+def _call(
+    call: PlannedLatency, devices: int, terms: Terms, owned: PlannedPurchase | None
+) -> PlannedLatency:
+    load, spot = _load(call, devices, terms, owned), None
+    if terms.spot is not None and load is not None:
+        spot = _per_million(terms.spot.usd_per_hour, load.devices, load.throughput)
+    elif terms.spot is not None:
+        spot = per_million(terms.spot, call.throughput, devices)
+    return call.model_copy(update={"load": load, "spot_usd_per_million": spot})
+
+
+def _owned(target: Target, terms: Terms) -> PlannedPurchase | None:
+    """None where nothing is bought, or its power is not known."""
+    bought = terms.purchase
+    watts = None if bought is None else bought.watts or target.tdp_w
+    if bought is None or watts is None or terms.electricity is None:
+        return None
+    saved = 0.0  # dollars per hour
+    if terms.price is not None:
+        saved = terms.price.usd_per_hour - watts / 1e3 * terms.electricity
+    return PlannedPurchase(
+        purchase=bought, watts=watts, usd_per_kwh=terms.electricity,
+        break_even_months=bought.usd / saved / MONTH if saved > 0 else None,
+    )  # fmt: skip
+
+
+def _load(
+    call: PlannedLatency, devices: int, terms: Terms, owned: PlannedPurchase | None
+) -> PlannedLoad | None:
+    """As many copies as the peak needs, or the average load if no peak is given."""
+    demand = terms.demand
+    if demand == Demand():
+        return None
+    copies, average = _served(demand, call.throughput)
+    utilisation = average / (copies * call.throughput)
+    hourly = None if terms.price is None else terms.price.usd_per_hour * devices
+    slow, fast = (_served(demand, throughput) for throughput in call.throughput_band)
+    return PlannedLoad(
+        devices=copies * devices,
+        throughput=average,
+        utilisation=utilisation,
+        usd_per_hour=None if hourly is None else hourly * copies,
+        usd_per_million=None if hourly is None else _per_million(hourly, copies, average),
+        usd_band=None
+        if hourly is None
+        else (_per_million(hourly, *fast), _per_million(hourly, *slow)),
+        break_even_months=None
+        if owned is None or owned.break_even_months is None
+        else owned.break_even_months / utilisation,
+    )
+
+
+def _served(demand: Demand, throughput: float) -> tuple[int, float]:
+    """Copies of that throughput, and what they serve per second on average."""
+    needed = demand.peak or demand.rate
+    copies = 1 if needed is None else ceil(needed / throughput)
+    most = demand.peak or copies * throughput
+    return copies, demand.rate or most * (demand.share or 1.0)
+
+
+def _per_million(hourly: float, copies: int, average: float) -> float:
+    return hourly * copies / 3600 / average * 1e6
+
+
+def cost(call: PlannedLatency) -> float | None:
+    """Dollars per million: at the load, if one is asked for."""
+    return call.usd_per_million if call.load is None else call.load.usd_per_million
+
+
+def front(rows: Sequence[PlanRow]) -> list[FrontPoint]:
+    """From the fastest to the cheapest. The cheapest is always there."""
+    calls = sorted(points(rows), key=lambda point: (point.p50_ms, point.usd_per_million))
+    unbeaten: list[FrontPoint] = []
+    for point in calls:
+        if not unbeaten or point.usd_per_million * _STEP < unbeaten[-1].usd_per_million:
+            unbeaten.append(point)
+    cheapest = min(calls, key=lambda point: point.usd_per_million, default=None)
+    if cheapest is not None and cheapest.usd_per_million < unbeaten[-1].usd_per_million:
+        unbeaten.append(cheapest)
+    return unbeaten
+
+
+def points(rows: Sequence[PlanRow]) -> Iterator[FrontPoint]:
+    """Every call that has a price."""
+    for row in rows:
+        for call in row.latency:
+            usd, devices, band = cost(call), row.devices or 1, None
+            if usd is None:
+                continue
+            if call.load is not None:
+                devices, band = call.load.devices, call.load.usd_band
+            low, high = call.throughput_band
+            yield FrontPoint(
+                target=row.target,
+                precision=row.precision,
+                batch=call.batch,
+                devices=devices,
+                p50_ms=call.p50_ms,
+                band=call.band,
+                usd_per_million=usd,
+                usd_band=band or (usd * call.throughput / high, usd * call.throughput / low),
+                evidence="predicted",
+            )

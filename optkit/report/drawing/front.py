@@ -1,0 +1,84 @@
+"""Cost over latency of all targets of a plan, both logarithmic, with the calls that no other one
+beats: the same drawing as latency against accuracy, with the intervals of its best points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import log10
+
+from optkit.documents.plan import FrontPoint, Plan
+from optkit.prediction.economics import points
+from optkit.report import figures
+from optkit.report.drawing.axes import LogAxis, Tick
+from optkit.report.drawing.scatter import Line, Mark, Scatter, ends, named
+
+_BEST, _OTHER = 5.0, 2.0  # radii, pixels
+
+
+def front(plan: Plan) -> Scatter | None:
+    """The drawing; None for less than two calls that have a price."""
+    best = list(plan.front or ())
+    others = [point for point in points(plan.results) if _key(point) not in set(map(_key, best))]
+    if not best or len(best) + len(others) < 2:
+        return None
+    limit = plan.asked.latency_ms if plan.asked else None
+    drawn = [*best, *others]
+    x = _axis([p.p50_ms for p in drawn] + [end for p in best for end in p.band], 0.1, limit)
+    y = _axis([p.usd_per_million for p in drawn] + [end for p in best for end in p.usd_band], 0.05)
+    dots = [_mark(point, x, y, str(number)) for number, point in enumerate(best, 1)]
+    dots += [_mark(point, x, y, "") for point in others]
+    told = "; ".join(f"{name(point)}: {_figures(point)}" for point in best)
+    return Scatter(
+        named(list(map(name, best)), dots),
+        tuple(Line(a.at, a.height, b.at, b.height) for a, b in pairwise(dots[: len(best)])),
+        x.ticks(figures.ms), y.ticks(_dollars), "US dollars per million, logarithmic",
+        "latency, logarithmic", f"{len(drawn)} predicted calls; not beaten: {told}",
+        frozenset(range(1, len(best) + 1)), _dollars,
+        whiskers=tuple(line for point in best for line in _whiskers(point, x, y)),
+        limit=None if limit is None else Tick(x.at(limit), f"limit {figures.ms(limit)}"),
+    )  # fmt: skip
+
+
+def name(point: FrontPoint) -> str:
+    """`2 × l4 int8, batch 64`."""
+    several = f"{point.devices} × " if point.devices > 1 else ""
+    return f"{several}{point.target} {point.precision}, batch {point.batch}"
+
+
+def _key(point: FrontPoint) -> tuple[str, str, int]:
+    return point.target, point.precision, point.batch
+
+
+def _axis(
+    values: Sequence[float], before: float, limit: float | None = None, after: float = 0.05
+) -> LogAxis:
+    """Over all values and the limit."""
+    logs = [log10(value) for value in (*values, *([] if limit is None else [limit]))]
+    low, high = ends(logs, before, after)
+    return LogAxis(10.0**low, 10.0**high)
+
+
+def _mark(point: FrontPoint, x: LogAxis, y: LogAxis, label: str) -> Mark:
+    return Mark(
+        x.at(point.p50_ms), y.at(point.usd_per_million), _BEST if label else _OTHER, label,
+        f"{name(point)}: {_figures(point)}", point.evidence, bool(label), False,
+    )  # fmt: skip
+
+
+def _figures(point: FrontPoint) -> str:
+    return (
+        f"{figures.ms(point.p50_ms)} ({figures.span(point.band, figures.ms)}), "
+        f"{_dollars(point.usd_per_million)} ({figures.span(point.usd_band, _dollars)})"
+    )
+
+
+def _whiskers(point: FrontPoint, x: LogAxis, y: LogAxis) -> tuple[Line, Line]:
+    """The intervals of latency and cost."""
+    at, height = x.at(point.p50_ms), y.at(point.usd_per_million)
+    (left, right), (low, high) = map(x.at, point.band), map(y.at, point.usd_band)
+    return Line(left, height, right, height), Line(at, low, at, high)
+
+
+def _dollars(value: float) -> str:
+    return f"${figures.number(value)}"
