@@ -38,9 +38,9 @@ from optkit.recipe import Quantization
 from optkit.statistics import Moments, Statistics, ValueStatistics
 from optkit.statistics.dataset import remark
 
-# More of it the fewer rows there are per channel; less than 0.01 fits the sample too closely.
+# The damping grows if there are few rows per channel; less than 0.01 fits the sample too closely.
 _DAMPING, _DAMPED = 0.02, (0.01, 0.05)
-_SWEEPS = 2  # of coordinate descent behind GPTQ
+_SWEEPS = 2  # sweeps of coordinate descent after GPTQ
 
 
 def choose_qparams(
@@ -67,7 +67,7 @@ def choose_qparams(
     for placement in qdq_placements(model, assignment, rules):
         source = str(weighted_nodes.uncast(placement.value).name)
         if statistics is not None and statistics.value(source).unbounded:
-            continue  # no node that multiplies it is planned: the operand of a sum stays float
+            continue  # no node that multiplies it is planned: an operand of a sum stays in float
         nodes = [n for n, index in placement.readers if index == 0 and n.name in planned]
         with located(f"tensor {source!r}"):
             numbers = chooser.activation(placement, source, nodes)
@@ -96,7 +96,7 @@ class _Chooser:
     method: Method
     percentile: float
     carrier: np.dtype
-    remarks: dict[str, str] = field(default_factory=dict)  # weight -> what is odd about it
+    remarks: dict[str, str] = field(default_factory=dict)  # weight → its fault
     _solved: dict[tuple[str, int | None, bytes, NumberFormat], tuple[np.ndarray, Scale]] = field(
         default_factory=dict
     )
@@ -108,7 +108,8 @@ class _Chooser:
         if self.statistics is None:
             raise InputRefused("no statistics were collected", hint="give calibration samples")
         value = self.statistics.value(source)
-        if placement.format.granularity == "block":  # blocks find their scales while they run
+        # the kernel computes scales of blocks at run time
+        if placement.format.granularity == "block":
             outer = scales.outer_scale(max(-value.low, value.high, 0.0))
             return ActivationQParams(
                 source, value.low, value.high, "minmax",
@@ -199,7 +200,7 @@ class _Chooser:
         floor: np.ndarray | float = 0.0
         if activation is not None and node.op_type in rules.integer_bias:
             floor = scales.floor_for_bias(bias, activation)
-        # the parts of a split scale are rounded to the carrier, not their product
+        # each part of a split scale is rounded to the carrier, but not their product
         carrier = np.dtype(np.float32) if split else self.carrier
         weight = ReadWeight(node, str(constant.name), numbers, fmt, rules, axis, split, bias)
         by_columns = weight.by_columns if fmt.granularity == "block" else numbers
@@ -212,7 +213,7 @@ class _Chooser:
     def _search(self, weight: ReadWeight, value: ValueStatistics | None) -> scales.Search:
         blocks = weight.in_blocks
         if blocks and self._solves(value) and weight.can_be_solved:
-            return "absmax"  # GPTQ finds better ones of its own
+            return "absmax"  # GPTQ computes better ones itself
         if self.settings.weights == "auto":
             return "mse" if blocks else "absmax"
         return "absmax" if self.settings.weights == "rtn" else "mse"
@@ -235,7 +236,7 @@ class _Chooser:
         return [self._solved[weight.key] for weight in read]
 
     def _solve(self, read: Sequence[ReadWeight], moments: Moments) -> None:
-        """GPTQ of the weights that multiply one value; weights of one format are solved
+        """GPTQ of the weights that multiply one value. Weights of one format are solved
         together."""
         for fmt in dict.fromkeys(weight.format for weight in read):
             alike = [weight for weight in read if weight.format == fmt]

@@ -28,17 +28,17 @@ from optkit.statistics import ValueStatistics, edges
 
 Method = Literal["minmax", "percentile", "entropy", "mse", "auto"]
 
-BINS = 2048  # equal ones on each side of zero, for entropy: 16 per level of 8 bits
+BINS = 2048  # bins of equal width on each side of zero, for entropy: 16 per level of 8 bits
 _FEW = 0.01  # share of elements that may be outliers
-_TINY = FLOATS["float32"].smallest * BINS  # nothing is searched below it
-_STEP = 16  # of them between two candidates
-_LEVELS = 128  # bins that the narrowest candidate keeps: one per level
+_TINY = FLOATS["float32"].smallest * BINS  # there is no search below this range
+_STEP = 16  # bins between two candidates
+_LEVELS = 128  # bins of the narrowest candidate: one per level
 _SMOOTH = 1e-4  # share of a uniform distribution mixed in: no bin has probability zero
-_SPLIT = 4  # points that stand for the elements of a bin
-_COLUMNS = 1024  # of weights that judge a range; more are thinned out evenly
-_WIDER = np.linspace(1, 1 + 1 / 64, 65)  # costs 0.14 dB at most where nothing recurs
-_RECURRING = 10**-0.1  # of the error is left, or less, where something does
-_ELEMENTS = 1 << 14  # of the sample of rows that tell
+_SPLIT = 4  # points that represent the elements of a bin
+_COLUMNS = 1024  # columns of weights that evaluate a range; of more, some at equal distances
+_WIDER = np.linspace(1, 1 + 1 / 64, 65)  # costs at most 0.14 dB if no value recurs
+_RECURRING = 10**-0.1  # the largest share of the error that remains if values recur
+_ELEMENTS = 1 << 14  # rows of the sample that are evaluated
 
 
 class Range(NamedTuple):
@@ -179,7 +179,7 @@ _AROUND = 0.5 ** np.concatenate([np.linspace(0, 4, 25), np.linspace(-0.5, 0.3, 1
 
 
 class _Judge:
-    """The error of a range: in the products where they can be formed, else in the histogram."""
+    """The error of a range: in the products if they can be computed, otherwise in the histogram."""
 
     def __init__(
         self, value: ValueStatistics, fmt: NumberFormat, consumers: Sequence[np.ndarray]
@@ -208,9 +208,10 @@ class _Judge:
         return _squared_error(self._points, self._fmt, low, high) / signal if signal else 0.0
 
     def _unseen(self, low: float, high: float) -> float:
-        """Power in the products that clipping is expected to cut from a row beyond what it cuts
-        from those kept: rare extremes of the calibration data, and what lies beyond them in other
-        data. Rows that choose a range would else judge clipping by themselves."""
+        """The power in the products that clipping is expected to remove from a row, beyond the
+        clipping of the sampled rows: rare extremes of the calibration data, and larger values in
+        other data. Without it, the rows that choose a range would also be the only ones that
+        evaluate its clipping."""
         channels = self._value.channels
         if channels is None or channels.low.shape != self._rows.shape[1:]:
             return 0.0
@@ -254,10 +255,11 @@ def _within(ends: np.ndarray, limits: np.ndarray) -> np.ndarray:
 def _linear(
     value: ValueStatistics, width: float, negative: int, positive: int
 ) -> tuple[np.ndarray, float, float]:
-    """Counts [negative + positive] in bins of equal width around zero, and those below and above.
+    """Counts [negative + positive] in bins of equal width around zero, and the counts below and
+    above.
 
-    The elements of one of the histogram's own bins are spread over it evenly. Zeros are left out: a
-    code of their own tells them, and they are half of what a Relu puts out.
+    The elements of a bin of the histogram are distributed evenly over it. Zeros are left out,
+    because they have an exact code, and they are half of the outputs of a Relu.
     """
     lower, upper = edges(value.bins)
     counts = np.where((lower == 0) | (upper == 0), 0, value.counts)
@@ -273,8 +275,8 @@ def _linear(
 def _as_told(
     counts: np.ndarray, centres: np.ndarray, low: float, high: float, fmt: NumberFormat
 ) -> np.ndarray:
-    """The distribution as codes tell it: bins of one code share its elements evenly among those of
-    them that hold any."""
+    """The distribution that the codes represent: the bins of one code share its elements evenly,
+    except bins without elements."""
     codes = fake_quantized(centres, low, high, fmt)
     starts = np.flatnonzero(np.diff(codes, prepend=np.nan))
     held = counts > 0
@@ -292,7 +294,7 @@ def _divergence(p: np.ndarray, q: np.ndarray) -> float:
 
 
 def _thinned(consumers: Sequence[np.ndarray]) -> np.ndarray:
-    """Columns of all weights side by side, float32 [K, at most about `_COLUMNS`]."""
+    """Columns of all weights next to each other, float32 [K, at most about `_COLUMNS`]."""
     columns = sum(w.shape[1] for w in consumers)
     step = -(-columns // _COLUMNS)
     return np.concatenate([np.asarray(w[:, ::step], np.float32) for w in consumers], axis=1)

@@ -21,7 +21,8 @@ import numpy as np
 from optkit.precisions import NumberFormat
 from optkit.quantization.numerics import formats, tiles
 
-Carry = Callable[[np.ndarray], np.ndarray]  # ideal scales to those the graph can hold
+# converts ideal scales to scales that the graph can represent
+Carry = Callable[[np.ndarray], np.ndarray]
 RATIOS = MappingProxyType(
     {
         "int4": np.linspace(0.6, 1.05, 10),

@@ -22,7 +22,7 @@ import numpy as np
 from optkit.dtypes import FLOATS, Float
 from optkit.precisions import NumberFormat
 
-# As bitsandbytes and ONNX Runtime's MatMulBnb4 (quant_type 1) have them, in the order of codes.
+# The values of bitsandbytes and of ONNX Runtime's MatMulBnb4 (quant_type 1), in the order of codes.
 NF4 = np.array(
     [
         -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
@@ -33,10 +33,10 @@ NF4 = np.array(
     np.float32,
 )  # fmt: skip
 NF4.flags.writeable = False
-# The scales of E2M1 blocks: E4M3 under a scale of their own, from its least to its largest number.
+# The scales of E2M1 blocks: E4M3 under an outer scale, from its least to its largest number.
 E4M3 = NumberFormat("float8e4m3fn", "block", symmetric=True)
 E4M3_LEAST, E4M3_MOST = 2.0**-9, FLOATS[E4M3.dtype].largest
-# Midpoints, as those two write them; a number on one goes down.
+# Midpoints, as in these two libraries; a number on a midpoint is rounded down.
 _NF4_BORDERS = (
     -0.8480964004993439, -0.6106329262256622, -0.4599952697753906, -0.33967943489551544,
     -0.23460740596055984, -0.13791173323988914, -0.045525018125772476, 0.03979014977812767,
@@ -156,7 +156,7 @@ def _minifloat_codes(values: np.ndarray, kind: Float) -> np.ndarray:
     small = size < kind.smallest
     size += small * np.float32(kind.smallest)
     shift, binade = np.uint32(23 - kind.mantissa), np.uint32(1 << kind.mantissa)
-    before = (np.float32(kind.smallest).view(np.uint32) >> shift) - binade  # whose binade is 1
+    before = (np.float32(kind.smallest).view(np.uint32) >> shift) - binade  # the binade of 1
     codes: np.ndarray = ((size.view(np.uint32) >> shift) - before).astype(np.uint8)
     codes -= small.view(np.uint8) << np.uint8(kind.mantissa)
     codes |= sign << np.uint8(3 if kind.mantissa == 1 else 7)

@@ -18,7 +18,7 @@ class ActivationQParams:
     `rest`: the scale of the remainder x - dq(q(x)), if a second pair quantizes it.
     """
 
-    source: str  # the name it was calibrated under
+    source: str  # the name under which it was calibrated
     low: float
     high: float
     method: str
@@ -52,7 +52,7 @@ class WeightQParams:
         """float32 values of the codes, in the same layout."""
         codes, scale = self.codes, self.scale
         turned = self.block_size is not None and self.axis == 1
-        if turned:  # blocks run along the first axis of what scales know
+        if turned:  # blocks are along the first axis of the matrix for `scales`
             codes = codes.T
             scale = scale._replace(scale=scale.scale.T, zero_point=scale.zero_point.T)
         values = scales.dequantize(codes, scale, self.axis, fmt=self.format)

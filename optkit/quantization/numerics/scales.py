@@ -96,7 +96,7 @@ def weight_scale(
 
 
 def has_two_levels(fmt: NumberFormat) -> bool:
-    """Whether the scales of this format are 8-bit numbers that have a scale themselves."""
+    """Whether the scales of this format are 8-bit numbers that themselves have a scale."""
     return fmt.dtype == "float4e2m1" and fmt.granularity == "block"
 
 
@@ -155,10 +155,10 @@ def bias_scale(activation: Scale, weight: Scale) -> Scale:
 
 def common_scale(parts: Sequence[np.ndarray], carrier: np.dtype | type) -> Scale:
     """g, rank 0: the least of these per-channel scales (1 if there are none). With `ratio`, s = g *
-    r, so that a kernel has one scale and the codes still use the range of each channel.
+    r, so a kernel needs only one scale, and the codes still use the range of each channel.
 
     The least scale is used because the kernel writes y / r in half precision: with r >= 1 this does
-    not overflow if y does not. If the carrier clamps g, the ratios compensate.
+    not overflow if y does not. If the carrier clamps g, the ratios compensate for it.
     """
     least = min((float(part.min()) for part in parts if part.size), default=1.0)
     scale, _ = carried(np.asarray(least), carrier)
@@ -216,8 +216,8 @@ def dequantize(
 def carried(
     ideal: np.ndarray, carrier: np.dtype | type, outer: np.ndarray | None = None
 ) -> tuple[np.ndarray, int]:
-    """Ideal scales (float64) as the graph represents them, float32, never zero, subnormal or
-    infinite, and how many were changed for that. 0 becomes 1; the sign remains.
+    """The scales in the graph for ideal scales (float64): float32, never zero, subnormal or
+    infinite; and how many were changed to achieve this. 0 becomes 1; the sign does not change.
 
     They are rounded to the carrier; with `outer`, to E4M3 numbers times `outer`.
     """
@@ -268,7 +268,8 @@ def _of_blocks(reduce: np.ufunc, w: np.ndarray, size: int | None) -> np.ndarray:
 
 
 def _matrix(w: np.ndarray, axis: int | None) -> np.ndarray:
-    """[K, N]: the summed elements by the channels; by the others where no axis is told apart."""
+    """[K, N]: the summed elements by the channels. Without a channel axis, the first axis by all
+    others."""
     if axis is None:
         return w.reshape(w.shape[0] if w.ndim else 1, -1)
     return np.moveaxis(w, axis, -1).reshape(-1, w.shape[axis])
@@ -287,6 +288,6 @@ def _along(
 
 
 def _offset(zero_point: np.ndarray) -> np.ndarray | float:
-    """A zero point as the formats take it: plain 0 where there is none."""
+    """A zero point in the form for `formats`: plain 0 if there is none."""
     numbers = zero_point.astype(np.float32)
     return numbers if numbers.any() else 0.0

@@ -12,11 +12,12 @@ from typing import NamedTuple
 import numpy as np
 
 _NUMBERS = 1 << 17
-_NARROW = 64  # columns: a cache line or more of every row, in any dtype
+_NARROW = 64  # columns: at least a cache line of every row, in any dtype
 
 
 class Tile(NamedTuple):
-    """`rows` x `columns`: so many ranges of `depth` rows; `groups` are their places in a scale."""
+    """`rows` x `columns`: several ranges of `depth` rows each; `groups` are their indices in a
+    scale."""
 
     rows: slice
     columns: slice
@@ -36,7 +37,7 @@ def tiles(w: np.ndarray, span: int) -> Iterator[Tile]:
         return
     whole = k - k % span
     width = max(min(n, _NUMBERS // span), _NARROW)
-    if abs(w.strides[0]) < abs(w.strides[1]):  # columns are what lies together
+    if abs(w.strides[0]) < abs(w.strides[1]):  # columns of a tile are contiguous in memory
         width = min(width, _NARROW)
     height = max(_NUMBERS // (span * width), 1) * span
     for start, stop, depth in ((0, whole, span), (whole, k, k - whole)):
@@ -48,5 +49,5 @@ def tiles(w: np.ndarray, span: int) -> Iterator[Tile]:
 
 
 def span(block_size: int | None, k: int) -> int:
-    """The number of rows under one scale: those of a block, at most all."""
+    """The number of rows under one scale: those of a block, but at most all."""
     return min(block_size or k, k) or 1

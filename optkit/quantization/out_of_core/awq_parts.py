@@ -22,7 +22,7 @@ from optkit.statistics import Statistics
 
 
 class Fold(NamedTuple):
-    """The new content of input `place` of a node after factors were folded into it."""
+    """The new content of input `place` of a node after a factor was folded into it."""
 
     node: str
     place: int
@@ -48,7 +48,7 @@ def scale_salient(
     kept = {str(v.name): v for n in part.graph for v in n.inputs if v is not None}
     fixed = [kept[name] for name in shared if name in kept]
     _widen(part, fixed)
-    part.graph.outputs.extend(fixed)  # nothing may change what a graph gives away
+    part.graph.outputs.extend(fixed)  # no factor may change an output of the graph
     before = {
         (node, index): (value, value.const_value)
         for node in part.graph
@@ -67,15 +67,14 @@ def scale_salient(
 def _changed(
     node: ir.Node, index: int, value: ir.Value, tensor: ir.TensorProtocol | None
 ) -> ir.TensorProtocol | None:
-    """The constant that stands where `value` stood with `tensor`; None where it is the same."""
+    """The constant `tensor` that replaces `value`; None if it is the same."""
     now = node.inputs[index]
     same = now is None or (now is value and now.const_value is tensor)
     return None if same or now is None else now.const_value
 
 
 def _widen(part: ir.Model, fixed: Collection[ir.Value]) -> None:
-    """Weights that stand behind a Cast to FP32 become FP32, as factors are folded into stored
-    numbers."""
+    """Weights before a Cast to FP32 become FP32, because factors are folded into stored numbers."""
     for node in list(part.graph):
         source, result = node.inputs[0] if node.inputs else None, node.outputs[0]
         half = node.op_type == "Cast" and source is not None and source not in fixed

@@ -22,7 +22,7 @@ from optkit.quantization.qdq.apply import QuantizedNode
 from optkit.quantization.qdq.coding import Coding
 
 Place = tuple[Hashable, ir.DataType]
-"""A weight as it is read: what identifies its codes, and the dtype in which products read it."""
+"""How a weight is read: the identity of its codes, and the dtype in which products read it."""
 
 UNSIMULATED = "too large to be written a second time: there is no FP32 simulation of this graph"
 
@@ -36,7 +36,7 @@ class CodedNode(NamedTuple):
     place: Place
 
     def logged(self, scales: tuple[float, float]) -> QuantizedNode:
-        """`scales`: the smallest and the largest of its weight."""
+        """The node for the log. `scales`: the smallest and the largest scale of its weight."""
         return QuantizedNode(self.op, self.precision, scales, self.block, None)
 
 
@@ -46,7 +46,7 @@ class Codings:
 
     assignment: Assignment
     rules: Rules
-    block_size: int | None  # the one that the user wants
+    block_size: int | None  # the block size that the user requests
     carrier: np.dtype
 
     def nodes(self, model: ir.Model) -> list[ir.Node]:
@@ -91,7 +91,7 @@ class Codings:
 
 
 class _CodedGraph:
-    """Adds codes to one graph under free names. `finish` drops what nobody reads any more."""
+    """Adds codes to one graph under free names. `finish` removes what has no readers."""
 
     def __init__(self, model: ir.Model) -> None:
         self._graph = model.graph
@@ -102,8 +102,8 @@ class _CodedGraph:
     def add(
         self, name: str, coding: Coding, tensors: Sequence[ir.TensorProtocol], dtype: ir.DataType
     ) -> Sequence[ir.Value]:
-        """Keep the tensors of the weight `name`, one per form, for products that multiply `dtype`.
-        Returns what those read."""
+        """Add the tensors of the weight `name`, one per form, for products that multiply in
+        `dtype`. Returns the values that the products read."""
         values = []
         for form, tensor in zip(coding.forms(), tensors, strict=True):
             tensor.name = self._names.value(f"{name}_{form.name}")
@@ -128,7 +128,7 @@ class _CodedGraph:
             self._add_behind(node, bias)
 
     def replace_constant(self, node: ir.Node, index: int, numbers: np.ndarray) -> None:
-        """Let input `index` of the node be a constant with these numbers, in the dtype it had."""
+        """Replace input `index` of the node by a constant with these numbers, in the same dtype."""
         old = node.inputs[index]
         assert old is not None and old.dtype is not None
         name = self._names.value(f"{old.name}_rescaled")
@@ -142,7 +142,8 @@ class _CodedGraph:
     def _at_front(
         self, op: str, inputs: Sequence[ir.Value], attributes: dict[str, int], name: str
     ) -> ir.Value:
-        """The result, of the shape of its first input, of a node ahead of all that may read it."""
+        """The result of a new node, in the shape of its first input. The node comes before all
+        nodes that may read it."""
         name = self._names.value(name)
         node = ir.node(op, inputs, attributes, name=self._names.node(name))
         node.outputs[0].name, node.outputs[0].shape = name, inputs[0].shape
@@ -150,7 +151,7 @@ class _CodedGraph:
         return node.outputs[0]
 
     def _add_behind(self, node: ir.Node, bias: ir.Value) -> None:
-        """The bias of a Gemm behind the product, of which it may be more than a row."""
+        """Add the bias of a Gemm after the product. The bias may have more than one row."""
         result = node.outputs[0]
         name, uses = str(result.name), list(result.uses())
         result.name = self._names.value(f"{name}_product")

@@ -35,12 +35,12 @@ from optkit.quantization.rescaling.rescale import RescaleSettings
 from optkit.recipe import Quantization
 from optkit.statistics import Statistics, Tap
 
-# Bytes that solving a weight [K, N] takes at its peak, its input's moments included: of K², K · N.
+# Peak bytes for solving a weight [K, N], with the moments of its input: per K², and per K · N.
 _PER_MOMENT, _PER_NUMBER = 32, 26
 
 
-_HELD = 8  # of K²: moments that wait for their turn
-_FOLD = "*"  # no weight's name: what belongs to no codes
+_HELD = 8  # bytes per K²: moments that wait until their weights are solved
+_FOLD = "*"  # no weight has this name: for data that belongs to no codes
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class _Coded:
 
 @dataclass(frozen=True)
 class _Note:
-    """What a file of a part says beside the codes. `keys`: name of a node → key of its codes;
+    """The data in a file of a part besides the codes. `keys`: name of a node → key of its codes;
     `found`: key → number of tensors, smallest and largest scale, scales that were clamped; `folds`:
-    node and input of each."""
+    node and input of each fold."""
 
     keys: dict[str, str]
     found: dict[str, tuple[int, tuple[float, float], int]]
@@ -80,12 +80,13 @@ class Layers:
     folder: Path
     shared: frozenset[str] = frozenset()  # constants that several parts read
     _folds: list[Fold] = field(default_factory=list)
-    _keys: dict[str, str] = field(default_factory=dict)  # node -> weight and how it is read
+    # node → its weight, and how the weight is read
+    _keys: dict[str, str] = field(default_factory=dict)
     _coded: dict[str, _Coded] = field(default_factory=dict)
     _warnings: dict[str, None] = field(default_factory=dict)
 
     def taps(self, part: ir.Model) -> list[Tap]:
-        """The values of a part that calibration must observe, and what it must observe."""
+        """The values of a part that calibration must observe, and what it must observe of each."""
         learning = self._only(node for batch in self._batches(part) for node in batch)
         taps = qdq.taps(part, learning, self.rules, moments=True)
         return [replace(tap, moments=False) for tap in taps] if self._scales_salient else taps
@@ -172,7 +173,7 @@ class Layers:
     def _solve(
         self, part: ir.Model, statistics: Statistics, fresh: dict[str, _Coded]
     ) -> Iterator[str]:
-        """Put the codes of what can be solved into `fresh`. Yields warnings."""
+        """Add the codes of all weights that can be solved to `fresh`. Yields warnings."""
         values = dict(statistics.values)
         waiting = list(self._batches(part))
         while waiting:
@@ -189,13 +190,13 @@ class Layers:
                 tensors = tuple(ir.Tensor(np.ascontiguousarray(array)) for array in arrays)
                 fresh[self._key(node)] = _Coded(tensors, numbers.span, numbers.scale.clamped)
             if not any(others[0].inputs[0] is batch[0].inputs[0] for others in waiting):
-                source = _source(batch[0])  # its moments have done their work
+                source = _source(batch[0])  # the moments are no longer needed
                 values[source] = replace(values[source], moments=None)
 
     def _batches(self, part: ir.Model) -> Iterator[list[ir.Node]]:
-        """The nodes whose weights are solved together: they multiply one value, and the memory
-        holds what that takes beside the moments of values whose turn comes later (the smallest
-        first). Weights that are known already and those that do not fit are left out."""
+        """The nodes whose weights are solved together: they multiply one value. The memory must
+        suffice for the solution and for the moments of the values that come later (the smallest
+        first). Weights that are already known, and those that do not fit, are left out."""
         groups: dict[ir.Value | None, dict[str, ir.Node]] = {}
         for node in self._codings.nodes(part):
             key = self._key(node)
@@ -216,7 +217,7 @@ class Layers:
                 yield batch
 
     def _need(self, *nodes: ir.Node) -> int:
-        """Bytes that solving these weights together takes."""
+        """The bytes for solving these weights together."""
         sizes = [self._codings.of(node).size for node in nodes]
         moments = 0 if self._scales_salient else _PER_MOMENT * sizes[0][0] ** 2
         return moments + _PER_NUMBER * sum(k * n for k, n in sizes)
@@ -227,7 +228,7 @@ class Layers:
         return f"{rounded} takes {needed:.3g} GiB for it, {free:.3g} are free"
 
     def _write(self, model: ir.Model, folds: Sequence[Fold] = ()) -> dict[str, CodedNode]:
-        """Let the nodes whose codes are known read them, and others what was folded."""
+        """Let the nodes with known codes read them, and other nodes their folded constants."""
         return self._codings.write(
             model,
             lambda node: self._keys[str(node.name)],
@@ -236,7 +237,7 @@ class Layers:
         )
 
     def _keep(self, index: int, fresh: dict[str, _Coded], folds: list[Fold]) -> None:
-        """Write codes, and what was folded, as the constants of a graph without nodes."""
+        """Save codes and folded constants as the constants of a graph without nodes."""
         holder = ir.Graph([], [], nodes=[], opset_imports={"": 21}, name="codes")
         kept = {key: coded.tensors for key, coded in fresh.items()}
         kept[_FOLD] = tuple(ir.Tensor(fold.numbers) for fold in folds)
@@ -264,7 +265,7 @@ class Layers:
         return Assignment({str(n.name): self.assignment.nodes[str(n.name)] for n in nodes})
 
     def _key(self, node: ir.Node) -> str:
-        """One weight that is read in one way."""
+        """The identity of a weight that is read in one way."""
         coding = self._codings.of(node)
         layout = weighted_nodes.is_turned(node), weighted_nodes.summed_axis(node)
         return f"{constant(node).name}/{coding.format.dtype}/{coding.block}/{layout}"

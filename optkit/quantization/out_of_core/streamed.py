@@ -31,7 +31,7 @@ from optkit.quantization.rounding.rtn import Quantized, round_to_nearest
 from optkit.recipe import Quantization
 from optkit.statistics.dataset import remark
 
-_NUMBERS = 1 << 20  # of a weight that are quantized at a time
+_NUMBERS = 1 << 20  # bytes of a weight that are quantized at a time
 _SEARCH: dict[str, Search] = {"rtn": "absmax", "auto": "mse", "mse": "mse"}
 
 
@@ -119,7 +119,7 @@ def apply(
 
 
 class _Seen(NamedTuple):
-    """What a weight's pieces held so far: extremes of its numbers and of its scales."""
+    """The figures of a weight's pieces so far: extremes of its numbers and of its scales."""
 
     low: float = np.inf
     high: float = -np.inf
@@ -141,7 +141,7 @@ class _Seen(NamedTuple):
 
 @dataclass(eq=False)
 class Weight:
-    """A stored matrix that is rounded to nearest piece by piece, and what has been `seen` of it."""
+    """A stored matrix that is rounded to nearest piece by piece, with the figures `seen` so far."""
 
     name: str
     tensor: ir.TensorProtocol
@@ -170,7 +170,7 @@ class Weight:
                 yield self.coding.parts(quantized.codes, scale.scale, scale.zero_point)
 
     def _read(self) -> Iterator[np.ndarray]:
-        """Columns of the matrix [K, N], or rows of it, as many as make a piece."""
+        """Pieces of the matrix [K, N]: some of its columns, or of its rows."""
         (k, n), by_columns = self.coding.size, self.coding.by_columns
         if by_columns:
             count = 2 * max(_NUMBERS // k // 2, 1)
@@ -181,7 +181,7 @@ class Weight:
 
     def _quantize(self, piece: np.ndarray) -> tuple[float, float, Quantized]:
         coding = self.coding
-        wide = piece.astype(np.float32)  # numpy compares halves one by one
+        wide = piece.astype(np.float32)  # numpy is slow in comparing half-precision numbers
         held = piece.astype(coding.carrier, copy=False)
         quantized = round_to_nearest(held, coding.format, coding.carrier, search=self.search)
         return float(wide.min()), float(wide.max()), quantized

@@ -29,31 +29,31 @@ from optkit.quantization.rounding.quantease import ROWS
 from optkit.quantization.rounding.rtn import Quantized, channels
 
 _TRIES = 5
-_LEAST = 1e-4  # share of the mean H_ii, once damping turned out to be needed
-_PANEL = 256  # rows factorized at once
+_LEAST = 1e-4  # share of the mean H_ii, used when damping is needed
+_PANEL = 256  # rows that are factorized at once
 
 
 class _Factor(NamedTuple):
-    """Of the damped H, rows in the order they are solved."""
+    """The factorization of the damped H, with the rows in the order of their solution."""
 
     order: np.ndarray  # [K]
     ratios: np.ndarray  # M_ij / M_ii, float32 [K, K], lower triangular
     pivots: np.ndarray  # M_ii^2, float64 [K]
-    added: float  # to every H_ii
+    added: float  # added to every H_ii
 
 
 class _Layer(NamedTuple):
-    """All weights side by side, [K, N]."""
+    """All weights next to each other, [K, N]."""
 
     codes: np.ndarray
     lost: np.ndarray  # error of each column, float64 [N]
     difference: np.ndarray  # w - w', rows in `order`
     order: np.ndarray  # [K]
     step: np.ndarray  # scales, float32 [groups, N]
-    zero: np.ndarray  # zero points like them
-    group: np.ndarray  # of each row, [K]
-    added: float  # to every H_ii
-    ends: np.ndarray  # of the weights' columns, but the last
+    zero: np.ndarray  # zero points in the same shape
+    group: np.ndarray  # the group of each row, [K]
+    added: float  # added to every H_ii
+    ends: np.ndarray  # the end columns of the weights, except the last
 
 
 def gptq(
@@ -146,7 +146,8 @@ def _lower(moments: np.ndarray, order: np.ndarray, added: float) -> np.ndarray:
 def _solve(
     weights: Sequence[np.ndarray], scales_of: Sequence[Scale], fmt: NumberFormat, factor: _Factor
 ) -> _Layer:
-    """Row after row: the sums over rows before a block as one product, inside it one by one."""
+    """Solve row after row. The sums over rows before a block are one product; inside the block they
+    are computed row by row."""
     order, ratios, pivots, added = factor
     difference = np.concatenate([w[order].astype(np.float32) for w in weights], axis=1)
     k, n = difference.shape
@@ -194,7 +195,8 @@ def _holding(
 
 
 def _side_by_side(weights: Sequence[np.ndarray], parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Scales or zero points of all weights, float32 [groups, N]; one group where no blocks are."""
+    """Scales or zero points of all weights, float32 [groups, N]; one group if there are no
+    blocks."""
     wide = [
         np.broadcast_to(part.astype(np.float32), (*part.shape[:-1], w.shape[1]))
         for part, w in zip(parts, weights, strict=True)

@@ -18,9 +18,10 @@ import numpy as np
 from optkit.precisions import NumberFormat
 from optkit.quantization.numerics import formats
 
-ROWS = 128  # whose sums over the others are one product of matrices
-_FEW = 32  # the same inside a block
-Hold = Callable[[np.ndarray], np.ndarray]  # ideal scales [N] to those the graph can hold
+ROWS = 128  # rows of a block; the sums over other rows are one product of matrices
+_FEW = 32  # rows of a block inside a block
+# converts ideal scales [N] to scales that the graph can represent
+Hold = Callable[[np.ndarray], np.ndarray]
 
 
 def round_in_turn(
@@ -42,7 +43,7 @@ def round_in_turn(
         target[ahead] += ratios[ahead, :few] @ difference[:few]
         for i in range(few, min(few + _FEW, len(target))):
             row = target[i]
-            # not BLAS: its threads, woken for every row, stall where others use the cores
+            # not BLAS: its threads would be woken for every row, and stall if others use the cores
             row += np.einsum("j,jn->n", ratios[i, few:i], difference[few:i])
             np.divide(row, s[i], out=units[i])
             nearest(i, units[i])
@@ -53,7 +54,8 @@ def round_in_turn(
 
 
 def _rounding(fmt: NumberFormat, z: np.ndarray) -> Callable[[int, np.ndarray], None]:
-    """Rounds row i in place: `formats.nearest`, its bounds found once for all rows of integers."""
+    """Rounds row i in place: `formats.nearest`, with its bounds computed once for all rows of
+    integers."""
     shifted = bool(z.any())
     if not fmt.is_integer or (z != np.rint(z)).any():
         return lambda i, x: np.copyto(x, formats.nearest(x, fmt, z[i] if shifted else 0.0))
@@ -106,7 +108,7 @@ def fit_scales(
         gain = np.einsum("kn,kn->n", v, h[rows] @ difference)
         curve = np.einsum("kn,kn->n", v, h[rows, rows] @ v)
         wanted = s[index] + np.divide(gain, curve, out=np.zeros_like(gain), where=curve > 0)
-        wanted = np.where(wanted * s[index] > 0, wanted, s[index])  # its sign stays
+        wanted = np.where(wanted * s[index] > 0, wanted, s[index])  # the sign does not change
         step = hold(wanted.astype(np.float64)) - s[index]
         step = np.where(step * (step * curve - 2 * gain) < 0, step, 0)
         difference[rows] -= v * step

@@ -57,7 +57,7 @@ def round_to_nearest(
     codes = np.empty(w.shape, formats.storage(fmt)) if out is None else out
     blocked = fmt.granularity == "block"
     searched = scale is None and fmt.granularity != "tensor"
-    if searched:  # found with the codes, so that w is read once
+    if searched:  # computed together with the codes, so that w is read once
         scale = _blank(w, fmt)
     elif scale is None:
         scale = scales.weight_scale(w, None, fmt, carrier, search=search, importance=importance)
@@ -105,7 +105,7 @@ def _blank(w: np.ndarray, fmt: NumberFormat) -> Scale:
 
 
 def _along(parameter: np.ndarray, place: tuple[slice, ...], x: np.ndarray) -> np.ndarray:
-    """A scale's part [groups, 1, columns] as float32."""
+    """The part of a scale [groups, 1, columns] as float32."""
     part = parameter if parameter.ndim == 0 else parameter[place]
     numbers: np.ndarray = part.astype(np.float32)
     return numbers if numbers.ndim == 0 else numbers.reshape(-1, 1, x.shape[2])
