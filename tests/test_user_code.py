@@ -52,7 +52,7 @@ def test_a_factory_of_an_installed_module() -> None:
         ("import json\n\njson.loads('{')\n", 3, "JSONDecodeError"),
     ],
 )
-def test_a_failing_file_is_told_with_its_line(
+def test_a_failing_file_is_reported_with_its_line(
     tmp_path: Path, text: str, line: int, says: str
 ) -> None:
     path = tmp_path / "broken.py"
@@ -64,7 +64,7 @@ def test_a_failing_file_is_told_with_its_line(
     assert not [name for name in sys.modules if name.startswith("optkit_file_broken")]
 
 
-def test_what_a_source_raises_is_told_with_its_line(tmp_path: Path) -> None:
+def test_what_a_source_raises_is_reported_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "source.py"
     path.write_text("def samples(count):\n    yield count\n    raise KeyError('x')\n")
     module = user_code.load_module(path)

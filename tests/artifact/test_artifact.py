@@ -502,7 +502,7 @@ def test_nothing_in_a_manifest_breaks_its_reader(value: Any) -> None:
 # --- failing disks ------------------------------------------------------------------------------
 
 
-def test_an_unwritable_place_is_told_before_work(tmp_path: Path) -> None:
+def test_an_unwritable_place_is_reported_before_work(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for out in (tmp_path / "file", tmp_path / "file" / "inner", Path("/proc/artifacts")):
         with pytest.raises(StorageError):

@@ -65,7 +65,7 @@ def test_the_driver_tells_its_own_version(driver: Driver, monkeypatch: pytest.Mo
             assert device.gpu.driver == expected
 
 
-def test_what_failed_first_is_told(driver: Driver) -> None:
+def test_what_failed_first_is_reported(driver: Driver) -> None:
     with pytest.raises(WorkerFailed, match="the first"), Cuda() as device:
         device.allocate(8)
         driver.failing |= {"cuMemFree_v2", "cuStreamDestroy_v2"}

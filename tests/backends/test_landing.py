@@ -90,7 +90,7 @@ def test_weights_alone_land_by_the_dtype_that_is_read(
     assert (row.landed, row.dtype, row.note) == (landed, told, None)
 
 
-def test_a_weight_dequantized_by_a_kernel_of_its_own_is_told(net: Any, tmp_path: Path) -> None:
+def test_a_weight_dequantized_by_a_kernel_of_its_own_is_reported(net: Any, tmp_path: Path) -> None:
     build = net(carrier="float32")
     model = build.write(tmp_path / "m.onnx", build.matmul("x", "a", 8, 8), (1, 8), (1, 8))
     codes, floats = LayerTensor("c", (8, 8), "int4"), LayerTensor("w", (8, 8), "float16")

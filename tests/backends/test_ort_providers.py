@@ -114,7 +114,7 @@ def test_what_is_quantized_goes_to_tensorrt_alone() -> None:
 
 
 @pytest.mark.parametrize("name", [one.name for one in ALL])
-def test_a_wheel_without_the_provider_is_told(name: str, model: Path) -> None:
+def test_a_wheel_without_the_provider_is_reported(name: str, model: Path) -> None:
     one = backend(name)
     with pytest.raises(ToolchainMissing, match=r"has no \w+ExecutionProvider") as caught:
         one.session(model)
@@ -123,7 +123,7 @@ def test_a_wheel_without_the_provider_is_told(name: str, model: Path) -> None:
     assert device.title in (one.offline(device) or "")
 
 
-def test_nodes_that_stay_on_the_cpu_are_told(model: Path) -> None:
+def test_nodes_that_stay_on_the_cpu_are_reported(model: Path) -> None:
     options = native_options(model, SessionOptions(1, False))
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     with DeviceSession(model, options, (CPU,), "cpu", records=False) as session:

@@ -77,7 +77,7 @@ def test_a_drop_on_its_limit_is_said_to_be_undecidable() -> None:
     assert "no realistic number of samples" in judge_flips(0.01, 2, 0, 200).reasons[0]
 
 
-def test_a_relative_drop_is_told_in_percent() -> None:
+def test_a_relative_drop_is_reported_in_percent() -> None:
     seen = Difference(0.004, Interval(-0.001, 0.02), SIMULATED)
     (reason,) = judge(limited(max_drop=0.01), drop=seen).reasons
     assert reason == (
@@ -122,7 +122,7 @@ def test_without_an_evaluation_task_fidelity_can_only_fail(
 
 
 @pytest.mark.parametrize(("sqnr", "told"), [(4.5, True), (19.9, True), (20.0, False)])
-def test_without_a_task_a_low_fidelity_is_told(sqnr: float, told: bool) -> None:
+def test_without_a_task_a_low_fidelity_is_reported(sqnr: float, told: bool) -> None:
     verdict = judge(limited(max_drop=0.01), fidelity=fidelity(sqnr))
     assert verdict.verdict == "inconclusive"
     assert any(f"{sqnr:.1f} dB" in reason for reason in verdict.reasons) == told

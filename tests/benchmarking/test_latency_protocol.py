@@ -192,7 +192,7 @@ def test_quantiles_agree_with_numpy_and_p99_needs_a_thousand_runs() -> None:
     assert found.note is None
 
 
-def test_outliers_and_shifts_are_told_and_stay_in_the_figures() -> None:
+def test_outliers_and_shifts_are_reported_and_stay_in_the_figures() -> None:
     times = np.random.default_rng(4).normal(1, 0.01, size=(40, 25)) * MS
     times[7, 3] = times[30, 9] = 20 * MS
     times[20:] *= 1.2

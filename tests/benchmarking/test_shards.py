@@ -184,7 +184,7 @@ def test_a_part_tells_the_number_of_a_bad_sample(
     assert number == start + int(np.argmax(first == first.max()))
 
 
-def test_a_part_that_is_lost_is_told(
+def test_a_part_that_is_lost_is_reported(
     prepared: Callable[..., dict[str, Path]], tmp_path: Path
 ) -> None:
     inputs = {**prepared(*TASKS["f1"]), "shard-0": tmp_path}

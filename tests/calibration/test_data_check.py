@@ -159,7 +159,7 @@ def test_the_first_product_tells_the_scale_where_there_is_no_batch_norm(
     assert kinds(check(model, x, tmp_path)) == [kind]
 
 
-def test_a_saturated_first_layer_is_told(tmp_path: Path) -> None:
+def test_a_saturated_first_layer_is_reported(tmp_path: Path) -> None:
     model = positions(tmp_path, then="Sigmoid")
     assert kinds(check(model, sets.training()[:64], tmp_path / "sound")) == []
     x = (sets.training()[:64] * 100 - 50).astype(np.float32)

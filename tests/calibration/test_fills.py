@@ -157,7 +157,7 @@ def test_a_value_of_fills_alone_has_no_range() -> None:
         ("denormal", "holds only denormal numbers"),
     ],
 )
-def test_every_spoiled_value_of_fifty_is_told_by_name(injected: float | str, told: str) -> None:
+def test_every_spoiled_value_of_fifty_is_reported_by_name(injected: float | str, told: str) -> None:
     """Every other of fifty values is spoiled, as an overflow or a dead layer inside would do it."""
     nodes: list[tuple[str, str, str]] = []
     for i in range(50):

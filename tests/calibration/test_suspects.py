@@ -246,7 +246,7 @@ BAD: dict[str, tuple[str, Callable[[], Pair]]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_set_is_told_by_kind(name: str) -> None:
+def test_a_bad_set_is_reported_by_kind(name: str) -> None:
     kind, made = BAD[name]
     findings = made().findings()
     assert kind in [finding.kind for finding in findings], [str(f) for f in findings]

@@ -161,7 +161,7 @@ def test_a_target_that_nothing_here_compiles_for_is_pending(build: Optkit, tmp_p
         (["--target", "l4", "--nosuch"], 2, ["No such option"]),
     ],
 )
-def test_what_cannot_be_is_told_before_any_work(
+def test_what_cannot_be_is_reported_before_any_work(
     argv: list[str], code: int, told: list[str], optkit_here: Optkit, tmp_path: Path
 ) -> None:
     cache, out = tmp_path / "cache", tmp_path / "out"

@@ -42,7 +42,7 @@ def test_quantize_tells_of_bad_calibration_and_strict_fails(
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["digits-cnn", "digits-vit"])
 @pytest.mark.parametrize("bad", ["times 255", "over 255", "one outlier"])
-def test_bad_calibration_of_the_examples_is_told_without_a_task(
+def test_bad_calibration_of_the_examples_is_reported_without_a_task(
     recipe: str, bad: str, store: Path, tmp_path: Path, optkit_here: Optkit
 ) -> None:
     from tests.calibration import sets

@@ -66,7 +66,7 @@ def test_a_stage_puts_its_files_into_a_new_folder(stage: str, run: Optkit, tmp_p
 
 
 @pytest.mark.slow
-def test_what_a_fusion_does_and_declines_is_told(
+def test_what_a_fusion_does_and_declines_is_reported(
     optkit_here: Optkit, store: Path, tmp_path: Path
 ) -> None:
     fuse = ["fuse", "--recipe", "digits-cnn", "--out"]
@@ -281,7 +281,7 @@ def test_every_command_has_help(command: str, optkit_here: Optkit) -> None:
     assert done.out.startswith(f"Usage: optkit {command}".rstrip())
 
 
-def test_random_weights_are_told_and_refused_by_strict(
+def test_random_weights_are_reported_and_refused_by_strict(
     optkit_here: Optkit, tmp_path: Path, store: Path
 ) -> None:
     (tmp_path / "model.py").write_text(

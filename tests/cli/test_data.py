@@ -136,7 +136,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--set", "eval=null", "--eval-data", "held.txt"], 2, ["--eval-data held.txt", "task"]),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told(
+def test_what_is_wrong_is_reported(
     project: Path,
     shared: Path,
     optkit_here: Optkit,

@@ -213,7 +213,7 @@ def explained_as(**changes: Any) -> Explained:
                     "findings": [], **changes}, Explained)  # fmt: skip
 
 
-def test_a_cost_is_told_as_its_metric_s_drop_and_says_what_it_is_a_share_of() -> None:
+def test_a_cost_is_reported_as_its_metric_s_drop_and_says_what_it_is_a_share_of() -> None:
     cost = {"share": 0.9, "of": "noise", "evidence": "predicted", "db": 3.0, "points": 0.045}
     one = {"rule": "clipped", "question": "accuracy", "what": "what", "why": "why", "nodes": [],
            "modules": [], "cost": cost, "change": {"text": "text", "recipe": []},

@@ -129,7 +129,7 @@ def test_a_dry_run_refuses_what_a_build_refuses(optkit_here: Optkit, tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_corrupt_entry_is_told_of_and_made_again(
+def test_a_corrupt_entry_is_reported_and_made_again(
     optkit_here: Optkit, small: Path, store: Path, tmp_path: Path
 ) -> None:
     cache = tmp_path / "cache"

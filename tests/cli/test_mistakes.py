@@ -33,7 +33,7 @@ Optkit = Any
         (["--target", "l4", "--timeout", "soon"], 2, ["--timeout", "'soon'", "10m"]),
     ],
 )  # fmt: skip
-def test_it_is_told_before_any_work(
+def test_it_is_reported_before_any_work(
     argv: list[str], code: int, told: list[str], optkit_here: Optkit, tmp_path: Path
 ) -> None:
     images = np.zeros((9, 1, 8, 8), np.float32)
@@ -60,7 +60,7 @@ def test_it_is_told_before_any_work(
         (["monitor", "--pid", "1", "--interval", "1ms"], ["--interval: '1ms'", "at least 0.1s"]),
     ],
 )  # fmt: skip
-def test_a_wrong_command_line_is_told(
+def test_a_wrong_command_line_is_reported(
     argv: list[str], told: list[str], optkit_here: Optkit, tmp_path: Path
 ) -> None:
     job = ["--recipe", "digits-vit"] if argv[0] in ("quantize", "eval", "bench", "tune") else []

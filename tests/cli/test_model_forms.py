@@ -155,7 +155,7 @@ def test_a_model_of_one_fixed_batch_size_goes_all_the_way(
     assert done.result["fidelity"]["samples"] > 0 and done.result["accuracy"] is None
 
 
-def test_an_axis_of_unknown_sizes_is_told_before_work_on_it(
+def test_an_axis_of_unknown_sizes_is_reported_before_work_on_it(
     optkit_here: Optkit, store: Path, weights: Mapping[str, np.ndarray], tmp_path: Path
 ) -> None:
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", "L"]) for n in "xy")

@@ -196,7 +196,7 @@ def test_refusals(optkit_here: Optkit, cache: Path, words: Any, code: int, said:
         (("model.onnx", *LLAMA), "not both"),
     ],
 )
-def test_half_a_description_is_told(
+def test_half_a_description_is_reported(
     optkit_here: Optkit, cache: Path, words: Any, said: str
 ) -> None:
     done = optkit_here("plan", *words, "--target", "l4")

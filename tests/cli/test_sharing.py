@@ -63,7 +63,7 @@ def test_another_machine_makes_nothing_again(project: Path, tmp_path: Path) -> N
         (("--remote", f"ftp://me:{SECRET}@127.0.0.1:1/place", "--verbose"), 8, "127.0.0.1:1"),
     ],
 )
-def test_what_cannot_be_shared_is_told_at_once(
+def test_what_cannot_be_shared_is_reported_at_once(
     options: tuple[str, ...], code: int, told: str, project: Path, optkit_here: Callable[..., Any]
 ) -> None:
     done = optkit_here("build", "--target", "l4", "--json", *options, cwd=project)

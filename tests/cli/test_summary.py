@@ -99,7 +99,7 @@ def test_nothing_is_lost_and_nothing_told_twice(found: list[Rewrite]) -> None:
     assert sum(numbers) == applied
 
 
-def test_a_latency_is_told_with_its_interval_its_tail_and_its_phases() -> None:
+def test_a_latency_is_reported_with_its_interval_its_tail_and_its_phases() -> None:
     phases = {
         "upload_ms": 0.1, "compute_ms": 1.5, "download_ms": 0.05, "enqueue_ms": 0.02, "runs": 9
     }  # fmt: skip
@@ -116,7 +116,7 @@ def test_a_latency_is_told_with_its_interval_its_tail_and_its_phases() -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_a_latency_from_the_store_is_told_once_with_its_date_and_machine() -> None:
+def test_a_latency_from_the_store_is_reported_once_with_its_date_and_machine() -> None:
     fresh = build(measure=True)["result"]
     stored = {**fresh, "latency": {**fresh["latency"], "from_store": True}}
     said = "latency measured 2026-11-20 14:03 UTC on A CPU, from the store"

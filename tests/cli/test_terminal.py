@@ -191,7 +191,7 @@ def test_a_jobs_summary_gets_the_report(
     assert shown.read_text() == f"before\n{report}\n" and report.startswith("## small · cpu")
 
 
-def test_a_summary_that_cannot_be_written_is_told_of(
+def test_a_summary_that_cannot_be_written_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", os.fspath(tmp_path))

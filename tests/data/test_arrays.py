@@ -89,7 +89,7 @@ def test_an_archive_that_is_damaged_further_on_is_refused(tmp_path: Path) -> Non
     assert caught.value.where == str(tmp_path / "a.npz")
 
 
-def test_what_does_not_fit_is_told(tmp_path: Path) -> None:
+def test_what_does_not_fit_is_reported(tmp_path: Path) -> None:
     path = stored(tmp_path / "samples.npz")
     wanted = {"xx": INPUTS["x"]}
     with pytest.raises(InputRefused, match="no array 'xx'") as caught:
@@ -112,7 +112,7 @@ def test_what_does_not_fit_is_told(tmp_path: Path) -> None:
         list(labelled.samples(tmp_path / "gone"))
 
 
-def test_the_reader_is_told_by_the_path(tmp_path: Path) -> None:
+def test_the_reader_is_reported_by_the_path(tmp_path: Path) -> None:
     named = ["a.TXT", "a.jsonl", "a.parquet", "b.npz", "b.safetensors", "c.py", "digits"]
     assert [reader_of(name) for name in named] == ["text"] * 3 + ["arrays"] * 2 + [None] * 2
     assert reader_of(tmp_path) == "images"

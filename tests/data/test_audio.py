@@ -161,7 +161,7 @@ def test_a_folder_of_recordings_says_its_reader(tmp_path: Path) -> None:
     assert reader_of(tmp_path) == "images"
 
 
-def test_what_cannot_be_read_is_told(model: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_reported(model: Path, tmp_path: Path) -> None:
     good = save(tmp_path / "good" / "one.wav", tone().astype(np.float32))
     (tmp_path / "empty").mkdir()
     save(tmp_path / "vision" / "one.wav", tone())

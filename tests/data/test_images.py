@@ -124,7 +124,7 @@ def test_folders_are_the_models_classes(pictures: Path, tmp_path: Path) -> None:
     assert caught.value.where == str(pictures) and "dog, katze, ant" in str(caught.value.hint)
 
 
-def test_hidden_folders_are_no_classes_and_empty_ones_are_told(pictures: Path) -> None:
+def test_hidden_folders_are_no_classes_and_empty_ones_are_reported(pictures: Path) -> None:
     picture(pictures / ".ipynb_checkpoints" / "0.png", 7)
     picture(pictures / "cat" / "._0.png", 8)
     found = images.pictures(pictures)
@@ -148,7 +148,7 @@ def test_a_damaged_picture_is_named(pictures: Path) -> None:
     assert caught.value.where == str(damaged)
 
 
-def test_what_is_missing_is_told(pictures: Path, tmp_path: Path) -> None:
+def test_what_is_missing_is_reported(pictures: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for arguments, message in (
         ({"path": tmp_path / "empty", **TOLD}, "no pictures"),

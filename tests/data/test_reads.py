@@ -72,7 +72,7 @@ def test_a_module_imported_earlier_counts_and_a_file_opened_earlier_does_not(fol
     assert names(reads, folder) == {"source.py", "reads_neighbour.py"}
 
 
-def test_installed_code_is_told_by_version_and_not_by_file(folder: Path) -> None:
+def test_installed_code_is_reported_by_version_and_not_by_file(folder: Path) -> None:
     with record() as reads:
         import numpy
 

@@ -99,7 +99,7 @@ def test_a_missing_column_names_the_nearest(tmp_path: Path) -> None:
     assert caught.value.where == str(path) and caught.value.hint == "did you mean 'txt'?"
 
 
-def test_a_row_of_parquet_is_told_by_its_number(tmp_path: Path) -> None:
+def test_a_row_of_parquet_is_reported_by_its_number(tmp_path: Path) -> None:
     path = written(tmp_path / "data.parquet", [{"text": "x"}] * 300 + [{"text": None}])
     with pytest.raises(InputRefused, match="null") as caught:
         for row in rows(path, ["text"]):

@@ -167,7 +167,7 @@ def test_memory_holds_one_shard_only(tmp_path: Path) -> None:
     assert all(shard.stat().st_size < 1000 for shard in shards)
 
 
-def test_progress_is_told(tmp_path: Path) -> None:
+def test_progress_is_reported(tmp_path: Path) -> None:
     told: list[tuple[str, float]] = []
     spool_writer.write(
         images(2, 2), tmp_path, IMAGE, limit_samples=4, memory_bytes=1 << 20,
@@ -215,7 +215,7 @@ def test_an_incomplete_batch_of_a_fixed_model_is_filled_up(tmp_path: Path) -> No
     assert write(one, tmp_path / "b", infos, fill=True).digest == info.digest
 
 
-def test_an_incomplete_batch_that_is_not_filled_up_is_told(tmp_path: Path) -> None:
+def test_an_incomplete_batch_that_is_not_filled_up_is_reported(tmp_path: Path) -> None:
     short = {n: a[:3] if n == "image" else a for n, a in next(fixed(4)).items()}
     info = write([next(fixed(0)), short], tmp_path / "a", FIXED)
     assert (info.samples, info.left_out) == (4, 3)
@@ -539,7 +539,7 @@ def test_an_input_type_that_no_file_keeps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["no_index", "index", "schema", "shard", "no_shard"])
-def test_a_damaged_spool_is_told(damage: str, tmp_path: Path) -> None:
+def test_a_damaged_spool_is_reported(damage: str, tmp_path: Path) -> None:
     write(images(3), tmp_path)
     index, shard = tmp_path / "index.json", tmp_path / "00000.safetensors"
     if damage == "no_index":

@@ -96,7 +96,7 @@ def test_a_decoder_of_fixed_length_and_dtype_gets_it(pairs: Path, folder: Path) 
     assert ids.shape == (11, 4) and ids.dtype == np.int32 and (ids[:, :2] == [0, 2]).all()
 
 
-def test_a_target_that_is_missing_is_told(pairs: Path, folder: Path) -> None:
+def test_a_target_that_is_missing_is_reported(pairs: Path, folder: Path) -> None:
     def failing(**args: Any) -> InputRefused:
         with pytest.raises(InputRefused) as caught:
             next(text.samples(pairs, field="article", tokenizer=folder, **args))
@@ -112,7 +112,7 @@ def test_a_target_that_is_missing_is_told(pairs: Path, folder: Path) -> None:
     assert "cannot be packed" in told.message
 
 
-def test_a_column_of_parquet_that_is_not_there_is_told(tmp_path: Path, folder: Path) -> None:
+def test_a_column_of_parquet_that_is_not_there_is_reported(tmp_path: Path, folder: Path) -> None:
     arrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "pairs.parquet"

@@ -211,7 +211,7 @@ def test_equal_graphs_have_no_difference(compared: Any) -> None:
     assert "no difference" in shown(found)
 
 
-def test_every_kind_of_change_in_a_graph_is_told(compared: Any) -> None:
+def test_every_kind_of_change_in_a_graph_is_reported(compared: Any) -> None:
     found = compared(scale=0.2, weight=2, op="Sigmoid", extra=True)["graph"]
     assert found["nodes"]["added"] == [{"name": "extra", "op": "Neg"}]
     assert found["nodes"]["changed"] == [

@@ -60,14 +60,14 @@ def test_runs_elsewhere_and_leaves_nothing(model: Path, tmp_path: Path, workers:
     assert workers() == [] and list(scratch.iterdir()) == []
 
 
-def test_a_bad_feed_is_told_and_the_session_lives_on(model: Path, tmp_path: Path) -> None:
+def test_a_bad_feed_is_reported_and_the_session_lives_on(model: Path, tmp_path: Path) -> None:
     with Proxy(model, {}, LIMITS, tmp_path / "s") as session:
         with pytest.raises(InputRefused, match="x"):
             session.run({"x": np.zeros((1, 4), np.float32)})
         assert session.run({"x": np.ones((1, 3), np.float32)})["y"].sum() == 6
 
 
-def test_a_bad_model_is_told_and_leaves_nothing(tmp_path: Path, workers: Workers) -> None:
+def test_a_bad_model_is_reported_and_leaves_nothing(tmp_path: Path, workers: Workers) -> None:
     path = tmp_path / "bad.onnx"
     path.write_bytes(b"no model")
     with pytest.raises(InputRefused):

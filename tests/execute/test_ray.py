@@ -64,7 +64,7 @@ def test_a_project_file_must_be_the_same_on_the_node(name: str, tmp_path: Path) 
     assert name in str(node.answered(node.perform, argument).absent)
 
 
-def test_a_folder_that_is_not_shared_is_told(
+def test_a_folder_that_is_not_shared_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transfer, "_SEEN_SECONDS", 0.1)

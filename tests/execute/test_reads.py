@@ -103,7 +103,9 @@ def test_a_fresh_result_is_served_and_not_an_older_one_of_the_same_reads(project
     assert project.run() == "one and y"
 
 
-def test_a_result_with_an_incomplete_record_serves_one_run_and_is_told(project: Project) -> None:
+def test_a_result_with_an_incomplete_record_serves_one_run_and_is_reported(
+    project: Project,
+) -> None:
     project.code.write_text("one")
     project.seen, ears = {"unseen": ["it starts a program (ls)"]}, Ears()
     go = project.runner(ears)

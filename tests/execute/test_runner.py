@@ -69,7 +69,7 @@ def test_a_step_runs_once_and_where_is_not_what(tmp_path: Path) -> None:
     assert run.records[2].key != run.records[0].key and len(calls) == 2
 
 
-def test_a_warning_of_another_thread_that_comes_meanwhile_is_told_too(tmp_path: Path) -> None:
+def test_a_warning_of_another_thread_that_comes_meanwhile_is_reported_too(tmp_path: Path) -> None:
     def carry(task: Task, *args: Any, **kwargs: Any) -> dict[str, Any]:
         run.store.warnings.append("first")
         return {"warnings": ["own"]}

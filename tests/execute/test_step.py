@@ -100,7 +100,7 @@ def test_of_a_step_that_has_not_run_only_defaults_are_known() -> None:
     [PythonModel({}, "model.py:create", {"k": 1}), TorchArchive({"b": AxisRange(1, 1, 1)}),
      HuggingFaceModel({}, None, "encoder", False, {"torch": None}), OnnxModel()],
 )  # fmt: skip
-def test_a_source_is_told_by_its_parameters(source: PythonModel | OnnxModel) -> None:
+def test_a_source_is_reported_by_its_parameters(source: PythonModel | OnnxModel) -> None:
     step = Export(source=source, specs=())
     assert Export.of({}, json.loads(json.dumps(step.params))).source == source
     assert step.reads_code == isinstance(source, PythonModel)

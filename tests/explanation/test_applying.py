@@ -68,7 +68,7 @@ def test_what_is_null_on_purpose_stays(tmp_path: Path) -> None:
     assert limits.of("cpu").max_drop is None and limits.of("l4").max_drop == 0.01
 
 
-def test_what_the_command_line_gave_is_told_with_all_that_needs_it(tmp_path: Path) -> None:
+def test_what_the_command_line_gave_is_reported_with_all_that_needs_it(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def samples(): ...")
     given = Recipe.from_dict({"name": "net"}, tmp_path).with_overrides(
         [f"calibration.source={tmp_path / 'mine.py'}", "calibration.samples=64"]

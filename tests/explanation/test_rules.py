@@ -267,7 +267,7 @@ def test_a_range_of_unused_codes_is_no_setting_s_fault() -> None:
     assert found.change.lines == []
 
 
-def test_a_second_pair_is_told_of_by_its_name() -> None:
+def test_a_second_pair_is_reported_by_its_name() -> None:
     value = clipping(fault="duplicated", again=True, pair="again/Q0")
     (found,) = accuracy.duplicated(subject(values=[value]))
     assert "twice" in found.what and "again/Q0" in found.change.text
@@ -275,7 +275,7 @@ def test_a_second_pair_is_told_of_by_its_name() -> None:
 
 
 @pytest.mark.parametrize(("without", "count"), [(34.0, 1), (32.0, 0)])
-def test_codes_for_nobody_are_told_where_half_of_the_noise_is_theirs(
+def test_codes_for_nobody_are_reported_where_half_of_the_noise_is_theirs(
     without: float, count: int
 ) -> None:
     value = clipping("soft/Softmax", fault="unread", read=False, without={"sqnr_db": without})
@@ -367,7 +367,7 @@ def test_one_scale_per_tensor_that_the_recipe_asks_for_is_taken_back() -> None:
 
 
 @pytest.mark.parametrize(("outcome", "count"), [("fail", 1), ("pass", 0)])
-def test_noisy_layers_are_told_of_where_a_gate_is_broken(outcome: str, count: int) -> None:
+def test_noisy_layers_are_reported_where_a_gate_is_broken(outcome: str, count: int) -> None:
     rows = [likeness("b/Gemm", restored={"sqnr_db": 33.0}),
             likeness("c/Gemm", restored={"sqnr_db": 30.2})]  # fmt: skip
     gate = {"gate": "max_drop", "outcome": outcome, "value": 0.001, "limit": 0.01}

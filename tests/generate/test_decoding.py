@@ -50,7 +50,9 @@ def test_a_row_ends_before_the_first_token_that_ends_it(
         assert reason == ("length" if stop is None else "stop")
 
 
-def test_every_kept_token_is_told_once_in_its_order(session: Recurrent, network: Network) -> None:
+def test_every_kept_token_is_reported_once_in_its_order(
+    session: Recurrent, network: Network
+) -> None:
     decoder = Decoder.of(session.inputs, session.outputs)
     assert decoder is not None
     told: dict[int, list[int]] = {0: [], 1: []}

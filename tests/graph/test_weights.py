@@ -135,7 +135,7 @@ def mapped() -> int:
     return Path("/proc/self/maps").read_text().count("m.onnx.data")
 
 
-def test_a_data_file_that_was_cut_is_told(tmp_path: Path) -> None:
+def test_a_data_file_that_was_cut_is_reported(tmp_path: Path) -> None:
     graph.save(model({"w": random((64, 64))}), tmp_path / "m.onnx", inline_limit=0)
     value = graph.load(tmp_path / "m.onnx").graph.initializers["w"]
     os.truncate(tmp_path / "m.onnx.data", 100)
@@ -232,7 +232,7 @@ def test_four_bits_may_come_packed(tmp_path: Path) -> None:
         (np.zeros((4, 4), np.float64), "float64"),
     ],
 )
-def test_pieces_that_do_not_fit_are_told(piece: np.ndarray, text: str, tmp_path: Path) -> None:
+def test_pieces_that_do_not_fit_are_reported(piece: np.ndarray, text: str, tmp_path: Path) -> None:
     (tensor,) = graph.computed([graph.Form("w", ir.DataType.FLOAT, (4, 4))], lambda: [(piece,)])
     with pytest.raises(OptkitError, match=text) as caught:
         graph.save(model({"w": tensor}), tmp_path / "m.onnx", inline_limit=0)

@@ -20,7 +20,7 @@ from tests.matrix.columns import Cell, Missed, Row
         (np.float32([[1.0, 2.0]]), r"y is \[1, 2\] and not \[2\]"),
     ],
 )
-def test_what_differs_is_told(found: np.ndarray, told: str) -> None:
+def test_what_differs_is_reported(found: np.ndarray, told: str) -> None:
     with pytest.raises(Missed, match=told) as caught:
         columns.apart({"y": np.float32([1.0, 2.0])}, {"y": found}, {"batch": 3})
     assert "at {'batch': 3}" in str(caught.value)

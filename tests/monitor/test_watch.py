@@ -58,7 +58,7 @@ def test_a_computing_program_is_cpu_bound() -> None:
     assert any(found["disk_wait"] < 0.1 for found in tried("cpu-bound", COMPUTES))
 
 
-def test_a_program_that_gets_no_core_is_told_so() -> None:
+def test_a_program_that_gets_no_core_is_reported_so() -> None:
     """Four spin on one core: each is ready all the time, and runs a quarter of it."""
     one = {min(os.sched_getaffinity(0))}
     pinned = f"import os; os.sched_setaffinity(0, {one})\n"

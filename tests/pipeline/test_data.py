@@ -93,7 +93,7 @@ def test_the_manifest_names_both_kinds_of_data(tmp_path: Path) -> None:
     assert list(data_of(made)) == ["calibration"]
 
 
-def test_paths_are_told_relative_to_the_project_of_the_source_and_to_folders_that_args_name(
+def test_paths_are_reported_relative_to_the_project_of_the_source_and_to_folders_that_args_name(
     tmp_path: Path,
 ) -> None:
     """So that two checkouts of one project have the same record."""

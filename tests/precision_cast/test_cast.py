@@ -212,7 +212,7 @@ def test_infinity_stays_infinity() -> None:
     close(before, after, {"x": X, "keep": keep})
 
 
-def test_a_large_factor_stays_in_float_and_is_told() -> None:
+def test_a_large_factor_stays_in_float_and_is_reported() -> None:
     before, after, log = cast("""g (float[n, 4] x) => (float[n, 4] y)
         <float big = {1000000.0}, float small = {0.0001}> {
             a = Relu(x)

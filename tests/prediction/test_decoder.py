@@ -281,7 +281,7 @@ def test_one_table_for_embedding_and_vocabulary_is_held_once() -> None:
     assert guessed.parameters == pytest.approx(3.2e9, rel=1e-3)
 
 
-def test_a_sequence_that_no_number_of_devices_holds_is_told() -> None:
+def test_a_sequence_that_no_number_of_devices_holds_is_reported() -> None:
     """Key heads are not cut: beyond as many devices, each holds as much of the cache as before."""
     with pytest.raises(Impossible, match="on 64 devices either"):
         memory.devices_needed(LLAMA_2_70B, Numbers(16, "fp16"), 80e9, 100e6)

@@ -134,7 +134,7 @@ def test_the_recommendation_names_both_ends() -> None:
     assert "no device of its generation" in without["recommendation"]["conditions"][0]
 
 
-def test_a_limit_inside_the_interval_is_told() -> None:
+def test_a_limit_inside_the_interval_is_reported() -> None:
     free = optkit.plan(target="l4", precision="fp8", decoder=SMALL, batches=(1,))
     ms = free["results"][0]["latency"][0]["p50_ms"]
     close = optkit.plan(target="l4", precision="fp8", decoder=SMALL, latency_ms=ms * 1.01)

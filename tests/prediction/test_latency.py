@@ -113,7 +113,7 @@ def test_what_fits_into_l2_costs_less() -> None:
     assert with_l2 < 0.5 * without_l2
 
 
-def test_unknown_figures_are_told() -> None:
+def test_unknown_figures_are_reported() -> None:
     with pytest.raises(ToolchainMissing, match="no peak"):
         seconds([Work("gemm", "fp8", operations=1)], target("t4"), IDEAL)
     with pytest.raises(ToolchainMissing, match="bandwidth"):

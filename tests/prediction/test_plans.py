@@ -126,7 +126,7 @@ def test_a_price_file_overrides(tmp_path: Path) -> None:
         ("{", InputRefused, "no price file"),
     ],
 )
-def test_a_malformed_price_file_is_told(
+def test_a_malformed_price_file_is_reported(
     tmp_path: Path, text: str, error: type[Exception], said: str
 ) -> None:
     file = tmp_path / "prices.yaml"

@@ -217,7 +217,7 @@ def test_what_is_not_finite_is_refused_by_name(tmp_path: Path, kind: str) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["all zero", "constant", "denormal"])
 @pytest.mark.parametrize("half", [0, 1])
-def test_dead_tensors_are_told_of_and_do_no_harm(
+def test_dead_tensors_are_reported_and_do_no_harm(
     kind: str, half: int, tmp_path: Path,
 ) -> None:  # fmt: skip
     """Every other tensor of the network at once; dead biases and norms are ordinary."""
@@ -258,21 +258,21 @@ FEW = 8
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["1e38", "-1e38"])
-def test_what_overflows_is_told_of(kind: str, tmp_path: Path) -> None:
+def test_what_overflows_is_reported(kind: str, tmp_path: Path) -> None:
     count = len(parameters(network(TEXT)))
     for index in range(FEW - (kind == "1e38"), count, FEW):  # all of them: the slow test
         overflowing(index, kind, tmp_path)
 
 
 @pytest.mark.slow
-def test_whatever_overflows_is_told_of(tmp_path: Path) -> None:
+def test_whatever_overflows_is_reported(tmp_path: Path) -> None:
     for index in range(len(parameters(network(TEXT)))):
         overflowing(index, "1e38", tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_inputs_that_are_no_data_are_told_of(kind: str, tmp_path: Path) -> None:
+def test_inputs_that_are_no_data_are_reported(kind: str, tmp_path: Path) -> None:
     model = network(TEXT)
     feeds = [{"x": KINDS[kind](feed(model, 8, seed)["x"])} for seed in range(4)]
     made = Chain(tmp_path / "chain", model, feeds)

@@ -145,7 +145,7 @@ def test_a_masked_transformer_is_right_by_default(
         assert floats == (set() if keep == KEEPS[0] else {"head/MatMul"}), floats
 
 
-def test_what_a_fill_makes_behind_a_product_is_told_by_name(chains: dict[str, Any]) -> None:
+def test_what_a_fill_makes_behind_a_product_is_reported_by_name(chains: dict[str, Any]) -> None:
     """`last` multiplies -1e9 where no input says what is padding: its result is garbage that looks
     like data, and is left without a range."""
     made = chains["keep"]

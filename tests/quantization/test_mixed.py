@@ -104,7 +104,7 @@ def test_fp8_int4_and_fp16_land_each_as_itself_on_a_gpu(project: Path) -> None:
 
 
 @pytest.mark.parametrize(("wrong", "near"), [("imt4", "int4"), ("int8-weight", "int8-weight-only")])
-def test_an_unknown_precision_is_told_with_its_line_and_the_nearest_name(
+def test_an_unknown_precision_is_reported_with_its_line_and_the_nearest_name(
     project: Path, wrong: str, near: str
 ) -> None:
     place = project / "optkit.yaml"

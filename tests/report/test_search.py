@@ -60,7 +60,7 @@ def test_the_page_shows_front_and_layers_and_lets_no_name_act(tune: dict[str, An
     assert page.count("<circle") == 2  # what equals the reference has no SQNR to be drawn at
 
 
-def test_the_front_is_told_with_what_fresh_samples_said(tune: dict[str, Any]) -> None:
+def test_the_front_is_reported_with_what_fresh_samples_said(tune: dict[str, Any]) -> None:
     fast, chosen, equal = search.front(Tune.from_json(tune))
     assert (fast.drop, chosen.drop, chosen.spread) == ("–", "0.20 %", "-0.10 to 0.40 %")
     assert (equal.sqnr, equal.landed, chosen.point.chosen) == ("equal", "–", True)

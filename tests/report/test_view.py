@@ -200,7 +200,7 @@ def test_a_quantile_that_the_runs_do_not_support_says_what_it_needs(make: Any) -
     assert details.timings(read(make()))[0].p99 == "–"
 
 
-def test_where_the_time_of_a_call_goes_is_told_for_each_way_to_launch(make: Any) -> None:
+def test_where_the_time_of_a_call_goes_is_reported_for_each_way_to_launch(make: Any) -> None:
     report = make(measure=True)
     one = {"upload_ms": 0.1, "compute_ms": 1.5, "download_ms": 0.2, "enqueue_ms": 0.05, "runs": 9}
     report["result"]["latency"]["phases"] = {"launched": one, "recorded": {**one, "runs": 8}}
@@ -210,7 +210,7 @@ def test_where_the_time_of_a_call_goes_is_told_for_each_way_to_launch(make: Any)
     ]  # fmt: skip
 
 
-def test_what_is_absent_is_told_with_its_reason(make: Any) -> None:
+def test_what_is_absent_is_reported_with_its_reason(make: Any) -> None:
     told = dict(details.absent(read(make())))
     assert told["Latency distribution"] == "nothing was timed; the latency is predicted"
     assert "Cost" not in told and "Accuracy" not in told

@@ -108,7 +108,7 @@ def test_first_axes_without_a_name_are_one_batch(tmp_path: Path) -> None:
         ((spec(3, "batch"),), "declares float32", "as the model has it"),
     ],
 )
-def test_inputs_that_differ_are_told(
+def test_inputs_that_differ_are_reported(
     specs: tuple[InputSpec, ...], message: str, hint: str, tmp_path: Path
 ) -> None:
     with pytest.raises(InputRefused, match=message) as caught:

@@ -81,7 +81,9 @@ def test_an_explicit_rounding_is_compared_with_the_model_as_given(tmp_path: Path
 
 
 @pytest.mark.parametrize(("factor", "told"), [(0.5, False), (65000.0, True)])
-def test_a_half_model_that_overflows_is_told_to(tmp_path: Path, factor: float, told: bool) -> None:
+def test_a_half_model_that_overflows_is_reported_to(
+    tmp_path: Path, factor: float, told: bool
+) -> None:
     bits = int(np.array(factor, np.float16).view(np.uint16))
     meta = run(
         tmp_path,
@@ -130,7 +132,7 @@ def test_a_network_that_amplifies_roundings_is_no_bug(
         run(tmp_path, text)
 
 
-def test_what_was_not_compared_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_not_compared_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is run, and the step says why."""
 
     def opened(*args: object, **more: object) -> None:

@@ -225,7 +225,7 @@ CORRUPTIONS: dict[str, Callable[[Path, Path], object]] = {
 
 
 @pytest.mark.parametrize("how", sorted(CORRUPTIONS))
-def test_a_corrupt_entry_is_told_once_and_replaced(tmp_path: Path, how: str) -> None:
+def test_a_corrupt_entry_is_reported_once_and_replaced(tmp_path: Path, how: str) -> None:
     url = f"file://{tmp_path}/remote"
     made, _ = Store(tmp_path / "one", Remote(url)).make(KEY, "say", writing({"a": b"alpha"}))
     (file,), (record,) = (
@@ -271,7 +271,7 @@ def test_deep_progress_is_none(tmp_path: Path, shaky: Any) -> None:
     assert remote.told("a") is None
 
 
-def test_a_remote_that_is_lost_is_told_once_and_the_work_goes_on(
+def test_a_remote_that_is_lost_is_reported_once_and_the_work_goes_on(
     tmp_path: Path, shaky: Any
 ) -> None:
     store = Store(tmp_path, Remote(URL))
@@ -321,7 +321,7 @@ def test_a_remote_that_never_answers_is_lost(
         ("shaky://hunter2@host/place", ("hunter2",)),
     ],
 )
-def test_no_secret_of_a_url_is_told(
+def test_no_secret_of_a_url_is_reported(
     url: str, secrets: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, shaky: Any
 ) -> None:
     def failing(self: Shaky, *args: Any, **kwargs: Any) -> bytes:
@@ -346,7 +346,7 @@ def test_no_secret_of_a_url_is_told(
         ("file://mnt/place", UsageError, "file:///mnt"),
     ],
 )
-def test_a_wrong_url_is_told_at_once(url: str, error: type[Exception], hint: str) -> None:
+def test_a_wrong_url_is_reported_at_once(url: str, error: type[Exception], hint: str) -> None:
     with pytest.raises(error) as caught:
         Remote(url)
     assert hint in str(getattr(caught.value, "hint", ""))

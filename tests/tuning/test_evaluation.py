@@ -92,7 +92,7 @@ def test_only_kills_of_what_still_ran_count(
     assert [row["last_told"] for row in rows] == [f"... trial {n}" for n in (1, 3, 5)]
 
 
-def test_another_recipe_or_digest_is_told(tmp_path: Path) -> None:
+def test_another_recipe_or_digest_is_reported(tmp_path: Path) -> None:
     def found(name: str, recipe: str, digest: str) -> dict[str, Any]:
         file = tmp_path / name
         file.write_text(f"# Build it again: {name}\n{recipe}\n")

@@ -81,7 +81,7 @@ def test_calibration_ratios_are_per_sample() -> None:
     assert "| 30.0 | 300 | 0.75× | 0.75× |" in found
 
 
-def test_the_longest_steps_of_optkit_are_told() -> None:
+def test_the_longest_steps_of_optkit_are_reported() -> None:
     found = results()
     own = found["workloads"]["w1"]["rows"]["optkit-int8"]
     own["steps"] = {"export a": 1.0, "fuse": 2.0, "cast": 0.2, "calibrate": 4.0, "quantize b": 3.0,

@@ -300,7 +300,7 @@ def test_what_cannot_be_solved_is_named_and_rounded(bench: Bench) -> None:
     assert bench.sqnr(out / "model.onnx") > 10
 
 
-def test_a_weight_that_is_constant_is_told(tmp_path: Path) -> None:
+def test_a_weight_that_is_constant_is_reported(tmp_path: Path) -> None:
     model = decoder()
     model.graph.initializers["wu1"].const_value = ir.tensor(np.zeros((WIDTH, INNER), np.float32))
     bench = Bench(tmp_path, model)

@@ -177,7 +177,7 @@ def test_products_of_onnx_runtime_are_those_written_from_memory(
     }
 
 
-def test_odd_weights_are_told_as_from_memory(tmp_path: Path) -> None:
+def test_odd_weights_are_reported_as_from_memory(tmp_path: Path) -> None:
     built = model("float32")
     own = rules(NumberFormat("int4", "block", symmetric=True, block_size=32))
     built.graph.initializers["w"].const_value = ir.tensor(np.zeros((96, 40), np.float32))
@@ -222,7 +222,7 @@ def test_only_what_needs_no_data_streams(monkeypatch: pytest.MonkeyPatch) -> Non
     assert streamed.is_for(built, plan, rules(table), rtn)
 
 
-def test_a_bad_weight_is_told_by_name(tmp_path: Path) -> None:
+def test_a_bad_weight_is_reported_by_name(tmp_path: Path) -> None:
     built = model("float16")
     graph.array(built.graph.initializers["w"])[3, 3] = np.nan
     plan = Assignment({str(n.name): "int4" for n in built.graph})

@@ -253,7 +253,7 @@ def test_clipping_on_unseen_rows_is_foretold(seen: int) -> None:
     assert np.mean(found, axis=0)[8:].max() < 1e-3 * wide  # far from the limit
 
 
-def test_clipping_is_told_in_units_of_what_was_divided() -> None:
+def test_clipping_is_reported_in_units_of_what_was_divided() -> None:
     given_x = replace(sample(14, 8, rows=128), seen=1000)
     s = np.full(8, 4.0, np.float32)
     limit = float(given_x.absmax.max())
