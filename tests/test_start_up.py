@@ -1,4 +1,4 @@
-"""What starting up costs: nothing heavy is loaded before it is needed."""
+"""Start-up: nothing heavy is loaded before it is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan is made of, beside the figures."""
+"""The model of a plan and its costs, without the predicted figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `import optkit` offers, and that each name is what it says."""
+"""The names that `import optkit` offers, and the objects behind them."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""An x86 processor without AVX-512 and VNNI: a virtual environment whose Python, and all that this
-Python starts, is told by CPUID that it runs on AVX2.
+"""An x86 processor without AVX-512 and VNNI: a virtual environment whose Python, and every program
+that this Python starts, sees an AVX2 processor through CPUID.
 
     python -m tests.avx2.environment FOLDER
     FOLDER/bin/python -m pytest
 
-Libraries choose their kernels by CPUID. ONNX Runtime's is copied, with a trap in place of each such
-instruction, which `cpuid.c` answers; numpy, OpenBLAS, torch and oneDNN have settings for it. What
-runs is what an AVX2 machine runs, at this machine's full speed; an instruction beyond AVX2 that is
-used without asking would not be noticed.
+Libraries choose their kernels by CPUID. ONNX Runtime's library is copied, and each CPUID
+instruction is replaced by a trap, which `cpuid.c` answers; numpy, OpenBLAS, torch and oneDNN have
+settings for it. The kernels are those of an AVX2 machine, at the full speed of this machine. The
+environment does not detect an instruction beyond AVX2 that a library uses without a CPUID query.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What depends on the instruction set, on a machine without VNNI, or one that is told so."""
+"""Behaviour that depends on the instruction set, on a machine without VNNI, or one that reports no
+VNNI."""
 
 from __future__ import annotations
 

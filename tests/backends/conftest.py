@@ -1,5 +1,5 @@
-"""Small graphs in the forms that quantization writes, for one backend or the other; and a driver
-and a TensorRT of a few lines."""
+"""Small graphs in the forms that quantization writes for each backend, and short stand-ins for the
+driver and TensorRT."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A driver and a TensorRT of a few lines, whose memory is checked: what engines run over here."""
+"""Stand-ins for the driver and TensorRT, with checked memory, on which engines run in tests."""
 
 from __future__ import annotations
 

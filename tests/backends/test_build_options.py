@@ -1,4 +1,4 @@
-"""What TensorRT is asked for a device: by rule, with reasons, and really taken by the library."""
+"""The options of TensorRT for a device: by rule, with reasons, and accepted by the library."""
 
 from __future__ import annotations
 

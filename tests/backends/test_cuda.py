@@ -1,5 +1,7 @@
-"""The driver's calls: their types, their first error, and what is left when one of them fails. Over
-a driver of a few lines, called as a C library of the declared types is."""
+"""The calls of the driver: their types, the first error, and what remains when one of them fails.
+
+They run with a stand-in for the driver, which is called like a C library with the declared types.
+"""
 
 from __future__ import annotations
 

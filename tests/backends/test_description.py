@@ -1,4 +1,4 @@
-"""What an engine's layers are told by, and what becomes of a build where nothing tells them."""
+"""The sources of an engine's layer list, and a build in which none of them can be read."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Engines that run: over a driver and a library of a few lines, whose memory is checked. A real GPU
-is asked by experiments/gpu/check.py."""
+"""Sessions of engines, with stand-ins for the driver and the library, whose memory is checked.
+
+experiments/gpu/check.py tests a real GPU.
+"""
 
 from __future__ import annotations
 

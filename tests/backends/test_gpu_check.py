@@ -1,5 +1,5 @@
-"""The acceptance test of a GPU host, here: its limits, its exit code, and that nothing is invented
-where there is no card. What a card would be asked runs over a driver of a few lines."""
+"""The acceptance test of a GPU host: its limits, its exit code, and that it reports no figures
+without a card. The checks for a card run with a stand-in for the driver."""
 
 from __future__ import annotations
 

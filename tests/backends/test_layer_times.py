@@ -1,4 +1,4 @@
-"""The time of an engine's layers and its memory, over a driver and a library of a few lines."""
+"""The time of an engine's layers and its memory, with stand-ins for the driver and the library."""
 
 from __future__ import annotations
 

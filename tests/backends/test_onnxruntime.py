@@ -1,4 +1,4 @@
-"""ONNX Runtime on the CPU: checked sessions, and what a graph became."""
+"""ONNX Runtime on the CPU: checked sessions, and the kernels of a graph."""
 
 from __future__ import annotations
 

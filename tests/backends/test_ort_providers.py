@@ -1,5 +1,5 @@
 """ONNX Runtime's other providers: options by their documented names, refusals with the CPU wheel,
-and the CPU's provider through the same road. A real GPU is asked by experiments/gpu/check.py."""
+and the same code with the CPU's provider. experiments/gpu/check.py tests a real GPU."""
 
 from __future__ import annotations
 

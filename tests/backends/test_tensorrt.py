@@ -1,4 +1,5 @@
-"""TensorRT: plans are pure; with the TensorRT-RTX wheel, real compiles on small nets."""
+"""TensorRT: specifications are pure; with the TensorRT-RTX wheel, small networks are really
+compiled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Which TensorRT is loaded for ONNX Runtime's provider: a loader notes what it is asked."""
+"""Which TensorRT is loaded for ONNX Runtime's provider; a stand-in for the loader records the
+calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A session made of a function, for everything that only needs something to run."""
+"""A session whose `run` is a function, for tests that only need something to run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory of a run: what the graph takes, whatever the process held before."""
+"""The memory of a run: that of the graph, whatever the process used before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A padded batch is as close to its reference as its real tokens alone are, in every comparison."""
+"""A padded batch has the same fidelity as its tokens without padding, in every comparison."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A killed evaluation goes on at its last write, and ends with the same bits."""
+"""A killed evaluation continues from its last write, and ends with the same bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The step that checks calibration data: beside the model's weights, preprocessing and recipe."""
+"""The step that checks calibration data against the model's weights, preprocessing and recipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fills of masks: which constants reach a value, and what the observers make of them."""
+"""Fills of masks: which constants reach a value, and how the observers treat them."""
 
 from __future__ import annotations
 

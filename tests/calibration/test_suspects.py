@@ -1,4 +1,4 @@
-"""Bad calibration sets are told by kind, and sound ones raise no alarm."""
+"""Bad calibration sets are recognised by kind, and good sets cause no finding."""
 
 from __future__ import annotations
 

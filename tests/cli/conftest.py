@@ -1,7 +1,7 @@
-"""What tests of the command line share: caches that are made once per test run, and projects.
+"""Fixtures of the command-line tests: caches that are shared within a test run, and projects.
 
-`project` is a user's folder with a small ONNX model, whose chain takes seconds; the examples of
-this repository stand for the whole road.
+`project` is a user's folder with a small ONNX model, whose build takes seconds. The examples of
+this repository are used for complete builds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A task of agreement through the command line: the baseline is what the candidate is scored by."""
+"""A task of agreement through the command line: the candidate is compared with the baseline."""
 
 from __future__ import annotations
 

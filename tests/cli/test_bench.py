@@ -1,4 +1,4 @@
-"""`optkit bench`: sweeps, and an artifact beside another one."""
+"""`optkit bench`: sweeps, and the comparison of two artifacts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract that scripts rely on: exit codes and the result object, for the main job itself."""
+"""The exit codes and the result object of `optkit build`, on which scripts rely."""
 
 from __future__ import annotations
 

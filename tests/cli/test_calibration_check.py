@@ -1,4 +1,4 @@
-"""Bad calibration data is told by every command that learns from it, and refused by --strict."""
+"""Every command that uses calibration data reports bad data, and refuses it with --strict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every command but `build`, each once for real: its text, its JSON, its refusals."""
+"""Every command except `build`, once in full: its text, its JSON, its refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a shell completes, and the script that asks for it."""
+"""The completions of a shell, and the script that requests them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An artifact that is left unfinished here, and finished: the same build, measured."""
+"""An artifact that is built with pending work, and then finished: the same build, measured."""
 
 from __future__ import annotations
 

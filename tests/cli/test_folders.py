@@ -1,4 +1,5 @@
-"""Where a command reads and writes: --out, --cache, HOME, odd names, dry runs, second runs."""
+"""The folders that a command reads and writes: --out, --cache, HOME, odd names, dry runs, second
+runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Hugging Face folder on the command line: the whole road, and what is refused on the way."""
+"""A Hugging Face folder on the command line: a complete build, and the refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mistakes that newcomers make: each is told in its own words, before any work."""
+"""Mistakes of new users: each has its own message, before any work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What MODEL and a recipe may be, and where they are found."""
+"""The forms of MODEL and recipes, and where they are found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is refused, and how it is told: what is wrong, where, what to do, and the exit code."""
+"""Refusals and their messages: what is wrong, where, what to do, and the exit code."""
 
 from __future__ import annotations
 

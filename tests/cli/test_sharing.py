@@ -1,4 +1,4 @@
-"""Two machines and one remote, as users ask for it."""
+"""Two machines with one remote, on the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams, terminals and signals: what a shell, a pipeline and an impatient user do to it."""
+"""Streams, terminals and signals: closed pipes, redirected output, interrupts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a reader of the terminal is told of long lists."""
+"""The summary of long lists on a terminal."""
 
 from __future__ import annotations
 

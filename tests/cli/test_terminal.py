@@ -1,4 +1,5 @@
-"""What a terminal shows: tables of 80 columns, pace, nothing that acts; and a job's summary."""
+"""The output on a terminal: tables of 80 columns, pace, no active control characters; and a job's
+summary."""
 
 from __future__ import annotations
 

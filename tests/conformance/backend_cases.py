@@ -1,4 +1,4 @@
-"""ONNX's own backend tests: those of the installed onnx, and those that older wheels carry."""
+"""ONNX's own backend tests: those of the installed onnx, and those in older wheels."""
 
 from __future__ import annotations
 

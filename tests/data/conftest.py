@@ -1,4 +1,5 @@
-"""Tokenizers trained on the spot, as a folder of transformers and as a bare tokenizer.json."""
+"""Tokenizers that are trained in the tests, as a folder of transformers and as a bare
+tokenizer.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Tasks without labels: how far a model says what the baseline says, beside independent figures."""
+"""Tasks without labels: the agreement of a model with the baseline, compared with independent
+figures."""
 
 from __future__ import annotations
 

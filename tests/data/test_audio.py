@@ -1,4 +1,4 @@
-"""Recordings against waveforms that are known: bits, rates, channels; and what cannot be read."""
+"""Recordings compared with known waveforms: bits, rates, channels; and unreadable files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counts as a file of a folder: linked folders too, and no circle."""
+"""Which files of a folder count: linked folders too, but no circles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recording sees: modules and files that user code depends on, and nothing else."""
+"""A recording contains the modules and files on which user code depends, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Masks, positions and empty caches: filled in where a sample lacks them, and drawn as they are."""
+"""Masks, positions and empty caches: completed in samples that lack them, and plausible in random
+ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The tasks that come along: from their data to their figure, beside an independent reference."""
+"""The tasks that optkit ships: from their data to their figure, compared with an independent
+reference."""
 
 from __future__ import annotations
 

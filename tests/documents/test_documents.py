@@ -1,5 +1,6 @@
-"""The models of documents beside objects that optkit wrote before there were models (`written/`,
-rows and lists cut short), and beside jsonschema's reading of the generated schemas."""
+"""The models of documents, compared with objects that optkit wrote before there were models
+(`written/`, with shortened rows and lists), and with the check of jsonschema by the generated
+schemas."""
 
 from __future__ import annotations
 

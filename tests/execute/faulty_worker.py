@@ -1,4 +1,4 @@
-"""A worker that fails in a chosen way at a chosen step and is the real one otherwise.
+"""A worker that fails in a chosen way at a chosen step, and otherwise works as the real one.
 
 Started as `python faulty_worker.py FAULT STEP task.json`.
 """

@@ -1,4 +1,4 @@
-"""A module that waits for its first use is the module itself from then on."""
+"""A deferred module is the module itself from its first use on."""
 
 import subprocess
 import sys

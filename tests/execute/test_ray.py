@@ -1,4 +1,4 @@
-"""What a cluster is told and asked, without one."""
+"""The calls and the messages to a cluster, without a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Results of user code: served while what the code depended on is the same, and never else."""
+"""Results of user code are used again only while everything on which the code depended is the
+same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task in parts, on nodes that are only played: who does what, and what ends it."""
+"""A task in parts on simulated nodes: which node does which part, and what ends the others."""
 
 from __future__ import annotations
 

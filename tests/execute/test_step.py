@@ -1,4 +1,4 @@
-"""A typed step: what of it is in its key, what its worker gets, and what its result knows."""
+"""A typed step: the content of its key, the input of its worker, and the facts of its result."""
 
 from __future__ import annotations
 

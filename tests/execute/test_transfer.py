@@ -1,4 +1,4 @@
-"""What goes to a node that has a store of its own, and comes back, without a cluster."""
+"""Transfer of files to a node with a separate store, and back, without a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The matrix itself: a difference is found, and only deliberate errors are cells."""
+"""The columns of the matrix: they detect a difference, and only deliberate errors become cells."""
 
 from __future__ import annotations
 

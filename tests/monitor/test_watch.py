@@ -1,4 +1,4 @@
-"""Real programs are named rightly, and behave under the watch as they would alone."""
+"""Real programs get the right verdict, and behave under `optkit monitor` as they do alone."""
 
 from __future__ import annotations
 

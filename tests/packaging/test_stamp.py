@@ -1,4 +1,4 @@
-"""What finished ONNX files say of themselves, and what a graph made of one forgets."""
+"""The metadata of finished ONNX files, and which of it a graph made from one does not keep."""
 
 from __future__ import annotations
 

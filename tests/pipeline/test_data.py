@@ -1,4 +1,4 @@
-"""What a sample source is given, what of it is in the key, and what the manifest says of it."""
+"""The arguments of a sample source, their part in the key, and the entry in the manifest."""
 
 from __future__ import annotations
 

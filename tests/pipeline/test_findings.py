@@ -1,4 +1,4 @@
-"""What steps leave and what is made of it, over builds whose steps never ran."""
+"""Figures from the results of steps, with builds whose steps never ran."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a step's result depends on stands in its key, the order of patterns too."""
+"""The key of a step contains everything on which its result depends, including the order of
+patterns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which way a model goes through that does not fit in the memory; what cannot go is refused."""
+"""The method for a model that does not fit in memory; if there is none, the model is refused."""
 
 from __future__ import annotations
 

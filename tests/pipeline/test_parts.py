@@ -1,4 +1,4 @@
-"""Samples of a whole encoder-decoder: how each of its graphs gets its own."""
+"""Samples of a whole encoder-decoder: how each of its graphs gets its samples."""
 
 from __future__ import annotations
 

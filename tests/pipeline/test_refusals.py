@@ -1,4 +1,4 @@
-"""What cannot end well is refused before work, whichever node of the recipe asks for it."""
+"""Jobs that cannot succeed are refused before any work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory of a run is asked for where a gate needs it and the model runs here."""
+"""The memory of a run is measured if a gate limits it and the model runs here."""
 
 from __future__ import annotations
 

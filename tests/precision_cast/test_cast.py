@@ -1,4 +1,5 @@
-"""FP16 cast: valid and close to FP32, safe where half is not, and no Cast that is not needed."""
+"""FP16 cast: valid and close to FP32, correct where half precision is not enough, and without
+needless Casts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Precisions mixed by patterns in a recipe: the whole road to the compiler's own layer list."""
+"""Precisions mixed by patterns in a recipe, up to the layer list of the compiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On a real cluster: who does which task, and what happens when nodes die."""
+"""On a real cluster: which node does which task, and what happens when nodes die."""
 
 from __future__ import annotations
 

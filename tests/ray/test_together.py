@@ -1,4 +1,4 @@
-"""On a real cluster: evaluation in parts and trials side by side, as if one machine had done it."""
+"""On a real cluster: evaluation in parts and parallel trials give the results of one machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Recipes of Hugging Face models: where they are, what belongs to them, what no recipe may ask."""
+"""Recipes of Hugging Face models: where they are, which files belong to them, and what they must
+not set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `optkit init` knows without running anything."""
+"""The recipe that `optkit init` writes without running code."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Names as a stranger's model may bear them: markup, templates, CSS, and characters that reorder,
-hide or ring."""
+"""Hostile names in a foreign model: markup, templates, CSS, and characters that reorder or hide
+text or ring a bell."""
 
 from __future__ import annotations
 

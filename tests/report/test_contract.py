@@ -1,4 +1,5 @@
-"""The check of foreign results and reports, beside jsonschema's of the generated schemas."""
+"""The check of foreign results and reports, compared with jsonschema's check by the generated
+schemas."""
 
 from __future__ import annotations
 

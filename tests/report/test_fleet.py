@@ -1,4 +1,4 @@
-"""Fleets: rows of every status, costs, and names of strangers."""
+"""Fleets: rows of every status, costs, and hostile names."""
 
 from __future__ import annotations
 

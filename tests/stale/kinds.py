@@ -1,5 +1,6 @@
-"""Ways in which what user code depends on changes between two builds, each with code that depends
-on it. `KINDS` is the list; a test builds, changes, builds again and compares with a fresh store."""
+"""Ways in which the dependencies of user code change between two builds, each with code that
+depends on them. `KINDS` is the list. A test builds, changes, builds again, and compares with a
+fresh store."""
 
 from __future__ import annotations
 

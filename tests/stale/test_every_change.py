@@ -1,4 +1,4 @@
-"""Whatever changes between two builds: the second gives what a fresh store would give."""
+"""After any change between two builds, the second build gives the result of a fresh store."""
 
 from __future__ import annotations
 

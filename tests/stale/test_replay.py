@@ -1,7 +1,7 @@
-"""Cases that were once served stale, replayed through the command line.
+"""Cases that once gave outdated results, repeated through the command line.
 
-A task's score is the value that its code reads, so that what a fresh store would give is known: the
-accuracy is that value before a change, and the other one after it.
+The score of a task is a value that its code reads. So the result of a fresh store is known: the
+first value before a change, and the second value after it.
 """
 
 from __future__ import annotations

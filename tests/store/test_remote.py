@@ -1,4 +1,4 @@
-"""A store beside a remote: what machines share, and what a remote may do to a build (nothing)."""
+"""A store with a remote: what machines share, and that a bad remote does not change a build."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many trials run at a time, and what is told of them."""
+"""The number of trials that run at the same time, and the messages about them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search remembers of its trials, and what the next one tries again."""
+"""Which trials a search remembers, and which the next search tries again."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The search on spaces whose truth is known: noise and latency are sums over groups, or sums and a
-twist. Whatever kills it on the way."""
+"""The search on spaces with known figures: noise and latency are sums over groups, or sums with a
+correction; and searches that are killed."""
 
 from __future__ import annotations
 

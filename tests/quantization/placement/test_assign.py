@@ -1,4 +1,4 @@
-"""Which nodes are quantized, and the reason told for each that is not."""
+"""Which nodes are quantized, and the reason for each node that is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AWQ: the factors are those of a plain search, and what they promise holds."""
+"""AWQ: the factors equal those of a plain search, and have the promised properties."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cross-layer equalization: ranges meet, and a chain of layers settles."""
+"""Cross-layer equalization: the ranges become equal, and a chain of layers converges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Preparing changes no output, and its statistics are those of the graph it leaves."""
+"""Rescaling changes no output, and its statistics are those of the changed graph."""
 
 from __future__ import annotations
 

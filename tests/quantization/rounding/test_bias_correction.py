@@ -1,4 +1,4 @@
-"""Bias correction gives back the mean."""
+"""Bias correction restores the mean."""
 
 from __future__ import annotations
 
