@@ -3,7 +3,7 @@
     OptkitError                 1  a bug, unless a subclass says otherwise
     ├── UsageError              2  the request itself is wrong
     │   ├── RecipeError            ... in a recipe: names file, line and nearest key
-    │   └── UnknownName            ... a target, recipe or precision nobody knows
+    │   └── UnknownName            ... an unknown target, recipe or precision
     ├── GateFailed              3  the artifact is written and marked
     ├── ToolchainMissing        4  a wheel, device or driver is absent: names the extra
     ├── InputRefused            5  the model, the data or the pair target × precision cannot be used

@@ -85,12 +85,12 @@ class Latency:
     """Latency of one model at one batch size, milliseconds per call.
 
     measured: `p50_ms`… are sample quantiles, `ci95_ms` the 95 % interval of the median,
-    `samples_ms` the runs. predicted: `p50_ms` is what is expected, `band` the interval that holds
-    nine of ten measurements, `at_least_ms` a bound that no kernel can beat.
-    `marks`: why the run was no good one, in words; a figure with marks is to be measured again.
-    `note`: what else a reader should know. `measured_at`: when timing began, ISO 8601 in UTC,
-    seconds; `machine`: the name of the CPU or GPU it ran on; `from_store`: it was measured before
-    the command that tells it. None of all three where nothing was measured.
+    `samples_ms` the runs. predicted: `p50_ms` is the prediction, `band` the interval that contains
+    nine of ten measurements, `at_least_ms` the time at the device's peak rates.
+    `marks`: why the run is not reliable, in words; a latency with marks is measured again.
+    `note`: other facts for the reader. `measured_at`: when timing began, ISO 8601 in UTC, seconds;
+    `machine`: the name of the CPU or GPU; `from_store`: it was measured before the command that
+    shows it. These three are None if nothing was measured.
     """
 
     evidence: Evidence

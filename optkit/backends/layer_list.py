@@ -1,4 +1,4 @@
-"""Fused layers and memory, read from what TensorRT tells of an engine.
+"""Fused layers and memory, from TensorRT's descriptions of an engine.
 
 Three forms of one description, all at `ProfilingVerbosity.DETAILED`:
 
@@ -6,14 +6,14 @@ Three forms of one description, all at `ProfilingVerbosity.DETAILED`:
     inspector, a line   Layers:
     and builder's log   Name: …, LayerType: gemm, Inputs: [ {…}], …, Metadata: [ONNX Layer: fc1]
 
-The builder's log needs no GPU and the inspector needs one. A tensor is told in one of these ways:
+The builder's log needs no GPU, the inspector needs one. A tensor has one of these forms:
 
     TensorRT 8, 10      Dimensions: [1,64], Format/Datatype: Half   (or "Row major linear FP32")
     TensorRT 11, RTX    Dimensions: [1,64], Strides: …, StrideOrder: …, Datatype: Half, Format: …
 
-The forms are documented by example alone. So nothing is guessed: a kind of layer that is not known
-stays what it calls itself, a type that is not known is "unknown", and a description that is not of
-these forms is an error (`parse_layers`), which a build answers with "landing unknown".
+The forms are documented only by examples. So optkit guesses nothing: an unknown kind of layer keeps
+its name, an unknown type is "unknown", and a description in another form is an error
+(`parse_layers`), after which landing is unknown.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 pooled over all outputs and samples, summed in float64, one batch in memory at a time. The interval
 of the SQNR is a bootstrap over samples: a few of them may hold most of the noise. Integer and bool
 outputs (class indices, masks) are left out where the model also gives floats: a distance of
-two indices means nothing, and it would drown the floats. Padding is left out: nobody reads it.
+two indices means nothing, and it would drown the floats. Padding is left out: nothing reads it.
 """
 
 from __future__ import annotations

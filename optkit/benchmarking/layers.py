@@ -1,15 +1,16 @@
 """Fidelity layer by layer, by a graph that compares itself: no inner tensor leaves the runtime.
 
     reference   x ─────────────► layer ──► t
-    isolated    x ── Q ── DQ ──► layer ──► t′        this layer alone is quantized
-    weights     x ─────────────► layer ──► t*        its weight alone
-    propagated  … ── Q ── DQ ──► layer ──► t″        all layers are
+    isolated    x ── Q ── DQ ──► layer ──► t′        only this layer is quantized
+    weights     x ─────────────► layer ──► t*        only its weight is quantized
+    propagated  … ── Q ── DQ ──► layer ──► t″        all layers are quantized
 
-A value is the same in both graphs where it has the same name: quantizing adds values and keeps the
-others (`quantization.writer`). What lies between such values is the layer, with its pairs, its
-codes and what was written behind it; it is copied from the candidate and fed what the reference
-computes. The graph gives five sums for each comparison, so a run holds what is alive at one time,
-as any run does. Padding is left out, in outputs and inner values, as in `fidelity`.
+Values with the same name are the same value in both graphs, because quantization adds values and
+does not rename the others (`qdq.writer`). The nodes between two such values are a layer: the
+product with its Q/DQ pairs, its codes and the nodes that were written after it. The layer is copied
+from the candidate and reads the values of the reference. The graph returns five sums for each
+comparison, so a run needs no more memory than any other. Padding is left out, in outputs and inner
+values, as in `fidelity`.
 """
 
 from __future__ import annotations

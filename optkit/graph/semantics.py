@@ -47,7 +47,7 @@ def infer_shapes(model: ir.Model, *, strict: bool = True) -> ir.Model:
 def upgrade(model: ir.Model, minimum: int = 21) -> ir.Model:
     """Convert a model to the form that all stages start from: plain ONNX at opset ≥ `minimum`,
     without model-local functions, with a name for every node, and with constants as initializers
-    that are not inputs (older files list them as inputs; as defaults that nobody feeds they hide
+    that are not inputs (older files list them as inputs with defaults, which hides
     that weights are constant). The given model may be changed.
 
     Raises InputRefused if the graph cannot be converted.

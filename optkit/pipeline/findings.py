@@ -134,7 +134,7 @@ def judge_again(
 def latencies(build: Build) -> Latencies:
     """One Latency per batch size, of candidate and baseline; none if the latency is pending."""
     times = _latencies(build)
-    if build.is_baseline:  # one model under two names: nothing to tell apart
+    if build.is_baseline:  # both names mean the same model
         return replace(times, baseline=times.engine)
     return times
 
@@ -297,7 +297,7 @@ def _note(build: Build, backend: str) -> str | None:
         if build.job.target.is_cpu and reason is not None:
             return f"{reason}: finish or build it on a machine of the kind {build.job.target.name}"
         return "no engine can be built on this machine"
-    if build.runs_engines:  # what is said of engines that never ran
+    if build.runs_engines:  # the notes below are about engines that never ran
         return None
     never_run = runtimes.backend(backend).traits.any_machine
     return (option.note if option else None) or (

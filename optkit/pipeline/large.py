@@ -10,7 +10,7 @@ from optkit.placement import PlacementRules
 
 Way = Literal["whole", "layers", "pieces"]
 _BYTES = 4  # per parameter, as FP32
-_BYTES_TO_CALIBRATE = 12  # and laid out anew by the runtime, and moments beside
+_BYTES_TO_CALIBRATE = 12  # per parameter: FP32, the runtime's copy, and second moments
 _LEARNED = ("auto", "gptq", "awq")
 _DATA_FREE = ("auto", "rtn", "mse")
 

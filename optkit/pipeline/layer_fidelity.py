@@ -8,8 +8,8 @@ from optkit.steps import GRAPH, SIMULATION
 from optkit.steps.compare_layers import ComparedLayers, CompareLayers, uncompared
 
 _SAMPLES = 16
-_RESTORED = 4  # groups of layers that are made FP32 again, each in a run of its own
-_BYTES = 24  # per parameter: FP32, its codes and what they stand for, each laid out anew once
+_RESTORED = 4  # groups of layers that run in FP32 again, each group in a separate run
+_BYTES = 24  # per parameter: FP32, its codes and their values, and the runtime's copy of each
 
 
 def compare_layers(build: Build, runner: Steps) -> None:

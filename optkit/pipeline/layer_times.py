@@ -46,7 +46,7 @@ def _times(artifact: Artifact, report: Report, runner: Steps) -> Times | None:
     shapes = {name: ends[1] for name, ends in spec.profile.items()}
     host = machine(device)
     if backend(spec.backend).traits.on_cpu:
-        # with the threads of the latency beside it
+        # with the same number of threads as the latency
         kernels = Kernels(shapes, _SECONDS, host, recorded(artifact).bench.threads)
         return _attributed(artifact, runner, kernels, Evidence.MEASURED, "profiled on this machine")
     reason = "to time the engine itself, the device is needed"

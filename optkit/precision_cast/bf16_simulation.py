@@ -18,7 +18,7 @@ from optkit import graph
 
 _BF16, _FLOAT = ir.DataType.BFLOAT16, ir.DataType.FLOAT
 
-# They only choose among the numbers they read: rounding what is rounded changes nothing.
+# They only select numbers that they read, which are already rounded.
 _EXACT = frozenset(
     {
         *("Reshape", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Identity", "Flatten"),

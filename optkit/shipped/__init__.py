@@ -1,6 +1,6 @@
-"""What optkit ships beside its code: recipes, calibration sources, evaluation tasks, examples.
+"""Files that optkit ships besides code: recipes, calibration sources, evaluation tasks, examples.
 
-The wheel carries them in this folder; in a checkout they stand at the top of the repository.
+The wheel contains them in this folder; in a checkout they are in the root of the repository.
 """
 
 from __future__ import annotations

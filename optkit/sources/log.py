@@ -1,4 +1,4 @@
-"""The facts about an export beside the graph: its source, its inputs, and how it was checked."""
+"""The facts about an export besides the graph: its source, its inputs, and how it was checked."""
 
 from __future__ import annotations
 

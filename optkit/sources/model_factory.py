@@ -150,7 +150,7 @@ def _created(factory: str, args: Mapping[str, object]) -> nn.Module:
 def _check_args(create: Callable[..., object], args: Mapping[str, object], factory: str) -> None:
     try:
         signature = inspect.signature(create)
-    except (TypeError, ValueError):  # a callable without a signature of its own
+    except (TypeError, ValueError):  # a callable without a signature
         return
     try:
         signature.bind(**args)

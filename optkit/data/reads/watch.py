@@ -246,7 +246,7 @@ def each(act: Callable[[Watch], None]) -> None:
 
 
 def _facts(path: str) -> Facts | None:
-    """None for what is no regular file. Raises OSError."""
+    """The state of a file; None if it is not a regular file. Raises OSError."""
     status = _stat(path)
     if not stat.S_ISREG(status.st_mode):
         return None

@@ -1,4 +1,4 @@
-"""An encoder-decoder as two graphs: what does not change while tokens are made is made once.
+"""An encoder-decoder as two graphs, so that the encoder runs only once for all tokens.
 
     encoder    input_ids, attention_mask           [batch, encoder_sequence]       (text)
                or input_features                   [batch, bins, frames]           (speech)
@@ -11,9 +11,9 @@
                present.{i}.decoder.key|value       [batch, heads, past_sequence + sequence,
                                                    head_dim]
 
-Keys and values of the cross attention depend on the encoder alone: they belong to its graph. They
-are read from a cache that the decoder fills over one token, so this holds for every architecture
-that keeps such a cache; what else that token computes nobody reads, and the exporter drops it.
+Keys and values of the cross attention depend only on the encoder, so they belong to its graph. They
+are read from a cache that the decoder fills for one token, so this works for every architecture
+with such a cache. Nothing reads the other results for this token, so the exporter removes them.
 """
 
 from __future__ import annotations
