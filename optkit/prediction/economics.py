@@ -26,7 +26,9 @@ from optkit.prediction.cost import per_million
 MONTH = 730.0
 """Hours."""
 
-_STEP = 1.05  # the front leaves out a slower call that is not 5 % cheaper than the one before it
+STEP = 1.05
+"""The front leaves out a call that is not 5 % cheaper than a faster one, or not 5 % faster than a
+cheaper one."""
 
 
 @dataclass(frozen=True)
@@ -135,16 +137,21 @@ def cost(call: PlannedLatency) -> float | None:
 
 
 def front(rows: Sequence[PlanRow]) -> list[FrontPoint]:
-    """From the fastest to the cheapest. The cheapest is always there."""
+    """From the fastest to the cheapest, which are both always there."""
     calls = sorted(points(rows), key=lambda point: (point.p50_ms, point.usd_per_million))
-    unbeaten: list[FrontPoint] = []
+    cheaper: list[FrontPoint] = []
     for point in calls:
-        if not unbeaten or point.usd_per_million * _STEP < unbeaten[-1].usd_per_million:
-            unbeaten.append(point)
-    cheapest = min(calls, key=lambda point: point.usd_per_million, default=None)
-    if cheapest is not None and cheapest.usd_per_million < unbeaten[-1].usd_per_million:
-        unbeaten.append(cheapest)
-    return unbeaten
+        if not cheaper or point.usd_per_million < cheaper[-1].usd_per_million:
+            cheaper.append(point)
+    kept = cheaper[:1]
+    for point in cheaper[1:-1]:
+        if point.usd_per_million * STEP < kept[-1].usd_per_million:
+            kept.append(point)
+    faster = cheaper[1:][-1:]
+    for point in reversed(kept[1:]):
+        if point.p50_ms * STEP < faster[-1].p50_ms:
+            faster.append(point)
+    return kept[:1] + faster[::-1]
 
 
 def points(rows: Sequence[PlanRow]) -> Iterator[FrontPoint]:

@@ -107,6 +107,15 @@ def test_the_front_is_neither_slower_nor_dearer() -> None:
     assert front([]) == []
 
 
+def test_the_front_leaves_out_small_steps() -> None:
+    """From 1.00 ms to 1.02 and 1.04 ms at half the cost each: the fastest stays as an end, and of
+    the two others the cheaper one, which is 2 % slower."""
+    calls = (call(1, 1.0, 50.0), call(2, 1.02, 100.0), call(4, 1.04, 200.0), call(8, 2.0, 400.0))
+    assert [point.batch for point in front([row(*calls)])] == [1, 4, 8]
+    assert [point.batch for point in front([row(calls[0])])] == [1]
+    assert [point.batch for point in front([row(*calls[:2])])] == [1, 2]
+
+
 def test_the_front_of_a_plan() -> None:
     found = optkit.plan(target=("l4", "h100", "gb200"), precision=("fp16", "fp8"), decoder=SMALL)
     points = found["front"]
