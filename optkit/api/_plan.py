@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -14,19 +13,17 @@ from optkit.api.in_memory import Batch
 from optkit.api.jobs import RecipeLike
 from optkit.api.plan_subject import Subject
 from optkit.decoder import DecoderSizes
-from optkit.devices import Target
+from optkit.devices import Target, names
 from optkit.devices import target as find_target
 from optkit.documents.plan import (
     PLAN,
     Asked,
-    CheapestChoice,
     FitFacts,
     Method,
     Plan,
     PlanFailure,
     PlannedDecoder,
     PlannedGraph,
-    PlannedLatency,
     PlanRow,
 )
 from optkit.errors import (
@@ -42,6 +39,7 @@ from optkit.prediction import advice, cost, economics, feed, layers, memory, pla
 from optkit.prediction.cost import PriceFile
 from optkit.prediction.economics import Demand, Terms
 from optkit.prediction.fitted import fitted
+from optkit.prediction.plans import Decoding
 from optkit.report.recommendation import of_plan
 from optkit.request import Request
 from optkit.workspace import Workspace
@@ -50,6 +48,9 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 METHODS: tuple[Method, ...] = get_args(Method)
+
+EVERY = "all"
+"""The name that stands for every GPU, each with those precisions that it has."""
 
 # Whose GPUs the model of latency describes: bytes from one memory, operations of matrix units.
 _VENDORS = ("nvidia", "amd", "apple")
@@ -69,7 +70,7 @@ class _Question:
     new_tokens: int | None
     latency_ms: float | None
     throughput: float | None
-    demand: Demand
+    load: float | str | None
     prices: Path | None
     spot: float | None
     electricity: float | None
@@ -105,16 +106,17 @@ def plan(
     """Predict latency, throughput, memory and cost of MODEL on each target and precision.
 
     model, example_inputs, recipe: as for `build`.
-    target, precision: one name or several; no precision: fp16, int8, fp8, int4 where the target
-        has them.
+    target, precision: one name or several; "all": every GPU, with those precisions that it has;
+        no precision: fp16, int8, fp8, int4 where the target has them.
     batches: batch sizes beside 1, 2, 4 … 256.
     decoder: sizes of a decoder instead of a model.
     prompt, new_tokens: of a decoder, tokens that it reads and writes per sequence; None: 1,024 and
         256, at most four and one fifth of the positions that the model has.
     latency_ms: a limit for one call (of a decoder: for one token).
     throughput: samples (of a decoder: written tokens) per second that are needed.
-    load: what is served on average: a number per second, or a share ("30%") of the throughput
-        that is needed, or of what the devices can do if none is.
+    load: what is served on average: a number per second, requests ("3req/s": of a decoder as many
+        tokens as it writes for one), or a share ("30%") of the throughput that is needed, or of
+        what the devices can do if none is.
     prices: a YAML file with prices per hour, spot prices and purchase prices (docs/plan.md).
     spot: the discount of spot devices, 0.6 for 60 %.
     electricity: US dollars per kWh, for devices that have a purchase price.
@@ -129,7 +131,7 @@ def plan(
     """
     question = _Question(
         _names(target), _names(precision), tuple(batches), prompt, new_tokens, latency_ms,
-        throughput, _demand(throughput, load), None if prices is None else Path(prices), spot,
+        throughput, load, None if prices is None else Path(prices), spot,
         electricity, Path(stored) if isinstance(stored, str) else stored,
         tuple(map(_method, training)), quick, partial,
     )  # fmt: skip
@@ -164,42 +166,25 @@ def _method(name: str) -> Method:
     raise unknown_name("training method", name, METHODS)
 
 
-def _demand(throughput: float | None, load: float | str | None) -> Demand:
-    """Raises UsageError for a load that is none."""
-    if load is None:
-        return Demand(throughput)
-    parts = re.fullmatch(r"([0-9.]+) ?(%|/s)?", str(load).strip())
-    try:
-        value = float(parts[1]) if parts else 0.0
-    except ValueError:
-        value = 0.0
-    share = value / 100 if parts and parts[2] == "%" else None
-    if not 0 < value < inf or (share or 0) > 1:
-        raise UsageError(
-            f"{load!r} is not a load", where="--load", hint="write it like 120/s, or 30%"
-        )
-    if share is not None:
-        return Demand(throughput, share=share)
-    if throughput is not None and value > throughput:
-        raise UsageError("the average load is above --throughput", where="--load")
-    return Demand(throughput, rate=value)
-
-
 def _plan(subject: Subject, question: _Question) -> Plan:
     _check(subject, question)
     prices = cost.NO_PRICES if question.prices is None else cost.read_prices(question.prices)
+    request = subject.model.new if isinstance(subject.model, Decoding) else 1
+    demand = economics.demand(question.load, question.throughput, request)
     stored = _stored(question.stored)
     results: list[PlanRow] = []
     refused: OptkitError | None = None
-    devices = {device.name: device for device in map(find_target, question.targets)}
-    for device in devices.values():
-        terms = _terms(device, question, prices)
+    for device in _devices(question):
+        terms = _terms(device, question, prices, demand)
         for scheme in _precisions(device, question):
             try:
                 results.append(_row(subject, device, scheme, question, terms, stored))
             except (Impossible, ToolchainMissing) as error:
                 refused = refused or error
                 results.append(_refused(device, scheme, error))
+    able = [row for row in results if row.status != "impossible"]
+    if able and EVERY in question.targets:
+        results, refused = able, None
     if refused is not None and not question.partial:
         raise refused
     fit = fitted()
@@ -212,11 +197,11 @@ def _plan(subject: Subject, question: _Question) -> Plan:
             latency_ms=question.latency_ms,
             throughput=question.throughput,
             batches=question.batches,
-            load_per_s=question.demand.rate,
-            load_share=question.demand.share,
+            load_per_s=demand.rate,
+            load_share=demand.share,
         ),
         results=tuple(results),
-        cheapest=_cheapest(results, question),
+        cheapest=economics.cheapest(results, question.latency_ms),
         front=tuple(economics.front(results)),
         advice=tuple(advice.advise(results, limit_ms=question.latency_ms)),
         fit=FitFacts(rows=fit.rows, half_widths=dict(fit.widths)),
@@ -224,7 +209,14 @@ def _plan(subject: Subject, question: _Question) -> Plan:
     return plan.model_copy(update={"recommendation": of_plan(plan)})
 
 
-def _terms(device: Target, question: _Question, prices: PriceFile) -> Terms:
+def _devices(question: _Question) -> Iterable[Target]:
+    """Each target once."""
+    if EVERY in question.targets:
+        return [device for device in map(find_target, names()) if device.vendor in _VENDORS]
+    return {device.name: device for device in map(find_target, question.targets)}.values()
+
+
+def _terms(device: Target, question: _Question, prices: PriceFile, demand: Demand) -> Terms:
     """How the device is paid for. Raises UsageError for a purchase without a price of power."""
     price = cost.price_of(device, prices.rents)
     spot, purchase = prices.spots.get(device.name), prices.purchases.get(device.name)
@@ -235,7 +227,7 @@ def _terms(device: Target, question: _Question, prices: PriceFile) -> Terms:
             f"{device.name} has a purchase price, but the price of its power is not known",
             where="--electricity", hint="US dollars per kWh, e.g. --electricity 0.20",
         )  # fmt: skip
-    return Terms(question.demand, price, spot, purchase, question.electricity)
+    return Terms(demand, price, spot, purchase, question.electricity)
 
 
 def _stored(stored: float | Path | None) -> float | None:
@@ -340,45 +332,3 @@ def _refused(device: Target, scheme: Precision, error: OptkitError) -> PlanRow:
         target=device.name, precision=scheme.name, status="impossible", reason=error.message,
         latency=(), notes=(), unverified=(), training=(),
     )  # fmt: skip
-
-
-def _cheapest(results: Sequence[PlanRow], question: _Question) -> CheapestChoice | None:
-    """The pair and batch of the lowest cost that meets the limits. None: nothing that has a price
-    meets them."""
-    options = [
-        (usd, choice)
-        for row in results
-        for call in row.latency
-        if (usd := economics.cost(call)) is not None
-        and (choice := _choice(row, call, question)) is not None
-    ]
-    if not options:
-        return None
-    return min(options, key=lambda option: (option[0], option[1].p50_ms))[1]
-
-
-def _choice(row: PlanRow, call: PlannedLatency, question: _Question) -> CheapestChoice | None:
-    """A call on as many devices as the load needs. `certain`: its whole interval meets the latency.
-    None: it is too slow, or without a price."""
-    limit = inf if question.latency_ms is None else question.latency_ms
-    if row.price is None or row.devices is None or call.usd_per_million is None:
-        return None
-    if call.p50_ms > limit:
-        return None
-    devices = row.devices if call.load is None else call.load.devices
-    return CheapestChoice(
-        target=row.target,
-        precision=row.precision,
-        batch=call.batch,
-        devices=devices,
-        usd_per_hour=devices * row.price.usd_per_hour,
-        usd_per_million=call.usd_per_million,
-        kwh_per_million=call.kwh_per_million,
-        p50_ms=call.p50_ms,
-        band=call.band,
-        throughput=call.throughput * devices / row.devices,
-        price=row.price,
-        evidence="predicted",
-        certain=call.band[1] <= limit,
-        load=call.load,
-    )

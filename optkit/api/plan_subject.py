@@ -142,15 +142,18 @@ def _graphed(fused: ir.Model, build: Build, sizes: Mapping[str, int]) -> Subject
 
     batches = (axis,) if isinstance(axis, int) else BATCHES if axis is not None else (1,)
     one, count = _with_batch(sizes, axis, batches[0]), graph.parameters(fused)
-    kept = re.compile(rf"{PRESENT}\.\d+\..+")  # caches, which stay on the device for the decoder
-    copied = (*build.inputs, *(info for info in build.outputs if not kept.fullmatch(info.name)))
-    passed, read = (sum(_bytes(info, one) for info in of) for of in (copied, build.inputs))
+    caches = re.compile(rf"{PRESENT}\.\d+\..+")  # which stay on the device for the decoder
+    cached = [info for info in build.outputs if caches.fullmatch(info.name)]
+    copied = (*build.inputs, *(info for info in build.outputs if info not in cached))
+    passed, read, kept = (
+        sum(_bytes(info, one) for info in of) / batches[0] for of in (copied, build.inputs, cached)
+    )
     macs = sum(found.macs or 0 for found in at(batches[0]).values())
     facts = PlannedGraph(
         name=build.job.recipe.name, kind="graph", parameters=count, macs=macs // batches[0],
         axes={n: size for n, size in sizes.items() if n != axis}, assumed=(),
     )  # fmt: skip
-    model = Graphed(count, at, live, passed / batches[0], read / batches[0])
+    model = Graphed(count, at, live, passed, read, kept)
     return Subject(model, facts, batches)
 
 

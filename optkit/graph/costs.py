@@ -33,19 +33,49 @@ def border_bytes(model: ir.Model, axes: Mapping[str, int]) -> int:
 def peak_live_bytes(model: ir.Model, axes: Mapping[str, int]) -> int:
     """The largest number of bytes of activations that are live at the same time, if nodes run in
     graph order. A value lives from its computation to its last reader; inputs and outputs live all
-    the time. Values of unknown size count as zero."""
+    the time. Values of unknown size count as zero, and so do the scores of attention, which the
+    one kernel that compilers make of it never writes."""
     static = bind(model, axes)
+    scores = _scores(static)
     kept = dict.fromkeys((*static.graph.inputs, *static.graph.outputs))
     last = {value: at for at, node in enumerate(static.graph) for value in node.inputs}
     live = peak = sum(_activation_bytes(value) for value in kept)
     for at, node in enumerate(static.graph):
-        live += sum(_activation_bytes(value) for value in node.outputs if value not in kept)
+        live += sum(_activation_bytes(v) for v in node.outputs if v not in kept and v not in scores)
         peak = max(peak, live)
         ended = {
             v for v in (*node.inputs, *node.outputs) if v is not None and last.get(v, at) == at
         }
-        live -= sum(_activation_bytes(value) for value in ended if value not in kept)
+        live -= sum(_activation_bytes(v) for v in ended if v not in kept and v not in scores)
     return peak
+
+
+_POINTWISE = frozenset({"Add", "Div", "Mul", "Sub", "Where"})
+
+
+def _scores(model: ir.Model) -> set[ir.Value]:
+    """What lies between the two products of softmax(Q Kᵀ) V, of which nothing else reads any."""
+    found: set[ir.Value] = set()
+    for node in model.graph:
+        if node.op_type == "Softmax" and all(map(_attends, node.outputs[0].consumers())):
+            found |= _before(node.inputs[0]) | {node.outputs[0]}
+    return found
+
+
+def _before(value: ir.Value | None) -> set[ir.Value]:
+    """The value and those that pointwise operators made it of, back to the first product."""
+    if value is None or len(value.consumers()) > 1 or (node := value.producer()) is None:
+        return set()
+    if _attends(node):
+        return {value}
+    inputs = node.inputs if node.op_type in _POINTWISE else ()
+    behind = set().union(*map(_before, inputs))
+    return behind | {value} if behind else set()
+
+
+def _attends(node: ir.Node) -> bool:
+    """A product of two activations."""
+    return node.op_type == "MatMul" and not any(v and is_constant(v) for v in node.inputs)
 
 
 def _activation_bytes(value: ir.Value) -> int:

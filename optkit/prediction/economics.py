@@ -8,12 +8,14 @@ which is an upper bound; its place, its cooling and its host are not counted.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 
 from optkit.devices import Target
 from optkit.documents.plan import (
+    CheapestChoice,
     FrontPoint,
     PlannedLatency,
     PlannedLoad,
@@ -21,6 +23,7 @@ from optkit.documents.plan import (
     PlanRow,
 )
 from optkit.documents.prices import DatedPrice, Purchase
+from optkit.errors import UsageError
 from optkit.prediction.cost import per_million
 
 MONTH = 730.0
@@ -39,6 +42,25 @@ class Demand:
     peak: float | None = None
     rate: float | None = None
     share: float | None = None
+
+
+def demand(load: float | str | None, peak: float | None, request: int) -> Demand:
+    """From what a user says of the load: `120/s`, `3req/s` (each of `request` units), `30%`. Raises
+    UsageError for a load that is none."""
+    if load is None:
+        return Demand(peak)
+    parts = re.fullmatch(r"([0-9]+\.?[0-9]*|\.[0-9]+) ?(%|/s|req/s)?", str(load).strip())
+    value, unit = (float(parts[1]), parts[2]) if parts else (0.0, None)
+    if not 0 < value < inf or (unit == "%" and value > 100):
+        raise UsageError(
+            f"{load!r} is not a load", where="--load", hint="write it like 120/s, 3req/s or 30%"
+        )
+    if unit == "%":
+        return Demand(peak, share=value / 100)
+    rate = value * request if unit == "req/s" else value
+    if peak is not None and rate > peak:
+        raise UsageError("the average load is above --throughput", where="--load")
+    return Demand(peak, rate=rate)
 
 
 @dataclass(frozen=True)
@@ -97,13 +119,12 @@ def _load(
     call: PlannedLatency, devices: int, terms: Terms, owned: PlannedPurchase | None
 ) -> PlannedLoad | None:
     """As many copies as the peak needs, or the average load if no peak is given."""
-    demand = terms.demand
-    if demand == Demand():
+    if terms.demand == Demand():
         return None
-    copies, average = _served(demand, call.throughput)
+    copies, average = _served(terms.demand, call.throughput)
     utilisation = average / (copies * call.throughput)
     hourly = None if terms.price is None else terms.price.usd_per_hour * devices
-    slow, fast = (_served(demand, throughput) for throughput in call.throughput_band)
+    slow, fast = (_served(terms.demand, throughput) for throughput in call.throughput_band)
     return PlannedLoad(
         devices=copies * devices,
         throughput=average,
@@ -119,12 +140,12 @@ def _load(
     )
 
 
-def _served(demand: Demand, throughput: float) -> tuple[int, float]:
+def _served(asked: Demand, throughput: float) -> tuple[int, float]:
     """Copies of that throughput, and what they serve per second on average."""
-    needed = demand.peak or demand.rate
+    needed = asked.peak or asked.rate
     copies = 1 if needed is None else ceil(needed / throughput)
-    most = demand.peak or copies * throughput
-    return copies, demand.rate or most * (demand.share or 1.0)
+    most = asked.peak or copies * throughput
+    return copies, asked.rate or most * (asked.share or 1.0)
 
 
 def _per_million(hourly: float, copies: int, average: float) -> float:
@@ -134,6 +155,39 @@ def _per_million(hourly: float, copies: int, average: float) -> float:
 def cost(call: PlannedLatency) -> float | None:
     """Dollars per million: at the load, if one is asked for."""
     return call.usd_per_million if call.load is None else call.load.usd_per_million
+
+
+def cheapest(rows: Sequence[PlanRow], limit_ms: float | None) -> CheapestChoice | None:
+    """The call of the lowest cost within the limit, of several the fastest; None if no call that
+    has a price is within it."""
+    limit = inf if limit_ms is None else limit_ms
+    options = [
+        (usd, call.p50_ms, row, call)
+        for row in rows
+        for call in row.latency
+        if call.p50_ms <= limit and (usd := cost(call)) is not None
+    ]
+    if not options:
+        return None
+    *_, row, call = min(options, key=lambda option: option[:2])
+    assert row.price is not None and row.devices is not None and call.usd_per_million is not None
+    devices = row.devices if call.load is None else call.load.devices
+    return CheapestChoice(
+        target=row.target,
+        precision=row.precision,
+        batch=call.batch,
+        devices=devices,
+        usd_per_hour=devices * row.price.usd_per_hour,
+        usd_per_million=call.usd_per_million,
+        kwh_per_million=call.kwh_per_million,
+        p50_ms=call.p50_ms,
+        band=call.band,
+        throughput=call.throughput * devices / row.devices,
+        price=row.price,
+        evidence="predicted",
+        certain=call.band[1] <= limit,
+        load=call.load,
+    )
 
 
 def front(rows: Sequence[PlanRow]) -> list[FrontPoint]:

@@ -37,13 +37,15 @@ from optkit.prediction.work import Work, total
 @dataclass(frozen=True)
 class Graphed:
     """A model of one call. `at`: batch → costs of its nodes; `live`: batch → bytes of activations
-    alive at once; `passed`: bytes of inputs and outputs per sample; `inputs`: of inputs alone."""
+    alive at once. Bytes per sample: `passed`: of inputs and outputs; `inputs`: of inputs alone;
+    `cached`: of outputs that are a decoder's caches."""
 
     parameters: int
     at: Callable[[int], Mapping[str, NodeCost]]
     live: Callable[[int], int]
     passed: float
     inputs: float = 0.0
+    cached: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -195,7 +197,7 @@ def _decoder(
 ) -> _Figures:  # fmt: skip
     shape, numbers = model.shape, serving.numbers_of(number)
     beside = _encoder_memory(model.encoder, target, number)
-    capacity, tokens = float(target.memory_bytes or 0) - beside, model.prompt + model.new
+    capacity, tokens = float(target.memory_bytes or 0) - beside.total, model.prompt + model.new
     devices = memory.devices_needed(shape, numbers, capacity, tokens)
     load = serving.Load(model.prompt, model.new, devices)
     largest = memory.largest_batch(shape, numbers, capacity, tokens, devices)
@@ -208,7 +210,12 @@ def _decoder(
         else serving.slower_from(shape, numbers, base, target, load),
     )
     held = memory.of_decoder(shape, numbers, tokens=tokens, batch=1, devices=devices)
-    held = replace(held, weights=held.weights + beside * devices)
+    held = replace(
+        held,
+        weights=held.weights + beside.weights * devices,
+        activations=held.activations + beside.activations * devices,
+        workspace=held.workspace + beside.workspace * devices,
+    )
     context = memory.largest_context(shape, numbers, capacity, devices)
     return _Figures(
         devices,
@@ -227,12 +234,14 @@ def _decoder(
     )  # fmt: skip
 
 
-def _encoder_memory(encoder: Graphed | None, target: Target, number: Precision) -> float:
-    """What each device holds of an encoder that reads one sequence at a time."""
+def _encoder_memory(encoder: Graphed | None, target: Target, number: Precision) -> memory.Memory:
+    """What each device holds of an encoder that reads one sequence at a time. The caches that it
+    makes are counted with the decoder's."""
     if encoder is None:
-        return 0.0
-    works = layers.of_graph(encoder.at(1), number, target)
-    return _held(encoder, number, 1, works).total - memory.RUNTIME_BYTES
+        return memory.Memory(0, 0, 0, 0, 0)
+    held = _held(encoder, number, 1, layers.of_graph(encoder.at(1), number, target))
+    cached = encoder.cached * number.carrier_bits / 32
+    return replace(held, activations=max(0.0, held.activations - cached), runtime=0)
 
 
 def _encode(

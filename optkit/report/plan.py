@@ -42,7 +42,8 @@ def feeds(rows: Sequence[PlanRow], batches: Sequence[int]) -> Iterator[str]:
         if "decode" not in call.bounds or feed.storage_mb_per_s is not None:
             yield (
                 f"to keep {several(row.devices, row.target)} busy with {row.precision} at batch "
-                f"{call.batch}, the host delivers {figures.rate(feed.samples_per_s)}: "
+                f"{call.batch}, the host delivers {figures.number(feed.samples_per_s)} samples "
+                f"per second: "
                 f"{_delivered(feed)} (predicted)"
             )
 
@@ -134,8 +135,8 @@ class Row:
 
 _COLUMNS = ("latency", "interval", "per second", "memory")
 _BUSY = ("devices", "$ per million")
-_LOADED = ("devices at the load", "in use", "$ per hour", "$ per million")
-_SPOT = ("spot $ per million",)
+_LOADED = ("devices", "in use", "$ per hour", "$ per million")
+_SPOT = ("at spot",)
 
 
 def _rows(plan: Plan, *, loaded: bool, spot: bool) -> list[Row]:

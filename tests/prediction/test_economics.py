@@ -13,7 +13,7 @@ from optkit import DecoderSizes
 from optkit.devices import target
 from optkit.documents.plan import PlannedLatency, PlanRow
 from optkit.documents.prices import DatedPrice, Purchase
-from optkit.errors import InputRefused, UsageError
+from optkit.errors import Impossible, InputRefused, UsageError
 from optkit.prediction.economics import Demand, Terms, costed, discounted, front
 
 L4 = target("l4")
@@ -70,6 +70,14 @@ def test_copies_of_several_devices() -> None:
     assert (load.devices, load.usd_per_hour) == (6, pytest.approx(0.36 * 6))
 
 
+def test_a_request_is_the_tokens_that_it_writes() -> None:
+    found = optkit.plan(
+        target="l4", precision="fp8", decoder=SMALL, new_tokens=100, prompt=10, load="3req/s"
+    )
+    assert found["asked"]["load_per_s"] == 300
+    assert found["results"][0]["latency"][0]["load"]["throughput"] == 300
+
+
 def test_spot_is_a_second_price() -> None:
     spot = discounted(RENT, 0.6)
     assert spot is not None and spot.usd_per_hour == pytest.approx(0.144)
@@ -124,6 +132,16 @@ def test_the_front_of_a_plan() -> None:
         assert one["p50_ms"] <= other["p50_ms"]
         assert one["usd_per_million"] > other["usd_per_million"]
     assert points[-1]["usd_per_million"] == found["cheapest"]["usd_per_million"]
+
+
+def test_every_gpu_in_the_precisions_that_it_has() -> None:
+    found = optkit.plan(target="all", precision=("fp16", "fp8"), decoder=SMALL, batches=(1,))
+    pairs = {(row["target"], row["precision"]) for row in found["results"]}
+    assert {("t4", "fp16"), ("l4", "fp8"), ("mi300x", "fp16")} <= pairs
+    assert ("t4", "fp8") not in pairs and not any("cpu" in name for name, _ in pairs)
+    assert found["status"] == "ok" and len(found["front"]) > 1
+    with pytest.raises(Impossible, match="ONNX Runtime"):
+        optkit.plan(target="all", precision="nf4", decoder=SMALL)
 
 
 def test_the_recommendation_names_both_ends() -> None:

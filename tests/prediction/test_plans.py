@@ -77,6 +77,22 @@ def test_live_bytes_are_a_peak_and_not_a_sum() -> None:
     assert sum(c.out_bytes or 0 for c in costs(model, {"batch": 2}).values()) == 4 * 32
 
 
+@pytest.mark.parametrize(("reader", "scores"), [("", 0), ("z = Neg(p)", 2 * 64)])
+def test_scores_of_attention_are_never_written(reader: str, scores: int) -> None:
+    """Of 8 queries and keys of 2 numbers: all three inputs and the output are 16 numbers each, and
+    8 × 8 scores are written twice unless the one kernel keeps them; here a second node reads."""
+    text = f"""
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (float[8, 2] q, float[2, 8] k, float[8, 2] v) => (float[8, 2] y) {{
+            s = MatMul(q, k) t = Add(s, s) p = Softmax(t) {reader} y = MatMul(p, v)
+        }}
+    """
+    import onnx.parser
+
+    found = peak_live_bytes(ir.from_proto(onnx.parser.parse_model(text)), {})
+    assert found >= 4 * 4 * 16 + 4 * scores if scores else found == 4 * 4 * 16
+
+
 def test_a_product_knows_its_columns() -> None:
     x = ir.val("x", ir.DataType.FLOAT, ["batch", 16])
     weight = ir.val("w", ir.DataType.FLOAT, [16, 5])

@@ -47,8 +47,8 @@ _needs = options.under(
     click.option("--throughput", type=click.FloatRange(min=0, min_open=True), metavar="N",
                  help="Needed samples per second (for a decoder: written tokens)."),
     click.option("--load", metavar="RATE|SHARE",
-                 help="What is served on average: 120/s, or 30% of --throughput (without it: of "
-                 "what the devices can do)."),
+                 help="What is served on average: 120/s, 3req/s (for a decoder: of --new tokens "
+                 "each), or 30% of --throughput (without it: of what the devices can do)."),
 )  # fmt: skip
 
 _costs = options.filling(
@@ -113,6 +113,7 @@ def plan() -> None:
     """Predict latency, memory and cost of MODEL on each target, and what would help.
 
     Every figure is predicted, with an interval; docs/plan.md has the errors of past predictions.
+    `--target all` plans every GPU, in those precisions that it has.
     """
 
 
