@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Self
 
 import ml_dtypes  # noqa: F401  from here on numpy knows bfloat16 by its name
 import numpy as np
+
+from optkit.codec import from_json
 
 _PLUS = " + "
 
@@ -22,6 +25,26 @@ class TensorInfo:
     name: str
     dtype: str
     shape: tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """One input of a model as steps get it. `range`: the bounds of random values, both included."""
+
+    info: TensorInfo
+    range: tuple[float, float] | None = None
+
+    def to_json(self) -> dict[str, object]:
+        return {**asdict(self.info), "shape": list(self.info.shape), "range": self.range}
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, object]) -> Self:
+        info = {name: value for name, value in row.items() if name != "range"}
+        bounds = row.get("range")
+        return cls(
+            from_json(TensorInfo, info),
+            None if bounds is None else from_json(tuple[float, float], bounds),
+        )
 
 
 @dataclass(frozen=True)

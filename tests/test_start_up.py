@@ -73,7 +73,7 @@ def test_starting_up_loads_nothing_heavy(code: str, tmp_path: Path) -> None:
         completing("optkit build --recipe "),
         command("build", "--target", "t4", "--precision", "fp8"),
         command("build", "--target", "nosuch"),
-        "import optkit.worker, optkit.steps",
+        "import optkit.worker, optkit.steps.table",
         "from optkit.runtimes import BACKENDS, backend\n[backend(name) for name in BACKENDS]",
     ],
 )
@@ -85,3 +85,10 @@ def test_nothing_is_written_by_looking(tmp_path: Path) -> None:
     loaded("import optkit\noptkit.build", tmp_path)
     loaded(command("targets"), tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_worker_loads_only_its_step(tmp_path: Path) -> None:
+    """Workers start for every step of user code: what one step needs, the others do not load."""
+    steps = ("adopt", "fuse", "collect", "calibrate", "ort", "compile", "evaluate", "compare")
+    bodies = ", ".join(f"optkit.steps.bodies.{step}" for step in steps)
+    assert not loaded(f"import optkit.worker, {bodies}", tmp_path) & {"pydantic", "torch", "rich"}

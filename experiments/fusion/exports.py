@@ -28,8 +28,8 @@ from transformers import (
 )
 
 from optkit import graph
-from optkit.recipe import InputSpec
 from optkit.sources import axes
+from optkit.tensors import InputSpec
 
 Feed = dict[str, np.ndarray]
 OPSET, LAYERS, VOCABULARY, GROUPS, SIZE = 18, 4, 4000, 4, 64

@@ -28,8 +28,8 @@ from optkit.pipeline import Build, Job
 from optkit.precisions import Precision, precision
 from optkit.recipe import Recipe
 from optkit.runtimes import simulator
-from optkit.steps import GRAPH
 from optkit.steps.collect import Samples
+from optkit.steps.files import GRAPH
 from optkit.store import Entry, Meta, digest_file, digest_json
 from optkit.tensors import TensorInfo
 

@@ -20,7 +20,7 @@ from optkit.node_cost import NodeCost
 from optkit.pipeline import Build, Job
 from optkit.prediction import decoder_shape
 from optkit.prediction.plans import Decoding, Graphed
-from optkit.steps import GRAPH
+from optkit.steps.files import GRAPH
 from optkit.tensors import TensorInfo, axes_of, size_of
 
 if TYPE_CHECKING:

@@ -46,7 +46,7 @@ def gc(folder: Path | None, max_size: int) -> None:
 
 
 def clear(folder: Path | None, step: str | None) -> None:
-    from optkit.steps import STEPS  # loads numpy, which the other commands do not need
+    from optkit.steps.table import STEPS  # loads numpy, which the other commands do not need
 
     if step is not None and step not in STEPS:
         raise unknown_name("step", step, STEPS, where="--step")

@@ -11,7 +11,7 @@ from optkit.data import sequences
 from optkit.tensors import Feed, size_of
 
 if TYPE_CHECKING:
-    from optkit.recipe.inputs import InputSpec
+    from optkit.tensors import InputSpec
 
 
 def random_feed(specs: Sequence[InputSpec], sizes: Mapping[str, int], seed: int) -> Feed:

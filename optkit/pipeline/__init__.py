@@ -36,7 +36,7 @@ from optkit.pipeline.sources import (
     positions,
     signature,
 )
-from optkit.steps import GRAPH
+from optkit.steps.files import GRAPH
 from optkit.steps.graph import Graph
 
 __all__ = [

@@ -15,11 +15,11 @@ from optkit.pipeline.job import Build, Look, Role
 from optkit.pipeline.scores import decided
 from optkit.pipeline.sources import roots_of
 from optkit.precisions import precision
-from optkit.steps import GRAPH
 from optkit.steps.collect import Samples
 from optkit.steps.compare import CompareOutputs
 from optkit.steps.draw import Draw
 from optkit.steps.evaluate import Evaluate, Evaluated
+from optkit.steps.files import GRAPH
 from optkit.steps.graph import Graph
 
 Roles = Mapping[Role, tuple[Graph, str, Evidence]]

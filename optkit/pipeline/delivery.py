@@ -32,8 +32,8 @@ from optkit.pipeline.job import Build
 from optkit.report.html import to_html
 from optkit.report.markdown import to_markdown
 from optkit.runtimes import backend
-from optkit.steps import ASSETS, GRAPH, SIMULATION
 from optkit.steps.compile import Compiled
+from optkit.steps.files import ASSETS, GRAPH, SIMULATION
 from optkit.steps.graph import Graph
 from optkit.steps.ort import OrtGraph
 from optkit.store import Store, digest_json, fsync_dir, storage_errors

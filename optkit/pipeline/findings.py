@@ -42,9 +42,9 @@ from optkit.recipe.schema import ENGINE_LIMITS
 from optkit.report import document
 from optkit.report.document import Rewrites
 from optkit.report.result import Findings, Run, Side, result, to_finish
-from optkit.steps import TIMES
 from optkit.steps.bench import Timed
 from optkit.steps.compile import Compiled
+from optkit.steps.files import TIMES
 from optkit.steps.predict import PredictedLatency
 
 

@@ -20,7 +20,6 @@ from optkit.execute.step import Input, Result
 from optkit.precisions import Precision, precision
 from optkit.recipe import MEMORY, Calibration, Recipe
 from optkit.runtimes import Traits
-from optkit.steps import GRAPH, SIMULATION
 from optkit.steps.bench import Timed
 from optkit.steps.calibrate import Calibrated
 from optkit.steps.check_data import DataCheck
@@ -29,6 +28,7 @@ from optkit.steps.compare import ComparedOutputs
 from optkit.steps.compare_layers import ComparedLayers
 from optkit.steps.compile import Compiled
 from optkit.steps.evaluate import Evaluated
+from optkit.steps.files import GRAPH, SIMULATION
 from optkit.steps.fuse import Fused
 from optkit.steps.graph import Graph, RandomInputs, Rewritten
 from optkit.steps.peak import PeakMemory

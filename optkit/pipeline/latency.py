@@ -13,8 +13,8 @@ from optkit.pipeline.engines import device_session, engine_file, kept
 from optkit.pipeline.job import Build, EngineRole
 from optkit.prediction.fitted import fitted
 from optkit.recipe import Bench
-from optkit.steps import GRAPH
 from optkit.steps.bench import MeasureLatency, Side, Timed
+from optkit.steps.files import GRAPH
 from optkit.steps.predict import PredictedLatency, PredictLatency
 from optkit.steps.sessions import CpuSession
 from optkit.tensors import AxisRange

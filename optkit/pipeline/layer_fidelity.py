@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from optkit.execute.runner import Steps
 from optkit.pipeline.job import Build
-from optkit.steps import GRAPH, SIMULATION
 from optkit.steps.compare_layers import ComparedLayers, CompareLayers, uncompared
+from optkit.steps.files import GRAPH, SIMULATION
 
 _SAMPLES = 16
 _RESTORED = 4  # groups of layers that run in FP32 again, each group in a separate run

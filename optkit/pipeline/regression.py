@@ -20,8 +20,8 @@ from optkit.pipeline.latency import Race, race
 from optkit.precisions import precision
 from optkit.report.contract import report_of
 from optkit.runtimes import backend
-from optkit.steps import GRAPH
 from optkit.steps.bench import Side, Timed
+from optkit.steps.files import GRAPH
 from optkit.steps.graph import Graph
 from optkit.steps.random import Random
 from optkit.steps.sessions import CpuSession, DeviceSession

@@ -12,9 +12,9 @@ from optkit.data.spool import Spool
 from optkit.errors import UsageError
 from optkit.measurement import Score, Scores
 from optkit.pipeline.job import Build, Role
-from optkit.steps import RAW_SCORES, SCORES
 from optkit.steps.collect import Samples
 from optkit.steps.evaluate import Evaluated
+from optkit.steps.files import RAW_SCORES, SCORES
 
 
 def task_scores(build: Build) -> Scores:

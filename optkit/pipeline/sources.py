@@ -19,8 +19,7 @@ from optkit.errors import InputRefused, UsageError, located
 from optkit.execute.runner import Steps, versions
 from optkit.execute.step import Foreign
 from optkit.pipeline.job import Build
-from optkit.recipe import InputSpec, Recipe, SampleSource, Source
-from optkit.steps import ASSETS
+from optkit.recipe import Recipe, SampleSource, Source
 from optkit.steps.adopt import Adopt
 from optkit.steps.check_data import CheckData
 from optkit.steps.collect import Collect, Collected, Samples
@@ -33,9 +32,10 @@ from optkit.steps.export import (
     PythonModel,
     TorchArchive,
 )
+from optkit.steps.files import ASSETS
 from optkit.steps.graph import Graph, Row
 from optkit.steps.random import Random
-from optkit.tensors import AxisRange, TensorInfo, axes_of, size_of
+from optkit.tensors import AxisRange, InputSpec, TensorInfo, axes_of, size_of
 
 SampleRole = Literal["calibration", "evaluation"]
 

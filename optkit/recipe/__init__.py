@@ -3,7 +3,6 @@ nearest key."""
 
 from __future__ import annotations
 
-from optkit.recipe.inputs import InputSpec
 from optkit.recipe.recipe import DEFAULT_BATCH, Recipe, SampleSource, Source
 from optkit.recipe.requested import requested, resolve
 from optkit.recipe.schema import (
@@ -23,6 +22,6 @@ from optkit.recipe.shape_syntax import parse_shapes
 
 __all__ = [
     "DEFAULT_BATCH", "MEMORY", "Axis", "Bench", "Calibration", "Compiler", "Eval", "Gates", "Input",
-    "InputSpec", "Model", "Placement", "Quantization", "Recipe", "SampleSource", "Source",
+    "Model", "Placement", "Quantization", "Recipe", "SampleSource", "Source",
     "parse_shapes", "requested", "resolve",
 ]  # fmt: skip

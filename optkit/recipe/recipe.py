@@ -21,7 +21,6 @@ from optkit import places
 from optkit.errors import RecipeError, nearest, unknown_name
 from optkit.places import Place
 from optkit.recipe import yaml_document
-from optkit.recipe.inputs import InputSpec
 from optkit.recipe.named_files import find_named
 from optkit.recipe.origin import HINT, KeyPath, Origin
 from optkit.recipe.problems import refusal
@@ -39,7 +38,7 @@ from optkit.recipe.schema import (
     Quantization,
     fixed,
 )
-from optkit.tensors import AxisRange, TensorInfo, axes_of, batch_axis
+from optkit.tensors import AxisRange, InputSpec, TensorInfo, axes_of, batch_axis
 
 DEFAULT_BATCH = Axis(min=1, opt=8, max=32)
 """The range of an axis `batch` that no `axes:` declares."""

@@ -18,10 +18,9 @@ import numpy as np
 
 from optkit.data.synthetic import random_feed
 from optkit.errors import ExportFailed
-from optkit.recipe import InputSpec
 from optkit.runtimes import Progress, Session
 from optkit.sources.log import Check
-from optkit.tensors import Feed
+from optkit.tensors import Feed, InputSpec
 
 
 class Case(NamedTuple):

@@ -11,8 +11,7 @@ import onnx_ir as ir
 
 from optkit import graph
 from optkit.errors import InputRefused, UsageError, unknown_name
-from optkit.recipe import InputSpec
-from optkit.tensors import AxisRange, TensorInfo, axes_of, with_sizes
+from optkit.tensors import AxisRange, InputSpec, TensorInfo, axes_of, with_sizes
 
 Dimension = int | ir.SymbolicDim
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from optkit.recipe import InputSpec
-from optkit.tensors import AxisRange, TensorInfo
+from optkit.tensors import AxisRange, InputSpec, TensorInfo
 
 
 @dataclass(frozen=True)

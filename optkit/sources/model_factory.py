@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from optkit import user_code
 from optkit.errors import InputRefused, OptkitError, UsageError, nearest
-from optkit.recipe import InputSpec, torch_checkpoint
+from optkit.recipe import torch_checkpoint
 from optkit.runtimes import Progress, Session
 from optkit.sources import export_failures, toolchain, torch_module
 from optkit.sources.log import ExportLog
-from optkit.tensors import AxisRange
+from optkit.tensors import AxisRange, InputSpec
 
 if TYPE_CHECKING:
     import torch

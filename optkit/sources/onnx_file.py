@@ -9,10 +9,10 @@ from pathlib import Path
 import onnx_ir as ir
 
 from optkit import graph
-from optkit.recipe import InputSpec
 from optkit.sources import translation
 from optkit.sources.axes import declare
 from optkit.sources.log import ExportLog
+from optkit.tensors import InputSpec
 
 
 def export(model_path: Path, specs: Sequence[InputSpec], out: Path) -> ExportLog:

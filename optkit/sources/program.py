@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optkit.errors import ExportFailed, InputRefused, nearest
-from optkit.recipe import InputSpec
 from optkit.runtimes import Progress, Session
 from optkit.sources import agreement, archive, export_failures, outputs, toolchain, translation
 from optkit.sources.axes import compared_sizes
 from optkit.sources.log import ExportLog
-from optkit.tensors import AxisRange, Feed, TensorInfo
+from optkit.tensors import AxisRange, Feed, InputSpec, TensorInfo
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

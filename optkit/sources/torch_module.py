@@ -12,13 +12,12 @@ import numpy as np
 
 from optkit.data.synthetic import random_feed
 from optkit.errors import InputRefused, UsageError
-from optkit.recipe import InputSpec
 from optkit.runtimes import Progress, Session
 from optkit.sources import agreement, export_failures, toolchain, translation
 from optkit.sources.axes import compared_sizes, fix_single_sizes, traced_sizes
 from optkit.sources.log import ExportLog
 from optkit.sources.outputs import arrays, leaves, names_apart, register
-from optkit.tensors import AxisRange, Feed
+from optkit.tensors import AxisRange, Feed, InputSpec
 
 if TYPE_CHECKING:
     from torch import nn

@@ -21,11 +21,10 @@ from onnx_ir.passes import common as passes
 
 from optkit import graph
 from optkit.errors import ExportFailed
-from optkit.recipe import InputSpec
 from optkit.sources import export_failures
 from optkit.sources.axes import declare, values
 from optkit.sources.toolchain import quiet
-from optkit.tensors import TensorInfo
+from optkit.tensors import InputSpec, TensorInfo
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

@@ -1,62 +1,18 @@
-"""The table of all steps that a worker may run. A step reads files and parameters, and writes
-files.
+"""Steps: each reads files and parameters, and writes files and facts.
 
-A module of this package defines a step: its identity, inputs, parameters and result. The module of
-the same name in `bodies` does the work. Only a worker imports it, when it runs the step. So the
-parent reads the table in a millisecond, and only the child opens foreign files and native
-libraries.
+A module of this package defines a step: its identity, inputs, parameters and result. The module has
+the name of the step. The module of the same name in `bodies` does the work; a worker imports it when
+it runs the step. So only the worker opens foreign files and native libraries, and it imports only
+the step that it runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType
 
-from optkit.execute.step import Progress, Result, Step
-from optkit.steps.accept import Accept
-from optkit.steps.adopt import Adopt
-from optkit.steps.attribute import Attribute
-from optkit.steps.bench import MeasureLatency
-from optkit.steps.calibrate import Calibrate
-from optkit.steps.cast import Cast
-from optkit.steps.check_data import CheckData
-from optkit.steps.collect import Collect
-from optkit.steps.compare import CompareOutputs
-from optkit.steps.compare_layers import CompareLayers
-from optkit.steps.compile import Compile
-from optkit.steps.deviate import Deviate
-from optkit.steps.divide import Divide
-from optkit.steps.draw import Draw
-from optkit.steps.evaluate import Evaluate
-from optkit.steps.export import Export
-from optkit.steps.files import ASSETS, GRAPH, RAW_SCORES, SCORES, SIMULATION, STATISTICS, TIMES
-from optkit.steps.fuse import Fuse
-from optkit.steps.ort import ToOrt
-from optkit.steps.outline import Outline
-from optkit.steps.peak import MeasurePeak
-from optkit.steps.predict import PredictLatency
-from optkit.steps.prepare import Prepare
-from optkit.steps.quantize import Quantize
-from optkit.steps.quantize_layers import QuantizeLayers
-from optkit.steps.random import Random
-from optkit.steps.sensitivity import MeasureSensitivity
-from optkit.steps.summary import Summarize
-from optkit.steps.survey import ListLayers
-
-__all__ = [
-    "ASSETS", "GRAPH", "RAW_SCORES", "SCORES", "SIMULATION", "STATISTICS",
-    "STEPS", "TIMES", "perform",
-]  # fmt: skip
-
-_ALL: tuple[type[Step[Result]], ...] = (
-    Export, Adopt, Fuse, Cast, Collect, Divide, Draw, CheckData, Random, Calibrate, Prepare,
-    Quantize, QuantizeLayers, ToOrt, Accept, Compile, Outline, Summarize, Evaluate, CompareOutputs,
-    CompareLayers, MeasureLatency, MeasurePeak, PredictLatency, Attribute, ListLayers,
-    MeasureSensitivity, Deviate,
-)  # fmt: skip
-
-STEPS: Mapping[str, type[Step[Result]]] = MappingProxyType({step.name: step for step in _ALL})
+from optkit.execute.step import Progress, Step
 
 
 def perform(
@@ -68,4 +24,10 @@ def perform(
 ) -> Mapping[str, object]:
     """Run a step in this process, which is a worker. Returns the facts of its result, which the
     store keeps together with its files."""
-    return STEPS[name].of(inputs, params).run(out, progress).to_json()
+    kinds = vars(import_module(f"{__name__}.{name}")).values()
+    step = next(
+        kind
+        for kind in kinds
+        if isinstance(kind, type) and issubclass(kind, Step) and getattr(kind, "name", None) == name
+    )
+    return step.of(inputs, params).run(out, progress).to_json()

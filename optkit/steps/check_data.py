@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from optkit.execute.step import Input, Result, Step, always, named
-from optkit.recipe import InputSpec
+from optkit.tensors import InputSpec
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from optkit.data.spool_writer import SpoolInfo
 from optkit.execute.reads import Record
 from optkit.execute.step import ReadsCode, Result, Step, always, beside_the_key, named
-from optkit.recipe import InputSpec
+from optkit.tensors import InputSpec
 
 
 @dataclass(frozen=True, kw_only=True)

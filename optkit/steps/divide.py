@@ -3,8 +3,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from optkit.execute.step import Input, Step, beside_the_key, named
-from optkit.recipe import InputSpec
 from optkit.steps.collect import Samples
+from optkit.tensors import InputSpec
 
 
 @dataclass(frozen=True, kw_only=True)

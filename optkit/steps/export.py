@@ -7,10 +7,9 @@ from typing import Literal
 
 from optkit.execute.reads import Record
 from optkit.execute.step import Input, ReadsCode, Step, always, beside_the_key, named, spread
-from optkit.recipe import InputSpec
 from optkit.sources.log import ExportLog
 from optkit.steps.graph import Graph
-from optkit.tensors import AxisRange
+from optkit.tensors import AxisRange, InputSpec
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from optkit.execute.step import Result, always
-from optkit.recipe import InputSpec
-from optkit.tensors import AxisRange
+from optkit.tensors import AxisRange, InputSpec
 
 Row = tuple[str, str, tuple[int | str, ...]]
 """Name, dtype and shape of an input or output."""

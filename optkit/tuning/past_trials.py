@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from optkit import codec, pipeline
 from optkit.pipeline import Build
 from optkit.recipe import Placement
-from optkit.steps import STEPS
+from optkit.steps.table import STEPS
 from optkit.store import Store, digest_json
 from optkit.tuning.space import Candidate, Outcome, Space, Trial
 

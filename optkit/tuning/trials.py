@@ -19,9 +19,9 @@ from optkit.pipeline import Build, Job
 from optkit.pipeline.graphs import sample_batch
 from optkit.precisions import precision
 from optkit.recipe import Placement, Recipe
-from optkit.steps import GRAPH
 from optkit.steps.bench import Timed, TimedPair
 from optkit.steps.deviate import Deviate
+from optkit.steps.files import GRAPH
 from optkit.steps.predict import PredictedLatency
 from optkit.tuning.space import Candidate, Outcome, Space
 from optkit.tuning.survey import PROBE_SAMPLES, exactly, probe

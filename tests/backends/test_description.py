@@ -17,7 +17,8 @@ from optkit.codec import from_json, to_json
 from optkit.devices import target
 from optkit.engines import Engine, FusedLayer
 from optkit.precisions import PRECISIONS
-from optkit.steps import GRAPH, perform
+from optkit.steps import perform
+from optkit.steps.files import GRAPH
 from optkit.tensors import AxisRange, TensorInfo
 from tests.backends.standins import Driver
 

@@ -21,9 +21,10 @@ from optkit.engines import FusedLayer
 from optkit.errors import ToolchainMissing
 from optkit.measurement import Conditions, GpuConditions
 from optkit.runtimes import Profiled
-from optkit.steps import GRAPH, perform
+from optkit.steps import perform
 from optkit.steps.bodies import sessions
 from optkit.steps.bodies.peak import on_device
+from optkit.steps.files import GRAPH
 from optkit.steps.peak import PeakMemory
 from tests.backends.standins import JSON, LOADED, SPENT, Driver, FakeInspector, rows
 

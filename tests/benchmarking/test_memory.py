@@ -10,7 +10,8 @@ import pytest
 
 from optkit import graph
 from optkit.data import spool_writer
-from optkit.steps import GRAPH, perform
+from optkit.steps import perform
+from optkit.steps.files import GRAPH
 from optkit.tensors import TensorInfo
 
 MIB = 1 << 20

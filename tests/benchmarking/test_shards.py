@@ -13,8 +13,9 @@ import pytest
 from optkit import graph, places, shipped
 from optkit.data import spool, spool_writer
 from optkit.errors import InputRefused, IntegrityError
-from optkit.steps import GRAPH, SCORES, perform
+from optkit.steps import perform
 from optkit.steps.bodies.batches import Counted
+from optkit.steps.files import GRAPH, SCORES
 from optkit.tensors import TensorInfo
 
 SAMPLES, BATCH = 46, 4

@@ -12,7 +12,8 @@ from onnx import TensorProto, helper, numpy_helper, save
 
 from optkit.data import spool_writer
 from optkit.errors import InputRefused
-from optkit.steps import ASSETS, GRAPH, perform
+from optkit.steps import perform
+from optkit.steps.files import ASSETS, GRAPH
 from optkit.tensors import Feed, TensorInfo
 from tests.calibration import sets
 

@@ -14,7 +14,8 @@ from optkit.data import spool_writer
 from optkit.devices import target
 from optkit.precisions import PRECISIONS
 from optkit.statistics import CHUNK
-from optkit.steps import GRAPH, STATISTICS, perform
+from optkit.steps import perform
+from optkit.steps.files import GRAPH, STATISTICS
 from optkit.tensors import TensorInfo
 
 WEIGHT = ", ".join(f"{value:.3f}" for value in np.random.default_rng(0).standard_normal(128))

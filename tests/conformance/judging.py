@@ -23,11 +23,10 @@ from optkit import graph
 from optkit.codec import from_json
 from optkit.data import spool_writer
 from optkit.errors import InputRefused
-from optkit.recipe import InputSpec
 from optkit.steps import perform
 from optkit.steps.bodies.signature import signature
 from optkit.steps.files import GRAPH
-from optkit.tensors import TensorInfo, axes_of
+from optkit.tensors import InputSpec, TensorInfo, axes_of
 
 Verdict = Literal["equal", "refused", "wrong", "crashed", "not run"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)

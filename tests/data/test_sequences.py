@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from optkit.data import sequences, spool, spool_writer, synthetic
 from optkit.errors import InputRefused
-from optkit.recipe import InputSpec
-from optkit.tensors import TensorInfo
+from optkit.tensors import InputSpec, TensorInfo
 
 ALL = "past + new"
 INPUTS = {

@@ -19,8 +19,7 @@ from optkit.data.spool import Spool, counting, overlap
 from optkit.data.spool_writer import SpoolInfo
 from optkit.data.synthetic import random_feed
 from optkit.errors import InputRefused, IntegrityError
-from optkit.recipe.inputs import InputSpec
-from optkit.tensors import TensorInfo
+from optkit.tensors import InputSpec, TensorInfo
 
 IMAGE = (TensorInfo("image", "float32", ("batch", 2, 3)),)
 TEXT = (

@@ -13,8 +13,9 @@ import pytest
 from optkit import graph
 from optkit.data import spool_writer
 from optkit.errors import InputRefused
-from optkit.steps import GRAPH, perform
+from optkit.steps import perform
 from optkit.steps.bodies.signature import signature
+from optkit.steps.files import GRAPH
 from optkit.tensors import TensorInfo
 
 

@@ -21,11 +21,11 @@ from optkit import api, graph
 from optkit.codec import from_json
 from optkit.data.synthetic import random_feed
 from optkit.errors import OptkitError
-from optkit.recipe import InputSpec, Recipe
+from optkit.recipe import Recipe
 from optkit.request import Request
 from optkit.runtimes import Session, SessionOptions, backend
 from optkit.sources.hugging_face import decoder, encoder_decoder, inputs, loading
-from optkit.tensors import AxisRange, Feed
+from optkit.tensors import AxisRange, Feed, InputSpec
 from optkit.workspace import Workspace
 from tests.matrix import families
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from optkit.data.synthetic import random_feed
-from optkit.recipe import InputSpec
-from optkit.tensors import Feed, TensorInfo
+from optkit.tensors import Feed, InputSpec, TensorInfo
 
 SIZES = {"batch": 8, "sequence": 16, "past_sequence": 8, "encoder_sequence": 12}
 # behind the special tokens; a mask without a token in it would say nothing

@@ -22,8 +22,8 @@ from optkit.pipeline.findings import _at, latencies, speedups
 from optkit.precisions import PRECISIONS
 from optkit.recipe import Bench
 from optkit.recipe.schema import Limits
-from optkit.steps import TIMES
 from optkit.steps.bench import Timed, TimedPair
+from optkit.steps.files import TIMES
 from optkit.steps.predict import PredictedLatency
 
 NO_DROP = Difference(0.0, Interval(0.0, 0.0), Evidence.SIMULATED)

@@ -28,9 +28,9 @@ from optkit.devices import target
 from optkit.errors import InputRefused
 from optkit.pipeline import Job
 from optkit.precisions import PRECISIONS
-from optkit.recipe import InputSpec
-from optkit.steps import GRAPH, perform
-from optkit.tensors import Feed, TensorInfo
+from optkit.steps import perform
+from optkit.steps.files import GRAPH
+from optkit.tensors import Feed, InputSpec, TensorInfo
 from tests.conftest import Optkit
 
 ENCODER = """<ir_version: 10, opset_import: ["" : 21]>

@@ -13,10 +13,9 @@ import torch
 from torch import nn
 
 from optkit import graph
-from optkit.recipe import InputSpec
 from optkit.runtimes import SessionOptions, backend
 from optkit.sources import torch_module
-from optkit.tensors import AxisRange, Feed, TensorInfo
+from optkit.tensors import AxisRange, Feed, InputSpec, TensorInfo
 from tests.networks import sqnr
 from tests.quantization.workshop import Chain
 

@@ -10,9 +10,9 @@ import pytest
 
 from optkit import places
 from optkit.errors import RecipeError, UsageError
-from optkit.recipe import InputSpec, Recipe, requested
+from optkit.recipe import Recipe, requested
 from optkit.request import Request
-from optkit.tensors import AxisRange, TensorInfo
+from optkit.tensors import AxisRange, InputSpec, TensorInfo
 
 
 @pytest.fixture(autouse=True)

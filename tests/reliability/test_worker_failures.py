@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import optkit
-from optkit import steps
 from optkit.errors import WorkerFailed
 from optkit.execute import local
+from optkit.steps.table import STEPS as ALL
 
 if TYPE_CHECKING:
     import subprocess
@@ -39,7 +39,7 @@ VERDICTS = {
 }  # fmt: skip
 _OTHERS = ("adopt", "random", "quantize_layers", "ort", "bench", "summary", "survey",
            "sensitivity", "deviate", "divide", "draw", "outline", "peak", "attribute")  # fmt: skip
-STEPS = tuple(name for name in steps.STEPS if name not in _OTHERS)
+STEPS = tuple(name for name in ALL if name not in _OTHERS)
 MIB = 2**20
 
 

@@ -11,11 +11,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from optkit import graph
 from optkit.errors import InputRefused
-from optkit.recipe import InputSpec
 from optkit.runtimes import backend
 from optkit.sources import onnx_file
 from optkit.sources.log import ExportLog
-from optkit.tensors import TensorInfo
+from optkit.tensors import InputSpec, TensorInfo
 
 WEIGHT = np.arange(12, dtype=np.float32).reshape(4, 3)
 

@@ -19,11 +19,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from optkit.errors import InputRefused, UnsafeFile
-from optkit.recipe import InputSpec
 from optkit.runtimes import backend
 from optkit.sources import archive, program
 from optkit.sources.log import ExportLog
-from optkit.tensors import AxisRange, TensorInfo
+from optkit.tensors import AxisRange, InputSpec, TensorInfo
 
 PROGRAM = "models/model.json"
 WEIGHTS = "data/weights/model_weights_config.json"

@@ -14,9 +14,8 @@ from torch.utils import _pytree
 
 from optkit import graph
 from optkit.errors import ExportFailed, UsageError
-from optkit.recipe import InputSpec
 from optkit.sources import agreement, axes, outputs
-from optkit.tensors import AxisRange, Feed, TensorInfo
+from optkit.tensors import AxisRange, Feed, InputSpec, TensorInfo
 
 RANGES = st.tuples(*[st.integers(1, 20)] * 3).map(lambda sizes: AxisRange(*sorted(sizes)))
 AXES = st.dictionaries(st.sampled_from("abcd"), RANGES)

@@ -18,11 +18,11 @@ from torch import nn
 
 from optkit import graph, user_code
 from optkit.errors import ExportFailed, InputRefused, ToolchainMissing, UsageError
-from optkit.recipe import InputSpec, torch_checkpoint
+from optkit.recipe import torch_checkpoint
 from optkit.runtimes import backend
 from optkit.sources import model_factory, torch_module
 from optkit.sources.log import ExportLog
-from optkit.tensors import AxisRange, TensorInfo
+from optkit.tensors import AxisRange, InputSpec, TensorInfo
 
 AXES = {"batch": AxisRange(1, 8, 32)}
 ROOT = Path(__file__).resolve().parents[2]
@@ -133,7 +133,7 @@ def test_same_bytes_in_another_process(tmp_path: Path) -> None:
             """
             from pathlib import Path
             import torch
-            from optkit.recipe import InputSpec
+            from optkit.tensors import InputSpec
             from optkit.runtimes import backend
             from optkit.sources import torch_module
             from optkit.tensors import AxisRange, TensorInfo

@@ -13,7 +13,9 @@ import pytest
 from optkit import graph
 from optkit.errors import InputRefused, OptkitError
 from optkit.execute.task import Order, Task
-from optkit.steps import GRAPH, perform
+from optkit.steps import perform
+from optkit.steps.files import GRAPH
+from optkit.steps.table import STEPS
 from optkit.worker import _answer
 
 HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
@@ -39,6 +41,12 @@ def run(
     ]
     params = {"inputs": inputs, "axes": axes or {}, **(more or {})}
     return perform("fuse", {"graph": tmp_path / "source"}, params, tmp_path / "out", quiet)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_stands_in_the_module_of_its_name(name: str) -> None:
+    step = STEPS[name]
+    assert (step.name, step.__module__) == (name, f"optkit.steps.{name}")
 
 
 def test_nan_agrees_with_nan(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from optkit.errors import InputRefused
-from optkit.recipe import InputSpec
 from optkit.runtimes import Progress, Session
 from optkit.sources import torch_module
 from optkit.sources.hugging_face import decoder, encoder_decoder, inputs, loading
@@ -26,7 +25,7 @@ from optkit.sources.hugging_face.adapter import merge
 from optkit.sources.hugging_face.inputs import Described
 from optkit.sources.hugging_face.loading import Loaded
 from optkit.sources.log import ExportLog
-from optkit.tensors import AxisRange
+from optkit.tensors import AxisRange, InputSpec
 
 
 def export(

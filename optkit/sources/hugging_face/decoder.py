@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from optkit.errors import InputRefused
-from optkit.recipe import InputSpec
 from optkit.sources import export_failures
 from optkit.sources.hugging_face.inputs import (
     BATCH,
@@ -30,7 +29,7 @@ from optkit.sources.hugging_face.inputs import (
     position_limit,
     present,
 )
-from optkit.tensors import AxisRange, TensorInfo
+from optkit.tensors import AxisRange, InputSpec, TensorInfo
 
 if TYPE_CHECKING:
     from torch import Tensor

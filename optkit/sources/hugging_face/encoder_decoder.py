@@ -22,7 +22,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from optkit.errors import InputRefused
-from optkit.recipe import InputSpec
 from optkit.sources import export_failures
 from optkit.sources.hugging_face.inputs import (
     BATCH,
@@ -33,7 +32,7 @@ from optkit.sources.hugging_face.inputs import (
     position_limit,
     present,
 )
-from optkit.tensors import AxisRange, TensorInfo
+from optkit.tensors import AxisRange, InputSpec, TensorInfo
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

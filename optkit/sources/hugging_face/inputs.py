@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optkit.errors import InputRefused, unknown_name
-from optkit.recipe import InputSpec
-from optkit.tensors import AxisRange, TensorInfo
+from optkit.tensors import AxisRange, InputSpec, TensorInfo
 
 if TYPE_CHECKING:
     from torch import Tensor

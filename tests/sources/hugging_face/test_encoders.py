@@ -12,10 +12,9 @@ import transformers as hf
 
 from optkit.data.synthetic import random_feed
 from optkit.errors import ExportFailed, InputRefused, UsageError
-from optkit.recipe import InputSpec
 from optkit.runtimes import backend
 from optkit.sources.hugging_face import inputs, loading
-from optkit.tensors import AxisRange, TensorInfo
+from optkit.tensors import AxisRange, InputSpec, TensorInfo
 from tests.matrix.families import VOCAB, saved
 from tests.sources.hugging_face.conftest import ENCODERS, export
 

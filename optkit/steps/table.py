@@ -1,0 +1,45 @@
+"""The table of steps: all that a worker may run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from optkit.execute.step import Result, Step
+from optkit.steps.accept import Accept
+from optkit.steps.adopt import Adopt
+from optkit.steps.attribute import Attribute
+from optkit.steps.bench import MeasureLatency
+from optkit.steps.calibrate import Calibrate
+from optkit.steps.cast import Cast
+from optkit.steps.check_data import CheckData
+from optkit.steps.collect import Collect
+from optkit.steps.compare import CompareOutputs
+from optkit.steps.compare_layers import CompareLayers
+from optkit.steps.compile import Compile
+from optkit.steps.deviate import Deviate
+from optkit.steps.divide import Divide
+from optkit.steps.draw import Draw
+from optkit.steps.evaluate import Evaluate
+from optkit.steps.export import Export
+from optkit.steps.fuse import Fuse
+from optkit.steps.ort import ToOrt
+from optkit.steps.outline import Outline
+from optkit.steps.peak import MeasurePeak
+from optkit.steps.predict import PredictLatency
+from optkit.steps.prepare import Prepare
+from optkit.steps.quantize import Quantize
+from optkit.steps.quantize_layers import QuantizeLayers
+from optkit.steps.random import Random
+from optkit.steps.sensitivity import MeasureSensitivity
+from optkit.steps.summary import Summarize
+from optkit.steps.survey import ListLayers
+
+_ALL: tuple[type[Step[Result]], ...] = (
+    Export, Adopt, Fuse, Cast, Collect, Divide, Draw, CheckData, Random, Calibrate, Prepare,
+    Quantize, QuantizeLayers, ToOrt, Accept, Compile, Outline, Summarize, Evaluate, CompareOutputs,
+    CompareLayers, MeasureLatency, MeasurePeak, PredictLatency, Attribute, ListLayers,
+    MeasureSensitivity, Deviate,
+)  # fmt: skip
+
+STEPS: Mapping[str, type[Step[Result]]] = MappingProxyType({step.name: step for step in _ALL})
