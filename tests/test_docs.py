@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import MainJob
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")),
          *sorted((ROOT / "examples").glob("*/README.md"))]  # fmt: skip
@@ -38,8 +40,9 @@ def commands(page: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def workshop(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A folder that stands for the checkout (its artifacts go there), and a reader's project."""
+def workshop(tmp_path_factory: pytest.TempPathFactory, main_job: MainJob) -> dict[str, Path]:
+    """A folder that stands for the checkout (its artifacts go there), a reader's project, and a
+    store that has the steps of the main job."""
     root = tmp_path_factory.mktemp("docs")
     checkout, project = root / "checkout", root / "project"
     checkout.mkdir()
@@ -50,6 +53,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     (checkout / "pyproject.toml").write_text(f'[tool.optkit]\nrecipe = "{default}"\n')
     (project / "model.py").write_text(MODEL)
     _save_hugging_face(checkout)
+    shutil.copytree(main_job.cache, root / "cache")
     return {"checkout": checkout, "project": project, "cache": root / "cache"}
 
 
@@ -97,7 +101,7 @@ LONG = (  # half a minute and more
     "optkit tune ", "optkit build my-", "optkit export my-", "optkit build --target l4 --target",
     "optkit build --target l4,",
     "optkit build --target l4 --precision fp16", "optkit finish ", "optkit plan my-",
-    "optkit bench ", "python experiments/",
+    "optkit bench ", "optkit eval ", "python experiments/",
 )  # fmt: skip
 DEFER = "optkit build --target cpu --precision int8 --defer"
 

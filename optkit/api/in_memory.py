@@ -139,7 +139,7 @@ def scores(evaluate: Evaluate, build: Build, runner: Runner) -> Scores:
     def score(role: str, graph: Path) -> Score:
         runner.listener.start("evaluate", f"evaluate {role}")
         with Proxy(graph, {"level": level}, runner.limits, _scratch(runner)) as session:
-            result = _score(evaluate(session), build.evidence)
+            result = score_of(evaluate(session), build.evidence)
         runner.listener.done("evaluate", f"evaluate {role}", False, 0.0)
         return result
 
@@ -157,7 +157,9 @@ def scores(evaluate: Evaluate, build: Build, runner: Runner) -> Scores:
     return Scores(candidate, baseline)
 
 
-def _score(returned: object, evidence: Evidence) -> Score:
+def score_of(returned: object, evidence: Evidence) -> Score:
+    """The score that the caller's function returned: one finite number per sample, shape [samples].
+    Raises InputRefused for anything else."""
     try:
         values = np.asarray(_array(returned), dtype=np.float64)
     except (TypeError, ValueError):

@@ -6,7 +6,7 @@ this repository are used for complete builds.
 
 from __future__ import annotations
 
-import os
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,35 +14,29 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from filelock import FileLock
 from onnx import TensorProto, helper, numpy_helper
+
+from tests.conftest import MainJob, shared_folder
 
 Optkit = Callable[..., Any]
 
 
-def shared_folder(factory: pytest.TempPathFactory, name: str) -> Path:
-    """A folder that all workers of one test run share; the store in it is safe for that."""
-    base = factory.getbasetemp()
-    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    folder = base / name
-    folder.mkdir(exist_ok=True)
+@pytest.fixture(scope="session")
+def store(main_job: MainJob, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache that has every step of the main job and fills as tests go, shared by all workers. For
+    whatever does not depend on what is in it before."""
+    folder = shared_folder(tmp_path_factory, "shared-cache")
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            shutil.copytree(main_job.cache, folder)
     return folder
 
 
 @pytest.fixture(scope="session")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache that fills as tests go. For whatever does not depend on what is in it before."""
-    return shared_folder(tmp_path_factory, "shared-cache")
-
-
-@pytest.fixture(scope="session")
-def built(store: Path, optkit_apart: Optkit, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the artifact of the main job; every step of it is in `store`."""
-    out = tmp_path_factory.mktemp("main-job")
-    done = optkit_apart("build", "--target", "l4", "--precision", "int8", "--json", "--out", out,
-                        cache=store)  # fmt: skip
-    assert done.code == 0, done.err
-    (out / "result.json").write_text(done.out)
-    return out
+def built(main_job: MainJob, store: Path) -> Path:
+    """The folder with the artifact of the main job; every step of it is in `store`."""
+    return main_job.out
 
 
 SOURCE = """\
@@ -90,8 +84,8 @@ gates:
 
 bench:
   batches: [1, 8]
-  seconds: 0.2
-  warmup_seconds: 0.1
+  seconds: 0.05
+  warmup_seconds: 0.02
 """
 
 

@@ -32,7 +32,8 @@ def run(optkit_here: Optkit, small: Path, store: Path) -> Optkit:
 
 
 def test_a_sweep_names_its_knee_and_the_best_batch(run: Optkit) -> None:
-    line = ["--target", "cpu", "--batch", 2, "--batch", 4, "--latency", "60s"]
+    line = ["--target", "cpu", "--batch", 2, "--batch", 4, "--latency", "60s",
+            "--set", "bench.seconds=0.02"]  # fmt: skip
     found = run(*line, "--json").json
     batches = [one["batch"] for one in found["latency"]]
     assert {2, 4} <= set(batches)
@@ -132,7 +133,7 @@ def test_how_two_artifacts_are_timed_may_be_set(
     line = [ARTIFACT, "--against", ARTIFACT, "--set", "bench.seconds=7", "--set", "bench.threads=1"]
     assert run(*line).code == 0
     (both,) = asked
-    assert (both.bench.seconds, both.bench.warmup_seconds) == (7, 0.1)  # else as it was built
+    assert (both.bench.seconds, both.bench.warmup_seconds) == (7, 0.02)  # else as it was built
     assert {side.session.threads for side in both.sides.values()} == {1}
 
 

@@ -14,6 +14,7 @@ import pytest
 from optkit.artifact import Artifact
 from optkit.errors import UsageError
 from optkit.report.result import failed
+from tests.conftest import MainJob
 
 Optkit = Callable[..., Any]
 
@@ -28,8 +29,8 @@ def build(optkit_here: Optkit, store: Path, built: Path, tmp_path: Path) -> Optk
     return run
 
 
-def test_the_main_job_passes_its_gate(built: Path) -> None:
-    result = json.loads((built / "result.json").read_text())
+def test_the_main_job_passes_its_gate(built: Path, main_job: MainJob) -> None:
+    result = main_job.result
     artifact = Artifact.load(built / "digits-vit-l4-int8")
     artifact.verify()
     assert artifact.result == result
@@ -51,13 +52,15 @@ def test_the_main_job_passes_its_gate(built: Path) -> None:
     assert result["cache_hits"] == 0
 
 
-def test_the_second_run_does_nothing(build: Optkit, built: Path, tmp_path: Path) -> None:
+def test_the_second_run_does_nothing(
+    build: Optkit, built: Path, main_job: MainJob, tmp_path: Path
+) -> None:
     done = build("--target", "l4", "--precision", "int8", "--json")
     steps = json.loads((tmp_path / "out/digits-vit-l4-int8/report.json").read_text())
     steps = steps["provenance"]["steps"]
     assert done.code == 0
     assert done.result["cache_hits"] == len(steps) == sum(step["hit"] for step in steps)
-    first = json.loads((built / "result.json").read_text())
+    first = dict(main_job.result)
     timeless = {key: value for key, value in done.result.items() if key in first}
     for key in ("artifact", "seconds", "cache_hits", "pending"):
         timeless.pop(key), first.pop(key)

@@ -90,9 +90,11 @@ def test_paths_with_spaces_and_other_letters(
 
 
 def test_a_dry_run_writes_nothing_anywhere(
-    optkit_here: Optkit, small: Path, project: Path, tmp_path: Path
+    optkit_here: Optkit, small: Path, project: Path, store: Path, tmp_path: Path
 ) -> None:
-    cache, store = tmp_path / "cache", tmp_path / "warm"  # nobody else is at work in these
+    cache, warm = tmp_path / "cache", tmp_path / "warm"  # nobody else is at work in these
+    shutil.copytree(store, warm)
+    store = warm
     assert optkit_here("build", "--target", "cpu", cwd=small, cache=store).code == 0
     line = ["build", "--target", "cpu", "--dry-run"]
     before = contents(tmp_path)

@@ -127,7 +127,7 @@ class _Net:
             "model": {"path": "model.onnx"},
             "axes": {"batch": {"min": 1, "opt": rows, "max": 2 * rows}},
             "calibration": {"source": "source.py", "samples": 256},
-            "bench": {"batches": [rows], "seconds": 0.2, "warmup_seconds": 0.1},
+            "bench": {"batches": [rows], "seconds": 0.05, "warmup_seconds": 0.02},
         }
         return Recipe.from_dict(data, folder)
 

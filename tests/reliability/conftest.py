@@ -15,13 +15,12 @@ from typing import Any
 
 import psutil
 import pytest
-from filelock import FileLock
 
 from optkit.artifact import Artifact
 from optkit.store import Store, eviction
+from tests.conftest import MainJob
 
 ROOT = Path(__file__).resolve().parents[2]
-NAME = "digits-vit-l4-int8"
 BUILD = ("build", "--recipe", "digits-vit", "--target", "l4", "--precision", "int8", "--json")
 _OPTKIT = (sys.executable, "-c", "from optkit.cli import main; main()")
 _INHERITED = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
@@ -57,7 +56,7 @@ class Demo:
     @property
     def artifact(self) -> Artifact:
         """Every byte of it is compared."""
-        found = Artifact.load(self.out / NAME)
+        found = Artifact.load(self.out / MainJob.NAME)
         found.verify()
         return found
 
@@ -111,7 +110,7 @@ class Demo:
         left += [path for path in self.cache.glob("reads/*") if path.suffix != ".json"]
         assert left == []
         assert list(self.temporary.iterdir()) == []
-        assert {path.name for path in self.out.glob("*")} <= {".gitignore", NAME}
+        assert {path.name for path in self.out.glob("*")} <= {".gitignore", MainJob.NAME}
 
 
 @dataclass(frozen=True)
@@ -160,19 +159,10 @@ def workers_of(pid: int) -> list[int]:
 
 
 @pytest.fixture(scope="session")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
-    """Built once, also when several test processes run at once."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "reference"
-    with FileLock(f"{folder}.lock"):
-        told = folder / "result.json"
-        if not told.exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            done = Demo.within(folder).run()
-            assert done.code == 0, done.stderr
-            told.write_text(json.dumps(done.result))
-    demo = Demo(folder / "cache", folder / "artifacts", folder / "tmp")
-    return Reference(demo, demo.artifact.digest, json.loads(told.read_text()))
+def reference(main_job: MainJob) -> Reference:
+    """The main job that other tests start from, too."""
+    demo = Demo(main_job.cache, main_job.out, main_job.temporary)
+    return Reference(demo, demo.artifact.digest, main_job.result)
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ model: {path: small.onnx}
 calibration: {source: source.py, samples: 64}
 eval: {task: task.py}
 gates: {max_drop: 5%}
-bench: {batches: [8], seconds: 0.2, warmup_seconds: 0.1}
+bench: {batches: [8], seconds: 0.05, warmup_seconds: 0.02}
 """
 
 
