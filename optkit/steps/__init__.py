@@ -1,9 +1,9 @@
 """Steps: each reads files and parameters, and writes files and facts.
 
 A module of this package defines a step: its identity, inputs, parameters and result. The module has
-the name of the step. The module of the same name in `bodies` does the work; a worker imports it when
-it runs the step. So only the worker opens foreign files and native libraries, and it imports only
-the step that it runs.
+the name of the step. The module of the same name in `bodies` does the work; a worker imports it
+when it runs the step. So only the worker opens foreign files and native libraries, and it imports
+only the step that it runs.
 """
 
 from __future__ import annotations
