@@ -5,6 +5,7 @@ A row is excluded by rule alone, before anything is scored: EXCLUDED names the r
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,7 +111,11 @@ class Account:
 
 def predicted(row: Row, eff: Efficiencies) -> float:
     """The row's metric, by the model."""
-    account = account_of(row)
+    return of_account(row, account_of(row), eff)
+
+
+def of_account(row: Row, account: Account, eff: Efficiencies) -> float:
+    """The row's metric, by the model, if that is the work that the row measured."""
     taken = sum(
         term.times * seconds(term.works, row.target, eff, watts=term.watts).total
         for term in account.terms
@@ -132,6 +137,17 @@ def bound(row: Row) -> float:
 
 def _in_metric(row: Row, taken: float, units: float) -> float:
     return units / taken if row.faster_is_more else taken * 1e3
+
+
+def compiled() -> dict[int, Account]:
+    """Row number → the work of the layers of a compiled engine, where compile_layers.py could make
+    one."""
+    found = {}
+    for engine in json.loads((FOLDER / "compiled.json").read_text(encoding="utf-8")):
+        works = tuple(Work(**work) for work in engine["works"])
+        account = Account((Term(works),), float(engine["batch"]))
+        found |= dict.fromkeys(engine["rows"], account)
+    return found
 
 
 _ACCOUNTS: dict[int, Account] = {}

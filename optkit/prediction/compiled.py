@@ -42,15 +42,18 @@ def _work(layer: FusedLayer, inside: Sequence[NodeCost], costs: Mapping[str, Nod
     largest = max(products, key=lambda cost: cost.macs or 0)
     rows, columns = _shape(largest)
     return Work(
-        _kind(products), PEAKS[layer.dtype], 2.0 * sum(cost.macs or 0 for cost in products),
+        _kind(layer, products), PEAKS[layer.dtype], 2.0 * sum(cost.macs or 0 for cost in products),
         weights, moved, rows=rows, columns=columns, unpacked=_unpacked(layer, products),
     )  # fmt: skip
 
 
-def _kind(products: Sequence[NodeCost]) -> Kind:
+def _kind(layer: FusedLayer, products: Sequence[NodeCost]) -> Kind:
+    """A weight behind a DequantizeLinear is none of the product's own, but the layer knows that it
+    reads one."""
     if any(cost.op.startswith("Conv") or cost.op == "FusedConv" for cost in products):
         return "conv"
-    return "attention" if all(map(is_attention, products)) else "gemm"
+    weighted = layer.weight_dtype is not None
+    return "attention" if not weighted and all(map(is_attention, products)) else "gemm"
 
 
 def _shape(product: NodeCost) -> tuple[float, float]:
@@ -69,7 +72,9 @@ def _constant_bytes(layer: FusedLayer, inside: Sequence[NodeCost], written: int)
 
 
 def _unpacked(layer: FusedLayer, products: Sequence[NodeCost]) -> float:
-    """Weights that become floats again before they multiply: those stored in another type."""
+    """Weights that become floats again before they multiply: those stored in another type. Each row
+    of a product multiplies every weight once."""
     if layer.weight_dtype is None or layer.weight_dtype == layer.dtype:
         return 0.0
-    return sum(cost.weight_bytes * 8 / cost.bits for cost in products if cost.bits)
+    shapes = [(cost.macs or 0, _shape(cost)[0]) for cost in products]
+    return sum(macs / rows for macs, rows in shapes if rows)

@@ -89,7 +89,7 @@ class Attribute(Step[Attributed]):
     `axes`: sizes of the named axes; `kept`: as in `Compile`."""
 
     name = "attribute"
-    version = 2
+    version = 3
     tools = ("onnxruntime", "onnx", "onnx-ir")
 
     candidate: Input

@@ -27,7 +27,7 @@ class PredictLatency(Step[PredictedLatency]):
     """
 
     name = "predict"
-    version = 4
+    version = 5
     tools = ("onnx", "onnx-ir")
     stays = True
 

@@ -100,6 +100,31 @@ def test_the_page_tells_these_figures(results: dict[str, Any]) -> None:
         assert re.search(rf"^\| {name}[^|]* {re.escape(cells)}", page, re.M), (name, cells)
 
 
+def test_builds_are_validated_by_the_layers_of_their_engines(results: dict[str, Any]) -> None:
+    """TensorRT-RTX beside measurements of TensorRT, which fuses more, as the page says."""
+    page = (ROOT / "docs" / "plan.md").read_text()
+    built, planned = results["compiled"], {row["row"]: row for row in results["rows"]}
+    for row in built["rows"]:
+        plan = planned[row["row"]]
+        assert row["measured"] == plan["measured"] and row["half_width"] == plan["half_width"]
+        slower = -1 if row["metric"] == "samples/s" else 1
+        assert row["error"] * slower > plan["error"] * slower  # kernels that TensorRT does not make
+    found = built["summary"]
+    assert f"of the {found['rows']} rows is {found['median_error']:.0%}".replace("%", " %") in page
+    assert f"and {round(found['inside'] * found['rows'])} of them are inside" in page
+
+
+def test_compiled_layers_multiply_what_the_models_do() -> None:
+    engines = json.loads((FOLDER / "compiled.json").read_text())
+    for engine in engines:
+        works = engine["works"]
+        operations = sum(work.get("operations", 0) * work.get("times", 1) for work in works)
+        each = {"resnet50": 8.18e9, "bert-large": 110.6e9}[engine["model"]]
+        assert operations / engine["batch"] == pytest.approx(each, rel=0.01)
+        kinds = {work["kind"] for work in works if work["dtype"] == "int8"}
+        assert kinds <= {"conv", "gemm"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("script", ["fit.py", "validate.py"])
 def test_scripts_reproduce_what_is_committed(script: str) -> None:

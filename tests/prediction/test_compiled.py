@@ -69,6 +69,16 @@ def test_weights_stored_in_another_type_are_unpacked() -> None:
     assert work.dtype == "fp16"
 
 
+def test_a_quantized_weight_is_behind_a_dequantization() -> None:
+    """So that the product has no constant input. Its weights are its operations over its rows."""
+    bare = replace(FC, weight_bytes=0)
+    quantized = layer(("fc",), products=("fc",), dtype="int8", weight_dtype="int8")
+    packed = layer(("fc",), products=("fc",), dtype="float16", weight_dtype="int4")
+    int8, int4 = of_engine([quantized, packed], {"fc": bare})
+    assert (int8.kind, int8.unpacked) == ("gemm", 0)
+    assert (int4.kind, int4.unpacked) == ("gemm", 32 * 16)
+
+
 def test_a_table_that_is_looked_up_counts_by_the_rows_it_gives() -> None:
     """A 50,000 × 32 table of which 64 rows are read."""
     costs = {"embed": NodeCost("Gather", 0, 2 * 50_000 * 32, 8 * 64, 2 * 64 * 32)}
