@@ -232,10 +232,13 @@ def _terms(device: Target, question: _Question, prices: PriceFile, demand: Deman
 
 def _stored(stored: float | Path | None) -> float | None:
     """Bytes of one sample: of a folder, the mean of its files. Raises InputRefused for a folder
-    without files."""
+    without files, or that cannot be read."""
     if not isinstance(stored, Path):
         return stored
-    sizes = [path.stat().st_size for path in stored.rglob("*") if path.is_file()]
+    try:
+        sizes = [path.stat().st_size for path in stored.rglob("*") if path.is_file()]
+    except OSError as error:
+        raise InputRefused(f"it cannot be read: {error.strerror}", where=str(stored)) from error
     if not sizes:
         raise InputRefused("it has no files to take the size of a sample from", where=str(stored))
     return sum(sizes) / len(sizes)
