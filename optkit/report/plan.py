@@ -1,4 +1,4 @@
-"""A plan as one HTML page, or only its roofline, and its sentences about host and purchase.
+"""A plan as one HTML page, or only its drawings, and its sentences about host and purchase.
 
 The page shows an object of optkit.plan/v1 with at least one row of figures (documents/plan.py).
 """
@@ -15,7 +15,7 @@ from optkit.report import figures
 from optkit.report.details import dollars, price
 from optkit.report.drawing.front import front, name
 from optkit.report.drawing.roofline import roofline
-from optkit.report.html import render, render_alone
+from optkit.report.html import render
 from optkit.report.view import Headline
 
 BATCHES = (1, 8, 64)
@@ -209,4 +209,5 @@ def to_html(plan: Plan) -> str:
 
 
 def to_svg(plan: Plan) -> str:
-    return render_alone("roofline", roofline(plan), width=900, height=534)
+    """Both drawings of the page."""
+    return render("plan.svg", front=front(plan), chart=roofline(plan))

@@ -26,6 +26,7 @@ from optkit.prediction.decoder import DecoderShape
 from optkit.prediction.plans import Decoding, Graphed
 from optkit.prediction.work import total
 from optkit.report.drawing.front import front
+from optkit.report.drawing.front import name as call_name
 from optkit.report.plan import to_html, to_svg
 
 
@@ -348,6 +349,10 @@ def test_the_plot_is_one_file_that_loads_nothing(plan: dict[str, Any]) -> None:
     for point in points:
         assert 0 < float(point.attrib["cx"].removesuffix("%")) < 100
         assert 36 < float(point.attrib["cy"]) < 496  # the panel
+    names = [one.text for one in drawn.iter() if one.get("class") == "title name"]
+    assert len(names) > 1 and set(names) <= {
+        call_name(one) for one in Plan.from_json(plan).front or ()
+    }
     assert not any("var(" in text for text in drawn.itertext())  # not every viewer knows it
     page = to_html(Plan.from_json({**plan, "model": {**plan["model"], "name": "<script>"}}))
     assert "&lt;script&gt;" in page and page.count("<script") == 1  # ours

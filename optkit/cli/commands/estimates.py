@@ -104,7 +104,7 @@ _costs = options.filling(
     "--plot",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write a page with all drawings (.html), or the roofline alone (.svg).",
+    help="Write a page (.html), or its drawings alone (.svg): cost over latency, roofline.",
 )
 @options.work
 @options.output

@@ -148,7 +148,7 @@ Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 def named(names: Sequence[str], dots: Sequence[Mark]) -> tuple[Mark, ...]:
     """With the names for which there is room, in the order of the points: to the right of a point,
-    else to the left, above or below. The last points may have no names."""
+    else to the left, above, below, or at a corner. The last points may have no names."""
     places = [(dot.at * _WIDTH / 100, (100 - dot.height) * _HEIGHT / 100) for dot in dots]
     taken = [
         (x - dot.radius, y - dot.radius, x + dot.radius, y + dot.radius)
@@ -162,6 +162,8 @@ def named(names: Sequence[str], dots: Sequence[Mark]) -> tuple[Mark, ...]:
             (Label(name, -away, 4, "end"), x - away - length),
             (Label(name, 0, -away, "middle"), x - length / 2),
             (Label(name, 0, away + 10, "middle"), x - length / 2),
+            (Label(name, away, -away, "start"), x + away),
+            (Label(name, -away, away + 10, "end"), x - away - length),
         ):
             bottom = y + label.down + 3
             box = (left, bottom - _LINE, left + length, bottom)
