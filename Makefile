@@ -21,8 +21,8 @@ $(VENV)/.dev: $(VENV)/.run-$(RUNTIME)
 	touch $@
 
 demo: $(VENV)/.run-$(RUNTIME)
-	$(BIN)/optkit build --target l4 --precision int8
-	@echo "report: artifacts/digits-vit-l4-int8/report.html"
+	$(BIN)/optkit build --recipe house-numbers --target l4,cpu --precision int8
+	@echo "report: artifacts/house-numbers-fleet/report.html"
 
 test: $(VENV)/.dev
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)

@@ -99,7 +99,7 @@ PAIRS = [(page, line) for page in PAGES for line in commands(page)]
 
 LONG = (  # half a minute and more
     "optkit tune ", "optkit build my-", "optkit export my-", "optkit build --target l4 --target",
-    "optkit build --target l4,",
+    "optkit build --target l4,", "optkit build --recipe house-numbers",
     "optkit build --target l4 --precision fp16", "optkit finish ", "optkit plan my-",
     "optkit bench ", "optkit eval ", "python experiments/",
 )  # fmt: skip
