@@ -18,6 +18,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from optkit import runtimes
 from optkit.documents.report import Report
 from optkit.report import details, figures, layers, view
 from optkit.report.drawing import charts
@@ -26,7 +27,11 @@ _HERE = Path(__file__).parent
 
 
 def to_html(report: Report) -> str:
-    ours, theirs = (layers.layers(side) for side in (report.layers.engine, report.layers.baseline))
+    engine = report.result.engine
+    moves_data = runtimes.backend(engine.backend).traits.moves_data if engine else None
+    ours, theirs = (
+        layers.layers(side, moves_data) for side in (report.layers.engine, report.layers.baseline)
+    )
     nodes = layers.nodes(report, ours, theirs)
     islands = report.cast.get("islands")
     result, provenance, finished = report.result, report.provenance, report.provenance.finished

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from re import Pattern
 
 from optkit import codec
 from optkit.documents.report import (
@@ -32,7 +33,8 @@ class Layer:
     """A fused layer, as the report shows it."""
 
     name: str
-    kind: str
+    work: str  # what it does, in words; of ONNX Runtime, the operator
+    kind: str  # the compiler's word
     dtypes: str  # "int8 → float16"
     computes: str | None  # dtype of what it multiplies
     nodes: tuple[str, ...]
@@ -41,17 +43,33 @@ class Layer:
     weights: int | None
 
 
-def layers(rows: Sequence[LayerFacts]) -> list[Layer]:
-    return [_layer(codec.from_json(FusedLayer, row.to_json())) for row in rows]
+def layers(rows: Sequence[LayerFacts], moves_data: Pattern[str] | None = None) -> list[Layer]:
+    """`moves_data`: the trait of the backend; None: the backend names layers by ONNX operators."""
+    return [_layer(codec.from_json(FusedLayer, row.to_json()), moves_data) for row in rows]
 
 
-def _layer(layer: FusedLayer) -> Layer:
+def _work(layer: FusedLayer, moves_data: Pattern[str] | None) -> str:
+    """What a layer of a compiler does, whatever the compiler calls it."""
+    if moves_data is None:
+        return layer.kind
+    if layer.products:
+        alone = len(layer.nodes) == len(layer.products)
+        return "product" if alone else "product with fused operators"
+    if moves_data.match(layer.name):
+        return "moves or converts values"
+    if not layer.nodes:
+        return "added by the compiler"
+    return "other operators, fused" if len(layer.nodes) > 1 else "other operator"
+
+
+def _layer(layer: FusedLayer, moves_data: Pattern[str] | None) -> Layer:
     silent = not layer.inputs and not layer.outputs  # the backend lists no tensors: nothing known
     ends = [
         ", ".join(dict.fromkeys(t.dtype for t in side)) for side in (layer.inputs, layer.outputs)
     ]
     return Layer(
         layer.name,
+        _work(layer, moves_data),
         layer.kind,
         " → ".join(end or figures.NONE for end in ends),
         layer.dtype,
@@ -64,22 +82,22 @@ def _layer(layer: FusedLayer) -> Layer:
 
 @dataclass(frozen=True)
 class Kind:
-    """All layers of one kind, of baseline and candidate: (layers, bytes moved)."""
+    """All layers that do the same work, of baseline and candidate: (layers, bytes moved)."""
 
-    kind: str
+    work: str
     baseline: tuple[int, int | None]
     candidate: tuple[int, int | None]
 
 
 def kinds(candidate: Sequence[Layer], baseline: Sequence[Layer]) -> list[Kind]:
-    """Layers and bytes moved by kind, the heaviest of the baseline first."""
-    names = dict.fromkeys(layer.kind for layer in (*baseline, *candidate))
-    found = [Kind(kind, _total(baseline, kind), _total(candidate, kind)) for kind in names]
+    """Layers and bytes moved by the work that they do, the largest first."""
+    names = dict.fromkeys(layer.work for layer in (*baseline, *candidate))
+    found = [Kind(work, _total(baseline, work), _total(candidate, work)) for work in names]
     return sorted(found, key=lambda row: -max(row.baseline[1] or 0, row.candidate[1] or 0))
 
 
-def _total(rows: Sequence[Layer], kind: str) -> tuple[int, int | None]:
-    moved = [layer.moved for layer in rows if layer.kind == kind]
+def _total(rows: Sequence[Layer], work: str) -> tuple[int, int | None]:
+    moved = [layer.moved for layer in rows if layer.work == work]
     known = [size for size in moved if size is not None]
     return len(moved), sum(known) if len(known) == len(moved) else None
 

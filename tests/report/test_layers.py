@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from optkit import runtimes
 from optkit.documents.report import LayerFacts
 from optkit.documents.result import LandingCounts
 from optkit.report import figures, layers
@@ -73,7 +74,7 @@ def test_a_node_is_credited_to_the_layer_that_multiplies_it(make: Any) -> None:
 def test_kinds_add_up_and_unknown_sizes_stay_unknown(make: Any) -> None:
     report = make()
     ours, theirs = (facts(report["layers"][side]) for side in ("engine", "baseline"))
-    found = {kind.kind: kind for kind in layers.kinds(ours, theirs)}
+    found = {kind.work: kind for kind in layers.kinds(ours, theirs)}
     assert found["gemm"].candidate == (12, 12 * 8 * 17 * 256)
     assert found["gemm"].baseline == (12, 12 * 8 * 17 * 512)
     dynamic = report["layers"]["engine"]
@@ -81,6 +82,33 @@ def test_kinds_add_up_and_unknown_sizes_stay_unknown(make: Any) -> None:
     assert layers.kinds(facts(dynamic), [])[1].candidate == (12, None)
     silent = [{**layer, "inputs": [], "outputs": []} for layer in dynamic]
     assert facts(silent)[0].moved is facts(silent)[0].weights is None
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "products", "work"),
+    [
+        ("__myl_Fc_myl0_3", ["dense/MatMul"], ["dense/MatMul"], "product"),
+        (
+            "__myl_FcAdd_myl0_3",
+            ["dense/MatMul", "add"],
+            ["dense/MatMul"],
+            "product with fused operators",
+        ),
+        ("__myl_MulAdd_myl0_4", ["mul", "add"], [], "other operators, fused"),
+        ("__myl_Mul_myl0_4", ["mul"], [], "other operator"),
+        ("__myl_Tran_myl0_12", ["transpose"], [], "moves or converts values"),
+        ("__myl_Sele_12", [], [], "added by the compiler"),
+    ],
+)
+def test_the_work_of_a_layer_is_shown_in_words(
+    name: str, nodes: list[str], products: list[str], work: str, make: Any
+) -> None:
+    row = {**make()["layers"]["engine"][0], "name": name, "kind": "runtime_fusion"}
+    row |= {"nodes": nodes, "products": products}
+    moves_data = runtimes.backend("tensorrt-rtx").traits.moves_data
+    (layer,) = layers.layers([LayerFacts.from_json(row)], moves_data)
+    assert (layer.work, layer.kind) == (work, "runtime_fusion")
+    assert facts([row])[0].work == "runtime_fusion"  # without a compiler's names, the kind itself
 
 
 def test_the_strip_has_a_bar_for_every_node_in_the_order_of_the_graph(make: Any) -> None:

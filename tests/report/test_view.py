@@ -108,7 +108,7 @@ def test_the_histogram_counts_every_run_once(make: Any) -> None:
     samples = np.asarray(report["latency_samples"]["baseline"])
     panel = drawn.panels[0]
     assert panel.runs == samples.size
-    assert panel.beyond == 6  # 0.5 % of 1,200
+    assert panel.beyond == 12  # 1 % of 1,200
     assert max(bar.height for bar in panel.bars) == 100
     assert panel.low <= panel.median.at <= panel.high
     assert all(0 <= bar.at <= 100 for bar in panel.bars)
