@@ -300,16 +300,19 @@ def trim() -> None:
 
 def end(child: subprocess.Popen[bytes], mark: str) -> None:
     """Kill the session of the child, and every process that inherited its mark, even if it left the
-    session or lost its parent."""
+    session or lost its parent. Wait until they have ended, for two seconds at most."""
     import psutil
 
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
+    killed = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if process.environ().get("OPTKIT_TASK") == mark:
                 process.kill()
+                killed.append(process)
+    psutil.wait_procs(killed, timeout=2)
 
 
 def _verdict(

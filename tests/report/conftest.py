@@ -285,3 +285,44 @@ def build(
 @pytest.fixture(scope="session")
 def make() -> Callable[..., dict[str, Any]]:
     return build
+
+
+HOSTILE = "<img src=x onerror=alert(1)>\u202e"
+
+
+def point(latency_ms: float, sqnr_db: float | None, size: int, **more: Any) -> dict[str, Any]:
+    return {
+        "precision": "int8", "quantized": 3, "nodes": {}, "two_term": [], "placement": "default",
+        "sqnr_db": sqnr_db, "divergence": None, "latency_ms": latency_ms, "bytes": size,
+        "bytes_moved": None, "fused_layers": None, "landed": 3, "planned": 3, "chosen": False,
+        "fresh": None,
+    } | more  # fmt: skip
+
+
+@pytest.fixture
+def tune(make: Any) -> dict[str, Any]:
+    """The document of a search, with names of strangers."""
+    result = make()["result"]
+    fresh = {key: result[key] for key in ("accuracy", "fidelity", "latency", "speedup", "gate")}
+    fresh["drop"] = {"value": 0.002, "ci95": [-0.001, 0.004], "evidence": "simulated"}
+    layer = {"precision": "int8", "sqnr_db": 25.0, "divergence": None, "chosen": "fp16"}
+    return {
+        "schema": "optkit.tune/v1", "status": "ok", "error": None, "model": "m", "target": "l4",
+        "precisions": ["int8"],
+        "budget": {"max_drop": 0.01, "min_sqnr": None, "max_latency_ms": 1.5, "max_bytes": None},
+        "quantized": True, "reason": None, "artifact": "out/m-tuned-l4-int8", "digest": "ab" * 32,
+        "recipe": "out/m-tuned-l4-int8.tune/recipe.yaml", "command": f"optkit build {HOSTILE}",
+        "search": {"seed": 0, "trials": 9, "limit": 9, "failed": 0, "converged": True,
+                   "parallel": 1},
+        "evidence": {"sqnr_db": "simulated", "latency_ms": "predicted", "bytes": "compiled"},
+        "front": [
+            point(0.01, 30.0, 100),
+            point(0.02, 40.0, 200, chosen=True, fresh=fresh),
+            point(0.03, None, 300, quantized=0, precision="fp32", planned=0, landed=0),
+        ],
+        "layers": [
+            {**layer, "layers": [f"{HOSTILE}0", "b"], "share": 0.7},
+            {**layer, "layers": ["c"], "share": 0.3, "sqnr_db": None},
+        ],
+        "excluded": {HOSTILE: "one channel"}, "result": result,
+    }  # fmt: skip

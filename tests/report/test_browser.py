@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from optkit.report import figures
+from optkit.documents.tune import Tune
+from optkit.report import figures, search
 from optkit.report.html import to_html
 from tests.conftest import Ran
 from tests.report import hostile
@@ -121,6 +122,56 @@ def opened(chromium: Any) -> Iterator[Callable[..., Any]]:
     yield open_
     for page in pages:
         page.close()
+
+
+# Pairs of texts of one drawing whose boxes overlap by more than a pixel each way.
+OVERLAPS = """() => [...document.querySelectorAll("svg")].flatMap((drawing) => {
+  const texts = [...drawing.querySelectorAll("text")].filter((one) => one.checkVisibility());
+  const boxes = texts.map((one) => one.getBoundingClientRect());
+  return texts.flatMap((one, i) => texts.slice(i + 1).flatMap((other, k) => {
+    const [a, b] = [boxes[i], boxes[i + 1 + k]];
+    const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+    const down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+    return across > 1 && down > 1 ? [`${one.textContent} / ${other.textContent}`] : [];
+  }));
+})"""
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    """The source of axe-core, which finds faults of accessibility."""
+    found = pytest.importorskip("axe_playwright_python", reason="axe-core is not installed")
+    return (Path(found.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def pages(
+    real: dict[str, Path], tune: dict[str, Any], optkit_apart: Callable[..., Ran], tmp_path: Path
+) -> dict[str, Path]:
+    """One page of each kind."""
+    plan, searched = tmp_path / "plan.html", tmp_path / "tune.html"
+    done = optkit_apart("plan", "--target", "all", "--plot", plan, cache=tmp_path / "cache")
+    assert done.code == 0, done.err
+    searched.write_text(search.to_html(Tune.from_json(tune)), encoding="utf-8")
+    return {**real, "tune": searched, "plan": plan}
+
+
+def test_every_page_is_accessible_and_nothing_overlaps(
+    pages: dict[str, Path], axe: str, opened: Callable[..., Any]
+) -> None:
+    found: list[tuple[object, ...]] = []
+    for (name, page), theme, width in product(pages.items(), ("light", "dark"), (1400, 375)):
+        tab = opened(page, color_scheme=theme, viewport={"width": width, "height": 900})
+        if not tab.evaluate("document.documentElement.scrollWidth <= innerWidth"):
+            found.append((name, width, "wider than the window"))
+        found += [(name, width, pair) for pair in tab.evaluate(OVERLAPS) if theme == "light"]
+        tab.evaluate(axe)
+        found += [
+            (name, theme, width, fault["id"], fault["nodes"][0]["html"][:200])
+            for fault in tab.evaluate("axe.run().then((found) => found.violations)")
+            if fault["impact"] in ("serious", "critical")
+        ]
+    assert not found, "\n".join(map(str, found))
 
 
 def shown(table: Any) -> int:
