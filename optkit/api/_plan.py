@@ -71,10 +71,10 @@ class _Question:
     latency_ms: float | None
     throughput: float | None
     load: float | str | None
-    prices: Path | None
+    prices: str | Path | None
     spot: float | None
     electricity: float | None
-    stored: float | Path | None
+    stored: float | str | Path | None
     training: tuple[Method, ...]
     quick: bool
     partial: bool
@@ -123,30 +123,39 @@ def plan(
     stored: bytes of a sample in storage, or a folder with a file for each sample.
     training: memory of training too: "full", "lora", "qlora".
     quick: training by the rule of thumb, weights times seven.
-    partial: a precision that was named and that a target cannot do is a row without figures, and
-        the plan's `error`, instead of being raised.
+    partial: a precision that a target cannot do is a row and the plan's `error`; it is not raised.
 
-    Returns an optkit.plan/v1 object. Raises UsageError, UnknownName, Impossible, and whatever
-    exporting a model raises.
+    Returns an optkit.plan/v1 object. Raises UsageError, UnknownName, Impossible, and the errors of
+    an export.
     """
     question = _Question(
         _names(target), _names(precision), tuple(batches), prompt, new_tokens, latency_ms,
-        throughput, load, None if prices is None else Path(prices), spot,
-        electricity, Path(stored) if isinstance(stored, str) else stored,
-        tuple(map(_method, training)), quick, partial,
+        throughput, load, prices, spot, electricity, stored, tuple(map(_method, training)), quick,
+        partial,
     )  # fmt: skip
     if decoder is None:
-        runner = workspace.runner()
-        job = jobs.job_of(
-            model, example_inputs, jobs.pair("cpu", "fp32"), recipe=recipe, calibration=None,
-            name=None, runner=runner,
-        )  # fmt: skip
-        subject = plan_subject.exported(job, runner, prompt, new_tokens)
+        subject = _exported(model, example_inputs, recipe, workspace, question)
     elif model is None:
         subject = plan_subject.described(decoder, prompt, new_tokens)
     else:
         raise UsageError("give either a model or the sizes of a decoder, not both", where="decoder")
     return _plan(subject, question).to_json()
+
+
+def _exported(
+    model: Module | Request | str | Path | None,
+    example_inputs: Batch | None,
+    recipe: RecipeLike | None,
+    workspace: Workspace,
+    question: _Question,
+) -> Subject:
+    """The graph of the model. Only its export runs, which is the same for every target."""
+    runner = workspace.runner()
+    job = jobs.job_of(
+        model, example_inputs, jobs.pair("cpu", "fp32"), recipe=recipe, calibration=None,
+        name=None, runner=runner,
+    )  # fmt: skip
+    return plan_subject.exported(job, runner, question.prompt, question.new_tokens)
 
 
 def failed(error: OptkitError) -> Plan:
@@ -168,7 +177,7 @@ def _method(name: str) -> Method:
 
 def _plan(subject: Subject, question: _Question) -> Plan:
     _check(subject, question)
-    prices = cost.NO_PRICES if question.prices is None else cost.read_prices(question.prices)
+    prices = cost.NO_PRICES if question.prices is None else cost.read_prices(Path(question.prices))
     request = subject.model.new if isinstance(subject.model, Decoding) else 1
     demand = economics.demand(question.load, question.throughput, request)
     stored = _stored(question.stored)
@@ -230,13 +239,13 @@ def _terms(device: Target, question: _Question, prices: PriceFile, demand: Deman
     return Terms(demand, price, spot, purchase, question.electricity)
 
 
-def _stored(stored: float | Path | None) -> float | None:
+def _stored(stored: float | str | Path | None) -> float | None:
     """Bytes of one sample: of a folder, the mean of its files. Raises InputRefused for a folder
     without files, or that cannot be read."""
-    if not isinstance(stored, Path):
+    if not isinstance(stored, str | Path):
         return stored
     try:
-        sizes = [path.stat().st_size for path in stored.rglob("*") if path.is_file()]
+        sizes = [path.stat().st_size for path in Path(stored).rglob("*") if path.is_file()]
     except OSError as error:
         raise InputRefused(f"it cannot be read: {error.strerror}", where=str(stored)) from error
     if not sizes:
@@ -255,26 +264,7 @@ def _check(subject: Subject, question: _Question) -> None:
     """Raises UsageError for what no plan can start from."""
     if not question.targets:
         raise UsageError("no target is given", where="--target", hint="see `optkit targets`")
-    numbers = {
-        "--batch": question.batches,
-        "--prompt": () if question.prompt is None else (question.prompt,),
-        "--new": () if question.new_tokens is None else (question.new_tokens,),
-    }
-    for option, values in numbers.items():
-        if any(value < 1 for value in values):
-            raise UsageError("it must be at least 1", where=option)
-    for option, value in (
-        ("--latency", question.latency_ms),
-        ("--throughput", question.throughput),
-        ("--electricity", question.electricity),
-        ("--stored", None if isinstance(question.stored, Path) else question.stored),
-    ):
-        if value is not None and not 0 < value < inf:
-            raise UsageError("it must be a number above 0", where=option)
-    if question.spot is not None and not 0 < question.spot < 1:
-        raise UsageError(
-            "a discount is more than 0 % and less than 100 %", where="--spot", hint="e.g. 60%"
-        )
+    _check_numbers(question)
     fixed = subject.batches if len(subject.batches) == 1 else None
     other = [batch for batch in question.batches if fixed and batch not in fixed]
     if fixed and other:
@@ -282,6 +272,25 @@ def _check(subject: Subject, question: _Question) -> None:
             f"the model's batch is fixed at {fixed[0]}", where="--batch",
             hint="export it with a batch axis",
         )  # fmt: skip
+
+
+def _check_numbers(question: _Question) -> None:
+    counts = [("--prompt", question.prompt), ("--new", question.new_tokens)]
+    for option, count in [*(("--batch", batch) for batch in question.batches), *counts]:
+        if count is not None and count < 1:
+            raise UsageError("it must be at least 1", where=option)
+    for option, value in (
+        ("--latency", question.latency_ms),
+        ("--throughput", question.throughput),
+        ("--electricity", question.electricity),
+        ("--stored", None if isinstance(question.stored, str | Path) else question.stored),
+    ):
+        if value is not None and not 0 < value < inf:
+            raise UsageError("it must be a number above 0", where=option)
+    if question.spot is not None and not 0 < question.spot < 1:
+        raise UsageError(
+            "a discount is more than 0 % and less than 100 %", where="--spot", hint="e.g. 60%"
+        )
 
 
 def _precisions(device: Target, question: _Question) -> Sequence[Precision]:

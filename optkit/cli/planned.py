@@ -28,14 +28,7 @@ def lines(plan: Plan, batches: Sequence[int]) -> Iterator[str]:
         if rows:
             yield ""
             yield f"{target}{_price(rows[0].price)}"
-            yield table(*_latency(rows, batches, decodes))
-            yield table(*_memory(rows, batches, decodes))
-            if any(call.load or call.spot_usd_per_million for row in rows for call in row.latency):
-                yield table(*_cost(rows, batches))
-            for line in words.feeds(rows, batches):
-                yield from _wrapped(f"- {line}")
-            for line in words.purchases(rows):
-                yield from _wrapped(f"- {line}")
+            yield from _tables(rows, batches, decodes)
     for row in plan.results:
         if not row.latency:
             yield from _wrapped(f"{row.target} {row.precision}: {row.status}: {row.reason}")
@@ -44,6 +37,21 @@ def lines(plan: Plan, batches: Sequence[int]) -> Iterator[str]:
     yield ""
     for line in (*_cheapest(plan), *plan.advice, *_notes(plan.results)):
         yield from _wrapped(f"- {line}")
+    yield from _choice(plan, decodes)
+
+
+def _tables(rows: Sequence[PlanRow], batches: Sequence[int], decodes: bool) -> Iterator[str]:
+    """Of one target."""
+    yield table(*_latency(rows, batches, decodes))
+    yield table(*_memory(rows, batches, decodes))
+    if any(call.load or call.spot_usd_per_million for row in rows for call in row.latency):
+        yield table(*_cost(rows, batches))
+    for line in (*words.feeds(rows, batches), *words.purchases(rows)):
+        yield from _wrapped(f"- {line}")
+
+
+def _choice(plan: Plan, decodes: bool) -> Iterator[str]:
+    """The front of all targets, and what to do."""
     if plan.front:
         yield ""
         yield "cost over latency of all targets: no other call is faster and costs less"

@@ -26,12 +26,8 @@ def of_engine(layers: Sequence[FusedLayer], costs: Mapping[str, NodeCost]) -> li
 
 
 def _work(layer: FusedLayer, inside: Sequence[NodeCost], costs: Mapping[str, NodeCost]) -> Work:
-    moved = layer.bytes_moved
-    if moved is None:
-        raise InputRefused("a dynamic size has no latency", where=f"layer {layer.name!r}")
     written = sum(tensor.bytes or 0 for tensor in layer.outputs)
-    if inside and all(cost.op in PICKING for cost in inside):
-        moved = min(moved, 2 * written)  # reads what it writes, not all that it could read
+    moved = _moved(layer, inside, written)
     products = [costs[node] for node in layer.products if node in costs]
     weights = _constant_bytes(layer, inside, written)
     if not products or layer.dtype is None:
@@ -45,6 +41,16 @@ def _work(layer: FusedLayer, inside: Sequence[NodeCost], costs: Mapping[str, Nod
         _kind(layer, products), PEAKS[layer.dtype], 2.0 * sum(cost.macs or 0 for cost in products),
         weights, moved, rows=rows, columns=columns, unpacked=_unpacked(layer, products),
     )  # fmt: skip
+
+
+def _moved(layer: FusedLayer, inside: Sequence[NodeCost], written: int) -> int:
+    """Bytes of activations that the layer reads and writes."""
+    moved = layer.bytes_moved
+    if moved is None:
+        raise InputRefused("a dynamic size has no latency", where=f"layer {layer.name!r}")
+    if inside and all(cost.op in PICKING for cost in inside):
+        return min(moved, 2 * written)  # reads what it writes, not all that it could read
+    return moved
 
 
 def _kind(layer: FusedLayer, products: Sequence[NodeCost]) -> Kind:

@@ -96,7 +96,8 @@ def _lowest(
 
 
 _PRICES = ("usd_per_hour", "spot_usd_per_hour", "purchase_usd")
-_KEYS = (*_PRICES, "watts", "provider", "as_of")
+_NUMBERS = (*_PRICES, "watts")
+_KEYS = (*_NUMBERS, "provider", "as_of")
 _FORM = 'write it like l4: {usd_per_hour: 0.70, provider: "mine", as_of: 2026-11-01}'
 
 
@@ -108,7 +109,7 @@ def _entry(entry: object, where: str) -> _Entry:
     if not set(_PRICES) & set(entry):
         raise UsageError(f"it has no price: none of {', '.join(_PRICES)}", where=where, hint=_FORM)
     try:
-        prices = {key: float(entry[key]) for key in _KEYS[:4] if key in entry}
+        prices = {key: float(entry[key]) for key in _NUMBERS if key in entry}
         day = date.fromisoformat(str(entry["as_of"]))
     except (TypeError, ValueError) as error:
         raise UsageError(str(error), where=where, hint=_FORM) from error
@@ -119,9 +120,10 @@ def _entry(entry: object, where: str) -> _Entry:
     return _Entry(str(entry["provider"]), day.isoformat(), prices)
 
 
-def per_million(price: DatedPrice, throughput: float, devices: int = 1) -> float:
-    """Dollars for a million of what `throughput` counts per second over all devices."""
-    return price.usd_per_hour * devices / 3600 / throughput * 1e6
+def per_million(usd_per_hour: float, throughput: float, devices: int = 1) -> float:
+    """Dollars for a million of what `throughput` counts per second over all devices, each of which
+    costs `usd_per_hour`."""
+    return usd_per_hour * devices / 3600 / throughput * 1e6
 
 
 def energy_per_million(target: Target, throughput: float, devices: int = 1) -> float | None:

@@ -93,10 +93,9 @@ def _call(
     call: PlannedLatency, devices: int, terms: Terms, owned: PlannedPurchase | None
 ) -> PlannedLatency:
     load, spot = _load(call, devices, terms, owned), None
-    if terms.spot is not None and load is not None:
-        spot = _per_million(terms.spot.usd_per_hour, load.devices, load.throughput)
-    elif terms.spot is not None:
-        spot = per_million(terms.spot, call.throughput, devices)
+    if terms.spot is not None:
+        busy = (call.throughput, devices) if load is None else (load.throughput, load.devices)
+        spot = per_million(terms.spot.usd_per_hour, *busy)
     return call.model_copy(update={"load": load, "spot_usd_per_million": spot})
 
 
@@ -121,7 +120,7 @@ def _load(
     """As many copies as the peak needs, or the average load if no peak is given."""
     if terms.demand == Demand():
         return None
-    copies, average = _served(terms.demand, call.throughput)
+    average, copies = _served(terms.demand, call.throughput)
     utilisation = average / (copies * call.throughput)
     hourly = None if terms.price is None else terms.price.usd_per_hour * devices
     slow, fast = (_served(terms.demand, throughput) for throughput in call.throughput_band)
@@ -130,26 +129,22 @@ def _load(
         throughput=average,
         utilisation=utilisation,
         usd_per_hour=None if hourly is None else hourly * copies,
-        usd_per_million=None if hourly is None else _per_million(hourly, copies, average),
+        usd_per_million=None if hourly is None else per_million(hourly, average, copies),
         usd_band=None
         if hourly is None
-        else (_per_million(hourly, *fast), _per_million(hourly, *slow)),
+        else (per_million(hourly, *fast), per_million(hourly, *slow)),
         break_even_months=None
         if owned is None or owned.break_even_months is None
         else owned.break_even_months / utilisation,
     )
 
 
-def _served(asked: Demand, throughput: float) -> tuple[int, float]:
-    """Copies of that throughput, and what they serve per second on average."""
+def _served(asked: Demand, throughput: float) -> tuple[float, int]:
+    """What copies of that throughput serve per second on average, and how many they are."""
     needed = asked.peak or asked.rate
     copies = 1 if needed is None else ceil(needed / throughput)
     most = asked.peak or copies * throughput
-    return copies, asked.rate or most * (asked.share or 1.0)
-
-
-def _per_million(hourly: float, copies: int, average: float) -> float:
-    return hourly * copies / 3600 / average * 1e6
+    return asked.rate or most * (asked.share or 1.0), copies
 
 
 def cost(call: PlannedLatency) -> float | None:

@@ -177,7 +177,7 @@ def _call(
         mbu=_share(bytes_, pace, target.bandwidth),
         operations=sums.operations,
         bytes=bytes_,
-        usd_per_million=None if price is None else per_million(price, one.throughput),
+        usd_per_million=None if price is None else per_million(price.usd_per_hour, one.throughput),
         kwh_per_million=energy_per_million(target, one.throughput),
     )
 
@@ -291,7 +291,9 @@ def _token(
         mbu=made.mbu,
         operations=made.operations,
         bytes=made.bytes,
-        usd_per_million=None if price is None else per_million(price, throughput, devices),
+        usd_per_million=None
+        if price is None
+        else per_million(price.usd_per_hour, throughput, devices),
         kwh_per_million=energy_per_million(target, throughput, devices),
     )
 

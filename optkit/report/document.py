@@ -169,8 +169,8 @@ def _cost(result: Result) -> ServingCost | None:
         evidence=latency.evidence,
         price=price,
         usd_per_million=MillionCost(
-            engine=per_million(price, latency.throughput),
-            baseline=per_million(price, base.throughput) if base else None,
+            engine=per_million(price.usd_per_hour, latency.throughput),
+            baseline=per_million(price.usd_per_hour, base.throughput) if base else None,
         ),
     )
 

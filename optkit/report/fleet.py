@@ -215,7 +215,7 @@ def _landed(landing: LandingCounts) -> Entry:
 def _cost(price: DatedPrice | None, latency: LatencyFigures | None) -> Entry:
     if price is None or latency is None:
         return _ABSENT
-    cost = per_million(price, latency.throughput)
+    cost = per_million(price.usd_per_hour, latency.throughput)
     return Entry(f"{cost:.3g}", value=cost)
 
 

@@ -51,12 +51,13 @@ def feeds(rows: Sequence[PlanRow], batches: Sequence[int]) -> Iterator[str]:
 def _delivered(feed: PlannedFeed) -> str:
     link = ""
     if feed.link_mb_per_s is not None:
-        share = feed.to_device_mb_per_s / feed.link_mb_per_s
-        link = f" over PCIe, {share:.1%} of its {figures.number(feed.link_mb_per_s)} MB/s"
+        used = feed.to_device_mb_per_s / feed.link_mb_per_s
+        link = f" over PCIe, {used:.1%} of its {figures.number(feed.link_mb_per_s)} MB/s"
     parts = [f"{figures.number(feed.to_device_mb_per_s)} MB/s of inputs{link}"]
     if feed.storage_mb_per_s is not None:
         parts.append(f"{figures.number(feed.storage_mb_per_s)} MB/s from storage")
-    return "; ".join([*parts, f"each core has {figures.ms(feed.core_ms_per_sample)} per sample"])
+    share = f"one core has {figures.ms(feed.core_ms_per_sample)} per sample, n cores n times that"
+    return "; ".join([*parts, share])
 
 
 def purchases(rows: Sequence[PlanRow]) -> Iterator[str]:

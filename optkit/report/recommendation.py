@@ -221,7 +221,7 @@ def _choices(results: Iterable[Result], prices: Mapping[str, DatedPrice]) -> Ite
         if side is None or side.latency is None:
             continue
         price = prices.get(str(result.target))
-        usd = None if price is None else per_million(price, side.latency.throughput)
+        usd = None if price is None else per_million(price.usd_per_hour, side.latency.throughput)
         name = f"{spelled(side.precision)} on {device(result.target)}"
         yield Choice(name, side.latency, usd)
 

@@ -17,8 +17,8 @@ MINE = DatedPrice(
 
 def test_all_devices_are_paid_for() -> None:
     """3.60 dollars an hour are a tenth of a cent a second."""
-    assert per_million(MINE, 1e6) == pytest.approx(0.001)
-    assert per_million(MINE, 1e6, devices=4) == pytest.approx(0.004)
+    assert per_million(MINE.usd_per_hour, 1e6) == pytest.approx(0.001)
+    assert per_million(MINE.usd_per_hour, 1e6, devices=4) == pytest.approx(0.004)
 
 
 def test_all_devices_take_power() -> None:

@@ -111,7 +111,7 @@ def test_cost_by_hand() -> None:
     l4 = target("l4")
     price = cost.price_of(l4, {})
     assert price is not None and (price.usd_per_hour, price.as_of) == (0.8048, "2026-08-17")
-    assert cost.per_million(price, 12881.7) == pytest.approx(0.01735, rel=1e-3)
+    assert cost.per_million(price.usd_per_hour, 12881.7) == pytest.approx(0.01735, rel=1e-3)
     assert cost.energy_per_million(l4, 72) == pytest.approx(1e6 / 3.6e6)  # a joule each
     assert cost.price_of(target("gb200"), {}) is None
 

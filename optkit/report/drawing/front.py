@@ -4,7 +4,7 @@ beats: the same drawing as latency against accuracy, with the intervals of its b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import log10
 
 from optkit.documents.plan import FrontPoint, Plan
@@ -19,15 +19,15 @@ _BEST, _OTHER = 5.0, 2.0  # radii, pixels
 def front(plan: Plan) -> Scatter | None:
     """The drawing; None for less than two calls that have a price."""
     best = list(plan.front or ())
-    others = [point for point in points(plan.results) if _key(point) not in set(map(_key, best))]
-    if not best or len(best) + len(others) < 2:
+    drawn = [*best, *_beaten(plan, best)]
+    if not best or len(drawn) < 2:
         return None
     limit = plan.asked.latency_ms if plan.asked else None
-    drawn = [*best, *others]
-    x = _axis([p.p50_ms for p in drawn] + [end for p in best for end in p.band], 0.1, limit)
-    y = _axis([p.usd_per_million for p in drawn] + [end for p in best for end in p.usd_band], 0.05)
+    times, costs = ([point.band for point in best], [point.usd_band for point in best])
+    x = _axis([*(point.p50_ms for point in drawn), *chain(*times)], 0.1, limit)
+    y = _axis([*(point.usd_per_million for point in drawn), *chain(*costs)], 0.05)
     dots = [_mark(point, x, y, str(number)) for number, point in enumerate(best, 1)]
-    dots += [_mark(point, x, y, "") for point in others]
+    dots += [_mark(point, x, y, "") for point in drawn[len(best) :]]
     told = "; ".join(f"{name(point)}: {_figures(point)}" for point in best)
     return Scatter(
         named(list(map(name, best)), dots),
@@ -38,6 +38,12 @@ def front(plan: Plan) -> Scatter | None:
         whiskers=tuple(line for point in best for line in _whiskers(point, x, y)),
         limit=None if limit is None else Tick(x.at(limit), f"limit {figures.ms(limit)}"),
     )  # fmt: skip
+
+
+def _beaten(plan: Plan, best: Sequence[FrontPoint]) -> list[FrontPoint]:
+    """The calls that are not of the front."""
+    keys = set(map(_key, best))
+    return [point for point in points(plan.results) if _key(point) not in keys]
 
 
 def name(point: FrontPoint) -> str:
