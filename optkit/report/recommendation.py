@@ -7,7 +7,7 @@ that keeps every limit and is not faster is not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from optkit.devices import target as find_target
@@ -68,8 +68,7 @@ def _decision(result: Result) -> tuple[Ship, str]:
     reasons = result.gate.reasons
     reason = reasons[0] if reasons else "a gate fails"
     if result.gate.verdict == "fail":
-        relative = reasons and all(reason.partition(":")[0] in _RELATIVE for reason in reasons)
-        if relative and result.baseline is not None:
+        if _relative(reasons) and result.baseline is not None:
             base = spelled(result.baseline.precision)
             return "baseline", f"Do not ship {name} on {where}: {reason}. Ship {base}."
         return "none", f"Do not ship {name} on {where}: {reason}."
@@ -77,10 +76,30 @@ def _decision(result: Result) -> tuple[Ship, str]:
         what = result.calibration.findings[0].what
         return "unknown", f"Check the calibration data before you ship {name}: {what}."
     if result.gate.verdict == "inconclusive":
+        if _relative(reasons) and (lost := _surely_lost(result)) is not None:
+            return "baseline", f"{name} gains nothing on {where} {lost}; {reason}."
         return "unknown", f"Not decided for {name} on {where}: {reason}."
     if result.latency is None:
         return "unknown", _pending(result, name, where)
     return _by_speed(result, name, where)
+
+
+def _relative(reasons: Sequence[str]) -> bool:
+    """Whether all reasons are of gates that the baseline keeps."""
+    return bool(reasons) and all(reason.partition(":")[0] in _RELATIVE for reason in reasons)
+
+
+def _surely_lost(result: Result) -> str | None:
+    """Why the baseline is the better choice at any accuracy: the whole interval of the speedup is
+    below what is worth it. None if it is not so."""
+    speedup, baseline = result.speedup, result.baseline
+    if speedup is None or baseline is None or baseline.precision == result.precision:
+        return None
+    if (speedup.ci95[1] if speedup.ci95 else speedup.value) >= WORTH:
+        return None
+    size = _size(result, spelled(result.precision))
+    times = figures.times(speedup.value)
+    return f"({times}, {_interval(speedup)}): ship {spelled(baseline.precision)}{size}"
 
 
 def _pending(result: Result, name: str, where: str) -> str:

@@ -60,6 +60,21 @@ def test_accurate_and_no_faster(built: Any) -> None:
     assert "only if its 50% smaller engine counts" in decided(smaller)[2]
 
 
+def test_what_surely_gains_nothing_needs_no_accuracy(built: Any) -> None:
+    size = EngineSize(bytes=300, baseline_bytes=300, evidence=Evidence.COMPILED)
+    why = "max_drop: there is no evaluation task, so accuracy is unknown"
+    gate = GateVerdict(verdict="inconclusive", reasons=(why,))
+    slow = built(gate=gate, speedup=gain(0.64, 0.6, 0.68, "measured"), drop=None, size=size)
+    assert decided(slow) == (
+        "baseline", "inconclusive",
+        f"INT8 gains nothing on NVIDIA L4 (0.64×, 0.60 to 0.68, measured): ship FP16; {why}.",
+    )  # fmt: skip
+    perhaps = slow.model_copy(update={"speedup": gain(0.9, 0.7, 1.2)})
+    assert decided(perhaps)[0] == "unknown"
+    other = GateVerdict(verdict="inconclusive", reasons=(why, "max_latency_ms: 3 to 5 ms"))
+    assert decided(slow.model_copy(update={"gate": other}))[0] == "unknown"
+
+
 def test_probably_faster_is_to_be_measured(built: Any) -> None:
     ship, word, sentence = decided(built(speedup=gain(1.2, 0.9, 1.6)))
     assert (ship, word) == ("unknown", "inconclusive")
