@@ -1,5 +1,5 @@
 # make demo: the main job on a fresh machine. make test: the fast tests. Each sets up all it needs.
-# ARGS goes to pytest: make test ARGS=tests/store, make test-slow ARGS="--slice 0/60".
+# ARGS goes to pytest: make test ARGS=tests/store, make test-slow ARGS="--slice 0/30".
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin

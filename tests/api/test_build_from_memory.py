@@ -210,6 +210,7 @@ def test_scores_must_be_of_the_same_samples(build: Any, tmp_path: Path) -> None:
         build(out=tmp_path, evaluate=lambda session: np.ones(next(sizes)))
 
 
+@pytest.mark.slow
 def test_an_error_of_evaluate_is_the_callers_own(build: Any, tmp_path: Path) -> None:
     def broken(session: Any) -> Any:
         raise ZeroDivisionError("mine")
@@ -347,6 +348,7 @@ def test_the_stages_are_functions_too(cache: Path, tmp_path: Path) -> None:
     assert str(source) not in sys.path
 
 
+@pytest.mark.slow
 def test_a_loader_is_read_up_to_the_samples_wanted_and_no_further(
     build: Any, calibration: list[Tensor], tmp_path: Path
 ) -> None:
@@ -382,6 +384,7 @@ class Tagger(nn.Module):
         return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
 
 
+@pytest.mark.slow
 def test_a_trainers_batch_is_example_and_calibration_without_its_labels(
     cache: Path, tmp_path: Path
 ) -> None:

@@ -31,6 +31,7 @@ def run(optkit_here: Optkit, small: Path, store: Path) -> Optkit:
     return lambda *line: optkit_here("bench", *line, cwd=small, cache=store)
 
 
+@pytest.mark.slow
 def test_a_sweep_names_its_knee_and_the_best_batch(run: Optkit) -> None:
     line = ["--target", "cpu", "--batch", 2, "--batch", 4, "--latency", "60s",
             "--set", "bench.seconds=0.02"]  # fmt: skip
@@ -50,6 +51,7 @@ def test_a_sweep_names_its_knee_and_the_best_batch(run: Optkit) -> None:
         assert int(named[1]) == found["sweep"]["knee"]
 
 
+@pytest.mark.slow
 def test_a_latency_says_when_and_where_it_was_measured_and_whether_it_is_from_the_store(
     run: Optkit,
 ) -> None:
@@ -69,6 +71,7 @@ def test_a_latency_says_when_and_where_it_was_measured_and_whether_it_is_from_th
         assert again.json["speedup"] == done.json["speedup"]
 
 
+@pytest.mark.slow
 def test_two_artifacts_are_timed_in_one_run_and_never_from_the_store(run: Optkit) -> None:
     line = [ARTIFACT, "--against", ARTIFACT, "--batch", 2, "--batch", 8, "--json"]
     first, again = (run(*line).result for _ in range(2))

@@ -119,6 +119,7 @@ def test_the_gate_decides_the_exit_code_and_the_artifact_is_written_anyway(
     assert verdict in (artifact.path / "report.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_target_that_nothing_here_compiles_for_is_pending(build: Optkit, tmp_path: Path) -> None:
     done = build("--target", "h100", "--precision", "int8", "--json")
     result = done.result
@@ -209,6 +210,7 @@ def test_several_pairs_share_their_steps_and_come_in_one_object(
         assert link in page and (folder / link).is_file()
 
 
+@pytest.mark.slow
 def test_the_worst_of_several_decides_and_the_others_are_built(
     optkit_here: Optkit, project: Path, store: Path
 ) -> None:

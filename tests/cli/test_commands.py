@@ -97,6 +97,7 @@ def test_an_engine_that_nothing_here_compiles_is_exit_4(run: Optkit, tmp_path: P
     assert told["error"]["code"] == "toolchain_missing"
 
 
+@pytest.mark.slow
 def test_bench_measures_here_and_predicts_elsewhere(run: Optkit) -> None:
     here, there = (run("bench", "--target", target, "--json").json for target in ("cpu", "l4"))
     for found, evidence, batches in ((here, "measured", [1, 8]), (there, "predicted", [8])):
@@ -281,6 +282,7 @@ def test_every_command_has_help(command: str, optkit_here: Optkit) -> None:
     assert done.out.startswith(f"Usage: optkit {command}".rstrip())
 
 
+@pytest.mark.slow
 def test_random_weights_are_reported_and_refused_by_strict(
     optkit_here: Optkit, tmp_path: Path, store: Path
 ) -> None:

@@ -44,6 +44,7 @@ def test_a_deferred_build_compiles_and_times_nothing(deferred: Path) -> None:
     assert [row["backend"] for row in result["pending"]] == ["onnxruntime"]
 
 
+@pytest.mark.slow
 def test_what_is_finished_is_what_a_build_here_gives(
     optkit_here: Optkit, unfinished: Path, small: Path, store: Path
 ) -> None:

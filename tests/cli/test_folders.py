@@ -62,6 +62,7 @@ def test_the_cache_is_in_the_users_folder_also_without_home(
     assert named.json["root"] == "/h/c"
 
 
+@pytest.mark.slow
 def test_evaluation_samples_are_embedded_as_far_as_they_may(
     optkit_here: Optkit, small: Path, store: Path, tmp_path: Path
 ) -> None:
@@ -89,6 +90,7 @@ def test_paths_with_spaces_and_other_letters(
     assert done.result["pending"][0]["finish"] == f"optkit finish '{out / 'small-h100-sxm-fp32'}'"
 
 
+@pytest.mark.slow
 def test_a_dry_run_writes_nothing_anywhere(
     optkit_here: Optkit, small: Path, project: Path, store: Path, tmp_path: Path
 ) -> None:
@@ -132,6 +134,7 @@ def test_a_dry_run_refuses_what_a_build_refuses(optkit_here: Optkit, tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_corrupt_entry_is_reported_and_made_again(
     optkit_here: Optkit, small: Path, store: Path, tmp_path: Path
 ) -> None:

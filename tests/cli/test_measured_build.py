@@ -122,6 +122,7 @@ def test_the_artifact_runs_as_it_was_measured(result: dict[str, Any], example: E
     np.testing.assert_array_equal(again, logits)
 
 
+@pytest.mark.slow
 def test_a_gate_on_latency_counts_what_was_measured(
     result: dict[str, Any], build: Optkit, tmp_path: Path
 ) -> None:

@@ -96,6 +96,7 @@ def test_a_factory_in_a_file_or_a_package_is_the_same_model(
     assert 64 in {size for t in onnx.load(in_file).graph.initializer for size in t.dims}
 
 
+@pytest.mark.slow
 def test_a_pt2_archive_brings_its_own_inputs(export: Callable[..., Path], tmp_path: Path) -> None:
     import torch
 
@@ -122,10 +123,10 @@ def test_an_onnx_file_keeps_its_outputs_whatever_its_opset(
     ("axis", "options", "batch"),
     [
         ("N", ["--min-shapes", "x:2x16", "--opt-shapes", "x:3x16", "--max-shapes", "x:5x16"], 3),
-        ("N", ["--shapes", "x:6x16"], 6),
+        pytest.param("N", ["--shapes", "x:6x16"], 6, marks=pytest.mark.slow),
         ("N", ["--set", "axes={N: {min: 1, opt: 4, max: 4}}"], 4),
-        (2, [], 2),
-        ("batch", [], 8),
+        pytest.param(2, [], 2, marks=pytest.mark.slow),
+        pytest.param("batch", [], 8, marks=pytest.mark.slow),
     ],
 )
 def test_a_bare_onnx_file_is_built_at_the_sizes_of_its_own_axes(
@@ -142,6 +143,7 @@ def test_a_bare_onnx_file_is_built_at_the_sizes_of_its_own_axes(
     assert dry.code == 0 and not (tmp_path / "none").exists()
 
 
+@pytest.mark.slow
 def test_a_model_of_one_fixed_batch_size_goes_all_the_way(
     optkit_here: Optkit, store: Path, weights: Mapping[str, np.ndarray], tmp_path: Path
 ) -> None:

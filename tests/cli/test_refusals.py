@@ -172,6 +172,7 @@ def test_weights_that_are_not_finite_are_named(
     refused(build(), 5, "'w2'", "NaN" if np.isnan(value) else "nfinit")
 
 
+@pytest.mark.slow
 def test_activations_that_overflow_are_named_and_stay_float(build: Optkit, project: Path) -> None:
     replace(project / "source.py", ".astype(np.float32)", ".astype(np.float32) * 3e38")
     replace(project / "source.py", "rng.standard_normal((32, 16))", "np.full((32, 16), 1.0)")
@@ -257,6 +258,7 @@ def test_a_missing_library_is_exit_4_and_its_extra_is_named(
     assert not (tmp_path / "cache").exists()
 
 
+@pytest.mark.slow
 def test_an_onnx_model_for_the_cpu_needs_neither_torch_nor_tensorrt(
     without: Optkit, project: Path
 ) -> None:
@@ -285,6 +287,7 @@ def test_both_wheels_of_onnx_runtime_are_refused(
     assert not (tmp_path / "cache").exists()
 
 
+@pytest.mark.slow
 def test_models_that_cannot_be_used(build: Optkit, project: Path) -> None:
     def plain(model: str) -> Any:
         return build(model, "--precision", "fp32")

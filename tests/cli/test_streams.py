@@ -153,7 +153,7 @@ def wait_for(path: Path, child: subprocess.Popen[str]) -> None:
     [
         pytest.param(signal.SIGINT, False, 130, marks=pytest.mark.slow),
         (signal.SIGINT, True, 130),  # Ctrl-C in a terminal reaches the whole group
-        (signal.SIGTERM, False, 143),
+        pytest.param(signal.SIGTERM, False, 143, marks=pytest.mark.slow),
     ],
 )
 def test_a_signal_in_mid_build_leaves_no_process_and_the_same_command_goes_on(

@@ -54,6 +54,7 @@ def test_every_way_to_grow_is_bounded(name: str, tmp_path: Path) -> None:
     assert 0 < peak < 2 << 20
 
 
+@pytest.mark.slow
 def test_given_limits_count_instead(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path / "cache", memory=2 << 30, timeout=5)
     (tmp_path / "foreign").mkdir()

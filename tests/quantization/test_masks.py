@@ -108,6 +108,7 @@ def run(model: Path, feed: Feed, level: str) -> np.ndarray:
     return output
 
 
+@pytest.mark.slow
 def test_the_graph_holds_the_masks_that_it_is_meant_to_hold(exported: Path) -> None:
     model = graph.load(exported)
     constants = [graph.array(value) for value in model.graph.initializers.values()]

@@ -69,6 +69,7 @@ def assert_rebuilt(demo: Demo, corrupt: int, digest: str) -> None:
     demo.assert_sound()
 
 
+@pytest.mark.slow
 def test_corrupt_entries_are_rebuilt(reference: Reference, tmp_path: Path) -> None:
     """Five kinds of damage, at entries that are made in about a second."""
     demo = reference.fork(tmp_path)
@@ -137,6 +138,7 @@ def build_at_once(demo: Demo, count: int, finish: Finish) -> tuple[Counter[str],
     )
 
 
+@pytest.mark.slow
 def test_two_builds_at_once_do_the_rest_once(
     reference: Reference, tmp_path: Path, finish: Finish
 ) -> None:
@@ -250,7 +252,7 @@ def test_the_disk_of_the_artifact_is_full(
     ("missing", "limit"),
     [
         pytest.param((), 200 * KIB, id="staging"),
-        pytest.param(("fuse",), 500 * KIB, id="graph"),
+        pytest.param(("fuse",), 500 * KIB, id="graph", marks=pytest.mark.slow),
         pytest.param(("compile",), MIB, id="engine", marks=pytest.mark.slow),
         pytest.param((), MIB, id="artifact"),
     ],

@@ -122,6 +122,7 @@ def test_a_kill_at_every_boundary(demo: Demo, reference: Reference, kill: Kill) 
     demo.assert_sound()
 
 
+@pytest.mark.slow
 def test_a_kill_while_the_artifact_is_written(
     reference: Reference, tmp_path: Path, kill: Kill
 ) -> None:

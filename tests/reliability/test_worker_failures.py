@@ -114,6 +114,7 @@ def test_a_real_worker_over_its_limit(
     demo.assert_sound()
 
 
+@pytest.mark.slow
 def test_a_real_worker_is_killed(
     reference: Reference, tmp_path: Path, workers: Workers, finish: Finish
 ) -> None:

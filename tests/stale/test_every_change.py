@@ -157,6 +157,7 @@ def _installable(world: World) -> Iterator[None]:
         records.installed_folders.cache_clear()
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 def test_after_any_changes_a_rebuild_gives_what_a_fresh_store_gives(

@@ -24,6 +24,7 @@ def tuned(project: Any, tmp_path_factory: pytest.TempPathFactory) -> Json:
     return found
 
 
+@pytest.mark.slow
 def test_result_keeps_its_budget_on_fresh_samples(tuned: Json) -> None:
     assert tuned["status"] == "ok"
     assert tuned["result"]["fidelity"]["sqnr_db"] >= 30
@@ -32,6 +33,7 @@ def test_result_keeps_its_budget_on_fresh_samples(tuned: Json) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_front_is_monotone_and_has_the_chosen_one(tuned: Json) -> None:
     front = tuned["front"]
     assert front and sum(point["chosen"] for point in front) <= 1
@@ -40,6 +42,7 @@ def test_front_is_monotone_and_has_the_chosen_one(tuned: Json) -> None:
         assert any(better) or a["sqnr_db"] is None or a["sqnr_db"] > b["sqnr_db"]
 
 
+@pytest.mark.slow
 def test_layers_are_ranked_by_what_they_cost(tuned: Json) -> None:
     shares = [row["share"] for row in tuned["layers"]]
     assert shares == sorted(shares, reverse=True)
@@ -49,6 +52,7 @@ def test_layers_are_ranked_by_what_they_cost(tuned: Json) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_recipe_builds_the_same_artifact_again(tuned: Json, project: Any, tmp_path: Path) -> None:
     import shlex
 
@@ -60,6 +64,7 @@ def test_recipe_builds_the_same_artifact_again(tuned: Json, project: Any, tmp_pa
     assert json.loads(manifest.read_text())["digest"] == tuned["digest"]
 
 
+@pytest.mark.slow
 def test_files_lie_beside_the_artifact(tuned: Json) -> None:
     folder = Path(tuned["artifact"] + ".tune")
     assert json.loads((folder / "tune.json").read_text()) == tuned
@@ -68,6 +73,7 @@ def test_files_lie_beside_the_artifact(tuned: Json) -> None:
     assert f"<h1>{tuned['model']} " in (folder / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_budget_that_nothing_keeps_exits_3_with_the_best(project: Any, tmp_path: Path) -> None:
     done = project.run("tune", "--target", "l4", "--min-sqnr", "300", "--trials", "4",
                        "--json", "--out", str(tmp_path))  # fmt: skip

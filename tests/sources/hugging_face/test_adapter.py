@@ -41,6 +41,7 @@ def merged(folder: Path, adapter_folder: Path) -> None:
     adapter.merge(loaded.model, inputs.describe(loaded.model, folder), adapter_folder)
 
 
+@pytest.mark.slow
 def test_the_graph_computes_what_the_adapter_model_does(
     trained: tuple[torch.nn.Module, Path], folders: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -106,6 +106,7 @@ def test_nodes_and_weights_bear_the_names_of_the_checkpoint(
             "lm_head.weight"} <= set(model.graph.initializers)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_axes_leave_room_for_past_and_new_tokens(folders: Folders, tmp_path: Path) -> None:
     log = export(folders("llama"), tmp_path / "model.onnx")
     assert log.task == "text-generation"
