@@ -97,11 +97,12 @@ def run(line: str, workshop: dict[str, Path], page: Path) -> subprocess.Complete
 PAIRS = [(page, line) for page in PAGES for line in commands(page)]
 
 DEFER = "optkit build --target cpu --precision int8 --defer"
-LONG = (  # half a minute and more
+LONG = (  # several seconds and more
     "optkit tune ", "optkit build my-", "optkit export my-", "optkit build --target l4 --target",
     "optkit build --target l4,", "optkit build --recipe house-numbers",
     "optkit build --target l4 --precision fp16", "optkit finish ", "optkit plan my-",
-    "optkit bench ", "optkit eval ", "optkit quantize ", DEFER, "python experiments/",
+    "optkit bench ", "optkit eval ", "optkit quantize ", "optkit explain ", DEFER,
+    "python experiments/",
 )  # fmt: skip
 
 

@@ -73,6 +73,7 @@ def test_evaluation_samples_are_embedded_as_far_as_they_may(
     assert (tmp_path / ".gitignore").read_text() == "*\n"
 
 
+@pytest.mark.slow
 def test_paths_with_spaces_and_other_letters(
     optkit_here: Optkit, project: Path, store: Path, tmp_path: Path
 ) -> None:

@@ -52,6 +52,7 @@ def test_samples_are_of_the_training_half_and_the_task_draws_the_other() -> None
     np.testing.assert_array_equal(labels, SCENES.digits(1)[1][:32])
 
 
+@pytest.mark.slow
 def test_the_weights_are_small_and_read_held_out_pictures() -> None:
     floats = {str(a.dtype) for a in load_file(WEIGHTS).values() if a.dtype.kind == "f"}
     assert WEIGHTS.stat().st_size < 2_000_000 and floats == {"float16"}

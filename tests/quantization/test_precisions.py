@@ -180,7 +180,12 @@ def test_the_table_names_every_compute_capability() -> None:
 @pytest.mark.parametrize("net", [*NETS, "attention"])
 @pytest.mark.parametrize(
     ("capability", "name"),
-    [(c, name) for c, names in SUPPORTED.items() for name in names if precision(name).quantized],
+    [
+        pytest.param(c, name, marks=[] if c == "8.9" else pytest.mark.slow)
+        for c, names in SUPPORTED.items()
+        for name in names
+        if precision(name).quantized
+    ],
 )
 def test_all_that_is_planned_lands(
     capability: str, name: str, net: str, rtx: TensorRTRTX, workshop: Any,

@@ -189,7 +189,8 @@ def disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
-@pytest.mark.parametrize("step", ["fuse", pytest.param("compile", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["fuse", "compile"])
 def test_the_disk_of_the_store_is_full(
     step: str, reference: Reference, tmp_path: Path, disk: Callable[[int], Path]
 ) -> None:
@@ -254,7 +255,7 @@ def test_the_disk_of_the_artifact_is_full(
         pytest.param((), 200 * KIB, id="staging"),
         pytest.param(("fuse",), 500 * KIB, id="graph", marks=pytest.mark.slow),
         pytest.param(("compile",), MIB, id="engine", marks=pytest.mark.slow),
-        pytest.param((), MIB, id="artifact"),
+        pytest.param((), MIB, id="artifact", marks=pytest.mark.slow),
     ],
 )
 def test_no_file_may_grow_so_large(

@@ -51,7 +51,9 @@ def one_step_again(
     demo.assert_sound()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(0, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.slow), 2]
+)
 def test_a_kill_while_a_step_runs(
     seed: int, reference: Reference, tmp_path: Path, kill: Kill, finish: Finish
 ) -> None:

@@ -125,7 +125,14 @@ def test_there_are_at_least_forty_kinds() -> None:
     assert len(NAMES) == len(set(NAMES)) >= 40
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=NAMES)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        # each costs half a second: of two neighbours in the list, one is a fast test
+        pytest.param(kind, id=name, marks=pytest.mark.slow if place % 2 else [])
+        for place, (kind, name) in enumerate(zip(KINDS, NAMES, strict=True))
+    ],
+)
 def test_a_change_is_seen_and_nothing_else(kind: Kind, tmp_path: Path) -> None:
     world = World(tmp_path, [kind])
     with _installable(world):

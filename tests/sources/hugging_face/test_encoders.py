@@ -18,7 +18,7 @@ from optkit.tensors import AxisRange, InputSpec, TensorInfo
 from tests.matrix.families import VOCAB, saved
 from tests.sources.hugging_face.conftest import ENCODERS, export
 
-QUICK = ("bert", "vit")
+QUICK = ("bert",)
 EVERY = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in ENCODERS]
 LIMIT = {"bert": 64, "roberta": 64, "distilbert": 64, "deberta-v2": 64, "clip": 32,
          "llama-classifier": 64}  # fmt: skip
