@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optkit import api, errors
-from optkit.cli import calls, github, summary, terminal
+from optkit.cli import calls, files, github, summary, terminal
 from optkit.cli.terminal import Output
 from optkit.devices import target as find_target
 from optkit.documents.report import GateOutcome
@@ -22,7 +22,6 @@ from optkit.report import contract, view
 from optkit.report.junit import Suite, to_junit
 from optkit.report.result import failed
 from optkit.request import Request
-from optkit.store import storage_errors, write_durably
 from optkit.workspace import Workspace
 
 if TYPE_CHECKING:  # loads the pipeline, which the refusal of an unknown target does not need
@@ -153,17 +152,8 @@ def exit_code(result: Result, strict: bool) -> int:
 
 
 def write_junit(file: Path, suites: Iterable[Suite], *, strict: bool) -> None:
-    """Write results and the rows of their gates as JUnit XML. This comes before the results are
-    printed: with --json a command prints one object, and a failed write changes this object into an
-    error. Raises StorageError."""
-
-    content, place = to_junit(suites, strict=strict), file.resolve()
-    with storage_errors(file):
-        if place.exists() and not place.is_file():
-            place.write_bytes(content)  # a pipe or a device, which must not be replaced
-            return
-        place.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(place, content)
+    """Write results and the rows of their gates as JUnit XML. Raises StorageError."""
+    files.write(file, to_junit(suites, strict=strict))
 
 
 def suites_of(results: Sequence[Result]) -> list[Suite]:

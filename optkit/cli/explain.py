@@ -5,16 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 from optkit import api
-from optkit.cli import calls, explained, terminal
+from optkit.cli import calls, explained, files, terminal
 from optkit.cli.terminal import Output
 from optkit.documents.explanation import Explained
+from optkit.report.explanation import to_html
 from optkit.workspace import Workspace
 
 
-def explain(artifact: Path, apply: Path | None, workspace: Workspace, output: Output) -> None:
+def explain(
+    artifact: Path, apply: Path | None, html: Path | None, workspace: Workspace, output: Output
+) -> None:
     with output.terminal() as ears:
         own = calls.reporting(workspace, ears)
         found = api.explain(artifact, apply=apply, workspace=own)
+    if html is not None:
+        files.write(html, to_html(Explained.from_json(found)))
     if output.json:
         terminal.put_json(found)
     else:

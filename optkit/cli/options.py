@@ -267,6 +267,13 @@ junit = under(
 )  # fmt: skip
 """--junit: the gates for a CI system."""
 
+html = under(
+    "Output",
+    click.option("--html", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+                 help="Also write it as a page: one file that loads no other."),
+)  # fmt: skip
+"""--html: the result as a page."""
+
 output = filling(
     "optkit.cli.terminal:Output", "output",
     click.option("--json", is_flag=True, help="Print one JSON object on stdout."),

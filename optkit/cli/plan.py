@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from optkit import api
-from optkit.cli import calls, terminal
+from optkit.cli import calls, files, terminal
 from optkit.cli.planned import lines
 from optkit.cli.terminal import Output
 from optkit.decoder import DecoderSizes
 from optkit.documents.plan import Plan
-from optkit.errors import StorageError, UsageError, from_json
+from optkit.errors import UsageError, from_json
 from optkit.report.plan import BATCHES, to_html, to_svg
 from optkit.request import Request
 from optkit.workspace import Workspace
@@ -123,11 +123,7 @@ def _draw(plan: Plan, path: Path) -> None:
     """Write the plot. Raises UsageError when nothing could be predicted."""
     if not any(row.latency for row in plan.results):
         raise UsageError("there is nothing to plot", where="--plot")
-    text = to_html(plan) if path.suffix == ".html" else to_svg(plan)
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise StorageError(f"it cannot be written: {error.strerror}", where=str(path)) from error
+    files.write(path, to_html(plan) if path.suffix == ".html" else to_svg(plan))
 
 
 def _show(plan: Plan, batches: tuple[int, ...]) -> None:

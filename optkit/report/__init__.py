@@ -4,6 +4,7 @@ result      optkit.result/v1, what `--json` prints      document    optkit.repor
 html        one file for people                         markdown    a few tables for a pull request
 fleet       optkit.fleet/v1: several targets and precisions side by side
 search      the page of optkit.tune/v1                  plan        that of optkit.plan/v1
+diff        the page of optkit.diff/v1                  explanation that of optkit.explain/v1
 junit       one test case per gate                      drawing/    every drawing, as SVG
 view, layers, details, figures: the rows and units that they show
 contract    what another machine may have written, checked against `documents/`

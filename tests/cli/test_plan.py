@@ -173,7 +173,7 @@ def test_a_load_at_spot_prices_and_on_bought_devices(
         (("--target", "l4", "--batch", "0"), 2, "--batch"),
         (("--target", "l4", "--prompt", "100000000"), 5, "does not fit"),
         (("--target", "l4", "--plot", "plot.pdf"), 2, ".html or .svg"),
-        (("--target", "l4", "--plot", "/proc/nonexistent/plot.svg"), 8, "cannot be written"),
+        (("--target", "l4", "--plot", "/proc/nonexistent/plot.svg"), 8, "/proc/nonexistent"),
         (("--target", "l4", "--prices", "nowhere.yaml"), 5, "no price file"),
         (("--target", "l4", "--heads", 60), 2, "evenly"),
         ((), 2, "--target"),

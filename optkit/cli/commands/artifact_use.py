@@ -27,11 +27,12 @@ def inspect() -> None:
 
 @options.command(
     "optkit explain artifacts/digits-vit-l4-int8",
-    "optkit explain artifacts/digits-vit-l4-int8 --apply faster.yaml",
+    "optkit explain artifacts/digits-vit-l4-int8 --apply faster.yaml --html why.html",
 )
 @click.argument("artifact", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--apply", type=click.Path(path_type=Path), metavar="RECIPE",
               help="Write the recipe with these changes to this new file.")  # fmt: skip
+@options.html
 @options.work
 @options.output
 @options.calls("optkit.cli.explain:explain")
@@ -43,10 +44,14 @@ def explain() -> None:
     """
 
 
-@options.command("optkit diff artifacts/old artifacts/new")
+@options.command(
+    "optkit diff artifacts/old artifacts/new",
+    "optkit diff artifacts/old artifacts/new --html diff.html",
+)
 @click.argument("a", type=click.Path(path_type=Path))
 @click.argument("b", type=click.Path(path_type=Path))
 @click.option("--exit-code", is_flag=True, help="Exit 1 if they differ, as git does.")
+@options.html
 @options.work
 @options.output
 @options.calls("optkit.cli.diff:diff")

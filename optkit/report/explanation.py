@@ -1,0 +1,195 @@
+"""The page of an explanation, and the words that it shares with the text of `optkit explain`.
+
+The page shows an object of optkit.explain/v1 (documents/explanation.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from optkit.documents.explanation import (
+    CallLatency,
+    ComparedLayers,
+    Explained,
+    ExplainFinding,
+    LayerTime,
+)
+from optkit.documents.measured import FidelityFigures
+from optkit.report import figures
+from optkit.report.html import render
+from optkit.report.recommendation import device
+from optkit.report.view import Figure, Headline, Highlight
+
+KINDS = ("products", "Q/DQ and casts", "data movement", "other")
+_WHOLES = {"latency": "the latency", "layers": "the layers' time", "noise": "the noise"}
+
+
+def likeness(fidelity: FidelityFigures | ComparedLayers) -> str:
+    return "equal to" if fidelity.sqnr_db is None else f"SQNR {fidelity.sqnr_db:.1f} dB to"
+
+
+def dropped(found: Explained, drop: float) -> str:
+    """A drop, or a part of it, in the unit of its metric: points, or a share."""
+    proportion = found.accuracy is not None and found.accuracy.proportion
+    return (figures.points if proportion else figures.percent)(drop)
+
+
+def cost(found: Explained, finding: ExplainFinding) -> str:
+    """What the change of a finding would gain, as a value, as a share and with its evidence."""
+    cost = finding.cost
+    parts = []
+    if cost.ms:
+        parts.append(f"{figures.ms(cost.ms)} per call")
+    if cost.points is not None:
+        parts.append(dropped(found, cost.points))
+    if cost.db is not None:
+        parts.append(figures.decibels(cost.db))
+    parts = parts or ["unknown"]
+    share = f"{cost.share:.0%} of {_WHOLES[cost.of]}"
+    return f"{', '.join(parts)} ({share}, {cost.evidence})"
+
+
+def kinds(time: LayerTime) -> list[tuple[str, float, float]]:
+    """Milliseconds of candidate and baseline by what the layers do; the last row is their sum."""
+    ours, theirs = (
+        (side.product, side.convert, side.layout, side.other)
+        for side in (time.candidate, time.baseline)
+    )
+    return [*zip(KINDS, ours, theirs, strict=True), ("total", sum(ours), sum(theirs))]
+
+
+def nothing(found: Explained) -> str:
+    """The sentence for an artifact without findings."""
+    subject = "layers, Q/DQ pairs and ranges" if found.time else "ranges and weights"
+    return f"no rule suggests a change to {subject}"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A finding and its cost as text."""
+
+    cost: str
+    finding: ExplainFinding
+
+
+@dataclass(frozen=True)
+class Known:
+    """A figure with its evidence."""
+
+    label: str
+    figure: Figure
+    evidence: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """An artifact, or one of its parts. `name`: empty for an artifact without parts; `times`: the
+    rows of `kinds` as text."""
+
+    name: str
+    explained: Explained
+    figures: list[Known]
+    times: list[tuple[str, str, str]]
+    findings: list[Finding]
+    nothing: str
+
+
+def _part(name: str, found: Explained) -> Part:
+    times = kinds(found.time) if found.time else []
+    return Part(
+        name, found, list(_figures(found)),
+        [(kind, _ms(ours), _ms(theirs)) for kind, ours, theirs in times],
+        [Finding(cost(found, one), one) for one in found.findings], nothing(found),
+    )  # fmt: skip
+
+
+def _ms(value: float) -> str:
+    return figures.ms(round(value, 6))
+
+
+def _parts(found: Explained) -> list[Part]:
+    if found.parts:
+        return [_part(name, part) for name, part in found.parts.items()]
+    return [_part("", found)]
+
+
+def _figures(found: Explained) -> Iterator[Known]:
+    """Latency, accuracy and fidelity, as far as they are known."""
+    yield from _speed(found)
+    if score := found.accuracy:
+        spread = figures.span(score.ci95, figures.number)
+        label = f"{score.metric}, {figures.count(score.samples)} samples"
+        yield Known(label, Figure(figures.number(score.value), spread), score.evidence)
+    if drop := found.drop:
+        spread = figures.span(drop.ci95, lambda end: dropped(found, end))
+        yield Known("drop", Figure(dropped(found, drop.value), spread), drop.evidence)
+    if outputs := found.fidelity:
+        reference = f"{outputs.reference.upper()}, {figures.count(outputs.samples)} samples"
+        spread = figures.span(outputs.ci95, figures.decibels)
+        yield Known(f"SQNR to {reference}", Figure(_sqnr(outputs), spread), outputs.evidence)
+    if (layers := found.layers_compared) and not layers.reason:
+        label = f"SQNR to FP32, the {figures.count(layers.samples)} samples of the findings"
+        yield Known(label, Figure(_sqnr(layers)), layers.evidence)
+
+
+def _speed(found: Explained) -> Iterator[Known]:
+    calls: tuple[tuple[str, CallLatency | None], ...] = (
+        (found.precision, found.latency), (str(found.baseline), found.baseline_latency)
+    )  # fmt: skip
+    for precision, call in calls:
+        if call is not None:
+            label = f"latency of {precision}, batch {call.batch}"
+            yield Known(label, Figure(figures.ms(call.p50_ms)), call.evidence)
+    if speedup := found.speedup:
+        spread = figures.span(speedup.ci95, figures.times)
+        yield Known(
+            f"as fast as {found.baseline}", Figure(figures.times(speedup.value), spread),
+            speedup.evidence,
+        )  # fmt: skip
+
+
+def _sqnr(fidelity: FidelityFigures | ComparedLayers) -> str:
+    return "equal" if fidelity.sqnr_db is None else figures.decibels(fidelity.sqnr_db)
+
+
+def headline(parts: list[Part]) -> Headline:
+    """The most costly fault, else the most costly limit, with its change. Green only if no rule
+    found anything."""
+    ranked = sorted(
+        ((part, one) for part in parts for one in part.findings),
+        key=lambda pair: (pair[1].finding.limit, -pair[1].finding.cost.share),
+    )
+    if not ranked:
+        return Headline("pass", "Nothing to change", f"{parts[0].nothing}.".capitalize())
+    part, first = ranked[0]
+    where = f"{part.name}: " if part.name else ""
+    faults = sum(not one.finding.limit for _, one in ranked)
+    limits = len(ranked) - faults
+    counts = f"faults: {faults}; limits of this model on this device: {limits}"
+    sentence = f"It costs {first.cost}. What helps: {first.finding.change.text}."
+    word = "pending" if first.finding.limit else "inconclusive"
+    return Headline(word, f"{where}{first.finding.what}", sentence, (counts,))
+
+
+def _highlights(found: Explained) -> list[Highlight]:
+    """Speed-up, drop and fidelity, if they are known."""
+    rows = []
+    if speedup := found.speedup:
+        label = f"as fast as {found.baseline}"
+        rows.append(Highlight(figures.times(speedup.value), label, speedup.evidence))
+    if drop := found.drop:
+        metric = f" in {found.accuracy.metric}" if found.accuracy else ""
+        rows.append(Highlight(dropped(found, drop.value), f"drop{metric}", drop.evidence))
+    if outputs := found.fidelity:
+        label = f"SQNR of the outputs to {outputs.reference.upper()}"
+        rows.append(Highlight(_sqnr(outputs), label, outputs.evidence))
+    return rows
+
+
+def to_html(found: Explained) -> str:
+    parts = _parts(found)
+    return render(
+        "explanation.html", found=found, parts=parts, headline=headline(parts),
+        highlights=_highlights(found), device=device(found.target),
+    )  # fmt: skip
