@@ -64,7 +64,7 @@ def _accuracy(found: Explained) -> Iterator[str]:
     if score and drop:
         yield (
             f"  {figures.name(score.metric)} {figures.number(score.value)}, drop "
-            f"{explanation.dropped(found, drop.value)} ({drop.evidence})"
+            f"{explanation.dropped(found.accuracy, drop.value)} ({drop.evidence})"
         )
     if layers and layers.reason:
         yield from _wrapped(f"the layers were not compared with FP32: {layers.reason}", "  ")
@@ -79,7 +79,7 @@ def _findings(found: Explained) -> Iterator[str]:
     if not found.findings:
         yield f"nothing found: {explanation.nothing(found)}"
     for number, finding in enumerate(found.findings, start=1):
-        yield f"{number}. {explanation.cost(found, finding)}: {finding.rule}"
+        yield f"{number}. {explanation.cost(found.accuracy, finding)}: {finding.rule}"
         yield from _wrapped(finding.what, "   ")
         yield from _wrapped(f"why: {finding.why}", "   ")
         yield from _wrapped(f"change: {finding.change.text}", "   ")

@@ -296,7 +296,7 @@ class _Pairs:
         gain = _gain(group.without, whole)
         rows = [row for row in fidelity.values if row.pair in group.pairs]
         rows.sort(key=lambda row: -_gain(row.without, whole))
-        if gain < least:
+        if gain < least or not rows:
             return None
         if _gain(rows[0].without, whole) >= _NEARLY * gain:
             rows, gain = rows[:1], _gain(rows[0].without, whole)

@@ -42,12 +42,16 @@ def layout(subject: Subject) -> Iterator[Finding]:
     """Kernels that only move data: reshapes that copy, transposes, concatenations, casts.
 
     A precision changes their time only by the width of an element, so they limit the speedup
-    (Amdahl's law).
+    (Amdahl's law). Places with the same operators, for example one in each block of a transformer,
+    are one finding.
     """
     moving = [timed for timed in subject.candidate if subject.kind(timed) == "layout"]
+    alike: dict[tuple[str, ...], list[TimedLayer]] = {}
     for group in connected(moving):
+        ops = tuple(sorted({op for timed in group for op in subject.ops(timed)}))
+        alike.setdefault(ops, []).extend(group)
+    for ops, group in alike.items():
         nodes = tuple(dict.fromkeys(n for timed in group for n in timed.layer.nodes))
-        ops = sorted({op for timed in group for op in subject.ops(timed)})
         yield slow(
             subject, "layout", nodes, sum(timed.ms for timed in group),
             what=f"{several(len(group), 'kernel')} only {does(len(group), 'move')} data"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from optkit.node_names import module_of
+
 _SHOWN = 2
 
 
@@ -27,9 +29,7 @@ def named(nodes: Sequence[str]) -> str:
 
 def modules(nodes: Sequence[str]) -> tuple[str, ...]:
     """The PyTorch modules in the names of the nodes, each once."""
-    from optkit import graph  # it loads onnx_ir, which other commands do not need here
-
-    names = (graph.module_of(node) for node in nodes)
+    names = (module_of(node) for node in nodes)
     return tuple(dict.fromkeys(name for name in names if name is not None))
 
 

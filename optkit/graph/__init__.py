@@ -39,9 +39,6 @@ from optkit.graph.nodes import (
     constant_weight,
     ensure_names,
     is_constant,
-    join_names,
-    module_of,
-    names_in,
     new_constant,
     remove_unread,
     replace_output,
@@ -52,6 +49,7 @@ from optkit.graph.semantics import evaluate, infer_shapes, takes_half, upgrade
 from optkit.graph.serde import INLINE_LIMIT, check, load, save
 from optkit.graph.shapes import bind, dims, expose, inputs, outputs, typed
 from optkit.graph.weights import Form, Stored, blocks, columns, computed, rows, spread
+from optkit.node_names import join_names, module_of, names_in
 
 __all__ = [
     "INLINE_LIMIT",

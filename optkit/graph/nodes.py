@@ -3,7 +3,7 @@ finite."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 import numpy as np
 import onnx_ir as ir
@@ -18,7 +18,6 @@ _WEIGHT_INPUTS = {"Conv": (1,), "ConvTranspose": (1,), "MatMul": (1, 0), "Gemm":
 _TRANSPARENT = ("Transpose", "DequantizeLinear", "QuantizeLinear", "Cast", "Identity")
 _BLOCK_BYTES = 4 << 20
 _PARAMETRIC = (*WEIGHTED, "BatchNormalization", "LayerNormalization", "GroupNormalization")
-_AND = " + "
 
 
 def array(value: ir.Value | None) -> np.ndarray | None:
@@ -56,24 +55,6 @@ def ensure_names(model: ir.Model) -> None:
     for node in model.graph.all_nodes():
         node.name = unique_name(node.name or f"{node.op_type}_{len(taken)}", taken)
         taken.add(node.name)
-
-
-def join_names(names: Sequence[str]) -> str:
-    """The name of a node that replaces several nodes."""
-    return _AND.join(names)
-
-
-def names_in(name: str) -> list[str]:
-    """The names of the nodes that a node of this name replaces: its own name, unless names were
-    joined."""
-    return name.split(_AND)
-
-
-def module_of(name: str) -> str | None:
-    """The path of the PyTorch module in the name of a node: "blocks.0.mlp" for
-    "blocks.0.mlp/MatMul" and for "/blocks.0/mlp/MatMul"; None if the name has none."""
-    path = names_in(name)[0].rpartition("/")[0].strip("/")
-    return path.replace("/", ".") or None
 
 
 def unique_name(name: str, taken: Collection[str]) -> str:

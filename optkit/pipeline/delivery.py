@@ -29,7 +29,7 @@ from optkit.packaging import genai
 from optkit.packaging.stamp import stamp
 from optkit.pipeline.findings import Judged
 from optkit.pipeline.job import Build
-from optkit.report.html import to_html
+from optkit.report.build_page import to_html
 from optkit.report.markdown import to_markdown
 from optkit.runtimes import backend
 from optkit.steps.compile import Compiled

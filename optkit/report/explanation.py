@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pydantic import ValidationError
+
 from optkit.documents.explanation import (
     CallLatency,
     ComparedLayers,
@@ -15,7 +17,10 @@ from optkit.documents.explanation import (
     ExplainFinding,
     LayerTime,
 )
-from optkit.documents.measured import FidelityFigures
+from optkit.documents.measured import FidelityFigures, ScoreFigures
+from optkit.documents.report import Report
+from optkit.explanation import Subject, explain
+from optkit.recipe import Recipe
 from optkit.report import figures
 from optkit.report.html import render
 from optkit.report.recommendation import device
@@ -29,20 +34,20 @@ def likeness(fidelity: FidelityFigures | ComparedLayers) -> str:
     return "equal to" if fidelity.sqnr_db is None else f"SQNR {fidelity.sqnr_db:.1f} dB to"
 
 
-def dropped(found: Explained, drop: float) -> str:
+def dropped(accuracy: ScoreFigures | None, drop: float) -> str:
     """A drop, or a part of it, in the unit of its metric: points, or a share."""
-    proportion = found.accuracy is not None and found.accuracy.proportion
+    proportion = accuracy is not None and accuracy.proportion
     return (figures.points if proportion else figures.percent)(drop)
 
 
-def cost(found: Explained, finding: ExplainFinding) -> str:
+def cost(accuracy: ScoreFigures | None, finding: ExplainFinding) -> str:
     """What the change of a finding would gain, as a value, as a share and with its evidence."""
     cost = finding.cost
     parts = []
     if cost.ms:
         parts.append(f"{figures.ms(cost.ms)} per call")
     if cost.points is not None:
-        parts.append(dropped(found, cost.points))
+        parts.append(dropped(accuracy, cost.points))
     if cost.db is not None:
         parts.append(figures.decibels(cost.db))
     parts = parts or ["unknown"]
@@ -100,7 +105,7 @@ def _part(name: str, found: Explained) -> Part:
     return Part(
         name, found, list(_figures(found)),
         [(kind, _ms(ours), _ms(theirs)) for kind, ours, theirs in times],
-        [Finding(cost(found, one), one) for one in found.findings], nothing(found),
+        [Finding(cost(found.accuracy, one), one) for one in found.findings], nothing(found),
     )  # fmt: skip
 
 
@@ -122,8 +127,8 @@ def _figures(found: Explained) -> Iterator[Known]:
         label = f"{score.metric}, {figures.count(score.samples)} samples"
         yield Known(label, Figure(figures.number(score.value), spread), score.evidence)
     if drop := found.drop:
-        spread = figures.span(drop.ci95, lambda end: dropped(found, end))
-        yield Known("drop", Figure(dropped(found, drop.value), spread), drop.evidence)
+        spread = figures.span(drop.ci95, lambda end: dropped(found.accuracy, end))
+        yield Known("drop", Figure(dropped(found.accuracy, drop.value), spread), drop.evidence)
     if outputs := found.fidelity:
         reference = f"{outputs.reference.upper()}, {figures.count(outputs.samples)} samples"
         spread = figures.span(outputs.ci95, figures.decibels)
@@ -180,11 +185,26 @@ def _highlights(found: Explained) -> list[Highlight]:
         rows.append(Highlight(figures.times(speedup.value), label, speedup.evidence))
     if drop := found.drop:
         metric = f" in {found.accuracy.metric}" if found.accuracy else ""
-        rows.append(Highlight(dropped(found, drop.value), f"drop{metric}", drop.evidence))
+        rows.append(Highlight(dropped(found.accuracy, drop.value), f"drop{metric}", drop.evidence))
     if outputs := found.fidelity:
         label = f"SQNR of the outputs to {outputs.reference.upper()}"
         rows.append(Highlight(_sqnr(outputs), label, outputs.evidence))
     return rows
+
+
+def of_report(report: Report) -> list[Finding]:
+    """The findings that need no times of layers: they follow from the report of a build alone. None
+    if its recipe is one of a newer optkit."""
+    record = dict(report.provenance.recipe)
+    if isinstance(model := record.get("model"), dict):  # a recipe may not contain this key
+        record["model"] = {key: model[key] for key in model if key != "trust_remote_code"}
+    try:
+        recipe = Recipe.model_validate(record)
+    except ValidationError:
+        return []
+    found = explain(Subject(report, recipe, None))
+    described = (one.described() for one in found.findings)
+    return [Finding(cost(report.result.accuracy, one), one) for one in described]
 
 
 def to_html(found: Explained) -> str:

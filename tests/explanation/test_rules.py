@@ -182,14 +182,16 @@ def test_a_whole_that_is_slower_names_the_layers_that_lose(
         assert "optkit tune --target l4" in one.change.text
 
 
-def test_kernels_that_only_move_are_one_finding_for_each_chain() -> None:
+def test_kernels_that_only_move_are_one_finding_for_the_same_operators() -> None:
     moves = {n: Node("Transpose", 0, 0, ()) for n in ("t1", "t2", "t3")}
+    moves["c"] = Node("Concat", 0, 0, ())
     chain = [layer("t1", "y", 0.2, dtype=None, kind="Transpose"),
              layer("t2", "t1.out", 0.2, dtype=None, kind="Transpose"),
-             layer("t3", "z", 0.1, dtype=None, kind="Transpose")]  # fmt: skip
+             layer("t3", "z", 0.1, dtype=None, kind="Transpose"),
+             layer("c", "w", 0.3, dtype=None, kind="Concat")]  # fmt: skip
     found = list(data_movement.layout(subject(candidate=chain, nodes=moves)))
-    assert [one.nodes for one in found] == [("t1", "t2"), ("t3",)]
-    assert found[0].cost.ms == pytest.approx(0.4) and found[0].change.lines == []
+    assert [one.nodes for one in found] == [("t1", "t2", "t3"), ("c",)]
+    assert found[0].cost.ms == pytest.approx(0.5) and found[0].change.lines == []
 
 
 def test_what_waits_for_memory_is_a_limit_and_stands_last() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from optkit.documents.tune import Tune
 from optkit.report import figures, search
-from optkit.report.html import to_html
+from optkit.report.build_page import to_html
 from tests.conftest import Ran
 from tests.report import hostile
 from tests.report.conftest import in_json, read

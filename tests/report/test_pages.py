@@ -11,7 +11,8 @@ import pytest
 
 from optkit.documents.diff import Diff
 from optkit.documents.explanation import Explained
-from optkit.report import diff, explanation
+from optkit.documents.report import Report
+from optkit.report import build_page, diff, explanation
 from tests.report.conftest import HOSTILE
 
 WRITTEN = Path(__file__).parents[1] / "documents/written"
@@ -124,3 +125,38 @@ def test_no_name_acts(name: str, page: Any) -> None:
     text = page(everywhere(written(name)))
     assert text.count("<img") == 0 and "\u202e" not in text
     assert text.count(SHOWN) > 8
+
+
+def with_clipping(value: str) -> dict[str, Any]:
+    """The report of a build in which one range clips most of what it should hold."""
+    data = written("report-cpu")
+    pair = {
+        "pair": "Q0", "read": True, "again": False, "value": value, "readers": ["stem.0/Conv"],
+        "fault": "clipped", "without": {"sqnr_db": 32.0}, "sqnr_db": 18.0, "share": 0.125,
+        "noise": 0.96, "low": 0.0, "high": 1.0, "seen": [0.0, 4.0],
+    }  # fmt: skip
+    fault = {"fault": "clipped", "pairs": ["Q0"], "without": {"sqnr_db": 32.0}}
+    data["layer_fidelity"] |= {"sqnr_db": 20.0, "values": [pair], "faults": [fault]}
+    return data
+
+
+def test_the_page_of_a_build_has_the_findings_that_need_no_times() -> None:
+    report = Report.from_json(with_clipping(HOSTILE))
+    (found,) = explanation.of_report(report)
+    assert (found.finding.rule, found.finding.limit) == ("clipped", False)
+    page = build_page.to_html(report)
+    assert "12.50% of the elements of " in page and SHOWN in page and HOSTILE not in page
+    assert "12.0 dB" in found.cost and "(94% of the noise, simulated)" in found.cost
+    assert page.index("What costs accuracy") < page.index("Layer by layer")
+    assert "For the time of each layer, and for what costs time" in page
+
+
+def test_a_build_without_such_findings_names_the_command() -> None:
+    page = build_page.to_html(Report.from_json(written("report-cpu")))
+    assert "What costs accuracy" not in page and "<code>optkit explain " in page
+
+
+def test_a_recipe_of_a_newer_optkit_leaves_the_page_without_findings() -> None:
+    data = with_clipping("x")
+    data["provenance"]["recipe"]["of_tomorrow"] = 1
+    assert explanation.of_report(Report.from_json(data)) == []

@@ -16,8 +16,8 @@ from optkit.documents.report import Provenance
 from optkit.documents.result import Result
 from optkit.errors import InputRefused
 from optkit.measurement import Latencies
+from optkit.report.build_page import to_html
 from optkit.report.document import Rewrites, compose, measured
-from optkit.report.html import to_html
 from optkit.report.markdown import to_markdown
 from optkit.report.result import Findings, Run, Side, failed, result, to_finish
 from tests.report.conftest import read
