@@ -25,6 +25,7 @@ from optkit.pipeline import layer_times
 from optkit.pipeline.finish import whole_recipe
 from optkit.recipe import Recipe
 from optkit.report.contract import result_of
+from optkit.report.view import facts
 from optkit.store import write_durably
 from optkit.workspace import Workspace
 
@@ -81,6 +82,7 @@ def _document(artifact: Artifact, found: Explanation | None) -> Explained:
         target=artifact.manifest.target,
         precision=artifact.manifest.precision,
         baseline=result.baseline.precision if result.baseline else None,
+        build=facts(result, artifact.manifest.recipe),
         speedup=result.speedup,
         latency=_call(result.latency),
         baseline_latency=_call(result.baseline.latency if result.baseline else None),

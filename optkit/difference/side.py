@@ -19,6 +19,7 @@ from optkit.execute.runner import Runner
 from optkit.intake.files import show
 from optkit.pipeline import Foreign
 from optkit.report.contract import Mismatch, conform, parsed, report_of, result_of
+from optkit.report.view import facts
 from optkit.steps import outline
 
 
@@ -42,7 +43,7 @@ class Side:
         if self.result is None:
             return side
         named = {key: getattr(self.result, key) for key in ("model", "target", "precision")}
-        return side.model_copy(update=named)
+        return side.model_copy(update=named | {"build": facts(self.result, self.recipe)})
 
 
 def opened(path: Path, runner: Runner) -> Side:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import Field, JsonValue
+from pydantic.json_schema import SkipJsonSchema
 
-from optkit.documents.record import Interval, Number, Record, Rows, said
+from optkit.documents.measured import BuildFacts
+from optkit.documents.record import Interval, Number, Record, Rows, absent, said
 from optkit.evidence import Evidence
 
 DIFF: Final = "optkit.diff/v1"
@@ -26,6 +28,7 @@ class ComparedSide(Record):
     model: str | None = None
     target: str | None = None
     precision: str | None = None
+    build: Annotated[BuildFacts | SkipJsonSchema[None], Field(exclude_if=absent)] = None
 
 
 class OperatorCount(Record):

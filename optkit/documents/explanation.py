@@ -6,9 +6,15 @@ from __future__ import annotations
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
 
-from optkit.documents.measured import DifferenceFigures, FidelityFigures, ScoreFigures
-from optkit.documents.record import Count, Number, Record, Rows, Share, said
+from optkit.documents.measured import (
+    BuildFacts,
+    DifferenceFigures,
+    FidelityFigures,
+    ScoreFigures,
+)
+from optkit.documents.record import Count, Number, Record, Rows, Share, absent, said
 from optkit.evidence import Evidence
 
 EXPLAIN: Final = "optkit.explain/v1"
@@ -124,6 +130,7 @@ class Explained(Record):
     target: str
     precision: str
     baseline: str | None = None
+    build: Annotated[BuildFacts | SkipJsonSchema[None], Field(exclude_if=absent)] = None
     speedup: DifferenceFigures | None = None
     latency: CallLatency | None = None
     baseline_latency: CallLatency | None = None

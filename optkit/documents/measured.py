@@ -134,6 +134,24 @@ class DifferenceFigures(Record):
     evidence: Evidence
 
 
+class SampleSet(Record):
+    """The samples of a calibration or an evaluation."""
+
+    samples: Count
+    source: str | None = None
+
+
+class BuildFacts(Record):
+    """The size of the engine of a build, its data, and when and where its latency was measured."""
+
+    engine_bytes: Count | None = None
+    calibration: SampleSet | None = None
+    evaluation: SampleSet | None = None
+    measured_at: Annotated[str | None, said("In UTC; null if not measured.")] = None
+    machine: str | None = None
+    from_store: bool | None = None
+
+
 class GateVerdict(Record):
     """All gates together."""
 

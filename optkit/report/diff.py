@@ -21,7 +21,7 @@ from optkit.documents.diff import (
 )
 from optkit.report import figures
 from optkit.report.html import render
-from optkit.report.view import Figure, Headline
+from optkit.report.view import Figure, Headline, described
 
 _MORE_IS_WORSE = {"latency": True, "drop": True, "speedup": False, "SQNR": False}
 _VERDICTS = {"fail": 0, "inconclusive": 1, "pass": 2}
@@ -256,6 +256,12 @@ def _side(side: ComparedSide) -> list[tuple[str, str]]:
     return [(word, fact) for word, fact in facts if fact]
 
 
+def _about(side: ComparedSide) -> list[str]:
+    """The head's line about one side."""
+    named = " ".join(filter(None, (side.model, side.target, side.precision)))
+    return [named or side.kind, *described(side.build)]
+
+
 def _keys(rows: Sequence[KeyDiff]) -> list[tuple[str, str, str]]:
     return [(row.key, figures.shown(row.a), figures.shown(row.b)) for row in rows]
 
@@ -263,7 +269,8 @@ def _keys(rows: Sequence[KeyDiff]) -> list[tuple[str, str, str]]:
 def to_html(diff: Diff) -> str:
     keys = (("Recipe", diff.recipe), ("Data", diff.data), ("Versions", diff.versions))
     return render(
-        "diff.html", diff=diff, headline=headline(diff), rows=[_row(row) for row in diff.figures],
+        "diff.html", diff=diff, about=[("A", _about(diff.a)), ("B", _about(diff.b))],
+        headline=headline(diff), rows=[_row(row) for row in diff.figures],
         sides=[("A", _side(diff.a)), ("B", _side(diff.b))],
         size=_size(diff.graph) if diff.graph else [],
         lists=_lists(diff.graph) if diff.graph else [],

@@ -24,7 +24,7 @@ from optkit.recipe import Recipe
 from optkit.report import figures
 from optkit.report.html import render
 from optkit.report.recommendation import device
-from optkit.report.view import Figure, Headline, Highlight
+from optkit.report.view import Figure, Headline, Highlight, described
 
 KINDS = ("products", "Q/DQ and casts", "data movement", "other")
 _WHOLES = {"latency": "the latency", "layers": "the layers' time", "noise": "the noise"}
@@ -211,5 +211,6 @@ def to_html(found: Explained) -> str:
     parts = _parts(found)
     return render(
         "explanation.html", found=found, parts=parts, headline=headline(parts),
-        highlights=_highlights(found), device=device(found.target),
+        highlights=_highlights(found),
+        about=[device(found.target), *described(found.build), found.artifact],
     )  # fmt: skip

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from optkit.documents.measured import LatencyFigures
+    from optkit.documents.measured import BuildFacts, LatencyFigures
     from optkit.documents.report import TensorFidelity
     from optkit.documents.result import LandingCounts
 
@@ -40,7 +40,7 @@ def _visible(text: str, kept: str) -> str:
     )
 
 
-def measured(latency: LatencyFigures | None) -> str | None:
+def measured(latency: LatencyFigures | BuildFacts | None) -> str | None:
     """When and where a latency was measured, and whether before the present command; None if it was
     not measured, or its date is unknown."""
     if latency is None or latency.measured_at is None:

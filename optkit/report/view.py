@@ -12,9 +12,11 @@ from types import MappingProxyType
 from typing import Protocol
 
 from optkit.documents.measured import (
+    BuildFacts,
     DifferenceFigures,
     FidelityFigures,
     LatencyFigures,
+    SampleSet,
     ScoreFigures,
 )
 from optkit.documents.recommendation import Recommendation
@@ -119,26 +121,53 @@ def suspicions(result: Result) -> list[str]:
 
 def about(report: Report) -> list[str]:
     """What the figures are of: the device, the sizes, the data, and when it was measured."""
-    result, recipe = report.result, details.flat(report.provenance.recipe)
-    size = figures.size(result.size.bytes) if result.size else None
+    result = report.result
+    return [
+        recommendation.device(result.target),
+        *described(facts(result, report.provenance.recipe)),
+    ]
+
+
+def facts(result: Result, recipe: Mapping[str, object]) -> BuildFacts:
+    """Size, data and measurement of a build."""
+    settings, latency = details.flat(recipe), result.latency
     score, check = result.accuracy, result.calibration
-    calibrated = None if check is None else f"{check.samples:,} samples"
-    judged = None if score is None else f"{score.samples:,} samples"
-    facts = (
-        ("", recommendation.device(result.target)),
-        ("engine ", size),
-        ("calibrated on ", _of(calibrated, recipe.get("calibration.source"))),
-        ("accuracy on ", _of(judged, recipe.get("eval.task"))),
-        ("latency ", figures.measured(result.latency)),
+    return BuildFacts(
+        engine_bytes=result.size.bytes if result.size else None,
+        calibration=check and _samples(check.samples, settings.get("calibration.source")),
+        evaluation=score and _samples(score.samples, settings.get("eval.task")),
+        measured_at=latency and latency.measured_at,
+        machine=latency and latency.machine,
+        from_store=latency and latency.from_store,
     )
-    return [f"{word}{fact}" for word, fact in facts if fact]
 
 
-def _of(samples: str | None, source: object) -> str | None:
+def _samples(samples: int, source: object) -> SampleSet:
+    return SampleSet(samples=samples, source=source if isinstance(source, str) else None)
+
+
+def described(build: BuildFacts | None) -> list[str]:
+    """Size, data and measurement of a build as text, as far as they are known."""
+    if build is None:
+        return []
+    size = build.engine_bytes
+    lines = (
+        ("engine ", None if size is None else figures.size(size)),
+        ("calibrated on ", _of(build.calibration)),
+        ("accuracy on ", _of(build.evaluation)),
+        ("latency ", figures.measured(build)),
+    )
+    return [f"{word}{fact}" for word, fact in lines if fact]
+
+
+def _of(data: SampleSet | None) -> str | None:
     """`256 samples of digits.py`; None without samples."""
-    if samples is None or not isinstance(source, str):
+    if data is None:
+        return None
+    samples = f"{data.samples:,} samples"
+    if data.source is None:
         return samples
-    file = PurePath(source.removeprefix("content:").partition(":")[0]).stem
+    file = PurePath(data.source.removeprefix("content:").partition(":")[0]).stem
     return f"{samples} of {figures.name(file)}"
 
 

@@ -11,12 +11,15 @@ from typing import Any
 
 import pytest
 
+from optkit.documents.diff import Diff
+from optkit.documents.explanation import Explained
 from optkit.documents.tune import Tune
-from optkit.report import figures, search
+from optkit.report import diff, explanation, figures, search
 from optkit.report.build_page import to_html
 from tests.conftest import Ran
 from tests.report import hostile
 from tests.report.conftest import in_json, read
+from tests.report.test_pages import written
 
 pytestmark = pytest.mark.slow
 
@@ -137,6 +140,11 @@ OVERLAPS = """() => [...document.querySelectorAll("svg")].flatMap((drawing) => {
 })"""
 
 
+# Tables that are wider than their part of the page.
+HIDDEN = """() => [...document.querySelectorAll(".wide")]
+  .filter((one) => one.scrollWidth > one.clientWidth + 1).length"""
+
+
 @pytest.fixture(scope="module")
 def axe() -> str:
     """The source of axe-core, which finds faults of accessibility."""
@@ -153,17 +161,37 @@ def pages(
     done = optkit_apart("plan", "--target", "all", "--plot", plan, cache=tmp_path / "cache")
     assert done.code == 0, done.err
     searched.write_text(search.to_html(Tune.from_json(tune)), encoding="utf-8")
-    return {**real, "tune": searched, "plan": plan}
+    return {**real, "tune": searched, "plan": plan, **_read_back(tmp_path)}
+
+
+def _read_back(folder: Path) -> dict[str, Path]:
+    """The pages of documents that were written before: a comparison and an explanation."""
+    shown = {
+        "diff": diff.to_html(Diff.from_json(written("diff"))),
+        "explain": explanation.to_html(Explained.from_json(written("explain-l4"))),
+    }
+    for name, page in shown.items():
+        (folder / f"{name}.html").write_text(page, encoding="utf-8")
+    return {name: folder / f"{name}.html" for name in shown}
+
+
+LOOKS = (  # theme, width, medium
+    ("light", 1400, "screen"), ("dark", 1400, "screen"), ("light", 375, "screen"),
+    ("dark", 375, "screen"), ("light", 718, "print"), ("dark", 718, "print"),
+)  # fmt: skip
 
 
 def test_every_page_is_accessible_and_nothing_overlaps(
     pages: dict[str, Path], axe: str, opened: Callable[..., Any]
 ) -> None:
     found: list[tuple[object, ...]] = []
-    for (name, page), theme, width in product(pages.items(), ("light", "dark"), (1400, 375)):
+    for (name, page), (theme, width, medium) in product(pages.items(), LOOKS):
         tab = opened(page, color_scheme=theme, viewport={"width": width, "height": 900})
+        tab.emulate_media(media=medium)
         if not tab.evaluate("document.documentElement.scrollWidth <= innerWidth"):
             found.append((name, width, "wider than the window"))
+        if width == 1400 and tab.evaluate(HIDDEN):
+            found.append((name, width, "a table whose columns are not all visible"))
         found += [(name, width, pair) for pair in tab.evaluate(OVERLAPS) if theme == "light"]
         tab.evaluate(axe)
         found += [

@@ -114,6 +114,26 @@ def everywhere(data: Any) -> Any:
     return HOSTILE if isinstance(data, str) else data
 
 
+BUILD = {
+    "engine_bytes": 2048, "calibration": {"samples": 64, "source": "content:a/digits.py:load"},
+    "evaluation": {"samples": 898, "source": None}, "measured_at": "2026-11-20T14:03:12Z",
+    "machine": "A CPU", "from_store": False,
+}  # fmt: skip
+ABOUT = ("engine 2 KiB", "calibrated on 64 samples of digits", "accuracy on 898 samples",
+         "measured 2026-11-20 14:03 UTC on A CPU")  # fmt: skip
+
+
+def test_the_head_says_what_was_built_on_which_data_and_when() -> None:
+    data = written("diff")
+    pages = (
+        diff.to_html(Diff.from_json({**data, "b": {**data["b"], "build": BUILD}})),
+        explanation.to_html(Explained.from_json({**written("explain-l4"), "build": BUILD})),
+    )
+    for page in pages:
+        head = page[page.index("<h1>") : page.index('<div class="verdict')]
+        assert all(fact in head for fact in ABOUT)
+
+
 @pytest.mark.parametrize(
     ("name", "page"),
     [
