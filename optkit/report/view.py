@@ -134,11 +134,11 @@ def facts(result: Result, recipe: Mapping[str, object]) -> BuildFacts:
     score, check = result.accuracy, result.calibration
     return BuildFacts(
         engine_bytes=result.size.bytes if result.size else None,
-        calibration=check and _samples(check.samples, settings.get("calibration.source")),
-        evaluation=score and _samples(score.samples, settings.get("eval.task")),
-        measured_at=latency and latency.measured_at,
-        machine=latency and latency.machine,
-        from_store=latency and latency.from_store,
+        calibration=_samples(check.samples, settings.get("calibration.source")) if check else None,
+        evaluation=_samples(score.samples, settings.get("eval.task")) if score else None,
+        measured_at=latency.measured_at if latency else None,
+        machine=latency.machine if latency else None,
+        from_store=latency.from_store if latency else None,
     )
 
 
