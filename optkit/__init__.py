@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from optkit.api import export as export
     from optkit.api import fuse as fuse
     from optkit.api import load as load
+    from optkit.api import package as package
     from optkit.api import plan as plan
     from optkit.api import quantize as quantize
     from optkit.api import tune as tune
@@ -46,7 +47,7 @@ else:  # hidden from type checkers, which would otherwise accept any name
 
 
 _FUNCTIONS = ("bench", "build", "compile", "diff", "evaluate", "explain", "export", "fuse", "load",
-              "plan", "quantize", "tune")  # fmt: skip
+              "package", "plan", "quantize", "tune")  # fmt: skip
 _HOMES = {
     **dict.fromkeys(_FUNCTIONS, "optkit.api"),
     "Artifact": "optkit.artifact",
@@ -62,7 +63,7 @@ _HOMES = {
 __all__ = [
     "Artifact", "Budget", "DecoderSizes", "Recipe", "Request", "SearchOptions", "Target",
     "Workspace", "bench", "build", "compile", "diff", "errors", "evaluate", "explain", "export",
-    "fuse", "load", "plan", "quantize", "tune",
+    "fuse", "load", "package", "plan", "quantize", "tune",
 ]  # fmt: skip
 
 

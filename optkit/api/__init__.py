@@ -11,7 +11,7 @@
     _explain        why time and accuracy are lost          _diff       compares two builds
     regression      times two artifacts in one run          doctor      which libraries work
     jobs            makes a job of a call's arguments       in_memory   modules and loaders
-    _inspect        describes an artifact or a graph
+    _inspect        describes an artifact or a graph        _package    other programs' layouts
     cluster_finish  `finish` on a node of a cluster         plan_subject  the costs of a model
 
 Each function takes a Workspace: the store, the limits and where steps run. The command line only
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from optkit.api._explain import explain as explain
     from optkit.api._finish import finish as finish
     from optkit.api._inspect import inspect as inspect
+    from optkit.api._package import package as package
     from optkit.api._plan import plan as plan
     from optkit.api._tune import tune as tune
     from optkit.api.artifacts import load as load
@@ -59,9 +60,9 @@ _MODULES = {
     "bench": "figures", "bench_against": "regression", "build": "_build", "build_fleet": "fleet",
     "compile": "stages", "diagnose": "doctor", "diff": "_diff", "evaluate": "figures",
     "explain": "_explain", "export": "stages", "finish": "_finish", "fuse": "stages",
-    "inspect": "_inspect", "load": "artifacts", "pair": "jobs", "plan": "_plan",
-    "quantize": "stages", "rehearse": "_build", "resolve": "jobs", "stage_files": "stages",
-    "tune": "_tune",
+    "inspect": "_inspect", "load": "artifacts", "package": "_package", "pair": "jobs",
+    "plan": "_plan", "quantize": "stages", "rehearse": "_build", "resolve": "jobs",
+    "stage_files": "stages", "tune": "_tune",
 }  # fmt: skip
 
 __all__ = [*_MODULES]  # noqa: PLE0604  # names, all of them

@@ -50,6 +50,7 @@ for command in (
     artifact_use.inspect,
     artifact_use.explain,
     artifact_use.diff,
+    artifact_use.package,
     this_host.targets,
     this_host.devices,
     this_host.doctor,

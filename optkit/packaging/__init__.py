@@ -1,4 +1,9 @@
-"""Deploy layouts: files that other programs expect in the folder of an artifact.
+"""Deploy layouts: files that other programs expect.
 
-genai    genai_config.json, for ONNX Runtime GenAI
+genai      genai_config.json, for ONNX Runtime GenAI; every decoder's artifact has it
+stamp      metadata in the ONNX files of an artifact
+formats    the table of formats of `optkit package`, and how a package is written
+subject    what is packaged: one artifact, or the artifacts of a fleet
+
+Each format of `optkit package` is a module with a function `files`, see `formats`.
 """

@@ -1,4 +1,4 @@
-"""Commands that read an artifact: `inspect`, `explain`, `diff`, `generate`."""
+"""Commands that read an artifact: `inspect`, `explain`, `diff`, `package`, `generate`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from optkit.cli import options
+from optkit.cli import options, param_types
 
 
 @options.command("optkit inspect artifacts/digits-vit-l4-int8", "optkit inspect model.onnx")
@@ -60,6 +60,53 @@ def diff() -> None:
 
     Of graphs: nodes, precision, weights and scales. Of builds: latency, accuracy and sizes; a
     difference is reported only if the intervals support it. Also recipe, data and versions.
+    """
+
+
+@options.command(
+    "optkit package artifacts/house-numbers-fleet --format triton --out packages",
+    "optkit package artifacts/house-numbers-cpu-int8 --format huggingface",
+)
+@click.argument("path", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option(
+    "--format",
+    "form",
+    required=True,
+    metavar="NAME",
+    type=param_types.Name("optkit.packaging.formats:FORMATS"),
+    help="triton.",
+)
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path),
+    default="packages",
+    show_default=True,
+    metavar="DIR",
+    help="The folder for packages.",
+)
+@click.option(
+    "--name",
+    metavar="NAME",
+    help="The name of the model in the package; default: that of its recipe.",
+)
+@options.under(
+    "Target",
+    click.option(
+        "-p",
+        "--precision",
+        type=param_types.PRECISION,
+        metavar="NAME",
+        help="For a fleet with several precisions for a target: the one to package.",
+    ),
+)
+@options.output
+@options.calls("optkit.cli.package:package")
+def package() -> None:
+    """Write PATH, an artifact or a fleet, in the layout that another program reads.
+
+    The package is the folder DIR/NAME-FORMAT, and needs no other file. Every file of the artifact
+    is verified first. An older package of the same name is replaced in one operation.
     """
 
 

@@ -1,0 +1,32 @@
+"""Writes an artifact or a fleet in the layout of another program: `package`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from optkit.packaging import formats
+from optkit.packaging.subject import Subject
+
+
+def package(
+    path: str | Path,
+    *,
+    format: str,
+    out: str | Path = "packages",
+    name: str | None = None,
+    precision: str | None = None,
+) -> dict[str, Any]:
+    """Write the artifact or the fleet in folder `path` in a deploy format, to the folder
+    `out/<name>-<format>`. An older package of this name is replaced in one operation.
+
+    format: a name of `optkit.packaging.formats.FORMATS`.
+    name: the name of the model in the package; None: that of its recipe.
+    precision: chooses among the artifacts of a fleet that has several for a target.
+
+    Returns an optkit.package/v1 object. Raises InputRefused (no artifact), IntegrityError
+    (damaged), UsageError (what the format cannot hold, or a folder of this name that is no
+    package), ToolchainMissing (a library of the format), StorageError.
+    """
+    subject = Subject.of(Path(path), name, precision)
+    return formats.package(subject, format, Path(out)).to_json()

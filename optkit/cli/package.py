@@ -1,0 +1,26 @@
+"""`optkit package`: an artifact or a fleet in the layout of another program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from optkit import api
+from optkit.cli import terminal
+from optkit.cli.terminal import Output
+from optkit.documents.package import Package
+
+
+def package(
+    path: Path, form: str, out: Path, name: str | None, precision: str | None, output: Output
+) -> None:
+    with output.terminal() as ears:
+        written = api.package(path, format=form, out=out, name=name, precision=precision)
+        document = Package.from_json(written)
+        for note in document.notes:
+            ears.note(note)
+    if output.json:
+        terminal.put_json(written)
+        return
+    size = sum(file.bytes for file in document.files)
+    variants = ", ".join(f"{one.target} {one.precision}" for one in document.variants)
+    terminal.put(f"{document.folder}  {len(document.files)} files, {size:,} bytes: {variants}")

@@ -1,0 +1,114 @@
+"""The formats of `optkit package`, and how a package is written.
+
+A format is a module of this package with a function
+
+    files(subject: Subject, scratch: Path) -> Packed
+
+which gives the files of the package by name, and notes. It writes nothing outside `scratch`, so
+that an error leaves nothing half-written: the folder appears only when it is complete, or replaces
+an older package in one operation. Its libraries are imported only when it is used.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol, cast
+
+from optkit.artifact import create, prepare
+from optkit.artifact.manifest import is_safe
+from optkit.documents.package import PACKAGE, Package, PackagedFile, PackagedVariant
+from optkit.errors import unknown_name
+from optkit.exchange import replacing
+from optkit.packaging.subject import Subject
+from optkit.store import digest_file, digest_json, write_durably
+
+MARKER = "optkit-package.json"
+"""The document of the package, in its folder. It says that optkit may replace the folder."""
+
+FORMATS: Mapping[str, str] = {
+    "triton": "a model repository of Triton Inference Server",
+}
+"""Name of a format → what it is. The module has the same name, with _ for -."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The content of a package: name → the file to copy, or its bytes; and notes for the user."""
+
+    files: Mapping[str, Path | bytes]
+    notes: tuple[str, ...] = field(default=())
+
+
+class _Format(Protocol):
+    def files(self, subject: Subject, scratch: Path) -> Packed: ...
+
+
+def package(subject: Subject, form: str, out: Path) -> Package:
+    """Write the package `out/<name>-<format>`; it replaces an older one in one operation.
+
+    Raises UnknownName (the format), UsageError (a folder of this name that is no package; what the
+    format cannot hold), ToolchainMissing (its library), StorageError, IntegrityError.
+    """
+    if form not in FORMATS:
+        raise unknown_name("format", form, tuple(FORMATS))
+    module = cast(_Format, import_module(f"optkit.packaging.{form.replace('-', '_')}"))
+    folder_name = f"{subject.name}-{form}"
+    prepare(out, folder_name, "package", MARKER)
+    with tempfile.TemporaryDirectory() as scratch:
+        packed = module.files(subject, Path(scratch))
+        create(out)
+        with replacing(out / folder_name) as folder:
+            rows = tuple(
+                _put(folder, name, content) for name, content in sorted(packed.files.items())
+            )
+            document = _document(subject, form, out / folder_name, rows, packed.notes)
+            text = json.dumps(document.to_json(), indent=1, ensure_ascii=False)
+            write_durably(folder / MARKER, f"{text}\n".encode())
+    return document
+
+
+def _put(folder: Path, name: str, content: Path | bytes) -> PackagedFile:
+    if not is_safe(name) or name == MARKER:
+        raise ValueError(f"{name!r} cannot name a file of a package")
+    file = folder / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, bytes):
+        write_durably(file, content)
+    else:
+        shutil.copyfile(content, file)
+    return PackagedFile(name=name, sha256=digest_file(file), bytes=file.stat().st_size)
+
+
+def _document(
+    subject: Subject,
+    form: str,
+    folder: Path,
+    rows: tuple[PackagedFile, ...],
+    notes: tuple[str, ...],
+) -> Package:
+    variants = tuple(
+        PackagedVariant(
+            target=variant.artifact.manifest.target,
+            precision=variant.artifact.manifest.precision,
+            artifact=str(variant.artifact.path),
+            digest=variant.artifact.digest,
+        )
+        for variant in subject.variants
+    )
+    return Package(
+        schema=PACKAGE,
+        status="ok",
+        format=form,
+        name=subject.name,
+        folder=str(folder),
+        digest=digest_json({row.name: row.sha256 for row in rows}),
+        variants=variants,
+        files=rows,
+        notes=notes,
+    )

@@ -1,0 +1,136 @@
+"""What is packaged: an artifact, or the artifacts of a fleet, verified."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+from optkit.artifact import Artifact, check_name
+from optkit.documents.fleet import Fleet
+from optkit.documents.report import Report
+from optkit.documents.result import Result
+from optkit.errors import InputRefused, IntegrityError, UsageError
+from optkit.report.contract import conform, parsed, report_of, result_of
+from optkit.store import digest_json
+
+FLEET = "fleet.json"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One artifact of the subject: one target and one precision."""
+
+    artifact: Artifact
+
+    @property
+    def name(self) -> str:
+        """The target; a package names its variants by it."""
+        return self.artifact.manifest.target
+
+    @cached_property
+    def result(self) -> Result:
+        """The figures of the build, with their evidence. Raises IntegrityError."""
+        return result_of(self.artifact)
+
+    @cached_property
+    def report(self) -> Report:
+        """The whole report of the build. Raises IntegrityError."""
+        return report_of(self.artifact)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model's artifacts, one per target.
+
+    `name`: the name of the model in the package; it is safe as a file name.
+    """
+
+    name: str
+    variants: tuple[Variant, ...]
+
+    @property
+    def digest(self) -> str:
+        """The digest of the artifacts' digests by target; the same builds give the same digest."""
+        return digest_json({variant.name: variant.artifact.digest for variant in self.variants})
+
+    def only(self, form: str) -> Variant:
+        """The one variant, for a format that holds one. Raises UsageError."""
+        if len(self.variants) == 1:
+            return self.variants[0]
+        raise UsageError(
+            f"the format {form} holds one artifact, and this is a fleet for "
+            + ", ".join(variant.name for variant in self.variants),
+            hint="name the folder of one artifact of the fleet",
+        )
+
+    @classmethod
+    def of(cls, path: Path, name: str | None = None, precision: str | None = None) -> Self:
+        """The subject in folder `path`: an artifact or a fleet. Every file is verified.
+
+        name: None: the name of the model, of its recipe.
+        precision: chooses among the artifacts of a fleet that has several for a target.
+
+        Raises InputRefused (neither, or nothing was built), IntegrityError (damaged), UsageError
+        (the name; an artifact of several graphs; several precisions for one target).
+        """
+        artifacts = _fleet(path) if (path / FLEET).is_file() else [Artifact.load(path)]
+        if precision is not None:
+            built = sorted({artifact.manifest.precision for artifact in artifacts})
+            artifacts = [one for one in artifacts if one.manifest.precision == precision]
+            if not artifacts:
+                raise UsageError(
+                    f"nothing in it has the precision {precision}, only {', '.join(built)}",
+                    where=str(path),
+                )
+        _check_one_per_target(artifacts, path)
+        for artifact in artifacts:
+            artifact.verify()
+        variants = tuple(Variant(artifact) for artifact in artifacts)
+        name = name or variants[0].result.model or variants[0].artifact.name
+        check_name("model", name)
+        return cls(name, variants)
+
+
+def _fleet(path: Path) -> list[Artifact]:
+    """The artifacts that a fleet names: beside its folder, or where they were built."""
+    where = path / FLEET
+    try:
+        fleet = conform(parsed(where), Fleet)
+    except ValueError as error:  # a Mismatch is one
+        raise IntegrityError("damaged: not the document of a fleet", where=str(where)) from error
+    if not fleet.artifacts:
+        raise InputRefused("nothing of this fleet was built", where=str(path))
+    found = []
+    for built in fleet.artifacts.values():
+        beside = path.parent / Path(built.path).name
+        artifact = Artifact.load(beside if beside.is_dir() else Path(built.path))
+        if artifact.digest != built.digest:
+            raise IntegrityError(
+                "it is another build than the one that the fleet names",
+                where=str(artifact.path),
+                hint="build the fleet again",
+            )
+        found.append(artifact)
+    return found
+
+
+def _check_one_per_target(artifacts: Sequence[Artifact], path: Path) -> None:
+    by_target: dict[str, list[str]] = {}
+    for artifact in artifacts:
+        by_target.setdefault(artifact.manifest.target, []).append(artifact.manifest.precision)
+        if artifact.manifest.parts:
+            raise UsageError(
+                f"it consists of {' and '.join(artifact.manifest.parts)}",
+                where=str(artifact.path),
+                hint="package one of its parts: each is an artifact in a folder of that name",
+            )
+    for target, precisions in by_target.items():
+        if len(precisions) > 1:
+            raise UsageError(
+                f"for {target} it holds {' and '.join(precisions)}",
+                where=str(path),
+                hint="choose one with --precision",
+            )
