@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from optkit.api import evaluate as evaluate
     from optkit.api import explain as explain
     from optkit.api import export as export
+    from optkit.api import finish as finish
     from optkit.api import fuse as fuse
+    from optkit.api import inspect as inspect
     from optkit.api import load as load
     from optkit.api import package as package
     from optkit.api import plan as plan
@@ -46,8 +48,8 @@ else:  # hidden from type checkers, which would otherwise accept any name
         return getattr(import_module(_HOMES[name]), name)
 
 
-_FUNCTIONS = ("bench", "build", "compile", "diff", "evaluate", "explain", "export", "fuse", "load",
-              "package", "plan", "quantize", "tune")  # fmt: skip
+_FUNCTIONS = ("bench", "build", "compile", "diff", "evaluate", "explain", "export", "finish",
+              "fuse", "inspect", "load", "package", "plan", "quantize", "tune")  # fmt: skip
 _HOMES = {
     **dict.fromkeys(_FUNCTIONS, "optkit.api"),
     "Artifact": "optkit.artifact",
@@ -63,7 +65,7 @@ _HOMES = {
 __all__ = [
     "Artifact", "Budget", "DecoderSizes", "Recipe", "Request", "SearchOptions", "Target",
     "Workspace", "bench", "build", "compile", "diff", "errors", "evaluate", "explain", "export",
-    "fuse", "load", "package", "plan", "quantize", "tune",
+    "finish", "fuse", "inspect", "load", "package", "plan", "quantize", "tune",
 ]  # fmt: skip
 
 

@@ -55,6 +55,7 @@ for command in (
     this_host.devices,
     this_host.doctor,
     this_host.completion,
+    this_host.schema,
     this_host.cache,
     this_host.init,
 ):

@@ -8,7 +8,7 @@
     record    common parts of all models    measured, prices    parts of several documents share
     foreign   documents that another machine may have written
 
-`python -m optkit.documents result` prints a JSON schema (draft 2020-12). The models are imported
+`optkit schema result` prints a JSON schema (draft 2020-12). The models are imported
 only when a document is written or read, so start-up and `--help` do not import pydantic.
 """
 

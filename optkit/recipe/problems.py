@@ -51,7 +51,7 @@ def _existing(location: tuple[str | int, ...], data: object) -> KeyPath:
         match data, part:
             case dict(), _ if part in data:
                 data = data[part]
-            case ((list() | tuple()), int()):
+            case ((list() | tuple()), int()) if part < len(data):
                 data = data[part]
             case _:
                 break

@@ -88,6 +88,11 @@ class SampleSource:
         return self.folders["path"] / path
 
 
+_Axis = Annotated[
+    Axis, BeforeValidator(fixed, json_schema_input_type=Axis | Annotated[int, Field(ge=1)])
+]
+
+
 class Recipe(Part):
     """The model and the settings of its build. Without `model`, the model is given by `with_model`
     or in memory."""
@@ -95,7 +100,7 @@ class Recipe(Part):
     name: Name
     model: Model | None = None
     inputs: dict[str, Input] = Field(default_factory=dict)
-    axes: dict[str, Annotated[Axis, BeforeValidator(fixed)]] = Field(default_factory=dict)
+    axes: dict[str, _Axis] = Field(default_factory=dict)
     calibration: Calibration | None = None
     quantization: Quantization = Quantization()
     eval: Eval | None = None

@@ -19,6 +19,7 @@ from pydantic import (
     Field,
     JsonValue,
     PlainSerializer,
+    WithJsonSchema,
     field_serializer,
     model_validator,
 )
@@ -91,7 +92,16 @@ class Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-Name = Annotated[str, AfterValidator(file_name)]
+Name = Annotated[
+    str,
+    AfterValidator(file_name),
+    WithJsonSchema({"type": "string", "pattern": f"^{_NAME.pattern}$"}),
+]
+Precision = Annotated[
+    str,
+    AfterValidator(known_precision),
+    WithJsonSchema({"type": "string", "enum": list(PRECISIONS)}),
+]
 
 
 class Model(Part):
@@ -132,6 +142,10 @@ class Model(Part):
         return self.factory is None and not (self.path or "").endswith((".onnx", ".pt2"))
 
 
+# not prefixItems, which editors of YAML do not know
+_PAIR = WithJsonSchema({"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2})
+
+
 class Input(Part):
     """One input: numpy dtype, shape with axis names, and for random integers their range."""
 
@@ -139,7 +153,7 @@ class Input(Part):
         "float32", "float16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool"
     ]
     shape: Annotated[tuple[Annotated[int, Field(ge=1)] | str, ...], Field(strict=False)]
-    range: Annotated[tuple[float, float], Field(strict=False)] | None = None
+    range: Annotated[tuple[float, float], Field(strict=False), _PAIR] | None = None
 
     @model_validator(mode="after")
     def ordered(self) -> Self:
@@ -208,7 +222,7 @@ class Quantization(Part):
     embeddings: bool = True  # embedding tables in 8 bits, if the backend can look them up in 8 bits
     two_term: Annotated[tuple[str, ...], Field(strict=False)] = ()  # patterns of node names
     # pattern of a node's name → its precision
-    nodes: dict[str, Annotated[str, AfterValidator(known_precision)]] = {}
+    nodes: dict[str, Precision] = {}
     placement: Placement = Placement()
 
     def is_two_term(self, node: str) -> bool:
@@ -224,10 +238,16 @@ class Eval(Part):
     stop_early: bool = False  # before the last sample, if the verdict is certain
 
 
-Amount = Annotated[float | None, BeforeValidator(amount)]
+_Percentage = Annotated[str, WithJsonSchema({"type": "string", "pattern": _PERCENT.pattern})]
+Amount = Annotated[
+    float | None, BeforeValidator(amount, json_schema_input_type=float | _Percentage | None)
+]
 Fraction = Annotated[
     float | None,
-    BeforeValidator(_fraction),
+    BeforeValidator(
+        _fraction,
+        json_schema_input_type=Annotated[float, Field(gt=-1, lt=1)] | _Percentage | None,
+    ),
     PlainSerializer(percentage, return_type=float | str | None, when_used="json"),
 ]
 
@@ -268,10 +288,17 @@ def known_target(value: str) -> str:
     return value
 
 
+def _with_target_names(schema: dict[str, JsonValue]) -> None:
+    schema["propertyNames"] = {"enum": list(targets.names())}
+
+
 class Gates(Limits):
     """Limits for all targets, and other limits for some of them."""
 
-    targets: dict[Annotated[str, AfterValidator(known_target)], Limits] = {}
+    targets: Annotated[
+        dict[Annotated[str, AfterValidator(known_target)], Limits],
+        Field(json_schema_extra=_with_target_names),
+    ] = {}
 
     @field_serializer("targets")
     def as_given(self, targets: dict[str, Limits]) -> dict[str, object]:

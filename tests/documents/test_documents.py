@@ -5,8 +5,6 @@ schemas."""
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +64,6 @@ def test_every_key_is_always_there(name: str) -> None:
             assert stays_open or inner["additionalProperties"] is False, title
 
 
-def test_the_schema_can_be_printed() -> None:
-    command = [sys.executable, "-m", "optkit.documents", "result"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == documents.schema("result")
+def test_an_unknown_document_is_refused() -> None:
     with pytest.raises(UnknownName, match="document"):
         documents.schema("resul")

@@ -1,5 +1,5 @@
 """Commands about this host, its programs and its files: `targets`, `devices`, `doctor`,
-`completion`, `monitor`, `init`, `cache`."""
+`completion`, `schema`, `monitor`, `init`, `cache`."""
 
 from __future__ import annotations
 
@@ -44,6 +44,18 @@ def completion() -> None:
 
     The lines below install it for new shells (for bash: once the folder exists). To try it in this
     shell: eval "$(optkit completion bash)".
+    """
+
+
+@options.command("optkit schema recipe > recipe.schema.json", "optkit schema result")
+@click.argument("name", required=False, metavar="[NAME]",
+                type=param_types.Name("optkit.cli.schema:names"))  # fmt: skip
+@options.calls("optkit.cli.schema:schema")
+def schema() -> None:
+    """Print the JSON schema of the document NAME, or of a recipe; without NAME, list the names.
+
+    An editor that knows the schema of a recipe completes its keys and marks mistakes: write
+    "# yaml-language-server: $schema=recipe.schema.json" as its first line.
     """
 
 
