@@ -19,7 +19,7 @@ from optkit import api
 PUBLIC = {
     "Artifact", "Budget", "DecoderSizes", "Recipe", "Request", "SearchOptions", "Target",
     "Workspace", "bench", "build", "compile", "diff", "errors", "evaluate", "explain", "export",
-    "fuse", "load", "plan", "quantize", "tune",
+    "finish", "fuse", "inspect", "load", "package", "plan", "quantize", "tune",
 }  # fmt: skip
 
 
