@@ -55,7 +55,7 @@ def export(
             where=type(module).__name__,
             hint="write a recipe with `inputs:` (`optkit init` starts one) and give it by --recipe",
         )
-    module = _unwrapped(module)
+    module = unwrapped(module)
     specs, axes = fix_single_sizes(specs, axes)
     sizes = traced_sizes(axes)
     bind = _binding(module, specs)
@@ -90,7 +90,7 @@ def named(module: nn.Module, example: object) -> Feed:
 
     Raises UsageError if forward does not take them.
     """
-    signature = inspect.signature(_unwrapped(module).forward)
+    signature = inspect.signature(unwrapped(module).forward)
     try:
         if isinstance(example, Mapping):
             bound = signature.bind(**example)
@@ -125,7 +125,7 @@ def _as_array(value: object, name: str) -> np.ndarray:
     )
 
 
-def _unwrapped(module: nn.Module) -> nn.Module:
+def unwrapped(module: nn.Module) -> nn.Module:
     """The module inside torch.compile's and DistributedDataParallel's wrappers."""
     from torch.nn.parallel import DistributedDataParallel
 

@@ -1,0 +1,20 @@
+"""Artifacts at the end of a training, one line for each kind of loop.
+
+    deploy(model, loader, targets=["l4"])                   a plain loop, or Accelerate
+    transformers.DeployCallback(targets=["l4"])             the Trainer of Hugging Face
+    lightning.DeployCallback(targets=["l4"])                PyTorch Lightning
+
+Only the process of rank 0 builds. A build that fails is logged and never ends the training: the
+trained weights are worth more than an artifact, which `optkit build` can build later. The module
+does not change.
+
+    deployment      what is built, and how failures are handled
+    transformers    the callback for transformers.Trainer
+    lightning       the callback for Lightning's Trainer
+"""
+
+from __future__ import annotations
+
+from optkit.integrations.deployment import Deployment, deploy
+
+__all__ = ["Deployment", "deploy"]

@@ -1,0 +1,144 @@
+"""What is built after a training: every target in every precision."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from optkit import api
+from optkit.api.in_memory import Batch, Evaluate
+from optkit.api.jobs import RecipeLike
+from optkit.artifact import Artifact
+from optkit.errors import OptkitError
+from optkit.sources.torch_module import unwrapped
+from optkit.workspace import Workspace
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+
+LOG = logging.getLogger("optkit")
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What is built after a training. The fields are the arguments of `optkit.build`.
+
+    `calibration`: None: the batches that the model was trained with, if the recipe names no source.
+    """
+
+    targets: Sequence[str]
+    precisions: Sequence[str] = ("int8",)
+    calibration: Iterable[Batch] | None = None
+    evaluate: Evaluate | None = None
+    recipe: RecipeLike | None = None
+    out: str | Path = "artifacts"
+    name: str | None = None
+    defer: bool = False
+    workspace: Workspace = Workspace()
+
+    def build(self, model: Module, batches: Iterable[Batch]) -> tuple[Artifact, ...]:
+        """The artifacts of a trained module, in the order of targets and precisions. What cannot be
+        built is logged as an error and left out.
+
+        batches: those of the training; the first one is the example. Items that `forward` does not
+            take, such as labels, are ignored.
+        """
+        built = []
+        for target in self.targets:
+            for precision in self.precisions:
+                artifact = self._one(model, batches, target, precision)
+                if artifact is not None:
+                    built.append(artifact)
+        return tuple(built)
+
+    def _one(
+        self, model: Module, batches: Iterable[Batch], target: str, precision: str
+    ) -> Artifact | None:
+        try:
+            artifact = api.build(
+                model,
+                example_of(model, batches),
+                target=target,
+                precision=precision,
+                recipe=self.recipe,
+                calibration=batches if self.calibration is None else self.calibration,
+                evaluate=self.evaluate,
+                out=self.out,
+                name=self.name,
+                defer=self.defer,
+                workspace=self.workspace,
+            )
+        except OptkitError as error:
+            LOG.error("no artifact for %s in %s: %s", target, precision, error)
+            return None
+        except Exception:  # of the caller's own code, or a bug: the training goes on too
+            LOG.exception("no artifact for %s in %s", target, precision)
+            return None
+        LOG.info("built %s", artifact.path)
+        return artifact
+
+
+def deploy(
+    model: Module,
+    batches: Iterable[Batch],
+    *,
+    targets: Sequence[str],
+    precisions: Sequence[str] = ("int8",),
+    calibration: Iterable[Batch] | None = None,
+    evaluate: Evaluate | None = None,
+    recipe: RecipeLike | None = None,
+    out: str | Path = "artifacts",
+    name: str | None = None,
+    workspace: Workspace = Workspace(),
+) -> tuple[Artifact, ...]:
+    """Build artifacts of a module after its training, in the process of rank 0; elsewhere nothing
+    happens.
+
+    batches: a loader of the training; the first batch is the example. The other arguments are those
+        of `optkit.build`.
+
+    Raises nothing: what cannot be built is logged by the logger "optkit" and left out.
+    """
+    if not is_first_rank():
+        return ()
+    deployment = Deployment(
+        targets, precisions, calibration, evaluate, recipe, out, name, workspace=workspace
+    )
+    return deployment.build(model, batches)
+
+
+def is_first_rank() -> bool:
+    """Whether this is the only process of the training, or the one of rank 0."""
+    from torch import distributed
+
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank() == 0
+    return os.environ.get("RANK", "0") == "0"  # of torchrun, if the script has no process group
+
+
+def example_of(model: Module, batches: Iterable[Batch]) -> Batch:
+    """The first batch, without the items that `forward` does not take. Raises ValueError if there
+    is no batch."""
+    batch = next(iter(batches), None)
+    if batch is None:
+        raise ValueError("the loader has no batch, and the export needs one as an example")
+    parameters = inspect.signature(unwrapped(model).forward).parameters.values()
+    if isinstance(batch, Mapping):
+        names = {parameter.name for parameter in parameters}
+        known = {name: value for name, value in batch.items() if name in names}
+        return known or dict(batch)
+    if isinstance(batch, list | tuple):
+        positional = [
+            parameter
+            for parameter in parameters
+            if parameter.kind
+            in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+            and parameter.default is inspect.Parameter.empty
+        ]
+        return tuple(batch[: max(1, len(positional))])
+    return batch
