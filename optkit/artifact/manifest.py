@@ -85,6 +85,18 @@ class Manifest:
         return {name: span["opt"] for name, span in ranges.items()}
 
     @property
+    def largest_batch(self) -> int | None:
+        """The largest size of the axis that is the first one of every input and output; None if
+        they have no such axis in common, or if it has no range."""
+        first = {info.shape[0] if info.shape else 0 for info in (*self.inputs, *self.outputs)}
+        ranges = self.recipe.get("axes", {})
+        if len(first) != 1 or not isinstance(ranges, dict):
+            return None
+        span = ranges.get(first.pop())
+        largest = span.get("max") if isinstance(span, dict) else None
+        return largest if isinstance(largest, int) else None
+
+    @property
     def evidence(self) -> dict[str, str]:
         """The evidence of each group of figures in the result."""
         figures = {name: self.result.get(name) for name in _FIGURES}

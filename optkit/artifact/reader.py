@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self, TypedDict
 
+import numpy as np
+
 from optkit import trust
 from optkit.artifact.manifest import MANIFEST, MODEL, SIMULATION, VNNI, Manifest, read
 from optkit.devices import cpu, names, target
@@ -44,13 +46,31 @@ class Running:
     note: str | None
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
+    batch: int | None = None  # the largest batch of the engine; None: any
 
     @classmethod
-    def of(cls, session: Recurrent, backend: str, evidence: Evidence, note: str | None) -> Self:
-        return cls(session, backend, evidence, note, session.inputs, session.outputs)
+    def of(
+        cls,
+        session: Recurrent,
+        backend: str,
+        evidence: Evidence,
+        note: str | None,
+        batch: int | None = None,
+    ) -> Self:
+        return cls(session, backend, evidence, note, session.inputs, session.outputs, batch)
 
     def run(self, feed: Feed) -> Feed:
-        return self.session.run(by_name(feed, [info.name for info in self.inputs]))
+        """Outputs for one feed. A batch that is larger than the engine's largest one runs in
+        parts, and the outputs are joined."""
+        arrays = by_name(feed, [info.name for info in self.inputs])
+        rows = {len(array) if array.ndim else 0 for array in arrays.values()}
+        if self.batch is None or len(rows) != 1 or max(rows) <= self.batch:
+            return self.session.run(arrays)
+        parts = [
+            self.session.run({name: array[i : i + self.batch] for name, array in arrays.items()})
+            for i in range(0, max(rows), self.batch)
+        ]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def loop(self, carried: Mapping[str, str], start: Feed, room: int | None = None) -> Loop:
         return self.session.loop(carried, start, room)
@@ -179,7 +199,9 @@ class Artifact:
                 reasons.append(error.message)
             else:
                 graph = f"{reasons[0]}; {file} runs on the device" if reasons else None
-                return Running.of(session, name, Evidence.MEASURED, graph or self._slower())
+                note = graph or self._slower()
+                batch = self.manifest.largest_batch if file in self.manifest.compiled else None
+                return Running.of(session, name, Evidence.MEASURED, note, batch)
         note = reasons[0]
         graph = SIMULATION if SIMULATION in self.manifest.files else MODEL
         self._admit(graph, threads)

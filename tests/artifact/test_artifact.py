@@ -22,7 +22,16 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from optkit import exchange
-from optkit.artifact import Artifact, EngineFile, Manifest, check_name, create, prepare, write
+from optkit.artifact import (
+    Artifact,
+    EngineFile,
+    Manifest,
+    Running,
+    check_name,
+    create,
+    prepare,
+    write,
+)
 from optkit.errors import InputRefused, IntegrityError, StorageError, UsageError
 from optkit.evidence import Evidence
 from optkit.store import digest_json
@@ -652,3 +661,64 @@ def test_run_keeps_its_session_until_closed(made: Artifact) -> None:
     opened.close()
     with pytest.raises(IntegrityError, match="missing"):
         opened.run(feed())
+
+
+class Engine:
+    """A session with a largest batch, as an engine has it: y = x + 1."""
+
+    inputs = MANIFEST.inputs
+    outputs = MANIFEST.outputs
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+
+    def run(self, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        self.batches.append(len(feed["x"]))
+        return {"y": feed["x"] + 1}
+
+
+@given(rows=st.integers(0, 40), largest=st.integers(1, 9))
+def test_a_batch_larger_than_the_engines_runs_in_parts(rows: int, largest: int) -> None:
+    engine, x = Engine(), np.arange(rows * 4, dtype=np.float32).reshape(rows, 4)
+    running = Running.of(engine, "tensorrt-rtx", Evidence.MEASURED, None, largest)  # type: ignore[arg-type]
+    assert np.array_equal(running.run({"x": x})["y"], x + 1)
+    assert sum(engine.batches) == rows and max(engine.batches) <= largest
+    assert len(engine.batches) == max(1, -(-rows // largest))
+
+
+def test_the_largest_batch_is_that_of_the_axis_that_all_have_in_common() -> None:
+    assert MANIFEST.largest_batch == 32
+    table = TensorInfo("table", "float32", (7, 4))
+    for change in (
+        {"inputs": (*MANIFEST.inputs, table)},
+        {"outputs": (TensorInfo("y", "float32", ()),)},
+        {"recipe": {"axes": {"batch": 3}}},
+        {"recipe": {}},
+    ):
+        assert dataclasses.replace(MANIFEST, **change).largest_batch is None  # type: ignore[arg-type]
+
+
+_LIGHT = """
+import sys
+import numpy as np
+
+class Gone:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"torch", "onnx", "pydantic", "jinja2", "rich", "click"}:
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Gone())
+import optkit
+print(optkit.load(sys.argv[1]).run({"x": np.zeros((2, 4), np.float32)})["y"].tolist())
+"""
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_serving_needs_the_runtime_and_numpy_alone(
+    elsewhere: bool, made: Artifact, tmp_path: Path
+) -> None:
+    """Also on a machine that did not build the artifact, which first tries the graph in a child."""
+    line = [sys.executable, "-c", _LIGHT, str(made.path)]
+    env = {**os.environ, **({"OPTKIT_CACHE": str(tmp_path / "elsewhere")} if elsewhere else {})}
+    done = subprocess.run(line, capture_output=True, text=True, env=env)
+    assert done.stdout == "[[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]]\n", done.stderr
