@@ -74,7 +74,7 @@ def diff() -> None:
     required=True,
     metavar="NAME",
     type=param_types.Name("optkit.packaging.formats:FORMATS"),
-    help="triton.",
+    help="oci, triton.",
 )
 @click.option(
     "-o",
