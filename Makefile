@@ -17,7 +17,7 @@ $(VENV)/.run-$(RUNTIME): pyproject.toml constraints.txt | $(BIN)/python
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.run-$(RUNTIME)
-	$(PIP) -e '.[$(RUNTIME),rtx,torch,hf,ray,remote,examples,dev]'
+	$(PIP) -e '.[$(RUNTIME),rtx,torch,hf,ray,remote,sign,examples,dev]'
 	touch $@
 
 demo: $(VENV)/.run-$(RUNTIME)

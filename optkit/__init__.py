@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from optkit.api import package as package
     from optkit.api import plan as plan
     from optkit.api import quantize as quantize
+    from optkit.api import sign as sign
     from optkit.api import tune as tune
+    from optkit.api import verify as verify
     from optkit.artifact import Artifact as Artifact
     from optkit.devices import Target
     from optkit.recipe import Recipe as Recipe
@@ -49,7 +51,8 @@ else:  # hidden from type checkers, which would otherwise accept any name
 
 
 _FUNCTIONS = ("bench", "build", "compile", "diff", "evaluate", "explain", "export", "finish",
-              "fuse", "inspect", "load", "package", "plan", "quantize", "tune")  # fmt: skip
+              "fuse", "inspect", "load", "package", "plan", "quantize", "sign", "tune",
+              "verify")  # fmt: skip
 _HOMES = {
     **dict.fromkeys(_FUNCTIONS, "optkit.api"),
     "Artifact": "optkit.artifact",
@@ -65,7 +68,7 @@ _HOMES = {
 __all__ = [
     "Artifact", "Budget", "DecoderSizes", "Recipe", "Request", "SearchOptions", "Target",
     "Workspace", "bench", "build", "compile", "diff", "errors", "evaluate", "explain", "export",
-    "finish", "fuse", "inspect", "load", "package", "plan", "quantize", "tune",
+    "finish", "fuse", "inspect", "load", "package", "plan", "quantize", "sign", "tune", "verify",
 ]  # fmt: skip
 
 

@@ -10,6 +10,7 @@
     _finish         completes an artifact on its device     artifacts   opens artifacts
     _explain        why time and accuracy are lost          _diff       compares two builds
     regression      times two artifacts in one run          doctor      which libraries work
+    _sign           signs and verifies
     jobs            makes a job of a call's arguments       in_memory   modules and loaders
     _inspect        describes an artifact or a graph        _package    other programs' layouts
     cluster_finish  `finish` on a node of a cluster         plan_subject  the costs of a model
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from optkit.api._inspect import inspect as inspect
     from optkit.api._package import package as package
     from optkit.api._plan import plan as plan
+    from optkit.api._sign import sign as sign
+    from optkit.api._sign import verify as verify
     from optkit.api._tune import tune as tune
     from optkit.api.artifacts import load as load
     from optkit.api.doctor import diagnose as diagnose
@@ -62,7 +65,7 @@ _MODULES = {
     "explain": "_explain", "export": "stages", "finish": "_finish", "fuse": "stages",
     "inspect": "_inspect", "load": "artifacts", "package": "_package", "pair": "jobs",
     "plan": "_plan", "quantize": "stages", "rehearse": "_build", "resolve": "jobs",
-    "stage_files": "stages", "tune": "_tune",
+    "sign": "_sign", "stage_files": "stages", "tune": "_tune", "verify": "_sign",
 }  # fmt: skip
 
 __all__ = [*_MODULES]  # noqa: PLE0604  # names, all of them

@@ -3,6 +3,7 @@
     manifest.json     schema optkit.artifact/v1: files with sha256 and size, recipe, inputs, tool
                       versions, the result with its evidence, and a checksum of all that
     model.onnx, engine, baseline/, report.*, recipe.yaml, …   the files of the build
+    model.sig         the signature, if it is signed (`packaging.signing`)
     encoder/, decoder/   for a model of two graphs: an artifact each, instead of all these
 
 It is written to a temporary folder and exchanged with the old one (`exchange`), so a reader sees
@@ -15,6 +16,7 @@ from optkit.artifact.manifest import (
     MANIFEST,
     MODEL,
     SAMPLES,
+    SIGNATURE,
     SIMULATION,
     VNNI,
     EngineFile,
@@ -28,6 +30,7 @@ __all__ = [
     "MANIFEST",
     "MODEL",
     "SAMPLES",
+    "SIGNATURE",
     "SIMULATION",
     "VNNI",
     "Artifact",

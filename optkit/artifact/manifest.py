@@ -20,6 +20,9 @@ from optkit.tensors import TensorInfo
 
 SCHEMA = "optkit.artifact/v1"
 MANIFEST = "manifest.json"
+SIGNATURE = "model.sig"
+"""The signature of all other files, if the artifact is signed; it is in no manifest."""
+
 MODEL = "model.onnx"
 SIMULATION = "simulation.onnx"
 SAMPLES = "eval.safetensors"

@@ -12,7 +12,7 @@ from typing import Any, Self, TypedDict
 import numpy as np
 
 from optkit import trust
-from optkit.artifact.manifest import MANIFEST, MODEL, SIMULATION, VNNI, Manifest, read
+from optkit.artifact.manifest import MANIFEST, MODEL, SIGNATURE, SIMULATION, VNNI, Manifest, read
 from optkit.devices import cpu, names, target
 from optkit.devices.machine import sums_in_16_bits
 from optkit.errors import IntegrityError, ToolchainMissing, UnsafeFile, UsageError
@@ -134,7 +134,7 @@ class Artifact:
 
     def verify(self) -> None:
         """Raise IntegrityError with the names of files that are missing, changed, added or not
-        regular."""
+        regular. A signature may be there; it is not verified here."""
         present, listed = dict(_walk(self.path)), self.manifest.files
         problems = [f"{show(name)} was added" for name in sorted(present.keys() - listed.keys())]
         for name, facts in listed.items():
@@ -294,11 +294,14 @@ class Artifact:
 
 
 def _walk(path: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """(relative name, lstat) of everything but folders and the manifest; follows no link."""
+    """(relative name, lstat) of everything but folders, the manifest and the signature; follows no
+    link."""
     for folder, folders, files in os.walk(path):
         links = [name for name in folders if (Path(folder) / name).is_symlink()]
         for name in (*files, *links):
             file = Path(folder) / name
             relative = file.relative_to(path).as_posix()
-            if relative != MANIFEST:
-                yield relative, file.lstat()
+            info = file.lstat()
+            signature = relative == SIGNATURE and stat.S_ISREG(info.st_mode)
+            if relative != MANIFEST and not signature:
+                yield relative, info

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from optkit import trust
-from optkit.artifact.manifest import MANIFEST, NAME, File, Manifest, is_safe
+from optkit.artifact.manifest import MANIFEST, NAME, SIGNATURE, File, Manifest, is_safe
 from optkit.artifact.reader import Artifact
 from optkit.errors import UsageError
 from optkit.exchange import replacing
@@ -89,7 +89,7 @@ def write(out: Path, manifest: Manifest, files: Mapping[str, Path | bytes]) -> A
 
 def _put(folder: Path, name: str, content: Path | bytes) -> File:
     """Write one file durably."""
-    if not is_safe(name) or name == MANIFEST:
+    if not is_safe(name) or name in (MANIFEST, SIGNATURE):
         raise UsageError(f"{show(name)} cannot name a file of an artifact")
     target = folder / name
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -51,6 +51,8 @@ for command in (
     artifact_use.explain,
     artifact_use.diff,
     artifact_use.package,
+    artifact_use.sign,
+    artifact_use.verify,
     this_host.targets,
     this_host.devices,
     this_host.doctor,

@@ -4,7 +4,7 @@
     fleet     optkit.fleet/v1      plan   optkit.plan/v1            tune      optkit.tune/v1
     figures   figures of optkit.bench/v1 and optkit.eval/v1
     diff      optkit.diff/v1       explanation  optkit.explain/v1   against   optkit.against/v1
-    package   optkit.package/v1
+    package   optkit.package/v1    signature  optkit.signature/v1
     record    common parts of all models    measured, prices    parts of several documents share
     foreign   documents that another machine may have written
 
@@ -27,7 +27,7 @@ _MODELS = {
     "result": "result:Result", "results": "result:Results", "report": "report:Report",
     "fleet": "fleet:Fleet", "plan": "plan:Plan", "tune": "tune:Tune", "diff": "diff:Diff",
     "explain": "explanation:Explained", "against": "against:Against",
-    "package": "package:Package",
+    "package": "package:Package", "signature": "signature:Verified",
 }  # fmt: skip
 
 NAMES = tuple(_MODELS)

@@ -4,6 +4,8 @@ genai      genai_config.json, for ONNX Runtime GenAI; every decoder's artifact h
 stamp      metadata in the ONNX files of an artifact
 formats    the table of formats of `optkit package`, and how a package is written
 subject    what is packaged: one artifact, or the artifacts of a fleet
+signing    signatures of artifacts: OpenSSF Model Signing
+bundle     the file of a signature
 
 Each format of `optkit package` is a module with a function `files`, see `formats`.
 """

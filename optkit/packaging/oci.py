@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from optkit.artifact import MANIFEST, SAMPLES, Manifest
+from optkit.artifact import MANIFEST, SAMPLES, SIGNATURE, Manifest
 from optkit.dtypes import BY_SHORT
 from optkit.packaging.formats import Packed
 from optkit.packaging.subject import Subject, Variant
@@ -42,7 +42,7 @@ _WEIGHT, _WEIGHT_CONFIG, _DOC, _DATASET = (
 _TYPES = {
     ".json": _WEIGHT_CONFIG, ".yaml": _WEIGHT_CONFIG, ".txt": _WEIGHT_CONFIG,
     ".jinja": _WEIGHT_CONFIG, ".model": _WEIGHT_CONFIG,
-    ".md": _DOC, ".html": _DOC,
+    ".md": _DOC, ".html": _DOC, ".sig": _DOC,
 }  # fmt: skip
 _REPORT = "report.json"
 
@@ -109,9 +109,10 @@ def files(subject: Subject, scratch: Path) -> Packed:
 def _model(blobs: _Blobs, name: str, variant: Variant) -> dict[str, object]:
     """The descriptor of an artifact's ModelPack manifest, which is added to the blobs."""
     artifact = variant.artifact
+    signature = [SIGNATURE] if (artifact.path / SIGNATURE).is_file() else []
     layers = [
         blobs.put(_media_type(file), artifact.path / file, annotations={_PATH: file, _TITLE: file})
-        for file in sorted((*artifact.manifest.files, MANIFEST))
+        for file in sorted((*artifact.manifest.files, MANIFEST, *signature))
     ]
     config = _config(name, artifact.manifest, (str(layer["digest"]) for layer in layers))
     about = {

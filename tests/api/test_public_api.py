@@ -19,7 +19,7 @@ from optkit import api
 PUBLIC = {
     "Artifact", "Budget", "DecoderSizes", "Recipe", "Request", "SearchOptions", "Target",
     "Workspace", "bench", "build", "compile", "diff", "errors", "evaluate", "explain", "export",
-    "finish", "fuse", "inspect", "load", "package", "plan", "quantize", "tune",
+    "finish", "fuse", "inspect", "load", "package", "plan", "quantize", "sign", "tune", "verify",
 }  # fmt: skip
 
 

@@ -1,4 +1,5 @@
-"""Commands that read an artifact: `inspect`, `explain`, `diff`, `package`, `generate`."""
+"""Commands that read an artifact: `inspect`, `explain`, `diff`, `package`, `sign`, `verify`,
+`generate`."""
 
 from __future__ import annotations
 
@@ -107,6 +108,63 @@ def package() -> None:
 
     The package is the folder DIR/NAME-FORMAT, and needs no other file. Every file of the artifact
     is verified first. An older package of the same name is replaced in one operation.
+    """
+
+
+_pem = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@options.command(
+    "optkit sign artifacts/digits-vit-l4-int8 --key private.pem",
+    "optkit sign artifacts/digits-vit-l4-int8 --key private.pem --certificate mine.pem "
+    "--certificate-chain between.pem",
+)
+@click.argument("artifact", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option(
+    "--key",
+    required=True,
+    type=_pem,
+    metavar="FILE",
+    help="The private key: elliptic curve, PEM, without a password.",
+)
+@click.option("--certificate", type=_pem, metavar="FILE", help="The certificate for it, PEM.")
+@click.option(
+    "--certificate-chain",
+    type=_pem,
+    multiple=True,
+    metavar="FILE",
+    help="The certificates above it, PEM; repeat for several files.",
+)
+@options.output
+@options.calls("optkit.cli.sign:sign")
+def sign() -> None:
+    """Sign every file of ARTIFACT, by OpenSSF Model Signing 1.0.
+
+    Every file is verified first. The signature is the file model.sig in ARTIFACT. No server is
+    asked.
+    """
+
+
+@options.command(
+    "optkit verify artifacts/digits-vit-l4-int8",
+    "optkit verify artifacts/digits-vit-l4-int8 --key public.pem",
+)
+@click.argument("artifact", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--key", type=_pem, metavar="FILE", help="The public key of the signer, PEM.")
+@click.option(
+    "--certificate-chain",
+    type=_pem,
+    multiple=True,
+    metavar="FILE",
+    help="The root certificates that you trust, PEM; repeat for several files.",
+)
+@options.output
+@options.calls("optkit.cli.sign:verify")
+def verify() -> None:
+    """Compare every file of ARTIFACT with its manifest, and verify its signature.
+
+    Without --key and --certificate-chain only the files are compared. Exit code 7 if a file was
+    changed, added or removed (the error names it), or if the signature is another's.
     """
 
 

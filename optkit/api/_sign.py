@@ -1,0 +1,96 @@
+"""Signs an artifact, and verifies its files and its signature: `sign`, `verify`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from optkit.artifact import SIGNATURE, Artifact
+from optkit.documents.signature import SIGNED, SignatureFile, Verified
+from optkit.errors import UsageError
+from optkit.packaging import signing
+from optkit.packaging.bundle import Bundle, Method, Statement
+
+
+def sign(
+    path: str | Path,
+    *,
+    key: str | Path,
+    certificate: str | Path | None = None,
+    certificate_chain: Sequence[str | Path] = (),
+) -> dict[str, Any]:
+    """Sign the artifact in folder `path`, after every file was verified. The signature is its file
+    model.sig, by OpenSSF Model Signing 1.0; an older one is replaced.
+
+    key: a private key of an elliptic curve (P-256, P-384, P-521), PEM, without a password.
+    certificate, certificate_chain: the certificate for the key, and those above it, PEM.
+
+    Returns an optkit.signature/v1 object. Raises InputRefused (no artifact), IntegrityError
+    (damaged), UsageError (the key), ToolchainMissing, StorageError.
+    """
+    if certificate_chain and certificate is None:
+        raise UsageError("a chain needs the certificate for the key", hint="add --certificate")
+    artifact = Artifact.load(Path(path))
+    artifact.verify()
+    signer = signing.Signer(
+        Path(key),
+        None if certificate is None else Path(certificate),
+        tuple(map(Path, certificate_chain)),
+    )
+    file = signing.sign(artifact.path, signer)
+    method: Method = "key" if certificate is None else "certificate"
+    signature = _signature(file, method, Bundle.read(file).statement(file))
+    return _verified(artifact, signature).to_json()
+
+
+def verify(
+    path: str | Path,
+    *,
+    key: str | Path | None = None,
+    certificate_chain: Sequence[str | Path] = (),
+) -> dict[str, Any]:
+    """Compare every file of the artifact in folder `path` with its manifest. With a public key, or
+    the root certificates that you trust, also verify its signature.
+
+    Returns an optkit.signature/v1 object. Raises InputRefused (no artifact), IntegrityError (with
+    the names of the files; not signed; another key), UsageError (the key), ToolchainMissing.
+    """
+    if key is not None and certificate_chain:
+        raise UsageError("a signature has one method", hint="--key or --certificate-chain")
+    artifact = Artifact.load(Path(path))
+    artifact.verify()
+    if key is None and not certificate_chain:
+        return _verified(artifact, None).to_json()
+    trust = signing.Trust(None if key is None else Path(key), tuple(map(Path, certificate_chain)))
+    statement = signing.verify(artifact.path, trust)
+    signature = _signature(artifact.path / SIGNATURE, trust.method, statement)
+    return _verified(artifact, signature).to_json()
+
+
+def _signature(file: Path, method: Method, statement: Statement) -> SignatureFile:
+    return SignatureFile(
+        file=str(file),
+        method=method,
+        root=statement.subject[0].digest.sha256,
+        files=len(statement.predicate.resources),
+    )
+
+
+def _verified(artifact: Artifact, signature: SignatureFile | None) -> Verified:
+    signed = (artifact.path / SIGNATURE).exists()
+    note = (
+        "its signature was not verified: name --key or --certificate-chain"
+        if signed
+        else "it is not signed, so this does not show who made it"
+    )
+    return Verified(
+        schema=SIGNED,
+        status="ok",
+        artifact=str(artifact.path),
+        name=artifact.name,
+        digest=artifact.digest,
+        files=len(artifact.manifest.files),
+        signature=signature,
+        notes=() if signature else (note,),
+    )

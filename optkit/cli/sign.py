@@ -1,0 +1,44 @@
+"""`optkit sign` and `optkit verify`: the signature and the files of an artifact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from optkit import api
+from optkit.cli import terminal
+from optkit.cli.terminal import Output
+from optkit.documents.signature import Verified
+
+
+def sign(
+    artifact: Path,
+    key: Path,
+    certificate: Path | None,
+    certificate_chain: tuple[Path, ...],
+    output: Output,
+) -> None:
+    signed = api.sign(
+        artifact, key=key, certificate=certificate, certificate_chain=certificate_chain
+    )
+    _put(signed, "signed", output)
+
+
+def verify(
+    artifact: Path, key: Path | None, certificate_chain: tuple[Path, ...], output: Output
+) -> None:
+    _put(api.verify(artifact, key=key, certificate_chain=certificate_chain), "verified", output)
+
+
+def _put(written: dict[str, Any], done: str, output: Output) -> None:
+    found = Verified.from_json(written)
+    with output.terminal() as ears:
+        for note in found.notes:
+            ears.note(note)
+    if output.json:
+        terminal.put_json(written)
+        return
+    what = f"{found.files} files and manifest.json"
+    if found.signature is not None:
+        what += f", by a {found.signature.method}: {found.signature.file}"
+    terminal.put(f"{found.name}: {done} {what}")
