@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from optkit.artifact import SIGNATURE
 from optkit.errors import IntegrityError, ToolchainMissing, UsageError
@@ -50,9 +51,11 @@ class Trust:
 def sign(folder: Path, signer: Signer) -> Path:
     """Sign every file in `folder`; return the signature's file, which replaces an older one.
 
-    Raises UsageError (the key, the certificate), ToolchainMissing, StorageError.
+    Raises UsageError (the key, the certificate, no file), ToolchainMissing, StorageError.
     """
     signing, hashing, _ = _library()
+    if not any(found.is_file() for found in folder.rglob("*")):
+        raise UsageError("there is no file to sign", where=str(folder))
     config = signing.Config()
     with _keys(signer.key if signer.certificate is None else signer.certificate):
         if signer.certificate is None:
@@ -79,7 +82,7 @@ def verify(folder: Path, trust: Trust, file: Path | None = None) -> Statement:
     Raises IntegrityError (with the names of files that differ), UsageError (the key, the roots),
     ToolchainMissing.
     """
-    _, _, verifying = _library()
+    _, hashing, verifying = _library()
     file = file or folder / SIGNATURE
     bundle = Bundle.read(file)
     statement = bundle.statement(file)
@@ -94,6 +97,8 @@ def verify(folder: Path, trust: Trust, file: Path | None = None) -> Statement:
         _check_period(bundle, file)
     try:
         with contextlib.redirect_stdout(sys.stderr):  # the library prints warnings
+            if statement.predicate.serialization.method == "files":
+                config.set_hashing_config(_hashing(hashing, statement, file.name))
             config.verify(folder, file)
     except Exception as error:  # cryptography, OpenSSL and the library each have their own
         if isinstance(error, ValueError) and str(error).startswith(_MISMATCH):
@@ -114,6 +119,16 @@ def _library() -> tuple[ModuleType, ModuleType, ModuleType]:
             f"model-signing does not load: {error}", hint="pip install 'optkit[sign]'"
         ) from error
     return signing, hashing, verifying
+
+
+def _hashing(hashing: ModuleType, statement: Statement, signature: str) -> Any:
+    """How the library lists the files: without the signature, which some signers do not put into
+    the list of ignored paths. The library adds that list."""
+    how = statement.predicate.serialization
+    config = hashing.Config().use_file_serialization(
+        hashing_algorithm=how.hash_type, allow_symlinks=how.allow_symlinks
+    )
+    return config.set_ignored_paths(paths=[signature])
 
 
 @contextlib.contextmanager

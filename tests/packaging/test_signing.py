@@ -291,15 +291,40 @@ MALFORMED: dict[str, Case] = {
 }
 
 
+def test_a_bundle_that_does_not_list_itself_as_ignored_is_verified(
+    made: Artifact, keys: Path, tmp_path: Path
+) -> None:
+    file = signing.sign(made.path, signer(keys))
+    outside = Path(shutil.move(file, tmp_path / "model.sig"))
+    with_none = _set("serialization", {"method": "files", "hash_type": "sha256",
+                                       "allow_symlinks": False})  # fmt: skip
+    _sign_again(outside, keys, with_none)
+    shutil.move(outside, file)
+    signing.verify(made.path, by_key(keys))
+    (made.path / "engine.plan").unlink()
+    refused(made.path, by_key(keys), "'engine.plan' is missing")
+
+
+def test_an_empty_folder_is_not_signed(keys: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no file"):
+        signing.sign(tmp_path, signer(keys))
+
+
 @pytest.mark.parametrize("case", MALFORMED)
 def test_a_malformed_bundle_is_refused_also_if_its_signature_is_correct(
     made: Artifact, keys: Path, case: str
 ) -> None:
     file = signing.sign(made.path, signer(keys))
+    _sign_again(file, keys, MALFORMED[case])
+    refused(made.path, by_key(keys), "model.sig", "OpenSSF Model Signing 1.0")
+
+
+def _sign_again(file: Path, keys: Path, change: Case) -> None:
+    """Change a bundle, and sign what it then says."""
     bundle = json.loads(file.read_text())
     statement = json.loads(base64.b64decode(bundle["dsseEnvelope"]["payload"]))
     envelope = bundle["dsseEnvelope"]
-    MALFORMED[case](bundle, statement)
+    change(bundle, statement)
     payload = json.dumps(statement).encode()
     key = serialization.load_pem_private_key((keys / "private.pem").read_bytes(), None)
     assert isinstance(key, Key)
@@ -309,7 +334,6 @@ def test_a_malformed_bundle_is_refused_also_if_its_signature_is_correct(
         sig = key.sign(start + payload, ec.ECDSA(hashes.SHA256()))
         signature["sig"] = base64.b64encode(sig).decode()
     file.write_text(json.dumps(bundle))
-    refused(made.path, by_key(keys), "model.sig", "OpenSSF Model Signing 1.0")
 
 
 def test_what_the_malformed_cases_change_is_all_that_is_wrong(made: Artifact, keys: Path) -> None:
