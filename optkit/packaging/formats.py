@@ -37,6 +37,9 @@ FORMATS: Mapping[str, str] = {
 }
 """Name of a format → what it is. The module has the same name, with _ for -."""
 
+BY_PRECISION = frozenset({"huggingface"})
+"""The formats that hold several precisions for one target."""
+
 
 @dataclass(frozen=True)
 class Packed:
@@ -58,6 +61,8 @@ def package(subject: Subject, form: str, out: Path) -> Package:
     """
     if form not in FORMATS:
         raise unknown_name("format", form, tuple(FORMATS))
+    if form not in BY_PRECISION:
+        subject.check_one_per_target()
     module = cast(_Format, import_module(f"optkit.packaging.{form.replace('-', '_')}"))
     folder_name = f"{subject.name}-{form}"
     prepare(out, folder_name, "package", MARKER)

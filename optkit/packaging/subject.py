@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -43,7 +42,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Subject:
-    """A model's artifacts, one per target.
+    """A model's artifacts. `check_one_per_target` for a format that names them by target.
 
     `name`: the name of the model in the package; it is safe as a file name.
     """
@@ -53,8 +52,9 @@ class Subject:
 
     @property
     def digest(self) -> str:
-        """The digest of the artifacts' digests by target; the same builds give the same digest."""
-        return digest_json({variant.name: variant.artifact.digest for variant in self.variants})
+        """The digest of the artifacts' digests; the same builds give the same digest."""
+        digests = (variant.artifact.digest for variant in self.variants)
+        return digest_json(sorted(digests))
 
     def only(self, form: str) -> Variant:
         """The one variant, for a format that holds one. Raises UsageError."""
@@ -66,15 +66,28 @@ class Subject:
             hint="name the folder of one artifact of the fleet",
         )
 
+    def check_one_per_target(self) -> None:
+        """Raises UsageError if a target has several precisions."""
+        by_target: dict[str, list[str]] = {}
+        for variant in self.variants:
+            by_target.setdefault(variant.name, []).append(variant.artifact.manifest.precision)
+        for target, precisions in by_target.items():
+            if len(precisions) > 1:
+                raise UsageError(
+                    f"for {target} it holds {' and '.join(precisions)}",
+                    where=self.name,
+                    hint="choose one with --precision",
+                )
+
     @classmethod
     def of(cls, path: Path, name: str | None = None, precision: str | None = None) -> Self:
         """The subject in folder `path`: an artifact or a fleet. Every file is verified.
 
         name: None: the name of the model, of its recipe.
-        precision: chooses among the artifacts of a fleet that has several for a target.
+        precision: chooses among the artifacts of a fleet.
 
         Raises InputRefused (neither, or nothing was built), IntegrityError (damaged), UsageError
-        (the name; an artifact of several graphs; several precisions for one target).
+        (the name; an artifact of several graphs).
         """
         artifacts = _fleet(path) if (path / FLEET).is_file() else [Artifact.load(path)]
         if precision is not None:
@@ -85,8 +98,8 @@ class Subject:
                     f"nothing in it has the precision {precision}, only {', '.join(built)}",
                     where=str(path),
                 )
-        _check_one_per_target(artifacts, path)
         for artifact in artifacts:
+            _check_one_graph(artifact)
             artifact.verify()
         variants = tuple(Variant(artifact) for artifact in artifacts)
         name = name or variants[0].result.model or variants[0].artifact.name
@@ -117,20 +130,10 @@ def _fleet(path: Path) -> list[Artifact]:
     return found
 
 
-def _check_one_per_target(artifacts: Sequence[Artifact], path: Path) -> None:
-    by_target: dict[str, list[str]] = {}
-    for artifact in artifacts:
-        by_target.setdefault(artifact.manifest.target, []).append(artifact.manifest.precision)
-        if artifact.manifest.parts:
-            raise UsageError(
-                f"it consists of {' and '.join(artifact.manifest.parts)}",
-                where=str(artifact.path),
-                hint="package one of its parts: each is an artifact in a folder of that name",
-            )
-    for target, precisions in by_target.items():
-        if len(precisions) > 1:
-            raise UsageError(
-                f"for {target} it holds {' and '.join(precisions)}",
-                where=str(path),
-                hint="choose one with --precision",
-            )
+def _check_one_graph(artifact: Artifact) -> None:
+    if artifact.manifest.parts:
+        raise UsageError(
+            f"it consists of {' and '.join(artifact.manifest.parts)}",
+            where=str(artifact.path),
+            hint="package one of its parts: each is an artifact in a folder of that name",
+        )
