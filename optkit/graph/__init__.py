@@ -46,7 +46,7 @@ from optkit.graph.nodes import (
     value_names,
 )
 from optkit.graph.semantics import evaluate, infer_shapes, takes_half, upgrade
-from optkit.graph.serde import INLINE_LIMIT, check, load, save
+from optkit.graph.serde import INLINE_LIMIT, check, data_locations, load, save, with_data_at
 from optkit.graph.shapes import bind, dims, expose, inputs, outputs, typed
 from optkit.graph.weights import Form, Stored, blocks, columns, computed, rows, spread
 from optkit.node_names import join_names, module_of, names_in
@@ -76,6 +76,7 @@ __all__ = [
     "constant_weight",
     "costs",
     "cut",
+    "data_locations",
     "dims",
     "ensure_names",
     "evaluate",
@@ -104,4 +105,5 @@ __all__ = [
     "unique_name",
     "upgrade",
     "value_names",
+    "with_data_at",
 ]

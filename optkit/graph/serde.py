@@ -7,7 +7,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 import onnx
@@ -95,6 +95,22 @@ def check(path: Path) -> None:
                 where=f"{path}: {node.name or node.outputs[0].name}",
             )
         seen.add(node.name)
+
+
+def data_locations(path: Path) -> list[str]:
+    """The names of the data files of a model, relative to its folder. Raises InputRefused."""
+    return _locations(_parse(path))
+
+
+def with_data_at(path: Path, locations: Mapping[str, str]) -> bytes:
+    """The model file with other names for its data files: old name → new name. Nothing else
+    changes. Raises InputRefused."""
+    proto = _parse(path)
+    for tensor in _external_tensors(proto):
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = locations[entry.value]
+    return bytes(proto.SerializeToString(deterministic=True))
 
 
 def _nbytes(value: ir.Value) -> int:

@@ -31,8 +31,8 @@ def to_markdown(report: Report) -> str:
         f"## {title}: {head.title}",
         f"**{head.title}.** {text(head.sentence)}",
         _suspicions(result),
-        _comparison(result),
-        _measured(result),
+        comparison(result),
+        measured(result),
         _marks(result),
         _gates(report.gates),
         _landing(result, report.landing),
@@ -40,12 +40,13 @@ def to_markdown(report: Report) -> str:
         _cost(report.cost),
         _pending(result.pending),
         _asked(view.asked(report), result.precision),
-        _legend(result),
+        legend(result),
     )
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _comparison(result: Result) -> str:
+def comparison(result: Result) -> str:
+    """A table of the figures of baseline and candidate, with their evidence; empty if none."""
     rows = view.comparison(result)
     if not rows:
         return ""
@@ -65,7 +66,8 @@ def _suspicions(result: Result) -> str:
     return f"**Calibration data is suspect.**\n\n{listed}"
 
 
-def _measured(result: Result) -> str:
+def measured(result: Result) -> str:
+    """When and where the latency was measured; empty if it was not."""
     found = figures.measured(result.latency)
     return f"Latency {text(found)}." if found else ""
 
@@ -144,7 +146,8 @@ def _asked(specs: Sequence[view.Asked], precision: str | None) -> str:
     )
 
 
-def _legend(result: Result) -> str:
+def legend(result: Result) -> str:
+    """The meaning of each kind of evidence in the comparison."""
     used = dict.fromkeys(known for row in view.comparison(result) for known in row.known)
     told = [f"*{known}*: {view.EVIDENCE[known]}" for known in used if known in view.EVIDENCE]
     return "; ".join(told)

@@ -75,7 +75,7 @@ def diff() -> None:
     required=True,
     metavar="NAME",
     type=param_types.Name("optkit.packaging.formats:FORMATS"),
-    help="oci, triton.",
+    help="huggingface, oci, triton.",
 )
 @click.option(
     "-o",

@@ -1,0 +1,147 @@
+"""The card of a repository: README.md with YAML at its top, which the hub reads."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from optkit.decoder import CONFIG, read_json
+from optkit.packaging.subject import Subject, Variant
+from optkit.precisions import PRECISIONS
+from optkit.report import markdown, view
+
+# a suffix of the class in config.json → the hub's task, and optimum's class
+_TASKS = {
+    "ForSequenceClassification": ("text-classification", "ORTModelForSequenceClassification"),
+    "ForTokenClassification": ("token-classification", "ORTModelForTokenClassification"),
+    "ForQuestionAnswering": ("question-answering", "ORTModelForQuestionAnswering"),
+    "ForMaskedLM": ("fill-mask", "ORTModelForMaskedLM"),
+    "ForCausalLM": ("text-generation", "ORTModelForCausalLM"),
+    "LMHeadModel": ("text-generation", "ORTModelForCausalLM"),
+    "ForImageClassification": ("image-classification", "ORTModelForImageClassification"),
+}
+_LOADED_BY_OPTIMUM = """\
+With optimum (`pip install 'optimum-onnx[onnxruntime]'`):
+
+```python
+from optimum.onnxruntime import {loader}
+
+model = {loader}.from_pretrained(FOLDER, subfolder="onnx", file_name="{file}")
+```"""
+_LOADED_BY_ORT = """\
+With ONNX Runtime:
+
+```python
+import onnxruntime
+
+session = onnxruntime.InferenceSession("onnx/{file}", providers=["CPUExecutionProvider"])
+```"""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A graph of the repository. `dtype`: transformers.js' name for its precision, if any."""
+
+    variant: Variant
+    file: str
+    dtype: str | None
+
+
+def text(subject: Subject, listed: Sequence[Listed], companions: Mapping[str, Path]) -> str:
+    """README.md. Raises InputRefused if config.json is not a JSON object."""
+    task = _task(companions)
+    parts = (
+        f"---\n{_front_matter(subject, listed, task)}---",
+        f"# {markdown.text(subject.name)}",
+        _origin(subject),
+        _files(listed),
+        "## Figures",
+        *(_figures(one) for one in listed),
+        "## Use",
+        _use(listed, task),
+    )
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def base_model(subject: Subject) -> str | None:
+    """The model's name on the hub; None: it was not read from the hub."""
+    model = subject.variants[0].artifact.manifest.recipe.get("model")
+    hub = model.get("hub") if isinstance(model, dict) else None
+    return hub if isinstance(hub, str) else None
+
+
+def _task(companions: Mapping[str, Path]) -> tuple[str, str] | None:
+    """The task of the class in config.json, and optimum's class for it."""
+    if CONFIG not in companions:
+        return None
+    named = read_json(companions[CONFIG].read_bytes(), CONFIG).get("architectures")
+    first = str(named[0]) if isinstance(named, list) and named else ""
+    return next((task for suffix, task in _TASKS.items() if first.endswith(suffix)), None)
+
+
+def _front_matter(subject: Subject, listed: Sequence[Listed], task: tuple[str, str] | None) -> str:
+    from ruamel.yaml import YAML
+
+    data: dict[str, JsonValue] = {}
+    base, precisions = base_model(subject), [_precision(one) for one in listed]
+    if base is not None:
+        data["base_model"] = base
+        if all(name in PRECISIONS and PRECISIONS[name].quantized for name in precisions):
+            data["base_model_relation"] = "quantized"
+    if task is not None:
+        data["library_name"] = "transformers.js"
+        data["pipeline_tag"] = task[0]
+    data["tags"] = ["onnx", "optkit", *sorted({*precisions})]
+    buffer = io.BytesIO()
+    writer = YAML(typ="safe", pure=True)
+    writer.default_flow_style = False
+    writer.dump(data, buffer)
+    return buffer.getvalue().decode()
+
+
+def _origin(subject: Subject) -> str:
+    base = base_model(subject)
+    of = f" of [{markdown.text(base)}](https://huggingface.co/{base})" if base else ""
+    return (
+        f"ONNX graphs{of}, built by optkit. Each figure below says how it is known: its evidence."
+    )
+
+
+def _files(listed: Sequence[Listed]) -> str:
+    rows = (
+        (f"onnx/{one.file}", one.variant.name, _precision(one), one.dtype,
+         one.variant.artifact.digest)
+        for one in listed
+    )  # fmt: skip
+    return markdown.table(
+        ("file", "target", "precision", "dtype in transformers.js", "build"), rows
+    )
+
+
+def _figures(one: Listed) -> str:
+    result = one.variant.result
+    head = view.headline(result)
+    engine = one.variant.artifact.manifest.compiled
+    parts = (
+        f"### {markdown.text(f'{one.file}: {one.variant.name}, {_precision(one)}')}",
+        f"**{markdown.text(head.title)}.** {markdown.text(head.sentence)}",
+        "These are the figures of the engine that was compiled from this graph." if engine else "",
+        markdown.comparison(result),
+        markdown.measured(result),
+        markdown.legend(result),
+    )
+    return "\n\n".join(part for part in parts if part)
+
+
+def _use(listed: Sequence[Listed], task: tuple[str, str] | None) -> str:
+    file = listed[0].file
+    loads = [_LOADED_BY_OPTIMUM.format(loader=task[1], file=file)] if task else []
+    return "\n\n".join([*loads, _LOADED_BY_ORT.format(file=file)])
+
+
+def _precision(one: Listed) -> str:
+    return one.variant.artifact.manifest.precision
