@@ -34,7 +34,6 @@ MARKER = "optkit-package.json"
 FORMATS: Mapping[str, str] = {
     "huggingface": "a model repository of the Hugging Face hub",
     "oci": "an OCI image layout, for registries: ModelPack of the CNCF",
-    "triton": "a model repository of Triton Inference Server",
 }
 """Name of a format → what it is. The module has the same name, with _ for -."""
 

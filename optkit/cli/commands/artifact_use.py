@@ -65,7 +65,7 @@ def diff() -> None:
 
 
 @options.command(
-    "optkit package artifacts/house-numbers-fleet --format triton --out packages",
+    "optkit package artifacts/house-numbers-fleet --format oci --out packages",
     "optkit package artifacts/house-numbers-cpu-int8 --format huggingface",
 )
 @click.argument("path", type=click.Path(exists=True, file_okay=False, path_type=Path))
@@ -75,7 +75,7 @@ def diff() -> None:
     required=True,
     metavar="NAME",
     type=param_types.Name("optkit.packaging.formats:FORMATS"),
-    help="huggingface, oci, triton.",
+    help="huggingface or oci.",
 )
 @click.option(
     "-o",
