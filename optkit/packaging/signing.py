@@ -23,6 +23,7 @@ from optkit.intake.files import show
 from optkit.packaging.bundle import Bundle, Method, Statement
 from optkit.store import digest_file, storage_errors, write_durably
 
+_NEVER_SIGNED = {SIGNATURE, ".git", ".gitignore", ".gitattributes", ".github"}
 _MISMATCH = "Signature mismatch"  # the library's words, after the signature itself was correct
 
 
@@ -54,7 +55,8 @@ def sign(folder: Path, signer: Signer) -> Path:
     Raises UsageError (the key, the certificate, no file), ToolchainMissing, StorageError.
     """
     signing, hashing, _ = _library()
-    if not any(found.is_file() for found in folder.rglob("*")):
+    files = (found.relative_to(folder) for found in folder.rglob("*") if found.is_file())
+    if all(name.parts[0] in _NEVER_SIGNED for name in files):
         raise UsageError("there is no file to sign", where=str(folder))
     config = signing.Config()
     with _keys(signer.key if signer.certificate is None else signer.certificate):
