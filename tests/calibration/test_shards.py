@@ -54,7 +54,7 @@ def calibrate(inputs: dict[str, Path], out: Path, **params: Any) -> tuple[Any, b
     return meta, file.read_bytes() if file.exists() else b""
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.slow), 8])
+@pytest.mark.parametrize("count", [2, 3, 8])
 def test_shards_merge_to_the_bits_of_one_run(
     inputs: dict[str, Path], count: int, tmp_path: Path
 ) -> None:

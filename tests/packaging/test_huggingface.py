@@ -22,16 +22,14 @@ from onnx import TensorProto, helper, numpy_helper
 import optkit
 from optkit.artifact import Artifact, Manifest, write
 from optkit.devices import target
-from optkit.documents.measured import LatencyFigures, ScoreFigures
-from optkit.documents.result import RESULT, EngineFacts, PrecisionFigures, Result
 from optkit.errors import InputRefused, UsageError
-from optkit.evidence import Evidence
 from optkit.packaging import formats
 from optkit.packaging.subject import Subject, Variant
 from optkit.precisions import PRECISIONS
 from optkit.store import digest_json
 from optkit.tensors import TensorInfo
 from tests.generate import families
+from tests.packaging import tiny
 
 CONFIG = {"architectures": ["BertForSequenceClassification"], "model_type": "bert"}
 COMPANIONS = {"config.json": json.dumps(CONFIG).encode(), "tokenizer.json": b"{}"}
@@ -54,23 +52,6 @@ def graph(location: str | None = None) -> bytes:
     return bytes(helper.make_model(body, opset_imports=opset, ir_version=10).SerializeToString())
 
 
-def result(target: str, precision: str) -> Result:
-    latency = LatencyFigures(
-        evidence=Evidence.PREDICTED, p50_ms=0.25, batch=8, throughput=32000.0, band=(0.1, 0.5),
-        marks=(),
-    )  # fmt: skip
-    score = ScoreFigures(
-        metric="top1", value=0.9833, evidence=Evidence.SIMULATED, ci95=(0.97, 0.99), samples=899,
-        proportion=True, lower_is_better=False,
-    )  # fmt: skip
-    return Result(
-        schema=RESULT, model="net", target=target, precision=precision, status="ok",
-        engine=EngineFacts(backend="tensorrt", evidence=Evidence.COMPILED, bytes=7),
-        latency=latency, accuracy=score, baseline=PrecisionFigures(precision="fp16"),
-        pending=(), references=(), seconds={}, cache_hits=0,
-    )  # fmt: skip
-
-
 def artifact(
     out: Path,
     target: str = "cpu",
@@ -84,7 +65,7 @@ def artifact(
         digest=digest_json([target, precision]),
         recipe={"name": "net", "axes": {}, "model": dict(model or {"path": "net"})},
         inputs=inputs, outputs=(TensorInfo("y", "float32", ("batch", 1024)),), versions={},
-        result=result(target, precision).to_json(),
+        result=tiny.result(target, precision).to_json(),
     )  # fmt: skip
     return write(out, manifest, {"model.onnx": graph(), **COMPANIONS} | dict(content or {}))
 
@@ -271,8 +252,8 @@ def _reads_the_same(
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     with built.session() as session:
-        feed = {info.name: feed.get(info.name, _empty(info, feed)) for info in session.inputs}
-        ours = session.run(feed)["logits"]
+        whole = {i.name: _empty(i, feed) for i in session.inputs if i.name not in feed} | feed
+        ours = session.run(whole)["logits"]
     np.testing.assert_array_equal(np.load(out), ours)
 
 

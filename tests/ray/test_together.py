@@ -160,7 +160,7 @@ def test_trials_side_by_side_end_as_undisturbed_ones(
     words = ("--recipe", "plain.yaml", "--min-sqnr", "25", "--trials", "9", "--seed", "3")
     calm, err = ended(start("tune", tmp_path / "calm", *words, "--parallel", "3"))
     assert calm["search"]["parallel"] == 3 and "trial 9 of 9" in err
-    assert "finish small-tuned-l4-int8 on a node with L4" in err  # whose GPU is only claimed
+    assert "finish small-tuned-l4-" in err and "on a node with L4" in err  # a GPU in name only
     running = start("tune", tmp_path / "disturbed", *words, "--parallel", "3")
     trials = tmp_path / "disturbed/cache/reads"
     kill_one_at_work(nodes, running, lambda: any("trials" in p.read_text()
