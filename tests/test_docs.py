@@ -87,11 +87,15 @@ def run(line: str, workshop: dict[str, Path], page: Path) -> subprocess.Complete
         folder = workshop["checkout"]
     if page.name == "CONTRIBUTING.md":
         folder = ROOT
+    words, into = (words[:-2], folder / words[-1]) if words[-2:-1] == [">"] else (words, None)
     environment = {**os.environ, "OPTKIT_CACHE": str(workshop["cache"]), "PYTHONPATH": str(ROOT)}
     program = OPTKIT if words[0] == "optkit" else (sys.executable,)
-    return subprocess.run(
+    done = subprocess.run(
         [*program, *words[1:]], cwd=folder, env=environment, capture_output=True, text=True
     )
+    if into is not None:
+        into.write_text(done.stdout)
+    return done
 
 
 PAIRS = [(page, line) for page in PAGES for line in commands(page)]
@@ -122,7 +126,7 @@ def test_command_runs(page: Path, line: str, workshop: dict[str, Path]) -> None:
         run(next(one for one in commands(page) if one.startswith("python -c")), workshop, page)
     if line.startswith("optkit bench artifacts/"):
         run("optkit build --target cpu", workshop, page)
-    if line.startswith("optkit explain "):
+    if line.startswith(("optkit explain ", "optkit package ", "optkit verify ")):
         run("optkit build --target l4 --precision int8", workshop, page)
     if OWN_MODEL in line and not (workshop["project"] / "optkit.yaml").exists():
         begin(workshop, page)

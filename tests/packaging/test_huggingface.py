@@ -8,6 +8,7 @@ import sys
 import venv
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -271,12 +272,12 @@ def _empty(info: TensorInfo, feed: Mapping[str, np.ndarray]) -> np.ndarray:
 def test_optimum_computes_the_same_bits(
     precision: str, classifier: Path, optimum_python: Path, tmp_path: Path
 ) -> None:
-    built = Artifact.load(_build(classifier, precision, tmp_path))
-    folder, _ = package(tmp_path / "packages", built)
-    file = {"fp32": "model.onnx", "int8": "model_quantized.onnx"}[precision]
-    ids = np.random.default_rng(0).integers(0, 320, (3, 17))
+    ids = np.random.default_rng(0).integers(0, 320, (16, 17))
     feed = {"input_ids": ids, "attention_mask": np.ones_like(ids),
             "token_type_ids": np.zeros_like(ids)}  # fmt: skip
+    built = Artifact.load(_build(classifier, precision, tmp_path, [feed]))
+    folder, _ = package(tmp_path / "packages", built)
+    file = {"fp32": "model.onnx", "int8": "model_quantized.onnx"}[precision]
     _reads_the_same(optimum_python, folder, file, "ORTModelForSequenceClassification", built, feed)
 
 
@@ -286,15 +287,15 @@ def test_optimum_computes_the_same_logits(
     precision: str, optimum_python: Path, tmp_path: Path
 ) -> None:
     families.write("llama", tmp_path / "llama")
+    ids = np.random.default_rng(0).integers(0, 320, (2, 9))
+    feed = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
     built = Artifact.load(_build(tmp_path / "llama", precision, tmp_path))
     folder, _ = package(tmp_path / "packages", built)
     file = {"fp32": "model.onnx", "int4": "model_q4.onnx"}[precision]
-    ids = np.random.default_rng(0).integers(0, 320, (2, 9))
-    feed = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
     _reads_the_same(optimum_python, folder, file, "ORTModelForCausalLM", built, feed)
 
 
-def _build(model: Path, precision: str, out: Path) -> Path:
+def _build(model: Path, precision: str, out: Path, samples: Any = None) -> Path:
     workspace = optkit.Workspace(out / "cache")
-    return optkit.build(str(model), target="cpu", precision=precision, out=out,
-                        workspace=workspace).path  # fmt: skip
+    return optkit.build(str(model), target="cpu", precision=precision, calibration=samples,
+                        out=out, workspace=workspace).path  # fmt: skip
