@@ -104,9 +104,9 @@ DEFER = "optkit build --target cpu --precision int8 --defer"
 LONG = (  # several seconds and more
     "optkit tune ", "optkit build my-", "optkit export my-", "optkit build --target l4 --target",
     "optkit build --target l4,", "optkit build --recipe house-numbers",
-    "optkit build --target l4 --precision fp16", "optkit finish ", "optkit plan my-",
+    "optkit build --target l4 --precision fp16", "optkit finish ",
     "optkit bench ", "optkit eval ", "optkit quantize ", "optkit explain ", DEFER,
-    "python experiments/",
+    "optkit package ", "optkit plan ", "python experiments/",
 )  # fmt: skip
 
 

@@ -154,6 +154,7 @@ def test_without_evaluate_the_verdict_is_inconclusive(build: Any, tmp_path: Path
     assert artifact.manifest.recipe["gates"]["max_drop"] == 0.01  # the default
 
 
+@pytest.mark.slow
 def test_a_failed_gate_is_marked_and_raises_nothing(
     build: Any, evaluate: Evaluate, tmp_path: Path
 ) -> None:
@@ -165,6 +166,7 @@ def test_a_failed_gate_is_marked_and_raises_nothing(
     )
 
 
+@pytest.mark.slow
 def test_full_precision_needs_no_calibration_and_is_exact(
     build: Any, model: Classifier, data: Any, tmp_path: Path
 ) -> None:
@@ -204,6 +206,7 @@ def test_scores_that_cannot_be_used_leave_no_artifact(build: Any, tmp_path: Path
     assert not (tmp_path / "Classifier-cpu-int8").exists()
 
 
+@pytest.mark.slow
 def test_scores_must_be_of_the_same_samples(build: Any, tmp_path: Path) -> None:
     sizes = iter([100, 99])
     with pytest.raises(errors.InputRefused, match="100 scores for the candidate, 99 for the"):

@@ -205,6 +205,7 @@ def test_devices_are_those_of_this_machine(optkit_here: Optkit) -> None:
     assert ("no GPU" in text.out.splitlines()[0]) == (not found["gpus"])
 
 
+@pytest.mark.slow
 def test_doctor_says_what_is_missing(optkit_here: Optkit) -> None:
     done = optkit_here("doctor", "--json")
     rows = {row["what"]: row for row in done.json["checks"]}

@@ -89,6 +89,7 @@ def test_the_bare_command_shows_how_it_is_used(optkit_here: Optkit) -> None:
     assert done.err.startswith("Usage: optkit") and "build" in done.err
 
 
+@pytest.mark.slow
 def test_progress_is_on_stderr_and_quiet_takes_it_away(again: Optkit) -> None:
     loud, plain, quiet = again("--verbose"), again(), again("--quiet")
     assert loud.err.count("hit ") >= 12

@@ -180,6 +180,7 @@ class _Tty(io.StringIO):
         return len(text)
 
 
+@pytest.mark.slow
 def test_a_jobs_summary_gets_the_report(
     optkit_apart: Optkit, small: Path, store: Path, tmp_path: Path
 ) -> None:

@@ -38,6 +38,7 @@ def _verdict_and_peak(name: str, tmp_path: Path) -> tuple[str | None, int]:
     return failed and failed.verdict, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
 
 
+@pytest.mark.slow
 def test_reading_a_kilobyte_takes_no_more_than_its_size_lets_expect(tmp_path: Path) -> None:
     failed = _inspected("doubled_integers", tmp_path)
     assert failed is not None and failed.exit_code == 6 and failed.verdict == "oom"

@@ -120,6 +120,7 @@ def test_the_graph_holds_the_masks_that_it_is_meant_to_hold(exported: Path) -> N
     assert filled is not None and filled.op_type == "Where"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", KEEPS)
 @pytest.mark.parametrize("where", ["cpu", pytest.param("l4", marks=pytest.mark.slow)])
 def test_a_masked_transformer_is_right_by_default(

@@ -231,6 +231,7 @@ def test_a_disk_that_grows_step_by_step(
     demo.assert_sound()
 
 
+@pytest.mark.slow
 def test_the_disk_of_the_artifact_is_full(
     reference: Reference, tmp_path: Path, disk: Callable[[int], Path]
 ) -> None:
@@ -249,6 +250,7 @@ def test_the_disk_of_the_artifact_is_full(
     demo.assert_sound()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("missing", "limit"),
     [

@@ -309,6 +309,7 @@ def test_a_weight_that_is_constant_is_reported(tmp_path: Path) -> None:
         assert "weight 'wu1' is constant (0)" in told["warnings"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["cpu", "l4"])
 def test_factors_of_awq_are_folded_inside_each_part(
     bench: Bench, where: str, tmp_path: Path

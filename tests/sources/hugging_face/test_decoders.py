@@ -17,8 +17,7 @@ from optkit.tensors import Feed, TensorInfo
 from tests.matrix.families import DECODERS, VOCAB
 from tests.sources.hugging_face.conftest import export
 
-QUICK = "llama"
-EVERY = [name if name == QUICK else pytest.param(name, marks=pytest.mark.slow) for name in DECODERS]
+EVERY = [pytest.param(name, marks=pytest.mark.slow) for name in DECODERS]  # each is exported
 
 Folders = Callable[[str], Path]
 
