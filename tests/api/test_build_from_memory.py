@@ -147,6 +147,7 @@ def test_a_module_becomes_an_artifact_for_a_gpu_that_is_not_here(
     assert np.abs(found - reference).mean() < 0.02 * np.abs(reference).max()
 
 
+@pytest.mark.slow
 def test_without_evaluate_the_verdict_is_inconclusive(build: Any, tmp_path: Path) -> None:
     artifact = build(out=tmp_path, evaluate=None)
     assert artifact.result["gate"]["verdict"] == "inconclusive"
@@ -200,6 +201,7 @@ def test_what_evaluate_may_not_return(returned: object, told: list[str]) -> None
     assert all(part in text for part in told), text
 
 
+@pytest.mark.slow
 def test_scores_that_cannot_be_used_leave_no_artifact(build: Any, tmp_path: Path) -> None:
     with pytest.raises(errors.InputRefused, match="one score per sample"):
         build(out=tmp_path, evaluate=lambda session: 0.97)

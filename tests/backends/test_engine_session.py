@@ -131,6 +131,7 @@ def test_a_step_opens_an_engine_for_its_target(
         sessions.engine(other, "engine", Foreign(tmp_path), None)
 
 
+@pytest.mark.slow
 def test_the_bench_step_tells_phases_with_launches_one_by_one_and_recorded(
     backend: TensorRT, driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,6 +121,7 @@ def test_a_warm_up_ends_when_its_second_half_is_steady(clock: Clock, session: An
     assert (found.p50_ms, found.drift, found.outliers) == (1.0, 0.0, 0)
 
 
+@pytest.mark.slow
 def test_what_never_becomes_steady_is_marked(clock: Clock, session: Any) -> None:
     costs = iter(range(2000, 200, -50))
     made = {"m": lambda: session(clock.taking("m", lambda batch: next(costs, 100) * MS // 100))}
@@ -215,6 +216,7 @@ def test_half_of_a_run_outside_its_interval_is_a_mark(slow: slice) -> None:
     )
 
 
+@pytest.mark.slow
 def test_levels_that_come_and_go_are_rarely_a_mark() -> None:
     """As virtual machines have it: a second level, 8 % higher, a fifth of the time, for six rounds
     each. It drifts in most runs; the interval tells enough in nine of ten."""

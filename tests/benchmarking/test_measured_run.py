@@ -39,6 +39,7 @@ def classifier(path: Path, weights: np.ndarray) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_slightly_noisy_copy_is_measured_and_passes(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     exact = classifier(tmp_path / "exact.onnx", CENTRES)

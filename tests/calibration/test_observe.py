@@ -200,6 +200,7 @@ def test_means_moments_and_rows_are_those_of_the_data(x: np.ndarray) -> None:
     assert sorted(value.rows.data.tolist()) == sorted((2 * x).tolist())  # few rows: all of them
 
 
+@pytest.mark.slow
 @given(
     st.integers(1, 5).flatmap(lambda n: st.permutations(range(n))), st.sampled_from([1, 3, 8, 32])
 )

@@ -48,13 +48,13 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def calibrate(inputs: dict[str, Path], out: Path, **params: Any) -> tuple[Any, bytes]:
     out.mkdir()
     rules = runtimes.backend("onnxruntime").rules(target("cpu"), PRECISIONS["int8"]).to_json()
-    settings = {"batch": 8, "families": [{"int8": rules}], "moments": True, "memory": 2**31}
+    settings = {"batch": 8, "families": [{"int8": rules}], "moments": True, "memory": 2**35}
     meta = perform("calibrate", inputs, {**settings, **params}, out, quiet)
     file = out / STATISTICS
     return meta, file.read_bytes() if file.exists() else b""
 
 
-@pytest.mark.parametrize("count", [2, 3, 8])
+@pytest.mark.parametrize("count", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 8))])
 def test_shards_merge_to_the_bits_of_one_run(
     inputs: dict[str, Path], count: int, tmp_path: Path
 ) -> None:

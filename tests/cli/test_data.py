@@ -229,6 +229,7 @@ def test_the_manifest_says_which_data_was_used(
     assert third["calibration"] == second["calibration"]
 
 
+@pytest.mark.slow
 def test_a_damaged_picture_is_named(colours: Path, cache: Path, optkit_here: Optkit) -> None:
     damaged = colours / "test" / "red" / "7.png"
     damaged.write_bytes(b"no picture")

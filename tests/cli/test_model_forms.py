@@ -122,7 +122,12 @@ def test_an_onnx_file_keeps_its_outputs_whatever_its_opset(
 @pytest.mark.parametrize(
     ("axis", "options", "batch"),
     [
-        ("N", ["--min-shapes", "x:2x16", "--opt-shapes", "x:3x16", "--max-shapes", "x:5x16"], 3),
+        pytest.param(
+            "N",
+            ["--min-shapes", "x:2x16", "--opt-shapes", "x:3x16", "--max-shapes", "x:5x16"],
+            3,
+            marks=pytest.mark.slow,
+        ),
         pytest.param("N", ["--shapes", "x:6x16"], 6, marks=pytest.mark.slow),
         ("N", ["--set", "axes={N: {min: 1, opt: 4, max: 4}}"], 4),
         pytest.param(2, [], 2, marks=pytest.mark.slow),
@@ -225,6 +230,7 @@ def test_two_projects_with_files_of_the_same_name_do_not_share_their_samples(
     assert quantized(project, "three") == theirs
 
 
+@pytest.mark.slow
 def test_a_graph_without_products_has_a_latency_above_nothing(
     optkit_here: Optkit, store: Path, tmp_path: Path
 ) -> None:

@@ -151,6 +151,7 @@ SUFFIXES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(BUILT)
 def test_one_file_per_precision_or_a_refusal(

@@ -508,6 +508,7 @@ def attention() -> ir.Model:
     return attention_model()
 
 
+@pytest.mark.slow
 def test_an_exported_attention_block(attention: ir.Model, tmp_path: Path) -> None:
     before, after, log = cast(attention.clone())
     graph.save(after, tmp_path / "m.onnx")

@@ -85,6 +85,7 @@ def test_program_becomes_a_graph_with_the_recipes_names(
     np.testing.assert_allclose(found["y"], expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_weights_are_held_once_when_the_runtime_starts(
     saved: tuple[Net, Path], tmp_path: Path
 ) -> None:

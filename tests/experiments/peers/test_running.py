@@ -43,6 +43,7 @@ def test_memory_of_grandchildren_counts() -> None:
     assert 300e6 < found.peak_bytes < 450e6  # two at once, and three interpreters
 
 
+@pytest.mark.slow
 def test_a_failure_names_its_error_and_a_tree_is_ended_at_its_limit(tmp_path: Path) -> None:
     found = child("print('working'); raise ValueError('too many bins')")
     assert found.code == 1

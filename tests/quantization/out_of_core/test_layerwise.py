@@ -292,6 +292,7 @@ def test_a_killed_run_goes_on_with_the_part_it_was_at(bench: Bench, tmp_path: Pa
     assert [path.name for path in (tmp_path / "kept").glob("values-*")] == []
 
 
+@pytest.mark.slow
 def test_what_cannot_be_solved_is_named_and_rounded(bench: Bench) -> None:
     """128 wide fits, 256 wide does not."""
     out, told = bench.quantize(3 << 20)
@@ -300,6 +301,7 @@ def test_what_cannot_be_solved_is_named_and_rounded(bench: Bench) -> None:
     assert bench.sqnr(out / "model.onnx") > 10
 
 
+@pytest.mark.slow
 def test_a_weight_that_is_constant_is_reported(tmp_path: Path) -> None:
     model = decoder()
     model.graph.initializers["wu1"].const_value = ir.tensor(np.zeros((WIDTH, INNER), np.float32))

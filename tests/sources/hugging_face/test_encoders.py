@@ -104,6 +104,7 @@ def test_an_unknown_size_is_asked_for(resnet: Path) -> None:
     assert "inputs.pixel_values" in str(caught.value.hint)
 
 
+@pytest.mark.slow
 def test_the_recipe_may_say_another_size_and_fix_an_axis(resnet: Path, tmp_path: Path) -> None:
     (resnet / "preprocessor_config.json").write_text('{"size": 56}')
     log = export(
