@@ -133,13 +133,10 @@ def recorded(artifact: Artifact) -> Recipe:
 def whole_recipe(record: Mapping[str, object], file: Path) -> Recipe:
     """The recipe that a manifest or a report contains; the files that it names need not exist.
     Raises IntegrityError, which names the key, if it is no recipe."""
-    data = dict(record)
-    if isinstance(model := data.get("model"), dict):  # a recipe may not contain this key
-        data |= {"model": {key: model[key] for key in model if key != "trust_remote_code"}}
     try:
-        return Recipe.model_validate(data)
+        return Recipe.of_record(record)
     except ValidationError as error:
-        origin = Origin(data, "recipe", file.parent)
+        origin = Origin(dict(record), "recipe", file.parent)
         raise _no_recipe(refusal(error, origin, Recipe).message, file) from error
 
 

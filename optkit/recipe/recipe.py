@@ -274,6 +274,15 @@ class Recipe(Part):
         return data
 
     @classmethod
+    def of_record(cls, record: Mapping[str, object]) -> Self:
+        """The recipe that `to_json` wrote into a manifest or a report; the files that it names need
+        not exist. Raises ValidationError."""
+        data = dict(record)
+        if isinstance(model := data.get("model"), dict):
+            data["model"] = {key: model[key] for key in model if key != "trust_remote_code"}
+        return cls.model_validate(data)
+
+    @classmethod
     def _build(cls, origin: Origin) -> Self:
         if not isinstance(origin.data, dict):
             raise RecipeError("a recipe is a mapping of keys", where=origin.where(()), hint=HINT)

@@ -194,12 +194,9 @@ def _highlights(found: Explained) -> list[Highlight]:
 
 def of_report(report: Report) -> list[Finding]:
     """The findings that need no times of layers: they follow from the report of a build alone. None
-    if its recipe is one of a newer optkit."""
-    record = dict(report.provenance.recipe)
-    if isinstance(model := record.get("model"), dict):  # a recipe may not contain this key
-        record["model"] = {key: model[key] for key in model if key != "trust_remote_code"}
+    if its recipe does not validate, as one of a newer optkit may not."""
     try:
-        recipe = Recipe.model_validate(record)
+        recipe = Recipe.of_record(report.provenance.recipe)
     except ValidationError:
         return []
     found = explain(Subject(report, recipe, None))
