@@ -8,7 +8,7 @@ field.
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -58,33 +58,56 @@ def from_json(kind: type[T], data: object) -> T:
 
 def read(kind: object, data: Any) -> object:
     """`from_json` of an annotation that is known only at run time."""
+    return _reader(kind)(data)
+
+
+_Reader = Callable[[Any], object]
+
+
+@cache
+def _reader(kind: object) -> _Reader:
+    """The function that reads JSON as an annotation. An annotation is analysed once."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        return None if data is None else read(_member(arguments, data), data)
+        return _union(arguments)
     if origin is tuple:
         if arguments[1:] == (...,):
-            return tuple(_list(arguments[0], data))
-        return tuple(read(each, item) for each, item in zip(arguments, data, strict=True))
+            items = _list(arguments[0])
+            return lambda data: tuple(items(data))
+        each = [_reader(argument) for argument in arguments]
+        return lambda data: tuple(one(item) for one, item in zip(each, data, strict=True))
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return {key: read(arguments[1], item) for key, item in data.items()}
+        value = _reader(arguments[1])
+        return lambda data: {key: value(item) for key, item in data.items()}
     if isinstance(origin, type) and issubclass(origin, Sequence):
-        return _list(arguments[0], data)
-    # a value of a Literal stays unchanged
-    return _instance(kind, data) if isinstance(kind, type) else data
+        return _list(arguments[0])
+    return _class(kind) if isinstance(kind, type) else _unchanged  # Any, or a Literal
 
 
-def _instance(kind: type, data: Any) -> object:
+def _unchanged(data: Any) -> object:
+    return data
+
+
+def _class(kind: type) -> _Reader:
     """JSON as an object of a class."""
-    if hasattr(kind, "from_json"):
-        return kind.from_json(data)
-    if hasattr(kind, "model_validate"):
-        return kind.model_validate(data)
+    for method in ("from_json", "model_validate"):
+        if hasattr(kind, method):
+            return cast(_Reader, getattr(kind, method))
     if issubclass(kind, Enum | Path):
-        return kind(data)
+        return kind
     if is_dataclass(kind):
-        known = hints(kind)
-        return kind(**{name: read(known[name], item) for name, item in data.items()})
-    return kind(*data) if issubclass(kind, tuple) else data  # a NamedTuple
+
+        def from_fields(data: Any) -> object:
+            readers = _field_readers(kind)  # not before a value is read: a class may contain itself
+            return kind(**{name: readers[name](item) for name, item in data.items()})
+
+        return from_fields
+    return (lambda data: kind(*data)) if issubclass(kind, tuple) else _unchanged  # a NamedTuple
+
+
+@cache
+def _field_readers(kind: type) -> dict[str, _Reader]:
+    return {name: _reader(annotation) for name, annotation in hints(kind).items()}
 
 
 @cache
@@ -93,17 +116,25 @@ def hints(kind: type) -> dict[str, object]:
     return get_type_hints(kind)
 
 
-def _list(kind: object, data: Sequence[object]) -> list[object]:
-    """A list. Long lists of numbers take the short path."""
-    return list(data) if kind in _PLAIN else [read(kind, item) for item in data]
+def _list(kind: object) -> Callable[[Any], list[object]]:
+    """Lists of a kind. Long lists of numbers take the short path."""
+    if kind in _PLAIN:
+        return list
+    reader = _reader(kind)
+    return lambda data: [reader(item) for item in data]
 
 
-def _member(arguments: tuple[object, ...], data: object) -> object:
-    """The member of a union as which JSON other than null is read."""
+def _union(arguments: tuple[object, ...]) -> _Reader:
+    """Null, or the member of a union that fits the JSON."""
     members = [member for member in arguments if member is not type(None)]
-    if len(members) > 1 and isinstance(data, _PLAIN):
-        return type(data)
     classes = [member for member in members if isinstance(member, type) and is_dataclass(member)]
-    if len(classes) > 1 and isinstance(data, Mapping):  # the first that has all these fields
-        return next(one for one in classes if data.keys() <= hints(one).keys())
-    return next((member for member in members if member not in _PLAIN), members[0])
+    other = _reader(next((member for member in members if member not in _PLAIN), members[0]))
+
+    def fitting(data: Any) -> object:
+        if data is None or (len(members) > 1 and isinstance(data, _PLAIN)):
+            return data
+        if len(classes) > 1 and isinstance(data, Mapping):  # the first that has all these fields
+            return read(next(one for one in classes if data.keys() <= hints(one).keys()), data)
+        return other(data)
+
+    return fitting

@@ -4,6 +4,7 @@ everything else to stderr."""
 from __future__ import annotations
 
 import contextlib
+import gc
 import signal
 import sys
 from pkgutil import resolve_name
@@ -75,6 +76,9 @@ an error."""
 def main(argv: list[str] | None = None) -> NoReturn:
     """Entry point of the `optkit` command. Always exits, with the documented codes."""
     signal.signal(signal.SIGTERM, _terminated)
+    # Imports and results create objects that live to the end. Looking for cycles in them after
+    # every 700 is 7 % of the time of a build that finds every step in the store.
+    gc.set_threshold(50_000)
     argv = sys.argv[1:] if argv is None else argv
     sys.exit(_run(argv))
 

@@ -144,24 +144,26 @@ def copy_in(source: int, target: Path, *, limit_bytes: int, where: str) -> tuple
             sha256 = digest_once(target)
         else:
             _require_space(out, size, where)
-            sha256 = _copy_hashed(source, file, limit_bytes, where)
+            sha256 = _copy_hashed(source, file, size, limit_bytes, where)
         os.fchmod(out, 0o444)
         os.fsync(out)
         remember_digest(out, sha256)
         return sha256, os.fstat(out).st_size
 
 
-def _copy_hashed(source: int, file: BinaryIO, limit_bytes: int, where: str) -> str:
+def _copy_hashed(source: int, file: BinaryIO, size: int, limit_bytes: int, where: str) -> str:
     """Hash each chunk on another thread while it is written and the next chunk is read."""
     hasher, copied, hashed = hashlib.sha256(), 0, None
-    buffers = [bytearray(_CHUNK), bytearray(_CHUNK)]
+    # to clear two large buffers takes longer than to copy a small file
+    chunk_bytes = min(_CHUNK, max(size, 1 << 16))
+    buffers = [bytearray(chunk_bytes), bytearray(chunk_bytes)]
     with ThreadPoolExecutor(1) as thread:
-        while size := os.readv(source, buffers[:1]):
-            copied += size
+        while got := os.readv(source, buffers[:1]):
+            copied += got
             _require_size(copied, limit_bytes, where)  # it may grow while it is read
             if hashed is not None:
                 hashed.result()  # the other buffer is free
-            chunk = memoryview(buffers[0])[:size]
+            chunk = memoryview(buffers[0])[:got]
             hashed = thread.submit(hasher.update, chunk)
             os.posix_fadvise(source, copied, _AHEAD, os.POSIX_FADV_WILLNEED)
             file.write(chunk)

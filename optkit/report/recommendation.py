@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from optkit.devices import target as find_target
 from optkit.documents.measured import DifferenceFigures, FidelityFigures, LatencyFigures
-from optkit.documents.plan import Plan, PlannedLatency, PlanRow
 from optkit.documents.prices import DatedPrice
 from optkit.documents.recommendation import Recommendation, Ship
 from optkit.documents.result import Result
@@ -21,6 +21,9 @@ from optkit.evidence import Evidence
 from optkit.prediction.cost import per_million
 from optkit.prediction.economics import cost
 from optkit.report import figures
+
+if TYPE_CHECKING:  # a build does not import the models of a plan
+    from optkit.documents.plan import Plan, PlannedLatency, PlanRow
 
 WORTH = 1.05
 """The least speedup that is worth another numeric format: below 5 % a change of the driver, of the
