@@ -261,6 +261,7 @@ class _File:
     features: tuple[str, ...] | None = None
 
 
+@cache
 def read(name: str) -> Target:
     """The target of data file `name`."""
     data = from_json(_File, _yaml(FOLDER / f"{name}.yaml"))

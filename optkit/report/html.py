@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import re
+import stat
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -19,6 +21,7 @@ from markupsafe import Markup
 
 from optkit import __version__
 from optkit.report import details, figures, view
+from optkit.store import default_root
 
 _HERE = Path(__file__).parent
 
@@ -75,12 +78,17 @@ class _Compiled(FileSystemBytecodeCache):
 
 
 def _compiled() -> _Compiled | None:
-    """In a folder in the temporary directory that belongs to the user alone, which jinja checks:
-    who writes there decides what code runs here. None if there can be no such folder."""
+    """In the user's cache folder. None if another user can write there, who would then decide what
+    code runs here, or if there can be no such folder."""
+    folder = default_root() / "templates"
     try:
-        return _Compiled(pattern=f"optkit_{__version__}_%s.cache")
-    except (OSError, RuntimeError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        facts = folder.stat()
+    except OSError:
         return None
+    if facts.st_uid != os.geteuid() or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return None
+    return _Compiled(str(folder), f"{__version__}_%s.cache")
 
 
 def _file(name: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -149,7 +148,7 @@ def test_a_feed_that_fits_passes(batch: int, length: int) -> None:
 
 
 def test_both_wheels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.31.1")
+    monkeypatch.setattr("optkit.backends.onnxruntime.installed", lambda name: "1.31.1")
     with pytest.raises(ToolchainMissing, match="onnxruntime and onnxruntime-gpu") as caught:
         OnnxRuntime().check()
     assert "pip uninstall" in (caught.value.hint or "")
