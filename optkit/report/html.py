@@ -13,15 +13,15 @@ import re
 import stat
 from contextlib import suppress
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
+import platformdirs
 from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined
 from jinja2.bccache import Bucket
 from markupsafe import Markup
 
-from optkit import __version__
 from optkit.report import details, figures, view
-from optkit.store import default_root
 
 _HERE = Path(__file__).parent
 
@@ -80,7 +80,7 @@ class _Compiled(FileSystemBytecodeCache):
 def _compiled() -> _Compiled | None:
     """In the user's cache folder. None if another user can write there, who would then decide what
     code runs here, or if there can be no such folder."""
-    folder = default_root() / "templates"
+    folder = Path(platformdirs.user_cache_dir("optkit", appauthor=False)) / "templates"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         facts = folder.stat()
@@ -88,7 +88,7 @@ def _compiled() -> _Compiled | None:
         return None
     if facts.st_uid != os.geteuid() or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return None
-    return _Compiled(str(folder), f"{__version__}_%s.cache")
+    return _Compiled(str(folder), f"{version('optkit')}_%s.cache")
 
 
 def _file(name: str) -> str:
