@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import sysconfig
 import tarfile
@@ -12,6 +10,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from tests.environments import hatchling, output
 
 pytestmark = pytest.mark.slow
 
@@ -24,20 +24,6 @@ CONTENT = {
     *(f"examples/{name}/{file}" for name in ("00_digits_vit", "01_digits_cnn", "04_house_numbers")
       for file in ("model.py", "weights.safetensors")),
 }  # fmt: skip
-
-
-def output(command: list[str], cwd: Path, **env: str) -> str:
-    """stdout. PYTHONPATH is not passed on: it may name the checkout."""
-    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    done = subprocess.run(command, cwd=cwd, env={**kept, **env}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def hatchling(source: Path, out: Path, kind: str) -> Path:
-    output([sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(out)], source)
-    (package,) = out.iterdir()
-    return package
 
 
 @pytest.fixture(scope="module")

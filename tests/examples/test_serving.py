@@ -1,0 +1,172 @@
+"""The server of examples/serving: a real one, in an environment that has only what it needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import numpy as np
+import pytest
+
+import optkit
+from tests.conftest import Optkit
+from tests.environments import ROOT, environment, hatchling, output
+
+pytestmark = pytest.mark.slow
+
+EXAMPLE = ROOT / "examples" / "serving"
+NAME = "digits-vit-cpu-int8"
+INFER = f"/v2/models/{NAME}/infer"
+
+TRITON = """
+import sys
+import numpy as np
+from tritonclient import http
+
+url, name, feed, out = sys.argv[1:]
+client, x = http.InferenceServerClient(url), np.load(feed)
+assert client.is_server_live() and client.is_server_ready() and client.is_model_ready(name)
+[tensor] = client.get_model_metadata(name)["inputs"]
+image = http.InferInput(tensor["name"], x.shape, tensor["datatype"])
+image.set_data_from_numpy(x, binary_data=False)
+np.save(out, client.infer(name, [image]).as_numpy("output"))
+"""
+
+
+@dataclass(frozen=True)
+class Server:
+    artifact: Path
+    port: int
+
+    def post(self, body: object) -> tuple[int, Any]:
+        """Status and answer of a request for inference."""
+        connection = HTTPConnection("127.0.0.1", self.port)
+        with closing(connection):
+            connection.request("POST", INFER, json.dumps(body),
+                               {"Content-Type": "application/json"})  # fmt: skip
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, optkit_apart: Optkit) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("serving")
+    built = optkit_apart("build", "--recipe", "digits-vit", "--target", "cpu", "--precision",
+                         "int8", "--out", folder / "artifacts", cache=folder / "cache")  # fmt: skip
+    assert built.code == 0, built.err
+    python = environment("serving", "-r", (EXAMPLE / "requirements.txt").as_posix())
+    wheel = hatchling(ROOT, folder / "wheel", "wheel")
+    output([python, "-m", "pip", "install", "-q", "--no-deps", "--target", folder / "installed",
+            wheel], folder)  # fmt: skip
+    with closing(socket.create_server(("127.0.0.1", 0))) as free:
+        port = int(free.getsockname()[1])
+    settings = {"MODEL": str(folder / "artifacts" / NAME), "HOME": str(folder),
+                "OPTKIT_CACHE": str(folder / "other-machine"),
+                "PYTHONPATH": str(folder / "installed"), "PATH": os.environ["PATH"]}  # fmt: skip
+    process = subprocess.Popen(
+        [python, "-m", "uvicorn", "server:app", "--port", str(port), "--no-access-log"],
+        cwd=EXAMPLE, env=settings,
+    )  # fmt: skip
+    try:
+        wait_for(f"http://127.0.0.1:{port}/v2/health/ready", process)
+        yield Server(folder / "artifacts" / NAME, port)
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
+    for _ in range(600):
+        assert process.poll() is None, "the server ended"
+        try:
+            with urlopen(url) as answer:
+                assert answer.status == 200
+                return
+        except OSError:
+            time.sleep(0.1)
+    raise AssertionError(f"{url} does not answer")
+
+
+def images(rows: int) -> np.ndarray:
+    return np.random.default_rng(rows).random((rows, 1, 8, 8), np.float32)
+
+
+def tensor(x: np.ndarray, **changes: object) -> dict[str, Any]:
+    return {"name": "image", "shape": x.shape, "datatype": "FP32", "data": x.tolist()} | changes
+
+
+@pytest.mark.parametrize("rows", [1, 3, 64])
+def test_answers_are_the_outputs_of_the_artifact_bit_by_bit(server: Server, rows: int) -> None:
+    x = images(rows)
+    status, answer = server.post({"id": "a", "inputs": [tensor(x, data=x.ravel().tolist())]})
+    [found] = answer.pop("outputs")
+    assert (status, answer) == (200, {"model_name": NAME, "id": "a"})
+    assert (found["name"], found["datatype"], found["shape"]) == ("output", "FP32", [rows, 10])
+    expected = optkit.load(server.artifact).run({"image": x})["output"]
+    assert np.array_equal(np.array(found["data"], np.float32).reshape(rows, 10), expected)
+
+
+def test_tritons_own_client_reads_the_same_bits(server: Server, tmp_path: Path) -> None:
+    python = environment("tritonclient", "tritonclient[http]==2.73.0")
+    np.save(tmp_path / "feed.npy", images(5))
+    output([python, "-c", TRITON, f"127.0.0.1:{server.port}", NAME, tmp_path / "feed.npy",
+            tmp_path / "out.npy"], tmp_path)  # fmt: skip
+    expected = optkit.load(server.artifact).run({"image": images(5)})["output"]
+    assert np.array_equal(np.load(tmp_path / "out.npy"), expected)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        ([tensor(images(2)[:, :, 1:])], "shape (2, 1, 7, 8) does not fit (batch, 1, 8, 8)"),
+        ([tensor(images(2), shape=[2, 8])], "input 'image': cannot reshape array of size 128"),
+        ([tensor(images(1), datatype="FP64")], "input 'image': dtype float64, not float32"),
+        ([tensor(images(1), datatype="TF32")], "input 'image': data type 'tf32' not understood"),
+        ([tensor(images(1), data=["one"] * 64)], "could not convert string to float"),
+        ([tensor(images(1), name="picture")], "input 'image': the feed does not have this input"),
+        ([], "input 'image': the feed does not have this input"),
+        ([{"name": "image", "shape": [1], "data": [1]}], "body.inputs.0.datatype: Field required"),
+        (None, "body.inputs: Input should be a valid list"),
+    ],
+)
+def test_a_request_that_does_not_fit_is_refused_with_a_reason(
+    server: Server, inputs: object, said: str
+) -> None:
+    status, answer = server.post({"inputs": inputs})
+    assert status == 400 and said in answer["error"], answer
+    assert server.post({"inputs": [tensor(images(1))]})[0] == 200
+
+
+def test_another_model_is_not_found(server: Server) -> None:
+    connection = HTTPConnection("127.0.0.1", server.port)
+    with closing(connection):
+        connection.request("GET", "/v2/models/other/ready")
+        answer = connection.getresponse()
+        assert answer.status == 404 and NAME in json.loads(answer.read())["error"]
+
+
+def test_the_load_generator_counts_its_requests(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "one.json").write_text(json.dumps({"inputs": [tensor(images(1))]}))
+    printed = output([sys.executable, EXAMPLE / "load.py", f"http://127.0.0.1:{server.port}{INFER}",
+                      tmp_path / "one.json", "--seconds", "2"], tmp_path)  # fmt: skip
+    assert printed.startswith("2 clients, ") and " per second, p50 " in printed
+
+
+def test_the_image_has_what_this_environment_has() -> None:
+    lines = (EXAMPLE / "Dockerfile").read_text().splitlines()
+    copied = [line.split()[1] for line in lines if line.startswith("COPY ")]
+    here = [name for name in copied if not name.startswith(("${", "wheels"))]
+    assert here and all((EXAMPLE / name).is_file() for name in here)
+    assert "RUN pip install --no-cache-dir -r requirements.txt" in lines
+    assert "RUN pip install --no-cache-dir --no-deps wheels/optkit-*.whl" in lines
