@@ -6,8 +6,10 @@ import json
 import os
 import subprocess
 import sys
+import time
 import venv
 from pathlib import Path
+from urllib.request import urlopen
 
 import platformdirs
 from filelock import FileLock
@@ -46,3 +48,16 @@ def hatchling(source: Path, out: Path, kind: str) -> Path:
     output([sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", out], source)
     (package,) = out.iterdir()
     return package
+
+
+def wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
+    """Return when the server that this process is answers 200. It has a minute."""
+    for _ in range(600):
+        assert process.poll() is None, "the server ended"
+        try:
+            with urlopen(url) as answer:
+                assert answer.status == 200
+                return
+        except OSError:
+            time.sleep(0.1)
+    raise AssertionError(f"{url} does not answer")

@@ -20,7 +20,7 @@ CONTENT = {
     "recipes/digits-vit.yaml", "recipes/digits-cnn.yaml", "recipes/house-numbers.yaml",
     *(path.relative_to(ROOT).as_posix() for folder in ("calibration", "eval")
       for path in (ROOT / folder).glob("*.py")),
-    "calibration/digits.npz",
+    "calibration/digits.npz", "examples/serving/server.py",
     *(f"examples/{name}/{file}" for name in ("00_digits_vit", "01_digits_cnn", "04_house_numbers")
       for file in ("model.py", "weights.safetensors")),
 }  # fmt: skip

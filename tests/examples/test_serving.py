@@ -7,14 +7,12 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -84,18 +82,6 @@ def server(tmp_path_factory: pytest.TempPathFactory, optkit_apart: Optkit) -> It
     finally:
         process.terminate()
         process.wait(30)
-
-
-def wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
-    for _ in range(600):
-        assert process.poll() is None, "the server ended"
-        try:
-            with urlopen(url) as answer:
-                assert answer.status == 200
-                return
-        except OSError:
-            time.sleep(0.1)
-    raise AssertionError(f"{url} does not answer")
 
 
 def images(rows: int) -> np.ndarray:
