@@ -6,6 +6,7 @@ formats    the table of formats of `optkit package`, and how a package is writte
 subject    what is packaged: one artifact, or the artifacts of a fleet
 signing    signatures of artifacts: OpenSSF Model Signing
 bundle     the file of a signature
+decoders   the parameters of a decoder, for formats that have a network of their own
 
 Each format of `optkit package` is a module with a function `files`, see `formats`.
 """

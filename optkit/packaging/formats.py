@@ -32,6 +32,7 @@ MARKER = "optkit-package.json"
 """The document of the package, in its folder. It says that optkit may replace the folder."""
 
 FORMATS: Mapping[str, str] = {
+    "gguf": "a decoder in one file for llama.cpp",
     "huggingface": "a model repository of the Hugging Face hub",
     "oci": "an OCI image layout, for registries: ModelPack of the CNCF",
 }

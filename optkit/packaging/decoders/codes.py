@@ -1,0 +1,76 @@
+"""Quantized codes with their scales, in one form for all operators that hold them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Codes:
+    """W[n, k] = (codes[n, k] - zero_points[n, k // block]) * scales[n, k // block]
+
+    codes        int8 or uint8 [N, K]
+    scales       float16, bfloat16 or float32 [N, blocks]
+    zero_points  of the dtype of the codes [N, blocks]
+    block        codes of a row that share a scale; the last block of a row may be shorter
+    bits         of one code
+    """
+
+    codes: np.ndarray
+    scales: np.ndarray
+    zero_points: np.ndarray
+    block: int
+    bits: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        rows, columns = self.codes.shape
+        return rows, columns
+
+    def centred(self) -> np.ndarray:
+        """Codes minus zero points: int16 [N, K]."""
+        zero_points = self._by_code(self.zero_points.astype(np.int16))
+        centred: np.ndarray = self.codes.astype(np.int16) - zero_points
+        return centred
+
+    def numbers(self) -> np.ndarray:
+        """W: float32 [N, K]."""
+        scales = self._by_code(self.scales.astype(np.float32))
+        numbers: np.ndarray = self.centred() * scales
+        return numbers
+
+    def rows(self, index: slice | np.ndarray) -> Self:
+        """These rows, in this order."""
+        parts = (self.codes[index], self.scales[index], self.zero_points[index])
+        return replace(self, codes=parts[0], scales=parts[1], zero_points=parts[2])
+
+    def scaled(self, factors: np.ndarray) -> Self:
+        """Each row times its factor: [N]."""
+        scales = self.scales.astype(np.float32) * factors.astype(np.float32)[:, None]
+        return replace(self, scales=scales)
+
+    def in_blocks_of(self, size: int) -> Self | None:
+        """The same numbers with a scale for every `size` codes. None: the rows, or the present
+        blocks, are not multiples of `size`."""
+        _, columns = self.shape
+        if columns % size or (self.block % size and self.scales.shape[1] > 1):
+            return None
+        count = columns // size
+        if self.scales.shape[1] == 1:
+            expanded = [np.repeat(part, count, axis=1) for part in (self.scales, self.zero_points)]
+        else:
+            times = self.block // size
+            expanded = [
+                np.repeat(part, times, axis=1)[:, :count]
+                for part in (self.scales, self.zero_points)
+            ]
+        return replace(self, scales=expanded[0], zero_points=expanded[1], block=size)
+
+    def _by_code(self, parts: np.ndarray) -> np.ndarray:
+        """A number of each block, repeated for its codes. One block is broadcast."""
+        if parts.shape[1] == 1:
+            return parts
+        return np.repeat(parts, self.block, axis=1)[:, : self.shape[1]]
