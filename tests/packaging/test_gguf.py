@@ -15,8 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optkit.packaging.decoders import Codes
+from optkit.errors import UsageError
+from optkit.packaging.decoders import Architecture, Codes
 from tests.generate import families
+from tests.packaging import tiny
 
 
 def random_codes(seed: int, bits: int, block: int, symmetric: bool) -> Codes:
@@ -71,6 +73,11 @@ def test_scales_are_repeated_for_shorter_blocks() -> None:
     assert shorter is not None and shorter.scales.shape == (3, 8)
     np.testing.assert_array_equal(shorter.numbers(), codes.numbers())
     assert codes.in_blocks_of(48) is None
+
+
+def test_what_is_no_decoder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="llama, mistral, qwen2, qwen3"):
+        Architecture.of(tiny.artifact(tmp_path))
 
 
 RUN = """

@@ -75,7 +75,7 @@ def diff() -> None:
     required=True,
     metavar="NAME",
     type=param_types.Name("optkit.packaging.formats:FORMATS"),
-    help="huggingface or oci.",
+    help="gguf, huggingface or oci.",
 )
 @click.option(
     "-o",
