@@ -19,7 +19,7 @@ import pytest
 
 import optkit
 from tests.conftest import Optkit
-from tests.environments import ROOT, environment, hatchling, output
+from tests.environments import ROOT, environment, hatchling, output, wait_for
 
 pytestmark = pytest.mark.slow
 
