@@ -200,9 +200,19 @@ def test_every_command_line_is_covered() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name + "/" + page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+    for target, anchor in re.findall(
+        r"\]\(([^)#]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")
+    ):
         if "://" not in target:
-            assert (page.parent / target).exists(), target
+            file = page.parent / target if target else page
+            assert file.exists(), target
+            assert not anchor or anchor in anchors(file), f"{target}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_readme_lists_every_command_and_exit_code() -> None:
