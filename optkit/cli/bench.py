@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from optkit import api
-from optkit.cli import calls, summary, terminal
-from optkit.cli.build import write_junit
+from optkit.cli import calls, junit_file, summary, terminal
 from optkit.cli.terminal import Output, Terminal
 from optkit.documents.against import Against
 from optkit.documents.figures import BenchFigures
@@ -60,7 +59,7 @@ def bench(
             workspace=calls.reporting(workspace, ears),
         )
     if junit is not None:
-        write_junit(junit, [_suite(race)], strict=strict)
+        junit_file.write(junit, [_suite(race)], strict=strict)
     return _show_race(race, output, ears, strict)
 
 

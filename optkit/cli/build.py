@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -10,16 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optkit import api, errors
-from optkit.cli import calls, files, github, summary, terminal
+from optkit.cli import calls, github, summary, terminal
 from optkit.cli.terminal import Output
 from optkit.devices import target as find_target
-from optkit.documents.report import GateOutcome
 from optkit.documents.result import RESULTS, Result, Results
 from optkit.errors import OptkitError, UsageError
 from optkit.execute.rehearsal import Line
 from optkit.precisions import precision as find_precision
 from optkit.report import contract, view
-from optkit.report.junit import Suite, to_junit
 from optkit.report.result import failed
 from optkit.request import Request
 from optkit.workspace import Workspace
@@ -61,7 +58,9 @@ def build(
             strict=strict,
         )  # fmt: skip
     if junit is not None:
-        write_junit(junit, suites_of(results), strict=strict)
+        from optkit.cli import junit_file  # loads the XML library
+
+        junit_file.write_results(junit, results, strict=strict)
     _show(output, results, fleet, several=len(pairs) + len(misnamed) > 1)
     codes = {exit_code(result, strict) for result in results}
     return next((code for code in _WORST_FIRST if code in codes), 0)
@@ -149,25 +148,6 @@ def exit_code(result: Result, strict: bool) -> int:
     verdict = result.gate.verdict if result.gate else "pass"
     doubtful = verdict == "inconclusive" or summary.marks(result) or summary.suspect(result)
     return 3 if verdict == "fail" or (strict and doubtful) else 0
-
-
-def write_junit(file: Path, suites: Iterable[Suite], *, strict: bool) -> None:
-    """Write results and the rows of their gates as JUnit XML. Raises StorageError."""
-    files.write(file, to_junit(suites, strict=strict))
-
-
-def suites_of(results: Sequence[Result]) -> list[Suite]:
-    """Each result, or part of a result, with the rows of its gates from the report in its
-    artifact."""
-    each = [part for one in results for part in (one.parts or {"": one}).values()]
-    return [Suite.of(one, _gates(one.artifact)) for one in each]
-
-
-def _gates(artifact: str | None) -> list[GateOutcome]:
-    if artifact is None:
-        return []
-    report = json.loads((Path(artifact) / "report.json").read_bytes())
-    return [GateOutcome.from_json(row) for row in report["gates"]]
 
 
 def _show(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from optkit import api
 from optkit.cli import calls, github, summary, terminal
-from optkit.cli.build import exit_code, suites_of, write_junit
+from optkit.cli.build import exit_code
 from optkit.cli.terminal import Output
 from optkit.report.contract import result_of
 from optkit.workspace import Workspace
@@ -24,7 +24,9 @@ def finish(
         own = calls.reporting(workspace, ears)
         result = result_of(api.finish(artifact, task=task, strict=strict, workspace=own))
     if junit is not None:
-        write_junit(junit, suites_of([result]), strict=strict)
+        from optkit.cli import junit_file  # loads the XML library
+
+        junit_file.write_results(junit, [result], strict=strict)
     if output.json:
         terminal.put_json(result.to_json())
     else:

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from optkit import api
 from optkit.api.stages import Stage, StageFiles
-from optkit.cli import calls, summary, terminal
-from optkit.cli.build import write_junit
+from optkit.cli import calls, junit_file, summary, terminal
 from optkit.cli.terminal import Output
 from optkit.documents.figures import EvalFigures
 from optkit.report.junit import Suite
@@ -72,7 +71,7 @@ def eval_(
     figures = EvalFigures.from_json(made)
     gate = figures.gate
     if junit is not None:
-        write_junit(junit, [Suite.of_scores(figures)], strict=strict)
+        junit_file.write(junit, [Suite.of_scores(figures)], strict=strict)
     if output.json:
         status = "gate_failed" if gate.verdict == "fail" else "ok"
         terminal.put_json({"schema": "optkit.eval/v1", "status": status, **made})

@@ -66,7 +66,9 @@ def check_biases(architecture: Architecture, found: Mapping[str, Parameter]) -> 
 def describe(writer: GGUFWriter, architecture: Architecture) -> None:
     """The sizes. Raises UsageError for rotary embeddings that the network cannot have."""
     writer.add_vocab_size(architecture.vocabulary)
-    writer.add_context_length(min(architecture.context, architecture.window or np.inf))
+    writer.add_context_length(
+        min(architecture.context, architecture.window or architecture.context)
+    )
     writer.add_embedding_length(architecture.hidden)
     writer.add_block_count(architecture.layers)
     writer.add_feed_forward_length(architecture.intermediate)

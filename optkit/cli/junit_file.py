@@ -1,0 +1,31 @@
+"""The JUnit XML of a command, which CI systems show."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from optkit.cli import files
+from optkit.documents.report import GateOutcome
+from optkit.documents.result import Result
+from optkit.report.junit import Suite, to_junit
+
+
+def write(file: Path, suites: Iterable[Suite], *, strict: bool) -> None:
+    """Write results and the rows of their gates as JUnit XML. Raises StorageError."""
+    files.write(file, to_junit(suites, strict=strict))
+
+
+def write_results(file: Path, results: Sequence[Result], *, strict: bool) -> None:
+    """Write each result, or part of a result, with the rows of its gates from the report in its
+    artifact. Raises StorageError."""
+    each = [part for one in results for part in (one.parts or {"": one}).values()]
+    write(file, [Suite.of(one, _gates(one.artifact)) for one in each], strict=strict)
+
+
+def _gates(artifact: str | None) -> list[GateOutcome]:
+    if artifact is None:
+        return []
+    report = json.loads((Path(artifact) / "report.json").read_bytes())
+    return [GateOutcome.from_json(row) for row in report["gates"]]
