@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUNTIME := $(shell nvidia-smi >/dev/null 2>&1 && echo gpu || echo cpu)
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-slow test-avx2 browser lint clean
+.PHONY: demo test test-slow test-avx2 browser lint site clean
 .DEFAULT_GOAL := demo
 
 $(BIN)/python:
@@ -42,6 +42,12 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+site: $(VENV)/.run-$(RUNTIME)  # the docs as a site
+	$(PIP) -e '.[docs]'
+	$(BIN)/python site/pages.py build/site/pages
+	$(BIN)/zensical build --strict
+	@echo "site: build/site/html/index.html; to read it: $(BIN)/zensical serve"
 
 clean:
 	rm -rf $(VENV) artifacts build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

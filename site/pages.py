@@ -1,0 +1,98 @@
+"""Write the pages of the docs site: python site/pages.py OUT
+
+    OUT/            README, CONTRIBUTING, docs/ and the READMEs of examples/, at their places in
+                    the repository, so that the links between them hold
+    OUT/...         the files that the pages link to, as they are
+    OUT/reference/  the command line, from the help texts; the Python API, for mkdocstrings
+
+A link to a folder of the repository becomes plain text, because a site has no listings of folders.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+import optkit
+from optkit.cli import optkit as program
+
+ROOT = Path(__file__).resolve().parents[1]
+LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)#:]+)(#[^)]*)?\)")
+FOLDER_PAGE = "README.md"
+
+
+def sources() -> list[Path]:
+    """The pages of the repository, relative to its root."""
+    found = [ROOT / FOLDER_PAGE, *ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"),
+             *ROOT.glob("examples/**/README.md")]  # fmt: skip
+    return sorted({page.relative_to(ROOT) for page in found})
+
+
+def copy(page: Path, out: Path) -> None:
+    """Write a page, and copy the files beside the pages to which it links."""
+
+    def adapted(link: re.Match[str]) -> str:
+        target = Path(os.path.normpath(ROOT / page.parent / link[2]))
+        if target.is_dir():
+            if not (target / FOLDER_PAGE).exists():
+                return link[1]
+            return f"[{link[1]}]({link[2].rstrip('/')}/{FOLDER_PAGE})"
+        if target.suffix != ".md":
+            file = out / target.relative_to(ROOT)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(target, file)
+        return link[0]
+
+    (out / page).parent.mkdir(parents=True, exist_ok=True)
+    (out / page).write_text(LINK.sub(adapted, (ROOT / page).read_text("utf-8")), "utf-8")
+
+
+def command_line() -> str:
+    """The help text of every command, each under a heading of its own."""
+    parts = ["# Command line", "The text that `--help` prints, for each command."]
+    for name, text in helps(program, "optkit"):
+        parts += [f"## {name}", f"```text\n{text}\n```"]
+    return "\n\n".join(parts) + "\n"
+
+
+def helps(
+    command: click.Command, name: str, parent: click.Context | None = None
+) -> Iterator[tuple[str, str]]:
+    settings = {**command.context_settings, "terminal_width": 100, "max_content_width": 100}
+    context = click.Context(command, info_name=name.split()[-1], parent=parent, **settings)
+    yield name, command.get_help(context)
+    if isinstance(command, click.Group):
+        for child in command.list_commands(context):
+            found = command.get_command(context, child)
+            assert found is not None
+            yield from helps(found, f"{name} {child}", context)
+
+
+def python_api() -> str:
+    """The public names of `optkit`, as mkdocstrings reads them from the source."""
+    parts = ["# Python API", "The names that `import optkit` gives. Nothing else is public."]
+    for name in sorted(optkit.__all__, key=lambda name: (name[0].isupper(), name)):
+        home = getattr(getattr(optkit, name), "__module__", None)
+        parts += [f"## optkit.{name}", f"::: {f'{home}.{name}' if home else f'optkit.{name}'}"]
+    return "\n\n".join(parts) + "\n"
+
+
+def main() -> None:
+    out = Path(sys.argv[1])
+    shutil.rmtree(out, ignore_errors=True)
+    for page in sources():
+        copy(page, out)
+    reference = out / "reference"
+    reference.mkdir()
+    (reference / "command_line.md").write_text(command_line(), "utf-8")
+    (reference / "python.md").write_text(python_api(), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
