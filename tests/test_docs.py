@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import MainJob
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")),
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")),
          *sorted((ROOT / "examples").glob("*/README.md"))]  # fmt: skip
 OPTKIT = (sys.executable, "-c", "from optkit.cli import main; main()")
 
