@@ -107,6 +107,8 @@ def llama_python() -> Path:
     places = [path for path in sys.path if path.endswith("site-packages")]
     python, record = folder / "bin" / "python", folder / "requirements.json"
     if not record.exists() or json.loads(record.read_text()) != [*wanted, *places]:
+        if "OPTKIT_NO_LLAMA" in os.environ:
+            pytest.skip("llama.cpp is not compiled here: OPTKIT_NO_LLAMA is set")
         venv.create(folder, clear=True, with_pip=True)
         install = [str(python), "-m", "pip", "install", "-q", "--no-deps", *wanted]
         subprocess.run(install, check=True)
