@@ -18,8 +18,8 @@ from optkit.benchmarking import metrics
 from optkit.data import packing, reading, rows, text, tokens
 from optkit.data.reading import Inputs
 from optkit.decoder import IDS, Decoder
-from optkit.generate.decoding import Ending, decode
-from optkit.generate.sampling import greedy
+from optkit.generation.decoding import Ending, decode
+from optkit.generation.sampling import greedy
 from optkit.runtimes import Recurrent
 from optkit.tensors import Feed
 

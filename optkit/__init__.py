@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     from optkit.api import tune as tune
     from optkit.api import verify as verify
     from optkit.artifact import Artifact as Artifact
-    from optkit.devices import Target
+    from optkit.devices import Target as Target
+    from optkit.devices import targets as targets
+    from optkit.generation import Sampling as Sampling
+    from optkit.generation import generate as generate
     from optkit.recipe import Recipe as Recipe
 
     __version__: str
@@ -60,15 +63,19 @@ _HOMES = {
     "DecoderSizes": "optkit.decoder",
     "Recipe": "optkit.recipe",
     "Request": "optkit.request",
+    "Sampling": "optkit.generation",
     "SearchOptions": "optkit.tuning",
     "Target": "optkit.devices",
     "Workspace": "optkit.workspace",
+    "generate": "optkit.generation",
+    "targets": "optkit.devices",
 }
 
 __all__ = [
-    "Artifact", "Budget", "DecoderSizes", "Recipe", "Request", "SearchOptions", "Target",
-    "Workspace", "bench", "build", "compile", "diff", "errors", "evaluate", "explain", "export",
-    "finish", "fuse", "inspect", "load", "package", "plan", "quantize", "sign", "tune", "verify",
+    "Artifact", "Budget", "DecoderSizes", "Recipe", "Request", "Sampling", "SearchOptions",
+    "Target", "Workspace", "bench", "build", "compile", "diff", "errors",
+    "evaluate", "explain", "export", "finish", "fuse", "generate", "inspect", "load", "package",
+    "plan", "quantize", "sign", "targets", "tune", "verify",
 ]  # fmt: skip
 
 

@@ -40,7 +40,7 @@ FIRST = (
     "tests/reliability/test_cache.py", "tests/api/test_build_from_memory.py",
     "tests/tuning/test_tune.py", "tests/cli/", "tests/reliability/", "tests/api/", "tests/devices/",
     "tests/examples/", "tests/ray/",
-    "tests/test_docs.py", "tests/hostile/", "tests/execute/", "tests/generate/",
+    "tests/test_docs.py", "tests/hostile/", "tests/execute/", "tests/generation/",
     "tests/sources/", "tests/quantization/",
 )  # fmt: skip
 

@@ -39,8 +39,8 @@ import optkit
 from optkit import graph
 from optkit.decoder import Decoder
 from optkit.fusion.ort.cached import note_in_place
-from optkit.generate.decoding import Ending, Pace, decode
-from optkit.generate.sampling import greedy
+from optkit.generation.decoding import Ending, Pace, decode
+from optkit.generation.sampling import greedy
 from optkit.runtimes import Recurrent, SessionOptions, backend
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "peers"))

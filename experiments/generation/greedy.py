@@ -31,7 +31,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import optkit
-from optkit.generate import generate
+from optkit.generation import generate
 
 PROMPT, NEW = 24, 64  # tokens
 EVERY, MOST = 400, 128  # a prompt so many tokens of a text, and how many in all

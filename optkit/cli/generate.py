@@ -12,8 +12,8 @@ from optkit import api
 from optkit.cli import terminal
 from optkit.cli.terminal import Output
 from optkit.errors import UsageError
-from optkit.generate import Generated, Pace, Sampling
-from optkit.generate import generate as continue_
+from optkit.generation import Generated, Pace, Sampling
+from optkit.generation import generate as continue_
 
 
 @dataclass(frozen=True)

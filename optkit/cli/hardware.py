@@ -20,7 +20,7 @@ def targets(name: str | None, as_json: bool) -> None:
     if name is not None:
         _one_target(target.target(name), as_json)
         return
-    found = target.all_targets()
+    found = target.targets()
     if as_json:
         listed = [_row_json(t) for t in found]
         terminal.put_json({"schema": "optkit.targets/v1", "targets": listed})

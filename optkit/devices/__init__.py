@@ -29,8 +29,8 @@ from optkit.errors import UnknownName, UsageError, check_single, unknown_name
 
 __all__ = [
     "CpuInfo", "Fact", "Gpu", "Gpus", "Option", "Price", "Support", "Target",
-    "all_targets", "available_memory", "cpu", "device_names", "driver_version", "gpus",
-    "has_driver", "names", "runs_here", "sources", "target",
+    "available_memory", "cpu", "device_names", "driver_version", "gpus",
+    "has_driver", "names", "runs_here", "sources", "target", "targets",
 ]  # fmt: skip
 
 
@@ -81,6 +81,6 @@ def names() -> tuple[str, ...]:
     return ("cpu", *data_names())
 
 
-def all_targets() -> tuple[Target, ...]:
-    """Every target, `cpu` first."""
+def targets() -> tuple[Target, ...]:
+    """Every device that optkit knows, `cpu` (this machine) first."""
     return tuple(target(name) for name in names())

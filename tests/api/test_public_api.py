@@ -17,9 +17,10 @@ import optkit
 from optkit import api
 
 PUBLIC = {
-    "Artifact", "Budget", "DecoderSizes", "Recipe", "Request", "SearchOptions", "Target",
-    "Workspace", "bench", "build", "compile", "diff", "errors", "evaluate", "explain", "export",
-    "finish", "fuse", "inspect", "load", "package", "plan", "quantize", "sign", "tune", "verify",
+    "Artifact", "Budget", "DecoderSizes", "Recipe", "Request", "Sampling", "SearchOptions",
+    "Target", "Workspace", "bench", "build", "compile", "diff", "errors",
+    "evaluate", "explain", "export", "finish", "fuse", "generate", "inspect", "load", "package",
+    "plan", "quantize", "sign", "targets", "tune", "verify",
 }  # fmt: skip
 
 

@@ -12,8 +12,8 @@ from scipy.io import wavfile
 
 from optkit.artifact import Artifact
 from tests.conftest import Optkit
-from tests.generate import speakers
-from tests.generate.families import PROMPTS
+from tests.generation import speakers
+from tests.generation.families import PROMPTS
 
 pytestmark = pytest.mark.slow
 

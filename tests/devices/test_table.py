@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from optkit.devices import all_targets, names, sources, spelling, target
+from optkit.devices import names, sources, spelling, target, targets
 from optkit.devices.table import FOLDER, Fact, aliases, data_names, reported_names, titles
 from optkit.errors import UnknownName, UsageError
 
@@ -37,7 +37,7 @@ def parsed(name: str) -> dict[str, Any]:
 def test_there_are_29_and_this_machine() -> None:
     assert len(DATA) == 29
     assert names() == ("cpu", *DATA)
-    assert [t.name for t in all_targets()] == list(names())
+    assert [t.name for t in targets()] == list(names())
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ import pytest
 
 from optkit.decoder import Decoder
 from optkit.errors import InputRefused
-from optkit.generate import generate
+from optkit.generation import generate
 from optkit.packaging import genai
 from optkit.tensors import TensorInfo
-from tests.generate import families
-from tests.generate.families import PROMPTS
+from tests.generation import families
+from tests.generation.families import PROMPTS
 
 CACHES = tuple(
     TensorInfo(f"past_key_values.{layer}.{part}", "float32", ("batch", 2, "past_sequence", 16))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from optkit.errors import UsageError
 from optkit.packaging.decoders import Architecture, Codes
-from tests.generate import families
+from tests.generation import families
 from tests.packaging import tiny
 
 

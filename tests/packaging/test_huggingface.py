@@ -29,7 +29,7 @@ from optkit.packaging.subject import Subject, Variant
 from optkit.precisions import PRECISIONS
 from optkit.store import digest_json
 from optkit.tensors import TensorInfo
-from tests.generate import families
+from tests.generation import families
 from tests.packaging import tiny
 
 CONFIG = {"architectures": ["BertForSequenceClassification"], "model_type": "bert"}

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from optkit import artifact
 from optkit.artifact import Artifact, EngineFile, Manifest
 from optkit.runtimes import backend
-from tests.generate.conftest import VOCABULARY, WIDTH, words
+from tests.generation.conftest import VOCABULARY, WIDTH, words
 
 BINS, FRAMES = 20, 100
 INTEGER, REAL = TensorProto.INT64, TensorProto.FLOAT

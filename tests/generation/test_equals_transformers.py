@@ -9,9 +9,9 @@ import torch
 from transformers import AutoTokenizer, PreTrainedModel
 
 from optkit.artifact import Artifact
-from optkit.generate import generate
-from tests.generate import families
-from tests.generate.families import PROMPTS
+from optkit.generation import generate
+from tests.generation import families
+from tests.generation.families import PROMPTS
 
 pytestmark = pytest.mark.slow
 

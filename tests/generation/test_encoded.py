@@ -11,12 +11,12 @@ from scipy.io import wavfile
 
 from optkit.data import audio
 from optkit.errors import InputRefused, UsageError
-from optkit.generate import Sampling, generate
-from optkit.generate.starting import Start
+from optkit.generation import Sampling, generate
+from optkit.generation.starting import Start
 from optkit.tensors import TensorInfo
-from tests.generate import pairs
-from tests.generate.pairs import Pair
-from tests.generate.test_generate import optkit
+from tests.generation import pairs
+from tests.generation.pairs import Pair
+from tests.generation.test_generate import optkit
 
 PROMPTS = {"w1 w2 w3": [1, 2, 3], "w9": [9], "w4 w4 w7 w5": [4, 4, 7, 5]}
 RATE = 16000

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from optkit.artifact import Artifact, SessionArguments
 from optkit.decoder import Decoder, Tokens
 from optkit.errors import InputRefused
-from optkit.generate import tokenization
-from optkit.generate.decoding import Ending, decode
-from optkit.generate.result import Generated, Text
-from optkit.generate.sampling import Draw, Sampling, greedy
+from optkit.generation import tokenization
+from optkit.generation.decoding import Ending, decode
+from optkit.generation.result import Generated, Text
+from optkit.generation.sampling import Draw, Sampling, greedy
 
 
 def generate(
@@ -21,7 +21,7 @@ def generate(
     heard: Callable[[int, str], None],
     options: SessionArguments,
 ) -> Generated:
-    """Continue all prompts, as `optkit.generate.generate` describes."""
+    """Continue all prompts, as `optkit.generate` describes."""
     decoder = _decoder(artifact)
     spoken, tokens = tokenization.tokenizer(artifact), Tokens.of(*tokenization.configs(artifact))
     read = tokenization.read(spoken, prompts, masked=decoder.masked, where=str(artifact.path))

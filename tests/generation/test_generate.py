@@ -14,8 +14,8 @@ import pytest
 from optkit.artifact import Artifact
 from optkit.errors import InputRefused, IntegrityError, UsageError
 from optkit.evidence import Evidence
-from optkit.generate import Sampling, generate
-from tests.generate.conftest import POSITIONS, Network, words, write_artifact
+from optkit.generation import Sampling, generate
+from tests.generation.conftest import POSITIONS, Network, words, write_artifact
 
 ROOT = Path(__file__).resolve().parents[2]
 

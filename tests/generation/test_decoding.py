@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from optkit.decoder import Decoder
 from optkit.errors import InputRefused
-from optkit.generate.decoding import Decoded, Ending, decode
-from optkit.generate.sampling import greedy
+from optkit.generation.decoding import Decoded, Ending, decode
+from optkit.generation.sampling import greedy
 from optkit.runtimes import Recurrent
-from tests.generate.conftest import VOCABULARY, Network
+from tests.generation.conftest import VOCABULARY, Network
 
 TOKEN = st.integers(0, VOCABULARY - 1)
 PROMPTS = st.lists(st.lists(TOKEN, min_size=1, max_size=6), min_size=1, max_size=4)

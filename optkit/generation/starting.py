@@ -23,7 +23,7 @@ import numpy as np
 from optkit.codec import from_json
 from optkit.data import reading
 from optkit.errors import InputRefused
-from optkit.generate.decoding import Choose
+from optkit.generation.decoding import Choose
 
 _TASK = "transcribe"
 _READ = ("decoder_start_token_id", "bos_token_id", "forced_decoder_ids")

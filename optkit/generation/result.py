@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from optkit.evidence import Evidence
-from optkit.generate.decoding import FinishReason, Pace
+from optkit.generation.decoding import FinishReason, Pace
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from transformers import AutoFeatureExtractor, AutoTokenizer, PreTrainedModel
 
 import optkit
 from optkit.artifact import Artifact
-from optkit.generate import generate
-from tests.generate import speakers
-from tests.generate.families import PROMPTS
+from optkit.generation import generate
+from tests.generation import speakers
+from tests.generation.families import PROMPTS
 
 pytestmark = pytest.mark.slow
 

@@ -23,11 +23,11 @@ from optkit.data.tokens import Tokenizer
 from optkit.decoder import IDS, MASK, Decoder, Tokens
 from optkit.errors import InputRefused, UsageError
 from optkit.evidence import Evidence
-from optkit.generate import tokenization
-from optkit.generate.decoding import Ending, Pace, decode
-from optkit.generate.result import Generated, Text
-from optkit.generate.sampling import Draw, Sampling, greedy
-from optkit.generate.starting import Start, only
+from optkit.generation import tokenization
+from optkit.generation.decoding import Ending, Pace, decode
+from optkit.generation.result import Generated, Text
+from optkit.generation.sampling import Draw, Sampling, greedy
+from optkit.generation.starting import Start, only
 from optkit.tensors import Feed, TensorInfo
 
 Recording = str | Path | np.ndarray
@@ -54,7 +54,7 @@ def generate(
     heard: Callable[[int, str], None],
     options: SessionArguments,
 ) -> Generated:
-    """Write a text for each prompt, or for each recording, as `optkit.generate.generate`
+    """Write a text for each prompt, or for each recording, as `optkit.generate`
     describes."""
     encoder, decoder = (artifact.parts[name] for name in ("encoder", "decoder"))
     shape = Decoder.of(decoder.manifest.inputs, decoder.manifest.outputs)

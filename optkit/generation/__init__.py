@@ -1,6 +1,6 @@
 """Text generation: it shows that the artifact of a language model works, and measures its speed.
 
-    generated = generate(Artifact.load(path), ["def main("], max_new_tokens=64)
+    generated = optkit.generate(optkit.load(path), ["def main("], max_new_tokens=64)
     generated.texts[0].text, generated.decode.tokens / generated.decode.seconds
 
 The artifact has the graph with its key-value cache, or the two graphs of an encoder-decoder, the
@@ -19,11 +19,11 @@ from typing import Unpack
 
 from optkit.artifact import Artifact, SessionArguments
 from optkit.errors import UsageError
-from optkit.generate import continued, encoded
-from optkit.generate.decoding import Pace
-from optkit.generate.encoded import Recording
-from optkit.generate.result import Generated, Text
-from optkit.generate.sampling import Sampling
+from optkit.generation import continued, encoded
+from optkit.generation.decoding import Pace
+from optkit.generation.encoded import Recording
+from optkit.generation.result import Generated, Text
+from optkit.generation.sampling import Sampling
 
 __all__ = ["Generated", "Pace", "Recording", "Sampling", "Text", "generate"]
 

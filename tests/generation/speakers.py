@@ -18,7 +18,7 @@ from transformers import (
     WhisperForConditionalGeneration,
 )
 
-from tests.generate.families import PROMPTS, VOCABULARY, tokenizer
+from tests.generation.families import PROMPTS, VOCABULARY, tokenizer
 
 END, START = 1, 3
 SPREAD = {"t5": 0.35, "bart": 0.8, "whisper": 0.4}  # the most likely token is not always the same

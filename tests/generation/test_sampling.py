@@ -15,7 +15,7 @@ from transformers.generation.logits_process import (
 )
 
 from optkit.errors import UsageError
-from optkit.generate.sampling import Draw, Sampling, greedy, probabilities
+from optkit.generation.sampling import Draw, Sampling, greedy, probabilities
 
 # apart from each other: where two are equal, which of them is kept is nobody's promise
 LOGITS = arrays.arrays(

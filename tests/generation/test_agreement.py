@@ -16,7 +16,7 @@ from optkit.errors import InputRefused
 from optkit.evidence import Evidence
 from optkit.measurement import Score
 from optkit.runtimes import SessionOptions, backend
-from tests.generate.conftest import VOCABULARY, Network, words, write
+from tests.generation.conftest import VOCABULARY, Network, words, write
 
 PROMPT, NEW = 5, 12
 
