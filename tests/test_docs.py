@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import MainJob
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")),
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")),
          *sorted((ROOT / "examples").glob("*/README.md"))]  # fmt: skip
 OPTKIT = (sys.executable, "-c", "from optkit.cli import main; main()")
 
@@ -76,12 +76,12 @@ def _save_hugging_face(folder: Path) -> None:
         model.save_pretrained(folder / name)
 
 
-OWN_MODEL = "--precision fp16,int8"
+OWN_MODEL = "optkit build --target l4 --precision fp16,int8"
 
 
 def run(line: str, workshop: dict[str, Path], page: Path) -> subprocess.CompletedProcess[str]:
     words = shlex.split(line)
-    own_model = "init" in words or OWN_MODEL in line
+    own_model = "init" in words or line == OWN_MODEL
     folder = workshop["project" if own_model else "checkout"]
     if page.parent.parent.name == "examples":
         folder = workshop["checkout"]
@@ -102,8 +102,9 @@ PAIRS = [(page, line) for page in PAGES for line in commands(page)]
 
 DEFER = "optkit build --target cpu --precision int8 --defer"
 LONG = (  # several seconds and more
-    "optkit tune ", "optkit build my-", "optkit export my-", "optkit build --target l4 --target",
-    "optkit build --target l4,", "optkit build --recipe house-numbers",
+    "optkit tune ", "optkit build my-", "optkit build examples/", "optkit export my-",
+    "optkit build --target l4 --target", "optkit build --target l4,h100,rtx4090",
+    "optkit build --recipe house-numbers",
     "optkit build --target l4 --precision fp16", "optkit finish ",
     "optkit bench ", "optkit eval ", "optkit quantize ", "optkit explain ", DEFER,
     "optkit package ", "optkit plan ", "python experiments/",
@@ -128,7 +129,7 @@ def test_command_runs(page: Path, line: str, workshop: dict[str, Path]) -> None:
         run("optkit build --target cpu", workshop, page)
     if line.startswith(("optkit explain ", "optkit package ", "optkit verify ")):
         run("optkit build --target l4 --precision int8", workshop, page)
-    if OWN_MODEL in line and not (workshop["project"] / "optkit.yaml").exists():
+    if line == OWN_MODEL and not (workshop["project"] / "optkit.yaml").exists():
         begin(workshop, page)
     done = run(line, workshop, page)
     assert done.returncode == 0, done.stderr
@@ -270,3 +271,41 @@ def test_readmes_recipe_can_be_copied_into_a_project(tmp_path: Path) -> None:
     source = Recipe.load(tmp_path / "recipes/mine.yaml").source
     assert source is not None and source.place is not None
     assert source.place.path == (tmp_path / "src/model.py").resolve()
+
+
+FROM_10 = ROOT / "docs/from_tensorrt_10.md"
+
+
+def in_optkit() -> list[str]:
+    """What the tables of docs/from_tensorrt_10.md name in their column `optkit`."""
+    rows = [line.split(" | ") for line in FROM_10.read_text(encoding="utf-8").splitlines()
+            if line.startswith("| `")]  # fmt: skip
+    assert all(len(row) == 3 for row in rows)
+    return [name for row in rows for name in re.findall(r"`([^`]+)`", row[1])]
+
+
+def test_options_beside_those_of_tensorrt_10_exist() -> None:
+    """A command line names options of its command; without a command they are those of `build`."""
+    from optkit.cli import optkit
+
+    checked = 0
+    for name in in_optkit():
+        words = shlex.split(name)
+        command = optkit.commands[words[1] if words[0] == "optkit" else "build"]
+        options = {option for parameter in command.params for option in parameter.opts}
+        for option in (word for word in words if word.startswith("-")):
+            assert option in options, f"{option} in {name}"
+            checked += 1
+    assert checked > 40
+
+
+@pytest.mark.parametrize(
+    "setting", sorted({name for name in in_optkit() if name.startswith("--set ")})
+)
+def test_settings_beside_those_of_tensorrt_10_are_of_a_recipe(setting: str) -> None:
+    from optkit.recipe import Recipe
+
+    (_, assignment) = shlex.split(setting)
+    recipe = Recipe.load(ROOT / "recipes/digits-vit.yaml")
+    changed = recipe.with_overrides([assignment])
+    assert changed != recipe or assignment == "calibration.method=minmax"
