@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -309,3 +310,14 @@ def test_settings_beside_those_of_tensorrt_10_are_of_a_recipe(setting: str) -> N
     recipe = Recipe.load(ROOT / "recipes/digits-vit.yaml")
     changed = recipe.with_overrides([assignment])
     assert changed != recipe or assignment == "calibration.method=minmax"
+
+
+def test_pictures_of_readme_are_small_load_nothing_and_show_its_figures() -> None:
+    """`site/pictures.py` makes them."""
+    assert (ROOT / "docs/report.png").stat().st_size < 200_000
+    text = (ROOT / "docs/terminal.svg").read_text(encoding="utf-8")
+    assert re.findall(r"url\(\W*http|(?:href|src)=", text) == []
+    shown = " ".join("".join(ElementTree.fromstring(text).itertext()).split())
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (said,) = re.findall(r"^INT8 is .* on NVIDIA L4 \(.*, predicted\)", readme, re.M)
+    assert said in shown

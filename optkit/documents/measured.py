@@ -86,7 +86,7 @@ class LatencyFigures(Record):
     marks: Annotated[
         Rows[str],
         said("The reasons why the run is not reliable; empty for a good run."),
-    ]
+    ] = ()  # the first artifacts do not have this key
     note: str | None = None
     measured_at: Annotated[
         str | None,
@@ -110,7 +110,7 @@ class ScoreFigures(Record):
     ci95: Interval
     samples: Count
     proportion: Annotated[bool, said("Every per-sample score is 0 or 1.")]
-    lower_is_better: bool
+    lower_is_better: bool = False  # the first artifacts do not have this key
 
 
 class FidelityFigures(Record):

@@ -277,7 +277,7 @@ class Report(Record):
     latency_rounds: Annotated[
         BothSides[Count],
         said("The number of rounds, which are equally long; 0 if nothing was measured."),
-    ]
+    ] = BothSides(engine=0, baseline=0)  # the first artifacts do not have this key
     layers: BothSides[Rows[LayerFacts]]
     landing: Rows[LandedNode]
     landing_activations: Annotated[
@@ -291,6 +291,6 @@ class Report(Record):
     preparation: Annotated[
         Rows[Object],
         said("Values that were smoothed or equalized before quantization, or why not."),
-    ]
+    ] = ()  # the first artifacts do not have this key
     layer_fidelity: Annotated[LayerFidelity | None, said("Null if nothing was quantized.")] = None
     provenance: Provenance

@@ -63,7 +63,7 @@ class Proxy:
         child_in, self._to = os.pipe()
         self._from, child_out = os.pipe()
         self._log = (self._scratch / "log").open("wb")
-        task = Task(SERVE, {"model": str(model)}, options, out=str(self._scratch))
+        task = Task(SERVE, {"model": str(model.absolute())}, options, out=str(self._scratch))
         order = Order(task, self._scratch / "result.json", pipes=(child_in, child_out))
         try:
             self._child = local.spawn(
