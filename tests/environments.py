@@ -17,9 +17,10 @@ from filelock import FileLock
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def environment(name: str, *requirements: str) -> Path:
+def environment(name: str, *requirements: str, constrained: bool = True) -> Path:
     """The interpreter of an environment with these requirements, as pip takes them. It is kept in
-    the user's cache, and made again when the requirements change."""
+    the user's cache, and made again when the requirements change. `constrained`: with the versions
+    of constraints.txt."""
     cache = Path(platformdirs.user_cache_dir("optkit", appauthor=False)) / "environments"
     folder, wanted = cache / name, [*requirements, sys.version]
     python, record = folder / "bin" / "python", folder / "requirements.json"
@@ -27,8 +28,8 @@ def environment(name: str, *requirements: str) -> Path:
     with FileLock(cache / f"{name}.lock"):
         if not record.exists() or json.loads(record.read_text()) != wanted:
             venv.create(folder, clear=True, with_pip=True)
-            output([python, "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt",
-                    *requirements], ROOT)  # fmt: skip
+            limits = ["-c", ROOT / "constraints.txt"] if constrained else []
+            output([python, "-m", "pip", "install", "-q", *limits, *requirements], ROOT)
             record.write_text(json.dumps(wanted))
     return python
 

@@ -34,7 +34,9 @@ MARKER = "optkit-package.json"
 FORMATS: Mapping[str, str] = {
     "gguf": "a decoder in one file for llama.cpp",
     "huggingface": "a model repository of the Hugging Face hub",
+    "mlflow": "a model folder of MLflow",
     "oci": "an OCI image layout, for registries: ModelPack of the CNCF",
+    "ort-package": "a model package of ONNX Runtime, which selects the variant itself",
 }
 """Name of a format → what it is. The module has the same name, with _ for -."""
 

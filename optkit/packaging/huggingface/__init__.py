@@ -17,9 +17,10 @@ from pathlib import Path
 from optkit import graph
 from optkit.artifact import MODEL, VNNI
 from optkit.decoder import CONFIG
-from optkit.errors import IntegrityError, UsageError
+from optkit.errors import UsageError
 from optkit.intake import COMPANIONS
 from optkit.packaging.formats import Packed
+from optkit.packaging.graph_files import graph_files
 from optkit.packaging.huggingface import card, names
 from optkit.packaging.huggingface.card import Listed
 from optkit.packaging.subject import Subject, Variant
@@ -96,11 +97,7 @@ def _companions(subject: Subject) -> dict[str, Path]:
 def _graph(variant: Variant, file: str) -> dict[str, Path | bytes]:
     """The graph and its data files under the names of the hub."""
     artifact = variant.artifact
-    locations = graph.data_locations(artifact.model_path)
-    if missing := [name for name in locations if name not in artifact.manifest.files]:
-        raise IntegrityError(
-            f"the manifest does not list the data file {missing[0]}", where=str(artifact.model_path)
-        )
+    locations = [name for name in graph_files(artifact) if name != MODEL]
     if not locations:
         return {file: artifact.path / MODEL}
     renamed = {old: names.data_file(file, part) for part, old in enumerate(locations)}

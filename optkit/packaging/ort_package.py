@@ -1,0 +1,185 @@
+"""The format `ort-package`: a model package of ONNX Runtime, which 1.32 and later open, and in
+which they select the variant for an execution provider.
+
+manifest.json                        the components
+model/component.json                 one component: the variants, one per target
+model/l4/model.onnx, …               the graph of a variant, and its data files
+shared_assets/sha256-…/              a folder that the variants name by its digest: the tokenizer
+                                     and configuration, and data files that several variants use
+
+ONNX Runtime selects by execution provider. It cannot tell apart two targets of one provider, e.g.
+two GPUs: then each target is a component of its own, which the user names.
+
+Schema 1.0, as in ONNX Runtime's `model_package/README.md`; what belongs to `executor_info.ort` is
+in `onnxruntime/core/session/model_package/README.md`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from optkit.artifact import MODEL, VNNI
+from optkit.intake import COMPANIONS
+from optkit.packaging.formats import Packed
+from optkit.packaging.graph_files import graph_files
+from optkit.packaging.ort_settings import OrtSettings, settings_of
+from optkit.packaging.scalars import facts, scalars
+from optkit.packaging.subject import Subject, Variant
+
+COMPONENT = "model"
+"""The component of a package in which ONNX Runtime can select by itself."""
+
+_SCHEMA = "1.0"
+_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
+_LEVELS = {
+    "all": "enable_all",
+    "extended": "enable_extended",
+    "basic": "enable_basic",
+    "none": "disable_all",
+}
+
+
+@dataclass(frozen=True)
+class _Asset:
+    """A folder that variants name by its digest: name in it → (file, SHA-256)."""
+
+    files: Mapping[str, tuple[Path, str]]
+
+    @property
+    def digest(self) -> str:
+        """ONNX Runtime's digest of the folder: SHA-256 of the sorted lines of `sha256sum`."""
+        lines = (f"{sha256}  {name}\n" for name, (_, sha256) in sorted(self.files.items()))
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+    @property
+    def uri(self) -> str:
+        return f"sha256:{self.digest}"
+
+    def content(self) -> dict[str, Path | bytes]:
+        folder = f"shared_assets/sha256-{self.digest}"
+        return {f"{folder}/{name}": file for name, (file, _) in self.files.items()}
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """A variant with its settings and files."""
+
+    variant: Variant
+    settings: OrtSettings
+    data: _Asset
+    companions: _Asset
+
+
+def files(subject: Subject, scratch: Path) -> Packed:
+    """Raises UsageError (a target without a provider), IntegrityError, InputRefused."""
+    listed = [_listed(variant) for variant in sorted(subject.variants, key=lambda one: one.name)]
+    components = _components(listed)
+    uses = Counter(one.data.uri for one in listed if one.data.files)
+    content: dict[str, Path | bytes] = {}
+    for component, variants in components.items():
+        bodies: dict[str, JsonValue] = {}
+        for one in variants:
+            shared = uses[one.data.uri] > 1
+            bodies[one.variant.name] = _body(one, shared)
+            content |= _files(one, f"{component}/{one.variant.name}", shared)
+        content[f"{component}/component.json"] = _json(
+            {"component_name": component, "variants": bodies}
+        )
+    content["manifest.json"] = _json(
+        {
+            "schema_version": _SCHEMA,
+            "package_name": subject.name,
+            "components": {name: name for name in components},
+            "additional_metadata": {"optkit": {"digest": subject.digest}},
+        }
+    )
+    return Packed(content, _notes(listed, components))
+
+
+def _listed(variant: Variant) -> _Listed:
+    artifact = variant.artifact
+    listed = artifact.manifest.files
+    companions = [name for name in COMPANIONS if name in listed]
+    graph = graph_files(artifact)
+    data = [name for name in graph if name != MODEL]
+    return _Listed(
+        variant,
+        settings_of(artifact),
+        _Asset({name: (graph[name], listed[name].sha256) for name in data}),
+        _Asset({name: (artifact.path / name, listed[name].sha256) for name in companions}),
+    )
+
+
+def _components(listed: Sequence[_Listed]) -> dict[str, list[_Listed]]:
+    """The variants by component: one component if each has another provider, otherwise one
+    component per target."""
+    providers = {one.settings.device.providers[0] for one in listed}
+    if len(providers) == len(listed):
+        return {COMPONENT: [*listed]}
+    return {one.variant.name: [one] for one in listed}
+
+
+def _body(one: _Listed, shared: bool) -> dict[str, JsonValue]:
+    """The entry of a variant in component.json. `shared`: its data files are a shared asset."""
+    settings, manifest = one.settings, one.variant.artifact.manifest
+    options: dict[str, JsonValue] = {**settings.entries}
+    if settings.level != "all":  # the default of ONNX Runtime
+        options["graph_optimization_level"] = _LEVELS[settings.level]
+    if shared:
+        options[_DATA_FOLDER] = one.data.uri
+    # a provider whose devices ONNX Runtime 1.32 does not list matches no kind of device
+    device: dict[str, JsonValue] = {"device": "cpu"} if settings.device.kind == "cpu" else {}
+    result = one.variant.result
+    about: dict[str, JsonValue] = {
+        **facts(manifest, result),
+        "figures": {name: each.to_json() for name, each in scalars(result).items()},
+    }
+    if one.companions.files:
+        about["companions"] = one.companions.uri
+    return {
+        "ep": settings.device.providers[0],
+        **device,
+        "executor_info": {"ort": {"model_file": MODEL, "session_options": options}},
+        "additional_metadata": {"optkit": about},
+    }
+
+
+def _files(one: _Listed, folder: str, shared: bool) -> dict[str, Path | bytes]:
+    """The files of a variant by their names in the package."""
+    content: dict[str, Path | bytes] = {f"{folder}/{MODEL}": one.variant.artifact.model_path}
+    if shared:
+        content |= one.data.content()
+    else:
+        content |= {f"{folder}/{name}": file for name, (file, _) in one.data.files.items()}
+    if one.companions.files:
+        content |= one.companions.content()
+    return content
+
+
+def _notes(listed: Sequence[_Listed], components: Mapping[str, object]) -> tuple[str, ...]:
+    notes = []
+    if COMPONENT not in components:
+        notes.append(
+            "ONNX Runtime selects by execution provider and cannot tell apart two targets of one "
+            f"provider: each target is a component, so name one of {', '.join(components)}"
+        )
+    for one in listed:
+        manifest = one.variant.artifact.manifest
+        if manifest.compiled:
+            notes.append(f"the figures of {manifest.target} are those of an engine, which this "
+                         "format does not hold: ONNX Runtime compiles the graph again")  # fmt: skip
+        if manifest.instruction_set == VNNI:
+            notes.append(f"the variant {manifest.target} is for CPUs with VNNI: on other x86 CPUs "
+                         "set session.x64quantprecision to 1")  # fmt: skip
+    return tuple(notes)
+
+
+def _json(document: Mapping[str, JsonValue]) -> bytes:
+    return f"{json.dumps(document, indent=2, ensure_ascii=False)}\n".encode("utf-8", "replace")
