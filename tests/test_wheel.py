@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import environments
 from tests.environments import hatchling, output
 
 pytestmark = pytest.mark.slow
@@ -63,6 +64,14 @@ def test_the_source_package_gives_the_same_wheel(wheel: Path, tmp_path: Path) ->
     (folder,) = (tmp_path / "unpacked").iterdir()
     again = hatchling(folder, tmp_path / "wheel", "wheel")
     assert names(again) == names(wheel)
+
+
+def test_both_packages_are_fit_for_a_registry(wheel: Path, tmp_path: Path) -> None:
+    """W004: the folders of the examples begin with a number, because nobody imports them."""
+    python = environments.environment("release", "twine>=6", "check-wheel-contents>=0.6")
+    sdist = hatchling(ROOT, tmp_path / "sdist", "sdist")
+    output([python.with_name("twine"), "check", "--strict", wheel, sdist], tmp_path)
+    output([python.with_name("check-wheel-contents"), "--ignore", "W004", wheel], tmp_path)
 
 
 def environment(folder: Path) -> tuple[Path, Path]:
