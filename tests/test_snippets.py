@@ -22,7 +22,8 @@ from optkit.recipe import Model, Recipe
 from tests.generation.conftest import POSITIONS, Network, words, write, write_artifact
 from tests.test_docs import PAGES, ROOT
 
-ELSEWHERE = {"docs/first_lesson.md", "docs/training.md"}  # tests of their own run these pages
+# tests of their own run these pages
+ELSEWHERE = {"docs/first_lesson.md", "docs/package.md", "docs/training.md"}
 NOT_HERE = "onnxruntime_genai"  # tests/packaging/test_genai.py loads artifacts with it
 
 

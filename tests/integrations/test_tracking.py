@@ -186,7 +186,6 @@ from pathlib import Path
 
 import wandb
 from wandb.proto import wandb_internal_pb2
-from wandb.sdk.internal.datastore import DataStore
 
 from optkit.integrations import tracking
 
@@ -195,21 +194,32 @@ logged = tracking.log(sys.argv[1], to="wandb", project="digits")
 assert wandb.run is mine
 mine.log({"loss": 1.0})
 mine.finish()
+
+
+def records(data):
+    # of a file of W&B: seven bytes, then a log of LevelDB in blocks of 32 KiB
+    place, parts = 7, b""
+    while place + 7 <= len(data):
+        if 32768 - place % 32768 < 7:
+            place += 32768 - place % 32768
+        length, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
+        parts += data[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            yield parts
+            parts = b""
+
+
 found = {}
-for file in Path("wandb").glob(f"offline-run-*/run-{logged.run}.wandb"):
-    store = DataStore()
-    store.open_for_scan(str(file))
-    while (data := store.scan_data()) is not None:
-        record = wandb_internal_pb2.Record()
-        record.ParseFromString(data)
-        if record.HasField("run"):
-            found["name"], found["project"] = record.run.display_name, record.run.project
-            for item in record.run.config.update:
-                found[item.key] = json.loads(item.value_json)
-        if record.HasField("history"):
-            for item in record.history.item:
-                key = item.key or "/".join(item.nested_key)
-                found[key] = json.loads(item.value_json)
+(file,) = Path("wandb").glob(f"offline-run-*/run-{logged.run}.wandb")
+for data in records(file.read_bytes()):
+    record = wandb_internal_pb2.Record.FromString(data)
+    if record.HasField("run"):
+        found["name"], found["project"] = record.run.display_name, record.run.project
+        for item in record.run.config.update:
+            found[item.key] = json.loads(item.value_json)
+    for item in record.history.item:
+        found[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
 print(json.dumps(found))
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -17,16 +18,16 @@ from optkit.errors import UsageError
 from optkit.packaging import formats, ort_settings
 from optkit.packaging.subject import Subject, Variant
 from optkit.runtimes import BACKENDS
-from tests.environments import environment, output
+from tests.environments import ROOT, environment, output
 from tests.packaging import tiny
 from tests.packaging.identity import DATA, Generated, artifact, contents
 
 CPU = "CPUExecutionProvider"
 
 
-def package(out: Path, *artifacts: Artifact) -> tuple[Path, tuple[str, ...]]:
+def package(out: Path, *artifacts: Artifact, name: str = "net") -> tuple[Path, tuple[str, ...]]:
     """The folder of the package, and its notes."""
-    subject = Subject("net", tuple(map(Variant, artifacts)))
+    subject = Subject(name, tuple(map(Variant, artifacts)))
     written = formats.package(subject, "ort-package", out)
     return Path(written.folder), written.notes
 
@@ -179,19 +180,17 @@ for case in cases:
 print(f"{len(cases)} packages, {errors} errors")
 """
 
-RUN = """
+PAGE = (ROOT / "docs/package.md").read_text(encoding="utf-8")
+(SNIPPET,) = re.findall(r"```python\n(import onnxruntime\n.*?)```", PAGE, re.DOTALL)
+RUN = f"""
+{SNIPPET}
 import sys
 import numpy as np
-import onnxruntime as ort
 
-folder, component, feed, out = sys.argv[1:]
-options = ort.SessionOptions()
-choice = ort.ModelPackageContext(folder).select_component(
-    component, ort.ModelPackageOptions(options))
-session = choice.create_session()
+feed, out = sys.argv[1:]
 names = [output.name for output in session.get_outputs()]
 np.savez(out, **dict(zip(names, session.run(names, dict(np.load(feed))))))
-print(choice.get_selected_variant_name())
+print(package.select_component("model", options).get_selected_variant_name())
 """
 
 
@@ -238,7 +237,7 @@ def test_onnx_runtime_reads_500_generated_packages(python: Path, tmp_path: Path)
 @pytest.mark.slow
 def test_onnx_runtime_computes_the_same_bits(python: Path, cache: Path, tmp_path: Path) -> None:
     """Of the artifact's session: the variant for this CPU, in a package that also has one for a
-    GPU."""
+    GPU, opened as the page says."""
     import torch
     from torch import nn
 
@@ -253,12 +252,11 @@ def test_onnx_runtime_computes_the_same_bits(python: Path, cache: Path, tmp_path
                      out=tmp_path, name="net", workspace=optkit.Workspace(cache))
         for target in ("cpu", "l4")
     ]  # fmt: skip
-    folder, _ = package(tmp_path / "packages", *built)
+    package(tmp_path / "packages", *built, name="digits-vit")
     (name,) = (info.name for info in built[0].manifest.inputs)
     feed = {name: np.random.default_rng(0).standard_normal((5, 3, 16, 16)).astype(np.float32)}
     np.savez(tmp_path / "feed.npz", **feed)
-    chosen = output([python, "-c", RUN, folder, "model", tmp_path / "feed.npz",
-                     tmp_path / "out.npz"], tmp_path)  # fmt: skip
+    chosen = output([python, "-c", RUN, "feed.npz", "out.npz"], tmp_path)
     assert chosen.strip() == "cpu"
     found = np.load(tmp_path / "out.npz")
     with built[0].session() as session:
