@@ -156,3 +156,15 @@ def test_the_image_has_what_this_environment_has() -> None:
     assert here and all((EXAMPLE / name).is_file() for name in here)
     assert "RUN pip install --no-cache-dir -r requirements.txt" in lines
     assert "RUN pip install --no-cache-dir --no-deps wheels/optkit-*.whl" in lines
+
+
+def test_kubernetes_accepts_the_deployment(tmp_path: Path) -> None:
+    """By its schema; nothing is deployed. The names of probes and service are those above."""
+    python = environment("kubernetes", "kubernetes-validate>=1.37")
+    command: list[str | Path] = [python.with_name("kubernetes-validate"), "--strict", "-k", "1.34"]
+    output([*command, EXAMPLE / "deployment.yaml"], tmp_path)
+    text = (EXAMPLE / "deployment.yaml").read_text(encoding="utf-8")
+    assert "containerPort: 8000" in text and "/v2/health/ready" in text
+    (tmp_path / "wrong.yaml").write_text(text.replace("replicas: 2", "replica: 2"))
+    with pytest.raises(AssertionError, match="replica"):
+        output([*command, tmp_path / "wrong.yaml"], tmp_path)
