@@ -35,6 +35,7 @@ FORMATS: Mapping[str, str] = {
     "gguf": "a decoder in one file for llama.cpp",
     "huggingface": "a model repository of the Hugging Face hub",
     "mlflow": "a model folder of MLflow",
+    "mlx": "a decoder as mlx-lm reads it, for Apple's computers",
     "oci": "an OCI image layout, for registries: ModelPack of the CNCF",
     "ort-package": "a model package of ONNX Runtime, which selects the variant itself",
 }

@@ -150,6 +150,11 @@ class Architecture:
     def family(self) -> Family:
         return FAMILIES[self.kind]
 
+    @property
+    def positions(self) -> int:
+        """The context, or the window: other programs attend to the whole context."""
+        return min(self.context, self.window or self.context)
+
     def frequencies(self) -> np.ndarray:
         """The plain rotary frequencies, before `rotation`: float64 [head_size / 2]."""
         exponents = np.arange(0, self.head_size, 2) / self.head_size

@@ -74,3 +74,14 @@ class Codes:
         if parts.shape[1] == 1:
             return parts
         return np.repeat(parts, self.block, axis=1)[:, : self.shape[1]]
+
+
+def same(one: Codes | np.ndarray, other: Codes | np.ndarray) -> bool:
+    """Whether two matrices are the same when they are stored."""
+    if isinstance(one, Codes) and isinstance(other, Codes):
+        return np.array_equal(one.centred(), other.centred()) and np.array_equal(
+            one.numbers(), other.numbers()
+        )
+    if isinstance(one, Codes) or isinstance(other, Codes):
+        return False
+    return one.dtype == other.dtype and np.array_equal(one, other)

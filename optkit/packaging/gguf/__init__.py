@@ -8,7 +8,7 @@ metadata are those of llama.cpp's `convert_hf_to_gguf.py`; the package gguf writ
 
 blocks      the type of GGML that holds a weight, and its bytes
 network     sizes, and rows in the order in which llama.cpp rotates
-vocabulary  tokenizer.json as llama.cpp's tokenizer
+vocabulary  tokenizer.json as llama.cpp's tokenizer, with `tokenizer_file` and `sentencepiece`
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING
 from optkit import graph
 from optkit.artifact import Artifact
 from optkit.errors import ToolchainMissing
-from optkit.packaging.decoders import Architecture, Parameter, parameters
+from optkit.packaging.decoders import Architecture, Parameter, caveats, parameters
 from optkit.packaging.formats import Packed
 from optkit.packaging.subject import Subject
-from optkit.precisions import PRECISIONS
 
 if TYPE_CHECKING:
     from gguf import GGMLQuantizationType, GGUFWriter
@@ -116,8 +115,9 @@ def _notes(
     rounded = [each.rounding for each in stored.values() if each.codes and each.rounding]
     if rounded:
         notes.append(
-            "codes are those of the artifact; their scales are rounded to FP16, as GGUF stores "
-            f"them, which changes a scale by at most {max(rounded):.1e} of the tensor's largest"
+            "codes are those of the artifact; their scales and minima are rounded to FP16, as GGUF "
+            f"stores them, which changes them by at most {max(rounded):.1e} of a tensor's largest "
+            "scale"
         )
     loose = [name for name, each in stored.items() if each.loosened]
     if loose:
@@ -125,15 +125,4 @@ def _notes(
             f"{len(loose)} quantized tensors are stored as floats ({loose[0]}, …): no type of GGML "
             "has their codes or blocks"
         )
-    precision = PRECISIONS.get(artifact.manifest.precision)
-    if precision is not None and precision.activations is not None:
-        notes.append(
-            "activations are not quantized as in the artifact: its accuracy does not hold for this "
-            "file"
-        )
-    if architecture.window is not None and architecture.window < architecture.context:
-        notes.append(
-            f"the context is limited to {architecture.window} positions, the sliding window of the "
-            "model: llama.cpp's network for it has none"
-        )
-    return tuple(notes)
+    return (*notes, *caveats(artifact, architecture, "llama.cpp"))

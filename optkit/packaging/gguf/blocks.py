@@ -37,7 +37,8 @@ class Stored:
     numbers   how many
     codes     whether the artifact's codes are carried over
     loosened  whether the artifact has codes that no type holds, so that floats are stored
-    rounding  largest change of a scale by its rounding to FP16, of the tensor's largest scale
+    rounding  largest change of a scale or minimum by its rounding to FP16, of the tensor's largest
+              scale
     """
 
     kind: GGMLQuantizationType
@@ -75,21 +76,28 @@ def _packed(weight: Codes) -> tuple[np.ndarray, GGMLQuantizationType, float] | N
         return None
     scales = blocked.scales.astype(np.float32)
     half = scales.astype(np.float16)
-    largest = float(np.abs(scales).max(initial=0.0))
-    rounding = float(np.abs(half - scales).max(initial=0.0)) / (largest or 1.0)
+    rounding = _change(half, scales, scales)
     centred = blocked.centred()
     low, high = int(centred.min(initial=0)), int(centred.max(initial=0))
     if weight.bits == 4 and low >= -8 and high <= 7:
         return _rows(half, _halves(centred + 8)), GGMLQuantizationType.Q4_0, rounding
     if weight.bits == 4:
         shift = 0 if blocked.codes.dtype == np.uint8 else 8
-        minima = (-(blocked.zero_points.astype(np.float32) + shift) * scales).astype(np.float16)
+        exact = -(blocked.zero_points.astype(np.float32) + shift) * scales
+        minima = exact.astype(np.float16)
+        rounding = max(rounding, _change(minima, exact, scales))
         codes = _halves(blocked.codes.astype(np.int16) + shift)
         return _rows(half, minima, codes), GGMLQuantizationType.Q4_1, rounding
     if low >= -128 and high <= 127:
         codes = centred.astype(np.int8).reshape(*half.shape, _BLOCK)
         return _rows(half, codes), GGMLQuantizationType.Q8_0, rounding
     return None
+
+
+def _change(rounded: np.ndarray, exact: np.ndarray, scales: np.ndarray) -> float:
+    """The largest difference, of the largest scale."""
+    largest = float(np.abs(scales).max(initial=0.0))
+    return float(np.abs(rounded - exact).max(initial=0.0)) / (largest or 1.0)
 
 
 def _fits(numbers: np.ndarray) -> bool:

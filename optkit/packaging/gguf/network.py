@@ -16,7 +16,7 @@ from gguf import (
 )
 
 from optkit.errors import UsageError
-from optkit.packaging.decoders import Architecture, Codes, Parameter
+from optkit.packaging.decoders import Architecture, Codes, Parameter, same
 from optkit.packaging.decoders.architecture import EMBEDDING, HEAD
 
 _NETWORKS = {
@@ -66,9 +66,7 @@ def check_biases(architecture: Architecture, found: Mapping[str, Parameter]) -> 
 def describe(writer: GGUFWriter, architecture: Architecture) -> None:
     """The sizes. Raises UsageError for rotary embeddings that the network cannot have."""
     writer.add_vocab_size(architecture.vocabulary)
-    writer.add_context_length(
-        min(architecture.context, architecture.window or architecture.context)
-    )
+    writer.add_context_length(architecture.positions)
     writer.add_embedding_length(architecture.hidden)
     writer.add_block_count(architecture.layers)
     writer.add_feed_forward_length(architecture.intermediate)
@@ -101,7 +99,7 @@ def written(architecture: Architecture, found: Mapping[str, Parameter]) -> dict[
     """The parameters to write, in order. Without a head llama.cpp takes the embedding, so a head
     with the same numbers is left out."""
     ordered = {f"{EMBEDDING}.weight": found[f"{EMBEDDING}.weight"], **found}
-    if _equal(ordered[f"{EMBEDDING}.weight"].read(), ordered[f"{HEAD}.weight"].read()):
+    if same(ordered[f"{EMBEDDING}.weight"].read(), ordered[f"{HEAD}.weight"].read()):
         del ordered[f"{HEAD}.weight"]
     return ordered
 
@@ -129,14 +127,3 @@ def in_rotated_order(
     rows = np.arange(numbers.shape[0])
     order = rows.reshape(-1, 2, architecture.head_size // 2).swapaxes(1, 2).reshape(-1)
     return numbers.rows(order) if isinstance(numbers, Codes) else numbers[order]
-
-
-def _equal(one: Codes | np.ndarray, other: Codes | np.ndarray) -> bool:
-    """Whether two matrices are the same when they are stored."""
-    if isinstance(one, Codes) and isinstance(other, Codes):
-        return np.array_equal(one.centred(), other.centred()) and np.array_equal(
-            one.numbers(), other.numbers()
-        )
-    if isinstance(one, Codes) or isinstance(other, Codes):
-        return False
-    return one.dtype == other.dtype and np.array_equal(one, other)

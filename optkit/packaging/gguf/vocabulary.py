@@ -4,21 +4,20 @@ llama.cpp cuts a text into words with regular expressions that are compiled into
 (src/llama-vocab.cpp). convert_hf_to_gguf.py recognizes a tokenizer by the digest of what it makes
 of one text; here it is recognized by its own regular expressions, so that a tokenizer trained anew
 is recognized too. Another tokenizer is refused: with a wrong name llama.cpp would tokenize
-differently, and nobody would see it.
+differently, and nobody would see it. SentencePiece's tokenizers are in `sentencepiece`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
 
 from gguf import GGUFWriter, SpecialVocab, TokenType
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from optkit.errors import InputRefused, UsageError
-
-FILE = "tokenizer.json"
+from optkit.errors import InputRefused
+from optkit.packaging.gguf import sentencepiece
+from optkit.packaging.gguf.tokenizer_file import FILE, Cut, TokenizerFile, unknown
 
 _WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -43,66 +42,32 @@ _NAMES = {
 }
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class _Pattern(_Part):
-    regex: Annotated[str | None, Field(alias="Regex")] = None
-
-
-class _Cut(_Part):
-    """A pre-tokenizer, or a sequence of them."""
-
-    type: str
-    parts: Annotated[tuple[_Cut, ...], Field(alias="pretokenizers")] = ()
-    pattern: _Pattern = _Pattern()
-    behavior: str = ""
-    invert: bool = False
-    individual_digits: bool = False
-    add_prefix_space: bool = False
-    use_regex: bool = True
-
-
-class _Normalizer(_Part):
-    type: str
-
-
-class _Added(_Part):
-    id: int
-    content: str
-    special: bool
-
-
-class _Merges(_Part):
-    type: Literal["BPE"]
-    vocab: dict[str, int]
-    byte_fallback: bool = False
-    ignore_merges: bool = False
-
-
-class _Tokenizer(_Part):
-    normalizer: _Normalizer | None = None
-    pre_tokenizer: _Cut | None = None
-    model: _Merges
-    added_tokens: tuple[_Added, ...] = ()
-
-
 @dataclass(frozen=True)
 class Vocabulary:
-    """Tokens by id, and llama.cpp's name for how a text is cut into words."""
+    """Tokens by id.
 
-    words: str
+    words   llama.cpp's name for how a text is cut into words; None: SentencePiece
+    scores  of SentencePiece's tokens
+    space   whether SentencePiece puts a space before a text
+    """
+
     tokens: tuple[str, ...]
     types: tuple[TokenType, ...]
+    words: str | None = None
+    scores: tuple[float, ...] = ()
+    space: bool = False
 
     def write(self, writer: GGUFWriter, folder: Path) -> None:
         """With the merges, the special tokens and the chat template of the model's files."""
-        writer.add_tokenizer_model("gpt2")
-        writer.add_tokenizer_pre(self.words)
+        writer.add_tokenizer_model("gpt2" if self.words else "llama")
+        writer.add_tokenizer_pre(self.words or "default")
         writer.add_token_list(list(self.tokens))
         writer.add_token_types(list(self.types))
-        special = SpecialVocab(folder, load_merges=True, n_vocab=len(self.tokens))
+        if self.words is None:
+            writer.add_token_scores(list(self.scores))
+            writer.add_add_space_prefix(self.space)
+        merges = self.words is not None
+        special = SpecialVocab(folder, load_merges=merges, n_vocab=len(self.tokens))
         special.add_special_token.setdefault("bos", False)  # llama.cpp's default depends on `words`
         special.add_to_gguf(writer, quiet=True)
 
@@ -110,52 +75,57 @@ class Vocabulary:
 def read(folder: Path, size: int) -> Vocabulary:
     """The vocabulary in tokenizer.json; `size`: the rows of the embedding.
 
-    Raises UsageError (no tokenizer.json, or a kind that llama.cpp has no name for), InputRefused
-    (damaged, or more tokens than the embedding has).
+    Raises UsageError (no tokenizer.json, or a kind that llama.cpp has no form for), InputRefused
+    (more tokens than the embedding has).
     """
     file = folder / FILE
-    if not file.is_file():
-        raise UsageError(
-            f"it has no {FILE}, which a GGUF file needs",
-            where=str(folder),
-            hint="save the model's tokenizer in its folder, and build again",
-        )
-    try:
-        tokenizer = _Tokenizer.model_validate_json(file.read_bytes())
-    except ValidationError as error:
-        raise _unknown(file, _first(error)) from error
-    added = {each.id: each for each in tokenizer.added_tokens}
+    tokenizer = TokenizerFile.read(file)
     by_id = {number: token for token, number in tokenizer.model.vocab.items()} | {
-        each.id: each.content for each in added.values()
+        each.id: each.content for each in tokenizer.added_tokens
     }
     if by_id and not 0 <= min(by_id) <= max(by_id) < size:
         raise InputRefused(
             f"token {max(by_id)} has no row in the embedding, which has {size}", where=str(file)
         )
     tokens = tuple(by_id.get(number, f"[PAD{number}]") for number in range(size))
-    types = tuple(
-        _type(added[number])
-        if number in added
-        else (TokenType.NORMAL if number in by_id else TokenType.UNUSED)
-        for number in range(size)
+    types = _types(tokenizer, by_id, size)
+    if not sentencepiece.is_one(tokenizer):
+        return Vocabulary(tokens, types, words=_words(tokenizer, file))
+    space = sentencepiece.adds_space(tokenizer, file)
+    found = sentencepiece.scores(tokenizer, file)
+    return Vocabulary(
+        tokens, types, scores=tuple(found.get(token, 0.0) for token in tokens), space=space
     )
-    return Vocabulary(_words(tokenizer, file), tokens, types)
 
 
-def _type(token: _Added) -> TokenType:
-    return TokenType.CONTROL if token.special else TokenType.USER_DEFINED
+def _types(tokenizer: TokenizerFile, by_id: Mapping[int, str], size: int) -> tuple[TokenType, ...]:
+    added = {each.id: each for each in tokenizer.added_tokens}
+    unknown_token = tokenizer.model.unk_token if sentencepiece.is_one(tokenizer) else None
+
+    def kind(number: int) -> TokenType:
+        token = by_id.get(number)
+        if token is None:
+            return TokenType.UNUSED
+        if token == unknown_token:
+            return TokenType.UNKNOWN
+        if number in added:
+            return TokenType.CONTROL if added[number].special else TokenType.USER_DEFINED
+        is_byte = sentencepiece.is_one(tokenizer) and token in sentencepiece.BYTES
+        return TokenType.BYTE if is_byte else TokenType.NORMAL
+
+    return tuple(map(kind, range(size)))
 
 
-def _words(tokenizer: _Tokenizer, file: Path) -> str:
+def _words(tokenizer: TokenizerFile, file: Path) -> str:
     cuts = tuple(_cuts(tokenizer.pre_tokenizer))
     name = _NAMES.get((cuts, tokenizer.model.ignore_merges))
     normal = tokenizer.normalizer is None or tokenizer.normalizer.type == "NFC"
-    if name is None or not normal or tokenizer.model.byte_fallback:
-        raise _unknown(file, "it cuts texts into words in another way")
+    if name is None or not normal:
+        raise unknown(file, "it cuts texts into words in another way")
     return name
 
 
-def _cuts(cut: _Cut | None) -> list[str]:
+def _cuts(cut: Cut | None) -> list[str]:
     """The regular expressions of a pre-tokenizer. What llama.cpp cannot do gives a name that
     `_NAMES` does not have."""
     if cut is None:
@@ -169,17 +139,3 @@ def _cuts(cut: _Cut | None) -> list[str]:
     if cut.type == "Split" and cut.behavior == "Isolated" and not cut.invert:
         return [cut.pattern.regex or "literal"]
     return [f"other: {cut.type}"]
-
-
-def _first(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-
-
-def _unknown(file: Path, what: str) -> UsageError:
-    names = ", ".join(_NAMES.values())
-    return UsageError(
-        f"llama.cpp has no tokenizer for it: {what}",
-        where=str(file),
-        hint=f"supported are byte-level BPE tokenizers that cut texts as {names} do",
-    )

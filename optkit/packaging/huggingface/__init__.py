@@ -19,6 +19,7 @@ from optkit.artifact import MODEL, VNNI
 from optkit.decoder import CONFIG
 from optkit.errors import UsageError
 from optkit.intake import COMPANIONS
+from optkit.packaging import model_card
 from optkit.packaging.formats import Packed
 from optkit.packaging.graph_files import graph_files
 from optkit.packaging.huggingface import card, names
@@ -112,7 +113,7 @@ def _notes(
     parts: Mapping[str, int],
 ) -> tuple[str, ...]:
     notes = ["the licence is unknown: add `license:` to README.md before you publish the model"]
-    if card.base_model(subject) is None:
+    if model_card.base_model(subject) is None:
         notes.append(
             "the base model is unknown, because the model was not read from the hub: add "
             "`base_model:` to README.md"

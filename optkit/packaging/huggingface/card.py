@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +9,9 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from optkit.decoder import CONFIG, read_json
+from optkit.packaging import model_card
 from optkit.packaging.subject import Subject, Variant
-from optkit.precisions import PRECISIONS
-from optkit.report import markdown, view
+from optkit.report import markdown
 
 # a suffix of the class in config.json → the hub's task, and optimum's class
 _TASKS = {
@@ -55,7 +54,7 @@ def text(subject: Subject, listed: Sequence[Listed], companions: Mapping[str, Pa
     """README.md. Raises InputRefused if config.json is not a JSON object."""
     task = _task(companions)
     parts = (
-        f"---\n{_front_matter(subject, listed, task)}---",
+        _front_matter(subject, listed, task),
         f"# {markdown.text(subject.name)}",
         _origin(subject),
         _files(listed),
@@ -65,13 +64,6 @@ def text(subject: Subject, listed: Sequence[Listed], companions: Mapping[str, Pa
         _use(listed, task),
     )
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def base_model(subject: Subject) -> str | None:
-    """The model's name on the hub; None: it was not read from the hub."""
-    model = subject.variants[0].artifact.manifest.recipe.get("model")
-    hub = model.get("hub") if isinstance(model, dict) else None
-    return hub if isinstance(hub, str) else None
 
 
 def _task(companions: Mapping[str, Path]) -> tuple[str, str] | None:
@@ -84,30 +76,18 @@ def _task(companions: Mapping[str, Path]) -> tuple[str, str] | None:
 
 
 def _front_matter(subject: Subject, listed: Sequence[Listed], task: tuple[str, str] | None) -> str:
-    from ruamel.yaml import YAML
-
-    data: dict[str, JsonValue] = {}
-    base, precisions = base_model(subject), [_precision(one) for one in listed]
-    if base is not None:
-        data["base_model"] = base
-        if all(name in PRECISIONS and PRECISIONS[name].quantized for name in precisions):
-            data["base_model_relation"] = "quantized"
+    precisions = [_precision(one) for one in listed]
+    keys: dict[str, JsonValue] = {}
     if task is not None:
-        data["library_name"] = "transformers.js"
-        data["pipeline_tag"] = task[0]
-    data["tags"] = ["onnx", "optkit", *sorted({*precisions})]
-    buffer = io.BytesIO()
-    writer = YAML(typ="safe", pure=True)
-    writer.default_flow_style = False
-    writer.dump(data, buffer)
-    return buffer.getvalue().decode()
+        keys = {"library_name": "transformers.js", "pipeline_tag": task[0]}
+    keys["tags"] = ["onnx", "optkit", *sorted({*precisions})]
+    return model_card.front_matter(subject, precisions, keys)
 
 
 def _origin(subject: Subject) -> str:
-    base = base_model(subject)
-    of = f" of [{markdown.text(base)}](https://huggingface.co/{base})" if base else ""
     return (
-        f"ONNX graphs{of}, built by optkit. Each figure below says how it is known: its evidence."
+        f"ONNX graphs{model_card.link(subject)}, built by optkit. Each figure below says how it is "
+        "known: its evidence."
     )
 
 
@@ -123,16 +103,12 @@ def _files(listed: Sequence[Listed]) -> str:
 
 
 def _figures(one: Listed) -> str:
-    result = one.variant.result
-    head = view.headline(result)
     engine = one.variant.artifact.manifest.compiled
+    remark = "These are the figures of the engine that was compiled from this graph."
     parts = (
         f"### {markdown.text(f'{one.file}: {one.variant.name}, {_precision(one)}')}",
-        f"**{markdown.text(head.title)}.** {markdown.text(head.sentence)}",
-        "These are the figures of the engine that was compiled from this graph." if engine else "",
-        markdown.comparison(result),
-        markdown.measured(result),
-        markdown.legend(result),
+        remark if engine else "",
+        *model_card.figures(one.variant),
     )
     return "\n\n".join(part for part in parts if part)
 

@@ -1,0 +1,121 @@
+"""The format `mlx`: a decoder as mlx-lm reads it, for Apple's computers.
+
+model.safetensors          weights under the names of the Hugging Face model; codes in MLX's form
+config.json, tokenizer …   those of the model, with the keys that mlx-lm needs
+README.md                  the card: every figure of the artifact with its evidence
+
+mlx-lm has a network of its own for each family; it gets the artifact's numbers. Codes are carried
+over bit by bit where MLX has the same blocks. Neither mlx nor mlx-lm is needed.
+
+quantized   MLX's form of codes
+model_args  config.json, and the biases of the networks
+shards      the files for weights
+readme      the card
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from optkit import graph
+from optkit.artifact import Artifact
+from optkit.decoder import CONFIG
+from optkit.errors import UsageError
+from optkit.intake import COMPANIONS
+from optkit.packaging.decoders import (
+    Architecture,
+    Codes,
+    Parameter,
+    caveats,
+    parameters,
+    same,
+)
+from optkit.packaging.decoders.architecture import EMBEDDING, HEAD
+from optkit.packaging.formats import Packed
+from optkit.packaging.mlx import model_args, readme
+from optkit.packaging.mlx.quantized import Stored, store
+from optkit.packaging.mlx.shards import Shards
+from optkit.packaging.subject import Subject
+
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
+_EMBEDDING, _HEAD = f"{EMBEDDING}.weight", f"{HEAD}.weight"
+
+
+def files(subject: Subject, scratch: Path) -> Packed:
+    """Raises UsageError (a fleet, another family, no tokenizer, a graph that mlx-lm has no network
+    for), InputRefused (config.json)."""
+    artifact = subject.only("mlx").artifact
+    architecture = Architecture.of(artifact)
+    model_args.check(architecture)
+    companions = _companions(artifact)
+    found = parameters(graph.load(artifact.model_path), architecture)
+    biases = model_args.biases(architecture, found)
+    embedding = found[_EMBEDDING].read()
+    tied = same(embedding, found[_HEAD].read())
+    dtype = (embedding.scales if isinstance(embedding, Codes) else embedding).dtype
+    written = {**found, **biases.zeros}
+    if tied:
+        del written[_HEAD]
+    weights, stored = _stored(written, dtype, scratch)
+    notes = (*_notes(stored, dtype), *caveats(artifact, architecture, "mlx-lm"))
+    switches = {"tie_word_embeddings": tied, **biases.switches}
+    content = {
+        **companions,
+        **weights,
+        CONFIG: model_args.config(artifact.path, architecture, switches, stored, dtype),
+        "README.md": readme.text(subject, notes).encode("utf-8", "replace"),
+    }
+    return Packed(content, notes)
+
+
+def _stored(
+    written: Mapping[str, Parameter], dtype: np.dtype[np.generic], scratch: Path
+) -> tuple[dict[str, Path | bytes], dict[str, Stored]]:
+    """The files with the parameters, and how each parameter is stored."""
+    shards, stored = Shards(scratch), {}
+    for name, parameter in written.items():
+        tensors, stored[name] = store(name, parameter.read(), dtype)
+        shards.add(tensors)
+    return shards.files(), stored
+
+
+def _companions(artifact: Artifact) -> dict[str, Path | bytes]:
+    """Configuration and tokenizer, which mlx-lm reads with transformers."""
+    names = [name for name in COMPANIONS if name in artifact.manifest.files]
+    if not set(names) & set(_TOKENIZERS):
+        raise UsageError(
+            f"it has none of {', '.join(_TOKENIZERS)}, and mlx-lm needs a tokenizer",
+            where=str(artifact.path),
+            hint="save the model's tokenizer in its folder, and build again",
+        )
+    return {name: artifact.path / name for name in names}
+
+
+def _notes(stored: Mapping[str, Stored], dtype: np.dtype[np.generic]) -> tuple[str, ...]:
+    forms = Counter(
+        f"of {each.form.bits} bits in groups of {each.form.size}" if each.form else "of floats"
+        for each in stored.values()
+    )
+    notes = ["tensors: " + ", ".join(f"{count} {form}" for form, count in sorted(forms.items()))]
+    loose = [name for name, each in stored.items() if each.loosened]
+    if loose:
+        notes.append(
+            f"{len(loose)} quantized tensors are stored as floats ({loose[0]}, …): MLX has groups "
+            "of 32, 64 and 128 codes of 4 and 8 bits, and theirs are others"
+        )
+    rounded = [name for name, each in stored.items() if each.rounded]
+    if rounded:
+        notes.append(
+            f"{len(rounded)} tensors are rounded to {dtype}, the dtype in which MLX computes "
+            f"({rounded[0]}, …)"
+        )
+    if largest := max(each.rounding for each in stored.values()):
+        notes.append(
+            "codes and scales are those of the artifact; the biases that MLX has for zero points "
+            f"are rounded to {dtype}, which changes a weight by at most {largest:.1e} of its scale"
+        )
+    return tuple(notes)
