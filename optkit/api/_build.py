@@ -12,7 +12,7 @@ from optkit import artifact, pipeline
 from optkit.api import cluster_finish, in_memory, jobs
 from optkit.api.in_memory import Batch, Evaluate
 from optkit.api.jobs import RecipeLike
-from optkit.artifact import Artifact
+from optkit.artifact import SAMPLES, Artifact
 from optkit.devices import Target, available_memory
 from optkit.engines import BuildSpec
 from optkit.errors import UsageError
@@ -31,10 +31,6 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 
-EMBED_EVAL = 64 * 2**20
-"""Default limit on the evaluation samples in an artifact, in bytes."""
-
-
 def build(
     model: Module | Request | str | Path | None = None,
     example_inputs: Batch | None = None,
@@ -46,7 +42,7 @@ def build(
     evaluate: Evaluate | None = None,
     out: str | Path = "artifacts",
     name: str | None = None,
-    embed_eval: int = EMBED_EVAL,
+    embed_eval: int = 0,
     defer: bool = False,
     strict: bool = False,
     workspace: Workspace = Workspace(),
@@ -67,7 +63,8 @@ def build(
         sample, shape [samples], higher is better; None: the recipe's task.
     out: the folder that gets the artifact NAME-TARGET-PRECISION; one of that name is replaced.
     name: name of an nn.Module; None: the name of its class.
-    embed_eval: largest size in bytes of the evaluation samples in the artifact; 0: none.
+    embed_eval: put the evaluation samples, with their labels, into the artifact if they have at
+        most this number of bytes; 0: never.
     defer: do not compile an engine or measure latency here; `finish` does it on a host with the
         device.
     strict: measure a latency again if it was measured under bad conditions, and refuse a model
@@ -90,7 +87,7 @@ def artifact_of(
     job: Job,
     runner: Runner,
     out: Path,
-    embed_eval: int = EMBED_EVAL,
+    embed_eval: int = 0,
     evaluate: Evaluate | None = None,
 ) -> Artifact:
     """The artifact of a job. If a cluster has the device, it finishes the pending work."""
@@ -147,7 +144,13 @@ def _deliver(
     scores = None if evaluate is None else in_memory.scores(evaluate, build, runner)
     place = place or out / job.name
     judged = findings.judge(build, runner.records, artifact=str(place), scores=scores)
-    return delivery.deliver(build, judged, out, embed_eval, runner.store)
+    delivered = delivery.deliver(build, judged, out, embed_eval, runner.store)
+    if embed_eval and build.scored is not None and SAMPLES not in delivered.manifest.files:
+        runner.note(
+            f"{job.name}: its evaluation samples are larger than {embed_eval} bytes, so the "
+            "artifact does not contain them"
+        )
+    return delivered
 
 
 @dataclass(frozen=True)

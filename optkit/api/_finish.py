@@ -18,8 +18,8 @@ from optkit.execute.runner import Runner
 from optkit.pipeline import delivery, findings
 from optkit.pipeline.finish import Unfinished
 from optkit.pipeline.finish import finish as finish_build
-from optkit.places import Place
-from optkit.report.contract import report_of, result_of
+from optkit.pipeline.recorded_samples import GivenTask
+from optkit.report.contract import REPORT_FILE, report_of, result_of
 from optkit.report.result import joined
 from optkit.workspace import Workspace
 
@@ -28,27 +28,32 @@ def finish(
     artifact: str | Path,
     *,
     task: str | None = None,
+    data: str | Path | None = None,
+    overrides: Sequence[str] = (),
     strict: bool = False,
     workspace: Workspace = Workspace(),
 ) -> Artifact:
     """Compile what is pending, measure latency and accuracy on this machine's device, judge the
     gates again, and replace the artifact. A finished artifact does not change.
 
-    task: FILE.py or the name of a task; its samples replace those in the artifact.
+    task: FILE.py or the name of a task; its samples replace those of the build. None: the samples
+        in the artifact, or else those that the store has of the build.
+    data: the path that this task reads. overrides: its other args, as "eval.args.KEY=VALUE".
     strict: a latency that was measured under bad conditions is measured once more.
 
     Raises ToolchainMissing (no such device here, or none of its backends), IntegrityError (a
-    damaged artifact), InputRefused (no samples to score), UsageError (a part of another artifact),
-    and what compiling and running raise.
+    damaged artifact), InputRefused (no samples to score, a slim copy), UsageError (a part of
+    another artifact, args without a task), and what compiling and running raise.
     """
-    return complete(Path(artifact), workspace.runner(), task=task, strict=strict)
+    given = _given(task, data, overrides)
+    return complete(Path(artifact), workspace.runner(), task=given, strict=strict)
 
 
 def complete(
     path: Path,
     runner: Runner,
     *,
-    task: str | None = None,
+    task: GivenTask | None = None,
     strict: bool = False,
     final: Path | None = None,
 ) -> Artifact:
@@ -59,10 +64,9 @@ def complete(
     opened.verify()
     _check_whole(opened, path)
     prepare(opened.path.parent, opened.path.name)
-    code = None if task is None else places.find_task(task, Path.cwd(), anywhere=True)
     if not opened.manifest.parts:
-        return _finished(opened, str(final), runner, code, strict)
-    if code is not None:
+        return _finished(opened, str(final), runner, task, strict)
+    if task is not None:
         raise UsageError(
             f"the samples of one task do not fit {' and '.join(opened.manifest.parts)}",
             where=str(path),
@@ -79,6 +83,23 @@ def complete(
         return delivery.join(place.name, record, parts, whole, place.parent)
 
 
+def _given(task: str | None, data: str | Path | None, overrides: Sequence[str]) -> GivenTask | None:
+    """The task that the user named. Raises UsageError."""
+    for text in overrides:
+        if not text.startswith("eval.args."):
+            raise UsageError(
+                "it cannot change an artifact that is already built",
+                where=f"--set {text}",
+                hint="the settings that can be changed are the args of the task, eval.args.KEY",
+            )
+    if task is None and (data is not None or overrides):
+        raise UsageError("there is no task for these args", hint="name it with --eval")
+    if task is None:
+        return None
+    place = places.find_task(task, Path.cwd(), anywhere=True)
+    return GivenTask(place, None if data is None else Path(data).absolute(), tuple(overrides))
+
+
 def _check_whole(artifact: Artifact, path: Path) -> None:
     """Refuse a part of an artifact, because the manifest of the whole contains its digest."""
     around = artifact.path.parent
@@ -90,8 +111,9 @@ def _check_whole(artifact: Artifact, path: Path) -> None:
 
 
 def _finished(
-    artifact: Artifact, final: str, runner: Runner, task: Place | None, strict: bool
+    artifact: Artifact, final: str, runner: Runner, task: GivenTask | None, strict: bool
 ) -> Artifact:
+    artifact.require(REPORT_FILE)
     before = result_of(artifact)
     if task is None and _is_finished(before):
         return Artifact(artifact.path, replace(artifact.manifest, result=before.to_json()))

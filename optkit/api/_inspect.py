@@ -28,11 +28,13 @@ _SECONDS, _SECONDS_OF_NODE = 60.0, 0.005
 
 @dataclass(frozen=True)
 class InspectedArtifact:
-    """An artifact. `files`: the number of files that were verified."""
+    """An artifact. `files`: the number of files that were verified. `omitted`: the files of the
+    build that a slim copy does not contain."""
 
     name: str
     digest: str
     files: int
+    omitted: tuple[str, ...]
     result: Result
 
 
@@ -69,7 +71,11 @@ def _inspected(path: Path, runner: Runner, bounded: bool) -> Inspected:
         opened.verify()
         manifest = opened.manifest
         artifact = InspectedArtifact(
-            opened.name, opened.digest, len(manifest.files), result_of(opened)
+            opened.name,
+            opened.digest,
+            len(manifest.files),
+            tuple(sorted(manifest.omitted)),
+            result_of(opened),
         )
         if manifest.parts:
             parts = {part: _inspected(path / part, runner, bounded) for part in manifest.parts}

@@ -84,6 +84,8 @@ def _verified(artifact: Artifact, signature: SignatureFile | None) -> Verified:
         if signed
         else "it is not signed, so this does not show who made it"
     )
+    omitted = artifact.manifest.omitted
+    slim = f"a slim copy: {len(omitted)} files that prove its figures are not in it"
     return Verified(
         schema=SIGNED,
         status="ok",
@@ -92,5 +94,5 @@ def _verified(artifact: Artifact, signature: SignatureFile | None) -> Verified:
         digest=artifact.digest,
         files=len(artifact.manifest.files),
         signature=signature,
-        notes=() if signature else (note,),
+        notes=(*((note,) if signature is None else ()), *((slim,) if omitted else ())),
     )

@@ -3,6 +3,8 @@
     artifacts/digits-vit-l4-int8/      artifacts/digits-vit-h100-fp8/      …
     artifacts/digits-vit-fleet/        fleet.json, report.html, report.md
 
+Evaluation samples that several artifacts embed are one file on the disk, with several names.
+
 A pair that fails does not stop the others. A step that several pairs have in common (export,
 fusion, calibration, the quantized graph of one backend) runs once.
 """
@@ -16,9 +18,9 @@ from pathlib import Path
 
 from optkit import pipeline
 from optkit.api import jobs
-from optkit.api._build import EMBED_EVAL, artifact_of
+from optkit.api._build import artifact_of
 from optkit.api.jobs import Pair
-from optkit.artifact import create, prepare
+from optkit.artifact import Artifact, create, prepare, share
 from optkit.devices import Target
 from optkit.documents.fleet import FLEET, BuiltArtifact, Fleet, PairStep, PricedTarget
 from optkit.documents.result import Result
@@ -52,7 +54,7 @@ def build_fleet(
     pairs: Sequence[Pair],
     out: str | Path = "artifacts",
     on_failure: Callable[[Exception], OptkitError],
-    embed_eval: int = EMBED_EVAL,
+    embed_eval: int = 0,
     defer: bool = False,
     strict: bool = False,
     workspace: Workspace = Workspace(),
@@ -87,6 +89,7 @@ def build_fleet(
         return _Outcome(outcome, steps, artifact)
 
     outcomes = _each(pairs, runner, build)
+    share(Artifact.load(Path(one.artifact.path)) for one in outcomes if one.artifact)
     document = _document(recipe.name, pairs, outcomes)
     return BuiltFleet(document, _write(document, place))
 

@@ -2,7 +2,8 @@
 
     manifest.json     schema optkit.artifact/v1: files with sha256 and size, recipe, inputs, tool
                       versions, the result with its evidence, and a checksum of all that
-    model.onnx, engine, baseline/, report.*, recipe.yaml, …   the files of the build
+    model.onnx, engine, tokenizer, …      the files that serve (`roles`)
+    baseline/, report.*, recipe.yaml, …   the files that prove its figures; a slim copy has none
     model.sig         the signature, if it is signed (`packaging.signing`)
     encoder/, decoder/   for a model of two graphs: an artifact each, instead of all these
 
@@ -13,6 +14,7 @@ either of the two, complete.
 from __future__ import annotations
 
 from optkit.artifact.manifest import (
+    BASELINE,
     MANIFEST,
     MODEL,
     SAMPLES,
@@ -24,9 +26,10 @@ from optkit.artifact.manifest import (
     Manifest,
 )
 from optkit.artifact.reader import Artifact, Running, SessionArguments
-from optkit.artifact.writer import check_name, create, prepare, write
+from optkit.artifact.writer import check_name, create, prepare, share, write
 
 __all__ = [
+    "BASELINE",
     "MANIFEST",
     "MODEL",
     "SAMPLES",
@@ -42,5 +45,6 @@ __all__ = [
     "check_name",
     "create",
     "prepare",
+    "share",
     "write",
 ]

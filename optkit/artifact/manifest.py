@@ -12,6 +12,7 @@ from itertools import starmap
 from pathlib import Path
 from typing import Any, Self
 
+from optkit.artifact.roles import Role, role_of
 from optkit.codec import from_json
 from optkit.errors import InputRefused, IntegrityError
 from optkit.runtimes import BACKENDS, backend
@@ -24,6 +25,7 @@ SIGNATURE = "model.sig"
 """The signature of all other files, if the artifact is signed; it is in no manifest."""
 
 MODEL = "model.onnx"
+BASELINE = "baseline"
 SIMULATION = "simulation.onnx"
 SAMPLES = "eval.safetensors"
 VNNI = "vnni"
@@ -38,10 +40,11 @@ _FIGURES = ("engine", "latency", "accuracy", "fidelity", "speedup", "drop", "siz
 
 @dataclass(frozen=True)
 class File:
-    """The facts in the manifest about one file."""
+    """The facts in the manifest about one file. An older manifest has no roles."""
 
     sha256: str
     size: int  # bytes
+    role: Role | None = None
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,10 @@ class Manifest:
     is compiled yet. `data`: the samples by role ("calibration", "evaluation"): source, args, number
     and digest. `instruction_set`: what the 8-bit products of a graph for CPUs need: "vnni" (or Arm:
     sums in 32 bits), None: the result is the same on any CPU. `parts`: folder → digest of the
-    artifacts that this artifact consists of; it then has no graph. `files`: every other file by its
-    relative name; `write` fills them in.
+    artifacts that this artifact consists of; it then has no graph. `own_baseline`: the build is its
+    own baseline, so graph and engine are those of the baseline too, and there is no folder
+    baseline/. `files`: every other file by its relative name; `write` fills them in. `omitted`: the
+    files of the build that a slim copy does not contain.
     """
 
     name: str
@@ -77,7 +82,18 @@ class Manifest:
     engine: EngineFile | None = None
     instruction_set: str | None = None
     parts: dict[str, str] = field(default_factory=dict)
+    own_baseline: bool = False
     files: dict[str, File] = field(default_factory=dict)
+    omitted: dict[str, File] = field(default_factory=dict)
+
+    @property
+    def serving(self) -> list[str]:
+        """The files that serve; the others prove figures."""
+        return [
+            name
+            for name, file in self.files.items()
+            if (file.role or role_of(name, self.parts)) == "serves"
+        ]
 
     @property
     def axes(self) -> dict[str, int]:
@@ -110,6 +126,11 @@ class Manifest:
         # tuples become lists, as in a manifest that is read
         body = json.loads(json.dumps(body, allow_nan=False))
         return {**body, "check": digest_json(body)}
+
+    def encoded(self) -> bytes:
+        """The content of manifest.json."""
+        text = json.dumps(self.to_json(), indent=2, sort_keys=True, ensure_ascii=False)
+        return f"{text}\n".encode()
 
     @classmethod
     def of(cls, data: object, where: str) -> Self:
@@ -145,7 +166,7 @@ class Manifest:
         compiler, file = self.engine.backend, self.engine.file
         if compiler in BACKENDS and backend(compiler).traits.engine == "graph":
             return ()
-        return tuple(name for name in (file, f"baseline/{file}") if name in self.files)
+        return tuple(name for name in (file, f"{BASELINE}/{file}") if name in self.files)
 
 
 def read(path: Path) -> Manifest:
@@ -217,7 +238,12 @@ def _is_tensor(info: TensorInfo) -> bool:
 
 
 def _is_file(name: str, file: File) -> bool:
-    return is_safe(name) and bool(_SHA256.fullmatch(file.sha256)) and type(file.size) is int
+    return (
+        is_safe(name)
+        and bool(_SHA256.fullmatch(file.sha256))
+        and type(file.size) is int
+        and file.role in (None, "serves", "proves")
+    )
 
 
 _CHECKS: tuple[tuple[str, Callable[[Manifest], bool]], ...] = (
@@ -232,6 +258,8 @@ _CHECKS: tuple[tuple[str, Callable[[Manifest], bool]], ...] = (
     ("inputs, outputs", lambda m: all(map(_is_tensor, (*m.inputs, *m.outputs)))),
     ("axes", lambda m: all(type(size) is int and size >= 0 for size in m.axes.values())),
     ("evidence", lambda m: _are(str, m.evidence.values())),
-    ("files", lambda m: all(starmap(_is_file, m.files.items()))),
+    ("files", lambda m: all(starmap(_is_file, (*m.files.items(), *m.omitted.items())))),
+    ("omitted files", lambda m: not m.files.keys() & m.omitted.keys()),
+    ("own baseline", lambda m: type(m.own_baseline) is bool),
     ("engine", lambda m: m.engine is None or m.engine.file in m.files),
 )  # fmt: skip

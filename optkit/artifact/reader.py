@@ -12,10 +12,19 @@ from typing import Any, Self, TypedDict
 import numpy as np
 
 from optkit import trust
-from optkit.artifact.manifest import MANIFEST, MODEL, SIGNATURE, SIMULATION, VNNI, Manifest, read
+from optkit.artifact.manifest import (
+    BASELINE,
+    MANIFEST,
+    MODEL,
+    SIGNATURE,
+    SIMULATION,
+    VNNI,
+    Manifest,
+    read,
+)
 from optkit.devices import cpu, names, target
 from optkit.devices.machine import sums_in_16_bits
-from optkit.errors import IntegrityError, ToolchainMissing, UnsafeFile, UsageError
+from optkit.errors import InputRefused, IntegrityError, ToolchainMissing, UnsafeFile, UsageError
 from optkit.evidence import Evidence
 from optkit.execute.proxy import by_name
 from optkit.intake.files import show
@@ -132,6 +141,25 @@ class Artifact:
     def model_path(self) -> Path:
         return self.path / MODEL
 
+    @property
+    def baseline_path(self) -> Path:
+        """The folder of the baseline's graph and engine: the artifact itself if the build is its
+        own baseline. Raises InputRefused if this is a slim copy without it."""
+        if self.manifest.own_baseline:
+            return self.path
+        self.require(f"{BASELINE}/{MODEL}")
+        return self.path / BASELINE
+
+    def require(self, name: str) -> Path:
+        """The path of a file. Raises InputRefused if this is a slim copy without it."""
+        if name in self.manifest.omitted:
+            raise InputRefused(
+                f"this is a slim copy, without {name}",
+                where=str(self.path),
+                hint="use the whole artifact, of which `optkit package --format slim` made it",
+            )
+        return self.path / name
+
     def verify(self) -> None:
         """Raise IntegrityError with the names of files that are missing, changed, added or not
         regular. A signature may be there; it is not verified here."""
@@ -165,7 +193,7 @@ class Artifact:
     ) -> Running:
         """Verify the artifact, then open what can run here: the engine if its backend can run it;
         otherwise, on the target, the graph through ONNX Runtime's provider for the device;
-        otherwise the graph on the CPU.
+        otherwise the graph on the CPU, if this is no slim copy.
 
         Unless the artifact is `trusted` or was written on this machine, an engine of machine code
         is skipped, and a graph is checked by the intake and run once in a child with limits.
@@ -203,6 +231,13 @@ class Artifact:
                 batch = self.manifest.largest_batch if file in self.manifest.compiled else None
                 return Running.of(session, name, Evidence.MEASURED, note, batch)
         note = reasons[0]
+        if SIMULATION in self.manifest.omitted:
+            raise ToolchainMissing(
+                f"nothing of it runs here: {note}; and a slim copy has no {SIMULATION}",
+                where=str(self.path),
+                hint=f"run it on a host with {self.manifest.target} and its runtime, or use the "
+                "whole artifact",
+            )
         graph = SIMULATION if SIMULATION in self.manifest.files else MODEL
         self._admit(graph, threads)
         basic = replace(options, level=level or "basic")

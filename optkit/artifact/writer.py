@@ -3,16 +3,18 @@ operation."""
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
+import secrets
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from optkit import trust
-from optkit.artifact.manifest import MANIFEST, NAME, SIGNATURE, File, Manifest, is_safe
+from optkit.artifact.manifest import MANIFEST, NAME, SAMPLES, SIGNATURE, File, Manifest, is_safe
 from optkit.artifact.reader import Artifact
+from optkit.artifact.roles import role_of
 from optkit.errors import UsageError
 from optkit.exchange import replacing
 from optkit.intake.files import copy_in, show
@@ -78,13 +80,37 @@ def write(out: Path, manifest: Manifest, files: Mapping[str, Path | bytes]) -> A
     create(out)
     place = out / manifest.name
     with replacing(place) as folder:
-        facts = {name: _put(folder, name, files[name]) for name in sorted(files)}
+        facts = {
+            name: replace(_put(folder, name, files[name]), role=role_of(name, manifest.parts))
+            for name in sorted(files)
+        }
         manifest = replace(manifest, files=facts)
-        text = json.dumps(manifest.to_json(), indent=2, sort_keys=True, ensure_ascii=False)
-        write_durably(folder / MANIFEST, f"{text}\n".encode())
+        write_durably(folder / MANIFEST, manifest.encoded())
     for known in (manifest.contents, *(facts[name].sha256 for name in manifest.compiled)):
         trust.know(known)
     return Artifact(place, manifest)
+
+
+def share(artifacts: Iterable[Artifact]) -> None:
+    """Make equal files of evaluation samples one file on the disk, with several names. A file
+    system that cannot do this keeps them as they are."""
+    first: dict[str, Path] = {}
+    for artifact in artifacts:
+        for name, file in artifact.manifest.files.items():
+            if PurePosixPath(name).name != SAMPLES:
+                continue
+            path = artifact.path / name
+            original = first.setdefault(file.sha256, path)
+            if original is not path:
+                with contextlib.suppress(OSError):
+                    _link(original, path)
+
+
+def _link(original: Path, path: Path) -> None:
+    """Replace a file by a second name of another one, in one operation."""
+    link = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    os.link(original, link)
+    link.replace(path)
 
 
 def _put(folder: Path, name: str, content: Path | bytes) -> File:

@@ -15,6 +15,8 @@ from optkit.workspace import Workspace
 def finish(
     artifact: Path,
     task: str | None,
+    data: Path | None,
+    overrides: tuple[str, ...],
     strict: bool,
     junit: Path | None,
     workspace: Workspace,
@@ -22,7 +24,10 @@ def finish(
 ) -> int:
     with output.terminal() as ears:
         own = calls.reporting(workspace, ears)
-        result = result_of(api.finish(artifact, task=task, strict=strict, workspace=own))
+        finished = api.finish(
+            artifact, task=task, data=data, overrides=overrides, strict=strict, workspace=own
+        )
+        result = result_of(finished)
     if junit is not None:
         from optkit.cli import junit_file  # loads the XML library
 

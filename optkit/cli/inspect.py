@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from optkit import api
-from optkit.api._inspect import Inspected
+from optkit.api._inspect import Inspected, InspectedArtifact
 from optkit.cli import calls, summary, terminal
 from optkit.cli.terminal import Output
 from optkit.codec import to_json
@@ -30,13 +30,18 @@ def _text(found: Inspected) -> str:
         lines += [
             f"{artifact.name}: {summary.verdict(artifact.result)}",
             f"digest {artifact.digest}",
-            f"{artifact.files} files verified",
+            f"{artifact.files} files verified" + _omitted(artifact),
             summary.table([artifact.result]),
         ]
     lines += [f"\n{_text(one)}" for one in (found.parts or {}).values()]
     if found.graph is not None:
         lines += _graph(found.graph)
     return "\n".join(lines)
+
+
+def _omitted(artifact: InspectedArtifact) -> str:
+    count = len(artifact.omitted)
+    return f"; a slim copy, without {count} files that prove its figures" if count else ""
 
 
 def _graph(graph: GraphSummary) -> list[str]:

@@ -25,11 +25,9 @@ from optkit.artifact.manifest import is_safe
 from optkit.documents.package import PACKAGE, Package, PackagedFile, PackagedVariant
 from optkit.errors import unknown_name
 from optkit.exchange import replacing
+from optkit.packaging.subject import PACKAGE as MARKER
 from optkit.packaging.subject import Subject
 from optkit.store import digest_file, digest_json, write_durably
-
-MARKER = "optkit-package.json"
-"""The document of the package, in its folder. It says that optkit may replace the folder."""
 
 FORMATS: Mapping[str, str] = {
     "gguf": "a decoder in one file for llama.cpp",
@@ -38,11 +36,15 @@ FORMATS: Mapping[str, str] = {
     "mlx": "a decoder as mlx-lm reads it, for Apple's computers",
     "oci": "an OCI image layout, for registries: ModelPack of the CNCF",
     "ort-package": "a model package of ONNX Runtime, which selects the variant itself",
+    "slim": "artifacts with the files that serve, without those that prove their figures",
 }
 """Name of a format → what it is. The module has the same name, with _ for -."""
 
-BY_PRECISION = frozenset({"huggingface"})
+BY_PRECISION = frozenset({"huggingface", "slim"})
 """The formats that hold several precisions for one target."""
+
+OF_PARTS = frozenset({"slim"})
+"""The formats that hold artifacts of several graphs."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ def package(subject: Subject, form: str, out: Path) -> Package:
     """
     if form not in FORMATS:
         raise unknown_name("format", form, tuple(FORMATS))
+    if form not in OF_PARTS:
+        subject.check_one_graph()
     if form not in BY_PRECISION:
         subject.check_one_per_target()
     module = cast(_Format, import_module(f"optkit.packaging.{form.replace('-', '_')}"))

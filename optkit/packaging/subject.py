@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Self
 
-from optkit.artifact import Artifact, check_name
+from optkit.artifact import MANIFEST, Artifact, check_name
 from optkit.documents.fleet import Fleet
 from optkit.documents.report import Report
 from optkit.documents.result import Result
@@ -16,6 +16,8 @@ from optkit.report.contract import conform, parsed, report_of, result_of
 from optkit.store import digest_json
 
 FLEET = "fleet.json"
+PACKAGE = "optkit-package.json"
+"""The document of a package, in its folder. It says that optkit may replace the folder."""
 
 
 @dataclass(frozen=True)
@@ -79,17 +81,28 @@ class Subject:
                     hint="choose one with --precision",
                 )
 
+    def check_one_graph(self) -> None:
+        """Raises UsageError if an artifact has several graphs."""
+        for artifact in (variant.artifact for variant in self.variants):
+            if artifact.manifest.parts:
+                raise UsageError(
+                    f"it consists of {' and '.join(artifact.manifest.parts)}",
+                    where=str(artifact.path),
+                    hint="package one of its parts: each is an artifact in a folder of that name",
+                )
+
     @classmethod
     def of(cls, path: Path, name: str | None = None, precision: str | None = None) -> Self:
-        """The subject in folder `path`: an artifact or a fleet. Every file is verified.
+        """The subject in folder `path`: an artifact, a fleet, or a slim package. Every file is
+        verified.
 
         name: None: the name of the model, of its recipe.
         precision: chooses among the artifacts of a fleet.
 
         Raises InputRefused (neither, or nothing was built), IntegrityError (damaged), UsageError
-        (the name; an artifact of several graphs).
+        (the name).
         """
-        artifacts = _fleet(path) if (path / FLEET).is_file() else [Artifact.load(path)]
+        artifacts = _artifacts(path)
         if precision is not None:
             built = sorted({artifact.manifest.precision for artifact in artifacts})
             artifacts = [one for one in artifacts if one.manifest.precision == precision]
@@ -99,12 +112,27 @@ class Subject:
                     where=str(path),
                 )
         for artifact in artifacts:
-            _check_one_graph(artifact)
             artifact.verify()
         variants = tuple(Variant(artifact) for artifact in artifacts)
         name = name or variants[0].result.model or variants[0].artifact.name
         check_name("model", name)
         return cls(name, variants)
+
+
+def _artifacts(path: Path) -> list[Artifact]:
+    if (path / FLEET).is_file():
+        return _fleet(path)
+    if (path / PACKAGE).is_file():
+        return _slim(path)
+    return [Artifact.load(path)]
+
+
+def _slim(path: Path) -> list[Artifact]:
+    """The artifacts in a package of the format slim."""
+    folders = sorted(each.parent for each in path.glob(f"*/{MANIFEST}"))
+    if not folders:
+        raise InputRefused("a package that contains no artifact", where=str(path))
+    return [Artifact.load(folder) for folder in folders]
 
 
 def _fleet(path: Path) -> list[Artifact]:
@@ -128,12 +156,3 @@ def _fleet(path: Path) -> list[Artifact]:
             )
         found.append(artifact)
     return found
-
-
-def _check_one_graph(artifact: Artifact) -> None:
-    if artifact.manifest.parts:
-        raise UsageError(
-            f"it consists of {' and '.join(artifact.manifest.parts)}",
-            where=str(artifact.path),
-            hint="package one of its parts: each is an artifact in a folder of that name",
-        )

@@ -1,9 +1,11 @@
 """The artifact: the files of a build and its figures, in one folder that needs no other file.
 
 model.onnx (+ data)     the graph that was compiled      simulation.onnx  the same on FP32 carriers
-<backend>.engine        the engine, if there is one      baseline/        the baseline's files
+<backend>.engine        the engine, if there is one      baseline/        the baseline's files,
+                                                         unless they are the same
 report.json/.html/.md   all figures with their evidence  recipe.yaml      a record, never executed
-eval.safetensors        evaluation samples, so that another host can measure accuracy
+eval.safetensors        evaluation samples, if they were asked for, so that another host can
+                        measure accuracy
 config.json, tokenizer  and the other files of a Hugging Face folder, without its weights
 genai_config.json       of a decoder for ONNX Runtime, so that GenAI can load the folder
 """
@@ -20,15 +22,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from optkit import pipeline
-from optkit.artifact import MANIFEST, SAMPLES, Artifact, EngineFile, Manifest, write
+from optkit.artifact import BASELINE, MANIFEST, SAMPLES, Artifact, EngineFile, Manifest, write
 from optkit.data.spool import Spool
 from optkit.decoder import Decoder
 from optkit.documents.result import Result as BuildResult
 from optkit.execute.step import Result
 from optkit.packaging import genai
+from optkit.packaging.preprocessing import PREPROCESSING, preprocessing
 from optkit.packaging.stamp import stamp
 from optkit.pipeline.findings import Judged
 from optkit.pipeline.job import Build
+from optkit.pipeline.recorded_samples import record_of
 from optkit.report.build_page import to_html
 from optkit.report.markdown import to_markdown
 from optkit.runtimes import backend
@@ -39,17 +43,17 @@ from optkit.steps.ort import OrtGraph
 from optkit.store import Store, digest_json, fsync_dir, storage_errors
 
 _DETAILS = "details.json"
+_BASELINE = f"{BASELINE}/"
 _OPTKIT = importlib.metadata.version("optkit")
 
 
 def deliver(build: Build, judged: Judged, out: Path, embed_eval: int, store: Store) -> Artifact:
     """Write the artifact `out/<name>`. It replaces an older one in one operation."""
-    digest = pipeline.identity(build)
+    digest, own = pipeline.identity(build), _is_own_baseline(build)
     files: dict[str, Path | bytes] = {
         **_assets(build.source),
         **_graph(build.graph, ""),
-        **_graph(build.baseline, "baseline/"),
-        **_engine(build.baseline_engine, "baseline/"),
+        **_baseline(build, own),
         **_engine(build.engine, ""),
         **_reports(judged),
         "recipe.yaml": _yaml(build.job.recipe.to_json()),
@@ -73,9 +77,10 @@ def deliver(build: Build, judged: Judged, out: Path, embed_eval: int, store: Sto
             outputs=build.outputs,
             versions=pipeline.tool_versions(),
             result=judged.result.to_json(),
-            data=pipeline.data_of(build),
+            data=_data(build),
             engine=EngineFile(build.backend, next(iter(engine), GRAPH)) if build.backend else None,
             instruction_set=_instruction_set(build),
+            own_baseline=own,
         )
         return write(out, manifest, files)
 
@@ -87,15 +92,15 @@ def deliver_again(
     files stay. `rescored`: the scores are of other samples, which the artifact does not contain."""
     before, folder = artifact.manifest, artifact.path.absolute()
     engine = _engine(build.engine, "")
-    old = {f"{prefix}{before.engine.file}" for prefix in ("", "baseline/") if before.engine}
+    old = {f"{prefix}{before.engine.file}" for prefix in ("", _BASELINE) if before.engine}
     kept = before.files.keys() - {name for name in old if name.endswith(".engine")}
     data = before.data
     if rescored:
         kept -= {SAMPLES}
-        data = data | pipeline.data_of(build)
+        data = data | _data(build)
     files: dict[str, Path | bytes] = {
         **{name: folder / name for name in kept},
-        **_engine(build.baseline_engine, "baseline/"),
+        **({} if before.own_baseline else _engine(build.baseline_engine, _BASELINE)),
         **engine,
         **_reports(judged),
     }
@@ -162,6 +167,29 @@ def copy_out(entry: Result, out: Path, details: Mapping[str, object]) -> list[st
     return sorted([*entry.files, _DETAILS])
 
 
+def _is_own_baseline(build: Build) -> bool:
+    """Whether the baseline's graph and engine are the same files as the candidate's."""
+    pairs = [(build.graph, build.baseline), (build.engine, build.baseline_engine)]
+    return build.is_baseline and all(
+        (a and a.digest) == (b and b.digest) for a, b in pairs
+    )  # fmt: skip
+
+
+def _baseline(build: Build, own: bool) -> dict[str, Path | bytes]:
+    """The baseline's graph and engine, if the artifact does not have them already."""
+    if own:
+        return {}
+    return {**_graph(build.baseline, _BASELINE), **_engine(build.baseline_engine, _BASELINE)}
+
+
+def _data(build: Build) -> dict[str, dict[str, object]]:
+    """The samples that were used; those of the evaluation can be found again in the store."""
+    data = pipeline.data_of(build)
+    if build.scored is not None:
+        data["evaluation"] |= record_of(build.scored)
+    return data
+
+
 def _graph(entry: Graph, prefix: str) -> dict[str, Path | bytes]:
     """The files of the graph. A baseline has no simulation, because accuracy runs its graph."""
     names = [name for name in entry.files if not (prefix and name.startswith(SIMULATION))]
@@ -171,15 +199,17 @@ def _graph(entry: Graph, prefix: str) -> dict[str, Path | bytes]:
 def _stamped(
     build: Build, files: Mapping[str, Path | bytes], digest: str, folder: Path
 ) -> dict[str, Path | bytes]:
-    """The ONNX files, copied into `folder`. Each gets the digest of the build and the level of
-    ONNX Runtime's optimization at which it was evaluated (None: it was not)."""
-    judged: dict[str, str | None] = {build.simulation: "basic", f"baseline/{GRAPH}": "basic"}
+    """The ONNX files, copied into `folder`. Each gets the digest of the build, what is known of the
+    preprocessing, and the level of ONNX Runtime's optimization at which it was evaluated (None: it
+    was not)."""
+    judged: dict[str, str | None] = {build.simulation: "basic", f"{_BASELINE}{GRAPH}": "basic"}
     if build.measured:
         judged = dict.fromkeys(judged, None if build.runs_engines else "all")
+    known = preprocessing(_assets(build.source), build.job.recipe)
     stamped: dict[str, Path | bytes] = {}
     for name, path in files.items():
         if isinstance(path, Path) and path.suffix == ".onnx":
-            about = {"digest": digest, "optimization_level": judged.get(name)}
+            about = {"digest": digest, PREPROCESSING: known, "optimization_level": judged.get(name)}
             if name == GRAPH:
                 about |= {"instruction_set": _instruction_set(build)}
             stamped[name] = stamp(path, folder / name.replace("/", "."), _OPTKIT, about)

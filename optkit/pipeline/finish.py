@@ -10,22 +10,19 @@ sizes, the gates and the settings of timing, and it opens none of the files that
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from pydantic import ValidationError
 
-from optkit import codec, places, shipped
+from optkit import codec
 from optkit import intake as stage
-from optkit.artifact import MANIFEST, MODEL, SAMPLES, Artifact
+from optkit.artifact import MANIFEST, MODEL, Artifact
 from optkit.assignment import Assignment
-from optkit.data.spool import Spool
 from optkit.devices import Target
-from optkit.errors import InputRefused, IntegrityError, RecipeError, UsageError
+from optkit.errors import IntegrityError, RecipeError
 from optkit.evidence import Evidence
-from optkit.execute.reads import Record
-from optkit.execute.runner import Steps
+from optkit.execute.runner import Runner, Steps
 from optkit.execute.step import Foreign
 from optkit.measurement import Fidelity
 from optkit.pipeline.accuracy import score
@@ -33,27 +30,24 @@ from optkit.pipeline.engines import compile_
 from optkit.pipeline.job import Build, Job, Role
 from optkit.pipeline.latency import time
 from optkit.pipeline.peak_memory import weigh
+from optkit.pipeline.recorded_samples import (
+    GivenTask,
+    assets_of,
+    recorded_samples,
+    recorded_task,
+)
 from optkit.pipeline.sources import samples_of
-from optkit.places import Place
 from optkit.precisions import Precision, precision
 from optkit.recipe import Recipe
 from optkit.recipe.origin import Origin
 from optkit.recipe.problems import refusal
 from optkit.report.contract import report_of, result_of
-from optkit.steps.collect import Collected
 from optkit.steps.compare import ComparedOutputs
 from optkit.steps.graph import Graph
 from optkit.steps.quantize import Quantized
 from optkit.steps.random import Random
-from optkit.store import digest_file
 
 _RECIPE = ("name", "inputs", "axes", "bench", "gates", "compiler")
-_CONTENT = "content:"
-_SCORED_BY = (
-    "metric",
-    "scoring",
-    "agreement",
-)  # facts about a task, in the metadata of its samples
 
 
 @dataclass(frozen=True)
@@ -67,14 +61,14 @@ class Unfinished:
     target: Target
     backend: str
     pending: tuple[str, ...]
-    task: Place | None = None
+    task: GivenTask | None = None
     strict: bool = False
 
 
-def finish(unfinished: Unfinished, runner: Steps) -> Build:
+def finish(unfinished: Unfinished, runner: Runner) -> Build:
     """Compile for the device of this machine, and measure there.
 
-    Raises what the steps raise, and InputRefused if the artifact contains no samples to score.
+    Raises what the steps raise, and InputRefused if there are no samples to score.
     """
     build = _restore(unfinished, runner)
     compile_(build, runner)
@@ -87,14 +81,15 @@ def finish(unfinished: Unfinished, runner: Steps) -> Build:
     return build
 
 
-def _restore(unfinished: Unfinished, runner: Steps) -> Build:
+def _restore(unfinished: Unfinished, runner: Runner) -> Build:
     artifact, task = unfinished.artifact, unfinished.task
     manifest, recipe = artifact.manifest, recorded(artifact)
     result = result_of(artifact)
     scored = result.accuracy is not None
-    if scored or task is not None:
-        place = task.path if task is not None else _task_of(artifact)
-        recipe = recipe.with_overrides([f"eval.task={place}"])
+    if task is not None:
+        recipe = task.applied(recipe)
+    elif scored:
+        recipe = recorded_task(artifact, recipe)
     build = Build(
         Job(recipe, unfinished.target, precision(manifest.precision), strict=unfinished.strict),
         unfinished.backend,
@@ -110,12 +105,12 @@ def _restore(unfinished: Unfinished, runner: Steps) -> Build:
         build.fidelities = {"candidate": ComparedOutputs(fidelity=fidelity)}
     build.source = Graph()  # nothing is known of how it was exported
     build.graph = Graph(folder=staged_graph(artifact.path / MODEL, runner))
-    build.baseline = Graph(folder=staged_graph(artifact.path / "baseline" / MODEL, runner))
+    build.baseline = Graph(folder=staged_graph(artifact.baseline_path / MODEL, runner))
     build.quantized = Quantized(assignment=Assignment(nodes))
     if task is not None:
-        build.evaluation = samples_of(build, runner, "evaluation")
+        build.evaluation = samples_of(build, runner, "evaluation", assets_of(artifact))
     elif scored:
-        build.evaluation = _embedded(artifact, recipe, runner)
+        build.evaluation = recorded_samples(artifact, build, runner)
     build.probe = build.evaluation or runner.do(Random(random=build.sizes), "random inputs")
     return build
 
@@ -153,41 +148,6 @@ def baseline_of(artifact: Artifact) -> Precision:
 
 def _no_recipe(reason: str, file: Path) -> IntegrityError:
     return IntegrityError(f"recipe: {reason}", where=str(file))
-
-
-def _task_of(artifact: Artifact) -> Path:
-    """The file of the task that scored the artifact, if optkit ships that task. It is found by its
-    name: a path in an artifact of unknown origin could lead to code of unknown origin."""
-    source = str(artifact.manifest.data.get("evaluation", {}).get("source", ""))
-    name = PurePosixPath(source.removeprefix(_CONTENT)).stem
-    if source == f"{_CONTENT}eval/{name}.py":
-        with suppress(UsageError):
-            place = places.find_task(name, shipped.root())
-            if place.root == "content":
-                return place.path
-    raise InputRefused(
-        f"it was scored by code that it does not contain: {source or 'a function in memory'}",
-        where=str(artifact.path),
-        hint="give that task, with its samples: --eval FILE.py",
-    )
-
-
-def _embedded(artifact: Artifact, recipe: Recipe, runner: Steps) -> Collected:
-    file = artifact.path / SAMPLES
-    if SAMPLES not in artifact.manifest.files:
-        raise InputRefused(
-            "it contains no evaluation samples",
-            where=str(artifact.path),
-            hint="give the task, with its samples: --eval FILE.py (or build it again with a larger "
-            "--embed-eval)",
-        )
-    samples = stage.stage_weights(file, runner.objects)
-    place = recipe.eval_task
-    assert place is not None
-    code = Record({"content": {str(place): digest_file(place.path)}}).to_json()
-    metadata = Spool(samples.path).metadata
-    meta = {key: metadata[key] for key in _SCORED_BY if key in metadata} | {"reads": code}
-    return Collected.of(Foreign(samples.path, samples.sha256, meta, {SAMPLES: samples.sha256}))
 
 
 def staged_graph(file: Path, runner: Steps) -> Foreign:

@@ -83,7 +83,7 @@ def _attributed(
     axes = {name: span.opt for name, span in recorded(artifact).axis_ranges().items()}
     step = Attribute(
         candidate=staged_graph(artifact.path / MODEL, runner),
-        baseline=staged_graph(artifact.path / "baseline" / MODEL, runner),
+        baseline=staged_graph(artifact.baseline_path / MODEL, runner),
         candidate_engine=engines, baseline_engine=engines, axes=axes, way=way,
         kept=None if engines is None else kept(runner),
     )  # fmt: skip
@@ -95,4 +95,5 @@ def _attributed(
 def _engine_files(artifact: Artifact) -> dict[str, str]:
     assert artifact.manifest.engine is not None
     file = artifact.manifest.engine.file
-    return {"candidate_engine": file, "baseline_engine": f"baseline/{file}"}
+    baseline = artifact.baseline_path.relative_to(artifact.path) / file
+    return {"candidate_engine": file, "baseline_engine": str(baseline)}

@@ -12,11 +12,12 @@ from optkit import intake as stage
 from optkit.artifact import SAMPLES, Artifact
 from optkit.devices import Target
 from optkit.errors import InputRefused, UsageError
-from optkit.execute.runner import Steps
+from optkit.execute.runner import Runner
 from optkit.execute.step import Foreign, Input
 from optkit.pipeline.finish import baseline_of, recorded, staged_graph
 from optkit.pipeline.job import Build, Job
 from optkit.pipeline.latency import Race, race
+from optkit.pipeline.recorded_samples import stored_samples
 from optkit.precisions import precision
 from optkit.report.contract import report_of
 from optkit.runtimes import backend
@@ -33,7 +34,7 @@ def time_beside(
     reference: Artifact,
     target: Target,
     batches: Sequence[int],
-    runner: Steps,
+    runner: Runner,
     *,
     overrides: Sequence[str] = (),
     strict: bool,
@@ -91,7 +92,7 @@ def _restored(artifact: Artifact, target: Target, overrides: Sequence[str]) -> B
     return build
 
 
-def _side(artifact: Artifact, role: str, build: Build, runner: Steps) -> tuple[Input, Side]:
+def _side(artifact: Artifact, role: str, build: Build, runner: Runner) -> tuple[Input, Side]:
     """An artifact's engine, and how it is run."""
     engine = artifact.manifest.engine
     assert engine is not None
@@ -108,12 +109,14 @@ def _side(artifact: Artifact, role: str, build: Build, runner: Steps) -> tuple[I
     return folder, Side(role, engine.file, compiler, on_device)
 
 
-def _samples(artifact: Artifact, build: Build, runner: Steps) -> Input:
-    """The samples in the artifact, else random ones."""
-    if SAMPLES not in artifact.manifest.files:
-        return runner.do(Random(random=build.sizes), "random inputs")
-    samples = stage.stage_weights(artifact.path / SAMPLES, runner.objects)
-    return Foreign(samples.path, samples.sha256)
+def _samples(artifact: Artifact, build: Build, runner: Runner) -> Input:
+    """The samples in the artifact, else those in the store, else random ones."""
+    if SAMPLES in artifact.manifest.files:
+        samples = stage.stage_weights(artifact.path / SAMPLES, runner.objects)
+        return Foreign(samples.path, samples.sha256)
+    return stored_samples(artifact, runner) or runner.do(
+        Random(random=build.sizes), "random inputs"
+    )
 
 
 def _checked(batches: Sequence[int], *builds: Build) -> list[int]:

@@ -240,17 +240,20 @@ def given_samples(build: Build, runner: Steps) -> Samples | None:
     return _divide(build, samples, role, runner) if _is_whole(samples, build.job.part) else samples
 
 
-def samples_of(build: Build, runner: Steps, role: SampleRole) -> Collected:
-    """The samples of the recipe's source or task, spooled."""
+def samples_of(
+    build: Build, runner: Steps, role: SampleRole, assets: Foreign | None = None
+) -> Collected:
+    """The samples of the recipe's source or task, spooled. `assets`: the files of tokenizer and
+    processor; None: those of the model's source."""
     recipe = build.job.recipe
     source = recipe.samples(role)
     assert source is not None
     place = source.place
-    model, assets = _assets(build.source)
+    assets = assets or _assets(build.source)
     step = Collect(
         limit=source.limit,
         function=place.attribute or "samples",
-        assets=assets,
+        assets={} if assets is None else assets.files,
         whole=tuple(map(InputSpec, _whole(build, runner))) if build.job.part else (),
         what=str(place),
         args=dict(source.args),
@@ -261,7 +264,7 @@ def samples_of(build: Build, runner: Steps, role: SampleRole) -> Collected:
         where=str(source.data or place.path),  # of errors in samples
         memory=runner.limits.memory_bytes // 4,
         folders=source.folders,
-        model=model,
+        model=None if assets is None else assets.path,
         roots=tuple(roots_of(source)),
     )
     return runner.do(step, f"collect {role} samples")
@@ -324,10 +327,10 @@ def _divide(build: Build, samples: Samples, role: str, runner: Steps) -> Collect
     return Collected.of(replace(folder, meta=samples.meta))  # type: ignore[type-var]
 
 
-def _assets(source: Graph) -> tuple[Path | None, dict[str, str]]:
-    """The folder of a model's tokenizer and processor files, if it has any, and their digests."""
-    assets = {name: sha for name, sha in source.files.items() if name.startswith(f"{ASSETS}/")}
-    return (source.path / ASSETS if assets else None), assets
+def _assets(source: Graph) -> Foreign | None:
+    """The model's tokenizer and processor files, if it has any."""
+    files = {name: sha for name, sha in source.files.items() if name.startswith(f"{ASSETS}/")}
+    return Foreign(source.path / ASSETS, files=files) if files else None
 
 
 def data_of(build: Build) -> dict[str, dict[str, object]]:

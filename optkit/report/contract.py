@@ -41,8 +41,9 @@ def result_of(artifact: Artifact) -> Result:
 
 def report_of(artifact: Artifact) -> Report:
     """Its optkit.report/v1 document, whose file `artifact.verify` has compared with the manifest.
-    Raises IntegrityError, which names the field, unless it is one."""
-    where = artifact.path / REPORT_FILE
+    Raises IntegrityError, which names the field, unless it is one, and InputRefused if this is a
+    slim copy."""
+    where = artifact.require(REPORT_FILE)
     if REPORT_FILE not in artifact.manifest.files:
         raise IntegrityError(
             "the file is missing, but an artifact of one graph has it", where=str(where)

@@ -120,6 +120,7 @@ def test_the_manifest_on_disk_has_the_documented_form(made: Artifact) -> None:
     }  # fmt: skip
     assert data["files"]["report.json"] == {
         "sha256": "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a", "size": 2,
+        "role": "proves",
     }  # fmt: skip
     assert data["inputs"] == [{"name": "x", "dtype": "float32", "shape": ["batch", 4]}]
 

@@ -74,7 +74,8 @@ def test_an_artifact_for_vnni_computes_the_same_there(
     folder = tmp_path / "artifacts"
     built = optkit_apart(
         "build", "--recipe", "digits-cnn", "--target", "cpu", "--precision", "int8",
-        "--set", "bench.seconds=0.1", "--out", folder, "--json", cache=tmp_path / "cache",
+        "--set", "bench.seconds=0.1", "--embed-eval", "64M", "--out", folder,
+        "--json", cache=tmp_path / "cache",
     )  # fmt: skip
     assert built.code == 0, built.err
     artifact = folder / "digits-cnn-cpu-int8"

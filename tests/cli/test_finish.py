@@ -9,8 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from optkit import shipped
 from optkit.artifact import SAMPLES, Artifact, write
 from tests.report.test_result import check
 
@@ -104,21 +106,52 @@ def test_code_that_an_artifact_names_by_a_path_is_never_run(
     assert optkit_here("finish", unfinished, cache=store).told("does not contain").code == 5
 
 
+@pytest.fixture(scope="session")
+def held(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Digits with their classes, in a file of the user."""
+    digits = np.load(shipped.root() / "calibration/digits.npz")
+    images = (digits["images"][1::2, None] / 16).astype(np.float32)
+    file = tmp_path_factory.mktemp("held") / "held.npz"
+    np.savez(file, image=images, label=digits["labels"][1::2].astype(np.int64))
+    return file
+
+
 @pytest.mark.slow
-def test_embedded_samples_of_a_task_of_optkits_own_are_scored(
-    optkit_here: Optkit, tmp_path: Path, store: Path
+@pytest.mark.parametrize("where", ["in the artifact", "in the store", "with optkit", "given"])
+def test_the_samples_of_the_build_are_scored(
+    where: str, optkit_here: Optkit, tmp_path: Path, store: Path, held: Path
 ) -> None:
-    here = {"cache": store}
     argv = ["--target", "cpu", "--precision", "fp32", "--defer", "--out", tmp_path]
-    assert optkit_here("build", *argv, **here).code == 0
+    given = ["--eval", "top1", "--eval-data", held]
+    argv += ["--embed-eval", "64M"] if where == "in the artifact" else []
+    argv += [] if where == "with optkit" else given
+    assert optkit_here("build", *argv, cache=store).code == 0
     path = tmp_path / "digits-vit-cpu-fp32"
-    expected = Artifact.load(path).result["accuracy"]
-    assert optkit_here("finish", path, **here).code == 0
-    found = Artifact.load(path).result
-    assert found["accuracy"] == {**expected, "evidence": "measured"}
-    assert found["speedup"]["value"] == 1
-    assert optkit_here("build", *argv, "--embed-eval", "0", **here).code == 0
-    assert optkit_here("finish", path, **here).told("--embed-eval").code == 5
+    before = Artifact.load(path)
+    assert (SAMPLES in before.manifest.files) == (where == "in the artifact")
+    # a build that is its own baseline has one graph
+    assert before.manifest.own_baseline
+    assert not any(name.startswith("baseline/") for name in before.manifest.files)
+    other = tmp_path / "other"
+    if where == "given":
+        done = optkit_here("finish", path, cache=other)
+        assert done.told("--eval top1 --eval-data PATH", "nor in the store").code == 5
+    words = given if where == "given" else []
+    cache = store if where == "in the store" else other
+    assert optkit_here("finish", path, *words, cache=cache).code == 0
+    after = Artifact.load(path)
+    after.verify()
+    assert after.result["accuracy"] == {**before.result["accuracy"], "evidence": "measured"}
+    assert after.result["speedup"]["value"] == 1
+    assert (SAMPLES in after.manifest.files) == (where == "in the artifact")
+    assert after.manifest.own_baseline and after.digest == before.digest
+
+
+def test_args_need_a_task(optkit_here: Optkit, unfinished: Path, store: Path, held: Path) -> None:
+    done = optkit_here("finish", unfinished, "--eval-data", held, cache=store).told("--eval")
+    assert done.code == 2
+    named = ["--eval", "top1", "--set", "gates.max_drop=9%"]
+    assert optkit_here("finish", unfinished, *named, cache=store).told("eval.args.KEY").code == 2
 
 
 def test_another_device_is_refused(

@@ -28,7 +28,11 @@ def plain(tmp_path: Path) -> Path:
 
 
 def test_a_stamp_is_read_by_onnx_and_onnx_runtime(plain: Path, tmp_path: Path) -> None:
-    about = {"digest": "ab" * 150, "optimization_level": "basic", "instruction_set": None}
+    known = '{"pictures": {"mean": 0.5}}'
+    about = {
+        "digest": "ab" * 150, "optimization_level": "basic", "instruction_set": None,
+        "preprocessing": known,
+    }  # fmt: skip
     stamped = stamp(plain, tmp_path / "stamped.onnx", "1.2.3", about)
     expected = onnx.load(plain)
     found = onnx.load(stamped)
@@ -38,6 +42,7 @@ def test_a_stamp_is_read_by_onnx_and_onnx_runtime(plain: Path, tmp_path: Path) -
         "optkit.in_place": "[]",
         "optkit.build.digest": "ab" * 150,
         "optkit.build.optimization_level": "basic",
+        "optkit.build.preprocessing": known,
     }
     assert {prop.key: prop.value for prop in found.metadata_props} == wanted
     session = onnxruntime.InferenceSession(str(stamped), providers=["CPUExecutionProvider"])

@@ -35,12 +35,11 @@ from optkit.cli import options, param_types
 )
 @click.option(
     "--embed-eval",
-    default="64M",
+    default="0",
     type=param_types.Size(least=0),
-    show_default=True,
     metavar="SIZE",
-    help="Largest size of the evaluation samples in the artifact (without a unit: bytes); 0 for "
-    "none.",
+    help="Put the evaluation samples, with their labels, into the artifact if they are not larger "
+    "than this (without a unit: bytes). Default: none.",
 )
 @options.junit
 @options.work_anywhere
@@ -55,7 +54,10 @@ def build() -> None:
     """  # fmt: skip
 
 
-@options.command("optkit finish artifacts/digits-vit-l4-int8")
+@options.command(
+    "optkit finish artifacts/digits-vit-l4-int8",
+    "optkit finish artifacts/my-llama-l4-int4 --eval perplexity --eval-data held-out.txt",
+)
 @click.argument("artifact", type=click.Path(path_type=Path))
 @options.under(
     "Data",
@@ -64,7 +66,21 @@ def build() -> None:
         "task",
         type=param_types.TASK,
         metavar="NAME|FILE.py",
-        help="A task with its samples, instead of those in the artifact.",
+        help="A task with its samples, instead of those of the build.",
+    ),
+    click.option(
+        "--eval-data",
+        "data",
+        type=click.Path(exists=True, path_type=Path),
+        metavar="PATH",
+        help="The data for this task.",
+    ),
+    click.option(
+        "--set",
+        "overrides",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Another arg of this task, e.g. eval.args.length=512.",
     ),
 )
 @options.strict
@@ -75,6 +91,9 @@ def build() -> None:
 def finish() -> None:
     """Complete ARTIFACT on this machine, which has its device: compile what is pending, measure
     latency and accuracy, check the gates again. It replaces the artifact in one operation.
+
+    Accuracy is scored on the samples in ARTIFACT, or on those that the store has of its build. If
+    neither has them, name a task with --eval.
     """
 
 
