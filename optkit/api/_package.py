@@ -28,5 +28,6 @@ def package(
     (damaged), UsageError (what the format cannot hold, or a folder of this name that is no
     package), ToolchainMissing (a library of the format), StorageError.
     """
-    subject = Subject.of(Path(path), name, precision)
+    parts = format in formats.OF_PARTS
+    subject = Subject.of(Path(path), name, precision, parts=parts)
     return formats.package(subject, format, Path(out)).to_json()

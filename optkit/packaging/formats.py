@@ -25,9 +25,10 @@ from optkit.artifact.manifest import is_safe
 from optkit.documents.package import PACKAGE, Package, PackagedFile, PackagedVariant
 from optkit.errors import unknown_name
 from optkit.exchange import replacing
-from optkit.packaging.subject import PACKAGE as MARKER
-from optkit.packaging.subject import Subject
+from optkit.packaging.subject import PACKAGE_FILE, Subject
 from optkit.store import digest_file, digest_json, write_durably
+
+MARKER = PACKAGE_FILE
 
 FORMATS: Mapping[str, str] = {
     "gguf": "a decoder in one file for llama.cpp",
@@ -67,8 +68,6 @@ def package(subject: Subject, form: str, out: Path) -> Package:
     """
     if form not in FORMATS:
         raise unknown_name("format", form, tuple(FORMATS))
-    if form not in OF_PARTS:
-        subject.check_one_graph()
     if form not in BY_PRECISION:
         subject.check_one_per_target()
     module = cast(_Format, import_module(f"optkit.packaging.{form.replace('-', '_')}"))

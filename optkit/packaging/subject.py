@@ -16,7 +16,7 @@ from optkit.report.contract import conform, parsed, report_of, result_of
 from optkit.store import digest_json
 
 FLEET = "fleet.json"
-PACKAGE = "optkit-package.json"
+PACKAGE_FILE = "optkit-package.json"
 """The document of a package, in its folder. It says that optkit may replace the folder."""
 
 
@@ -81,26 +81,24 @@ class Subject:
                     hint="choose one with --precision",
                 )
 
-    def check_one_graph(self) -> None:
-        """Raises UsageError if an artifact has several graphs."""
-        for artifact in (variant.artifact for variant in self.variants):
-            if artifact.manifest.parts:
-                raise UsageError(
-                    f"it consists of {' and '.join(artifact.manifest.parts)}",
-                    where=str(artifact.path),
-                    hint="package one of its parts: each is an artifact in a folder of that name",
-                )
-
     @classmethod
-    def of(cls, path: Path, name: str | None = None, precision: str | None = None) -> Self:
+    def of(
+        cls,
+        path: Path,
+        name: str | None = None,
+        precision: str | None = None,
+        *,
+        parts: bool = False,
+    ) -> Self:
         """The subject in folder `path`: an artifact, a fleet, or a slim package. Every file is
         verified.
 
         name: None: the name of the model, of its recipe.
         precision: chooses among the artifacts of a fleet.
+        parts: whether an artifact may consist of several graphs.
 
         Raises InputRefused (neither, or nothing was built), IntegrityError (damaged), UsageError
-        (the name).
+        (the name; an artifact of several graphs).
         """
         artifacts = _artifacts(path)
         if precision is not None:
@@ -112,6 +110,8 @@ class Subject:
                     where=str(path),
                 )
         for artifact in artifacts:
+            if not parts:
+                _check_one_graph(artifact)
             artifact.verify()
         variants = tuple(Variant(artifact) for artifact in artifacts)
         name = name or variants[0].result.model or variants[0].artifact.name
@@ -122,7 +122,7 @@ class Subject:
 def _artifacts(path: Path) -> list[Artifact]:
     if (path / FLEET).is_file():
         return _fleet(path)
-    if (path / PACKAGE).is_file():
+    if (path / PACKAGE_FILE).is_file():
         return _slim(path)
     return [Artifact.load(path)]
 
@@ -156,3 +156,12 @@ def _fleet(path: Path) -> list[Artifact]:
             )
         found.append(artifact)
     return found
+
+
+def _check_one_graph(artifact: Artifact) -> None:
+    if artifact.manifest.parts:
+        raise UsageError(
+            f"it consists of {' and '.join(artifact.manifest.parts)}",
+            where=str(artifact.path),
+            hint="package one of its parts: each is an artifact in a folder of that name",
+        )

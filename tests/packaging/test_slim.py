@@ -21,7 +21,7 @@ SERVING = {"empty", "engine.plan", "model.onnx"}
 
 
 def slimmed(artifact: Artifact, out: Path) -> Artifact:
-    document = package(Subject.of(artifact.path), "slim", out)
+    document = package(Subject.of(artifact.path, parts=True), "slim", out)
     return Artifact.load(Path(document.folder) / artifact.name)
 
 
