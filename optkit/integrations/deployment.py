@@ -15,6 +15,7 @@ from optkit.api.in_memory import Batch, Evaluate
 from optkit.api.jobs import RecipeLike
 from optkit.artifact import Artifact
 from optkit.errors import OptkitError
+from optkit.integrations import tracking
 from optkit.sources.torch_module import unwrapped
 from optkit.workspace import Workspace
 
@@ -29,6 +30,8 @@ class Deployment:
     """What is built after a training. The fields are the arguments of `optkit.build`.
 
     `calibration`: None: the batches that the model was trained with, if the recipe names no source.
+    `tracker`: where `tracking.log` writes the figures of each artifact, in runs of `project`; None:
+    nowhere.
     """
 
     targets: Sequence[str]
@@ -40,6 +43,8 @@ class Deployment:
     name: str | None = None
     defer: bool = False
     workspace: Workspace = Workspace()
+    tracker: tracking.Tracker | None = None
+    project: str = "optkit"
 
     def build(self, model: Module, batches: Iterable[Batch]) -> tuple[Artifact, ...]:
         """The artifacts of a trained module, in the order of targets and precisions. What cannot be
@@ -54,6 +59,7 @@ class Deployment:
                 artifact = self._one(model, batches, target, precision)
                 if artifact is not None:
                     built.append(artifact)
+                    self._track(artifact)
         return tuple(built)
 
     def _one(
@@ -82,6 +88,14 @@ class Deployment:
         LOG.info("built %s", artifact.path)
         return artifact
 
+    def _track(self, artifact: Artifact) -> None:
+        if self.tracker is None:
+            return
+        try:
+            tracking.log(artifact, to=self.tracker, project=self.project)
+        except OptkitError as error:
+            LOG.error("%s has no run in %s: %s", artifact.name, self.tracker, error)
+
 
 def deploy(
     model: Module,
@@ -95,20 +109,24 @@ def deploy(
     out: str | Path = "artifacts",
     name: str | None = None,
     workspace: Workspace = Workspace(),
+    tracker: tracking.Tracker | None = None,
+    project: str = "optkit",
 ) -> tuple[Artifact, ...]:
     """Build artifacts of a module after its training, in the process of rank 0; elsewhere nothing
     happens.
 
     batches: a loader of the training; the first batch is the example. The other arguments are those
         of `optkit.build`.
+    tracker, project: where the figures of each artifact are written, see `tracking.log`.
 
     Raises nothing: what cannot be built is logged by the logger "optkit" and left out.
     """
     if not is_first_rank():
         return ()
     deployment = Deployment(
-        targets, precisions, calibration, evaluate, recipe, out, name, workspace=workspace
-    )
+        targets, precisions, calibration, evaluate, recipe, out, name,
+        workspace=workspace, tracker=tracker, project=project,
+    )  # fmt: skip
     return deployment.build(model, batches)
 
 

@@ -68,7 +68,7 @@ class _Asset:
 
 
 @dataclass(frozen=True)
-class _Listed:
+class _Member:
     """A variant with its settings and files."""
 
     variant: Variant
@@ -79,16 +79,16 @@ class _Listed:
 
 def files(subject: Subject, scratch: Path) -> Packed:
     """Raises UsageError (a target without a provider), IntegrityError, InputRefused."""
-    listed = [_listed(variant) for variant in sorted(subject.variants, key=lambda one: one.name)]
-    components = _components(listed)
-    uses = Counter(one.data.uri for one in listed if one.data.files)
+    members = [_member(variant) for variant in sorted(subject.variants, key=lambda one: one.name)]
+    components = _components(members)
+    uses = Counter(member.data.uri for member in members if member.data.files)
     content: dict[str, Path | bytes] = {}
     for component, variants in components.items():
         bodies: dict[str, JsonValue] = {}
-        for one in variants:
-            shared = uses[one.data.uri] > 1
-            bodies[one.variant.name] = _body(one, shared)
-            content |= _files(one, f"{component}/{one.variant.name}", shared)
+        for member in variants:
+            shared = uses[member.data.uri] > 1
+            bodies[member.variant.name] = _body(member, shared)
+            content |= _files(member, f"{component}/{member.variant.name}", shared)
         content[f"{component}/component.json"] = _json(
             {"component_name": component, "variants": bodies}
         )
@@ -100,49 +100,49 @@ def files(subject: Subject, scratch: Path) -> Packed:
             "additional_metadata": {"optkit": {"digest": subject.digest}},
         }
     )
-    return Packed(content, _notes(listed, components))
+    return Packed(content, _notes(members, components))
 
 
-def _listed(variant: Variant) -> _Listed:
+def _member(variant: Variant) -> _Member:
     artifact = variant.artifact
-    listed = artifact.manifest.files
-    companions = [name for name in COMPANIONS if name in listed]
+    known = artifact.manifest.files
+    companions = [name for name in COMPANIONS if name in known]
     graph = graph_files(artifact)
     data = [name for name in graph if name != MODEL]
-    return _Listed(
+    return _Member(
         variant,
         settings_of(artifact),
-        _Asset({name: (graph[name], listed[name].sha256) for name in data}),
-        _Asset({name: (artifact.path / name, listed[name].sha256) for name in companions}),
+        _Asset({name: (graph[name], known[name].sha256) for name in data}),
+        _Asset({name: (artifact.path / name, known[name].sha256) for name in companions}),
     )
 
 
-def _components(listed: Sequence[_Listed]) -> dict[str, list[_Listed]]:
+def _components(members: Sequence[_Member]) -> dict[str, list[_Member]]:
     """The variants by component: one component if each has another provider, otherwise one
     component per target."""
-    providers = {one.settings.device.providers[0] for one in listed}
-    if len(providers) == len(listed):
-        return {COMPONENT: [*listed]}
-    return {one.variant.name: [one] for one in listed}
+    providers = {member.settings.device.providers[0] for member in members}
+    if len(providers) == len(members):
+        return {COMPONENT: [*members]}
+    return {member.variant.name: [member] for member in members}
 
 
-def _body(one: _Listed, shared: bool) -> dict[str, JsonValue]:
+def _body(member: _Member, shared: bool) -> dict[str, JsonValue]:
     """The entry of a variant in component.json. `shared`: its data files are a shared asset."""
-    settings, manifest = one.settings, one.variant.artifact.manifest
+    settings, manifest = member.settings, member.variant.artifact.manifest
     options: dict[str, JsonValue] = {**settings.entries}
     if settings.level != "all":  # the default of ONNX Runtime
         options["graph_optimization_level"] = _LEVELS[settings.level]
     if shared:
-        options[_DATA_FOLDER] = one.data.uri
+        options[_DATA_FOLDER] = member.data.uri
     # a provider whose devices ONNX Runtime 1.32 does not list matches no kind of device
     device: dict[str, JsonValue] = {"device": "cpu"} if settings.device.kind == "cpu" else {}
-    result = one.variant.result
+    result = member.variant.result
     about: dict[str, JsonValue] = {
         **facts(manifest, result),
         "figures": {name: each.to_json() for name, each in scalars(result).items()},
     }
-    if one.companions.files:
-        about["companions"] = one.companions.uri
+    if member.companions.files:
+        about["companions"] = member.companions.uri
     return {
         "ep": settings.device.providers[0],
         **device,
@@ -151,27 +151,27 @@ def _body(one: _Listed, shared: bool) -> dict[str, JsonValue]:
     }
 
 
-def _files(one: _Listed, folder: str, shared: bool) -> dict[str, Path | bytes]:
+def _files(member: _Member, folder: str, shared: bool) -> dict[str, Path | bytes]:
     """The files of a variant by their names in the package."""
-    content: dict[str, Path | bytes] = {f"{folder}/{MODEL}": one.variant.artifact.model_path}
+    content: dict[str, Path | bytes] = {f"{folder}/{MODEL}": member.variant.artifact.model_path}
     if shared:
-        content |= one.data.content()
+        content |= member.data.content()
     else:
-        content |= {f"{folder}/{name}": file for name, (file, _) in one.data.files.items()}
-    if one.companions.files:
-        content |= one.companions.content()
+        content |= {f"{folder}/{name}": file for name, (file, _) in member.data.files.items()}
+    if member.companions.files:
+        content |= member.companions.content()
     return content
 
 
-def _notes(listed: Sequence[_Listed], components: Mapping[str, object]) -> tuple[str, ...]:
+def _notes(members: Sequence[_Member], components: Mapping[str, object]) -> tuple[str, ...]:
     notes = []
     if COMPONENT not in components:
         notes.append(
             "ONNX Runtime selects by execution provider and cannot tell apart two targets of one "
             f"provider: each target is a component, so name one of {', '.join(components)}"
         )
-    for one in listed:
-        manifest = one.variant.artifact.manifest
+    for member in members:
+        manifest = member.variant.artifact.manifest
         if manifest.compiled:
             notes.append(f"the figures of {manifest.target} are those of an engine, which this "
                          "format does not hold: ONNX Runtime compiles the graph again")  # fmt: skip

@@ -17,10 +17,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 import optkit
 from optkit.errors import IntegrityError, StorageError, ToolchainMissing, UnknownName
-from optkit.integrations import tracking
+from optkit.integrations import deploy, deployment, tracking
 from optkit.packaging import formats
 from optkit.packaging.subject import Subject, Variant
 from tests.environments import ROOT, environment, output, wait_for
@@ -69,6 +71,34 @@ def test_what_a_tracker_says_is_an_error_of_storage(
     monkeypatch.setitem(sys.modules, "trackio", trackio)
     with pytest.raises(StorageError, match="trackio did not take the figures: no route"):
         tracking.log(tiny.artifact(tmp_path), to="trackio")
+
+
+def test_a_training_logs_its_artifacts_and_survives_its_tracker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Run:
+        id = "1"
+
+        def log(self, figures: dict[str, float]) -> None:
+            taken.append(figures)
+
+        def finish(self) -> None:
+            if len(taken) == 2:
+                raise ConnectionError("no route to the server")
+
+    taken: list[dict[str, float]] = []
+    trackio = ModuleType("trackio")
+    trackio.init = lambda project, name, **_: Run()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "trackio", trackio)
+    monkeypatch.setattr(deployment.api, "build", lambda *_, target, **__: tiny.artifact(
+        tmp_path, target))  # fmt: skip
+    built = deploy(
+        torch.nn.Linear(4, 4), [torch.ones(1, 4)], targets=["l4", "cpu"], tracker="trackio"
+    )
+    assert [one.manifest.target for one in built] == ["l4", "cpu"]
+    assert taken == [FIGURES, FIGURES]
+    (record,) = caplog.records
+    assert "net-cpu-int8 has no run in trackio: trackio did not take" in record.getMessage()
 
 
 # --- the trackers --------------------------------------------------------------------------------
@@ -149,9 +179,6 @@ print(json.dumps({
 def test_mlflow_loads_what_was_logged_and_computes_the_same_bits(
     python: Path, server: str, cache: Path, tmp_path: Path
 ) -> None:
-    import torch
-    from torch import nn
-
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4))
     example = torch.randn(64, 16)

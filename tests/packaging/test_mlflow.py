@@ -105,6 +105,13 @@ def tiny_with(out: Path, inputs: tuple[TensorInfo, ...]) -> Artifact:
     return Artifact(built.path, replace(built.manifest, inputs=inputs))
 
 
+def test_a_graph_for_vnni_says_what_other_cpus_need(tmp_path: Path) -> None:
+    built = artifact(tmp_path, "cpu")
+    vnni = Artifact(built.path, replace(built.manifest, instruction_set="vnni"))
+    _, (note,) = package(tmp_path / "packages", vnni)
+    assert "for CPUs with VNNI" in note and "session.x64quantprecision" in note
+
+
 def test_the_same_artifact_gives_the_same_bytes(tmp_path: Path) -> None:
     built = artifact(tmp_path, "cpu")
     first, _ = package(tmp_path / "one", built)

@@ -6,6 +6,7 @@ import json
 import random
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,13 @@ def test_data_files_and_tokenizers_of_several_variants_are_stored_once(tmp_path:
         assert options["session.model_external_initializers_file_folder_path"] == uri
         about = variants[name]["additional_metadata"]["optkit"]
         assert about["companions"] == assets["tokenizer.json"].name.replace("-", ":")
+
+
+def test_a_graph_for_vnni_says_what_other_cpus_need(tmp_path: Path) -> None:
+    built = artifact(tmp_path, "cpu")
+    vnni = Artifact(built.path, replace(built.manifest, instruction_set="vnni"))
+    _, (note,) = package(tmp_path / "packages", vnni)
+    assert "for CPUs with VNNI" in note and "session.x64quantprecision" in note
 
 
 def test_the_same_artifacts_give_the_same_bytes(tmp_path: Path) -> None:
