@@ -97,10 +97,12 @@ def _companions(artifact: Artifact) -> dict[str, Path | bytes]:
 
 def _notes(stored: Mapping[str, Stored], dtype: np.dtype[np.generic]) -> tuple[str, ...]:
     forms = Counter(
-        f"of {each.form.bits} bits in groups of {each.form.size}" if each.form else "of floats"
+        f"{each.form.bits}-bit codes in groups of {each.form.size}" if each.form else "floats"
         for each in stored.values()
     )
-    notes = ["tensors: " + ", ".join(f"{count} {form}" for form, count in sorted(forms.items()))]
+    notes = [
+        "tensors: " + ", ".join(f"{count} with {form}" for form, count in sorted(forms.items()))
+    ]
     loose = [name for name, each in stored.items() if each.loosened]
     if loose:
         notes.append(

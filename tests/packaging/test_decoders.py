@@ -1,0 +1,49 @@
+"""What other programs compute in another way, and which matrices are the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from optkit.packaging.decoders import Architecture, Rotation, caveats, same
+from tests.packaging import tiny
+from tests.packaging.coded import random_codes
+
+LLAMA = Architecture(
+    "llama", layers=1, hidden=64, intermediate=96, heads=4, kv_heads=2, head_size=16,
+    vocabulary=32, epsilon=1e-6, context=128, window=None, theta=1e4, rotation=Rotation(),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("precision", "window", "notes"),
+    [
+        ("int4", None, []),
+        ("int4", 256, []),
+        ("int4", 64, ["limited to 64 positions"]),
+        ("int8", None, ["activations are not quantized"]),
+        ("nf4", None, ["weights in nf4 are stored as floats"]),
+        ("nvfp4", None, ["weights in nvfp4 are stored as floats", "activations are not quantized"]),
+    ],
+)
+def test_notes_say_what_is_not_as_in_the_artifact(
+    precision: str, window: int | None, notes: list[str], tmp_path: Path
+) -> None:
+    artifact = tiny.artifact(tmp_path, precision=precision)
+    found = caveats(artifact, replace(LLAMA, window=window), "mlx-lm")
+    assert len(found) == len(notes)
+    assert all(note in each for note, each in zip(notes, found, strict=True))
+
+
+def test_matrices_are_the_same_if_codes_and_scales_are() -> None:
+    codes = random_codes(0, 4, 32, symmetric=True)
+    shifted = replace(
+        codes, codes=(codes.codes + 8).astype(np.uint8), zero_points=codes.zero_points + 8
+    )
+    assert same(codes, shifted) and same(codes.numbers(), codes.numbers().copy())
+    assert not same(codes, replace(codes, scales=codes.scales * 2))
+    assert not same(codes, codes.numbers())
+    assert not same(codes.numbers(), codes.numbers().astype(np.float16))
