@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from optkit.artifact import SIGNATURE, Artifact
+from optkit.artifact import MANIFEST, SIGNATURE, Artifact
 from optkit.documents.signature import SIGNED, SignatureFile, Verified
 from optkit.errors import UsageError
 from optkit.packaging import signing
@@ -19,18 +20,25 @@ def sign(
     key: str | Path,
     certificate: str | Path | None = None,
     certificate_chain: Sequence[str | Path] = (),
+    ignore_paths: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Sign the artifact in folder `path`, after every file was verified. The signature is its file
     model.sig, by OpenSSF Model Signing 1.0; an older one is replaced.
 
     key: a private key of an elliptic curve (P-256, P-384, P-521), PEM, without a password.
     certificate, certificate_chain: the certificate for the key, and those above it, PEM.
+    ignore_paths: files and folders, relative to the artifact, that are left out of the signature.
+        The signed manifest.json, which cannot be left out, still has their digests.
 
     Returns an optkit.signature/v1 object. Raises InputRefused (no artifact), IntegrityError
     (damaged), UsageError (the key), ToolchainMissing, StorageError.
     """
     if certificate_chain and certificate is None:
         raise UsageError("a chain needs the certificate for the key", hint="add --certificate")
+    if MANIFEST in map(os.path.normpath, ignore_paths):
+        raise UsageError(
+            "it has the digests of all other files, so it is always signed", where=MANIFEST
+        )
     artifact = Artifact.load(Path(path))
     artifact.verify()
     signer = signing.Signer(
@@ -38,7 +46,7 @@ def sign(
         None if certificate is None else Path(certificate),
         tuple(map(Path, certificate_chain)),
     )
-    file = signing.sign(artifact.path, signer)
+    file = signing.sign(artifact.path, signer, ignored=ignore_paths)
     method: Method = "key" if certificate is None else "certificate"
     signature = _signature(file, method, Bundle.read(file).statement(file))
     return _verified(artifact, signature).to_json()
@@ -49,9 +57,13 @@ def verify(
     *,
     key: str | Path | None = None,
     certificate_chain: Sequence[str | Path] = (),
+    ignore_unsigned_files: bool = False,
 ) -> dict[str, Any]:
     """Compare every file of the artifact in folder `path` with its manifest. With a public key, or
     the root certificates that you trust, also verify its signature.
+
+    ignore_unsigned_files: files may be there that neither the manifest nor the signature lists.
+        `load` and `session` still refuse them.
 
     Returns an optkit.signature/v1 object. Raises InputRefused (no artifact), IntegrityError (with
     the names of the files; not signed; another key), UsageError (the key), ToolchainMissing.
@@ -59,11 +71,11 @@ def verify(
     if key is not None and certificate_chain:
         raise UsageError("a signature has one method", hint="--key or --certificate-chain")
     artifact = Artifact.load(Path(path))
-    artifact.verify()
+    artifact.verify(added=ignore_unsigned_files)
     if key is None and not certificate_chain:
         return _verified(artifact, None).to_json()
     trust = signing.Trust(None if key is None else Path(key), tuple(map(Path, certificate_chain)))
-    statement = signing.verify(artifact.path, trust)
+    statement = signing.verify(artifact.path, trust, ignore_unsigned=ignore_unsigned_files)
     signature = _signature(artifact.path / SIGNATURE, trust.method, statement)
     return _verified(artifact, signature).to_json()
 

@@ -160,11 +160,13 @@ class Artifact:
             )
         return self.path / name
 
-    def verify(self) -> None:
+    def verify(self, *, added: bool = False) -> None:
         """Raise IntegrityError with the names of files that are missing, changed, added or not
-        regular. A signature may be there; it is not verified here."""
+        regular. A signature may be there; it is not verified here. `added`: whether other files may
+        be there too."""
         present, listed = dict(_walk(self.path)), self.manifest.files
-        problems = [f"{show(name)} was added" for name in sorted(present.keys() - listed.keys())]
+        others = [] if added else sorted(present.keys() - listed.keys())
+        problems = [f"{show(name)} was added" for name in others]
         for name, facts in listed.items():
             info = present.get(name)
             if info is None:

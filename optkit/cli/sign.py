@@ -16,18 +16,28 @@ def sign(
     key: Path,
     certificate: Path | None,
     certificate_chain: tuple[Path, ...],
+    ignore_paths: tuple[str, ...],
     output: Output,
 ) -> None:
     signed = api.sign(
-        artifact, key=key, certificate=certificate, certificate_chain=certificate_chain
-    )
+        artifact, key=key, certificate=certificate, certificate_chain=certificate_chain,
+        ignore_paths=ignore_paths,
+    )  # fmt: skip
     _put(signed, "signed", output)
 
 
 def verify(
-    artifact: Path, key: Path | None, certificate_chain: tuple[Path, ...], output: Output
+    artifact: Path,
+    key: Path | None,
+    certificate_chain: tuple[Path, ...],
+    ignore_unsigned_files: bool,
+    output: Output,
 ) -> None:
-    _put(api.verify(artifact, key=key, certificate_chain=certificate_chain), "verified", output)
+    verified = api.verify(
+        artifact, key=key, certificate_chain=certificate_chain,
+        ignore_unsigned_files=ignore_unsigned_files,
+    )  # fmt: skip
+    _put(verified, "verified", output)
 
 
 def _put(written: dict[str, Any], done: str, output: Output) -> None:

@@ -13,7 +13,7 @@ import stat
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, ValidationError
 
 from optkit.errors import IntegrityError
 
@@ -22,6 +22,13 @@ _BYTES = 64 << 20
 Method = Literal["key", "certificate"]
 Text = Annotated[str, Field(min_length=1)]
 Hex = Annotated[str, Field(pattern=r"^[0-9a-f]+$")]
+
+
+def _relative(name: str) -> str:
+    """The specification's form of a path: it stays in the folder (section 6.1.2)."""
+    if not name or name.startswith("/") or ".." in name.split("/"):
+        raise ValueError("not a path in the folder")
+    return name
 
 
 class _Part(BaseModel):
@@ -33,7 +40,7 @@ class _Part(BaseModel):
 class Resource(_Part):
     """A file: its path in the folder, with / between the parts."""
 
-    name: Text
+    name: Annotated[str, AfterValidator(_relative)]
     digest: Hex
     algorithm: Text
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePath, PurePosixPath
 from types import ModuleType
 from typing import Any
 
@@ -23,7 +23,7 @@ from optkit.intake.files import show
 from optkit.packaging.bundle import Bundle, Method, Statement
 from optkit.store import digest_file, storage_errors, write_durably
 
-_NEVER_SIGNED = {SIGNATURE, ".git", ".gitignore", ".gitattributes", ".github"}
+_NEVER_SIGNED = {".git", ".gitignore", ".gitattributes", ".github"}
 _MISMATCH = "Signature mismatch"  # the library's words, after the signature itself was correct
 
 
@@ -49,14 +49,21 @@ class Trust:
         return "certificate" if self.key is None else "key"
 
 
-def sign(folder: Path, signer: Signer) -> Path:
+def sign(
+    folder: Path, signer: Signer, file: Path | None = None, *, ignored: Sequence[str] = ()
+) -> Path:
     """Sign every file in `folder`; return the signature's file, which replaces an older one.
 
-    Raises UsageError (the key, the certificate, no file), ToolchainMissing, StorageError.
+    file: the signature; None: the one in the folder.
+    ignored: relative paths of files and folders that are not signed.
+
+    Raises UsageError (the key, the certificate, a path, no file), ToolchainMissing, StorageError.
     """
     signing, hashing, _ = _library()
-    files = (found.relative_to(folder) for found in folder.rglob("*") if found.is_file())
-    if all(name.parts[0] in _NEVER_SIGNED for name in files):
+    file = file or folder / SIGNATURE
+    left_out = [*_checked(ignored), *_inside(file, folder)]
+    if not any(_is_signed(found.relative_to(folder), left_out)
+               for found in folder.rglob("*") if found.is_file()):  # fmt: skip
         raise UsageError("there is no file to sign", where=str(folder))
     config = signing.Config()
     with _keys(signer.key if signer.certificate is None else signer.certificate):
@@ -68,18 +75,30 @@ def sign(folder: Path, signer: Signer) -> Path:
                 signing_certificate=signer.certificate,
                 certificate_chain=signer.chain,
             )
-    config.set_hashing_config(hashing.Config().set_ignored_paths(paths=[SIGNATURE]))
+    config.set_hashing_config(hashing.Config().set_ignored_paths(paths=left_out))
     with storage_errors(folder), tempfile.TemporaryDirectory() as scratch:
         draft = Path(scratch) / SIGNATURE
-        config.sign(folder, draft)
-        write_durably(folder / SIGNATURE, draft.read_bytes())
-    return folder / SIGNATURE
+        try:
+            config.sign(folder, draft)
+        except ValueError as error:  # a link, or another thing that is no file
+            raise UsageError(f"it cannot be signed: {error}", where=str(folder)) from error
+        write_durably(file, draft.read_bytes())
+    return file
 
 
-def verify(folder: Path, trust: Trust, file: Path | None = None) -> Statement:
-    """What is signed, after the signature and every file have been verified.
+def verify(
+    folder: Path,
+    trust: Trust,
+    file: Path | None = None,
+    *,
+    ignored: Sequence[str] = (),
+    ignore_unsigned: bool = False,
+) -> Statement:
+    """What is signed, after the signature and every signed file have been verified.
 
     file: the signature; None: the one in the folder.
+    ignored: relative paths of files and folders that may be there although they are not signed.
+    ignore_unsigned: any file may be there that is not signed. A signed file is always verified.
 
     Raises IntegrityError (with the names of files that differ), UsageError (the key, the roots),
     ToolchainMissing.
@@ -89,7 +108,8 @@ def verify(folder: Path, trust: Trust, file: Path | None = None) -> Statement:
     bundle = Bundle.read(file)
     statement = bundle.statement(file)
     _check_method(bundle, trust, file)
-    config = verifying.Config()
+    config = verifying.Config().set_ignore_unsigned_files(ignore_unsigned)
+    left_out = [*_checked(ignored), *_inside(file, folder)]
     with _keys(trust.key or trust.roots[0]):
         if trust.key is not None:
             config.use_elliptic_key_verifier(public_key=trust.key)
@@ -100,11 +120,13 @@ def verify(folder: Path, trust: Trust, file: Path | None = None) -> Statement:
     try:
         with contextlib.redirect_stdout(sys.stderr):  # the library prints warnings
             if statement.predicate.serialization.method == "files":
-                config.set_hashing_config(_hashing(hashing, statement, file.name))
+                config.set_hashing_config(_hashing(hashing, statement, left_out))
             config.verify(folder, file)
     except Exception as error:  # cryptography, OpenSSL and the library each have their own
-        if isinstance(error, ValueError) and str(error).startswith(_MISMATCH):
-            raise _mismatch(folder, file, statement, error) from error
+        missing = isinstance(error, FileNotFoundError)  # of a signed file
+        if missing or (isinstance(error, ValueError) and str(error).startswith(_MISMATCH)):
+            names = left_out if not ignore_unsigned else None
+            raise _mismatch(folder, statement, names, error) from error
         raise IntegrityError(
             f"the signature does not verify: {str(error) or type(error).__name__}",
             where=str(file),
@@ -123,14 +145,34 @@ def _library() -> tuple[ModuleType, ModuleType, ModuleType]:
     return signing, hashing, verifying
 
 
-def _hashing(hashing: ModuleType, statement: Statement, signature: str) -> Any:
+def _checked(paths: Sequence[str]) -> list[str]:
+    """Relative paths. Raises UsageError for one that leaves the folder."""
+    for path in paths:
+        pure = PurePosixPath(path)
+        if not path or pure.is_absolute() or ".." in pure.parts or path == ".":
+            raise UsageError("name a path in the folder, relative to it", where=show(path))
+    return [PurePosixPath(path).as_posix() for path in paths]
+
+
+def _inside(file: Path, folder: Path) -> list[str]:
+    """The relative path of the signature, if it is in the folder."""
+    file, folder = file.absolute(), folder.absolute()
+    return [file.relative_to(folder).as_posix()] if file.is_relative_to(folder) else []
+
+
+def _is_signed(name: PurePath, ignored: Sequence[str]) -> bool:
+    """Whether a file is signed: it is in no ignored folder, and it is none of git's own files."""
+    return name.parts[0] not in _NEVER_SIGNED and not any(map(name.is_relative_to, ignored))
+
+
+def _hashing(hashing: ModuleType, statement: Statement, ignored: Sequence[str]) -> Any:
     """How the library lists the files: without the signature, which some signers do not put into
     the list of ignored paths. The library adds that list."""
     how = statement.predicate.serialization
     config = hashing.Config().use_file_serialization(
         hashing_algorithm=how.hash_type, allow_symlinks=how.allow_symlinks
     )
-    return config.set_ignored_paths(paths=[signature])
+    return config.set_ignored_paths(paths=ignored)
 
 
 @contextlib.contextmanager
@@ -178,10 +220,12 @@ def _check_period(bundle: Bundle, file: Path) -> None:
         )
 
 
-def _mismatch(folder: Path, file: Path, statement: Statement, error: ValueError) -> IntegrityError:
-    """The names of the files that are not as they were signed."""
+def _mismatch(
+    folder: Path, statement: Statement, ignored: Sequence[str] | None, error: Exception
+) -> IntegrityError:
+    """The names of the files that are not as they were signed. `ignored`: None: files that are not
+    signed may be there."""
     predicate = statement.predicate
-    ignored = {*predicate.serialization.ignore_paths, file.name}
     present = {
         found.relative_to(folder).as_posix(): found
         for found in sorted(folder.rglob("*"))
@@ -190,7 +234,13 @@ def _mismatch(folder: Path, file: Path, statement: Statement, error: ValueError)
     signed = {resource.name: resource.digest for resource in predicate.resources}
     if predicate.serialization.method != "files" or predicate.serialization.hash_type != "sha256":
         return IntegrityError(str(error), where=str(folder))
-    added = [name for name in present if name not in signed and name.split("/")[0] not in ignored]
+    added = []
+    if ignored is not None:
+        left_out = [*predicate.serialization.ignore_paths, *ignored]
+        added = [
+            name for name in present
+            if name not in signed and _is_signed(PurePosixPath(name), left_out)
+        ]  # fmt: skip
     problems = [f"{show(name)} was added" for name in added]
     for name, digest in signed.items():
         if name not in present:

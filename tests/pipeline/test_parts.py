@@ -264,11 +264,11 @@ def test_both_parts_are_calibrated_on_pairs_of_texts(
     assert built["decoder"]["accuracy"]["samples"] == 32
 
     opened = Artifact.load(project / done.result["artifact"])
-    used = [part.manifest.data for part in opened.parts.values()]
-    assert used[0] == {
+    used = [opened.parts[part].manifest.data for part in ("encoder", "decoder")]
+    assert used[0] == {  # only the decoder is scored
         role: {key: data[key] for key in data if key not in ("key", "scored_by")}
         for role, data in used[1].items()
-    }  # only the decoder is scored
+    }
     assert {role: data["samples"] for role, data in used[0].items()} == {
         "calibration": 32, "evaluation": 32
     }  # fmt: skip

@@ -135,6 +135,13 @@ _pem = click.Path(exists=True, dir_okay=False, path_type=Path)
     metavar="FILE",
     help="The certificates above it, PEM; repeat for several files.",
 )
+@click.option(
+    "--ignore-paths",
+    multiple=True,
+    metavar="PATH",
+    help="A file or folder of ARTIFACT that is not signed; repeat for several. The signed manifest "
+    "still has its digest.",
+)
 @options.output
 @options.calls("optkit.cli.sign:sign")
 def sign() -> None:
@@ -157,6 +164,11 @@ def sign() -> None:
     multiple=True,
     metavar="FILE",
     help="The root certificates that you trust, PEM; repeat for several files.",
+)
+@click.option(
+    "--ignore-unsigned-files",
+    is_flag=True,
+    help="Files may be there that neither the manifest nor the signature lists.",
 )
 @options.output
 @options.calls("optkit.cli.sign:verify")
