@@ -38,13 +38,14 @@ FORMATS: Mapping[str, str] = {
     "oci": "an OCI image layout, for registries: ModelPack of the CNCF",
     "ort-package": "a model package of ONNX Runtime, which selects the variant itself",
     "slim": "artifacts with the files that serve, without those that prove their figures",
+    "triton": "a model repository of Triton Inference Server",
 }
 """Name of a format → what it is. The module has the same name, with _ for -."""
 
 BY_PRECISION = frozenset({"huggingface", "slim"})
 """The formats that hold several precisions for one target."""
 
-OF_PARTS = frozenset({"slim"})
+OF_PARTS = frozenset({"slim", "triton"})
 """The formats that hold artifacts of several graphs."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +31,11 @@ class Variant:
     def name(self) -> str:
         """The target; a package names its variants by it."""
         return self.artifact.manifest.target
+
+    @cached_property
+    def parts(self) -> Mapping[str, Variant]:
+        """The graphs of which it consists, by name; empty if it is one graph."""
+        return {name: Variant(part) for name, part in self.artifact.parts.items()}
 
     @cached_property
     def result(self) -> Result:

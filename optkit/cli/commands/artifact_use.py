@@ -75,7 +75,7 @@ def diff() -> None:
     required=True,
     metavar="NAME",
     type=param_types.Name("optkit.packaging.formats:FORMATS"),
-    help="gguf, huggingface, mlflow, mlx, oci, ort-package or slim.",
+    help="gguf, huggingface, mlflow, mlx, oci, ort-package, slim or triton.",
 )
 @click.option(
     "-o",

@@ -1,0 +1,724 @@
+"""Model repositories for Triton: configurations, read by Triton's own protobuf, and the files that
+they name."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+from ruamel.yaml import YAML
+
+from optkit.artifact import Artifact, EngineFile, Manifest, write
+from optkit.data import parts
+from optkit.documents.measured import LatencyFigures
+from optkit.documents.package import Package
+from optkit.errors import UsageError
+from optkit.evidence import Evidence
+from optkit.packaging import formats
+from optkit.packaging.subject import Subject, Variant
+from optkit.packaging.triton.batching import batching
+from optkit.packaging.triton.pbtxt import Symbol
+from optkit.packaging.triton.releases import table
+from optkit.packaging.triton.served import Served, served
+from optkit.runtimes import SessionOptions, simulator
+from optkit.store import digest_json
+from optkit.tensors import Feed, TensorInfo
+from tests.conftest import Optkit
+from tests.environments import environment
+from tests.packaging import tiny
+
+X, Y = TensorInfo("x", "float32", ("batch", 4)), TensorInfo("y", "float32", ("batch", 4))
+AXES = {"batch": {"min": 1, "opt": 8, "max": 32}}
+WEIGHT = "the weight"
+PROFILE = {"x": [[1, 4], [8, 4], [32, 4]]}
+DTYPES = {
+    "float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16,
+    "float64": TensorProto.DOUBLE, "bool": TensorProto.BOOL,
+    "int8": TensorProto.INT8, "int16": TensorProto.INT16, "int32": TensorProto.INT32,
+    "int64": TensorProto.INT64, "uint8": TensorProto.UINT8, "uint16": TensorProto.UINT16,
+    "uint32": TensorProto.UINT32, "uint64": TensorProto.UINT64,
+    "float8_e4m3fn": TensorProto.FLOAT8E4M3FN,
+}  # fmt: skip
+
+
+def row(batch: int, ms: float, evidence: Evidence = Evidence.MEASURED, **more: Any) -> Any:
+    return LatencyFigures(
+        evidence=evidence, p50_ms=ms, batch=batch, throughput=1000 * batch / ms, marks=(), **more
+    )
+
+
+def report(rows: Sequence[Any], finished: Mapping[str, str] | None) -> bytes:
+    """A report with these latencies, for artifacts of the target that the result names."""
+    nothing: dict[str, object] = {"engine": [], "baseline": []}
+    provenance: dict[str, object] = {
+        "recipe": {}, "digests": {}, "versions": {}, "steps": [],
+        "build_spec": {"engine, tensorrt": {
+            "backend": "tensorrt", "precision": "int8", "profile": PROFILE, "reasons": {},
+            "workspace_bytes": 1 << 30, "options": {"optimization_level": 5, "cuda_graph": True},
+        }},
+    }  # fmt: skip
+    if finished is not None:
+        provenance["finished"] = {"machine": {}, "versions": finished}
+    return json.dumps({
+        "schema": "optkit.report/v1", "result": tiny.result("l4", "int8").to_json(), "gates": [],
+        "latencies": {**nothing, "engine": [one.to_json() for one in rows]},
+        "latency_samples": nothing, "latency_rounds": {"engine": 0, "baseline": 0},
+        "layers": nothing, "landing": [], "landing_activations": [], "cost": None,
+        "conditions": {}, "quantization": [], "fusion": [], "cast": {}, "preparation": [],
+        "provenance": provenance,
+    }).encode()  # fmt: skip
+
+
+def graph(
+    inputs: Sequence[TensorInfo] = (X,),
+    outputs: Sequence[TensorInfo] = (Y,),
+    weight: TensorProto | None = None,
+    opset: int = 21,
+    **metadata: str,
+) -> bytes:
+    """A graph with these inputs and outputs. It need not compute anything."""
+    infos = [
+        [helper.make_tensor_value_info(i.name, DTYPES[i.dtype], i.shape) for i in group]
+        for group in (inputs, outputs)
+    ]
+    nodes = [helper.make_node("Add", [inputs[0].name, WEIGHT], [one.name]) for one in outputs]
+    weight = weight or helper.make_tensor(WEIGHT, TensorProto.FLOAT, [], [1.0])
+    body = helper.make_graph(nodes, "g", *infos, [weight])
+    made = helper.make_model(body, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    helper.set_model_props(made, {f"optkit.build.{key}": text for key, text in metadata.items()})
+    return bytes(made.SerializeToString())
+
+
+def manifest(target: str, precision: str = "int8", **more: Any) -> Manifest:
+    given = {
+        "name": f"net-{target}-{precision}", "digest": digest_json([target, precision]),
+        "recipe": {"name": "net", "axes": AXES}, "inputs": (X,), "outputs": (Y,),
+        "versions": {}, "result": tiny.result(target, precision).to_json(), **more,
+    }  # fmt: skip
+    return Manifest(target=target, precision=precision, **given)
+
+
+def artifact(
+    out: Path,
+    target: str = "cpu",
+    precision: str = "int8",
+    content: Mapping[str, bytes] | None = None,
+    rows: Sequence[Any] = (),
+    finished: Mapping[str, str] | None = None,
+    **more: Any,
+) -> Artifact:
+    files: dict[str, Path | bytes] = {
+        "model.onnx": graph(), "report.json": report(rows, finished), **(content or {}),
+    }  # fmt: skip
+    return write(out, manifest(target, precision, **more), files)
+
+
+def with_engine(out: Path, backend: str, version: str, **more: Any) -> Artifact:
+    """An artifact for an L4 with an engine that this version built."""
+    file = f"{backend}.engine"
+    return artifact(
+        out, "l4", content={file: b"engine"}, engine=EngineFile(backend, file),
+        versions={backend: version}, **more,
+    )  # fmt: skip
+
+
+def package(out: Path, *artifacts: Artifact) -> tuple[Path, Package]:
+    subject = Subject("net", tuple(Variant(one) for one in artifacts))
+    written = formats.package(subject, "triton", out)
+    return Path(written.folder), written
+
+
+def model(tmp_path: Path, one: Artifact) -> Served:
+    return served("net", Variant(one), "model")
+
+
+def names(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+# --- one artifact, fleets -------------------------------------------------------------------------
+
+CPU_TEXT = """\
+name: "net"
+platform: "onnxruntime_onnx"
+backend: "onnxruntime"
+max_batch_size: 32
+input {
+  name: "x"
+  data_type: TYPE_FP32
+  dims: [ 4 ]
+}
+output {
+  name: "y"
+  data_type: TYPE_FP32
+  dims: [ 4 ]
+}
+version_policy {
+  latest {
+    num_versions: 1
+  }
+}
+# 8 is the tuned batch; by batch, of ONNX Runtime: 1: 1 ms (measured), 8: 2 ms (measured)
+# delay 2000 us: min(t8, (8 + 1) / 2 * t1 - t8), if that is positive
+dynamic_batching {
+  preferred_batch_size: [ 8 ]
+  max_queue_delay_microseconds: 2000
+}
+instance_group {
+  kind: KIND_CPU
+  count: 1
+}
+default_model_filename: "model.onnx"
+"""
+
+
+def test_an_artifact_is_a_model_with_one_configuration(tmp_path: Path) -> None:
+    folder, written = package(
+        tmp_path / "out", artifact(tmp_path, rows=[row(1, 1.0), row(8, 2.0)], precision="fp32")
+    )
+    assert names(folder) == {
+        "net/config.pbtxt", "net/1/model.onnx", "model_analyzer.yaml", "optkit-package.json"
+    }  # fmt: skip
+    text = (folder / "net" / "config.pbtxt").read_text()
+    assert text.startswith(CPU_TEXT)
+    assert (folder / "net" / "1" / "model.onnx").read_bytes() == graph()
+    assert written.notes == ("cpu: the graph has opset 21, which Triton runs from 24.05 on",)
+    search = YAML(typ="safe").load(folder / "model_analyzer.yaml")
+    assert search == {
+        "model_repository": ".", "run_config_search_mode": "quick",
+        "run_config_search_max_model_batch_size": 32, "profile_models": {"net": {}},
+    }  # fmt: skip
+
+
+def test_a_fleet_has_a_configuration_per_target(tmp_path: Path) -> None:
+    weight = numpy_helper.from_array(np.arange(4, dtype=np.float32), WEIGHT)
+    data = weight.raw_data
+    weight.ClearField("raw_data")
+    weight.data_location = TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value="model.onnx.data")
+    far = {"model.onnx": graph(weight=weight), "model.onnx.data": data}
+    folder, written = package(
+        tmp_path / "out", artifact(tmp_path, "l4", content=far), artifact(tmp_path, "cpu")
+    )
+    assert names(folder) - {"model_analyzer.yaml", "optkit-package.json"} == {
+        "net/config.pbtxt", "net/configs/l4.pbtxt", "net/configs/cpu.pbtxt",
+        "net/1/l4.onnx", "net/1/l4.onnx.data", "net/1/cpu.onnx",
+    }  # fmt: skip
+    texts = {name: (folder / "net" / "configs" / f"{name}.pbtxt").read_text()
+             for name in ("l4", "cpu")}  # fmt: skip
+    assert (folder / "net" / "config.pbtxt").read_text() == texts["cpu"]
+    assert 'default_model_filename: "l4.onnx"' in texts["l4"] and "KIND_GPU" in texts["l4"]
+    loaded = onnx.load(folder / "net" / "1" / "l4.onnx")
+    assert np.array_equal(numpy_helper.to_array(loaded.graph.initializer[0]), np.arange(4))
+    assert "--model-config-name=TARGET; without it, the configuration of cpu" in written.notes[0]
+
+
+def test_labels_are_those_of_the_classes_of_the_one_output_that_has_them(tmp_path: Path) -> None:
+    config = {
+        "config.json": json.dumps({"id2label": {"1": "b", "0": "a", "2": "c", "3": "d"}}).encode()
+    }
+    folder, _ = package(tmp_path / "out", artifact(tmp_path, content=config))
+    assert (folder / "net" / "labels.txt").read_text() == "a\nb\nc\nd\n"
+    assert 'label_filename: "labels.txt"' in (folder / "net" / "config.pbtxt").read_text()
+    few = {"config.json": json.dumps({"id2label": {"0": "a"}}).encode()}
+    assert model(tmp_path, artifact(tmp_path, content=few)).beside == {}
+
+
+def test_what_triton_does_not_run_on_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="Triton does not run on Apple M2 Max"):
+        package(tmp_path / "out", artifact(tmp_path, "apple-m2-max"))
+    assert not (tmp_path / "out").exists()
+
+
+# --- engines and graphs --------------------------------------------------------------------------
+
+
+def test_an_engine_of_a_known_tensorrt_is_packaged(tmp_path: Path) -> None:
+    one = with_engine(tmp_path, "tensorrt", "11.0.0.114")
+    found = model(tmp_path, one)
+    assert found.files == {"model.plan": one.path / "tensorrt.engine"}
+    config = found.config
+    assert (config.platform, config.backend) == ("tensorrt_plan", "tensorrt")
+    assert config.instance_group[0].profile == ("0",) and config.optimization is None
+    assert "runs in no other version: use Triton 26.06" in found.notes[0]
+
+
+def test_the_version_is_that_of_the_machine_that_finished_the_build(tmp_path: Path) -> None:
+    one = with_engine(tmp_path, "tensorrt", "10.16.1.11", finished={"tensorrt": "11.0.0.114"})
+    assert [*model(tmp_path, one).files] == ["model.plan"]
+
+
+def test_cuda_graphs_only_where_latency_was_measured_with_them(tmp_path: Path) -> None:
+    times = {"upload_ms": 0.1, "compute_ms": 1.0, "download_ms": 0.1, "enqueue_ms": 0.1, "runs": 9}
+    rows = [row(8, 1.0, phases={"launched": times, "recorded": times})]
+    optimization = model(tmp_path, with_engine(tmp_path, "tensorrt", "11.0.0", rows=rows)).config
+    assert optimization.optimization is not None and optimization.optimization.cuda is not None
+
+
+@pytest.mark.parametrize(
+    ("backend", "version", "reason"),
+    [
+        ("tensorrt-rtx", "1.7.1.116", "Triton does not load engines of tensorrt-rtx"),
+        (
+            "tensorrt",
+            "10.16.1.11",
+            "to have the engine's TensorRT 10.16.1.11 (known: 8.6.3 in 24.02,",
+        ),
+        ("tensorrt", "11.0.1.2", "known to have the engine's TensorRT 11.0.1.2"),
+    ],
+)
+def test_without_an_engine_for_triton_the_graph_gets_the_accelerator(
+    backend: str, version: str, reason: str, tmp_path: Path
+) -> None:
+    found = model(tmp_path, with_engine(tmp_path, backend, version))
+    assert [*found.files] == ["model.onnx"]
+    optimization = found.config.optimization
+    assert optimization is not None and optimization.execution_accelerators is not None
+    [accelerator] = optimization.execution_accelerators.gpu_execution_accelerator
+    assert accelerator.name == "tensorrt"
+    assert accelerator.parameters == {
+        "max_workspace_size_bytes": str(1 << 30), "trt_builder_optimization_level": "5",
+        "trt_profile_min_shapes": "x:1x4", "trt_profile_opt_shapes": "x:8x4",
+        "trt_profile_max_shapes": "x:32x4",
+    }  # fmt: skip
+    assert optimization.graph is not None and optimization.graph.level == -1
+    [note] = [note for note in found.notes if "compiles the graph" in note]
+    assert reason in note
+
+
+def test_the_level_is_the_one_of_the_metadata(tmp_path: Path) -> None:
+    for level, asked in (("all", None), ("basic", -1)):
+        content = {"model.onnx": graph(optimization_level=level)}
+        found = model(tmp_path, artifact(tmp_path / level, content=content)).config.optimization
+        assert (found and found.graph and found.graph.level) == asked
+
+
+def test_notes_for_cpus(tmp_path: Path) -> None:
+    one = artifact(tmp_path, instruction_set="vnni", content={"model.onnx": graph(opset=23)})
+    notes = " ".join(model(tmp_path, one).notes)
+    for said in ("opset 23, which Triton runs from 26.02 on", "CPUs with VNNI only",
+                 "MatMulAddFusion, which Triton cannot switch off"):  # fmt: skip
+        assert said in notes
+
+
+def test_the_threads_are_those_of_the_measurement(tmp_path: Path) -> None:
+    recipe = {"name": "net", "axes": AXES, "bench": {"threads": 3}}
+    parameters = model(tmp_path, artifact(tmp_path, recipe=recipe)).config.parameters
+    assert parameters["intra_op_thread_count"].string_value == "3"
+
+
+# --- inputs and outputs --------------------------------------------------------------------------
+
+
+def of(tmp_path: Path, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo],
+       axes: Mapping[str, object]) -> Served:  # fmt: skip
+    given = {"inputs": tuple(inputs), "outputs": tuple(outputs), "recipe": {"axes": axes}}
+    content = {"model.onnx": graph(inputs, outputs)}
+    return model(tmp_path, artifact(tmp_path, content=content, **given))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "axes", "batch", "dims", "why"),
+    [
+        ([("batch", 3, "width"), ("batch", 2)], AXES, 32, [(3, -1), (2,)], None),
+        ([("batch",), ("batch", 2)], AXES, 32, [(1,), (2,)], None),
+        ([(4, 3), (4, 2)], AXES, 0, [(4, 3), (4, 2)], "not the same dynamic axis"),
+        ([("batch", 3), ()], AXES, 0, [(-1, 3), (1,)], "not the same dynamic axis"),
+        ([("batch", 3), ("n", 3)], AXES, 0, [(-1, 3), (-1, 3)], "not the same dynamic axis"),
+        ([("batch", 3), ("batch", 3)], {}, 0, [(-1, 3), (-1, 3)], "has no range"),
+        ([("batch", 3), ("batch", 3)], {"batch": {"min": 4, "opt": 8, "max": 8}}, 0,
+         [(-1, 3), (-1, 3)], "at least 4 samples"),
+        ([(), ()], {}, 0, [(1,), (1,)], "not the same dynamic axis"),
+    ],
+)  # fmt: skip
+def test_dims_and_batches(
+    shapes: Any, axes: Any, batch: int, dims: Any, why: str | None, tmp_path: Path
+) -> None:
+    taken, made = (TensorInfo(n, "float32", s) for n, s in zip("xy", shapes, strict=True))
+    found = of(tmp_path, [taken], [made], axes)
+    config = found.config
+    assert config.max_batch_size == batch
+    assert [config.input[0].dims, config.output[0].dims] == dims
+    assert (config.dynamic_batching is not None) == (batch > 1)
+    assert why is None or why in found.comments["max_batch_size"]
+    squeezed = batch > 0 and len(shapes[0]) == 1
+    assert (config.input[0].reshape is not None) == squeezed
+
+
+@pytest.mark.parametrize(
+    ("info", "reason"),
+    [
+        (TensorInfo("x", "float8_e4m3fn", (2,)), "Triton has no data type for float8_e4m3fn"),
+        (TensorInfo("x", "float32", ("batch", 0)), "no tensors without elements"),
+    ],
+)
+def test_what_triton_cannot_say_is_refused_with_the_tensor(
+    info: TensorInfo, reason: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=reason) as refused:
+        of(tmp_path, [info], [Y], AXES)
+    assert "input 'x'" in str(refused.value.where)
+
+
+def test_a_decoder_keeps_its_cache_outside(tmp_path: Path) -> None:
+    axes = {name: {"min": 1, "opt": size, "max": 64}
+            for name, size in (("batch", 1), ("sequence", 4), ("past", 12))}  # fmt: skip
+    inputs = [TensorInfo("input_ids", "int64", ("batch", "sequence")),
+              *(TensorInfo(f"past_key_values.0.{what}", "float16", ("batch", 2, "past", 16))
+                for what in ("key", "value"))]  # fmt: skip
+    outputs = [TensorInfo("logits", "float16", ("batch", "sequence", 99)),
+               *(TensorInfo(f"present.0.{what}", "float16", ("batch", 2, "past + sequence", 16))
+                 for what in ("key", "value"))]  # fmt: skip
+    found = of(tmp_path, inputs, outputs, axes)
+    assert [t.dims for t in found.config.input] == [(-1,), (2, -1, 16), (2, -1, 16)]
+    assert "send each output present.* as the input past_key_values.*" in " ".join(found.notes)
+    assert found.shapes == ("input_ids:4", "past_key_values.0.key:2,12,16",
+                            "past_key_values.0.value:2,12,16")  # fmt: skip
+    assert found.config.model_warmup[0].inputs["past_key_values.0.key"].dims == (2, 12, 16)
+
+
+# --- batches -------------------------------------------------------------------------------------
+
+
+def test_the_delay_costs_requests_that_arrive_together_nothing() -> None:
+    """The mean answer of b requests, one after another and in a batch after the delay."""
+    sweep = [row(1, 0.5), row(4, 1.0), row(8, 1.75)]
+    found = batching(sweep, 8, 32, "the engine")
+    assert found is not None and found.known
+    delay, b = found.settings.max_queue_delay_microseconds / 1000, 8
+    alone = sum(0.5 * place for place in range(1, b + 1)) / b
+    assert delay + 1.75 == pytest.approx(alone)
+    assert found.settings.preferred_batch_size == (4, 8)
+
+
+@pytest.mark.parametrize(
+    ("sweep", "tuned", "largest", "preferred", "delay"),
+    [
+        ([row(1, 1.0), row(8, 1.0)], 8, 8, (8,), 1000),  # no longer than a batch runs
+        ([row(1, 1.0), row(8, 8.0)], 8, 8, (8,), 0),  # a batch gains nothing
+        ([row(8, 1.0)], 8, 8, (8,), 0),
+        ([row(1, 1.0), row(4, 1.0), row(16, 5.0)], 8, 32, (4, 8), 0),  # 8 is not in the sweep
+        ([row(1, 1.0), row(64, 2.0)], 1, 8, (), 0),  # 64 is too large
+    ],
+)
+def test_preferred_batches_and_delay(
+    sweep: list[Any], tuned: int, largest: int, preferred: tuple[int, ...], delay: int
+) -> None:
+    found = batching(sweep, tuned, largest, "the engine")
+    assert found is not None
+    assert found.settings.preferred_batch_size == preferred
+    assert found.settings.max_queue_delay_microseconds == delay
+    assert batching(sweep, tuned, 1, "the engine") is None
+
+
+def test_the_comment_says_how_each_figure_is_known() -> None:
+    found = batching([row(8, 0.25, Evidence.PREDICTED)], 8, 32, "the tensorrt-rtx engine")
+    assert found is not None
+    assert found.why.splitlines() == [
+        "8 is the tuned batch; by batch, of the tensorrt-rtx engine: 8: 0.25 ms (predicted)",
+        "delay 0: the latency at batch 1 is not known",
+    ]
+
+
+# --- the table of releases -----------------------------------------------------------------------
+
+
+def test_the_table_has_every_month_and_a_source_for_each_tensorrt() -> None:
+    months = [f"{year}.{month:02}" for year in (24, 25, 26) for month in range(1, 13)]
+    assert [*table().releases] == months[: months.index("26.10") + 1]
+    assert all((r.tensorrt is None) == (r.source is None) for r in table().releases.values())
+    versions = [[int(part) for part in r.onnxruntime.split(".")]
+                for r in table().releases.values() if r.onnxruntime]  # fmt: skip
+    assert versions == sorted(versions)
+    assert table().first_with_opset(99) is None
+
+
+# --- by Triton's own protobuf --------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def read() -> Callable[[Sequence[str]], list[Any]]:
+    """Configurations as Triton's protobuf reads them: the fields that are set, or the error."""
+    python = environment("tritonclient-grpc", "tritonclient[grpc]==2.73.0")
+
+    def parse(texts: Sequence[str]) -> list[Any]:
+        done = subprocess.run(
+            [python, Path(__file__).with_name("protobuf.py")], input=json.dumps(list(texts)),
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        found: list[Any] = json.loads(done.stdout)
+        return found
+
+    return parse
+
+
+def said(value: Any) -> Any:
+    """A message as its reader gives it back: without scalars that have the default."""
+    if is_dataclass(value):
+        given = {field.name: getattr(value, field.name) for field in fields(value)}
+        kept = {n: v for n, v in given.items() if v not in (None, (), {}, "", 0) or v is True}
+        return {name: said(item) for name, item in kept.items()}
+    if isinstance(value, Mapping):
+        return {key: said(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return [said(item) for item in value]
+    return str(value) if isinstance(value, Symbol) else value
+
+
+def check_rules(config: Mapping[str, Any], folder_name: str) -> None:
+    """What Triton's core and backends check when they load a model (ValidateModelConfig,
+    ValidateIOShape, ValidateInstanceGroup, GenerateWarmupData)."""
+    assert config["name"] == folder_name
+    largest = config.get("max_batch_size", 0)
+    ensemble = config["platform"] == "ensemble"
+    pairs = {("onnxruntime_onnx", "onnxruntime"), ("tensorrt_plan", "tensorrt"),
+             ("ensemble", None)}  # fmt: skip
+    assert (config["platform"], config.get("backend")) in pairs
+    assert config["version_policy"]
+    for tensor in (*config["input"], *config["output"]):
+        assert tensor["name"] and tensor["data_type"] != "TYPE_INVALID"
+        assert tensor["dims"] and all(dim == -1 or dim >= 1 for dim in tensor["dims"])
+        if "reshape" in tensor:  # to no axis but the batch
+            assert largest > 0 and tensor["dims"] == [1] and not tensor["reshape"].get("shape")
+    batches = config.get("dynamic_batching", {}).get("preferred_batch_size", [])
+    assert all(0 < batch <= largest for batch in batches)
+    if ensemble:
+        assert not config.keys() & {"instance_group", "optimization", "model_warmup"}
+        return
+    [group] = config["instance_group"]
+    assert group["kind"] in ("KIND_CPU", "KIND_GPU")
+    assert "profile" not in group or config["platform"] == "tensorrt_plan"
+    dims = {tensor["name"]: tensor["dims"] for tensor in config["input"]}
+    for sample in config.get("model_warmup", []):
+        assert 1 <= sample["batch_size"] <= max(largest, 1)
+        assert sample["inputs"].keys() == dims.keys()
+        for name, one in sample["inputs"].items():
+            assert len(one["dims"]) == len(dims[name]) and all(size >= 1 for size in one["dims"])
+            fixed = zip(one["dims"], dims[name], strict=True)
+            assert all(dim in (-1, size) for size, dim in fixed)
+
+
+AXIS_NAMES = ("batch", "batch", "batch", "width", "n")
+DIMS = st.one_of(st.integers(1, 9), st.sampled_from(AXIS_NAMES))
+SHAPES = st.one_of(
+    st.lists(DIMS, max_size=4), st.lists(DIMS, max_size=3).map(lambda rest: ["batch", *rest])
+).map(tuple)
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=9)
+SPANS = st.lists(st.integers(1, 64), min_size=3, max_size=3).map(sorted)
+TENSOR = st.tuples(NAMES, st.sampled_from([d for d in DTYPES if "float8" not in d]), SHAPES)
+SIGNATURES = st.tuples(
+    st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True),
+    st.lists(TENSOR, min_size=2, max_size=6, unique_by=lambda tensor: tensor[0]),
+    st.dictionaries(st.sampled_from(("batch", "width", "n")), SPANS),
+    st.sampled_from(["cpu", "l4"]),
+)
+
+
+@pytest.mark.slow
+def test_500_signatures_are_read_back_as_they_are(
+    read: Callable[[Sequence[str]], list[Any]], tmp_path: Path
+) -> None:
+    made: list[tuple[Served, list[TensorInfo], list[TensorInfo]]] = []
+    file = tmp_path / "model.onnx"
+    (tmp_path / "report.json").write_bytes(report([row(1, 1.0), row(8, 3.0)], None))
+    listed = artifact(tmp_path / "listed").manifest.files
+
+    @settings(max_examples=500)
+    @given(SIGNATURES)
+    def serve(signature: Any) -> None:
+        name, tensors, spans, target = signature
+        infos = [TensorInfo(*one) for one in tensors]
+        inputs, outputs = infos[:-1], infos[-1:]
+        file.write_bytes(graph(inputs, outputs))
+        axes = {
+            axis: dict(zip(("min", "opt", "max"), span, strict=True))
+            for axis, span in spans.items()
+        }
+        one = manifest(target, inputs=tuple(inputs), outputs=tuple(outputs),
+                       recipe={"axes": axes}, files=listed)  # fmt: skip
+        made.append((served(name, Variant(Artifact(tmp_path, one)), "model"), inputs, outputs))
+
+    serve()
+    assert len(made) >= 500
+    parsed = read([one.text for one, _, _ in made])
+    for (one, inputs, outputs), found in zip(made, parsed, strict=True):
+        assert isinstance(found, dict), (one.text, found)
+        assert found == said(one.config)
+        check_rules(found, one.config.name)
+        check_dims(found, inputs, outputs)
+
+
+def check_dims(
+    config: Mapping[str, Any], inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]
+) -> None:
+    """The full shape of every tensor, as ONNX Runtime's backend compares it with the graph's."""
+    batched = config.get("max_batch_size", 0) > 0
+    for group, infos in (("input", inputs), ("output", outputs)):
+        for tensor, info in zip(config[group], infos, strict=True):
+            shape = [size if isinstance(size, int) else -1 for size in info.shape]
+            seen = tensor["reshape"].get("shape", []) if "reshape" in tensor else tensor["dims"]
+            whole = [-1, *seen] if batched else seen
+            assert tensor["name"] == info.name
+            assert whole == (shape or [1])  # ONNX Runtime's backend makes a scalar of [1]
+
+
+def graph_infos(file: Path) -> tuple[list[TensorInfo], list[TensorInfo]]:
+    """Inputs and outputs, read by the onnx library."""
+    loaded = onnx.load(file, load_external_data=False).graph
+    given = {one.name for one in loaded.initializer}
+    return tuple(  # type: ignore[return-value]
+        [TensorInfo(v.name, "", tuple(d.dim_param or d.dim_value for d in
+                                      v.type.tensor_type.shape.dim))
+         for v in values if v.name not in given]
+        for values in (loaded.input, loaded.output)
+    )  # fmt: skip
+
+
+LEVELS = {
+    -1: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    0: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
+}
+
+
+def run(config: Mapping[str, Any], folder: Path, feed: Feed) -> Feed:
+    """The packaged graph in plain ONNX Runtime, with the options of the configuration."""
+    options = onnxruntime.SessionOptions()
+    level = config.get("optimization", {}).get("graph", {}).get("level", 0)
+    options.graph_optimization_level = LEVELS[level]
+    parameters = config["parameters"]
+    if (threads := parameters.get("intra_op_thread_count")) is not None:
+        options.intra_op_num_threads = int(threads["string_value"])
+    session = onnxruntime.InferenceSession(
+        folder / "1" / config["default_model_filename"], options,
+        providers=["CPUExecutionProvider"],
+    )  # fmt: skip
+    wanted = [tensor["name"] for tensor in config["output"]]
+    return dict(zip(wanted, session.run(wanted, feed), strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["digits-vit", "house-numbers"])
+def test_a_fleet_end_to_end(
+    recipe: str,
+    read: Callable[[Sequence[str]], list[Any]],
+    optkit_apart: Optkit,
+    tmp_path: Path,
+    cache: Path,
+) -> None:
+    pytest.importorskip("tensorrt_rtx")
+    built = optkit_apart(
+        "build", "--recipe", recipe, "--target", "l4,cpu", "--precision", "int8",
+        "--out", tmp_path, "--json", cache=cache,
+    )  # fmt: skip
+    assert built.code == 0, built.err
+    fleet = Path(built.json["fleet"])
+    packed = optkit_apart("package", fleet, "--format", "triton", "--out", tmp_path, "--json")
+    assert packed.code == 0, packed.err
+    folder = Path(packed.json["folder"]) / recipe
+    texts = {name: (folder / "configs" / f"{name}.pbtxt").read_text() for name in ("l4", "cpu")}
+    for name, config in zip(texts, read([*texts.values()]), strict=True):
+        assert isinstance(config, dict), config
+        check_rules(config, recipe)
+        check_dims(config, *graph_infos(folder / "1" / config["default_model_filename"]))
+        assert config["max_batch_size"] == {"digits-vit": 32, "house-numbers": 64}[recipe]
+        one = Artifact.load(tmp_path / f"{recipe}-{name}-int8")
+        [info] = one.manifest.inputs
+        rng = np.random.default_rng(0)
+        feed = {info.name: rng.normal(size=(5, *info.shape[1:])).astype(np.float32)}
+        found = run(config, folder, feed)
+        # here, the artifact for the L4 would run another graph: its simulation
+        own = (one.session() if name == "cpu"
+               else simulator().session(one.model_path, SessionOptions(level="basic")))  # fmt: skip
+        with own as session:
+            expected = session.run(feed)
+        assert found.keys() == expected.keys()
+        assert all(np.array_equal(found[key], expected[key]) for key in found), name
+
+
+@pytest.mark.slow
+def test_an_ensemble_runs_encoder_and_decoder(
+    read: Callable[[Sequence[str]], list[Any]], optkit_here: Optkit, tmp_path: Path, cache: Path
+) -> None:
+    pytest.importorskip("transformers")
+    from tests.generation import speakers
+
+    speakers.write("bart", tmp_path / "bart", wide=False)
+    (tmp_path / "optkit.yaml").write_text(
+        "name: bart\nmodel: {path: bart}\nbench: {seconds: 0.1, warmup_seconds: 0, batches: [1]}\n"
+    )
+    built = optkit_here("build", "--target", "cpu", "--precision", "fp32", "--json",
+                        cwd=tmp_path, cache=cache)  # fmt: skip
+    assert built.code == 0, built.err
+    one = Artifact.load(tmp_path / built.json["artifact"])
+    folder = Path(
+        formats.package(Subject.of(one.path, parts=True), "triton", tmp_path / "out").folder
+    )
+    found = dict(zip(
+        ("bart", "bart-encoder", "bart-decoder"),
+        read([(folder / name / "config.pbtxt").read_text()
+              for name in ("bart", "bart-encoder", "bart-decoder")]),
+        strict=True,
+    ))  # fmt: skip
+    for name, config in found.items():
+        assert isinstance(config, dict), config
+        check_rules(config, name)
+    assert [*(folder / "bart" / "1").iterdir()] == [folder / "bart" / "1" / "README"]
+    rng = np.random.default_rng(0)
+    decoder = one.parts["decoder"].manifest
+    empty = {info.name: np.zeros((2, *info.shape[1:2], 0, *info.shape[3:]), info.dtype)
+             for info in decoder.inputs if ".decoder." in info.name}  # fmt: skip
+    feed = {
+        "input_ids": rng.integers(3, 99, (2, 6)), "attention_mask": np.ones((2, 6), np.int64),
+        "decoder_input_ids": rng.integers(3, 99, (2, 3)), **empty,
+    }  # fmt: skip
+    tensors = {t["name"]: feed[t["name"]] for t in found["bart"]["input"]}
+    assert tensors.keys() == feed.keys()
+    for step in found["bart"]["ensemble_scheduling"]["step"]:
+        inputs = {inner: tensors[outer] for inner, outer in step["input_map"].items()}
+        outputs = run(found[step["model_name"]], folder / step["model_name"], inputs)
+        tensors |= {outer: outputs[inner] for inner, outer in step["output_map"].items()}
+    whole = {name: feed[name] for name in ("input_ids", "attention_mask", "decoder_input_ids")}
+    with one.parts["encoder"].session() as encoder, one.parts["decoder"].session() as second:
+        encoded = encoder.run(parts.of_encoder(whole))
+        expected = encoded | second.run(parts.of_decoder(whole, encoded) | empty)
+    assert {tensor["name"] for tensor in found["bart"]["output"]} == expected.keys()
+    assert all(np.array_equal(tensors[name], expected[name]) for name in expected)
+
+
+def test_two_graphs_of_which_none_reads_the_other_are_refused(tmp_path: Path) -> None:
+    inner = artifact(tmp_path / "parts", "cpu")
+    files: dict[str, Path | bytes] = {
+        f"{part}/{file}": inner.path / file
+        for part in ("encoder", "decoder") for file in (*inner.manifest.files, "manifest.json")
+    }  # fmt: skip
+    digests = {"encoder": inner.digest, "decoder": inner.digest}
+    whole = write(tmp_path, manifest("cpu", parts=digests), files)
+    with pytest.raises(UsageError, match="net-decoder reads no output of net-encoder"):
+        package(tmp_path / "out", whole)
+
+
+def test_a_slim_copy_has_the_latency_of_the_result_alone(tmp_path: Path) -> None:
+    whole = with_engine(tmp_path, "tensorrt-rtx", "1.7.1.116", rows=[row(1, 1.0), row(8, 2.0)])
+    slim = formats.package(Subject("net", (Variant(whole),)), "slim", tmp_path / "out")
+    [copy] = Subject.of(Path(slim.folder)).variants
+    found = served("net", copy, "model")
+    assert "8: 0.25 ms (predicted)" in found.comments["dynamic_batching"]
+    optimization = found.config.optimization
+    assert optimization is not None and optimization.execution_accelerators is not None
+    [accelerator] = optimization.execution_accelerators.gpu_execution_accelerator
+    assert accelerator.parameters == {
+        "trt_profile_min_shapes": "x:1x4", "trt_profile_opt_shapes": "x:8x4",
+        "trt_profile_max_shapes": "x:32x4",
+    }  # fmt: skip
