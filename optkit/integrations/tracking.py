@@ -104,7 +104,7 @@ def _refusals(tracker: str) -> Iterator[None]:
     except Exception as error:
         raise StorageError(
             f"{tracker} did not take the figures: {error}",
-            hint="see the documentation of the tracker for where it stores runs",
+            hint="check where it stores runs: MLFLOW_TRACKING_URI, WANDB_MODE, TRACKIO_DIR, …",
         ) from error
 
 

@@ -10,10 +10,11 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from optkit.errors import IntegrityError, StorageError, ToolchainMissing, Unknow
 from optkit.integrations import deploy, deployment, tracking
 from optkit.packaging import formats
 from optkit.packaging.subject import Subject, Variant
+from optkit.tensors import TensorInfo
 from tests.environments import ROOT, environment, output, wait_for
 from tests.packaging import tiny
 from tests.packaging.identity import Generated, artifact
@@ -124,20 +126,26 @@ def run(python: Path, code: str, folder: Path, *arguments: str | Path, **env: st
 @pytest.fixture(scope="module")
 def server(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A tracking server on loopback: its URI."""
-    folder = tmp_path_factory.mktemp("mlflow")
+    options = ("--backend-store-uri", "sqlite:///runs.db", "--artifacts-destination", "models")
+    with serving(python, tmp_path_factory.mktemp("mlflow"), "/health", "server", *options) as uri:
+        yield uri
+
+
+@contextmanager
+def serving(python: Path, folder: Path, ready: str, *command: str | Path) -> Iterator[str]:
+    """`mlflow …` as a server on loopback, from when it answers at `ready`: its URI."""
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [python.parent / "mlflow", "server", "--host", "127.0.0.1", "--port", str(port),
-               "--backend-store-uri", "sqlite:///runs.db", "--artifacts-destination", "models",
-               "--workers", "1"]  # fmt: skip
-    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    place = ("--host", "127.0.0.1", "--port", str(port), "--workers", "1")
+    kept = {"HOME": str(folder), "PATH": f"{python.parent}:{os.environ['PATH']}"}
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            command, cwd=folder, stdout=log, stderr=log, env=kept, start_new_session=True
-        )
+            [python.parent / "mlflow", *command, *place], cwd=folder, stdout=log, stderr=log,
+            env=kept,
+        )  # fmt: skip
     try:
-        wait_for(f"http://127.0.0.1:{port}/health", process)
+        wait_for(f"http://127.0.0.1:{port}{ready}", process)
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
@@ -205,6 +213,21 @@ def test_mlflow_loads_what_was_logged_and_computes_the_same_bits(
     for tags in (found["tags"], found["model_tags"]):
         assert tags["optkit.evidence.latency_ms_p50"] == "measured"
     assert f"{name!r}: Tensor('float32', (-1, 16))" in found["inputs"]
+
+
+@pytest.mark.slow
+def test_mlflow_serves_a_folder(python: Path, tmp_path: Path) -> None:
+    x = (TensorInfo("x", "float32", ("batch", 4)),)
+    built = artifact(tmp_path, "cpu", inputs=x)
+    folder = formats.package(Subject("net", (Variant(built),)), "mlflow", tmp_path).folder
+    rows = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    body = json.dumps({"inputs": {"x": rows.tolist()}}).encode()
+    options = ("models", "serve", "--model-uri", folder, "--env-manager", "local")
+    with serving(python, tmp_path, "/ping", *options) as uri:
+        kind = {"Content-Type": "application/json"}
+        with urlopen(Request(f"{uri}/invocations", body, kind)) as answer:
+            found = json.load(answer)["predictions"]["of x"]
+    np.testing.assert_array_equal(np.array(found, np.float32), rows)
 
 
 TO_WANDB = """
