@@ -24,7 +24,8 @@ from optkit.packaging.bundle import Bundle, Method, Statement
 from optkit.store import digest_file, storage_errors, write_durably
 
 _NEVER_SIGNED = {".git", ".gitignore", ".gitattributes", ".github"}
-_MISMATCH = "Signature mismatch"  # the library's words, after the signature itself was correct
+# the library's words about files, after the signature itself was correct
+_MISMATCH = ("Signature mismatch", "Cannot use")
 
 
 @dataclass(frozen=True)
@@ -123,8 +124,7 @@ def verify(
                 config.set_hashing_config(_hashing(hashing, statement, left_out))
             config.verify(folder, file)
     except Exception as error:  # cryptography, OpenSSL and the library each have their own
-        missing = isinstance(error, FileNotFoundError)  # of a signed file
-        if missing or (isinstance(error, ValueError) and str(error).startswith(_MISMATCH)):
+        if isinstance(error, ValueError) and str(error).startswith(_MISMATCH):
             names = left_out if not ignore_unsigned else None
             raise _mismatch(folder, statement, names, error) from error
         raise IntegrityError(
