@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from optkit import errors as errors
     from optkit.api import bench as bench
     from optkit.api import build as build
+    from optkit.api import build_fleet as build_fleet
     from optkit.api import compile as compile
     from optkit.api import diff as diff
     from optkit.api import evaluate as evaluate
@@ -53,9 +54,9 @@ else:  # hidden from type checkers, which would otherwise accept any name
         return getattr(import_module(_HOMES[name]), name)
 
 
-_FUNCTIONS = ("bench", "build", "compile", "diff", "evaluate", "explain", "export", "finish",
-              "fuse", "inspect", "load", "package", "plan", "quantize", "sign", "tune",
-              "verify")  # fmt: skip
+_FUNCTIONS = ("bench", "build", "build_fleet", "compile", "diff", "evaluate", "explain",
+              "export", "finish", "fuse", "inspect", "load", "package", "plan", "quantize",
+              "sign", "tune", "verify")  # fmt: skip
 _HOMES = {
     **dict.fromkeys(_FUNCTIONS, "optkit.api"),
     "Artifact": "optkit.artifact",
@@ -73,7 +74,7 @@ _HOMES = {
 
 __all__ = [
     "Artifact", "Budget", "DecoderSizes", "Recipe", "Request", "Sampling", "SearchOptions",
-    "Target", "Workspace", "bench", "build", "compile", "diff", "errors",
+    "Target", "Workspace", "bench", "build", "build_fleet", "compile", "diff", "errors",
     "evaluate", "explain", "export", "finish", "fuse", "generate", "inspect", "load", "package",
     "plan", "quantize", "sign", "targets", "tune", "verify",
 ]  # fmt: skip

@@ -10,7 +10,9 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+from optkit import progress
 from optkit.devices import available_memory
 from optkit.errors import UsageError
 from optkit.execute.ray import RayCluster
@@ -32,6 +34,8 @@ class Silent:
 
     def done(self, step: str, label: str, hit: bool, seconds: float) -> None: ...
 
+    def failed(self, step: str, label: str) -> None: ...
+
     def note(self, text: str) -> None: ...
 
 
@@ -46,8 +50,9 @@ class Workspace:
     timeout: seconds that a step may take; None: one hour.
     executor: "ray" or "ray://HOST:10001": the nodes of this Ray cluster run the steps
         (docs/ray.md); an object that runs tasks; None: child processes of this process.
-    listener: gets the start, the progress and the end of each step, and notes for the user; None:
-        no listener.
+    listener: gets the start, the progress and the end of each step, and notes for the user.
+        "default": progress in a notebook and on a terminal; elsewhere the logger "optkit" gets a
+        line for each step. None: nothing is shown or logged.
     """
 
     cache: str | Path | None = None
@@ -55,7 +60,7 @@ class Workspace:
     memory: int | None = None
     timeout: float | None = None
     executor: str | Executor | None = None
-    listener: Listener | None = None
+    listener: Listener | Literal["default"] | None = "default"
 
     def store(self) -> Store:
         """The store on this machine, without the remote. Raises UsageError if `cache` is a
@@ -70,7 +75,7 @@ class Workspace:
         installed.
         """
         limits = Limits(self.memory or available_memory() // 2, self.timeout or _SECONDS)
-        listener = self.listener or Silent()
+        listener = self._listener()
         url = os.environ.get("OPTKIT_REMOTE") if self.remote is None else self.remote
         store = Store(self._folder(), Remote(url) if url else None)
         if self.executor is None:
@@ -80,6 +85,11 @@ class Workspace:
         transfer = ThroughRemote(store) if url else SharedFolder()
         cluster = RayCluster(checked(self.executor), listener.note, transfer)
         return Runner(store, limits, listener, cluster)
+
+    def _listener(self) -> Listener:
+        if self.listener == "default":
+            return progress.default()
+        return self.listener or Silent()
 
     def _folder(self) -> Path:
         root = default_root() if self.cache is None else Path(self.cache).expanduser()

@@ -18,7 +18,8 @@ from tests.conftest import MainJob
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")),
-         *sorted((ROOT / "examples").glob("*/README.md"))]  # fmt: skip
+         *sorted((ROOT / "examples").glob("*/README.md")),
+         *sorted((ROOT / "examples").glob("agents/*/SKILL.md"))]  # fmt: skip
 OPTKIT = (sys.executable, "-c", "from optkit.cli import main; main()")
 
 MODEL = """
@@ -128,7 +129,8 @@ def test_command_runs(page: Path, line: str, workshop: dict[str, Path]) -> None:
         run(next(one for one in commands(page) if one.startswith("python -c")), workshop, page)
     if line.startswith("optkit bench artifacts/"):
         run("optkit build --target cpu", workshop, page)
-    if line.startswith(("optkit explain ", "optkit package ", "optkit verify ")):
+    artifact = line.startswith(("optkit explain ", "optkit package ", "optkit verify "))
+    if artifact or (page.name == "SKILL.md" and "digits-vit-l4-int8" in line):
         run("optkit build --target l4 --precision int8", workshop, page)
     if line == OWN_MODEL and not (workshop["project"] / "optkit.yaml").exists():
         begin(workshop, page)

@@ -4,7 +4,7 @@
     optkit.build("model.py:create", recipe="digits-vit", target="l4")
     optkit.load("artifacts/digits-vit-l4-int8").run({"image": images})
 
-    _build          builds an artifact of a model           fleet       builds for several targets
+    _build          builds an artifact of a model           fleet       several targets, one call
     _tune           searches, then builds                   _plan       predicts before a build
     stages          runs a build up to one stage            figures     bench and evaluate
     _finish         completes an artifact on its device     artifacts   opens artifacts
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from optkit.api._plan import plan as plan
     from optkit.api._sign import sign as sign
     from optkit.api._sign import verify as verify
+    from optkit.api._targets import describe_targets as describe_targets
     from optkit.api._tune import tune as tune
     from optkit.api.artifacts import load as load
     from optkit.api.doctor import diagnose as diagnose
@@ -61,11 +62,12 @@ else:  # hidden from type checkers, which would otherwise accept any name
 
 _MODULES = {
     "bench": "figures", "bench_against": "regression", "build": "_build", "build_fleet": "fleet",
-    "compile": "stages", "diagnose": "doctor", "diff": "_diff", "evaluate": "figures",
-    "explain": "_explain", "export": "stages", "finish": "_finish", "fuse": "stages",
-    "inspect": "_inspect", "load": "artifacts", "package": "_package", "pair": "jobs",
-    "plan": "_plan", "quantize": "stages", "rehearse": "_build", "resolve": "jobs",
-    "sign": "_sign", "stage_files": "stages", "tune": "_tune", "verify": "_sign",
+    "compile": "stages", "describe_targets": "_targets", "diagnose": "doctor", "diff": "_diff",
+    "evaluate": "figures", "explain": "_explain", "export": "stages", "finish": "_finish",
+    "fuse": "stages", "inspect": "_inspect", "load": "artifacts", "package": "_package",
+    "pair": "jobs", "plan": "_plan", "quantize": "stages", "rehearse": "_build",
+    "resolve": "jobs", "sign": "_sign", "stage_files": "stages", "tune": "_tune",
+    "verify": "_sign",
 }  # fmt: skip
 
 __all__ = [*_MODULES]  # noqa: PLE0604  # names, all of them

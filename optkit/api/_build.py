@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from optkit import artifact, pipeline
 from optkit.api import cluster_finish, in_memory, jobs
-from optkit.api.in_memory import Batch, Evaluate
+from optkit.api.batches import Batch
+from optkit.api.in_memory import Evaluate
 from optkit.api.jobs import RecipeLike
 from optkit.artifact import SAMPLES, Artifact
 from optkit.devices import Target, available_memory

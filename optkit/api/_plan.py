@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from optkit.api import jobs, plan_subject
-from optkit.api.in_memory import Batch
+from optkit.api.batches import Batch
 from optkit.api.jobs import RecipeLike
 from optkit.api.plan_subject import Subject
 from optkit.decoder import DecoderSizes

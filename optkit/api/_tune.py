@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from optkit import artifact, tuning
 from optkit.api import in_memory, jobs
 from optkit.api._build import artifact_of
-from optkit.api.in_memory import Batch, Evaluate
+from optkit.api.batches import Batch
+from optkit.api.in_memory import Evaluate
 from optkit.api.jobs import RecipeLike
 from optkit.artifact import Artifact
 from optkit.devices import Target
@@ -27,6 +28,7 @@ from optkit.pipeline import Build, Job, findings
 from optkit.pipeline.findings import Judged
 from optkit.precisions import Precision
 from optkit.recipe import Gates, Recipe
+from optkit.report import head
 from optkit.report import search as search_report
 from optkit.report.contract import result_of
 from optkit.request import Request
@@ -39,7 +41,7 @@ if TYPE_CHECKING:  # `optkit.tuning` opens graphs, which only a search needs
     from torch.nn import Module
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TuneResult:
     """The artifact of the winner, the result of the search, and the folder next to the artifact."""
 
@@ -51,6 +53,12 @@ class TuneResult:
     def document(self) -> dict[str, Any]:
         """The search as an optkit.tune/v1 object."""
         return self.search.to_json()
+
+    def __repr__(self) -> str:
+        return f"TuneResult({self.artifact!r}, folder={str(self.folder)!r})"
+
+    def _repr_html_(self) -> str:
+        return head.of_search(self.search, result_of(self.artifact), str(self.folder))
 
 
 def tune(

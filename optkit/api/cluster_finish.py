@@ -90,6 +90,7 @@ def _finished(
             manifest = replace(copied.manifest, result=done.result.to_json())
             finished = artifact.write(built.path.parent, manifest, files)
     except OptkitError as error:
+        runner.listener.failed("finish", label)
         runner.listener.note(f"{label}: {error.line}")
         return built
     runner.listener.done("finish", label, False, done.seconds)
@@ -129,6 +130,8 @@ class _Heard:
 
     def done(self, step: str, label: str, hit: bool, seconds: float) -> None:
         self.seconds += seconds
+
+    def failed(self, step: str, label: str) -> None: ...
 
     def note(self, text: str) -> None:
         self.notes.append(text)

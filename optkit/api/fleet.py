@@ -12,76 +12,117 @@ fusion, calibration, the quantized graph of one backend) runs once.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from optkit import pipeline
 from optkit.api import jobs
 from optkit.api._build import artifact_of
-from optkit.api.jobs import Pair
+from optkit.api.batches import Batch
+from optkit.api.in_memory import Evaluate
+from optkit.api.jobs import Pair, RecipeLike
 from optkit.artifact import Artifact, create, prepare, share
 from optkit.devices import Target
+from optkit.devices import target as find_target
 from optkit.documents.fleet import FLEET, BuiltArtifact, Fleet, PairStep, PricedTarget
 from optkit.documents.result import Result
-from optkit.errors import OptkitError
+from optkit.errors import OptkitError, UsageError
 from optkit.exchange import replacing
 from optkit.execute.runner import Record, Runner
-from optkit.pipeline import Job
+from optkit.precisions import Precision, precision
 from optkit.prediction.cost import price_of
-from optkit.recipe import Recipe
-from optkit.report import contract
+from optkit.report import contract, head
 from optkit.report import fleet as report
 from optkit.report.recommendation import of_fleet
 from optkit.report.result import failed
+from optkit.request import Request
 from optkit.store import digest_json, write_durably
 from optkit.workspace import Workspace
 
+if TYPE_CHECKING:
+    from torch.nn import Module
+
 _FILE = "fleet.json"
+_LOGGER = logging.getLogger("optkit")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BuiltFleet:
     """A finished fleet: its document, and its folder."""
 
     document: Fleet
     path: Path
 
+    @property
+    def artifacts(self) -> dict[str, Artifact]:
+        """What was built, by "target precision"."""
+        built = self.document.artifacts
+        return {pair: Artifact.load(Path(artifact.path)) for pair, artifact in built.items()}
+
+    def __repr__(self) -> str:
+        return f"BuiltFleet({str(self.path)!r}, {report.summary(self.document)})"
+
+    def _repr_html_(self) -> str:
+        return head.of_fleet(self.document, str(self.path))
+
 
 def build_fleet(
+    model: Module | Request | str | Path | None = None,
+    example_inputs: Batch | None = None,
     *,
-    recipe: Recipe,
-    pairs: Sequence[Pair],
+    targets: Iterable[str | Target],
+    precisions: Iterable[str | Precision] = ("int8",),
+    recipe: RecipeLike | None = None,
+    calibration: Iterable[Batch] | None = None,
+    evaluate: Evaluate | None = None,
     out: str | Path = "artifacts",
-    on_failure: Callable[[Exception], OptkitError],
+    name: str | None = None,
     embed_eval: int = 0,
     defer: bool = False,
     strict: bool = False,
+    on_failure: Callable[[Exception], OptkitError] | None = None,
     workspace: Workspace = Workspace(),
 ) -> BuiltFleet:
-    """Build every pair and write the fleet's folder `out/<model>-fleet`.
+    """Build a model for every target in every precision, and write a report of all of them to the
+    folder `out/NAME-fleet`. The model is exported once.
 
-    pairs: target and precision, each pair once.
-    on_failure: gets the exception that ended a pair, and returns the error for the pair's result.
-    out, embed_eval, defer, strict: as for `build`.
+    targets, precisions: by name, as `optkit targets` lists them.
+    on_failure: gets the exception that ended a pair of target and precision, and returns the error
+        for the pair's result; None: the logger "optkit" gets it.
+    The other arguments are those of `build`.
 
-    Raises StorageError if the folder cannot be written.
+    Raises UnknownName, and what `build` raises before its first step, or for the export of an
+    nn.Module. A pair that fails later does not stop the others: its result has the error, see
+    `document.results`.
     """
     runner, out = workspace.runner(), Path(out)
-    place = out / f"{recipe.name}-fleet"
+    pairs = list(_pairs(targets, precisions))
+    if not pairs:
+        raise UsageError("there is nothing to build", where="targets", hint='e.g. ["l4", "cpu"]')
+    model_job = jobs.job_of(
+        model, example_inputs, pairs[0], recipe=recipe, calibration=calibration, name=name,
+        runner=runner,
+    )  # fmt: skip
+    model_job = replace(model_job, deferred=defer, strict=strict)
+    recipe_name = model_job.recipe.name
+    place = out / f"{recipe_name}-fleet"
     prepare(out, place.name, "fleet", _FILE)
 
     def build(pair: Pair, pair_runner: Runner) -> _Outcome:
         artifact, (device, scheme) = None, pair
         try:
-            job = Job(
-                recipe, *jobs.pair(device, scheme), deferred=defer, strict=strict, code=Path.cwd()
-            )  # fmt: skip
-            built = artifact_of(job, pair_runner, out, embed_eval)
+            pipeline.check_pair(device, scheme)
+            job = replace(model_job, target=device, precision=scheme)
+            built = artifact_of(job, pair_runner, out, embed_eval, evaluate)
         except Exception as error:  # a bug also ends this pair only
+            failure = _logged(error, pair) if on_failure is None else on_failure(error)
             outcome = failed(
-                on_failure(error), model=recipe.name, target=device.name, precision=scheme.name
-            )
+                failure, model=recipe_name, target=device.name, precision=scheme.name
+            )  # fmt: skip
         else:
             outcome = contract.result_of(built)
             artifact = BuiltArtifact(path=str(built.path), digest=built.digest)
@@ -90,8 +131,26 @@ def build_fleet(
 
     outcomes = _each(pairs, runner, build)
     share(Artifact.load(Path(one.artifact.path)) for one in outcomes if one.artifact)
-    document = _document(recipe.name, pairs, outcomes)
+    document = _document(recipe_name, pairs, outcomes)
     return BuiltFleet(document, _write(document, place))
+
+
+def _pairs(
+    targets: Iterable[str | Target], precisions: Iterable[str | Precision]
+) -> Iterable[Pair]:
+    """Every target with every precision, each pair once, also if names are aliases."""
+    devices = [one if isinstance(one, Target) else find_target(one) for one in targets]
+    schemes = [one if isinstance(one, Precision) else precision(one) for one in precisions]
+    return {(d.name, s.name): (d, s) for d, s in product(devices, schemes)}.values()
+
+
+def _logged(error: Exception, pair: Pair) -> OptkitError:
+    """The error for a pair's result. One that is not optkit's is logged with its traceback."""
+    known = isinstance(error, OptkitError)
+    _LOGGER.error("no artifact for %s: %s", _named(pair), error, exc_info=not known)
+    return (
+        error if isinstance(error, OptkitError) else OptkitError(f"{type(error).__name__}: {error}")
+    )
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,19 @@ native code runs in workers. The keys of later steps contain the digests of the 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from optkit import codec, pipeline, places
+from optkit.api import batches
+from optkit.api.batches import Array, Batch
+from optkit.api.padded_axes import padded_axes
 from optkit.benchmarking import accuracy
 from optkit.data import spool_writer
 from optkit.devices import Target
@@ -31,29 +36,17 @@ from optkit.runtimes import simulator
 from optkit.steps.collect import Samples
 from optkit.steps.files import GRAPH
 from optkit.store import Entry, Meta, digest_file, digest_json
-from optkit.tensors import TensorInfo
+from optkit.tensors import Feed, TensorInfo
 
 if TYPE_CHECKING:
     from torch.nn import Module
 
-
-class Array(Protocol):
-    """A numpy array or a torch tensor; axis 0 is the batch."""
-
-    @property
-    def shape(self) -> Sequence[int]: ...
-
-
-Batch = Array | Sequence[object] | Mapping[str, object]
-"""One batch: arrays by input name, arrays in the order of the inputs, or the only array."""
 
 Evaluate = Callable[[Proxy], Array | Sequence[float]]
 """`evaluate(session) -> scores`, one per sample, shape [samples]; higher is better."""
 
 _BUILD = "build(model, example_inputs)"
 _EVALUATE = "evaluate(session)"
-_LABELS = ("label", "labels", "label_ids", "start_positions", "end_positions")
-"""Names of the labels that transformers' Trainer gives a model, so that it returns a loss."""
 
 
 def job(
@@ -63,15 +56,17 @@ def job(
     name: str | None,
     pair: tuple[Target, Precision],
     runner: Runner,
+    calibration: Iterable[Batch] | None = None,
 ) -> Job:
     """A job for an nn.Module: exported now, in this process.
 
-    Axis 0 of every example input is the axis `batch`, unless the recipe declares the inputs.
-    Labels in an example batch that `forward` has defaults for are left out, and a note says so:
-    with them the graph would compute a loss. Raises UsageError without example inputs, ExportFailed
-    if torch cannot export the module.
+    Axis 0 of every example input is the axis `batch`, and axes whose size differs in the
+    calibration batches are dynamic, unless the recipe declares the inputs. Labels in an example
+    batch that `forward` has defaults for are left out, and a note says so: with them the graph
+    would compute a loss. Raises UsageError without example inputs, ExportFailed if torch cannot
+    export the module.
     """
-    from optkit.sources import torch_module
+    from optkit.sources import torch_module, wrappers
 
     if not callable(getattr(model, "forward", None)):
         raise UsageError(
@@ -85,31 +80,44 @@ def job(
             where=_BUILD,
             hint="a tensor, a tuple or a dict by argument name; axis 0 is the batch",
         )
+    model = wrappers.exportable(model, runner.listener.note)
     if isinstance(example_inputs, Mapping) and (labels := _optional_labels(model, example_inputs)):
         example_inputs = {n: value for n, value in example_inputs.items() if n not in labels}
         runner.listener.note(f"the graph is built without {', '.join(labels)} of the example batch")
     with located(_BUILD):
         feed = torch_module.named(model, example_inputs)
-    if recipe is None or isinstance(recipe, Mapping):
-        given = dict(recipe or {})
-        given.setdefault("name", name or type(model).__name__)
-        given.setdefault("inputs", {key: _declared(value) for key, value in feed.items()})
-        settings = Recipe.from_dict(given)
-    elif isinstance(recipe, Recipe):
+    if isinstance(recipe, Recipe):
         settings = recipe
+    elif recipe is None or isinstance(recipe, Mapping):
+        keys = {"name": name or type(model).__name__, **(recipe or {})}
+        settings = Recipe.from_dict({"inputs": _declared(feed), **keys})
+        if calibration is not None and "inputs" not in keys:
+            samples = pipeline.calibration_of(settings).samples
+            first, calibration = batches.peeked(calibration, samples)
+            settings = Recipe.from_dict(_padded(keys, feed, first, runner))
     else:
         settings = Recipe.load(places.find_recipe(str(recipe)))
-    return Job(settings, *pair, graph=_exported(model, settings, runner))
+    job = Job(settings, *pair, graph=_exported(model, settings, runner))
+    return job if calibration is None else with_calibration(job, calibration, runner)
 
 
-def spooled(batches: Iterable[Batch], job: Job, runner: Runner) -> Samples:
+def with_calibration(job: Job, loader: Iterable[Batch], runner: Runner) -> Job:
+    """The job with the calibration batches of a loader instead of the recipe's source."""
+    return replace(job, calibration=_spooled(loader, job, runner))
+
+
+def _spooled(loader: Iterable[Batch], job: Job, runner: Runner) -> Samples:
     """Calibration batches from a loader (dict by input name, tuple or one array), in the store. The
     loader is read only until there are `calibration.samples` of the recipe."""
     infos = _inputs(job, runner)
     names = [info.name for info in infos]
-    with located("calibration"), runner.store.scratch() as folder:
+    with (
+        located("calibration"),
+        _step(runner, "collect", "read the calibration batches"),
+        runner.store.scratch() as folder,
+    ):
         info = spool_writer.write(
-            (_feed(batch, names) for batch in batches),
+            (batches.feed(batch, names) for batch in loader),
             folder,
             infos,
             limit_samples=pipeline.calibration_of(job.recipe).samples,
@@ -137,11 +145,11 @@ def scores(evaluate: Evaluate, build: Build, runner: Runner) -> Scores:
     level = "all" if build.measured else "basic"
 
     def score(role: str, graph: Path) -> Score:
-        runner.listener.start("evaluate", f"evaluate {role}")
-        with Proxy(graph, {"level": level}, runner.limits, _scratch(runner)) as session:
-            result = score_of(evaluate(session), build.evidence)
-        runner.listener.done("evaluate", f"evaluate {role}", False, 0.0)
-        return result
+        with (
+            _step(runner, "evaluate", f"evaluate {role}"),
+            Proxy(graph, {"level": level}, runner.limits, _scratch(runner)) as session,
+        ):
+            return score_of(evaluate(session), build.evidence)
 
     candidate = score("candidate", build.graph.file(build.simulation))
     if build.is_baseline:
@@ -161,7 +169,7 @@ def score_of(returned: object, evidence: Evidence) -> Score:
     """The score that the caller's function returned: one finite number per sample, shape [samples].
     Raises InputRefused for anything else."""
     try:
-        values = np.asarray(_array(returned), dtype=np.float64)
+        values = np.asarray(batches.array(returned), dtype=np.float64)
     except (TypeError, ValueError):
         values = np.empty((0, 0))
     if values.ndim != 1 or not values.size:
@@ -183,9 +191,12 @@ def score_of(returned: object, evidence: Evidence) -> Score:
 def _exported(model: Module, recipe: Recipe, runner: Runner) -> Entry:
     from optkit.sources import torch_module
 
-    with located(type(model).__name__), runner.store.scratch() as folder:
+    with (
+        located(type(model).__name__),
+        _step(runner, "export", f"export {recipe.name}"),
+        runner.store.scratch() as folder,
+    ):
         file = folder / GRAPH
-        runner.listener.start("export", f"export {recipe.name}")
         log = torch_module.export(
             model,
             recipe.describe(),
@@ -204,9 +215,20 @@ def _exported(model: Module, recipe: Recipe, runner: Runner) -> Entry:
         key = digest_json(
             {"step": "memory", "files": [digest_file(folder / name) for name in names]}
         )
-        entry, hit = runner.store.make(key, "export", move)
-        runner.listener.done("export", f"export {recipe.name}", hit, entry.seconds)
-        return entry
+        return runner.store.make(key, "export", move)[0]
+
+
+@contextmanager
+def _step(runner: Runner, name: str, label: str) -> Iterator[None]:
+    """A step of this process, as the listener sees it."""
+    started = time.monotonic()
+    runner.listener.start(name, label)
+    try:
+        yield
+    except BaseException:
+        runner.listener.failed(name, label)
+        raise
+    runner.listener.done(name, label, False, time.monotonic() - started)
 
 
 def _inputs(job: Job, runner: Runner) -> tuple[TensorInfo, ...]:
@@ -221,37 +243,41 @@ def _optional_labels(model: Module, example: Mapping[str, object]) -> list[str]:
     parameters = inspect.signature(model.forward).parameters
     return [
         name
-        for name in _LABELS
+        for name in batches.LABELS
         if name in example
         and name in parameters
         and parameters[name].default is not inspect.Parameter.empty
     ]
 
 
-def _feed(batch: Batch, names: list[str]) -> dict[str, np.ndarray]:
-    """A batch by input name, without its labels. Other items that have no input's name are left
-    out too, unless an input is missing: such an item may be this input under another name."""
-    if isinstance(batch, Mapping):
-        whole = all(name in batch for name in names)
-        return {
-            key: _array(value)
-            for key, value in batch.items()
-            if key in names or not (whole or key in _LABELS)
-        }
-    parts: Sequence[object] = list(batch) if isinstance(batch, list | tuple) else [batch]
-    return {key: _array(value) for key, value in zip(names, parts, strict=False)}
+def _declared(example: Feed, names: Mapping[tuple[str, int], str] = {}) -> dict[str, object]:
+    """`inputs` of a recipe. `names`: the names of axes, by input and axis."""
+
+    def shape(name: str) -> list[int | str]:
+        sizes = enumerate(example[name].shape)
+        return [names.get((name, axis), size) if axis else "batch" for axis, size in sizes]
+
+    return {
+        name: {"dtype": str(value.dtype), "shape": shape(name)} for name, value in example.items()
+    }
 
 
-def _array(value: object) -> np.ndarray:
-    """numpy of an array or a torch tensor (also one that needs gradients or lies on a device)."""
-    return value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
-
-
-def _declared(value: np.ndarray) -> dict[str, object]:
-    shape: list[int | str] = list(value.shape)
-    if shape:
-        shape[0] = "batch"
-    return {"dtype": str(value.dtype), "shape": shape}
+def _padded(
+    keys: Mapping[str, object], example: Feed, first: Sequence[Batch], runner: Runner
+) -> dict[str, object]:
+    """The keys of a recipe with `inputs` and `axes`: axes whose size differs in the batches `first`
+    are dynamic."""
+    names = list(example)
+    sizes = {name: value.shape for name, value in example.items()}
+    found = padded_axes([sizes, *(batches.shapes(batch, names) for batch in first)])
+    for axis in found:
+        runner.listener.note(axis.note)
+    places = {place: axis.name for axis in found for place in axis.places}
+    given = keys.get("axes")
+    axes = {axis.name: axis.range for axis in found}
+    if isinstance(given, Mapping):
+        axes |= given
+    return {**keys, "inputs": _declared(example, places), "axes": axes}
 
 
 def _scratch(runner: Runner) -> Path:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from optkit import pipeline
 from optkit.api import in_memory
-from optkit.api.in_memory import Batch
+from optkit.api.batches import Batch
 from optkit.devices import Target
 from optkit.devices import target as find_target
 from optkit.errors import UsageError
@@ -46,11 +46,8 @@ def job_of(
     into the store. Raises what `settings` and `in_memory.job` raise."""
     if model is None or isinstance(model, str | Path | Request):
         job = Job(settings(model, recipe, runner), *pair, code=Path.cwd())
-    else:
-        job = in_memory.job(model, example_inputs, recipe, name, pair, runner)
-    if calibration is not None:
-        job = replace(job, calibration=in_memory.spooled(calibration, job, runner))
-    return job
+        return job if calibration is None else in_memory.with_calibration(job, calibration, runner)
+    return in_memory.job(model, example_inputs, recipe, name, pair, runner, calibration)
 
 
 def settings(

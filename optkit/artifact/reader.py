@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Self, TypedDict
 
 import numpy as np
@@ -316,6 +317,11 @@ class Artifact:
     def __repr__(self) -> str:
         gate = (self.result.get("gate") or {}).get("verdict")
         return f"Artifact({str(self.path)!r}, gate={gate!r}, digest={self.digest[:12]!r})"
+
+    def _repr_html_(self) -> str | None:
+        """The head of the report, which a notebook shows."""
+        head: Callable[[Artifact], str | None] = resolve_name("optkit.report.head:of_artifact")
+        return head(self)
 
     def close(self) -> None:
         """Close the session that `run` opened. It may be called twice."""

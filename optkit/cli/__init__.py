@@ -59,6 +59,7 @@ for command in (
     this_host.doctor,
     this_host.completion,
     this_host.schema,
+    this_host.mcp,
     this_host.cache,
     this_host.init,
 ):

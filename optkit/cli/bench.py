@@ -7,10 +7,11 @@ from pathlib import Path
 
 from optkit import api
 from optkit.cli import calls, junit_file, summary, terminal
-from optkit.cli.terminal import Output, Terminal
+from optkit.cli.terminal import Output
 from optkit.documents.against import Against
 from optkit.documents.figures import BenchFigures
 from optkit.errors import UsageError
+from optkit.progress.terminal import Terminal
 from optkit.recipe.schema import fraction
 from optkit.report.junit import Case, Suite
 from optkit.request import Request

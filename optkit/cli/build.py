@@ -16,6 +16,7 @@ from optkit.documents.result import RESULTS, Result, Results
 from optkit.errors import OptkitError, UsageError
 from optkit.execute.rehearsal import Line
 from optkit.precisions import precision as find_precision
+from optkit.progress.terminal import Terminal
 from optkit.report import contract, view
 from optkit.report.result import failed
 from optkit.request import Request
@@ -129,8 +130,8 @@ def _build(
             )  # fmt: skip
             return [contract.result_of(one)], None
         made = api.build_fleet(
-            recipe=recipe, pairs=pairs, out=out, on_failure=told, embed_eval=embed_eval,
-            defer=defer, strict=strict, workspace=workspace,
+            recipe=recipe, targets=[t for t, _ in pairs], precisions=[p for _, p in pairs], out=out,
+            on_failure=told, embed_eval=embed_eval, defer=defer, strict=strict, workspace=workspace,
         )  # fmt: skip
         return list(made.document.results), made
     except Exception as error:  # of the recipe, of a single pair, or of the report of the fleet
@@ -165,7 +166,7 @@ def _show(
         terminal.put(f"all together: {fleet.path}/report.html")
     for one in built:
         for remark in summary.remarks(one):
-            terminal.Terminal().note(f"{one.target} {one.precision}: {remark}")
+            Terminal().note(f"{one.target} {one.precision}: {remark}")
     if not output.json:
         _advise(built, fleet)
 

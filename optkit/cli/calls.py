@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from optkit import api
-from optkit.cli.terminal import Output, Terminal, keep_stdout
+from optkit.cli.terminal import Output, keep_stdout
+from optkit.progress.terminal import Terminal
 from optkit.request import Request
 from optkit.workspace import Workspace
 

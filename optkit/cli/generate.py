@@ -14,6 +14,7 @@ from optkit.cli.terminal import Output
 from optkit.errors import UsageError
 from optkit.generation import Generated, Pace, Sampling
 from optkit.generation import generate as continue_
+from optkit.progress.terminal import stderr
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def generate(
     for text in () if streaming else made.texts:
         terminal.put(f"{text.prompt if made.encode is None else ''}{text.text}\n")
     if not output.quiet:
-        terminal.stderr().print(_pace(made), markup=False)
+        stderr().print(_pace(made), markup=False)
 
 
 @contextmanager

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from optkit.cli.terminal import Terminal
 from optkit.documents.result import Result
+from optkit.progress.terminal import Terminal
 
 _VARIABLE = "GITHUB_STEP_SUMMARY"  # names the file that the job shows
 

@@ -17,13 +17,11 @@ _SHOWN = ("fp16", "bf16", "int8", "fp8", "int4", "fp4")
 
 
 def targets(name: str | None, as_json: bool) -> None:
-    if name is not None:
-        _one_target(target.target(name), as_json)
-        return
-    found = target.targets()
     if as_json:
-        listed = [_row_json(t) for t in found]
-        terminal.put_json({"schema": "optkit.targets/v1", "targets": listed})
+        terminal.put_json(api.describe_targets(name))
+        return
+    if name is not None:
+        _one_target(target.target(name))
         return
     rows = [
         [
@@ -34,7 +32,7 @@ def targets(name: str | None, as_json: bool) -> None:
             ",".join(p for p in _SHOWN if t.supports(p)) or "-",
             ",".join(option.name for option in t.default_backends) or "-",
         ]
-        for t in found
+        for t in target.targets()
     ]
     terminal.put(terminal.table(["target", "cc", "GB", "GB/s", "precisions", "backends"], rows))
 
@@ -43,25 +41,7 @@ def _gigabytes(size: int | None) -> str:
     return "-" if size is None else f"{size / 1e9:.0f}"
 
 
-def _row_json(target: Target) -> dict[str, object]:
-    return {
-        "name": target.name,
-        "title": target.title,
-        "aliases": list(target.aliases),
-        "compute_capability": target.compute_capability,
-        "machine": target.machine,
-        "features": list(target.features),
-        "memory_bytes": target.memory_bytes,
-        "bandwidth": target.bandwidth,
-        "precisions": [p for p in target.precisions if target.supports(p)],
-        "backends": [option.name for option in target.backends],
-    }
-
-
-def _one_target(target: Target, as_json: bool) -> None:
-    if as_json:
-        terminal.put_json({"schema": "optkit.devices/v1", **target.to_json()})
-        return
+def _one_target(target: Target) -> None:
     terminal.put(f"{target.name}: {target.title} ({target.vendor}, {target.arch})")
     if target.is_cpu:
         here = ", measured on this machine" if runs_here(target) else ""

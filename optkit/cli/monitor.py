@@ -11,6 +11,7 @@ from optkit.cli.terminal import Output
 from optkit.errors import UsageError
 from optkit.monitor import Diagnosis, Ended, Figures, Finding, GpuSample, Sample
 from optkit.monitor.figures import UNITS
+from optkit.progress.terminal import stderr
 
 _LINE_SECONDS = 10  # between two lines if stderr is not a terminal
 
@@ -47,7 +48,7 @@ def monitor(
         terminal.put_json(_as_json(command, ended, figures, diagnosis))
     else:
         for line in _lines(ended, figures, diagnosis):
-            terminal.stderr().print(line, markup=False)
+            stderr().print(line, markup=False)
     return ended.exit_code or 0
 
 
@@ -56,7 +57,7 @@ class _Ears:
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
-        self._console = terminal.stderr()
+        self._console = stderr()
         self._live: Any = None
         self._seconds = self._printed = 0.0
 

@@ -11,6 +11,7 @@ from optkit.cli.terminal import Output
 from optkit.documents.result import Result
 from optkit.documents.tune import Tune
 from optkit.errors import GateFailed, UsageError
+from optkit.progress.terminal import Terminal
 from optkit.recipe.schema import fraction
 from optkit.report import contract
 from optkit.request import Request
@@ -101,7 +102,7 @@ def _number(text: str) -> str | float:
 
 def _show(output: Output, search: Tune, result: Result) -> None:
     for remark in [*filter(None, [search.reason]), *summary.remarks(result)]:
-        terminal.Terminal().note(remark)
+        Terminal().note(remark)
     if output.json:
         terminal.put_json(search.to_json())
         return

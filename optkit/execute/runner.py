@@ -52,15 +52,22 @@ class Steps(Protocol):
 
 
 class Listener(Protocol):
-    """Receives the events of a run; the CLI draws them, the API ignores them."""
+    """Receives the events of a run. `optkit.progress` has listeners that show them."""
 
-    def start(self, step: str, label: str) -> None: ...
+    def start(self, step: str, label: str) -> None:
+        """A step runs: its result is not in the store."""
 
-    def progress(self, what: str, fraction: float) -> None: ...
+    def progress(self, what: str, fraction: float) -> None:
+        """The step of this thread is at `fraction`, from 0 to 1."""
 
-    def done(self, step: str, label: str, hit: bool, seconds: float) -> None: ...
+    def done(self, step: str, label: str, hit: bool, seconds: float) -> None:
+        """A step has its result. `hit`: it was in the store, and the step did not start."""
 
-    def note(self, text: str) -> None: ...
+    def failed(self, step: str, label: str) -> None:
+        """A step ended without a result. It may not have started."""
+
+    def note(self, text: str) -> None:
+        """A text for the user."""
 
 
 @dataclass(frozen=True)
@@ -221,7 +228,11 @@ class Runner:
                 raise
 
         started = time.monotonic()
-        entry, hit = make(produce)
+        try:
+            entry, hit = make(produce)
+        except BaseException:  # also an interrupt: nothing must go on drawing
+            self.listener.failed(step.name, label)
+            raise
         seconds = round(time.monotonic() - started, 3)
         self.records.append(Record(step.name, label, entry.key, hit, seconds))
         self.listener.done(step.name, label, hit, seconds)

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optkit import api
-from optkit.api.in_memory import Batch, Evaluate
+from optkit.api.batches import Batch
+from optkit.api.in_memory import Evaluate
 from optkit.api.jobs import RecipeLike
 from optkit.artifact import Artifact
 from optkit.errors import OptkitError
 from optkit.integrations import tracking
-from optkit.sources.torch_module import unwrapped
+from optkit.sources.wrappers import unwrapped
 from optkit.workspace import Workspace
 
 if TYPE_CHECKING:

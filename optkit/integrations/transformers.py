@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from optkit.api.in_memory import Batch
+from optkit.api.batches import Batch
 from optkit.artifact import Artifact
 from optkit.integrations.deployment import Deployment
 

@@ -7,9 +7,10 @@ terminal or reorder a line. The writers of HTML and Markdown also escape their t
 from __future__ import annotations
 
 import json
-import unicodedata
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
+
+from optkit.printable import visible
 
 if TYPE_CHECKING:
     from optkit.documents.measured import BuildFacts, LatencyFigures
@@ -25,19 +26,7 @@ def name(value: object) -> str:
     text = " ".join(str(value).split())
     if len(text) > _LONGEST:
         text = text[: _LONGEST - 1] + "…"
-    return _visible(text, "")
-
-
-def printable(text: str) -> str:
-    """Text of any length for a terminal: lines, tabs and what joins letters stay as they are."""
-    return _visible(text, "\n\t\u200c\u200d")
-
-
-def _visible(text: str, kept: str) -> str:
-    return "".join(
-        "\ufffd" if unicodedata.category(c) in ("Cc", "Cf", "Cs") and c not in kept else c
-        for c in text
-    )
+    return visible(text)
 
 
 def measured(latency: LatencyFigures | BuildFacts | None) -> str | None:

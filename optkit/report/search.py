@@ -49,7 +49,7 @@ def to_html(tune: Tune) -> str:
     return render(
         "search.html",
         tune=tune,
-        headline=_headline(tune, tune.result),
+        headline=headline(tune, tune.result),
         candidates=candidates,
         plot=_plot(candidates),
         groups=groups(tune),
@@ -59,7 +59,8 @@ def to_html(tune: Tune) -> str:
     )
 
 
-def _headline(tune: Tune, result: Result) -> view.Headline:
+def headline(tune: Tune, result: Result) -> view.Headline:
+    """What to ship: the winner, or the baseline."""
     if tune.recommendation is None:
         return view.headline(result)
     return view.advised(tune.recommendation, result)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from optkit.sources import agreement, export_failures, toolchain, translation
 from optkit.sources.axes import compared_sizes, fix_single_sizes, traced_sizes
 from optkit.sources.log import ExportLog
 from optkit.sources.outputs import arrays, leaves, names_apart, register
+from optkit.sources.wrappers import evaluating, unwrapped
 from optkit.tensors import AxisRange, Feed, InputSpec
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def export(
     specs, axes = fix_single_sizes(specs, axes)
     sizes = traced_sizes(axes)
     bind = _binding(module, specs)
-    with _evaluating(module):
+    with evaluating(module):
         progress("running the model", 0.1)
         returned = _call(module, bind, random_feed(specs, sizes, 0))
         names = _output_names(returned, specs, outputs)
@@ -115,33 +115,15 @@ def named(module: nn.Module, example: object) -> Feed:
 def _as_array(value: object, name: str) -> np.ndarray:
     import torch
 
-    if isinstance(value, torch.Tensor) and value.dtype != torch.bfloat16:
-        return value.detach().cpu().numpy()
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu()
+        return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
     if isinstance(value, np.ndarray):
         return value
     raise UsageError(
-        f"example input {name!r} is {getattr(value, 'dtype', type(value).__name__)}",
+        f"example input {name!r} is {type(value).__name__}",
         hint="give tensors or numpy arrays of float32, float16, integers or bool",
     )
-
-
-def unwrapped(module: nn.Module) -> nn.Module:
-    """The module inside torch.compile's and DistributedDataParallel's wrappers."""
-    from torch.nn.parallel import DistributedDataParallel
-
-    module = getattr(module, "_orig_mod", module)
-    return module.module if isinstance(module, DistributedDataParallel) else module
-
-
-@contextmanager
-def _evaluating(module: nn.Module) -> Iterator[None]:
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        yield
-    finally:
-        for part, training in modes:
-            part.training = training
 
 
 def _binding(module: nn.Module, specs: Sequence[InputSpec]) -> Bind:

@@ -43,6 +43,10 @@ class Quiet:
 
     def done(self, step: str, label: str, hit: bool, seconds: float) -> None: ...
 
+    def failed(self, step: str, label: str) -> None:
+        """With its step, the trial ends."""
+        self._listener.failed("tune", label)
+
     def note(self, text: str) -> None:
         if text not in self._notes:
             self._notes.add(text)

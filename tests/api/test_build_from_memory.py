@@ -16,6 +16,7 @@ import optkit
 from optkit import errors
 from optkit.api import in_memory
 from optkit.evidence import Evidence
+from optkit.workspace import Silent
 
 QUICK = {"bench": {"seconds": 0.05, "warmup_seconds": 0.02}}
 Evaluate = Callable[[Any], Any]
@@ -406,10 +407,11 @@ def test_a_trainers_batch_is_example_and_calibration_without_its_labels(
             recipe=QUICK, workspace=optkit.Workspace(cache), out=tmp_path,
         )  # fmt: skip
     longer = {"input_ids": torch.ones(8, 9, dtype=torch.int64)}
+    fixed = {"inputs": {"input_ids": {"dtype": "int64", "shape": ["batch", 6]}}}
     with pytest.raises(errors.InputRefused, match=r"pad them alike.*\[batch, axis1\]") as caught:
         optkit.build(
             Tagger(), batch, calibration=[batch, longer], target="cpu",
-            recipe=QUICK, workspace=optkit.Workspace(cache), out=tmp_path,
+            recipe=QUICK | fixed, workspace=optkit.Workspace(cache), out=tmp_path,
         )  # fmt: skip
     assert caught.value.where == "calibration, sample 8, input 'input_ids'"
     with artifact, pytest.raises(errors.UsageError, match=r"run\({'input_ids': array}\)"):
@@ -420,3 +422,34 @@ def test_a_trainers_batch_is_example_and_calibration_without_its_labels(
             target="cpu", precision="fp32", recipe=QUICK, workspace=optkit.Workspace(cache),
             out=tmp_path,
         )  # fmt: skip
+
+
+class Noted(Silent):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.mark.slow
+def test_batches_padded_to_their_own_longest_sample_make_a_dynamic_axis(
+    cache: Path, tmp_path: Path
+) -> None:
+    def batch(length: int) -> dict[str, Tensor]:
+        ids = torch.arange(8 * length).reshape(8, length) % 16
+        return {"input_ids": ids, "labels": torch.arange(8) % 4}
+
+    net, heard = Tagger(), Noted()
+    artifact = optkit.build(
+        net, batch(6), calibration=map(batch, (6, 9, 4)), target="cpu", recipe=QUICK,
+        workspace=optkit.Workspace(cache, listener=heard), out=tmp_path,
+    )  # fmt: skip
+    assert any("axis 1 of input_ids: the size differs" in note for note in heard.notes)
+    assert artifact.manifest.data["calibration"]["samples"] == 24
+    with artifact:
+        for length in (4, 7, 9):
+            ids = batch(length)["input_ids"]
+            logits = artifact.run({"input_ids": ids})["logits"]
+            wanted = net(ids)["logits"].detach().numpy()
+            assert np.abs(logits - wanted).max() < 0.1 * np.abs(wanted).max()

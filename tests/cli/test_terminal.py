@@ -6,7 +6,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from optkit.cli import github, summary, terminal
 from optkit.documents.measured import DifferenceFigures, GateVerdict, LatencyFigures, ScoreFigures
@@ -83,78 +81,6 @@ def test_what_differs_stands_in_the_rows() -> None:
     other = SCORE.model_copy(update={"metric": "f1\x1b[2J"})
     told = summary.table([made(), made(latency=None), made(accuracy=other)])
     assert "top1 0.9833" in told and "f1\ufffd[2J 0.9833" in told and "latency b8" in told
-
-
-@pytest.mark.parametrize(
-    ("fraction", "done", "seconds", "told"),
-    [
-        (0.0, 0.0, 5.0, ""),
-        (0.43, 0.43, 20.0, ", 2.1%/s, 27 s left"),
-        (0.5, 0.5, 60.0, ", 0.8%/s, 1:00 left"),
-        (0.9, 0.1, 10.0, ", 1.0%/s, 10 s left"),  # the rest was there before
-        (0.001, 0.001, 60.0, ", 0.1%/min, 16:39:00 left"),
-    ],
-)
-def test_pace_tells_rate_and_time_left(
-    fraction: float, done: float, seconds: float, told: str
-) -> None:
-    assert terminal.pace(fraction, done, seconds) == told
-
-
-def told_by(ears: terminal.Terminal, tty: bool) -> str:
-    """What two steps leave on a stream, one of which tells how far it is."""
-    stream = io.StringIO()
-    ears._console = Console(file=stream, force_terminal=tty, width=80, color_system=None)
-    ears.start("calibrate", "calibrate \x1b]0;owned\x07")
-    ears.progress("batch 1 of 4", 0.25)
-    ears.progress("batch 3 of 4", 0.75)
-    ears.progress("7 samples, 3/s, 9 s left", 0.8)
-    ears.done("calibrate", "calibrate \x1b]0;owned\x07", False, 1.25)
-    ears.close()
-    return stream.getvalue()
-
-
-def test_steps_are_plain_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terminal, "_SILENCE", -1)
-    begun, pace, own, last = told_by(terminal.Terminal(), tty=False).splitlines()
-    assert begun == "  ... calibrate \ufffd]0;owned\ufffd: batch 1 of 4, 25%"
-    assert re.search(r"batch 3 of 4, 75%, [0-9.]+%/s, [0-9]+ s left$", pace)
-    assert own.endswith("7 samples, 3/s, 9 s left, 80%")
-    assert last == "     1.2 s  calibrate \ufffd]0;owned\ufffd"
-    assert told_by(terminal.Terminal(quiet=True), tty=False) == ""
-
-
-def test_a_short_step_has_one_line_and_a_long_step_a_line_before(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ears, stream = terminal.Terminal(), io.StringIO()
-    ears._console = Console(file=stream, width=80, color_system=None)
-    ears.start("fuse", "fuse")
-    ears.progress("rule 1 of 2", 0.5)
-    ears.done("fuse", "fuse", False, 0.25)
-    assert stream.getvalue() == "     0.2 s  fuse\n"
-    monkeypatch.setattr(terminal, "_SILENCE", 0.01)
-    ears.start("export", "export")
-    timer = ears._running[threading.get_ident()].timer
-    assert timer is not None
-    timer.join()
-    ears.done("export", "export", False, 12)
-    assert stream.getvalue().splitlines()[1:] == ["  ... export", "    12.0 s  export"]
-
-
-def test_a_log_names_the_step_that_failed() -> None:
-    stream = io.StringIO()
-    with terminal.Terminal() as ears:
-        ears._console = Console(file=stream, width=80, color_system=None)
-        ears.start("fuse", "fuse")
-    ears.close()
-    assert stream.getvalue() == "  ... fuse\n"
-
-
-def test_a_terminal_gets_a_live_line_and_no_name_that_acts() -> None:
-    told = told_by(terminal.Terminal(), tty=True)
-    assert "\x1b]0" not in told and "\x07" not in told
-    assert "calibrate" in told
 
 
 def test_errors_and_results_show_no_name_that_acts(

@@ -41,6 +41,8 @@ class Ears:
 
     def done(self, step: str, label: str, hit: bool, seconds: float) -> None: ...
 
+    def failed(self, step: str, label: str) -> None: ...
+
     def note(self, text: str) -> None:
         self.notes.append(text)
 

@@ -16,6 +16,7 @@ from optkit.store import Store
 class Ears:
     notes: list[str] = field(default_factory=list)
     finished: list[tuple[str, bool]] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
 
     def start(self, step: str, label: str) -> None: ...
 
@@ -23,6 +24,9 @@ class Ears:
 
     def done(self, step: str, label: str, hit: bool, seconds: float) -> None:
         self.finished.append((step, hit))
+
+    def failed(self, step: str, label: str) -> None:
+        self.failures.append(label)
 
     def note(self, text: str) -> None:
         self.notes.append(text)
@@ -99,3 +103,4 @@ def test_a_failed_step_is_not_recorded_as_done(tmp_path: Path) -> None:
     with pytest.raises(KeyError):
         run.do(Double(n=2), "double it")
     assert run.records == []
+    assert isinstance(run.listener, Ears) and run.listener.failures == ["double it"]

@@ -1,5 +1,5 @@
 """Commands about this host, its programs and its files: `targets`, `devices`, `doctor`,
-`completion`, `schema`, `monitor`, `init`, `cache`."""
+`completion`, `schema`, `mcp`, `monitor`, `init`, `cache`."""
 
 from __future__ import annotations
 
@@ -44,6 +44,18 @@ def completion() -> None:
 
     The lines below install it for new shells (for bash: once the folder exists). To try it in this
     shell: eval "$(optkit completion bash)".
+    """
+
+
+@click.command()
+@options.work
+@options.calls("optkit.cli.mcp:serve")
+def mcp() -> None:
+    """Serve targets, plan, build, explain, inspect and diff as tools for agents, over stdin and
+    stdout (Model Context Protocol).
+
+    The tools have your rights: like the command line they read and write files, and run the Python
+    code of a model. Needs the extra mcp.
     """
 
 

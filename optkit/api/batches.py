@@ -1,0 +1,88 @@
+"""Batches of a caller's loader: what they hold, by the names of the model's inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from math import prod
+from typing import Protocol
+
+import numpy as np
+
+from optkit.tensors import Feed
+
+
+class Array(Protocol):
+    """A numpy array or a torch tensor; axis 0 is the batch."""
+
+    @property
+    def shape(self) -> Sequence[int]: ...
+
+
+Batch = Array | Sequence[object] | Mapping[str, object]
+"""One batch: arrays by input name, arrays in the order of the inputs, or the only array."""
+
+LABELS = ("label", "labels", "label_ids", "start_positions", "end_positions")
+"""Names of the labels that transformers' Trainer gives a model, so that it returns a loss."""
+
+_PEEKED_BYTES = 64 << 20
+
+
+def feed(batch: Batch, names: list[str]) -> Feed:
+    """A batch by input name, as `items` chooses them."""
+    return {key: array(value) for key, value in items(batch, names).items()}
+
+
+def items(batch: Batch, names: list[str]) -> dict[str, object]:
+    """A batch by input name, without its labels. Other items that have no input's name are left
+    out too, unless an input is missing: such an item may be this input under another name."""
+    if isinstance(batch, Mapping):
+        whole = all(name in batch for name in names)
+        return {
+            key: value
+            for key, value in batch.items()
+            if key in names or not (whole or key in LABELS)
+        }
+    parts: Sequence[object] = list(batch) if isinstance(batch, list | tuple) else [batch]
+    return dict(zip(names, parts, strict=False))
+
+
+def array(value: object) -> np.ndarray:
+    """numpy of an array or a torch tensor (also one that needs gradients or lies on a device)."""
+    if not hasattr(value, "detach"):
+        return np.asarray(value)
+    tensor = value.detach().cpu()
+    return np.asarray((tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy())
+
+
+def peeked(loader: Iterable[Batch], most: int | None) -> tuple[list[Batch], Iterable[Batch]]:
+    """The first batches, and all of them; the loader is read once. `most`: the number of samples
+    that are needed. At most 64 MiB are held in memory."""
+    rest, first = iter(loader), list[Batch]()
+    samples, size = 0, 0
+    for batch in rest:
+        first.append(batch)
+        shapes = [_shape(value) for value in _values(batch)]
+        samples += max((shape[0] for shape in shapes if shape), default=1)
+        size += sum(4 * prod(shape) for shape in shapes)
+        if size >= _PEEKED_BYTES or (most is not None and samples >= most):
+            break
+    return first, chain(first, rest)
+
+
+def _values(batch: Batch) -> Iterable[object]:
+    if isinstance(batch, Mapping):
+        return batch.values()
+    return batch if isinstance(batch, list | tuple) else [batch]
+
+
+def shapes(batch: Batch, names: list[str]) -> dict[str, tuple[int, ...]]:
+    """The shapes of a batch by input name, as `items` chooses them."""
+    return {name: _shape(value) for name, value in items(batch, names).items()}
+
+
+def _shape(value: object) -> tuple[int, ...]:
+    """Of an array; of a list only its length, because its rows may differ."""
+    if hasattr(value, "shape"):
+        return tuple(int(size) for size in value.shape)
+    return (len(value),) if isinstance(value, list | tuple) else ()

@@ -1,0 +1,81 @@
+"""The head of a report for a notebook: the sentence, the figures with their evidence, the gate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from optkit.artifact import Artifact
+from optkit.documents.fleet import Fleet
+from optkit.documents.measured import GateVerdict
+from optkit.documents.result import Result
+from optkit.documents.tune import Tune
+from optkit.errors import OptkitError
+from optkit.report import fleet as fleets
+from optkit.report import search, view
+from optkit.report.contract import result_of
+from optkit.report.html import render
+from optkit.report.view import Headline
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the head: its texts, and how its figures are known."""
+
+    cells: tuple[str, ...]
+    known: tuple[str, ...]
+
+
+def of_artifact(artifact: Artifact) -> str | None:
+    """The head of the artifact's report; None if the result in its manifest cannot be read."""
+    try:
+        return of_result(result_of(artifact), str(artifact.path))
+    except OptkitError:
+        return None
+
+
+def of_result(result: Result, place: str) -> str:
+    subject = f"{result.model} for {result.target} in {result.precision}"
+    return _head(subject, view.headline(result), _figures(result), result.gate, place)
+
+
+def of_fleet(fleet: Fleet, place: str) -> str:
+    rows = [
+        Row((row.target, row.precision, row.headline.title, row.latency.text, row.speedup.text,
+             row.accuracy.text), row.known)
+        for row in fleets.rows(fleet)
+    ]  # fmt: skip
+    subject = f"{fleet.model} for {len(fleet.targets)} targets"
+    columns = ("target", "precision", "verdict", "latency", "speedup", "accuracy", "evidence")
+    return _head(subject, fleets.headline(fleet), rows, None, place, columns)
+
+
+def of_search(tune: Tune, result: Result, place: str) -> str:
+    subject = f"{tune.model} for {tune.target}: which layers to quantize"
+    return _head(subject, search.headline(tune, result), _figures(result), result.gate, place)
+
+
+def _figures(result: Result) -> Iterable[Row]:
+    """Latency, then the figures that a reader looks for first; of each part, if there are parts."""
+    for name, part in (result.parts or {"": result}).items():
+        label = (name,) if name else ()
+        if (latency := part.latency) is not None:
+            shown = view.comparison(part)[0]
+            cells = (*label, shown.candidate.text, shown.label)
+            yield Row(cells, (latency.evidence,))
+        for one in view.highlights(part):
+            yield Row((*label, one.value, one.label), (one.evidence,))
+
+
+def _head(
+    subject: str,
+    headline: Headline,
+    rows: Iterable[Row],
+    gate: GateVerdict | None,
+    place: str,
+    columns: Sequence[str] = (),
+) -> str:
+    return render(
+        "head.html", subject=subject, headline=headline, columns=columns, rows=tuple(rows),
+        gate=gate, place=place,
+    )  # fmt: skip
