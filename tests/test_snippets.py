@@ -79,8 +79,9 @@ def generate() -> dict[str, object]:
 
 PYTHON: dict[str, Callable[[], dict[str, object]]] = {
     "README.md": readme, "docs/tune.md": tune, "docs/data.md": dict, "docs/generate.md": generate,
+    "docs/python.md": dict,
 }  # fmt: skip
-BUILDS = ("README.md", "docs/tune.md")
+BUILDS = ("README.md", "docs/tune.md", "docs/python.md")
 
 
 @pytest.mark.parametrize(
