@@ -96,6 +96,8 @@ class Deployment:
             tracking.log(artifact, to=self.tracker, project=self.project)
         except OptkitError as error:
             LOG.error("%s has no run in %s: %s", artifact.name, self.tracker, error)
+        except Exception:  # a bug: the training goes on too
+            LOG.exception("%s has no run in %s", artifact.name, self.tracker)
 
 
 def deploy(

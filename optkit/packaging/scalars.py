@@ -32,13 +32,16 @@ class Scalar:
 
 
 def facts(manifest: Manifest, result: Result) -> dict[str, str]:
-    """What is known about a build and is no figure."""
+    """What is known about a build and is no figure. `batch`: that of the latencies."""
+    latency = result.latency
     found = {
         "target": manifest.target,
         "precision": manifest.precision,
         "digest": manifest.digest,
         "status": result.status,
         "gate": result.gate.verdict if result.gate else None,
+        "batch": str(latency.batch) if latency else None,
+        "measured_on": latency.machine if latency else None,
         "optkit": manifest.versions.get("optkit"),
     }
     return {name: fact for name, fact in found.items() if fact is not None}

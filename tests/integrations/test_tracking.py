@@ -210,6 +210,7 @@ def test_mlflow_loads_what_was_logged_and_computes_the_same_bits(
     assert found["metrics"]["latency_ms_p50"] == built.result["latency"]["p50_ms"]
     assert found["metrics"] == found["model"]
     assert found["params"]["digest"] == built.digest
+    assert found["params"]["measured_on"] == built.result["latency"]["machine"]
     for tags in (found["tags"], found["model_tags"]):
         assert tags["optkit.evidence.latency_ms_p50"] == "measured"
     assert f"{name!r}: Tensor('float32', (-1, 16))" in found["inputs"]

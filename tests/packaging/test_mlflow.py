@@ -58,6 +58,7 @@ def test_every_figure_has_its_evidence(tmp_path: Path) -> None:
     folder, notes = package(tmp_path / "packages", tiny.artifact(tmp_path))
     about = mlmodel(folder)["metadata"]["optkit"]
     assert (about["target"], about["precision"], about["gate"]) == ("l4", "int8", "pass")
+    assert about["batch"] == "8" and "measured_on" not in about  # a prediction
     assert about["figures"]["accuracy_drop"] == {
         "value": 0.0011, "evidence": "simulated", "interval": [-0.0032, 0.0063],
     }  # fmt: skip
