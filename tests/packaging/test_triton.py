@@ -53,9 +53,8 @@ DTYPES = {
 
 
 def row(batch: int, ms: float, evidence: Evidence = Evidence.MEASURED, **more: Any) -> Any:
-    return LatencyFigures(
-        evidence=evidence, p50_ms=ms, batch=batch, throughput=1000 * batch / ms, marks=(), **more
-    )
+    given = {"throughput": 1000 * batch / ms, "marks": (), **more}
+    return LatencyFigures(evidence=evidence, p50_ms=ms, batch=batch, **given)
 
 
 def report(rows: Sequence[Any], finished: Mapping[str, str] | None) -> bytes:
@@ -149,6 +148,7 @@ def names(folder: Path) -> set[str]:
 
 # --- one artifact, fleets -------------------------------------------------------------------------
 
+BESIDE = {"inferenceservice.yaml", "model_analyzer.yaml", "optkit-package.json"}
 CPU_TEXT = """\
 name: "net"
 platform: "onnxruntime_onnx"
@@ -188,7 +188,7 @@ def test_an_artifact_is_a_model_with_one_configuration(tmp_path: Path) -> None:
         tmp_path / "out", artifact(tmp_path, rows=[row(1, 1.0), row(8, 2.0)], precision="fp32")
     )
     assert names(folder) == {
-        "net/config.pbtxt", "net/1/model.onnx", "model_analyzer.yaml", "optkit-package.json"
+        "net/config.pbtxt", "net/1/model.onnx", *BESIDE
     }  # fmt: skip
     text = (folder / "net" / "config.pbtxt").read_text()
     assert text.startswith(CPU_TEXT)
@@ -211,7 +211,7 @@ def test_a_fleet_has_a_configuration_per_target(tmp_path: Path) -> None:
     folder, written = package(
         tmp_path / "out", artifact(tmp_path, "l4", content=far), artifact(tmp_path, "cpu")
     )
-    assert names(folder) - {"model_analyzer.yaml", "optkit-package.json"} == {
+    assert names(folder) - BESIDE == {
         "net/config.pbtxt", "net/configs/l4.pbtxt", "net/configs/cpu.pbtxt",
         "net/1/l4.onnx", "net/1/l4.onnx.data", "net/1/cpu.onnx",
     }  # fmt: skip
@@ -222,6 +222,29 @@ def test_a_fleet_has_a_configuration_per_target(tmp_path: Path) -> None:
     loaded = onnx.load(folder / "net" / "1" / "l4.onnx")
     assert np.array_equal(numpy_helper.to_array(loaded.graph.initializer[0]), np.arange(4))
     assert "--model-config-name=TARGET; without it, the configuration of cpu" in written.notes[0]
+
+
+def test_a_service_of_kserve_for_each_target(tmp_path: Path) -> None:
+    content = {"model.onnx": graph(opset=23)}
+    built = (artifact(tmp_path, "l4"), artifact(tmp_path, "cpu", content=content))
+    subject = Subject("My_net", tuple(Variant(one) for one in built))
+    folder = Path(formats.package(subject, "triton", tmp_path / "out").folder)
+    gpu, cpu = YAML(typ="safe").load_all(folder / "inferenceservice.yaml")
+    assert gpu == {
+        "apiVersion": "serving.kserve.io/v1beta1", "kind": "InferenceService",
+        "metadata": {"name": "my-net-l4"},
+        "spec": {"predictor": {"model": {
+            "modelFormat": {"name": "triton"}, "protocolVersion": "v2",
+            "runtimeVersion": "24.05-py3", "storageUri": "pvc://VOLUME/My_net-triton",
+            "args": ["--model-config-name=l4"],
+            "resources": {"limits": {"nvidia.com/gpu": "1"}},
+        }}},
+    }  # fmt: skip
+    served_on_cpu = cpu["spec"]["predictor"]["model"]
+    assert served_on_cpu["runtimeVersion"] == "26.02-py3" and "resources" not in served_on_cpu
+    folder, _ = package(tmp_path / "one", built[1])
+    one = YAML(typ="safe").load(folder / "inferenceservice.yaml")
+    assert "args" not in one["spec"]["predictor"]["model"]
 
 
 def test_labels_are_those_of_the_classes_of_the_one_output_that_has_them(tmp_path: Path) -> None:
@@ -423,10 +446,14 @@ def test_preferred_batches_and_delay(
 
 
 def test_the_comment_says_how_each_figure_is_known() -> None:
-    found = batching([row(8, 0.25, Evidence.PREDICTED)], 8, 32, "the tensorrt-rtx engine")
+    sweep = [row(8, 0.25, Evidence.PREDICTED), row(16, 0.5, marks=("the clock fell",))]
+    found = batching(sweep, 8, 32, "the tensorrt-rtx engine")
     assert found is not None
     assert found.why.splitlines() == [
-        "8 is the tuned batch; by batch, of the tensorrt-rtx engine: 8: 0.25 ms (predicted)",
+        (
+            "8 is the tuned batch; by batch, of the tensorrt-rtx engine: 8: 0.25 ms (predicted), "
+            "16: 0.5 ms (measured; the clock fell)"
+        ),
         "delay 0: the latency at batch 1 is not known",
     ]
 
@@ -618,9 +645,12 @@ def test_a_fleet_end_to_end(
     cache: Path,
 ) -> None:
     pytest.importorskip("tensorrt_rtx")
+    quick = ("calibration.samples=16", "bench.seconds=0.1", "bench.warmup_seconds=0",
+             "eval.stop_early=true")  # fmt: skip
     built = optkit_apart(
         "build", "--recipe", recipe, "--target", "l4,cpu", "--precision", "int8",
-        "--out", tmp_path, "--json", cache=cache,
+        *(part for one in quick for part in ("--set", one)), "--out", tmp_path, "--json",
+        cache=cache,
     )  # fmt: skip
     assert built.code == 0, built.err
     fleet = Path(built.json["fleet"])

@@ -6,6 +6,7 @@ NAME/1/model.onnx           the graph, or model.plan, an engine; of a fleet: TAR
 NAME/labels.txt             the names of the classes, if config.json has them
 NAME-encoder, NAME-decoder  of an encoder-decoder: a model for each, and NAME is an ensemble
 model_analyzer.yaml         a quick search of Triton Model Analyzer
+inferenceservice.yaml       a service of KServe for each target
 
 Triton reads only the folders of the repository, so other files may lie beside them.
 
@@ -17,6 +18,7 @@ executable    what runs: an engine or the graph
 releases      which versions each release of Triton has
 ensemble      the ensemble of an encoder-decoder
 analyzer      model_analyzer.yaml
+kserve        inferenceservice.yaml
 served        one model of the repository
 """
 
@@ -29,7 +31,7 @@ from optkit.devices import target
 from optkit.errors import UsageError
 from optkit.packaging.formats import Packed
 from optkit.packaging.subject import Subject
-from optkit.packaging.triton import analyzer
+from optkit.packaging.triton import analyzer, kserve
 from optkit.packaging.triton.ensemble import DECODER, ENCODER, ensemble
 from optkit.packaging.triton.model_config import ModelConfig
 from optkit.packaging.triton.pbtxt import text
@@ -69,6 +71,11 @@ def files(subject: Subject, scratch: Path) -> Packed:
     chosen = [by_target[_default(by_target)] for by_target in models.values()]
     content[analyzer.FILE] = analyzer.text(
         [one.config for one in chosen], {one.config.name: one.shapes for one in chosen}
+    )
+    content[kserve.FILE] = kserve.text(
+        subject.name,
+        f"{subject.name}-triton",
+        {v.name: [by_target[v.name] for by_target in models.values()] for v in subject.variants},
     )
     notes = [n for by_target in models.values() for one in by_target.values() for n in one.notes]
     if whole:

@@ -21,12 +21,12 @@ def text(configs: Sequence[ModelConfig], shapes: Mapping[str, Sequence[str]]) ->
     from ruamel.yaml import YAML
 
     models = {config.name: _flags(shapes[config.name]) for config in configs}
-    largest = max(config.max_batch_size for config in configs)
+    batches = [config.max_batch_size for config in configs if config.max_batch_size]
     data: dict[str, object] = {
         "model_repository": ".",
         "run_config_search_mode": "quick",
         # a batch larger than that of the profile cannot run
-        **({"run_config_search_max_model_batch_size": largest} if largest else {}),
+        **({"run_config_search_max_model_batch_size": min(batches)} if batches else {}),
         "profile_models": models,
     }
     buffer = io.BytesIO()

@@ -65,4 +65,4 @@ def _rising(by_batch: dict[int, LatencyFigures]) -> list[int]:
 
 
 def _figure(row: LatencyFigures) -> str:
-    return f"{row.p50_ms:.3g} ms ({row.evidence})"
+    return f"{row.p50_ms:.3g} ms ({'; '.join([row.evidence, *row.marks])})"

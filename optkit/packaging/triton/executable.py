@@ -44,13 +44,14 @@ _TENSORRT = "tensorrt"
 @dataclass(frozen=True)
 class Executable:
     """`files`: those of the version folder. `main`: the one that Triton opens. `figures`: whose
-    figures the report has."""
+    figures the report has. `release`: a release of Triton that runs it; None: not known."""
 
     runtime: tuple[str, str]  # platform and backend
     files: Mapping[str, Path | bytes]
     main: str
     instance: InstanceGroup
     figures: str
+    release: str | None
     notes: tuple[str, ...]
     optimization: Optimization | None = None
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
@@ -83,7 +84,8 @@ def executable(
 
 def _on_cpu(artifact: Artifact, model: graph.Graph, stem: str) -> Executable:
     manifest = artifact.manifest
-    notes = [*_needs(model, manifest.target)]
+    release = _first_release(model)
+    notes = [*_needs(model, manifest.target, release)]
     if manifest.instruction_set == VNNI:
         notes.append(
             f"{manifest.target}: serve it on CPUs with VNNI only: on other x86 CPUs its sums "
@@ -101,6 +103,7 @@ def _on_cpu(artifact: Artifact, model: graph.Graph, stem: str) -> Executable:
         f"{stem}.onnx",
         InstanceGroup(CPU),
         "ONNX Runtime",
+        release,
         tuple(notes),
         Optimization(graph=level) if level else None,
         {"intra_op_thread_count": Parameter(_threads(manifest))},
@@ -117,6 +120,7 @@ def _on_gpu(
     reason: str,
 ) -> Executable:
     manifest = artifact.manifest
+    release = _first_release(model)
     accelerator = Accelerator(_TENSORRT, {**_options(report), **_shapes(profile)})
     compiled = f"; the figures are those of {figures}" if manifest.compiled else ""
     note = (
@@ -130,7 +134,8 @@ def _on_gpu(
         f"{stem}.onnx",
         InstanceGroup(GPU),
         figures,
-        (note, *_needs(model, manifest.target)),
+        release,
+        (note, *_needs(model, manifest.target, release)),
         Optimization(
             graph=_level(artifact, model), execution_accelerators=Accelerators((accelerator,))
         ),
@@ -141,11 +146,11 @@ def _engine(
     artifact: Artifact, report: Report | None, file: str, stem: str, figures: str
 ) -> Executable:
     name, version = f"{stem}.plan", _tensorrt_version(report, artifact.manifest)
-    releases = " or ".join(table().with_tensorrt(version or ""))
+    releases = table().with_tensorrt(version or "")
     rows = () if report is None else report.latencies.engine
     note = (
         f"{artifact.manifest.target}: its engine is TensorRT {version}'s and runs in no other "
-        f"version: use Triton {releases}"
+        f"version: use Triton {' or '.join(releases)}"
     )
     return Executable(
         TENSORRT,
@@ -153,6 +158,7 @@ def _engine(
         name,
         InstanceGroup(GPU, profile=("0",)),
         figures,
+        releases[-1],
         (note,),
         Optimization(cuda=Cuda(graphs=True)) if any(row.phases for row in rows) else None,
     )
@@ -238,9 +244,14 @@ def _threads(manifest: Manifest) -> str:
     return str(threads or 0)
 
 
-def _needs(model: graph.Graph, name: str) -> list[str]:
+def _first_release(model: graph.Graph) -> str | None:
+    """The first release that runs the graph, by its opset; None: not known."""
     opset = model.opset_imports.get("")
-    first = None if opset is None else table().first_with_opset(opset)
-    if first is None:
+    return None if opset is None else table().first_with_opset(opset)
+
+
+def _needs(model: graph.Graph, name: str, release: str | None) -> list[str]:
+    if release is None:
         return []
-    return [f"{name}: the graph has opset {opset}, which Triton runs from {first} on"]
+    opset = model.opset_imports[""]
+    return [f"{name}: the graph has opset {opset}, which Triton runs from {release} on"]

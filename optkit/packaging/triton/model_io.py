@@ -70,7 +70,7 @@ class ModelIO:
         )
 
     def warmup(self, batches: Sequence[int]) -> tuple[Warmup, ...]:
-        """A request of zeros for each batch size, at the tuned sizes of the other axes. None if an
+        """A request of zeros for each batch size, at the tuned sizes of the other axes. Empty if an
         axis has no known size, or if a tensor would be empty."""
         first = 1 if self.max_batch_size else 0
         try:

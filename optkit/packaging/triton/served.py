@@ -33,13 +33,15 @@ _CACHE = (
 @dataclass(frozen=True)
 class Served:
     """`files`: those of the version folder. `beside`: those of the model's folder. `shapes`: of the
-    inputs with dynamic axes, as Perf Analyzer takes them."""
+    inputs with dynamic axes, as Perf Analyzer takes them. `release`: a release of Triton that runs
+    it; None: not known."""
 
     config: ModelConfig
     comments: Mapping[str, str]
     files: Mapping[str, Path | bytes]
     beside: Mapping[str, bytes] = field(default_factory=dict)
     shapes: tuple[str, ...] = ()
+    release: str | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -72,6 +74,7 @@ def served(name: str, variant: Variant, stem: str) -> Served:
         runs.files,
         {} if labels is None else {LABELS: labels.text},
         _shapes(described),
+        runs.release,
         (*runs.notes, *_notes(variant, described, batched)),
     )
 
