@@ -14,7 +14,7 @@ import onnx
 import onnx.checker
 import onnx.shape_inference
 import onnx_ir as ir
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError
 
 from optkit.errors import InputRefused, UnsafeFile
 from optkit.graph import data_files

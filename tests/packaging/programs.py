@@ -55,7 +55,7 @@ class Said:
 
 
 def llama_cpp(file: Path, ids: np.ndarray, texts: Sequence[str]) -> Said:
-    return _run(_llama_python(), _LLAMA, file, ids, texts)
+    return _run(llama_python(), _LLAMA, file, ids, texts)
 
 
 def mlx_lm(folder: Path, ids: np.ndarray, texts: Sequence[str]) -> Said:
@@ -111,7 +111,7 @@ def _run(python: Path, code: str, package: Path, ids: np.ndarray, texts: Sequenc
     return Said(np.load(folder / "logits.npy"), json.loads(done.stdout.splitlines()[-1]))
 
 
-def _llama_python() -> Path:
+def llama_python() -> Path:
     """An interpreter with llama.cpp, which pip compiles (about ten minutes, once)."""
     cache = Path(platformdirs.user_cache_dir("optkit", appauthor=False))
     folder = cache / "environments" / "llama-cpp"

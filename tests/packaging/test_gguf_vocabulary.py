@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,6 @@ def test_the_place_of_its_pairs_is_the_score_of_a_token(
     ("changes", "message"),
     [
         ({"model": {"merges": [["a", "b"]]}}, "its merges lack"),
-        ({"model": {"merges": [["a", "bc"], ["a", "b"], ["ab", "c"]]}}, "the order of a score"),
         ({"model": {"vocab": {"a": 0}}}, "no tokens for all bytes"),
         ({"pre_tokenizer": {**METASPACE, "split": True}}, "another way than SentencePiece"),
         ({"normalizer": {"type": "NFKC"}}, "another way than SentencePiece"),
@@ -87,6 +87,55 @@ def test_what_scores_cannot_say_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         read(pieces(**changes), tmp_path)
+
+
+def test_tokens_whose_pairs_are_mixed_have_the_same_score(tmp_path: Path) -> None:
+    runs = ["▁▁", "▁▁▁", "▁▁▁▁"]
+    tokenizer = pieces()
+    tokenizer["model"]["vocab"] |= {run: 270 + at for at, run in enumerate(runs)}
+    tokenizer["model"]["merges"] += [["▁▁", "▁▁"], ["▁▁", "▁"], ["▁", "▁▁▁"], ["▁▁▁", "▁"],
+                                     ["▁", "▁▁"], ["▁", "▁"]]  # fmt: skip
+    found = read(tokenizer, tmp_path)
+    score = dict(zip(found.tokens, found.scores, strict=True))
+    assert [score[run] for run in runs] == [-7, -6, -6] and score["bc"] == -5
+
+
+def message(number: int, content: bytes) -> bytes:
+    """A field of a protobuf message with fewer than 128 bytes."""
+    return bytes([number << 3 | 2, len(content)]) + content
+
+
+def model_file(scores: dict[str, float], kind: int = 2) -> bytes:
+    rows = (
+        message(1, message(1, piece.encode()) + b"\x15" + struct.pack("<f", score))
+        for piece, score in scores.items()
+    )
+    return b"".join(rows) + message(2, bytes([3 << 3, kind]))
+
+
+def test_scores_are_those_of_tokenizer_model(tmp_path: Path) -> None:
+    tokenizer = pieces()
+    scores = {token: -0.5 * at for token, at in tokenizer["model"]["vocab"].items()}
+    (tmp_path / "tokenizer.model").write_bytes(model_file(scores))
+    found = read(tokenizer, tmp_path)
+    score = dict(zip(found.tokens, found.scores, strict=True))
+    assert all(score[word] == scores[word] for word in WORDS) and score["</s>"] == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "message"),
+    [
+        (model_file({"a": 0.0}), InputRefused, "belong to different tokenizers"),
+        (model_file({"a": 0.0}, kind=1), UsageError, "not byte-pair encoding"),
+        (b"\xff\xff", InputRefused, "not the file of a SentencePiece tokenizer"),
+    ],
+)
+def test_another_tokenizer_model_is_refused(
+    content: bytes, error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "tokenizer.model").write_bytes(content)
+    with pytest.raises(error, match=message):
+        read(pieces(), tmp_path)
 
 
 def test_words_are_recognized_by_how_they_are_cut(tmp_path: Path) -> None:

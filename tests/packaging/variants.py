@@ -19,7 +19,7 @@ from optkit.artifact import Artifact
 from optkit.artifact import write as write_artifact
 from tests.generation import families
 
-VOCABULARY = 600
+VOCABULARY = 400
 
 _SIZES = {
     "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
@@ -44,11 +44,13 @@ import json, sys
 import sentencepiece
 from transformers import LlamaTokenizer
 
-folder, size, texts, trained_on = sys.argv[1], int(sys.argv[2]), *map(json.loads, sys.argv[3:])
+folder, size, texts, trained_on = sys.argv[1:]
+texts = json.loads(texts)
 sentencepiece.SentencePieceTrainer.train(
-    sentence_iterator=iter(trained_on), model_prefix=f"{folder}/tokenizer", model_type="bpe",
-    vocab_size=size, byte_fallback=True, character_coverage=0.99, split_digits=True,
-    allow_whitespace_only_pieces=True, remove_extra_whitespaces=False,
+    sentence_iterator=iter(open(trained_on).read().splitlines()), model_type="bpe",
+    model_prefix=f"{folder}/tokenizer", vocab_size=int(size), byte_fallback=True,
+    character_coverage=0.99, split_digits=True, allow_whitespace_only_pieces=True,
+    remove_extra_whitespaces=False,
     normalization_rule_name="identity", minloglevel=2,
 )
 LlamaTokenizer.from_pretrained(folder).save_pretrained(folder)
@@ -60,11 +62,10 @@ print(json.dumps(trained.encode(texts)))
 def write_sentencepiece(python: Path, folder: Path, texts: Sequence[str]) -> list[list[int]]:
     """A tokenizer as Llama 2 has one, converted by transformers, and what SentencePiece itself
     makes of these texts. `python`: an interpreter with sentencepiece and transformers."""
-    lines = Path(inspect.__file__).read_text().splitlines()
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (folder / name).unlink()
     command = [str(python), "-c", _SENTENCEPIECE, str(folder), str(VOCABULARY), json.dumps(texts)]
-    done = subprocess.run([*command, json.dumps(lines)], capture_output=True, text=True)
+    done = subprocess.run([*command, inspect.__file__], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found: list[list[int]] = json.loads(done.stdout.splitlines()[-1])
     return found

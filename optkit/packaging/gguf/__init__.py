@@ -8,7 +8,8 @@ metadata are those of llama.cpp's `convert_hf_to_gguf.py`; the package gguf writ
 
 blocks      the type of GGML that holds a weight, and its bytes
 network     sizes, and rows in the order in which llama.cpp rotates
-vocabulary  tokenizer.json as llama.cpp's tokenizer, with `tokenizer_file` and `sentencepiece`
+vocabulary  tokenizer.json as llama.cpp's tokenizer, with `tokenizer_file`, `sentencepiece` and
+            `sentencepiece_model`
 """
 
 from __future__ import annotations

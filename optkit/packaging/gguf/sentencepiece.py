@@ -1,18 +1,20 @@
 """SentencePiece's byte-pair encoding (Llama 2, early Mistral) as llama.cpp's tokenizer `llama`.
 
 Of a text, with ▁ for spaces, SentencePiece always joins the two neighbours whose whole is the token
-with the highest score. tokenizer.json lists the pairs instead, in the order of these scores. So the
-place of its pairs gives a token its score, on two conditions: the pairs of a token stand together,
-and every pair that makes a token is in the list. A list that was learned pair by pair meets
-neither, and is refused.
+with the highest score, the first ones of equal ones. tokenizer.model has the scores. tokenizer.json
+lists pairs instead, in the order of the scores; there a token gets its score from the place of its
+pairs. Tokens whose pairs are mixed in the list have the same score, as runs of spaces have in
+Llama 2. That holds only if every pair that makes a token is in the list, which is checked: a list
+that was learned pair by pair is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from itertools import pairwise
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from optkit.errors import InputRefused
+from optkit.packaging.gguf import sentencepiece_model
 from optkit.packaging.gguf.tokenizer_file import Cut, Normalizer, TokenizerFile, unknown
 
 BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))
@@ -39,22 +41,45 @@ def adds_space(tokenizer: TokenizerFile, file: Path) -> bool:
 
 
 def scores(tokenizer: TokenizerFile, file: Path) -> dict[str, float]:
-    """Token → score; one that no pair makes has the score 0. Raises UsageError."""
+    """Token → score; that of an added token is 0. `file`: tokenizer.json, with tokenizer.model
+    beside it, if there is one. Raises UsageError, InputRefused."""
     vocabulary = tokenizer.model.vocab
     if not vocabulary.keys() >= BYTES or tokenizer.model.ignore_merges:
         raise unknown(file, "it has no tokens for all bytes")
     added = {token.content for token in tokenizer.added_tokens}
-    pairs = tokenizer.model.pairs()
-    made = [left + right for left, right in pairs if left + right not in added]
-    order = dict.fromkeys(made)
-    changes = sum(one != following for one, following in pairwise(made))
-    if changes + 1 > max(1, len(order)):
-        raise unknown(file, "its merges are not in the order of a score of the tokens")
+    model = file.with_name(sentencepiece_model.FILE)
+    if not model.is_file():
+        return dict.fromkeys(vocabulary, 0.0) | _from_pairs(tokenizer, added, file)
+    found = sentencepiece_model.scores(model)
+    if others := vocabulary.keys() - added - found.keys():
+        raise InputRefused(
+            f"the token {min(others)!r} of {file.name} is not in it: they belong to different "
+            "tokenizers",
+            where=str(model),
+        )
+    return {token: 0.0 if token in added else found[token] for token in vocabulary}
+
+
+def _from_pairs(tokenizer: TokenizerFile, added: Collection[str], file: Path) -> dict[str, float]:
+    vocabulary, pairs = tokenizer.model.vocab, tokenizer.model.pairs()
     missing = _missing(vocabulary.keys() - added - BYTES, vocabulary, set(pairs))
     if missing is not None:
         raise unknown(file, f"its merges lack {missing}, which makes one of its tokens")
-    ranks = {token: -float(place) for place, token in enumerate(order, 1)}
-    return {token: ranks.get(token, 0.0) for token in vocabulary}
+    return _ranks([left + right for left, right in pairs if left + right not in added])
+
+
+def _ranks(made: Sequence[str]) -> dict[str, float]:
+    """Token → minus its place among the tokens that pairs make, in order. Tokens that overlap have
+    the same place."""
+    last = {token: place for place, token in enumerate(made)}
+    ranks: dict[str, float] = {}
+    group, end = 0, -1
+    for place, token in enumerate(made):
+        if place > end:
+            group += 1
+        end = max(end, last[token])
+        ranks.setdefault(token, -float(group))
+    return ranks
 
 
 def _missing(
