@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from optkit.artifact import Artifact
-from optkit.integrations.deployment import Deployment
+from optkit.integrations.deployment import LOG, Deployment
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -39,5 +39,9 @@ class DeployCallback(Callback):  # type: ignore[misc]  # the library is optional
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not trainer.is_global_zero:
             return
-        model = pl_module if self.network is None else self.network(pl_module)
+        try:
+            model = pl_module if self.network is None else self.network(pl_module)
+        except Exception:  # of the caller's own code: the training ends as it would without it
+            LOG.exception("no artifact: `network` failed")
+            return
         self.artifacts = self.deployment.build(model, trainer.train_dataloader)

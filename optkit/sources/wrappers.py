@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -68,20 +69,42 @@ def _check_whole(module: nn.Module) -> None:
             )
 
 
+@dataclass(frozen=True)
+class _Before:
+    """What `evaluating` changes of a part of a module. None: the part has no attribute of its
+    own."""
+
+    part: nn.Module
+    training: bool
+    compiled: object
+    forward: object
+
+
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode, and calls that run `forward` as it is written, also after
-    `module.compile()`."""
-    parts = [(part, part.training, vars(part).get("_compiled_call_impl"))
-             for part in module.modules()]  # fmt: skip
+    """Evaluation mode, and calls that run `forward` as it is written: not the code of
+    `module.compile()`, and without the mixed precision of Accelerate or of a `torch.autocast`
+    around the call. At the end every part is as it was."""
+    import torch
+
+    before = [
+        _Before(part, part.training, own.get("_compiled_call_impl"), own.get("forward"))
+        for part, own in ((part, vars(part)) for part in module.modules())
+    ]
     module.eval()
+    weight = next(module.parameters(), None)
     try:
-        for part, _, compiled in parts:
-            if compiled is not None:
-                part._compiled_call_impl = None
-        yield
+        for one in before:
+            if one.compiled is not None:
+                one.part._compiled_call_impl = None
+            if "_original_forward" in vars(one.part):  # of Accelerate
+                one.part.forward = vars(one.part)["_original_forward"]
+        with torch.autocast("cpu" if weight is None else weight.device.type, enabled=False):
+            yield
     finally:
-        for part, training, compiled in parts:
-            part.training = training
-            if compiled is not None:
-                part._compiled_call_impl = compiled
+        for one in before:
+            one.part.training = one.training
+            if one.compiled is not None:
+                vars(one.part)["_compiled_call_impl"] = one.compiled
+            if one.forward is not None:
+                vars(one.part)["forward"] = one.forward

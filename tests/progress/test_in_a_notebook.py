@@ -47,5 +47,5 @@ def test_a_notebook_shows_progress_and_the_head_of_the_report(
     assert "Artifact(" in head.data["text/plain"]
 
     assert silent == []
-    assert failed[-1].output_type == "error" and failed[-1].ename == "UsageError"
+    assert failed[-1].output_type == "error" and failed[-1].ename == "InputRefused"
     assert all("<progress" not in one.data["text/html"] for one in failed[:-1])

@@ -78,3 +78,25 @@ def test_evaluation_puts_every_part_back_as_it_was() -> None:
     assert [part.training for part in net.modules()] == [True, True, True, False]
     assert net._compiled_call_impl is compiled
     assert "_compiled_call_impl" not in vars(net[0])
+
+
+def test_mixed_precision_of_a_training_is_no_part_of_the_model() -> None:
+    """As Accelerate leaves a module, and inside the caller's autocast."""
+    net, x = nn.Linear(4, 2), torch.zeros(1, 4)
+    net._original_forward = net.forward
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return net._original_forward(x)
+
+    net.forward = forward
+    with torch.autocast("cpu", torch.bfloat16):
+        assert net(x).dtype == torch.bfloat16
+        with evaluating(net):
+            assert net(x).dtype == torch.float32
+        assert net(x).dtype == torch.bfloat16
+    assert net.forward is forward
+    plain = nn.Linear(4, 2)
+    with evaluating(plain):
+        pass
+    assert "forward" not in vars(plain)
