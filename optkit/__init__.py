@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from optkit import errors as errors
+    from optkit.api import attest as attest
     from optkit.api import bench as bench
     from optkit.api import build as build
     from optkit.api import build_fleet as build_fleet
@@ -54,8 +55,8 @@ else:  # hidden from type checkers, which would otherwise accept any name
         return getattr(import_module(_HOMES[name]), name)
 
 
-_FUNCTIONS = ("bench", "build", "build_fleet", "compile", "diff", "evaluate", "explain",
-              "export", "finish", "fuse", "inspect", "load", "package", "plan", "quantize",
+_FUNCTIONS = ("attest", "bench", "build", "build_fleet", "compile", "diff", "evaluate",
+              "explain", "export", "finish", "fuse", "inspect", "load", "package", "plan", "quantize",
               "sign", "tune", "verify")  # fmt: skip
 _HOMES = {
     **dict.fromkeys(_FUNCTIONS, "optkit.api"),
@@ -74,7 +75,7 @@ _HOMES = {
 
 __all__ = [
     "Artifact", "Budget", "DecoderSizes", "Recipe", "Request", "Sampling", "SearchOptions",
-    "Target", "Workspace", "bench", "build", "build_fleet", "compile", "diff", "errors",
+    "Target", "Workspace", "attest", "bench", "build", "build_fleet", "compile", "diff", "errors",
     "evaluate", "explain", "export", "finish", "fuse", "generate", "inspect", "load", "package",
     "plan", "quantize", "sign", "targets", "tune", "verify",
 ]  # fmt: skip

@@ -10,7 +10,7 @@
     _finish         completes an artifact on its device     artifacts   opens artifacts
     _explain        why time and accuracy are lost          _diff       compares two builds
     regression      times two artifacts in one run          doctor      which libraries work
-    _sign           signs and verifies
+    _sign           signs and verifies                      _attest     provenance and materials
     jobs            makes a job of a call's arguments       in_memory   modules and loaders
     _inspect        describes an artifact or a graph        _package    other programs' layouts
     cluster_finish  `finish` on a node of a cluster         plan_subject  the costs of a model
@@ -27,6 +27,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from optkit.api._attest import attest as attest
     from optkit.api._build import build as build
     from optkit.api._build import rehearse as rehearse
     from optkit.api._diff import diff as diff
@@ -61,6 +62,7 @@ else:  # hidden from type checkers, which would otherwise accept any name
 
 
 _MODULES = {
+    "attest": "_attest",
     "bench": "figures", "bench_against": "regression", "build": "_build", "build_fleet": "fleet",
     "compile": "stages", "describe_targets": "_targets", "diagnose": "doctor", "diff": "_diff",
     "evaluate": "figures", "explain": "_explain", "export": "stages", "finish": "_finish",

@@ -54,6 +54,7 @@ for command in (
     artifact_use.package,
     artifact_use.sign,
     artifact_use.verify,
+    artifact_use.attest,
     this_host.targets,
     this_host.devices,
     this_host.doctor,

@@ -67,7 +67,7 @@ def sign(
                for found in folder.rglob("*") if found.is_file()):  # fmt: skip
         raise UsageError("there is no file to sign", where=str(folder))
     config = signing.Config()
-    with _keys(signer.key if signer.certificate is None else signer.certificate):
+    with keys(signer.key if signer.certificate is None else signer.certificate):
         if signer.certificate is None:
             config.use_elliptic_key_signer(private_key=signer.key)
         else:
@@ -111,7 +111,7 @@ def verify(
     _check_method(bundle, trust, file)
     config = verifying.Config().set_ignore_unsigned_files(ignore_unsigned)
     left_out = [*_checked(ignored), *_inside(file, folder)]
-    with _keys(trust.key or trust.roots[0]):
+    with keys(trust.key or trust.roots[0]):
         if trust.key is not None:
             config.use_elliptic_key_verifier(public_key=trust.key)
         else:
@@ -176,7 +176,7 @@ def _hashing(hashing: ModuleType, statement: Statement, ignored: Sequence[str]) 
 
 
 @contextlib.contextmanager
-def _keys(file: Path) -> Iterator[None]:
+def keys(file: Path) -> Iterator[None]:
     """What the library says about a key or a certificate is about a file that the user named."""
     try:
         yield

@@ -180,6 +180,36 @@ def verify() -> None:
     """
 
 
+@options.command(
+    "optkit attest artifacts/digits-vit-l4-int8 --out attestations",
+    "optkit attest artifacts/digits-vit-l4-int8 --key private.pem",
+)
+@click.argument("artifact", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path),
+    default="attestations",
+    show_default=True,
+    metavar="DIR",
+    help="The folder for the files.",
+)
+@click.option(
+    "--key",
+    type=_pem,
+    metavar="FILE",
+    help="Sign the provenance with this private key: elliptic curve, PEM, without a password.",
+)
+@options.output
+@options.calls("optkit.cli.attest:attest")
+def attest() -> None:
+    """Write the bill of materials (CycloneDX) and the provenance (in-toto, SLSA) of ARTIFACT.
+
+    Every file of ARTIFACT is verified first. The bill of materials has the figures with their
+    intervals and their evidence, the tools, and the digest of every file.
+    """
+
+
 _drawing = options.filling(
     "optkit.cli.generate:Drawing", "drawing",
     options.under(

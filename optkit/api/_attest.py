@@ -1,0 +1,50 @@
+"""Writes the bill of materials and the provenance of an artifact: `attest`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from optkit.artifact import Artifact
+from optkit.documents.attestation import ATTESTATION, Attested, AttestedFile
+from optkit.packaging import attestation
+from optkit.store import digest_file
+
+
+def attest(
+    path: str | Path, *, out: str | Path = "attestations", key: str | Path | None = None
+) -> dict[str, Any]:
+    """Write two files about the artifact in folder `path`, after every file was verified: a bill
+    of materials (CycloneDX 1.6, NAME.cdx.json) and its provenance (in-toto Statement v1 with SLSA
+    Provenance v1, NAME.provenance.json).
+
+    out: the folder for them; it must not be in the artifact.
+    key: a private key of an elliptic curve, PEM, without a password. The provenance is then signed:
+        a DSSE envelope, NAME.provenance.dsse.json.
+
+    Returns an optkit.attestation/v1 object. Raises InputRefused (no artifact), IntegrityError
+    (damaged), UsageError (the key, the folder), ToolchainMissing, StorageError.
+    """
+    artifact = Artifact.load(Path(path))
+    artifact.verify()
+    files = attestation.attest(artifact, Path(out), None if key is None else Path(key))
+    note = "it is not signed, so it does not show who made it"
+    return Attested(
+        schema=ATTESTATION,
+        status="ok",
+        artifact=str(artifact.path),
+        name=artifact.name,
+        digest=artifact.digest,
+        files=tuple(map(_described, files)),
+        notes=() if key is not None else (note,),
+    ).to_json()
+
+
+def _described(file: Path) -> AttestedFile:
+    return AttestedFile(
+        file=str(file),
+        kind="cyclonedx" if file.name.endswith(attestation.BOM) else "provenance",
+        signed=file.name.endswith(attestation.SIGNED),
+        sha256=digest_file(file),
+        bytes=file.stat().st_size,
+    )

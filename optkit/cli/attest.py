@@ -1,0 +1,24 @@
+"""`optkit attest`: the bill of materials and the provenance of an artifact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from optkit import api
+from optkit.cli import terminal
+from optkit.cli.terminal import Output
+from optkit.documents.attestation import Attested
+
+
+def attest(artifact: Path, out: Path, key: Path | None, output: Output) -> None:
+    written = api.attest(artifact, out=out, key=key)
+    found = Attested.from_json(written)
+    with output.terminal() as ears:
+        for note in found.notes:
+            ears.note(note)
+    if output.json:
+        terminal.put_json(written)
+        return
+    for file in found.files:
+        signed = ", signed" if file.signed else ""
+        terminal.put(f"{file.kind}{signed}: {file.file}")
