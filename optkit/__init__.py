@@ -56,8 +56,8 @@ else:  # hidden from type checkers, which would otherwise accept any name
 
 
 _FUNCTIONS = ("attest", "bench", "build", "build_fleet", "compile", "diff", "evaluate",
-              "explain", "export", "finish", "fuse", "inspect", "load", "package", "plan", "quantize",
-              "sign", "tune", "verify")  # fmt: skip
+              "explain", "export", "finish", "fuse", "inspect", "load", "package", "plan",
+              "quantize", "sign", "tune", "verify")  # fmt: skip
 _HOMES = {
     **dict.fromkeys(_FUNCTIONS, "optkit.api"),
     "Artifact": "optkit.artifact",
