@@ -84,8 +84,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     case: Case = request.param
     folder = tmp_path_factory.mktemp(case.model)
     model, adapter = folder / case.model, None
-    variants.write(case.model, model)
-    tokenizer = families.tokenizer(families.PROMPTS)
+    tokenizer = variants.write(case.model, model)
     tokens = [tokenizer.encode(text, add_special_tokens=False) for text in TEXTS]
     if case.variant == "adapter":
         adapter = str(folder / "adapter")

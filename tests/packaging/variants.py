@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 import transformers as hf
+from tokenizers import Regex, normalizers, pre_tokenizers
 
 from optkit import graph
 from optkit.artifact import Artifact
@@ -20,6 +21,10 @@ from optkit.artifact import write as write_artifact
 from tests.generation import families
 
 VOCABULARY = 400
+_QWEN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 _SIZES = {
     "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
@@ -28,15 +33,23 @@ _SIZES = {
 }  # fmt: skip
 
 
-def write(name: str, folder: Path) -> None:
-    """name: llama, llama-linear, llama-llama3, mistral-window, qwen2 or qwen3."""
+def write(name: str, folder: Path) -> hf.PreTrainedTokenizerFast:
+    """A model and its tokenizer. name: llama, llama-linear, llama-llama3, mistral-window, qwen2 or
+    qwen3."""
     torch.manual_seed(3)
     model = _network(name).eval()
     for key, parameter in model.named_parameters():
         if key.endswith((".bias", "norm.weight")):
             torch.nn.init.normal_(parameter, mean=float("norm" in key), std=0.2)
     model.save_pretrained(folder)
-    families.tokenizer(families.PROMPTS).save_pretrained(folder)
+    tokenizer = families.tokenizer(families.PROMPTS)
+    if name.startswith("qwen"):  # transformers gives every tokenizer of a Qwen this form
+        cut = pre_tokenizers.Split(Regex(_QWEN), "isolated")
+        level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        tokenizer.backend_tokenizer.normalizer = normalizers.NFC()
+        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([cut, level])
+    tokenizer.save_pretrained(folder)
+    return tokenizer
 
 
 _SENTENCEPIECE = """
