@@ -2,7 +2,7 @@
 
 The checksums of a manifest prove that files belong together, but not who wrote them: their author
 also wrote the checksums. The digests of files that were written or tried here are recorded beside
-the store:
+the store. So are those of an artifact whose signature the user has verified and trusts:
 
     root/known/<sha256>
 """
@@ -29,7 +29,10 @@ _SECONDS = 600.0  # the time for opening and running a graph
 _FEED_BYTES = 256 << 20  # a graph with a larger feed is not run
 
 FOREIGN = "it was not compiled on this machine, and loading it runs its code"
-HINT = "if you know and trust its author: optkit.load(path, trusted=True), or --trusted"
+HINT = (
+    "if you know and trust its author: optkit.load(path, trusted=True), or --trusted; if it is "
+    "signed: optkit verify ARTIFACT --key FILE --trust"
+)
 
 
 def know(sha256: str) -> None:

@@ -58,25 +58,37 @@ def verify(
     key: str | Path | None = None,
     certificate_chain: Sequence[str | Path] = (),
     ignore_unsigned_files: bool = False,
+    trust: bool = False,
 ) -> dict[str, Any]:
     """Compare every file of the artifact in folder `path` with its manifest. With a public key, or
     the root certificates that you trust, also verify its signature.
 
     ignore_unsigned_files: files may be there that neither the manifest nor the signature lists.
         `load` and `session` still refuse them.
+    trust: after the signature was verified, record on this machine that you trust its owner with
+        this artifact. `load`, `generate`, `bench` and the others then open its engines, which can
+        run code.
 
     Returns an optkit.signature/v1 object. Raises InputRefused (no artifact), IntegrityError (with
     the names of the files; not signed; another key), UsageError (the key), ToolchainMissing.
     """
     if key is not None and certificate_chain:
         raise UsageError("a signature has one method", hint="--key or --certificate-chain")
+    if trust and key is None and not certificate_chain:
+        raise UsageError(
+            "without a key nothing shows who made it",
+            hint="name --key or --certificate-chain; if you know the author by other means, use "
+            "--trusted of the command that opens it",
+        )
     artifact = Artifact.load(Path(path))
     artifact.verify(added=ignore_unsigned_files)
     if key is None and not certificate_chain:
         return _verified(artifact, None).to_json()
-    trust = signing.Trust(None if key is None else Path(key), tuple(map(Path, certificate_chain)))
-    statement = signing.verify(artifact.path, trust, ignore_unsigned=ignore_unsigned_files)
-    signature = _signature(artifact.path / SIGNATURE, trust.method, statement)
+    owner = signing.Trust(None if key is None else Path(key), tuple(map(Path, certificate_chain)))
+    statement = signing.verify(artifact.path, owner, ignore_unsigned=ignore_unsigned_files)
+    if trust:
+        artifact.trust_here()
+    signature = _signature(artifact.path / SIGNATURE, owner.method, statement)
     return _verified(artifact, signature).to_json()
 
 

@@ -246,6 +246,13 @@ def _is_file(name: str, file: File) -> bool:
     )
 
 
+def _has_one_baseline(manifest: Manifest) -> bool:
+    """Whether a build that is its own baseline has no other one."""
+    return not manifest.own_baseline or not any(
+        name.startswith(f"{BASELINE}/") for name in manifest.files
+    )
+
+
 _CHECKS: tuple[tuple[str, Callable[[Manifest], bool]], ...] = (
     ("texts", lambda m: _are(str, (m.name, m.target, m.precision, m.digest))),
     ("versions", lambda m: _are(str, m.versions.values())),
@@ -260,6 +267,6 @@ _CHECKS: tuple[tuple[str, Callable[[Manifest], bool]], ...] = (
     ("evidence", lambda m: _are(str, m.evidence.values())),
     ("files", lambda m: all(starmap(_is_file, (*m.files.items(), *m.omitted.items())))),
     ("omitted files", lambda m: not m.files.keys() & m.omitted.keys()),
-    ("own baseline", lambda m: type(m.own_baseline) is bool),
+    ("own baseline", lambda m: type(m.own_baseline) is bool and _has_one_baseline(m)),
     ("engine", lambda m: m.engine is None or m.engine.file in m.files),
 )  # fmt: skip

@@ -259,6 +259,14 @@ class Artifact:
             "but the kernels are slower; build it again on this machine for faster ones"
         )
 
+    def trust_here(self) -> None:
+        """Record that this user trusts the artifact on this machine: later, no command refuses its
+        engines, and its graphs are not tried first. The caller has verified who made it."""
+        for manifest in (self.manifest, *(part.manifest for part in self.parts.values())):
+            trust.know(manifest.contents)
+            for name in manifest.compiled:
+                trust.know(manifest.files[name].sha256)
+
     def require_own_engine(self) -> None:
         """Raise UnsafeFile for an engine of machine code that was not compiled here, unless the
         caller trusts it."""

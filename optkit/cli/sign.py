@@ -31,11 +31,12 @@ def verify(
     key: Path | None,
     certificate_chain: tuple[Path, ...],
     ignore_unsigned_files: bool,
+    trust: bool,
     output: Output,
 ) -> None:
     verified = api.verify(
         artifact, key=key, certificate_chain=certificate_chain,
-        ignore_unsigned_files=ignore_unsigned_files,
+        ignore_unsigned_files=ignore_unsigned_files, trust=trust,
     )  # fmt: skip
     _put(verified, "verified", output)
 

@@ -232,11 +232,15 @@ def _forged(path: Path, change: Mapping[str, Any]) -> None:
         {"result": {"engine": "none"}},
         {"result": {"latency": {"evidence": 5}}},
         {"result": {"latency": {"p50_ms": 1}}},
+        {"own_baseline": 1},
+        {"own_baseline": True},  # although there is a folder baseline/
+        {"omitted": {"../x": {"sha256": "0" * 64, "size": 1, "role": "proves"}}},
+        {"omitted": {"model.onnx": {"sha256": "0" * 64, "size": 1, "role": "proves"}}},
     ],
     ids=str,
 )
 def test_wrong_types_in_a_manifest(change: dict[str, Any], tmp_path: Path) -> None:
-    made = write(tmp_path, MANIFEST, {"model.onnx": _sound()})
+    made = write(tmp_path, MANIFEST, {"model.onnx": _sound(), "baseline/model.onnx": _sound()})
     _forged(made.path, {})
     Artifact.load(made.path).verify()
     _forged(made.path, change)

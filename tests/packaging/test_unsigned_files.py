@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 import optkit
 from optkit.artifact import Artifact
-from optkit.errors import IntegrityError, UsageError
+from optkit.errors import IntegrityError, UnsafeFile, UsageError
 from optkit.packaging import signing
 from optkit.packaging.signing import Signer, Trust
 from tests.packaging import tiny
@@ -84,6 +85,33 @@ def test_a_file_that_a_verifier_allows_must_not_be_a_signed_one(
     signing.verify(made.path, key, ignored=["cache"])
     with pytest.raises(IntegrityError):
         signing.verify(made.path, key, ignored=["cache", "model.onnx"])
+
+
+def test_a_verified_signature_makes_the_engine_known_only_if_the_user_says_so(
+    tmp_path: Path, private: Path, cache: Path
+) -> None:
+    made = tiny.artifact(tmp_path / "artifacts")  # after `cache`, which then knows it
+    optkit.sign(made.path, key=private)
+    shutil.rmtree(cache / "known")  # another machine
+    key = private.with_name("public.pem")
+
+    def refused() -> None:
+        with pytest.raises(UnsafeFile, match="not compiled on this machine") as told:
+            optkit.load(made.path).require_own_engine()
+        assert "optkit verify ARTIFACT --key FILE --trust" in str(told.value.hint)
+
+    refused()
+    optkit.verify(made.path, key=key)
+    refused()
+    with pytest.raises(UsageError, match="nothing shows who made it"):
+        optkit.verify(made.path, trust=True)
+    other = private.with_name("other.pem")
+    other.write_bytes(public(ec.generate_private_key(ec.SECP256R1())))
+    with pytest.raises(IntegrityError, match="does not verify"):
+        optkit.verify(made.path, key=other, trust=True)
+    refused()
+    optkit.verify(made.path, key=key, trust=True)
+    optkit.load(made.path).require_own_engine()
 
 
 def test_a_signed_path_outside_the_folder_is_refused(tmp_path: Path) -> None:

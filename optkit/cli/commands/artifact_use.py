@@ -170,6 +170,12 @@ def sign() -> None:
     is_flag=True,
     help="Files may be there that neither the manifest nor the signature lists.",
 )
+@click.option(
+    "--trust",
+    is_flag=True,
+    help="If the signature verifies: from now on this machine opens the engines of ARTIFACT, which "
+    "can run code.",
+)
 @options.output
 @options.calls("optkit.cli.sign:verify")
 def verify() -> None:
