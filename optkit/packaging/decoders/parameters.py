@@ -23,6 +23,12 @@ from optkit.packaging.decoders.codes import Codes
 _SUMS, _FACTORS = ("Add", "Sum"), ("Mul",)
 _NORMS = ("RMSNormalization", "SimplifiedLayerNormalization", "Mul")
 _ROTARY = "rotary_emb"
+_RESCALED = "_rescaled"  # in the name of a factor that SmoothQuant or AWQ left in the graph
+_ELSEWHERE = "the network of another program has no place for it"
+_SMOOTHED = (
+    "it rescales the input of a product: build with `quantization: {smooth: off}`, and with other "
+    "`weights` than awq"
+)
 _TOLERANCE = 1e-3  # of frequencies: those of a graph may have been in half precision
 
 
@@ -90,7 +96,7 @@ class _Finder:
             raise UsageError(
                 f"it is no parameter of a {self._architecture.kind} network, but {users} reads it",
                 where=f"tensor {value.name!r}",
-                hint="the network of another program has no place for it",
+                hint=_SMOOTHED if _RESCALED in users else _ELSEWHERE,
             )
 
     def _add(self, name: str, read: Callable[[], Codes | np.ndarray], node: ir.Node) -> None:
