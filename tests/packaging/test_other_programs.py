@@ -73,13 +73,7 @@ class Built:
     tokens: list[list[int]]
 
 
-@pytest.fixture(
-    scope="module",
-    params=CASES,
-    ids=lambda c: (
-        "-".join((c.model, c.target, c.precision, c.kind)) + f"-{c.variant}" * bool(c.variant)
-    ),
-)
+@pytest.fixture(scope="module", params=CASES, ids=str)
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
     case: Case = request.param
     folder = tmp_path_factory.mktemp(case.model)

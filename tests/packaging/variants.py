@@ -63,8 +63,7 @@ sentencepiece.SentencePieceTrainer.train(
     sentence_iterator=iter(open(trained_on).read().splitlines()), model_type="bpe",
     model_prefix=f"{folder}/tokenizer", vocab_size=int(size), byte_fallback=True,
     character_coverage=0.99, split_digits=True, allow_whitespace_only_pieces=True,
-    remove_extra_whitespaces=False,
-    normalization_rule_name="identity", minloglevel=2,
+    remove_extra_whitespaces=False, normalization_rule_name="identity", minloglevel=2,
 )
 LlamaTokenizer.from_pretrained(folder).save_pretrained(folder)
 trained = sentencepiece.SentencePieceProcessor(model_file=f"{folder}/tokenizer.model")

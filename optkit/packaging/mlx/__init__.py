@@ -106,8 +106,8 @@ def _notes(stored: Mapping[str, Stored], dtype: np.dtype[np.generic]) -> tuple[s
     loose = [name for name, each in stored.items() if each.loosened]
     if loose:
         notes.append(
-            f"{len(loose)} quantized tensors are stored as floats ({loose[0]}, …): MLX has groups "
-            "of 32, 64 and 128 codes of 4 and 8 bits, and theirs are others"
+            f"{len(loose)} quantized tensors are stored as floats ({loose[0]}, …): MLX has no form "
+            "for their blocks, or a bias is too large for the dtype of the scales"
         )
     rounded = [name for name, each in stored.items() if each.rounded]
     if rounded:
