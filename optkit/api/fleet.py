@@ -15,6 +15,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ from optkit.documents.result import Result
 from optkit.errors import OptkitError, UsageError
 from optkit.exchange import replacing
 from optkit.execute.runner import Record, Runner
+from optkit.pipeline import Job
 from optkit.precisions import Precision, precision
 from optkit.prediction.cost import price_of
 from optkit.report import contract, head
@@ -113,21 +115,8 @@ def build_fleet(
     prepare(out, place.name, "fleet", _FILE)
 
     def build(pair: Pair, pair_runner: Runner) -> _Outcome:
-        artifact, (device, scheme) = None, pair
-        try:
-            pipeline.check_pair(device, scheme)
-            job = replace(model_job, target=device, precision=scheme)
-            built = artifact_of(job, pair_runner, out, embed_eval, evaluate)
-        except Exception as error:  # a bug also ends this pair only
-            failure = _logged(error, pair) if on_failure is None else on_failure(error)
-            outcome = failed(
-                failure, model=recipe_name, target=device.name, precision=scheme.name
-            )  # fmt: skip
-        else:
-            outcome = contract.result_of(built)
-            artifact = BuiltArtifact(path=str(built.path), digest=built.digest)
-        steps = [_step(_named(pair), record) for record in pair_runner.records]
-        return _Outcome(outcome, steps, artifact)
+        whole = partial(artifact_of, out=out, embed_eval=embed_eval, evaluate=evaluate)
+        return _outcome(model_job, pair, pair_runner, whole, on_failure or _logged)
 
     outcomes = _each(pairs, runner, build)
     share(Artifact.load(Path(one.artifact.path)) for one in outcomes if one.artifact)
@@ -144,13 +133,13 @@ def _pairs(
     return {(d.name, s.name): (d, s) for d, s in product(devices, schemes)}.values()
 
 
-def _logged(error: Exception, pair: Pair) -> OptkitError:
+def _logged(error: Exception) -> OptkitError:
     """The error for a pair's result. One that is not optkit's is logged with its traceback."""
-    known = isinstance(error, OptkitError)
-    _LOGGER.error("no artifact for %s: %s", _named(pair), error, exc_info=not known)
-    return (
-        error if isinstance(error, OptkitError) else OptkitError(f"{type(error).__name__}: {error}")
-    )
+    if isinstance(error, OptkitError):
+        _LOGGER.error("no artifact: %s", error)
+        return error
+    _LOGGER.exception("no artifact")
+    return OptkitError(f"{type(error).__name__}: {error}")
 
 
 @dataclass(frozen=True)
@@ -160,6 +149,29 @@ class _Outcome:
     result: Result
     steps: list[PairStep]
     artifact: BuiltArtifact | None
+
+
+def _outcome(
+    model_job: Job,
+    pair: Pair,
+    runner: Runner,
+    build: Callable[[Job, Runner], Artifact],
+    on_failure: Callable[[Exception], OptkitError],
+) -> _Outcome:
+    artifact, (device, scheme) = None, pair
+    try:
+        pipeline.check_pair(device, scheme)
+        built = build(replace(model_job, target=device, precision=scheme), runner)
+    except Exception as error:  # a bug also ends this pair only
+        result = failed(
+            on_failure(error), model=model_job.recipe.name, target=device.name,
+            precision=scheme.name,
+        )  # fmt: skip
+    else:
+        result = contract.result_of(built)
+        artifact = BuiltArtifact(path=str(built.path), digest=built.digest)
+    steps = [_step(_named(pair), record) for record in runner.records]
+    return _Outcome(result, steps, artifact)
 
 
 def _document(model: str, pairs: Sequence[Pair], outcomes: Sequence[_Outcome]) -> Fleet:
