@@ -18,7 +18,7 @@ from optkit.recipe.json_schema import json_schema
 
 SCHEMA = json_schema()
 ROOT = Path(__file__).parents[2]
-RECIPES = sorted(ROOT.glob("recipes/*.yaml")) + sorted(ROOT.glob("examples/*/*.yaml"))
+RECIPES = sorted(ROOT.glob("recipes/*.yaml")) + sorted(ROOT.glob("examples/*/optkit.yaml"))
 
 
 def accepts(data: object) -> bool:
