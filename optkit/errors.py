@@ -24,6 +24,7 @@ import contextlib
 import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
 
 
 class OptkitError(Exception):
@@ -188,8 +189,9 @@ def located(place: str, copy: str | None = None) -> Iterator[None]:
     try:
         yield
     except OptkitError as error:
-        if copy and error.where:
-            error.where = error.where.replace(copy, place)
+        if copy:
+            error.where = error.where and error.where.replace(copy, place)
+            error.hint = error.hint and error.hint.replace(copy, place)
         if place not in (error.where or ""):
             error.where = f"{place}, {error.where}" if error.where else place
         raise
@@ -221,3 +223,14 @@ def unknown_name(
     close = nearest(name, known)
     hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}"
     return UnknownName(f"unknown {kind} {name!r}", where=where, hint=hint)
+
+
+def with_nearest_file(path: Path, hint: str) -> str:
+    """The hint for a path that does not exist, after the nearest name in its folder, if one is
+    near."""
+    try:
+        known = [one.name for one in path.parent.iterdir()]
+    except (OSError, ValueError):
+        return hint
+    close = difflib.get_close_matches(path.name, known, n=1, cutoff=0.75)
+    return f"did you mean {close[0]!r}? {hint}" if close else hint

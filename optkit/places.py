@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from optkit import shipped
-from optkit.errors import UnknownName, UsageError, unknown_name
+from optkit.errors import UnknownName, UsageError, unknown_name, with_nearest_file
 
 PROJECT_RECIPE = "optkit.yaml"
 HF_CONFIG = "config.json"
@@ -216,6 +216,7 @@ def _resolve(path: Path, name: str, *, folder: bool = False) -> Path:
         found = path.resolve(strict=True)
     except FileNotFoundError:
         what = "folder" if folder else "file"
+        hint = with_nearest_file(path, hint)
         if _is_file(maker := path.parent / "train.py"):
             hint = f"`python {maker}` makes it"
         raise UsageError(f"no such {what}: {name!r}", hint=hint) from None

@@ -23,6 +23,12 @@ from optkit.places import is_python_file
 
 Item = TypeVar("Item")
 
+_PACKAGES = {
+    "sklearn": "scikit-learn", "cv2": "opencv-python", "PIL": "pillow", "yaml": "pyyaml",
+    "skimage": "scikit-image", "bs4": "beautifulsoup4",
+}  # fmt: skip
+"""Module → the package that brings it, where the names differ."""
+
 HOOKS: Mapping[str, int] = MappingProxyType(
     {"run": 2, "score": 2, "agreement": 2, "combine": 1, "aggregate": 1, "metric": 0}
 )
@@ -140,7 +146,11 @@ def _failed(error: Exception, path: Path) -> InputRefused:
     if isinstance(error, SyntaxError) and error.filename == str(path):
         line = error.lineno
     where = f"{path}:{line}" if line else str(path)
-    hint = "fix the file"
+    hint = "correct this line of the file" if line else "correct the file"
     if isinstance(error, ModuleNotFoundError) and error.name:
+        package = _PACKAGES.get(error.name.partition(".")[0])
         hint = f"install what brings {error.name!r} into this environment, or correct the import"
+        hint = f"pip install {package}, or correct the import" if package else hint
+    elif isinstance(error, FileNotFoundError) and error.filename:
+        hint = f"create {str(error.filename)!r}, or correct its path in this line"
     return InputRefused(f"{type(error).__name__}: {error}", where=where, hint=hint)

@@ -26,7 +26,7 @@ from optkit.api._build import artifact_of
 from optkit.api.batches import Batch
 from optkit.api.in_memory import Evaluate
 from optkit.api.jobs import Pair, RecipeLike
-from optkit.artifact import Artifact, create, prepare, share
+from optkit.artifact import Artifact, create, manifest, prepare, share
 from optkit.devices import Target
 from optkit.devices import target as find_target
 from optkit.documents.fleet import FLEET, BuiltArtifact, Fleet, PairStep, PricedTarget
@@ -48,7 +48,6 @@ from optkit.workspace import Workspace
 if TYPE_CHECKING:
     from torch.nn import Module
 
-_FILE = "fleet.json"
 _LOGGER = logging.getLogger("optkit")
 
 
@@ -112,7 +111,7 @@ def build_fleet(
     model_job = replace(model_job, deferred=defer, strict=strict)
     recipe_name = model_job.recipe.name
     place = out / f"{recipe_name}-fleet"
-    prepare(out, place.name, "fleet", _FILE)
+    prepare(out, place.name, "fleet", manifest.FLEET)
 
     def build(pair: Pair, pair_runner: Runner) -> _Outcome:
         whole = partial(artifact_of, out=out, embed_eval=embed_eval, evaluate=evaluate)
@@ -211,7 +210,7 @@ def _write(fleet: Fleet, place: Path) -> Path:
     files = {
         "report.html": report.to_html(fleet),
         "report.md": report.to_markdown(fleet),
-        _FILE: f"{json.dumps(fleet.to_json(), indent=1)}\n",
+        manifest.FLEET: f"{json.dumps(fleet.to_json(), indent=1)}\n",
     }
     create(place.parent)
     with replacing(place) as folder:

@@ -82,7 +82,19 @@ def resolve(request: Request, *, workspace: Workspace = Workspace()) -> Recipe:
 def pair(target: str | Target, precision: str | Precision) -> Pair:
     """Target and precision, looked up if they are names. Raises UnknownName, or Impossible if the
     target does not support the precision."""
+    if not isinstance(target, str | Target):
+        raise _no_name(target, "target", "l4")
+    if not isinstance(precision, str | Precision):
+        raise _no_name(precision, "precision", "int8")
     device = target if isinstance(target, Target) else find_target(target)
     scheme = precision if isinstance(precision, Precision) else find_precision(precision)
     pipeline.check_pair(device, scheme)
     return device, scheme
+
+
+def _no_name(given: object, kind: str, example: str) -> UsageError:
+    return UsageError(
+        f"{given!r} is not the name of a {kind}",
+        where=f"{kind}=",
+        hint=f"give one name, e.g. {kind}={example!r}; for several, call it once for each",
+    )

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from optkit.artifact.roles import Role, role_of
 from optkit.codec import from_json
-from optkit.errors import InputRefused, IntegrityError
+from optkit.errors import InputRefused, IntegrityError, with_nearest_file
 from optkit.runtimes import BACKENDS, backend
 from optkit.store import digest_json, is_shallow
 from optkit.tensors import TensorInfo
@@ -23,6 +23,9 @@ SCHEMA = "optkit.artifact/v1"
 MANIFEST = "manifest.json"
 SIGNATURE = "model.sig"
 """The signature of all other files, if the artifact is signed; it is in no manifest."""
+
+FLEET = "fleet.json"
+"""The document in the folder of a fleet, which lies beside its artifacts."""
 
 MODEL = "model.onnx"
 BASELINE = "baseline"
@@ -33,6 +36,7 @@ VNNI = "vnni"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """Characters that are safe in a file name on every system."""
 
+_AGAIN = "copy the artifact again from an undamaged copy, or build it again"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MANIFEST_BYTES = 64 << 20
 _FIGURES = ("engine", "latency", "accuracy", "fidelity", "speedup", "drop", "size")
@@ -142,14 +146,18 @@ class Manifest:
         except (ValueError, RecursionError):  # canonical JSON has no form for such numbers
             sound = False
         if not sound:
-            raise IntegrityError("damaged: it does not match its own checksum", where=where)
+            raise IntegrityError(
+                "damaged: it does not match its own checksum", where=where, hint=_AGAIN
+            )
         for key in ("schema", "evidence"):
             body.pop(key, None)
         try:
             manifest = from_json(cls, body)
             _check_types(manifest)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise IntegrityError("damaged: fields are missing or wrong", where=where) from error
+            raise IntegrityError(
+                "damaged: fields are missing or wrong", where=where, hint=_AGAIN
+            ) from error
         return manifest
 
     @property
@@ -169,6 +177,15 @@ class Manifest:
         return tuple(name for name in (file, f"{BASELINE}/{file}") if name in self.files)
 
 
+def _other_folder(path: Path) -> str:
+    """What to name in place of a folder that holds no artifact."""
+    if (path / FLEET).is_file():
+        return "it is the folder of a fleet: name one of its artifacts, they lie beside it"
+    if not path.is_dir():
+        return with_nearest_file(path, "name the folder of an artifact; `optkit build` writes it")
+    return "name the folder of an artifact; `optkit build` writes it"
+
+
 def read(path: Path) -> Manifest:
     """The manifest of the artifact in folder `path`. Raises the errors of `Manifest.of`, and
     InputRefused if there is none."""
@@ -179,18 +196,18 @@ def read(path: Path) -> Manifest:
         raise InputRefused(
             "not an artifact: there is no manifest.json",
             where=str(path),
-            hint="name the folder of an artifact",
+            hint=_other_folder(path),
         ) from error
     except OSError as error:
         raise IntegrityError(f"cannot be read: {error.strerror}", where=str(where)) from error
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise IntegrityError("not a regular file", where=str(where))
+            raise IntegrityError("not a regular file", where=str(where), hint=_AGAIN)
         text = file.read(_MANIFEST_BYTES)
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise IntegrityError("damaged: not JSON", where=str(where)) from error
+        raise IntegrityError("damaged: not JSON", where=str(where), hint=_AGAIN) from error
     return Manifest.of(data, str(where))
 
 
@@ -209,7 +226,7 @@ def _body(data: object, where: str) -> dict[str, object]:
     body = dict(data) if isinstance(data, dict) else {}
     schema = body.get("schema")
     if not isinstance(schema, str) or not re.fullmatch(r"optkit\.artifact/v[0-9]+", schema):
-        raise IntegrityError("damaged: not a manifest of optkit", where=where)
+        raise IntegrityError("damaged: not a manifest of optkit", where=where, hint=_AGAIN)
     if schema != SCHEMA:
         raise InputRefused(
             f"its schema is {schema}, but this version of optkit reads {SCHEMA}",

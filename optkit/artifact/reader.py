@@ -177,11 +177,12 @@ class Artifact:
             elif info.st_size != facts.size or digest_file(self.path / name) != facts.sha256:
                 problems.append(f"{name} was changed")
         if problems:
+            first = "remove what was added; " if others else ""
             more = f", and {len(problems) - 5} more" if len(problems) > 5 else ""
             raise IntegrityError(
                 ", ".join(problems[:5]) + more,
                 where=str(self.path),
-                hint="build the artifact again, or copy it again from an undamaged copy",
+                hint=f"{first}build the artifact again, or copy it again from an undamaged copy",
             )
 
     def session(

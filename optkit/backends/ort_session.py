@@ -216,26 +216,39 @@ def check_feed(feed: Feed, inputs: Sequence[TensorInfo]) -> dict[str, int]:
     """Sizes by named axis. Raise InputRefused unless names, dtypes, ranks and sizes fit the inputs,
     and a named axis has one size in all inputs."""
     if feed.keys() != {tensor.name for tensor in inputs}:
-        known = [tensor.name for tensor in inputs]
-        if missing := sorted(set(known) - feed.keys()):
-            raise InputRefused("the feed does not have this input", where=f"input {missing[0]!r}")
-        raise InputRefused(
-            f"the model has no such input; it has {', '.join(known)}",
-            where=f"input {min(feed.keys() - known)!r}",
-        )
+        raise _misnamed(feed, [tensor.name for tensor in inputs])
     sizes: dict[str, int] = {}
     for tensor in inputs:
         array = feed[tensor.name]
         if _name(array.dtype) != tensor.dtype:
             reason = f"dtype {array.dtype.name}, not {tensor.dtype}"
+            hint = f"convert it: array.astype({tensor.dtype!r})"
         elif not _fits(array.shape, tensor.shape, sizes):
             known_sizes = "".join(f", {axis} = {size}" for axis, size in sizes.items())
             wanted = f"({', '.join(map(str, tensor.shape))})"
             reason = f"shape {array.shape} does not fit {wanted}{known_sizes}"
+            hint = f"give an array of shape {wanted}; a named axis has one size in all inputs"
         else:
             continue
-        raise InputRefused(reason, where=f"input {tensor.name!r}")
+        raise InputRefused(reason, where=f"input {tensor.name!r}", hint=hint)
     return sizes
+
+
+def _misnamed(feed: Feed, known: list[str]) -> InputRefused:
+    """The error for a feed with other names than those of the inputs."""
+    missing, others = sorted(set(known) - feed.keys()), sorted(feed.keys() - set(known))
+    if not missing:
+        return InputRefused(
+            f"the model has no such input; it has {', '.join(known)}",
+            where=f"input {others[0]!r}",
+            hint="leave it out of the feed",
+        )
+    given = f"; the feed has {', '.join(map(repr, others))}" if others else ""
+    return InputRefused(
+        f"the feed does not have this input{given}",
+        where=f"input {missing[0]!r}",
+        hint=f"give an array for each input by its name: {', '.join(known)}",
+    )
 
 
 @cache

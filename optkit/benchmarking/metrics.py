@@ -41,7 +41,9 @@ def _check(labels: np.ndarray, classes: int) -> None:
     the last class."""
     wrong = labels[(labels < 0) | (labels >= classes)]
     if wrong.size:
-        raise ValueError(f"the label is {wrong[0]}, but the output has {classes} classes")
+        raise ValueError(
+            f"the label is {wrong[0]}, but the output has {classes} classes (0 to {classes - 1})"
+        )
 
 
 def guessed(logits: np.ndarray, labels: np.ndarray, positive: int = 0) -> np.ndarray:

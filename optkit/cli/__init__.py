@@ -120,6 +120,9 @@ def _put_failure(command: str, error: OptkitError) -> None:
 
 
 def _usage_hint(error: click.UsageError) -> str:
+    missing = error.param if isinstance(error, click.MissingParameter) else None
+    if missing is not None and "--target" in missing.opts:
+        return "name the device, e.g. -t l4 or -t cpu; `optkit targets` lists the devices"
     return f"see `{error.ctx.command_path} --help`" if error.ctx else "see `optkit --help`"
 
 

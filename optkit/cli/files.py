@@ -2,9 +2,31 @@
 
 from __future__ import annotations
 
+import errno
+import tempfile
 from pathlib import Path
 
+from optkit.errors import StorageError
 from optkit.store import storage_errors, write_durably
+
+
+def check(file: Path, option: str) -> None:
+    """Raise StorageError if the file of an option cannot be written. This is known before the work
+    whose result it gets. Leaves nothing behind."""
+    place = file.resolve()
+    folder = next(one for one in (*place.parents, place) if one.exists())
+    try:
+        if place.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "it is a folder")
+        if place.is_file() or not place.exists():  # otherwise a pipe or a device
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+    except OSError as error:
+        raise StorageError(
+            f"it cannot be written: {error.strerror}",
+            where=f"{option} {file}",
+            hint="name a file in a folder that you may write to",
+        ) from error
 
 
 def write(file: Path, content: str | bytes) -> None:

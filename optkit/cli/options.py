@@ -262,14 +262,14 @@ artifact = together(
 
 junit = under(
     "Output",
-    click.option("--junit", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    click.option("--junit", type=param_types.NewFile(), metavar="FILE",
                  help="Write the gates as JUnit XML, a case each."),
 )  # fmt: skip
 """--junit: the gates for a CI system."""
 
 html = under(
     "Output",
-    click.option("--html", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    click.option("--html", type=param_types.NewFile(), metavar="FILE",
                  help="Also write it as a page: one file that loads no other."),
 )  # fmt: skip
 """--html: the result as a page."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from optkit.errors import UsageError
+from optkit.errors import UsageError, with_nearest_file
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -137,6 +137,51 @@ class SizeOrFolder(Size):
         self, value: str, param: click.Parameter | None, ctx: click.Context | None
     ) -> int | Path:
         return Path(value) if Path(value).is_dir() else super().convert(value, param, ctx)
+
+
+class Existing(click.Path):
+    """A path that exists: a file, a folder, or either. Raises UsageError with a hint otherwise."""
+
+    def __init__(self, hint: str, *, file: bool = False, folder: bool = False) -> None:
+        super().__init__(exists=True, path_type=Path, file_okay=file, dir_okay=folder)
+        self.hint = hint
+
+    def convert(  # type: ignore[override]
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Path:
+        path = Path(value)
+        if (self.file_okay and path.is_file()) or (self.dir_okay and path.is_dir()):
+            return path
+        what = " or ".join(
+            name for name, okay in (("file", self.file_okay), ("folder", self.dir_okay)) if okay
+        )
+        hint = self.hint
+        if not path.exists():
+            hint = with_nearest_file(path, hint)
+        where = f"{param.opts[0]} {value}" if isinstance(param, click.Option) else value
+        problem = f"it is not a {what}" if path.exists() else f"no such {what}"
+        raise UsageError(problem, where=where, hint=hint)
+
+
+_BUILT = "as `optkit build` prints it: artifacts/NAME-TARGET-PRECISION"
+ARTIFACT = Existing(f"name the folder of an artifact, {_BUILT}", folder=True)
+BUILT = Existing(f"name the folder of an artifact or of a fleet, {_BUILT}", folder=True)
+EITHER = Existing(f"name a model.onnx, or the folder of an artifact, {_BUILT}",
+                  file=True, folder=True)  # fmt: skip
+PEM = Existing("name the PEM file of the key or the certificate", file=True)
+
+
+class NewFile(click.Path):
+    """A file that the command writes. Raises StorageError if it cannot be written, before the
+    command works for it."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # type: ignore[override]
+        path = Path(value)
+        resolve_name("optkit.cli.files:check")(path, param.opts[0] if param else "file")
+        return path
 
 
 _MS = {"us": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4, "min": 6e4, "h": 3.6e6, "d": 8.64e7}

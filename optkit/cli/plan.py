@@ -45,7 +45,8 @@ class Sizes:
         if self.layers is None or self.kv_heads is None or self.head_dim is None:
             raise UsageError(
                 "a decoder needs --layers, --kv-heads and --head-dim", where="--params",
-                hint="config.json: num_hidden_layers, num_key_value_heads, head_dim",
+                hint="add them; a model's config.json calls them num_hidden_layers, "
+                "num_key_value_heads and head_dim",
             )  # fmt: skip
         return DecoderSizes(
             self.params, self.layers, self.kv_heads, self.head_dim, self.heads, self.hidden,
@@ -82,7 +83,11 @@ def plan(
     output: Output,
 ) -> int:
     if plot is not None and plot.suffix not in (".html", ".svg"):
-        raise UsageError("the file of a plot must be .html or .svg", where="--plot")
+        raise UsageError(
+            f"{str(plot)!r} is neither a page nor a drawing",
+            where="--plot",
+            hint="name a file that ends with .html or .svg",
+        )
     decoder = sizes.decoder(request)
     with output.terminal() as ears:
         found = api.plan(

@@ -7,6 +7,7 @@ what the text says. Control characters in foreign names never reach a terminal.
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -152,11 +153,15 @@ def put(text: str, end: str = "\n") -> None:
     # a closed pipe, a full disk, or no descriptor 1
     except (OSError, ValueError, AttributeError) as error:
         _settle_stdout()
-        reason = error.strerror if isinstance(error, OSError) else "it is closed"
+        reason, hint = "it is closed", "run the same command with an open stdout"
+        if isinstance(error, OSError):
+            reason = str(error.strerror)
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            hint = "free some space, then run the same command again"
         raise StorageError(
             f"the result could not be written: {reason}",
             where="stdout",
-            hint="finished work is kept; run the same command with an open stdout",
+            hint=f"finished work is kept; {hint}",
         ) from error
 
 

@@ -192,12 +192,13 @@ def _count(arrays: Mapping[str, _Array], path: Path) -> int:
         raise InputRefused(
             f"the arrays have different numbers of samples: {listed}",
             where=str(path),
-            hint="axis 0 of each array must be the samples",
+            hint="axis 0 counts the samples: give each array one row for each sample",
         )
     return next(iter(counts.values()))
 
 
 def _missing(name: str, known: Iterable[str], path: Path) -> InputRefused:
     close = nearest(name, known)
-    hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known) or 'none'}"
+    hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known) or 'none'}."
+    hint += f" Save the array under the name {name!r}"
     return InputRefused(f"no array {name!r}", where=str(path), hint=hint)

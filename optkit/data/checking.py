@@ -57,7 +57,8 @@ class Checker:
         if self.labelled is None:
             self.labelled = given is not None
         if self.labelled != (given is not None):
-            raise InputRefused("some samples have labels and others do not", where=where)
+            hint = "yield labels with every batch, or with none"
+            raise InputRefused("some samples have labels and others do not", where=where, hint=hint)
         if given is None:
             return None
         labels = np.atleast_1d(_asarray(given, where))
@@ -68,10 +69,18 @@ class Checker:
                 hint="labels are numbers, one row per sample",
             )
         if len(labels) != count:
-            raise InputRefused(f"{len(labels)} labels for a batch of {count}", where=where)
+            hint = "give one label for each sample, in the same order"
+            message = f"{len(labels)} labels for a batch of {count}"
+            raise InputRefused(message, where=where, hint=hint)
         kind = (labels.dtype.name, labels.shape[1:])
         if self.label_kind not in (None, kind):
-            raise InputRefused(f"labels change from {self.label_kind} to {kind}", where=where)
+            (was, its), (dtype, shape) = self.label_kind, kind
+            raise InputRefused(
+                f"a label is {dtype} of shape {list(shape)}, those before are {was} of shape "
+                f"{list(its)}",
+                where=where,
+                hint="give all labels one dtype and one shape",
+            )
         self.label_kind = kind
         return labels.astype(kind[0], copy=False)  # in the byte order of this machine
 
@@ -118,7 +127,9 @@ class Checker:
                 raise InputRefused(
                     f"the model has no input {name!r}",
                     where=f"sample {sample}",
-                    hint=f"did you mean {close[0]!r}?" if close else f"its inputs: {known}",
+                    hint=f"did you mean {close[0]!r}?"
+                    if close
+                    else f"give each array under the name of an input: {known}",
                 )
         given = sequences.completed(given, self.inputs, self._optional)
         feed: Feed = {}
@@ -127,7 +138,8 @@ class Checker:
                 raise InputRefused(
                     f"the feed lacks input {name!r}",
                     where=f"sample {sample}",
-                    hint=f"it has {', '.join(map(str, given)) or 'nothing'}",
+                    hint=f"it has {', '.join(map(str, given)) or 'nothing'}; give an array under "
+                    f"the name {name!r} too",
                 )
             feed[name] = _array(given[name], info, sample)
         self._check_axes(feed, sample)
@@ -143,12 +155,14 @@ class Checker:
         for name, info in self.inputs.items():
             for axis, size in zip(info.shape, feed[name].shape, strict=True):
                 if not size and axis not in self._empty:
-                    raise InputRefused(f"input {name!r} is empty", where=where)
+                    hint = f"give it at least one element along axis {axis!r}"
+                    raise InputRefused(f"input {name!r} is empty", where=where, hint=hint)
                 if isinstance(axis, str) and sizes.setdefault(axis, (size, name))[0] != size:
                     other, first = sizes[axis]
                     raise InputRefused(
                         f"axis {axis!r} is {other} in input {first!r} and {size} in {name!r}",
                         where=where,
+                        hint="give both inputs the same size along this axis",
                     )
         known = {axis: size for axis, (size, _) in sizes.items()}
         for axis, (size, name) in sizes.items():
@@ -156,7 +170,9 @@ class Checker:
             if known.keys() >= set(parts) and size_of(axis, known) != size:
                 sizes_of_parts = " and ".join(f"{part!r} is {known[part]}" for part in parts)
                 raise InputRefused(
-                    f"axis {axis!r} of input {name!r} is {size}, {sizes_of_parts}", where=where
+                    f"axis {axis!r} of input {name!r} is {size}, {sizes_of_parts}",
+                    where=where,
+                    hint=f"give it the size {size_of(axis, known)}",
                 )
 
     def _check_finite(self, name: str, array: np.ndarray, sample: int) -> None:
@@ -165,9 +181,9 @@ class Checker:
         wrong = ~np.isfinite(array)
         index = int(np.argwhere(wrong)[0][0]) if name in self.batched else 0
         raise InputRefused(
-            f"{int(wrong.sum())} values are not finite (NaN or infinite)",
+            f"{int(wrong.sum())} of {wrong.size} values of the batch are not finite (NaN, inf)",
             where=f"sample {sample + index}, input {name!r}",
-            hint="fix the sample source: with such values, no range is valid",
+            hint="repair these samples, or leave them out: with such values, no range is valid",
         )
 
 
@@ -199,13 +215,9 @@ def _array(value: object, info: TensorInfo, sample: int) -> np.ndarray:
         raise InputRefused(
             f"its dtype is {array.dtype.name}, but the model takes {info.dtype}",
             where=where,
-            hint=f"convert it in the sample source: array.astype('{info.dtype}')",
+            hint=f"convert it where it is made or saved: array.astype('{info.dtype}')",
         )
-    fits = array.ndim == len(info.shape) and all(
-        isinstance(want, str) or want == size
-        for want, size in zip(info.shape, array.shape, strict=True)
-    )
-    if not fits:
+    if not _fits(array.shape, info.shape):
         raise InputRefused(
             f"its shape is {list(array.shape)}, but the model takes "
             f"[{', '.join(map(str, info.shape))}]",
@@ -215,11 +227,21 @@ def _array(value: object, info: TensorInfo, sample: int) -> np.ndarray:
     return array.astype(info.dtype, copy=False)  # in the byte order of this machine
 
 
+def _fits(shape: Sequence[int], wanted: Sequence[int | str]) -> bool:
+    """Whether a shape is the wanted one; a named axis has any size."""
+    return len(shape) == len(wanted) and all(
+        isinstance(want, str) or want == size for want, size in zip(wanted, shape, strict=True)
+    )
+
+
 def _shape_hint(shape: tuple[int, ...], info: TensorInfo) -> str:
     """How to correct a shape that does not fit: for an axis of another size, give it a name."""
     batch = "axis 0 is the batch, also for a single sample"
     if len(shape) != len(info.shape):
         return batch
+    if len(shape) > 2 and _fits((shape[0], shape[-1], *shape[1:-1]), info.shape):
+        order = ", ".join(map(str, (0, len(shape) - 1, *range(1, len(shape) - 1))))
+        return f"its channels are the last axis, the model's are axis 1: array.transpose({order})"
     pairs = enumerate(zip(info.shape, shape, strict=True))
     other = [i for i, (want, size) in pairs if isinstance(want, int) and want != size]
     if other[0] == 0:

@@ -30,7 +30,9 @@ def spread(folder: Path, reader: Reader, suffixes: Sequence[str], what: str) -> 
     names = sorted(parts for parts in parted if not any(part[0] == "." for part in parts))
     if not names:
         more = ", …" if len(suffixes) > 4 else ""
-        hint = f"a folder of {', '.join(suffixes[:4])}{more}, in class subfolders or all in one"
+        hint = (
+            f"give a folder of {', '.join(suffixes[:4])}{more}, in class subfolders or all in one"
+        )
         raise InputRefused(f"the folder has no {what}", where=str(folder), hint=hint)
     step = round(len(names) * _GOLDEN) or 1
     while gcd(step, len(names)) > 1:

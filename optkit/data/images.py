@@ -147,9 +147,10 @@ def _processor(named: Path | None, model: str | None) -> Transform:
         raise InputRefused(
             f"no {pretrained.PROCESSORS[0]}" if named else "the model has no image processor",
             where=str(named) if named else model,
-            hint="name its folder"
+            hint="name the folder that holds it in args.processor"
             if named
-            else "args.processor: the folder of one, or args.mean and args.std (and args.size)",
+            else "give args: {mean: [...], std: [...], size: ...}, as in the training, or "
+            "args: {processor: FOLDER} with a preprocessor_config.json",
         )
     load = pretrained.loader("AutoImageProcessor", folder)
     try:
@@ -179,8 +180,9 @@ def _decoded(path: Path, mode: str) -> Image:
         with path.open("rb") as file, image.open(file) as picture:
             return _of_8_bits(turn.exif_transpose(picture), picture.format).convert(mode)
     except Exception as error:  # for a damaged file Pillow raises nearly any exception
-        reason = f"not a picture that can be decoded: {error}"
-        raise InputRefused(reason, where=str(path), hint="fix or remove it") from error
+        reason = f"not a picture that can be decoded: {str(error).partition(' <')[0]}"
+        hint = "copy the file again, or remove it"
+        raise InputRefused(reason, where=str(path), hint=hint) from error
 
 
 def _of_8_bits(picture: Image, form: str | None) -> Image:

@@ -151,7 +151,10 @@ class _Writer:
                 hint="give more data, or export the model with a named batch axis",
             )
         if not self.samples:
-            hint = "check its arguments and its data"
+            hint = (
+                "check its arguments and its data; what was read before, such as an iterator, "
+                "gives nothing the second time"
+            )
             raise InputRefused("the source yielded no samples", hint=hint)
         self._flush()
         content = [self._exact, checker.label_kind, self._labels.hexdigest()]

@@ -86,7 +86,10 @@ def load(given: str | Path | None, model: str | None) -> Tokenizer:
     """
     place = given if given is not None else model
     if place is None or (given is None and not _is_tokenizer(Path(place))):
-        raise InputRefused("the model has no tokenizer", hint="give its folder in args.tokenizer")
+        raise InputRefused(
+            "the model has no tokenizer",
+            hint="give the folder of its tokenizer, args: {tokenizer: FOLDER}",
+        )
     path = Path(place)
     if not path.is_file() and not _is_tokenizer(path):
         hint = f"a folder with {_CONFIG} or {_FILE}, as save_pretrained writes it"

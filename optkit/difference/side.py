@@ -14,7 +14,7 @@ from optkit.difference.graphs import Outline
 from optkit.documents.diff import ComparedSide, Kind
 from optkit.documents.report import REPORT, Report
 from optkit.documents.result import RESULT, Result
-from optkit.errors import InputRefused, UsageError
+from optkit.errors import InputRefused, UsageError, with_nearest_file
 from optkit.execute.runner import Runner
 from optkit.intake.files import show
 from optkit.pipeline import Foreign
@@ -55,7 +55,9 @@ def opened(path: Path, runner: Runner) -> Side:
     if path.is_dir():
         return _artifact(path, runner)
     if not path.is_file():
-        raise UsageError("no such file or folder", where=str(path))
+        hint = "name an artifact, an .onnx file, a report.json or the JSON of a build"
+        hint = with_nearest_file(path, hint)
+        raise UsageError("no such file or folder", where=str(path), hint=hint)
     if path.suffix == ".json":
         return _report(path)
     staged = stage.stage_onnx(path, runner.store.objects)

@@ -17,6 +17,7 @@ from optkit.intake.tree import ENTRY, Files, publish_tree
 from optkit.store import scratch, storage_errors
 
 _MODEL = "model.onnx"
+_LFS = b"version https://git-lfs.github.com/"
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,11 @@ def _scan(path: Path, limits: Limits) -> Scan:
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
             memoryview(mapped) as data,
         ):
+            if mapped[: len(_LFS)] == _LFS:
+                raise UnsafeFile(
+                    "it is a pointer of Git LFS, without the content of the file",
+                    hint="run `git lfs pull` in the folder of the model",
+                )
             return Scan(data, limits)
 
 

@@ -81,5 +81,5 @@ def count_varints(data: memoryview, start: int, end: int) -> int:
 def _malformed(at: int) -> UnsafeFile:
     return UnsafeFile(
         f"not a protobuf message at byte {at}",
-        hint="the file is damaged, or it is not an ONNX model; export it again",
+        hint="the file is damaged or incomplete, or not an ONNX model; copy it or export it again",
     )

@@ -7,10 +7,12 @@ import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optkit import api
+from optkit.api import jobs
 from optkit.api.batches import Batch
 from optkit.api.in_memory import Evaluate
 from optkit.api.jobs import RecipeLike
@@ -28,15 +30,16 @@ LOG = logging.getLogger("optkit")
 
 @dataclass(frozen=True)
 class Deployment:
-    """What is built after a training. The fields are the arguments of `optkit.build`.
+    """What is built after a training. The fields are the arguments of `optkit.build`; `targets` and
+    `precisions` are one name or several.
 
     `calibration`: None: the batches that the model was trained with, if the recipe names no source.
     `tracker`: where `tracking.log` writes the figures of each artifact, in runs of `project`; None:
     nowhere.
     """
 
-    targets: Sequence[str]
-    precisions: Sequence[str] = ("int8",)
+    targets: str | Sequence[str]
+    precisions: str | Sequence[str] = ("int8",)
     calibration: Iterable[Batch] | None = None
     evaluate: Evaluate | None = None
     recipe: RecipeLike | None = None
@@ -47,6 +50,12 @@ class Deployment:
     tracker: tracking.Tracker | None = None
     project: str = "optkit"
 
+    def check(self) -> None:
+        """Raise UnknownName, or Impossible for a precision that a target does not have. The
+        callbacks call it when they are created: a training may take days."""
+        for target, precision in self._pairs():
+            jobs.pair(target, precision)
+
     def build(self, model: Module, batches: Iterable[Batch]) -> tuple[Artifact, ...]:
         """The artifacts of a trained module, in the order of targets and precisions. What cannot be
         built is logged as an error and left out.
@@ -55,13 +64,20 @@ class Deployment:
             take, such as labels, are ignored.
         """
         built = []
-        for target in self.targets:
-            for precision in self.precisions:
-                artifact = self._one(model, batches, target, precision)
-                if artifact is not None:
-                    built.append(artifact)
-                    self._track(artifact)
+        for target, precision in self._pairs():
+            artifact = self._one(model, batches, target, precision)
+            if artifact is not None:
+                built.append(artifact)
+                self._track(artifact)
         return tuple(built)
+
+    def _pairs(self) -> Iterable[tuple[str, str]]:
+        """Every target with every precision; a text is one name."""
+        targets, precisions = (
+            (names,) if isinstance(names, str) else names
+            for names in (self.targets, self.precisions)
+        )
+        return product(targets, precisions)
 
     def _one(
         self, model: Module, batches: Iterable[Batch], target: str, precision: str
@@ -104,8 +120,8 @@ def deploy(
     model: Module,
     batches: Iterable[Batch],
     *,
-    targets: Sequence[str],
-    precisions: Sequence[str] = ("int8",),
+    targets: str | Sequence[str],
+    precisions: str | Sequence[str] = ("int8",),
     calibration: Iterable[Batch] | None = None,
     evaluate: Evaluate | None = None,
     recipe: RecipeLike | None = None,

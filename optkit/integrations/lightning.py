@@ -24,7 +24,8 @@ class DeployCallback(Callback):  # type: ignore[misc]  # the library is optional
         itself, by its `forward`.
 
     The example, and the calibration samples if the deployment names none, come from the loader of
-    the training.
+    the training. An unknown target or precision is refused now, and not after the training: raises
+    UnknownName, Impossible.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class DeployCallback(Callback):  # type: ignore[misc]  # the library is optional
         deployment: Deployment,
         network: Callable[[LightningModule], Module] | None = None,
     ) -> None:
+        deployment.check()
         self.deployment = deployment
         self.network = network
         self.artifacts: tuple[Artifact, ...] = ()

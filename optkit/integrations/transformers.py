@@ -22,10 +22,12 @@ class DeployCallback(TrainerCallback):
     """Builds artifacts when the training has ended. `artifacts` holds them afterwards.
 
     The example, and the calibration samples if the deployment names none, come from the loader of
-    the training.
+    the training. An unknown target or precision is refused now, and not after the training: raises
+    UnknownName, Impossible.
     """
 
     def __init__(self, deployment: Deployment) -> None:
+        deployment.check()
         self.deployment = deployment
         self.artifacts: tuple[Artifact, ...] = ()
 

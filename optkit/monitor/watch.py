@@ -113,7 +113,8 @@ def _start(command: Sequence[str], mask: Iterable[int], quiet_stdout: bool) -> i
         raise UsageError(
             f"it cannot be run: {error.strerror if isinstance(error, OSError) else error}",
             where=command[0],
-            hint="write the command after --, for example `optkit monitor -- python train.py`",
+            hint="check the name of the program, and write the command after --, for example "
+            "`optkit monitor -- python train.py`",
         ) from error
 
 

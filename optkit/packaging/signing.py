@@ -65,7 +65,8 @@ def sign(
     left_out = [*_checked(ignored), *_inside(file, folder)]
     if not any(_is_signed(found.relative_to(folder), left_out)
                for found in folder.rglob("*") if found.is_file()):  # fmt: skip
-        raise UsageError("there is no file to sign", where=str(folder))
+        hint = "name the folder of an artifact"
+        raise UsageError("there is no file to sign", where=str(folder), hint=hint)
     config = signing.Config()
     with keys(signer.key if signer.certificate is None else signer.certificate):
         if signer.certificate is None:
@@ -130,7 +131,8 @@ def verify(
         raise IntegrityError(
             f"the signature does not verify: {str(error) or type(error).__name__}",
             where=str(file),
-            hint="another key or certificate signed it, or it was changed after signing",
+            hint="give the public key or the roots of its signer; if they are right, the signature "
+            "was changed: copy the artifact again",
         ) from error
     return statement
 
@@ -181,11 +183,18 @@ def keys(file: Path) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, OSError, AttributeError) as error:
+        # the library asks any key for its curve
+        reason = (
+            "its key is not on an elliptic curve"
+            if isinstance(error, AttributeError)
+            else str(error)
+        )
         raise UsageError(
-            f"no such key or certificate: {error}",
+            f"not a key or certificate that can be used: {reason}",
             where=str(file),
-            hint="use PEM files without a password, with a key of the curve P-256, P-384 or P-521; "
-            "`sign` needs a private key, `verify` its public key (openssl pkey -pubout)",
+            hint="use PEM files without a password, with a key of the curve P-256, P-384 or P-521 "
+            "(openssl ecparam -name prime256v1 -genkey -noout); `sign` needs a private key, "
+            "`verify` its public key (openssl pkey -pubout)",
         ) from error
 
 
@@ -194,7 +203,9 @@ def _check_method(bundle: Bundle, trust: Trust, file: Path) -> None:
         return
     if bundle.method is None:
         raise IntegrityError(
-            "it was signed with Sigstore's service, which optkit does not ask", where=str(file)
+            "it was signed with Sigstore's service, which optkit does not ask",
+            where=str(file),
+            hint="verify it with `model_signing verify sigstore`, or sign it again with a key",
         )
     use = "--key" if bundle.method == "key" else "--certificate-chain"
     raise IntegrityError(

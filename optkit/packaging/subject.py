@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from optkit.artifact import MANIFEST, Artifact, check_name
+from optkit.artifact.manifest import FLEET
 from optkit.documents.fleet import Fleet
 from optkit.documents.report import Report
 from optkit.documents.result import Result
@@ -16,7 +17,6 @@ from optkit.errors import InputRefused, IntegrityError, UsageError
 from optkit.report.contract import conform, parsed, report_of, result_of
 from optkit.store import digest_json
 
-FLEET = "fleet.json"
 PACKAGE_FILE = "optkit-package.json"
 """The document of a package, in its folder. It says that optkit may replace the folder."""
 
@@ -82,9 +82,10 @@ class Subject:
         for target, precisions in by_target.items():
             if len(precisions) > 1:
                 raise UsageError(
-                    f"for {target} it holds {' and '.join(precisions)}",
+                    f"the fleet has {' and '.join(precisions)} for {target}, and this format holds "
+                    "one precision for each target",
                     where=self.name,
-                    hint="choose one with --precision",
+                    hint=f"choose one, e.g. --precision {precisions[0]}",
                 )
 
     @classmethod
@@ -114,6 +115,7 @@ class Subject:
                 raise UsageError(
                     f"nothing in it has the precision {precision}, only {', '.join(built)}",
                     where=str(path),
+                    hint="choose one of these, or build it and package its folder",
                 )
         for artifact in artifacts:
             if not parts:
@@ -149,7 +151,8 @@ def _fleet(path: Path) -> list[Artifact]:
     except ValueError as error:  # a Mismatch is one
         raise IntegrityError("damaged: not the document of a fleet", where=str(where)) from error
     if not fleet.artifacts:
-        raise InputRefused("nothing of this fleet was built", where=str(path))
+        hint = "its report.html says why; build it again"
+        raise InputRefused("nothing of this fleet was built", where=str(path), hint=hint)
     found = []
     for built in fleet.artifacts.values():
         beside = path.parent / Path(built.path).name

@@ -109,7 +109,8 @@ def score(
         file=file, batch=build.batch, evidence=evidence, task=str(source.place),
         code=store.digest_json(record.code),
         metric=samples.metric, args=samples.scoring, running=engines,
-        path=source.place.path, imports=python, roots=tuple(roots), kept=kept(runner),
+        path=source.place.path, data=None if source.data is None else str(source.data),
+        imports=python, roots=tuple(roots), kept=kept(runner),
     )  # fmt: skip
     return runner.do(step, f"evaluate {_named(build, role)}")
 

@@ -10,7 +10,13 @@ from optkit.data import arrays
 from optkit.data.reading import reader_of
 from optkit.data.spool import Spool
 from optkit.devices import Target
-from optkit.errors import Impossible, InputRefused, ToolchainMissing, UsageError
+from optkit.errors import (
+    Impossible,
+    InputRefused,
+    ToolchainMissing,
+    UsageError,
+    with_nearest_file,
+)
 from optkit.execute.reads import installed
 from optkit.execute.runner import Steps
 from optkit.pipeline.job import Build, Job
@@ -144,9 +150,10 @@ def check_enough(samples: Samples, recipe: Recipe) -> None:
     larger than all before. Raises InputRefused."""
     count = MIN_SAMPLES if samples.planned else samples.info.samples
     if count < MIN_SAMPLES:
+        source = recipe.samples("calibration")
         raise InputRefused(
             f"{count} calibration samples are too few to compute ranges",
-            where=str(recipe.calibration_source or recipe.name),
+            where=str(source.data or source.place.path) if source else recipe.name,
             hint=f"give at least {MIN_SAMPLES}; 128 to 512 are usual",
         )
 
@@ -190,8 +197,11 @@ def _check_data(recipe: Recipe) -> None:
             raise InputRefused(
                 "no such file or folder",
                 where=f"{source.section}.args.path: {path}",
-                hint="a relative path starts at the recipe's folder, on the command line at the "
-                "current one",
+                hint=with_nearest_file(
+                    path,
+                    "a relative path starts at the recipe's folder, on the command line at the "
+                    "current one",
+                ),
             )
         if reader_of(path) == "arrays":
             names = list(recipe.inputs)

@@ -353,6 +353,13 @@ def data_of(build: Build) -> dict[str, dict[str, object]]:
     }
 
 
+def _of_samples(recipe: Recipe) -> str:
+    """The files of calibration and evaluation, as far as the recipe names them."""
+    sources = (recipe.samples("calibration"), recipe.samples("evaluation"))
+    files = [str(one.data or one.place.path) for one in sources if one is not None]
+    return " and ".join(dict.fromkeys(files)) or recipe.name
+
+
 def _keep_apart(build: Build, calibration: Samples, evaluation: Samples) -> None:
     if not (calibration.files and evaluation.files):  # in a rehearsal
         return
@@ -362,7 +369,7 @@ def _keep_apart(build: Build, calibration: Samples, evaluation: Samples) -> None
         raise InputRefused(
             f"{len(shared)} calibration samples are also evaluation samples; the first is "
             f"calibration sample {ours}, evaluation sample {theirs}",
-            where=build.job.recipe.name,
+            where=_of_samples(build.job.recipe),
             hint="calibrate on data that the task does not score, or the accuracy is not valid",
         )
 

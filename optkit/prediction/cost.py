@@ -102,22 +102,35 @@ _FORM = 'write it like l4: {usd_per_hour: 0.70, provider: "mine", as_of: 2026-11
 
 
 def _entry(entry: object, where: str) -> _Entry:
-    if not isinstance(entry, dict) or not {"provider", "as_of"} <= set(entry) <= set(_KEYS):
-        keys = f"{', '.join(_PRICES)} and watts"
-        raise UsageError(f"a price has provider and as_of, and of {keys} what you know",
-                         where=where, hint=_FORM)  # fmt: skip
+    if not isinstance(entry, dict):
+        raise UsageError(f"{str(entry)[:40]!r} has no keys", where=where, hint=_FORM)
+    if unknown := [str(key) for key in entry if key not in _KEYS]:
+        raise UsageError(f"unknown key {unknown[0]!r}, not one of {', '.join(_KEYS)}", where=where,
+                         hint=_FORM)  # fmt: skip
+    if missing := [key for key in ("provider", "as_of") if key not in entry]:
+        told = f"a price needs provider and as_of, and it lacks {' and '.join(missing)}"
+        raise UsageError(told, where=where, hint=_FORM)
     if not set(_PRICES) & set(entry):
         raise UsageError(f"it has no price: none of {', '.join(_PRICES)}", where=where, hint=_FORM)
+    prices = {key: _number(key, entry[key], where) for key in _NUMBERS if key in entry}
     try:
-        prices = {key: float(entry[key]) for key in _NUMBERS if key in entry}
         day = date.fromisoformat(str(entry["as_of"]))
-    except (TypeError, ValueError) as error:
-        raise UsageError(str(error), where=where, hint=_FORM) from error
+    except ValueError as error:
+        told = f"as_of: {str(entry['as_of'])[:40]!r} is no date"
+        raise UsageError(told, where=where, hint=_FORM) from error
     for key, value in prices.items():
         if not 0 < value < 1e6:
             what = "a number of watts" if key == "watts" else "a price"
             raise UsageError(f"{key}: {value} is not {what}", where=where, hint=_FORM)
     return _Entry(str(entry["provider"]), day.isoformat(), prices)
+
+
+def _number(key: str, value: object, where: str) -> float:
+    try:
+        return float(str(value))
+    except ValueError as error:
+        told = f"{key}: {str(value)[:40]!r} is no number"
+        raise UsageError(told, where=where, hint=_FORM) from error
 
 
 def per_million(usd_per_hour: float, throughput: float, devices: int = 1) -> float:

@@ -6,6 +6,7 @@ be anywhere.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from optkit import places
+from optkit.artifact.manifest import MANIFEST
 from optkit.errors import RecipeError, UsageError
 from optkit.places import Place
 from optkit.recipe import torch_checkpoint
@@ -20,6 +22,13 @@ from optkit.recipe.origin import KeyPath, Origin, dotted
 from optkit.recipe.schema import MEMORY, Calibration, Eval, Model
 
 _MODULE_FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+_TF = "tf2onnx"
+_FOREIGN = {
+    ".keras": ("Keras", _TF), ".h5": ("Keras", _TF), ".pb": ("TensorFlow", _TF),
+    ".tflite": ("TensorFlow Lite", _TF), ".mlmodel": ("Core ML", "onnxmltools"),
+    ".engine": ("TensorRT", None), ".plan": ("TensorRT", None), ".gguf": ("llama.cpp", None),
+}  # fmt: skip
+"""Suffix of a model of another program → the program, and what writes the model as ONNX."""
 _MODEL_FORMS = (
     "a model is file.py:factory, package.module:factory, x.onnx, x.pt2, a Hugging Face folder or "
     "org/name on the hub"
@@ -53,7 +62,7 @@ class _Finder:
         if model.factory is not None and not self._is_module(model.factory):
             key, place = self.place(("model", "factory"), places.locate, model.factory)
             if place.attribute is None:
-                raise self._refused(("model", "factory"), "names no function", _MODEL_FORMS)
+                raise self._refused(("model", "factory"), *_no_function(model.factory, place.path))
             yield key, place
         if model.weights is not None:
             if not model.weights.endswith(".safetensors"):
@@ -76,9 +85,17 @@ class _Finder:
         folder = partial(places.locate, folder=True)
         if model.path is not None:
             key, place = self.place(("model", "path"), folder, model.path)
+            if (place.path / MANIFEST).is_file():
+                hint = "name the model or the recipe that it was built from"
+                problem = f"{model.path} is an artifact, which is built already"
+                raise self._refused(("model", "path"), problem, hint)
             if not (place.path / places.HF_CONFIG).is_file():
                 problem = f"{model.path} holds neither {places.PROJECT_RECIPE} nor config.json"
-                raise self._refused(("model", "path"), problem, _MODEL_FORMS)
+                hint = (
+                    "a Hugging Face folder has config.json: write it with "
+                    f"model.save_pretrained({model.path!r}); otherwise {_MODEL_FORMS}"
+                )
+                raise self._refused(("model", "path"), problem, hint)
             yield key, place
         if model.hub is not None and not places.is_hub_name(model.hub):
             raise self._refused(("model", "hub"), f"{model.hub!r} is not org/name", _MODEL_FORMS)
@@ -114,6 +131,33 @@ def _no_factory(named: str) -> tuple[str, str]:
         )
     if suffix == ".safetensors":
         return f"{named!r} holds weights without the code of the model", f"{with_code}{named}"
+    if suffix in _FOREIGN:
+        program, converter = _FOREIGN[suffix]
+        hint = f"write it as ONNX with {converter}, and build the .onnx file"
+        return (
+            f"{named!r} is a model of {program}, which optkit does not read",
+            hint if converter else "name the model that it was made of",
+        )
     if suffix in (".yaml", ".yml"):
-        return f"{named!r} is a recipe, not a model", f"--recipe {named}"
+        return f"{named!r} is a recipe, not a model", f"give it as an option: --recipe {named}"
+    if re.fullmatch(r"[\w.-]+", named):
+        hint = f"a model of the Hugging Face hub needs its owner: OWNER/{named}; {_MODEL_FORMS}"
+        return f"{named!r} is not a file, a folder or file.py:function here", hint
     return f"{named!r} is not file.py:function", _MODEL_FORMS
+
+
+def _no_function(named: str, file: Path) -> tuple[str, str]:
+    """The error for a Python file without a function's name, with the functions that it has."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return "names no function", _MODEL_FORMS
+    known = [
+        node.name
+        for kind in (ast.FunctionDef, ast.ClassDef)
+        for node in tree.body
+        if isinstance(node, kind) and not node.name.startswith("_")
+    ]
+    forms = " or ".join(f"{named}:{name}" for name in known[:3])
+    hint = f"name what returns the model, e.g. {forms}" if known else _MODEL_FORMS
+    return "names no function", hint

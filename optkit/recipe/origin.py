@@ -14,6 +14,7 @@ from optkit.recipe import yaml_document
 KeyPath = yaml_document.Path
 
 HINT = "`optkit init` writes a commented example"
+_MODEL = "MODEL "
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Origin:
         """The data with this model instead of the present one; None changes nothing."""
         if model is None or not isinstance(self.data, dict):  # other data is refused later
             return self
-        return self.put(("model",), {places.model_key(model): model}, f"MODEL {model}")
+        return self.put(("model",), {places.model_key(model): model}, f"{_MODEL}{model}")
 
     def put(self, path: KeyPath, value: object, where: str) -> Origin:
         """The data with `value` at `path`, as the option `where` gives it. Missing sections are
@@ -78,8 +79,10 @@ class Origin:
         return self.put(_key_path(name.strip(), self.data), _parse(value, where), where)
 
     def refused(self, path: KeyPath, problem: str, hint: str | None) -> RecipeError:
-        """The error for a key."""
-        return RecipeError(f"{dotted(path)}: {problem}", where=self.where(path), hint=hint or HINT)
+        """The error for a key. MODEL on the command line is no key for its user."""
+        where = self.where(path)
+        named = problem if where.startswith(_MODEL) else f"{dotted(path)}: {problem}"
+        return RecipeError(named, where=where, hint=hint or HINT)
 
 
 def dotted(path: KeyPath) -> str:

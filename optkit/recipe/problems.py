@@ -10,6 +10,20 @@ from pydantic import BaseModel, ValidationError
 from optkit.errors import RecipeError, nearest
 from optkit.recipe.origin import HINT, KeyPath, Origin, dotted
 
+_FORMS = {
+    "int": "write a whole number, e.g. 256",
+    "float": "write a number, e.g. 0.5",
+    "bool": "write true or false",
+    "string": "write a text",
+    "dict": "write keys and values, e.g. {path: model.onnx}",
+    "model": "write keys and values, e.g. {path: model.onnx}",
+    "list": "write a list, e.g. [1, 8]",
+    "tuple": "write a list, e.g. [1, 8]",
+    "greater_than": "write a larger number",
+    "less_than": "write a smaller number",
+}
+"""How a problem of pydantic's begins → what to write."""
+
 
 def refusal(error: ValidationError, origin: Origin, root: type[BaseModel]) -> RecipeError:
     """The first problem that pydantic reports. An unknown key comes first, because it is often the
@@ -35,8 +49,10 @@ def refusal(error: ValidationError, origin: Origin, root: type[BaseModel]) -> Re
         case {"type": "value_error", "ctx": {"error": reason}}:
             text = str(reason)
             hint = "give min, opt and max, min ≤ opt ≤ max" if path[:1] == ("axes",) else hint
-        case {"msg": message, "input": value}:
+            hint = "remove all but one of these keys" if "; it has" in text else hint
+        case {"msg": message, "input": value, "type": kind}:
             text = f"{message[0].lower()}{message[1:]}, not {repr(value)[:60]}"
+            hint = next((form for name, form in _FORMS.items() if kind.startswith(name)), hint)
     text = f"{dotted(path)}: {text}" if path else text
     if len(problems) > 1:
         text += f" (1 of {len(problems)} problems)"

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from optkit import places, shipped
 from optkit.data.reading import READ, reader_of
-from optkit.errors import RecipeError, UsageError, unknown_name
+from optkit.errors import RecipeError, UsageError, unknown_name, with_nearest_file
+from optkit.recipe import torch_checkpoint
 from optkit.recipe.recipe import Recipe
 from optkit.recipe.shape_syntax import parse_shapes
 from optkit.request import Request
@@ -90,12 +91,16 @@ def _with_calibration(recipe: Recipe, named: str) -> Recipe:
     the same reader stay), or from a source by name or as file.py:function."""
     origin, where, reader = recipe.origin, f"--calibration {named}", reader_of(named)
     if not reader and not places.is_python_file(named) and _is_data(named):
-        raise RecipeError(
-            "unknown kind of data" if Path(named).exists() else "no such file or folder",
-            where=where,
-            hint=f"supported: {'; '.join(READ.values())}; or name a source "
-            f"({', '.join(shipped.source_names())}) or file.py:function",
+        hint = (
+            f"supported: {'; '.join(READ.values())}; or name a source "
+            f"({', '.join(shipped.source_names())}) or file.py:function"
         )
+        if Path(named).suffix.lower() in torch_checkpoint.CHECKPOINTS:
+            hint = "save the tensors by input name: numpy.savez('samples.npz', x=x.numpy())"
+        if Path(named).exists():
+            raise RecipeError("unknown kind of data", where=where, hint=hint)
+        hint = with_nearest_file(Path(named), hint)
+        raise RecipeError("no such file or folder", where=where, hint=hint)
     if not reader or recipe.calibration is None or recipe.calibration.source != reader:
         origin = origin.put(("calibration", "source"), reader or named, where)
         origin = origin.put(("calibration", "args"), {}, where)

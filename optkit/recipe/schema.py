@@ -130,7 +130,11 @@ class Model(Part):
     @model_validator(mode="after")
     def one_of(self) -> Self:
         if sum(place is not None for place in (self.factory, self.path, self.hub)) != 1:
-            raise ValueError("give exactly one of factory, path and hub")
+            named = {"factory": self.factory, "path": self.path, "hub": self.hub}
+            given = [name for name, place in named.items() if place is not None]
+            told = "give exactly one of factory, path and hub"
+            told += f"; it has {' and '.join(given)}" if given else ""
+            raise ValueError(told)
         if self.factory is None and (self.weights is not None or self.args):
             raise ValueError("weights and args belong to a factory")
         if not self.is_hugging_face and (self.task or self.adapter or self.part):

@@ -61,7 +61,10 @@ def parse(content: bytes, name: str) -> Document:
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = error.problem or error.context or "not YAML"
-        raise RecipeError(problem, where=_where(name, mark), hint="check the YAML syntax") from None
+        hint = "check the YAML syntax"
+        if "\\t" in problem:
+            hint += ": indent with spaces, YAML allows no tab there"
+        raise RecipeError(problem, where=_where(name, mark), hint=hint) from None
     except YAMLError as error:  # a character that YAML does not allow
         reason = str(error).splitlines()[0]
         raise RecipeError(reason, where=f"{name}:1:1", hint="remove the character") from None

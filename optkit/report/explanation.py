@@ -206,8 +206,9 @@ def of_report(report: Report) -> list[Finding]:
 
 def to_html(found: Explained) -> str:
     parts = _parts(found)
+    machine = found.build.machine if found.build else None
     return render(
         "explanation.html", found=found, parts=parts, headline=headline(parts),
         highlights=_highlights(found),
-        about=[device(found.target), *described(found.build), found.artifact],
+        about=[device(found.target, machine), *described(found.build), found.artifact],
     )  # fmt: skip

@@ -66,7 +66,7 @@ def of_parts(parts: Mapping[str, Result]) -> Recommendation | None:
 
 def _decision(result: Result) -> tuple[Ship, str]:
     """The first rule that applies."""
-    name, where = spelled(result.precision), device(result.target)
+    name, where = spelled(result.precision), device_of(result)
     assert result.gate is not None
     reasons = result.gate.reasons
     reason = reasons[0] if reasons else "a gate fails"
@@ -183,7 +183,7 @@ def of_search(
     advice = of_result(result)
     if advice is None:
         return None
-    where, carrier = device(result.target), spelled(result.precision)
+    where, carrier = device_of(result), spelled(result.precision)
     if not kept:
         return advice.model_copy(
             update={"ship": "none", "sentence": f"Nothing to ship on {where}: {reason}."}
@@ -244,7 +244,7 @@ def _choices(results: Iterable[Result], prices: Mapping[str, DatedPrice]) -> Ite
             continue
         price = prices.get(str(result.target))
         usd = None if price is None else per_million(price.usd_per_hour, side.latency.throughput)
-        name = f"{spelled(side.precision)} on {device(result.target)}"
+        name = f"{spelled(side.precision)} on {device_of(result)}"
         yield Choice(name, side.latency, usd)
 
 
@@ -328,8 +328,18 @@ def spelled(precision: str | None) -> str:
     return " ".join(filter(None, (head.upper(), rest)))
 
 
-def device(name: str | None) -> str:
-    """The device's name for people; that of a stranger's document as it is."""
+def device_of(result: Result) -> str:
+    """The name of a build's device for people."""
+    sides = (result.latency, result.baseline.latency if result.baseline else None)
+    machines = (one.machine for one in sides if one is not None)
+    return device(result.target, next(filter(None, machines), None))
+
+
+def device(name: str | None, machine: str | None = None) -> str:
+    """The device's name for people; that of a stranger's document as it is. The target `cpu` is the
+    CPU that measured, `machine`, which may be another one than that of this machine."""
+    if name == "cpu":
+        return figures.name(machine) if machine else "the CPU that built it"
     try:
         return find_target(str(name)).title
     except UnknownName:

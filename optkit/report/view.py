@@ -123,7 +123,7 @@ def about(report: Report) -> list[str]:
     """What the figures are of: the device, the sizes, the data, and when it was measured."""
     result = report.result
     return [
-        recommendation.device(result.target),
+        recommendation.device_of(result),
         *described(facts(result, report.provenance.recipe)),
     ]
 

@@ -85,7 +85,7 @@ def _module(error: BaseException, root: nn.Module) -> str:
 
 
 def line(error: BaseException) -> str | None:
-    """ "model.py:12: if x.sum() > 0:", the innermost line outside torch and optkit."""
+    """ "model.py:12: if x.sum() > 0", the innermost line outside torch and optkit."""
     for frame, number in reversed(list(_frames(error))):
         if not frame.f_code.co_filename.startswith(_ours()):
             return _shown(frame.f_code.co_filename, number)
@@ -117,7 +117,7 @@ def _ours() -> tuple[str, ...]:
 
 
 def _shown(file: str, number: int) -> str:
-    code = linecache.getline(file, number).strip()
+    code = linecache.getline(file, number).strip().rstrip(":")
     return f"{file}:{number}" + (f": {code}" if code else "")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 
 _COMPARED = 64  # values of a parameter that are compared
 _OTHER_SEED = 0x5EED
+_MISMATCH = re.compile(
+    r"size mismatch for (\S+): copying a param with shape torch\.Size\((.*)\) from checkpoint, the "
+    r"shape in current model is torch\.Size\((.*)\)\."
+)
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _PREFIXES = ("module.", "_orig_mod.", "model.", "state_dict.")
 """Prefixes that wrappers add to names: DistributedDataParallel, torch.compile, Lightning."""
 
@@ -136,15 +142,27 @@ def _created(factory: str, args: Mapping[str, object]) -> nn.Module:
         raise InputRefused(
             f"{type(error).__name__}: {error}",
             where=export_failures.line(error) or factory,
-            hint="the factory must return the model",
+            hint=_remedy(error),
         ) from error
     if not isinstance(module, nn.Module):
         raise InputRefused(
             f"the factory returned {type(module).__name__}, not an nn.Module",
             where=factory,
-            hint="the factory must return the model",
+            hint="let it return the model itself; its weights can be a file, model.weights",
         )
     return module
+
+
+def _remedy(error: Exception) -> str:
+    """What helps a factory that failed."""
+    if re.search("cuda|nvidia", str(error), re.IGNORECASE):
+        return (
+            "leave the model on the CPU in the factory (without .cuda() and .to('cuda')), and load "
+            "weights with map_location='cpu': the export needs no GPU"
+        )
+    if isinstance(error, FileNotFoundError) and error.filename:
+        return f"create {str(error.filename)!r}, or correct its path in this line"
+    return "correct this line: the factory must return the model"
 
 
 def _check_args(create: Callable[..., object], args: Mapping[str, object], factory: str) -> None:
@@ -157,7 +175,16 @@ def _check_args(create: Callable[..., object], args: Mapping[str, object], facto
     except TypeError as error:
         known = list(signature.parameters)
         close = [near for name in args if name not in known for near in nearest(name, known)]
-        hint = f"did you mean {' or '.join(close)}?" if close else f"it takes {signature}"
+        missing = [
+            one.name
+            for one in signature.parameters.values()
+            if one.default is one.empty and one.kind in _NAMED and one.name not in args
+        ]
+        hint = f"it takes ({', '.join(map(str, signature.parameters.values()))})"
+        if missing:
+            keys = ", ".join(f"{name}: ..." for name in missing)
+            hint += f"; give each of them in the recipe, model: {{args: {{{keys}}}}}"
+        hint = f"did you mean {' or '.join(close)}?" if close else hint
         raise UsageError(
             f"the factory's arguments do not fit: {error}", where=factory, hint=hint
         ) from error
@@ -175,7 +202,8 @@ def _load_weights(module: nn.Module, path: Path) -> None:
             f"not a safetensors file: {error}", where=str(path), hint="save with safetensors"
         ) from error
     except RuntimeError as error:  # load_state_dict lists the shapes that differ
-        shapes = [line.strip() for line in str(error).splitlines()[1:]] or [str(error)]
+        lines = [line.strip() for line in str(error).splitlines()[1:]] or [str(error)]
+        shapes = [_MISMATCH.sub(r"\1 is \2 in the file and \3 in the model", one) for one in lines]
         raise _misfit("; ".join(shapes[:5]), path) from error
     if missing or unexpected:
         parts = (("the model needs", missing), ("the model has no", unexpected))
@@ -193,7 +221,10 @@ def _prefix(missing: Collection[str], unexpected: Collection[str]) -> str | None
 
 
 def _misfit(message: str, path: Path, prefix: str | None = None) -> InputRefused:
-    hint = "do the factory's arguments describe the model that was trained?"
+    hint = (
+        "give the arguments of the model that was trained, model: {args: {...}} in the recipe, or "
+        "the weights that this model saved"
+    )
     if prefix is not None:
         hint = (
             f"every name in the file begins with {prefix!r}, which a wrapper put there "

@@ -50,11 +50,7 @@ def export(
     """
     toolchain.require()
     if not specs:
-        raise InputRefused(
-            "a Python model needs its inputs declared",
-            where=type(module).__name__,
-            hint="write a recipe with `inputs:` (`optkit init` starts one) and give it by --recipe",
-        )
+        raise _undeclared(module)
     module = unwrapped(module)
     specs, axes = fix_single_sizes(specs, axes)
     sizes = traced_sizes(axes)
@@ -83,6 +79,17 @@ def export(
     with session(out) as runner:
         checks = agreement.check(cases, runner)
     return ExportLog("python", described, returned, translation.OPSET, nodes, checks)
+
+
+def _undeclared(module: nn.Module) -> InputRefused:
+    names = list(inspect.signature(module.forward).parameters)
+    example = f"inputs: {{{names[0] if names else 'x'}: {{dtype: float32, shape: [batch, ...]}}}}"
+    return InputRefused(
+        "the recipe does not declare the inputs of the Python model",
+        where=f"{type(module).__name__}.forward({', '.join(names)})",
+        hint=f"add dtype and shape of each to the recipe, {example}; `optkit init MODEL` writes "
+        "a recipe that does",
+    )
 
 
 def named(module: nn.Module, example: object) -> Feed:

@@ -35,11 +35,11 @@ class Evaluate(ReadsCode, Shards, Step[Evaluated]):
     """Score a graph on the spooled evaluation samples with the functions of the task.
 
     `file`: the file of the graph; `task`, `code`, `metric`, `args`: the task, the digest of its
-    code, its metric and its arguments; `path`: the path of its file; `imports`: the Python files
-    that another machine must also have, with their digests. `baseline_score`: the result of this
-    step for the baseline, for a task of agreement; without it the graph is the baseline, and the
-    step keeps its rows next to its scores. `running`: the engine that runs instead of the graph;
-    `kept`: as in `Compile`.
+    code, its metric and its arguments; `path`: the path of its file; `data`: that of the samples,
+    if optkit reads them, for errors; `imports`: the Python files that another machine must also
+    have, with their digests. `baseline_score`: the result of this step for the baseline, for a task
+    of agreement; without it the graph is the baseline, and the step keeps its rows next to its
+    scores. `running`: the engine that runs instead of the graph; `kept`: as in `Compile`.
     """
 
     name = "evaluate"
@@ -61,5 +61,6 @@ class Evaluate(ReadsCode, Shards, Step[Evaluated]):
     args: Mapping[str, object]
     running: Engines | None = spread(None)
     path: Path = beside_the_key()
+    data: str | None = beside_the_key(None)
     imports: Mapping[str, str] = beside_the_key()
     kept: Path | None = beside_the_key(None)

@@ -32,8 +32,8 @@ def storage_errors(where: Path) -> Iterator[None]:
             hint = "choose a folder you may write to (--out, --cache or OPTKIT_CACHE)"
         else:
             hint = "check the disk, then run the same command again"
-        place = str(error.filename or where)
-        raise StorageError(error.strerror or str(error), where=place, hint=hint) from error
+        place, reason = str(error.filename or where), error.strerror or str(error)
+        raise StorageError(f"it cannot be used: {reason}", where=place, hint=hint) from error
 
 
 def fsync_dir(path: Path) -> None:

@@ -124,6 +124,7 @@ GOOD = {"image": np.zeros((2, 3, 4), np.float32), "ids": np.zeros((2, 7), np.int
     ("change", "where", "says"),
     [
         ({"ids": None}, "input 'ids'", "does not have"),
+        ({"ids": None, "id": GOOD["ids"]}, "input 'ids'", "the feed has 'id'"),
         ({"mask": GOOD["ids"]}, "input 'mask'", "no such input; it has image, ids"),
         ({"image": GOOD["image"].astype(np.float64)}, "input 'image'", "float64, not float32"),
         ({"image": GOOD["image"][0]}, "input 'image'", "shape"),
@@ -136,6 +137,7 @@ def test_a_feed_that_does_not_fit_is_refused(change: dict[str, Any], where: str,
     with pytest.raises(InputRefused) as caught:
         check_feed(feed, INPUTS)
     assert caught.value.where == where and says in caught.value.message
+    assert caught.value.hint
 
 
 @given(st.integers(0, 5), st.integers(0, 5))

@@ -131,7 +131,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--eval", "perplexty"], 2, ["--eval perplexty", "did you mean perplexity"]),
         (["--set", "calibration.args.lenght=8"], 5, ["'lenght'", "did you mean 'length'?"]),
         (["--set", "calibration.args.tokenizer=gone"], 5, ["no tokenizer", "gone"]),
-        (["--set", "calibration.args.tokenizer=null"], 5, ["no tokenizer", "args.tokenizer"]),
+        (["--set", "calibration.args.tokenizer=null"], 5, ["no tokenizer", "{tokenizer: FOLDER}"]),
         (["--set", "calibration.args={}"], 5, ["needs the argument 'path'"]),
         (["--set", "eval=null", "--eval-data", "held.txt"], 2, ["--eval-data held.txt", "task"]),
     ],

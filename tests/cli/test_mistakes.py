@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import optkit
 from optkit import pipeline
 from optkit.backends.tensorrt_rtx import TensorRTRTX
-from optkit.errors import InputRefused
+from optkit.errors import InputRefused, UsageError, located
 from optkit.pipeline import BUILD
 
 Optkit = Any
@@ -66,6 +67,80 @@ def test_a_wrong_command_line_is_reported(
     job = ["--recipe", "digits-vit"] if argv[0] in ("quantize", "eval", "bench", "tune") else []
     done = optkit_here(*argv, *job, cwd=tmp_path, cache=tmp_path / "cache")
     assert done.told(*told).code == 2
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["diff", "a", "b", "--html"],
+        ["explain", ".", "--html"],
+        ["build", "-t", "cpu", "--junit"],
+        ["bench", "-t", "cpu", "--junit"],
+        ["eval", "-t", "cpu", "--junit"],
+        ["finish", "a", "--junit"],
+        ["plan", "-t", "l4", "--plot"],
+    ],
+    ids=lambda argv: argv[0],
+)
+def test_a_file_that_cannot_be_written_is_reported_before_any_work(
+    argv: list[str], optkit_here: Optkit, tmp_path: Path
+) -> None:
+    (tmp_path / "taken").touch()
+    done = optkit_here(*argv, "taken/page.html", cwd=tmp_path, cache=tmp_path / "cache")
+    assert done.told(f"{argv[-1]} taken/page.html: it cannot be written", "hint:").code == 8
+    assert optkit_here(*argv, ".", cwd=tmp_path).told("it is a folder").code == 8
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["taken"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "told"),
+    [
+        (["build", "net.py", "-t", "cpu"], 2, ["names no function", "net.py:create or net.py:Net"]),
+        (["build", "nets.onnx", "-t", "cpu"], 2, ["no such file", "did you mean 'net.onnx'?"]),
+        (["build", "net.onnx", "-t", "cpu", "-p", "fp32"], 5,
+         ["a pointer of Git LFS", "git lfs pull"]),
+        (["build", "old", "-t", "l4"], 2, ["is an artifact", "that it was built from"]),
+        (["build"], 2, ["--target", "-t l4 or -t cpu"]),
+        (["explain", "net.onnx"], 2, ["net.onnx: it is not a folder", "folder of an artifact"]),
+        (["explain", "./olds"], 2, ["./olds: no such folder", "did you mean 'old'?"]),
+        (["verify", "fleet"], 5, ["not an artifact", "the folder of a fleet"]),
+        (["sign", "old", "--key", "mine.pen"], 2, ["--key mine.pen: no such file", "'mine.pem'"]),
+        (["diff", "elder", "old"], 2, ["elder: no such file or folder", "name an artifact"]),
+        (["plan", "-t", "l4", "--plot", "a.png"], 2, ["'a.png' is neither", ".html or .svg"]),
+        (["build", "-t", "cpu", "--calibration", "last.ckpt"], 2, ["last.ckpt", "numpy.savez"]),
+    ],
+)  # fmt: skip
+def test_what_is_named_by_mistake_is_reported_with_what_to_name(
+    argv: list[str], code: int, told: list[str], optkit_here: Optkit, tmp_path: Path
+) -> None:
+    (tmp_path / "net.py").write_text("class Net: pass\n\ndef create(): return Net()\n")
+    (tmp_path / "net.onnx").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    (tmp_path / "optkit.yaml").write_text("name: net\nmodel: {path: net.onnx}\n")
+    for name in ("old/manifest.json", "fleet/fleet.json", "mine.pem", "last.ckpt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    done = optkit_here(*argv, cwd=tmp_path, cache=tmp_path / "cache")
+    assert done.told(*told, "hint:").code == code
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"precision": ["fp32", "int8"]}, "['fp32', 'int8'] is not the name of a precision"),
+        ({"target": 3}, "3 is not the name of a target"),
+    ],
+)
+def test_what_is_no_name_is_reported_in_python(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        optkit.build(**{"recipe": "digits-vit", "target": "cpu", **given})
+    assert told in str(caught.value) and "give one name" in str(caught.value)
+
+
+def test_a_hint_names_the_users_file_and_not_the_copy() -> None:
+    error = UsageError("wrong", where="/store/ab", hint="load '/store/ab' again")
+    with pytest.raises(UsageError) as caught, located("mine.safetensors", "/store/ab"):
+        raise error
+    assert str(caught.value) == "mine.safetensors: wrong\nhint: load 'mine.safetensors' again"
 
 
 def test_an_error_in_calibration_data_names_the_users_file_and_row(

@@ -102,7 +102,8 @@ def test_long_help_has_headings_and_every_option_and_examples_that_parse(
     if len(command.params) > 10:
         assert "Where it runs:" in text and "Output:" in text and "Options:" not in text
         assert "Example" in text
-    monkeypatch.setattr(click.Path, "convert", lambda self, value, *others: value)
+    for kind in (click.Path, param_types.Existing, param_types.NewFile):
+        monkeypatch.setattr(kind, "convert", lambda self, value, *others: value)
     for example in (command.epilog or "").splitlines():
         parsed = shlex.split(re.split("    | > ", example)[0])
         assert " ".join(parsed[: len(line.split())]) == line

@@ -86,7 +86,7 @@ def test_calibration_samples_that_are_few(
 def test_samples_may_not_be_both_calibration_and_evaluation(build: Optkit, project: Path) -> None:
     replace(project / "source.py", "(32, 16)", "(64, 16)")
     replace(project / "source.py", "seed=1", "seed=2")
-    told = ["calibration samples are also evaluation samples", "calibration sample 0", "small"]
+    told = ["calibration samples are also evaluation samples", "calibration sample 0", "task.py"]
     refused(build(), 5, *told)
 
 

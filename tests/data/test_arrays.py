@@ -94,7 +94,7 @@ def test_what_does_not_fit_is_reported(tmp_path: Path) -> None:
     wanted = {"xx": INPUTS["x"]}
     with pytest.raises(InputRefused, match="no array 'xx'") as caught:
         list(arrays.samples(path, wanted))
-    assert caught.value.where == str(path) and caught.value.hint == "did you mean 'x'?"
+    assert caught.value.where == str(path) and "did you mean 'x'? Save" in str(caught.value.hint)
     with pytest.raises(InputRefused, match="no array 'class'"):
         list(labelled.samples(path, label="class", inputs=INPUTS))
     np.savez(path, x=STORED["x"], z=STORED["z"][:4])

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 import optkit
+from optkit.errors import OptkitError
 from optkit.integrations import Deployment, deploy
 from optkit.integrations.deployment import example_of, is_first_rank
 
@@ -84,6 +85,22 @@ def test_what_cannot_be_built_is_logged_with_its_remedy(
     assert record.levelno == logging.ERROR and record.name == "optkit"
     assert target in record.getMessage() and "Traceback" not in caplog.text
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("targets", "precisions", "told"),
+    [
+        (["cpu", "l44"], "int8", "unknown target 'l44'"),
+        ("cpu", ["int8", "int9"], "unknown precision 'int9'"),
+        ("t4", "fp8", "fp8 needs compute capability 8.9"),
+    ],
+)
+def test_a_callback_refuses_before_the_training(targets: Any, precisions: Any, told: str) -> None:
+    from optkit.integrations.transformers import DeployCallback
+
+    with pytest.raises(OptkitError, match=told):
+        DeployCallback(Deployment(targets, precisions))
+    DeployCallback(Deployment("cpu", "int8"))
 
 
 def test_an_error_of_the_callers_code_is_logged_with_its_traceback(

@@ -162,3 +162,16 @@ def test_parts_are_shipped_together(built: Any) -> None:
         both.sentence.startswith("encoder: INT8 is 1.80×")
         and "decoder: INT8 is prob" in both.sentence
     )
+
+
+def test_the_cpu_is_the_one_that_measured_and_not_the_one_that_renders(built: Any) -> None:
+    there = {"machine": "A CPU that is not here"}
+    result = built(target="cpu", speedup=gain(1.8, 1.35, 2.39, "measured"))
+    measured = result.model_copy(update={"latency": result.latency.model_copy(update=there)})
+    assert "on A CPU that is not here (" in decided(measured)[2]
+    fleet = recommendation.of_fleet([measured], {})
+    assert fleet is not None and "INT8 on A CPU that is not here, " in fleet.sentence
+    unknown = {"latency": None, "baseline": None, "speedup": None}
+    assert "on the CPU that built it" in decided(result.model_copy(update=unknown))[2]
+    named = result.model_copy(update={"target": "l4", "latency": measured.latency})
+    assert recommendation.device_of(named) == "NVIDIA L4"

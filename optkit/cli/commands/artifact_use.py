@@ -11,7 +11,7 @@ from optkit.cli import options, param_types
 
 
 @options.command("optkit inspect artifacts/digits-vit-l4-int8", "optkit inspect model.onnx")
-@click.argument("path", type=click.Path(exists=True, path_type=Path))
+@click.argument("path", type=param_types.EITHER)
 @options.work
 @options.output
 @options.calls("optkit.cli.inspect:inspect")
@@ -30,7 +30,7 @@ def inspect() -> None:
     "optkit explain artifacts/digits-vit-l4-int8",
     "optkit explain artifacts/digits-vit-l4-int8 --apply faster.yaml --html why.html",
 )
-@click.argument("artifact", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("artifact", type=param_types.ARTIFACT)
 @click.option("--apply", type=click.Path(path_type=Path), metavar="RECIPE",
               help="Write the recipe with these changes to this new file.")  # fmt: skip
 @options.html
@@ -68,7 +68,7 @@ def diff() -> None:
     "optkit package artifacts/house-numbers-fleet --format oci --out packages",
     "optkit package artifacts/house-numbers-cpu-int8 --format huggingface",
 )
-@click.argument("path", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("path", type=param_types.BUILT)
 @click.option(
     "--format",
     "form",
@@ -111,26 +111,25 @@ def package() -> None:
     """
 
 
-_pem = click.Path(exists=True, dir_okay=False, path_type=Path)
-
-
 @options.command(
     "optkit sign artifacts/digits-vit-l4-int8 --key private.pem",
     "optkit sign artifacts/digits-vit-l4-int8 --key private.pem --certificate mine.pem "
     "--certificate-chain between.pem",
 )
-@click.argument("artifact", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("artifact", type=param_types.ARTIFACT)
 @click.option(
     "--key",
     required=True,
-    type=_pem,
+    type=param_types.PEM,
     metavar="FILE",
     help="The private key: elliptic curve, PEM, without a password.",
 )
-@click.option("--certificate", type=_pem, metavar="FILE", help="The certificate for it, PEM.")
+@click.option(
+    "--certificate", type=param_types.PEM, metavar="FILE", help="The certificate for it, PEM."
+)
 @click.option(
     "--certificate-chain",
-    type=_pem,
+    type=param_types.PEM,
     multiple=True,
     metavar="FILE",
     help="The certificates above it, PEM; repeat for several files.",
@@ -156,11 +155,13 @@ def sign() -> None:
     "optkit verify artifacts/digits-vit-l4-int8",
     "optkit verify artifacts/digits-vit-l4-int8 --key public.pem",
 )
-@click.argument("artifact", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--key", type=_pem, metavar="FILE", help="The public key of the signer, PEM.")
+@click.argument("artifact", type=param_types.ARTIFACT)
+@click.option(
+    "--key", type=param_types.PEM, metavar="FILE", help="The public key of the signer, PEM."
+)
 @click.option(
     "--certificate-chain",
-    type=_pem,
+    type=param_types.PEM,
     multiple=True,
     metavar="FILE",
     help="The root certificates that you trust, PEM; repeat for several files.",
@@ -190,7 +191,7 @@ def verify() -> None:
     "optkit attest artifacts/digits-vit-l4-int8 --out attestations",
     "optkit attest artifacts/digits-vit-l4-int8 --key private.pem",
 )
-@click.argument("artifact", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("artifact", type=param_types.ARTIFACT)
 @click.option(
     "-o",
     "--out",
@@ -202,7 +203,7 @@ def verify() -> None:
 )
 @click.option(
     "--key",
-    type=_pem,
+    type=param_types.PEM,
     metavar="FILE",
     help="Sign the provenance with this private key: elliptic curve, PEM, without a password.",
 )
@@ -237,7 +238,7 @@ _texts = options.under(
                  help="A text to continue or to read; repeat for several, which run in one "
                  "batch."),
     click.option("--prompt-file", "files", multiple=True, metavar="FILE",
-                 type=click.Path(path_type=Path, exists=True, dir_okay=False),
+                 type=param_types.Existing("name a text file", file=True),
                  help="A file whose whole text is a prompt."),
     click.option("--audio", multiple=True, metavar="FILE.wav",
                  type=click.Path(exists=True, dir_okay=False),

@@ -102,7 +102,7 @@ _costs = options.filling(
 )
 @click.option(
     "--plot",
-    type=click.Path(path_type=Path),
+    type=param_types.NewFile(),
     metavar="FILE",
     help="Write a page (.html), or its drawings alone (.svg): cost over latency, roofline.",
 )

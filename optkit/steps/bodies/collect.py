@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from itertools import chain, islice
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from optkit import user_code
 from optkit.data import parts, spool_writer
@@ -20,7 +21,7 @@ def run(step: Collect, out: Path, progress: Progress) -> Collected:
     infos, both = (tuple(spec.info for spec in specs) for specs in (step.specs, step.whole))
     with located(step.where), recorded(step, out) as record:
         module = user_code.load_module(path)
-        function = user_code.member(module, step.function, path)
+        function = _source(module, step)
         if step.labelled:
             user_code.member(module, "score", path)
         paths = _paths(function, step.args)
@@ -63,6 +64,16 @@ def _left_out(written: spool_writer.SpoolInfo) -> tuple[str, ...]:
     if not written.left_out:
         return ()
     return (f"{written.left_out} samples are left out: they do not fill the model's fixed batch",)
+
+
+def _source(module: ModuleType, step: Collect) -> Callable[..., Any]:
+    try:
+        return user_code.member(module, step.function, step.path)
+    except InputRefused as error:
+        error.hint = f"define {step.function}() in it"
+        if not step.labelled:
+            error.hint += f", or name another function: {step.path.name}:FUNCTION"
+        raise
 
 
 def _paths(function: Callable[..., object], args: Mapping[str, object]) -> list[str]:

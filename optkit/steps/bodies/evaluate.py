@@ -35,7 +35,7 @@ def _scored(step: Evaluate, out: Path, progress: Progress) -> Score | None:
     rows = None
     if step.baseline_score is not None:
         rows = load_file(step.baseline_score.path / SCORES)[_ROWS]
-    with located(str(step.path)):
+    with located(step.data or str(step.path)):
         if (kept := joined(step)) is None:
             batches, kept = begun(step, step.samples, step.batch, progress)
             labelled = ((feed, labels) for feed, labels in batches if labels is not None)

@@ -69,6 +69,8 @@ def _named(staged: Path | None, given: str | None) -> Iterator[None]:
     except OptkitError as error:
         if staged is not None and error.where == str(staged):
             error.where = given
+        if staged is not None and error.hint and given is not None:
+            error.hint = error.hint.replace(str(staged), given)
         raise
 
 
