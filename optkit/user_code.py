@@ -30,7 +30,15 @@ _PACKAGES = {
 """Module → the package that brings it, where the names differ."""
 
 HOOKS: Mapping[str, int] = MappingProxyType(
-    {"run": 2, "score": 2, "agreement": 2, "combine": 1, "aggregate": 1, "metric": 0}
+    {
+        "run": 2,
+        "score": 2,
+        "agreement": 2,
+        "combine": 1,
+        "aggregate": 1,
+        "weighted": 1,
+        "metric": 0,
+    }
 )
 """Functions that a task may define besides `samples`: name → number of arguments that optkit gives
 by position. The other parameters are filled from the args of the task."""

@@ -234,7 +234,10 @@ class Artifact:
                 note = graph or self._slower()
                 batch = self.manifest.largest_batch if file in self.manifest.compiled else None
                 return Running.of(session, name, Evidence.MEASURED, note, batch)
-        note = reasons[0]
+        return self._simulated(reasons[0], options, level)
+
+    def _simulated(self, note: str, options: SessionOptions, level: Level | None) -> Running:
+        """The graph on the CPU. `note`: why nothing else runs. Raises as `session` does."""
         if SIMULATION in self.manifest.omitted:
             raise ToolchainMissing(
                 f"nothing of it runs here: {note}; and a slim copy has no {SIMULATION}",
@@ -243,7 +246,7 @@ class Artifact:
                 "whole artifact",
             )
         graph = SIMULATION if SIMULATION in self.manifest.files else MODEL
-        self._admit(graph, threads)
+        self._admit(graph, options.threads)
         basic = replace(options, level=level or "basic")
         session = simulator().session(self.path / graph, basic)
         return Running.of(session, SIMULATOR, Evidence.SIMULATED, f"{note}; {graph} runs")

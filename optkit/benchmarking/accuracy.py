@@ -4,6 +4,9 @@
                one where all are 0 or 1, else a bootstrap over samples
     aggregate  a row per sample, the metric (F1, a correlation, a perplexity) is the task's function
                of all rows: a bootstrap whose resamples are the same for both models
+    weighted   the same, for a metric that costs much to prepare (average precision sorts all
+               detections): the task's function prepares the rows once, and computes the metric from
+               how often each one counts
 
 A long evaluation writes its scores to disk every few seconds, see `partial_results`.
 """
@@ -37,8 +40,12 @@ from optkit.runtimes import Session
 from optkit.tensors import Feed, narrowed
 
 V = TypeVar("V", float, np.ndarray)
+Metric = Callable[[np.ndarray], float]
+"""A metric of rows, or of how often each row counts."""
+
 _FEW = 20  # samples; with fewer, a bootstrap does not represent the population well enough
 _CARRIERS = 10  # samples that determine a mean (`intervals.carriers`); fewer are not enough
+_SINGLE = frozenset({"aggregate", "weighted"})  # hooks that return one number
 _SEARCH_LIMIT = 100_000_000  # samples; for larger numbers, "more samples" is no useful advice
 
 
@@ -50,13 +57,15 @@ class Task:
     outputs; None: one run of the graph. agreement: (all rows [samples, …], those of the baseline) →
     one row per unit, 1 if both are the same. combine: all rows [samples, …] → one row per
     independent unit, if that is not a sample (for example a pair of texts). aggregate: rows → the
-    metric; None: their mean.
+    metric. weighted: rows → a function of how often each row counts, float64 [rows] → the metric.
+    Without either, the metric is the mean of the rows.
     """
 
     metric: str
     score: Callable[[Feed, np.ndarray], np.ndarray]
     combine: Callable[[np.ndarray], np.ndarray] | None = None
     aggregate: Callable[[np.ndarray], float] | None = None
+    weighted: Callable[[np.ndarray], Metric] | None = None
     lower_is_better: bool = False
     run: Callable[[Session, Feed], Feed] | None = None
     agreement: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
@@ -92,7 +101,7 @@ def pool(
         rows = _returned("combine", task.combine, rows)
     return from_samples(
         rows, metric=task.metric, evidence=evidence, aggregate=task.aggregate,
-        lower_is_better=task.lower_is_better,
+        weighted=task.weighted, lower_is_better=task.lower_is_better,
     )  # fmt: skip
 
 
@@ -129,7 +138,8 @@ def _scores(task: Task, outputs: Feed, labels: np.ndarray, *, first: int) -> np.
             hint=hint,
         ) from error
     # whether the metric is their mean
-    whole = task.combine is None and task.aggregate is None and task.agreement is None
+    hooks = (task.combine, task.aggregate, task.weighted, task.agreement)
+    whole = all(hook is None for hook in hooks)
     if scores.shape[: None if whole else 1] != (len(labels),):
         raise InputRefused(
             f"score() returned shape {list(scores.shape)} for a batch of {len(labels)}",
@@ -155,11 +165,11 @@ def _returned(name: str, function: Callable[..., object], *rows: np.ndarray) -> 
     except Exception as error:  # a hook is the user's code
         message = f"the evaluation task's {name}() raised {type(error).__name__}: {error}"
         raise InputRefused(message, where=where) from error
-    if not np.isfinite(values).all() or (name == "aggregate" and values.ndim):
+    if not np.isfinite(values).all() or (name in _SINGLE and values.ndim):
         raise InputRefused(
             f"{name}() returned {repr(values)[:60]}",
             where=where,
-            hint="return finite numbers; aggregate() returns a single one",
+            hint="return finite numbers; aggregate() and weighted()'s function, a single one",
         )
     return values
 
@@ -169,23 +179,25 @@ def from_samples(
     *,
     metric: str,
     evidence: Evidence,
-    aggregate: Callable[[np.ndarray], float] | None = None,
+    aggregate: Metric | None = None,
+    weighted: Callable[[np.ndarray], Metric] | None = None,
     lower_is_better: bool = False,
 ) -> Score:
-    """A Score from per-sample scores [samples], or with `aggregate` from rows [samples, …].
+    """A Score from per-sample scores [samples], or with `aggregate` or `weighted` from rows
+    [samples, …].
 
-    Raises InputRefused for rows of several numbers that no `aggregate` makes one of.
+    Raises InputRefused for rows of several numbers if neither computes one number from them.
     """
     n = len(scores)
+    if weighted is not None:
+        of_counts = _prepared(weighted, scores)
+        value = float(_returned("weighted", of_counts, np.ones(n)))
+        drawn = replicates(n, lambda chosen: of_counts(np.bincount(chosen, minlength=n) * 1.0))
+        return _of_whole(value, drawn, n, metric, evidence, lower_is_better)
     if aggregate is not None:
         value = float(_returned("aggregate", aggregate, scores))
         drawn = replicates(n, lambda chosen: float(aggregate(scores[chosen])))
-        # the metric may be undefined on a resample: it then counts as the value itself
-        drawn = np.where(np.isfinite(drawn), drawn, value)
-        return Score(
-            evidence, metric, value, corrected(drawn, value, n), n, False,
-            replicates=tuple(drawn.tolist()), lower_is_better=lower_is_better,
-        )  # fmt: skip
+        return _of_whole(value, drawn, n, metric, evidence, lower_is_better)
     if scores.ndim != 1:
         raise InputRefused(
             f"combine() returned rows of shape {list(scores.shape[1:])}",
@@ -197,6 +209,27 @@ def from_samples(
     return Score(
         evidence, metric, float(scores.mean()), interval, n, proportion, tuple(scores.tolist()),
         lower_is_better=lower_is_better,
+    )  # fmt: skip
+
+
+def _prepared(weighted: Callable[[np.ndarray], Metric], rows: np.ndarray) -> Metric:
+    """The metric of the rows as a function of how often each one counts. Raises InputRefused."""
+    try:
+        return weighted(rows)
+    except Exception as error:  # a hook is the user's code
+        message = f"the evaluation task's weighted() raised {type(error).__name__}: {error}"
+        raise InputRefused(message, where=f"scores of shape {list(rows.shape)}") from error
+
+
+def _of_whole(
+    value: float, drawn: np.ndarray, n: int, metric: str, evidence: Evidence, lower_is_better: bool
+) -> Score:
+    """The Score of a metric of all rows, from the metric of each resample."""
+    # the metric may be undefined on a resample: it then counts as the value itself
+    drawn = np.where(np.isfinite(drawn), drawn, value)
+    return Score(
+        evidence, metric, value, corrected(drawn, value, n), n, False,
+        replicates=tuple(drawn.tolist()), lower_is_better=lower_is_better,
     )  # fmt: skip
 
 

@@ -7,30 +7,31 @@ EXIF data, and the Pillow version of the processor prepares them, so torchvision
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from optkit.data import folders, pretrained, reading
+from optkit.data.frames import Frame
+from optkit.data.preprocessing import Numbers, Preprocessing, Size
 from optkit.data.reading import PICTURES, Inputs
 from optkit.errors import InputRefused
 from optkit.tensors import Feed, TensorInfo
 
 if TYPE_CHECKING:
-    from PIL.Image import Image, Resampling
+    from PIL.Image import Image
 
 _PIXELS = "pixel_values"
 
-Numbers = float | list[float]
 Transform = Callable[["Sequence[Image]"], np.ndarray]
 """Converts pictures to one float array [batch, channels, height, width]."""
 
 
 def samples(
     path: Path,
-    size: int | list[int] | None = None,
+    preprocessing: str | None = None,
+    size: Size = None,
     resize: int | None = None,
     mean: Numbers | None = None,
     std: Numbers | None = None,
@@ -41,16 +42,17 @@ def samples(
     """Feeds of pictures from a folder. They are ordered so that the first few come from different
     classes.
 
-    The processor of the model (or the one in folder `processor`) prepares them. Without one, or if
-    `mean` is given: values in [0, 1] minus `mean`, divided by `std` (a number, or one per channel),
-    at `size` (height and width; default: the model's fixed size), cropped from the middle after the
-    shorter side was resized to `resize`, if that is given.
+    The processor of the model (or the one in folder `processor`) prepares them. `preprocessing`
+    names another one (`preprocessing.NAMED`). Or give `mean`: values in [0, 1] minus `mean`,
+    divided by `std` (a number, or one per channel), at `size` (height and width; default: the
+    model's fixed size), cropped from the middle after the shorter side was resized to `resize`, if
+    that is given.
 
-    Raises InputRefused with the name of a picture that cannot be decoded.
+    Raises InputRefused with the name of a picture that cannot be decoded, UnknownName.
     """
     paths = [picture for picture, _ in pictures(path)]
-    name, info = _pixels(inputs)
-    transform = _transform(size, resize, mean, std, processor, model, info)
+    name, info = pixel_input(inputs)
+    transform = transform_of(preprocessing, size, resize, mean, std, processor, model, info)
     for group in reading.grouped(paths, inputs):
         yield {name: _prepared(group, transform, info)}
 
@@ -59,7 +61,8 @@ def labelled(
     path: Path,
     *,
     classes: list[str] | None,
-    size: int | list[int] | None,
+    preprocessing: str | None,
+    size: Size,
     resize: int | None,
     mean: Numbers | None,
     std: Numbers | None,
@@ -71,8 +74,8 @@ def labelled(
     those of the model, or the sorted names of the subfolders. Arguments as for `samples`."""
     files = pictures(path)
     names = folders.classes(path, files, classes, model, "pictures")
-    pixels, info = _pixels(inputs)
-    transform = _transform(size, resize, mean, std, processor, model, info)
+    pixels, info = pixel_input(inputs)
+    transform = transform_of(preprocessing, size, resize, mean, std, processor, model, info)
     for group in reading.grouped(files, inputs):
         labels = np.asarray([names.index(name) for _, name in group], np.int64)
         yield {pixels: _prepared([picture for picture, _ in group], transform, info)}, labels
@@ -83,37 +86,9 @@ def pictures(folder: Path) -> folders.ClassFiles:
     return folders.spread(folder, "images", PICTURES, "pictures")
 
 
-@dataclass(frozen=True)
-class _Normalization:
-    """Values in [0, 1] minus the mean, divided by the standard deviation, from the args."""
-
-    size: tuple[int, int]  # height, width
-    resize: int | None
-    mean: np.ndarray  # [channels, 1, 1] or [1]
-    std: np.ndarray
-
-    def __call__(self, pictures: Sequence[Image]) -> np.ndarray:
-        values = np.stack(list(map(self._resized, pictures)))  # [batch, H, W, channels]
-        scaled = values.transpose(0, 3, 1, 2).astype(np.float32) / 255
-        normal: np.ndarray = (scaled - self.mean) / self.std
-        return normal
-
-    def _resized(self, picture: Image) -> np.ndarray:
-        height, width = self.size
-        if self.resize is None:
-            picture = picture.resize((width, height), _bilinear())
-        else:
-            scale = self.resize / min(picture.size)
-            sides = [max(self.resize, round(side * scale)) for side in picture.size]
-            left, top = (sides[0] - width) // 2, (sides[1] - height) // 2
-            picture = picture.resize((sides[0], sides[1]), _bilinear())
-            picture = picture.crop((left, top, left + width, top + height))
-        array = np.asarray(picture)
-        return array[..., None] if array.ndim == 2 else array
-
-
-def _transform(
-    size: int | list[int] | None,
+def transform_of(
+    preprocessing: str | None,
+    size: Size,
     resize: int | None,
     mean: Numbers | None,
     std: Numbers | None,
@@ -122,25 +97,41 @@ def _transform(
     info: TensorInfo | None,
 ) -> Transform:
     """The transform from the args or the processor. Raises InputRefused if there is neither."""
-    if mean is None:
-        return _processor(processor, model)
-    sides = [size] if isinstance(size, int) else list(size or _fixed_sides(info))
-    if len(sides) not in (1, 2) or std is None:
-        missing = "std" if std is None else "size"
-        raise InputRefused(
-            f"args.mean is given, args.{missing} is not",
-            hint="e.g. {mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225], size: 224}",
+    if mean is None and preprocessing is None:
+        return processor_of(processor, model)
+    return Preprocessing.of(
+        name=preprocessing, size=size, resize=resize, mean=mean, std=std, info=info
+    )
+
+
+def framed(
+    preprocessing: str | None,
+    size: Size,
+    mean: Numbers | None,
+    std: Numbers | None,
+    processor: Path | None,
+    model: str | None,
+    info: TensorInfo | None,
+) -> Callable[[Image], tuple[np.ndarray, Frame]]:
+    """A function that returns the pixels of one picture [channels, height, width], and where the
+    picture lies in them. All of the picture is in them: a preprocessing that cuts the middle out
+    resizes the whole picture. Arguments and errors as for `samples`."""
+    if preprocessing is not None or mean is not None:
+        given = Preprocessing.of(
+            name=preprocessing, size=size, resize=None, mean=mean, std=std, info=info
         )
-    return _Normalization((sides[0], sides[-1]), resize, _channels(mean), _channels(std))
+        return given.stretched().prepared
+    transform = processor_of(processor, model)
+
+    def prepared(picture: Image) -> tuple[np.ndarray, Frame]:
+        (pixels,) = transform([picture])
+        height, width = pixels.shape[-2:]
+        return pixels, Frame.of(picture.size, (width, height), (0, 0), (width, height))
+
+    return prepared
 
 
-def _fixed_sides(info: TensorInfo | None) -> list[int]:
-    """Height and width of the model's input, if they are fixed."""
-    sides = info.shape[2:] if info is not None and len(info.shape) == 4 else ()
-    return [side for side in sides if isinstance(side, int)]
-
-
-def _processor(named: Path | None, model: str | None) -> Transform:
+def processor_of(named: Path | None, model: str | None) -> Transform:
     """The processor in folder `named`, otherwise the model's own, in its Pillow version."""
     folder = named or (Path(model) if model else None)
     if folder is None or not pretrained.holds_processor(folder):
@@ -149,8 +140,8 @@ def _processor(named: Path | None, model: str | None) -> Transform:
             where=str(named) if named else model,
             hint="name the folder that holds it in args.processor"
             if named
-            else "give args: {mean: [...], std: [...], size: ...}, as in the training, or "
-            "args: {processor: FOLDER} with a preprocessor_config.json",
+            else "give args: {preprocessing: NAME, size: ...} or {mean: [...], std: [...], size: "
+            "...}, as in the training, or {processor: FOLDER} with a preprocessor_config.json",
         )
     load = pretrained.loader("AutoImageProcessor", folder)
     try:
@@ -168,12 +159,16 @@ def _processor(named: Path | None, model: str | None) -> Transform:
 
 def _prepared(paths: Sequence[Path], transform: Transform, info: TensorInfo | None) -> np.ndarray:
     """One batch in the dtype of the model."""
-    mode = "L" if info is not None and len(info.shape) == 4 and info.shape[1] == 1 else "RGB"
-    pixels = transform([_decoded(path, mode) for path in paths])
+    pixels = transform([decoded(path, mode_of(info)) for path in paths])
     return pixels.astype(info.dtype if info is not None else np.float32, copy=False)
 
 
-def _decoded(path: Path, mode: str) -> Image:
+def mode_of(info: TensorInfo | None) -> str:
+    """Pillow's mode for the channels of the model: gray for one, otherwise RGB."""
+    return "L" if info is not None and len(info.shape) == 4 and info.shape[1] == 1 else "RGB"
+
+
+def decoded(path: Path, mode: str) -> Image:
     """A decoded picture. Raises InputRefused with the name of the file."""
     image, turn = reading.optional("PIL.Image", "data"), reading.optional("PIL.ImageOps", "data")
     try:
@@ -197,7 +192,7 @@ def _of_8_bits(picture: Image, form: str | None) -> Image:
     return gray
 
 
-def _pixels(inputs: Inputs | None) -> tuple[str, TensorInfo | None]:
+def pixel_input(inputs: Inputs | None) -> tuple[str, TensorInfo | None]:
     """The input for pictures: pixel_values, otherwise the only one with four axes."""
     if inputs is None:
         return _PIXELS, None
@@ -209,13 +204,3 @@ def _pixels(inputs: Inputs | None) -> tuple[str, TensorInfo | None]:
             hint=f"its inputs are {', '.join(inputs)}; write your own source for them",
         )
     return name, inputs[name]
-
-
-def _channels(values: Numbers) -> np.ndarray:
-    """[channels, 1, 1] in float32; one number for all is one channel."""
-    return np.asarray(values, np.float32).reshape(-1, 1, 1)
-
-
-def _bilinear() -> Resampling:
-    bilinear: Resampling = reading.optional("PIL.Image", "data").Resampling.BILINEAR
-    return bilinear

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from optkit.data import arrays, audio, images, reading, text
 from optkit.data.checking import Item
-from optkit.data.images import Numbers
+from optkit.data.preprocessing import Numbers, Size
 from optkit.data.reading import Inputs
 from optkit.data.tokens import Side
 from optkit.errors import InputRefused
@@ -22,7 +22,8 @@ def samples(
     length: int | None = None,
     padding_side: Side | None = None,
     tokenizer: Path | None = None,
-    size: int | list[int] | None = None,
+    preprocessing: str | None = None,
+    size: Size = None,
     resize: int | None = None,
     mean: Numbers | None = None,
     std: Numbers | None = None,
@@ -49,8 +50,8 @@ def samples(
         )
     if reader == "images":
         yield from images.labelled(
-            path, classes=classes, size=size, resize=resize, mean=mean, std=std,
-            processor=processor, model=model, inputs=inputs,
+            path, classes=classes, preprocessing=preprocessing, size=size, resize=resize,
+            mean=mean, std=std, processor=processor, model=model, inputs=inputs,
         )  # fmt: skip
     elif reader == "audio":
         yield from audio.labelled(

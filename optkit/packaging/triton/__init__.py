@@ -60,10 +60,7 @@ def files(subject: Subject, scratch: Path) -> Packed:
     models = {_name(subject.name, part): _model(subject, part) for part in parts}
     content: dict[str, Path | bytes] = {}
     for name, by_target in models.items():
-        content |= _folder(name, {key: one.text for key, one in by_target.items()})
-        for one in by_target.values():
-            content |= {f"{name}/{_VERSION}/{file}": data for file, data in one.files.items()}
-            content |= {f"{name}/{file}": data for file, data in one.beside.items()}
+        content |= _served(name, by_target)
     whole = _ensembles(subject.name, models) if ENCODER in parts else {}
     if whole:
         content |= _folder(subject.name, {key: text(one, {}) for key, one in whole.items()})
@@ -77,12 +74,29 @@ def files(subject: Subject, scratch: Path) -> Packed:
         f"{subject.name}-triton",
         {v.name: [by_target[v.name] for by_target in models.values()] for v in subject.variants},
     )
+    return Packed(content, _notes(subject, models, ensemble=bool(whole)))
+
+
+def _served(name: str, by_target: Mapping[str, Served]) -> dict[str, Path | bytes]:
+    """The files of one model of the repository."""
+    content: dict[str, Path | bytes] = {
+        **_folder(name, {key: one.text for key, one in by_target.items()})
+    }
+    for one in by_target.values():
+        content |= {f"{name}/{_VERSION}/{file}": data for file, data in one.files.items()}
+        content |= {f"{name}/{file}": data for file, data in one.beside.items()}
+    return content
+
+
+def _notes(
+    subject: Subject, models: Mapping[str, Mapping[str, Served]], *, ensemble: bool
+) -> tuple[str, ...]:
     notes = [n for by_target in models.values() for one in by_target.values() for n in one.notes]
-    if whole:
+    if ensemble:
         notes.insert(0, _FIRST_TOKENS.format(subject.name))
     if len(subject.variants) > 1:
         notes.insert(0, _CHOICE.format(_default(next(iter(models.values())))))
-    return Packed(content, tuple(dict.fromkeys(notes)))
+    return tuple(dict.fromkeys(notes))
 
 
 def _model(subject: Subject, part: str | None) -> dict[str, Served]:

@@ -19,7 +19,8 @@ from optkit.steps.bodies.sessions import engine, simulated
 from optkit.steps.evaluate import Evaluate, Evaluated
 from optkit.steps.files import RAW_SCORES, SCORES
 
-_TASK = ("run", "score", "agreement", "combine", "aggregate")  # the hooks that run in this step
+# the hooks that run in this step
+_TASK = ("run", "score", "agreement", "combine", "aggregate", "weighted")
 _ROWS = "rows"  # those of the baseline, in the file of its scores
 
 

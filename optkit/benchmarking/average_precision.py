@@ -1,0 +1,184 @@
+"""Average precision of detectors as COCO defines it, from one row of numbers per picture.
+
+`matched` compares the detections of a picture with its annotated boxes; `precision` computes the
+metric of all pictures. The definitions are those of pycocotools' COCOeval: ten thresholds of the
+overlap from 0.5 to 0.95, 101 points of recall, at most 100 detections per picture and class,
+boxes of crowds and boxes of other sizes are neither right nor wrong. Both agree with it to 1e-6.
+
+A row per detection holds its class, its score, and for each range of areas the state at the ten
+thresholds, in base 3: 0 wrong, 1 right, 2 does not count. A row per annotated box holds its class,
+-1 in place of a score, and for each range whether it counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from optkit.benchmarking import boxes
+from optkit.data.frames import NONE, Boxes
+
+THRESHOLDS = np.linspace(0.5, 0.95, 10)
+_RECALLS = np.linspace(0.0, 1.0, 101)
+AREAS: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {"all": (0.0, 1e10), "small": (0.0, 32.0**2), "medium": (32.0**2, 96.0**2),
+     "large": (96.0**2, 1e10)}
+)  # fmt: skip
+"""Ranges of areas in pixels²."""
+_PER_CLASS = 100  # detections of one class in one picture
+_BASE = 3
+_WRONG, _RIGHT, _IGNORED = range(_BASE)
+_WEIGHTS = _BASE ** np.arange(len(THRESHOLDS))
+COLUMNS = 2 + len(AREAS)
+_ANNOTATED = -1.0  # in place of a score
+
+
+@dataclass(frozen=True)
+class Detections:
+    """What a detector found in a picture: `corners` [n, 4] in the pixels of the picture, `scores`
+    [n], `classes` [n]."""
+
+    corners: np.ndarray
+    scores: np.ndarray
+    classes: np.ndarray
+
+
+def matched(found: Detections, truth: Boxes, rows: int) -> np.ndarray:
+    """The rows of one picture, float64 [rows, 6]; rows of class -1 fill up. `rows`: at least the
+    number of detections and annotated boxes."""
+    filled = np.full((rows, COLUMNS), NONE)
+    at = 0
+    for kind in np.union1d(found.classes, truth.classes):
+        order = np.flatnonzero(found.classes == kind)
+        order = order[np.argsort(-found.scores[order], kind="stable")][:_PER_CLASS]
+        ours = np.flatnonzero(truth.classes == kind)
+        states, counted = _of_class(found.corners[order], truth, ours)
+        part = filled[at : at + len(order)]
+        part[:, 0], part[:, 1], part[:, 2:] = kind, found.scores[order], states
+        at += len(order)
+        part = filled[at : at + len(ours)]
+        part[:, 0], part[:, 1], part[:, 2:] = kind, _ANNOTATED, counted
+        at += len(ours)
+    return filled
+
+
+def _of_class(found: np.ndarray, truth: Boxes, ours: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For each range of areas: the states of the detections [found, ranges] in base 3, and whether
+    each annotated box counts [ours, ranges]."""
+    crowd, sizes = truth.crowd[ours], truth.areas[ours]
+    shared = boxes.overlaps(found, truth.corners[ours], crowd)
+    own = boxes.areas(found)
+    states = np.zeros((len(found), len(AREAS)))
+    counted = np.zeros((len(ours), len(AREAS)))
+    for column, (low, high) in enumerate(AREAS.values()):
+        ignored = crowd | (sizes < low) | (sizes > high)
+        counted[:, column] = ~ignored
+        outside = (own < low) | (own > high)
+        states[:, column] = _states(shared, ignored, crowd, outside) @ _WEIGHTS
+    return states, counted
+
+
+def _states(
+    shared: np.ndarray, ignored: np.ndarray, crowd: np.ndarray, outside: np.ndarray
+) -> np.ndarray:
+    """The state of each detection at each threshold [found, thresholds]. Detections choose in the
+    order of their scores; boxes that do not count are chosen last, and a crowd any number of
+    times."""
+    order = np.argsort(ignored, kind="stable")
+    shared, ignored, crowd = shared[:, order], ignored[order], crowd[order]
+    unmatched = np.where(outside, _IGNORED, _WRONG)
+    states = np.repeat(unmatched[:, None], len(THRESHOLDS), axis=1)
+    near = np.flatnonzero(shared.max(1, initial=0.0) >= THRESHOLDS[0])
+    for column, threshold in enumerate(THRESHOLDS):
+        taken = np.zeros(len(order), bool)
+        for row in near:
+            best = _best(shared[row], min(threshold, 1 - 1e-10), taken & ~crowd, ignored)
+            if best is not None:
+                taken[best] = True
+                states[row, column] = _IGNORED if ignored[best] else _RIGHT
+    return states
+
+
+def _best(
+    overlap: np.ndarray, threshold: float, taken: np.ndarray, ignored: np.ndarray
+) -> int | None:
+    """The box with the largest overlap, of equal ones the last; one that counts before one that
+    does not. None if there is none."""
+    for among in (~ignored, ignored):
+        free = np.flatnonzero(among & ~taken & (overlap >= threshold))
+        if len(free):
+            return int(free[len(free) - 1 - np.argmax(overlap[free][::-1])])
+    return None
+
+
+def compact(rows: np.ndarray) -> np.ndarray:
+    """The rows of all pictures [pictures, rows, 6] without those that are empty in all of them."""
+    used = int((rows[:, :, 0] != NONE).sum(1).max(initial=1))
+    return np.asarray(rows[:, :used])
+
+
+Part = Callable[[np.ndarray], float]
+"""How often each picture counts [pictures] → the metric; NaN if it is not defined."""
+
+
+def precision(
+    rows: np.ndarray,
+    *,
+    thresholds: slice = slice(None),
+    area: str = "all",
+    kind: int | None = None,
+) -> Part:
+    """The mean average precision of pictures [pictures, rows, 6], over the classes that are
+    annotated in them. `thresholds`: which of the ten; `kind`: of one class only.
+
+    The result is a function of how often each picture counts, so that a bootstrap sorts the
+    detections once.
+    """
+    column = 2 + list(AREAS).index(area)
+    picture, row = np.nonzero(rows[:, :, 0] != NONE)
+    flat = rows[picture, row]
+    if kind is not None:
+        chosen = flat[:, 0] == kind
+        picture, flat = picture[chosen], flat[chosen]
+    is_box = flat[:, 1] == _ANNOTATED
+    truth, whose = flat[is_box & (flat[:, column] == 1)], picture[is_box & (flat[:, column] == 1)]
+    found, origin = flat[~is_box], picture[~is_box]
+    order = np.lexsort((-found[:, 1], found[:, 0]))  # stable: pictures in their order
+    found, origin = found[order], origin[order]
+    states = (found[:, column].astype(np.int64)[:, None] // _WEIGHTS[thresholds]) % _BASE
+    right, wrong = states == _RIGHT, states == _WRONG
+    kinds = np.unique(truth[:, 0])
+    first, last = (np.searchsorted(found[:, 0], kinds, side) for side in ("left", "right"))
+
+    def of(counts: np.ndarray) -> float:
+        weights = counts[origin][:, None]
+        hits, misses = right * weights, wrong * weights
+        boxes_of = np.bincount(
+            np.searchsorted(kinds, truth[:, 0]), counts[whose], minlength=len(kinds)
+        )
+        means = [
+            _interpolated(hits[a:b], misses[a:b], whole).mean()
+            for a, b, whole in zip(first, last, boxes_of, strict=True)
+            if whole > 0
+        ]
+        return float(np.mean(means)) if means else float("nan")
+
+    return of
+
+
+def _interpolated(hits: np.ndarray, misses: np.ndarray, whole: float) -> np.ndarray:
+    """The precision at each of the 101 recalls for each threshold [thresholds, 101], from right and
+    wrong detections [found, thresholds] by falling score. `whole`: the number of boxes."""
+    right, wrong = hits.cumsum(0), misses.cumsum(0)
+    recall = right / whole
+    exact = right / (right + wrong + np.spacing(1))
+    envelope = np.maximum.accumulate(exact[::-1], axis=0)[::-1]
+    values = np.zeros((hits.shape[1], len(_RECALLS)))
+    for column in range(hits.shape[1]):
+        places = np.searchsorted(recall[:, column], _RECALLS, side="left")
+        inside = places < len(recall)
+        values[column, inside] = envelope[places[inside], column]
+    return values

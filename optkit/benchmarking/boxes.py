@@ -1,0 +1,47 @@
+"""Boxes in plain numpy: overlaps, and non-maximum suppression. Corners are x1, y1, x2, y2."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def corners(centred: np.ndarray) -> np.ndarray:
+    """Boxes [..., 4] as centre and sides (x, y, width, height) → corners."""
+    centre, half = centred[..., :2], centred[..., 2:4] / 2
+    return np.concatenate([centre - half, centre + half], axis=-1)
+
+
+def areas(boxes: np.ndarray) -> np.ndarray:
+    """The areas of boxes [n, 4]; 0 for one whose sides are negative."""
+    sides = np.maximum(boxes[:, 2:] - boxes[:, :2], 0.0)
+    return np.asarray(sides.prod(1))
+
+
+def overlaps(boxes: np.ndarray, others: np.ndarray, crowd: np.ndarray | None = None) -> np.ndarray:
+    """Intersection over union of every box [n, 4] with every other one [m, 4]: [n, m]. Where the
+    other one is a `crowd` [m], the intersection is divided by the area of the box alone (COCO)."""
+    start = np.maximum(boxes[:, None, :2], others[None, :, :2])
+    stop = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
+    shared = np.maximum(stop - start, 0.0).prod(-1)
+    own = areas(boxes)[:, None]
+    whole = own + areas(others)[None] - shared
+    if crowd is not None:
+        whole = np.where(crowd[None], own, whole)
+    return np.asarray(shared / np.where(whole > 0, whole, 1.0))
+
+
+def suppressed(
+    boxes: np.ndarray, scores: np.ndarray, classes: np.ndarray, limit: float, most: int
+) -> np.ndarray:
+    """Greedy non-maximum suppression within each class: the indices of the boxes that are kept, by
+    falling score, at most `most`. A box is dropped if its overlap with a kept one of the same class
+    is larger than `limit`."""
+    order = np.argsort(-scores, kind="stable")
+    kept: list[int] = []
+    while len(order) and len(kept) < most:
+        first, order = order[0], order[1:]
+        kept.append(int(first))
+        same = classes[order] == classes[first]
+        over = overlaps(boxes[first][None], boxes[order])[0] > limit
+        order = order[~(same & over)]
+    return np.asarray(kept, np.int64)

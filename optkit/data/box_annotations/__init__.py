@@ -1,0 +1,41 @@
+"""Pictures with annotated boxes, from files of COCO or YOLO.
+
+coco    a .json file with the keys images, annotations and categories
+yolo    a .yaml file that names folders of pictures, or a folder with images/ and labels/; for
+        each picture a .txt file with one line per box
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from optkit.data.box_annotations import coco, yolo
+from optkit.data.box_annotations.dataset import Annotated, Dataset
+from optkit.errors import InputRefused
+
+__all__ = ["Annotated", "Dataset", "read"]
+
+
+def read(
+    path: Path, *, pictures: Path | None, split: str, classes: list[str] | None, model: str | None
+) -> Dataset:
+    """The pictures with their boxes.
+
+    pictures: the folder to which a COCO file's names are relative; None: beside the file, or a
+    folder `images`, or one of the file's own name there. split: the key of the folder in a YOLO
+    .yaml file (val, test, train). classes: the names in the order of the model's outputs; None:
+    those in the config.json of folder `model`, otherwise the order of the data set.
+
+    Raises InputRefused with the file, and the line or the number of the annotation.
+    """
+    if path.suffix.lower() == ".json":
+        return coco.read(path, pictures, classes, model)
+    if path.suffix.lower() in (".yaml", ".yml") or path.is_dir():
+        return yolo.read(path, split, classes, model)
+    raise InputRefused(
+        "optkit has no reader for annotations in this kind of file"
+        if path.exists()
+        else "no such file or folder",
+        where=str(path),
+        hint="supported: COCO (.json), YOLO (data.yaml, or a folder with images/ and labels/)",
+    )

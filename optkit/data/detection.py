@@ -1,0 +1,60 @@
+"""Pictures with annotated boxes, for the evaluation of detectors.
+
+The labels of a batch are the frames and the boxes of its pictures, see `frames`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+
+from optkit.data import box_annotations, frames, images, reading
+from optkit.data.box_annotations import Annotated
+from optkit.data.checking import Item
+from optkit.data.preprocessing import Numbers, Size
+from optkit.data.reading import Inputs
+
+
+def samples(
+    path: Path,
+    pictures: Path | None = None,
+    split: str = "val",
+    classes: list[str] | None = None,
+    preprocessing: str | None = None,
+    size: Size = None,
+    mean: Numbers | None = None,
+    std: Numbers | None = None,
+    processor: Path | None = None,
+    model: str | None = None,
+    inputs: Inputs | None = None,
+) -> Iterator[Item]:
+    """Batches of (feed, labels float64 [batch, 1 + boxes, 8]) from annotations of COCO or YOLO.
+
+    path, pictures, split, classes: see `box_annotations.read`. The other arguments are those of
+    `images.samples`; a preprocessing that cuts the middle out resizes the whole picture here.
+
+    Raises InputRefused.
+    """
+    dataset = box_annotations.read(
+        path, pictures=pictures, split=split, classes=classes, model=model
+    )
+    name, info = images.pixel_input(inputs)
+    prepare = images.framed(preprocessing, size, mean, std, processor, model, info)
+    dtype = info.dtype if info is not None else "float32"
+
+    def prepared(group: Sequence[Annotated]) -> list[tuple[np.ndarray, np.ndarray]]:
+        rows = []
+        for one in group:
+            pixels, frame = prepare(images.decoded(one.picture, images.mode_of(info)))
+            boxes = one.of_size(int(frame.width), int(frame.height))
+            rows.append((pixels, frames.written(frame, boxes, dataset.most)))
+        return rows
+
+    for group in reading.grouped(dataset.pictures, inputs):
+        # pictures of different sizes never meet in one batch
+        for _, alike in groupby(prepared(group), key=lambda row: row[0].shape):
+            pixels, labels = zip(*alike, strict=True)
+            yield {name: np.stack(pixels).astype(dtype, copy=False)}, np.stack(labels)
