@@ -163,7 +163,8 @@ class Explained:
         gpus = [SimpleNamespace(target=device)] if name == "an engine" else []
         monkeypatch.setattr(layer_times, "gpus", lambda: SimpleNamespace(devices=gpus))
         self.artifact: Any = SimpleNamespace(
-            path=folder, digest="0" * 64, require_own_engine=lambda: None,
+            path=folder, baseline_path=folder / "baseline", digest="0" * 64,
+            require_own_engine=lambda: None,
             manifest=SimpleNamespace(target=device, engine=SimpleNamespace(file="an.engine")),
         )  # fmt: skip
         tensor = TensorFacts(name="x", shape=(8, 2), dtype="int8")
