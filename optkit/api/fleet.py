@@ -39,7 +39,7 @@ from optkit.precisions import Precision, precision
 from optkit.prediction.cost import price_of
 from optkit.report import contract, head
 from optkit.report import fleet as report
-from optkit.report.recommendation import of_fleet
+from optkit.report.choices import of_fleet
 from optkit.report.result import failed
 from optkit.request import Request
 from optkit.store import digest_json, write_durably

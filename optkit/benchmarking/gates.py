@@ -358,8 +358,8 @@ def _trusted(
 def _row(gate: str, limit: float, seen: _Seen, show: _Show, *, kept: bool, broken: bool) -> GateRow:
     outcome: Outcome = "pass" if kept else "fail" if broken else "inconclusive"
     verb = {"pass": "keeps", "fail": "breaks", "inconclusive": "may or may not keep"}[outcome]
-    interval = "" if seen.ci95 is None else f" ({_interval_name(seen)} {_span(seen.ci95, show)})"
-    reason = f"{show(seen.value)}{interval} {verb} the limit of {show(limit)}"
+    interval = "" if seen.ci95 is None else f"{_interval_name(seen)} {_span(seen.ci95, show)}, "
+    reason = f"{show(seen.value)} ({interval}{seen.evidence}) {verb} the limit of {show(limit)}"
     return GateRow(gate, limit, seen.value, seen.ci95, seen.evidence, outcome, reason)
 
 

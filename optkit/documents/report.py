@@ -7,6 +7,7 @@ from typing import Annotated, Final, Generic, Literal, TypeVar
 from pydantic import ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
+from optkit.documents.explanation import ExplainFinding
 from optkit.documents.measured import LatencyFigures, Outcome
 from optkit.documents.prices import DatedPrice
 from optkit.documents.record import (
@@ -71,6 +72,15 @@ class LayerFacts(Record):
     ]
     dtype: Annotated[str | None, said("The dtype in which it multiplies.")] = None
     weight_dtype: Annotated[str | None, said("The dtype of its constant weight.")] = None
+
+
+class TimedLayers(Record):
+    """The time of each layer of `layers`, in the same order, at the sizes that the engine is tuned
+    for."""
+
+    evidence: Evidence
+    note: str
+    milliseconds: BothSides[Rows[NotNegative]]
 
 
 class LandedNode(Record):
@@ -279,6 +289,21 @@ class Report(Record):
         said("The number of rounds, which are equally long; 0 if nothing was measured."),
     ] = BothSides(engine=0, baseline=0)  # the first artifacts do not have this key
     layers: BothSides[Rows[LayerFacts]]
+    layer_times: Annotated[
+        TimedLayers | SkipJsonSchema[None],
+        Field(
+            exclude_if=absent,
+            description="Absent if the layers can be neither measured nor predicted.",
+        ),
+    ] = None
+    findings: Annotated[
+        Rows[ExplainFinding] | SkipJsonSchema[None],
+        Field(
+            exclude_if=absent,
+            description="What costs time and accuracy, as far as the build knows it: faults, then "
+            "limits.",
+        ),
+    ] = None
     landing: Rows[LandedNode]
     landing_activations: Annotated[
         Rows[LandedNode], said("MatMuls of two activations, which are never planned.")

@@ -138,6 +138,10 @@ class Result(Record):
         None
     )
     calibration: CalibrationCheck | None = None
+    untrained: Annotated[
+        str | SkipJsonSchema[None],
+        Field(exclude_if=absent, description="Which parameters are random, if some are."),
+    ] = None
     seconds: dict[str, Number]
     cache_hits: Count
     parts: Annotated[

@@ -19,6 +19,7 @@ from optkit.execute.reads import installed
 from optkit.execute.runner import Steps
 from optkit.execute.step import Foreign
 from optkit.pipeline.accuracy import evaluate
+from optkit.pipeline.attribution import attribute
 from optkit.pipeline.engines import accept, compile_
 from optkit.pipeline.graphs import cast_carriers, fuse, write_baseline
 from optkit.pipeline.job import Build, Job, calibration_of
@@ -75,7 +76,8 @@ QUANTIZE: tuple[Stage, ...] = (export, fuse, collect, check_data, cast_carriers,
 COMPILE: tuple[Stage, ...] = (export, bound, fuse, accept, *QUANTIZE[2:], write_baseline, compile_)
 EVAL: tuple[Stage, ...] = (export, trained, bound, *QUANTIZE[1:], write_baseline, evaluate)
 BENCH: tuple[Stage, ...] = (*COMPILE, time)
-BUILD: tuple[Stage, ...] = (export, trained, *COMPILE[1:], evaluate, compare_layers, time, weigh)
+BUILD: tuple[Stage, ...] = (export, trained, *COMPILE[1:], evaluate, compare_layers, time, weigh,
+                            attribute)  # fmt: skip
 
 
 def run(job: Job, runner: Steps, stages: Sequence[Stage]) -> Build:

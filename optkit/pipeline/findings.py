@@ -34,7 +34,9 @@ from optkit.measurement import (
     Scores,
     Verdict,
 )
+from optkit.pipeline import attribution
 from optkit.pipeline.job import Build
+from optkit.pipeline.refusals import untrained
 from optkit.pipeline.scores import slices, stopped, task_scores
 from optkit.precisions import Precision
 from optkit.prediction.call import speedup
@@ -85,7 +87,7 @@ def judge(
         layer_fidelity=_layer_fidelity(build),
         provenance=_provenance(build, records),
     )
-    return Judged(outcome, report, findings)
+    return Judged(outcome, attribution.explained(report, build), findings)
 
 
 def judge_again(
@@ -112,6 +114,7 @@ def judge_again(
         update={
             "references": () if rescored else before.references,
             "calibration": before.calibration,
+            "untrained": before.untrained,
             "seconds": {**outcome.seconds, **spent},
             "cache_hits": outcome.cache_hits + before.cache_hits,
         }
@@ -128,7 +131,7 @@ def judge_again(
             "finished": FinishedOn(machine=build.machine, versions=pipeline.tool_versions()),
         },
     )
-    return Judged(outcome, again, findings)
+    return Judged(outcome, attribution.explained(again, build), findings)
 
 
 def latencies(build: Build) -> Latencies:
@@ -217,6 +220,7 @@ def _result(
         references=[sides.reference] if sides.reference.accuracy else [],
         pending=to_finish(artifact, build.pending),
         calibration=calibration(build),
+        untrained=untrained(build),
     )
 
 

@@ -26,6 +26,7 @@ from optkit.execute.runner import Runner, Steps
 from optkit.execute.step import Foreign
 from optkit.measurement import Fidelity
 from optkit.pipeline.accuracy import score
+from optkit.pipeline.attribution import attribute
 from optkit.pipeline.engines import compile_
 from optkit.pipeline.job import Build, Job, Role
 from optkit.pipeline.latency import time
@@ -78,6 +79,7 @@ def finish(unfinished: Unfinished, runner: Runner) -> Build:
             build.scores[role] = score(build, runner, role, graph, MODEL, Evidence.MEASURED)
     time(build, runner)
     weigh(build, runner)
+    attribute(build, runner)
     return build
 
 

@@ -20,6 +20,7 @@ from optkit.execute.step import Input, Result
 from optkit.precisions import Precision, precision
 from optkit.recipe import MEMORY, Calibration, Recipe
 from optkit.runtimes import Traits
+from optkit.steps.attribute import Attributed
 from optkit.steps.bench import Timed
 from optkit.steps.calibrate import Calibrated
 from optkit.steps.check_data import DataCheck
@@ -146,6 +147,7 @@ class Build:
     latency: Timed | PredictedLatency | None = None
     baseline_latency: PredictedLatency | None = None
     peak: PeakMemory | None = None
+    layer_times: Attributed | None = None
 
     @property
     def batch_axis(self) -> int | str | None:

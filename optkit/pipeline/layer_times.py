@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from optkit.artifact import MODEL, Artifact
 from optkit.devices import gpus, target
 from optkit.documents.report import Report
@@ -10,13 +12,13 @@ from optkit.evidence import Evidence
 from optkit.execute.runner import Steps
 from optkit.execute.step import Foreign
 from optkit.explanation import Subject, Times
+from optkit.pipeline.attribution import PREDICTED, PROFILED, prediction, tuned, with_evidence
 from optkit.pipeline.engines import kept
 from optkit.pipeline.finish import recorded, staged_graph, whole_recipe
 from optkit.pipeline.job import machine
-from optkit.prediction.fitted import fitted
 from optkit.report.contract import REPORT_FILE, report_of
 from optkit.runtimes import backend
-from optkit.steps.attribute import Attribute, EngineProfile, Kernels, PredictedLayers
+from optkit.steps.attribute import Attribute, Attributed, EngineProfile, Kernels
 from optkit.steps.sessions import DeviceSession
 
 _SECONDS = 2.0  # of profiled runs, each side
@@ -36,7 +38,7 @@ def subject(artifact: Artifact, runner: Steps) -> Subject:
 
 
 def _times(artifact: Artifact, report: Report, runner: Steps) -> Times | None:
-    device = target(artifact.manifest.target)
+    device, axes = target(artifact.manifest.target), tuned(recorded(artifact))
     spec = report.provenance.build_spec.get("engine")
     if spec is None:
         raise IntegrityError(
@@ -48,48 +50,46 @@ def _times(artifact: Artifact, report: Report, runner: Steps) -> Times | None:
     if backend(spec.backend).traits.on_cpu:
         # with the same number of threads as the latency
         kernels = Kernels(shapes, _SECONDS, host, recorded(artifact).bench.threads)
-        return _attributed(artifact, runner, kernels, Evidence.MEASURED, "profiled on this machine")
+        found = _measured(artifact, runner, kernels, axes)
+        return with_evidence(found, Evidence.MEASURED, PROFILED, axes)
     reason = "to time the engine itself, the device is needed"
     if device.name in {gpu.target for gpu in gpus().devices}:
-        note = "the engine's own profiler on this machine"
         try:
             artifact.require_own_engine()
             profile = EngineProfile(
                 spec.backend, _engine_files(artifact), DeviceSession(device.name), shapes, _SECONDS,
                 host,
             )  # fmt: skip
-            return _attributed(artifact, runner, profile, Evidence.MEASURED, note)
+            found = _measured(artifact, runner, profile, axes)
+            note = "the engine's own profiler on this machine"
+            return with_evidence(found, Evidence.MEASURED, note, axes)
         except (ToolchainMissing, UnsafeFile) as error:  # no library, an unknown profile or maker
             reason = error.message
     sides = {"candidate": report.layers.engine, "baseline": report.layers.baseline}
     if not any(layer.inputs or layer.outputs for side in sides.values() for layer in side):
         return None
-    predicted = PredictedLayers(sides, device.name, device.fingerprint(), fitted().digest)
-    note = f"each compiled layer by the performance model; {reason}"
-    return _attributed(artifact, runner, predicted, Evidence.PREDICTED, note)
+    step = prediction(*_graphs(artifact, runner), sides, device, axes)
+    found = runner.do(step, "time the layers")
+    return with_evidence(found, Evidence.PREDICTED, f"{PREDICTED}; {reason}", axes)
 
 
-def _attributed(
-    artifact: Artifact,
-    runner: Steps,
-    way: Kernels | EngineProfile | PredictedLayers,
-    evidence: Evidence,
-    note: str,
-) -> Times:
-    """The time of the layers, at the sizes that the engine is tuned for."""
+def _measured(
+    artifact: Artifact, runner: Steps, way: Kernels | EngineProfile, axes: Mapping[str, int]
+) -> Attributed:
+    candidate, baseline = _graphs(artifact, runner)
     engines = None
     if isinstance(way, EngineProfile):
         engines = Foreign(artifact.path, artifact.digest)
-    axes = {name: span.opt for name, span in recorded(artifact).axis_ranges().items()}
     step = Attribute(
-        candidate=staged_graph(artifact.path / MODEL, runner),
-        baseline=staged_graph(artifact.baseline_path / MODEL, runner),
-        candidate_engine=engines, baseline_engine=engines, axes=axes, way=way,
-        kept=None if engines is None else kept(runner),
+        candidate=candidate, baseline=baseline, candidate_engine=engines, baseline_engine=engines,
+        axes=axes, way=way, kept=None if engines is None else kept(runner),
     )  # fmt: skip
-    times = runner.do(step, "time the layers").times
-    sizes = "".join(f"; {name} {size}" for name, size in axes.items())
-    return Times(evidence, times.candidate, times.baseline, times.nodes, f"{note}{sizes}")
+    return runner.do(step, "time the layers")
+
+
+def _graphs(artifact: Artifact, runner: Steps) -> tuple[Foreign, Foreign]:
+    files = artifact.path / MODEL, artifact.baseline_path / MODEL
+    return staged_graph(files[0], runner), staged_graph(files[1], runner)
 
 
 def _engine_files(artifact: Artifact) -> dict[str, str]:

@@ -135,14 +135,19 @@ def _sizes_in_samples(build: Build, runner: Steps) -> dict[str, AxisRange]:
 def trained(build: Build, runner: Steps) -> None:
     """If the job is strict, refuse a model that has random weights according to the export: its
     figures would say nothing about the trained model. Raises InputRefused."""
-    log = build.source.log if isinstance(build.source, Exported) else None
-    problem = log.untrained if log is not None else None
+    problem = untrained(build)
     if problem and build.job.strict:
         raise InputRefused(
             problem,
             where=build.job.recipe.name,
             hint="give model.weights in the recipe, or let the factory load them",
         )
+
+
+def untrained(build: Build) -> str | None:
+    """Which parameters of the model are random according to the export; None if none are."""
+    log = build.source.log if isinstance(build.source, Exported) else None
+    return log.untrained if log is not None else None
 
 
 def check_enough(samples: Samples, recipe: Recipe) -> None:

@@ -9,6 +9,7 @@ from optkit import runtimes
 from optkit.documents.report import Report
 from optkit.report import details, explanation, figures, layers, view
 from optkit.report.drawing import charts
+from optkit.report.hotspots import hotspots
 from optkit.report.html import render
 
 
@@ -41,6 +42,7 @@ def to_html(report: Report) -> str:
         machine=details.machine(report.conditions),
         nodes=layers.by_need(nodes),
         findings=explanation.of_report(report),
+        time=hotspots(report, ours, theirs),
         explain=result.artifact and f"optkit explain {shlex.quote(result.artifact)}",
         strip=charts.strip(nodes),
         pairs=layers.pairs(report.layer_fidelity),

@@ -209,6 +209,9 @@ def absent(report: Report) -> Iterator[tuple[str, str]]:
         yield "Fidelity layer by layer", "nothing was quantized"
     elif not fidelity.rows:
         yield "Fidelity layer by layer", fidelity.reason or "no layer could be compared"
+    if report.layer_times is None:
+        why = "no sizes of its layers are known, or a profile needs more memory than was allowed"
+        yield "Time of each layer", why if report.layers.engine else "no engine was compiled"
     if not any(row.gate == "max_memory_bytes" for row in report.gates):
         yield "Peak memory of a run", "it is measured where a gate asks: gates.max_memory_bytes"
     if report.cost is None:

@@ -193,8 +193,10 @@ def _highlights(found: Explained) -> list[Highlight]:
 
 
 def of_report(report: Report) -> list[Finding]:
-    """The findings that need no times of layers: they follow from the report of a build alone. None
-    if its recipe does not validate, as one of a newer optkit may not."""
+    """The findings of a build. If its report has none, as one of an older optkit, those that need
+    no times of layers; none if its recipe does not validate."""
+    if report.findings is not None:
+        return [Finding(cost(report.result.accuracy, one), one) for one in report.findings]
     try:
         recipe = Recipe.of_record(report.provenance.recipe)
     except ValidationError:

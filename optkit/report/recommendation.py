@@ -8,22 +8,15 @@ that keeps every limit and is not faster is not.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from types import MappingProxyType
 
 from optkit.devices import target as find_target
-from optkit.documents.measured import DifferenceFigures, FidelityFigures, LatencyFigures
-from optkit.documents.prices import DatedPrice
+from optkit.documents.measured import DifferenceFigures, FidelityFigures
 from optkit.documents.recommendation import Recommendation, Ship
-from optkit.documents.result import Result
+from optkit.documents.result import CalibrationCheck, Result
 from optkit.errors import UnknownName
 from optkit.evidence import Evidence
-from optkit.prediction.cost import per_million
-from optkit.prediction.economics import cost
 from optkit.report import figures
-
-if TYPE_CHECKING:  # a build does not import the models of a plan
-    from optkit.documents.plan import Plan, PlannedLatency, PlanRow
 
 WORTH = 1.05
 """The least speedup that is worth another numeric format: below 5 % a change of the driver, of the
@@ -33,6 +26,26 @@ SMALLER = 0.9  # of the baseline's size: from there the sentence names the size
 
 # Gates that compare the candidate with its baseline, so that the baseline keeps them.
 _RELATIVE = ("max_drop", "max_slice_drop", "min_sqnr")
+
+_TIMING = ("max_latency_ms", "min_throughput")  # gates that a faster baseline may keep
+
+_LIMITED: Mapping[str, str] = MappingProxyType(
+    {
+        "max_drop": "drop",
+        "max_slice_drop": "drop in a slice",
+        "min_slice_value": "accuracy in a slice",
+        "max_slice_value": "accuracy in a slice",
+        "min_value": "accuracy",
+        "max_value": "accuracy",
+        "min_sqnr": "SQNR",
+        "max_latency_ms": "latency",
+        "min_speedup": "speedup",
+        "min_throughput": "throughput",
+        "max_bytes": "size",
+        "max_memory_bytes": "memory of a run",
+    }
+)
+"""Gate → what it limits."""
 
 
 def of_result(result: Result) -> Recommendation | None:
@@ -69,19 +82,20 @@ def _decision(result: Result) -> tuple[Ship, str]:
     name, where = spelled(result.precision), device_of(result)
     assert result.gate is not None
     reasons = result.gate.reasons
-    reason = reasons[0] if reasons else "a gate fails"
+    reason = _reason(reasons)
+    if result.untrained is not None:
+        return "unknown", _untrained(result.untrained, f"{name} on {where}")
+    if result.calibration is not None and result.calibration.verdict == "suspect":
+        return "unknown", _suspect(result.calibration, name)
     if result.gate.verdict == "fail":
         if _relative(reasons) and result.baseline is not None:
             base = spelled(result.baseline.precision)
             return "baseline", f"Do not ship {name} on {where}: {reason}. Ship {base}."
-        return "none", f"Do not ship {name} on {where}: {reason}."
-    if result.calibration is not None and result.calibration.verdict == "suspect":
-        what = result.calibration.findings[0].what
-        return "unknown", f"Check the calibration data before you ship {name}: {what}."
+        return "none", f"Do not ship {name} on {where}: {reason}.{_baseline_time(result)}"
     if result.gate.verdict == "inconclusive":
         if _relative(reasons) and (lost := _surely_lost(result)) is not None:
             return "baseline", f"{name} gains nothing on {where} {lost}; {reason}."
-        return "unknown", f"Not decided for {name} on {where}: {reason}."
+        return "unknown", f"Not decided for {name} on {where}: {reason}.{_if_it_holds(result)}"
     if result.latency is None:
         return "unknown", _pending(result, name, where)
     return _by_speed(result, name, where)
@@ -90,6 +104,49 @@ def _decision(result: Result) -> tuple[Ship, str]:
 def _relative(reasons: Sequence[str]) -> bool:
     """Whether all reasons are of gates that the baseline keeps."""
     return bool(reasons) and all(reason.partition(":")[0] in _RELATIVE for reason in reasons)
+
+
+def _reason(reasons: Sequence[str]) -> str:
+    """The first reason, with what its gate limits in place of the gate's name."""
+    if not reasons:
+        return "a gate fails"
+    gate, colon, rest = reasons[0].partition(": ")
+    return f"{_LIMITED[gate]}: {rest}" if colon and gate in _LIMITED else reasons[0]
+
+
+def _untrained(why: str, what: str) -> str:
+    return (
+        f"Not decided for {what}: {why}. Give the trained weights (model.weights in the recipe), "
+        "and build again."
+    )
+
+
+def _suspect(check: CalibrationCheck, name: str) -> str:
+    first = check.findings[0]
+    which = "" if first.input is None else f"input {figures.name(first.input)!r}: "
+    return f"Check the calibration data before you ship {name}: {which}{first.what}; {first.hint}."
+
+
+def _baseline_time(result: Result) -> str:
+    """The latency of the baseline, where the broken limit is one of time: perhaps it keeps it."""
+    base = result.baseline
+    reasons = result.gate.reasons if result.gate else ()
+    timed = any(reason.startswith(_TIMING) for reason in reasons)
+    if not timed or base is None or base.latency is None or base.precision == result.precision:
+        return ""
+    latency = base.latency
+    span = figures.span(latency.ci95_ms or latency.band, figures.ms)
+    how = ", ".join(filter(None, (span, latency.evidence)))
+    return f" {spelled(base.precision)} takes {figures.ms(latency.p50_ms)} ({how})."
+
+
+def _if_it_holds(result: Result) -> str:
+    """What the candidate gains if the undecided limit holds."""
+    speedup, base = result.speedup, result.baseline
+    if speedup is None or base is None or base.precision == result.precision:
+        return ""
+    times = figures.times(speedup.value)
+    return f" It is {times} as fast as {spelled(base.precision)} ({_interval(result, speedup)})."
 
 
 def _surely_lost(result: Result) -> str | None:
@@ -102,7 +159,7 @@ def _surely_lost(result: Result) -> str | None:
         return None
     size = _size(result, spelled(result.precision))
     times = figures.times(speedup.value)
-    return f"({times}, {_interval(speedup)}): ship {spelled(baseline.precision)}{size}"
+    return f"({times}, {_interval(result, speedup)}): ship {spelled(baseline.precision)}{size}"
 
 
 def _pending(result: Result, name: str, where: str) -> str:
@@ -121,7 +178,7 @@ def _by_speed(result: Result, name: str, where: str) -> tuple[Ship, str]:
             f"({latency.evidence}); {_accuracy(result)}."
         )
     base, kept = spelled(baseline.precision), _accuracy(result)
-    times, how = figures.times(speedup.value), _interval(speedup)
+    times, how = figures.times(speedup.value), _interval(result, speedup)
     low = speedup.ci95[0] if speedup.ci95 else speedup.value
     if speedup.value < WORTH:
         return "baseline", (
@@ -133,13 +190,18 @@ def _by_speed(result: Result, name: str, where: str) -> tuple[Ship, str]:
             f"{name} is probably faster than {base} on {where} ({times}, {how}), {kept}: measure "
             "it there before you ship it."
         )
-    return "candidate", f"{name} is {times} as fast as {base} on {where} ({how}), {kept}: ship it."
+    faster = f"{name} is {times} as fast as {base} on {where} ({how}), {kept}"
+    if marks(result):
+        return "unknown", f"{faster}: measure again before you ship it."
+    return "candidate", f"{faster}: ship it."
 
 
-def _interval(speedup: DifferenceFigures) -> str:
-    """`1.35 to 2.39, predicted`."""
+def _interval(result: Result, speedup: DifferenceFigures) -> str:
+    """`1.35 to 2.39, predicted`; `1.35 to 2.39, measured under bad conditions`."""
     span = figures.span(speedup.ci95, lambda value: f"{value:.2f}")
-    return ", ".join(filter(None, (span, speedup.evidence)))
+    marked = speedup.evidence is Evidence.MEASURED and marks(result)
+    how = f"{speedup.evidence} under bad conditions" if marked else speedup.evidence
+    return ", ".join(filter(None, (span, how)))
 
 
 def _size(result: Result, name: str) -> str:
@@ -157,8 +219,11 @@ def _accuracy(result: Result) -> str:
         proportion = result.accuracy is not None and result.accuracy.proportion
         show = figures.points if proportion else figures.percent
         metric = f" of {figures.name(result.accuracy.metric)}" if result.accuracy else ""
-        lost = f"drop {show(drop.value)}" if drop.value > 0 else "no drop"
-        return f"{lost}{metric} ({drop.evidence})"
+        if drop.value > 0:
+            how = ", ".join(filter(None, (figures.span(drop.ci95, show), drop.evidence)))
+            return f"drop {show(drop.value)}{metric} ({how})"
+        most = f"at most {show(drop.ci95[1])}, " if drop.ci95 and drop.ci95[1] > 0 else ""
+        return f"no drop{metric} ({most}{drop.evidence})"
     return _likeness(fidelity) if fidelity is not None else "accuracy unknown"
 
 
@@ -169,10 +234,14 @@ def _likeness(fidelity: FidelityFigures) -> str:
 
 def _conditions(result: Result) -> Iterable[str]:
     """What a reader should know before the sentence is believed."""
+    if reasons := marks(result):
+        yield f"measured under bad conditions: {'; '.join(reasons)}"
+
+
+def marks(result: Result) -> list[str]:
+    """Why the measured latencies are not reliable, each reason once."""
     sides = (result.latency, result.baseline.latency if result.baseline else None)
-    marks = dict.fromkeys(mark for one in sides if one for mark in one.marks)
-    if marks:
-        yield f"measured under bad conditions: {'; '.join(marks)}"
+    return list(dict.fromkeys(mark for one in sides if one for mark in one.marks))
 
 
 def of_search(
@@ -193,133 +262,6 @@ def of_search(
         return advice.model_copy(update={"ship": "baseline", "sentence": sentence})
     found = f"{quantized} of {layers} layers quantized. {advice.sentence}"
     return advice.model_copy(update={"sentence": found})
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A build or a baseline that may be shipped. `usd`: per million samples."""
-
-    name: str
-    latency: LatencyFigures
-    usd: float | None
-
-
-def of_fleet(results: Iterable[Result], prices: Mapping[str, DatedPrice]) -> Recommendation | None:
-    """The fastest and the cheapest of those that may be shipped: a candidate that pays, or the
-    baseline of one that does not. `prices`: by target. None where no latency is known."""
-    choices = list(dict.fromkeys(_choices(results, prices)))
-    if not choices:
-        return None
-    fastest = max(choices, key=lambda one: one.latency.throughput)
-    priced = [one for one in choices if one.usd is not None]
-    cheapest = min(priced, key=lambda one: one.usd or 0.0) if priced else None
-    speed = (
-        f"{fastest.name}, {figures.ms(fastest.latency.p50_ms)} at batch {fastest.latency.batch} "
-        f"({fastest.latency.evidence})"
-    )
-    parts = [f"Fastest that passes: {speed}."]
-    if cheapest is not None and cheapest.name == fastest.name:
-        parts = [f"Fastest and cheapest that passes: {speed}, ${cheapest.usd:.3g} per million."]
-    elif cheapest is not None:
-        parts.append(
-            f"Cheapest: {cheapest.name}, ${cheapest.usd:.3g} per million "
-            f"({cheapest.latency.evidence})."
-        )
-    chosen = (fastest, *filter(None, [cheapest]))
-    return Recommendation(
-        ship="candidate",
-        sentence=" ".join(parts),
-        evidence=tuple(dict.fromkeys(one.latency.evidence for one in chosen)),
-        conditions=(),
-    )
-
-
-def _choices(results: Iterable[Result], prices: Mapping[str, DatedPrice]) -> Iterable[Choice]:
-    for result in results:
-        advice = result.recommendation or of_result(result)
-        if advice is None or advice.ship not in ("candidate", "baseline"):
-            continue
-        side = result if advice.ship == "candidate" else result.baseline
-        if side is None or side.latency is None:
-            continue
-        price = prices.get(str(result.target))
-        usd = None if price is None else per_million(price.usd_per_hour, side.latency.throughput)
-        name = f"{spelled(side.precision)} on {device_of(result)}"
-        yield Choice(name, side.latency, usd)
-
-
-def of_plan(plan: Plan) -> Recommendation | None:
-    """The fastest and the cheapest that meet the limits of a plan; None if nothing is predicted."""
-    limit = plan.asked.latency_ms if plan.asked else None
-    calls = [(row, call) for row in plan.results for call in row.latency]
-    if not calls:
-        return None
-    row, call = min(calls, key=lambda one: one[1].p50_ms)
-    if limit is not None and call.p50_ms > limit:
-        least = f"the shortest takes {_planned_time(call)}, {_planned_name(row, call)}"
-        return Recommendation(
-            ship="none", sentence=f"Nothing meets {figures.ms(limit)}: {least}.",
-            evidence=(Evidence.PREDICTED,), conditions=(),
-        )  # fmt: skip
-    best, chosen = plan.cheapest, [(row, call)]
-    passes = "" if limit is None else " that passes"
-    parts = [f"Fastest{passes}: {_planned(row, call)}."]
-    if best is not None:
-        cheapest = next(
-            (row, call)
-            for row, call in calls
-            if (row.target, row.precision, call.batch) == (best.target, best.precision, best.batch)
-        )
-        if cheapest == chosen[0]:
-            parts = [f"Fastest and cheapest{passes}: {_planned(row, call)}."]
-        else:
-            chosen.append(cheapest)
-            parts.append(f"Cheapest: {_planned(*cheapest)}.")
-    return Recommendation(
-        ship="candidate" if all(_certain(call, limit) for _, call in chosen) else "unknown",
-        sentence=" ".join(parts),
-        evidence=(Evidence.PREDICTED,),
-        conditions=tuple(dict.fromkeys(_doubts(chosen, limit))),
-    )
-
-
-def _planned(row: PlanRow, call: PlannedLatency) -> str:
-    """`2 × FP8 on NVIDIA H100, 0.4 ms at batch 1 (0.3 to 0.5 ms, predicted), $1 per million`."""
-    text = f"{_planned_name(row, call)}, {_planned_time(call)}"
-    usd = cost(call)
-    if usd is None:
-        return f"{text}, price unknown"
-    at = "" if call.load is None else f" at {call.load.utilisation:.0%} use"
-    return f"{text}, ${usd:.3g} per million{at}"
-
-
-def _planned_name(row: PlanRow, call: PlannedLatency) -> str:
-    devices = row.devices if call.load is None else call.load.devices
-    several = "" if devices in (None, 1) else f"{devices} × "
-    return f"{spelled(row.precision)} on {several}{device(row.target)}"
-
-
-def _planned_time(call: PlannedLatency) -> str:
-    span = figures.span(call.band, figures.ms)
-    each = " per token" if "decode" in call.bounds else ""
-    return f"{figures.ms(call.p50_ms)}{each} at batch {call.batch} ({span}, {call.evidence})"
-
-
-def _certain(call: PlannedLatency, limit: float | None) -> bool:
-    return limit is None or call.band[1] <= limit
-
-
-def _doubts(chosen: Iterable[tuple[PlanRow, PlannedLatency]], limit: float | None) -> Iterable[str]:
-    """What speaks against the figures of a plan's choices."""
-    for row, call in chosen:
-        name = device(row.target)
-        if limit is not None and not _certain(call, limit):
-            end = figures.ms(call.band[1])
-            yield f"{name}: the interval ends at {end}, above the limit of {figures.ms(limit)}"
-        if row.measured_generation is False:
-            yield f"{name}: no device of its generation was measured for the fit"
-        if row.price is not None and not row.price.verified:
-            yield f"{name}: its price is unverified"
 
 
 def spelled(precision: str | None) -> str:

@@ -105,6 +105,7 @@ def result(
     references: Iterable[Side] = (),
     pending: Iterable[PendingEngine] = (),
     calibration: CalibrationCheck | None = None,
+    untrained: str | None = None,
 ) -> Result:
     """The result of a build that produced an artifact.
 
@@ -134,6 +135,7 @@ def result(
         size=_size(candidate, baseline),
         gate=GateVerdict.from_optional(verdict),
         calibration=calibration,
+        untrained=untrained,
         seconds=dict(run.seconds),
         cache_hits=run.cache_hits,
     )

@@ -106,9 +106,8 @@ class Row:
 
 
 def marks(result: Result) -> list[str]:
-    """Why the measured latencies are no good ones, each reason once."""
-    sides = (result.latency, result.baseline.latency if result.baseline else None)
-    return list(dict.fromkeys(reason for one in sides if one for reason in one.marks))
+    """Why the measured latencies are not reliable, each reason once."""
+    return recommendation.marks(result)
 
 
 def suspicions(result: Result) -> list[str]:

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from optkit.documents.report import LayerFacts
 from optkit.engines import FusedLayer
 from optkit.execute.step import Input, Result, Step, beside_the_key, spread
 from optkit.steps.sessions import Engines
@@ -72,21 +71,11 @@ class EngineProfile(Engines):
     host: Mapping[str, object]
 
 
-@dataclass(frozen=True)
-class PredictedLayers:
-    """Side → the layers that its compiler lists. Each is predicted for the device with this name
-    and fingerprint. `fit`: the digest of the fitted numbers, for the key."""
-
-    layers: Mapping[str, tuple[LayerFacts, ...]]
-    name: str
-    target: Mapping[str, object]
-    fit: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class Attribute(Step[Attributed]):
-    """Milliseconds of every layer of candidate and baseline, and the nodes of the candidate.
-    `axes`: sizes of the named axes; `kept`: as in `Compile`."""
+    """Measured milliseconds of every layer of candidate and baseline, and the nodes of the
+    candidate; `PredictLayers` predicts them. `axes`: sizes of the named axes; `kept`: as in
+    `Compile`."""
 
     name = "attribute"
     version = 3
@@ -97,5 +86,5 @@ class Attribute(Step[Attributed]):
     candidate_engine: Input | None = None
     baseline_engine: Input | None = None
     axes: Mapping[str, int]
-    way: Kernels | EngineProfile | PredictedLayers = spread()
+    way: Kernels | EngineProfile = spread()
     kept: Path | None = beside_the_key(None)

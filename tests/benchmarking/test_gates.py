@@ -69,7 +69,7 @@ def test_the_interval_decides_a_drop(
 
 def test_an_inconclusive_drop_says_how_many_samples_would_decide() -> None:
     (reason,) = judge_flips(0.01, 0, 0, 360).reasons
-    assert "0.00 points (95 % interval -1.06 to 1.06 points)" in reason
+    assert "0.00 points (95 % interval -1.06 to 1.06 points, simulated)" in reason
     assert "about 381 samples would decide it at the observed rates (360 were used)" in reason
 
 
@@ -81,7 +81,8 @@ def test_a_relative_drop_is_reported_in_percent() -> None:
     seen = Difference(0.004, Interval(-0.001, 0.02), SIMULATED)
     (reason,) = judge(limited(max_drop=0.01), drop=seen).reasons
     assert reason == (
-        "max_drop: 0.40 % (95 % interval -0.10 to 2.00 %) may or may not keep the limit of 1.00 %"
+        "max_drop: 0.40 % (95 % interval -0.10 to 2.00 %, simulated) may or may not keep the "
+        "limit of 1.00 %"
     )
 
 
@@ -142,11 +143,11 @@ def test_fidelity_beside_a_drop() -> None:
     assert judge(limits, drop=NO_DROP, fidelity=fidelity(None)).verdict == "pass"
     assert judge(limits, drop=NO_DROP).verdict == "inconclusive"
     (reason,) = judge(limits, drop=NO_DROP, fidelity=fidelity(19.9)).reasons
-    assert reason == "min_sqnr: 19.9 dB breaks the limit of 20.0 dB"
+    assert reason == "min_sqnr: 19.9 dB (simulated) breaks the limit of 20.0 dB"
     wide = replace(fidelity(21.0), ci95=Interval(19.0, 22.0))
     verdict = judge(limits, drop=NO_DROP, fidelity=wide)
     assert verdict.verdict == "inconclusive"
-    assert "(95 % interval 19.0 to 22.0 dB) may or may not keep" in verdict.reasons[0]
+    assert "(95 % interval 19.0 to 22.0 dB, simulated) may or may not keep" in verdict.reasons[0]
 
 
 def measured(p50: float, interval: Interval) -> Latency:
@@ -237,7 +238,7 @@ def test_the_metric_itself_is_judged_by_its_interval(
     verdict = judge(limits, drop=NO_DROP, scores=scores(lost, 0, n))
     assert verdict.verdict == outcome
     if outcome == "inconclusive":
-        assert "99.00 % (95 % interval 98.17 to 99.46 %)" in verdict.reasons[0]
+        assert "99.00 % (95 % interval 98.17 to 99.46 %, simulated)" in verdict.reasons[0]
         # Wilson's lower end is the limit L at z² · L · (1 - L) / (p - L)² samples
         assert "about 2,271 samples would decide it" in verdict.reasons[0]
 

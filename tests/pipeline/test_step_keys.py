@@ -91,6 +91,7 @@ PREPARED: dict[str, dict[str, Any]] = {
     "sensitivity": {"rows": [{"noise": 0.1, "samples": 8, "divergence": None}]},
     "deviate": {"deviation": {"noise": 0.1, "samples": 8, "divergence": None}},
     "attribute": {"times": {"candidate": [], "baseline": [], "nodes": {}}},
+    "predict_layers": {"times": {"candidate": [], "baseline": [], "nodes": {}}},
 }  # fmt: skip
 BUILDS = {  # recipe, target, its compiler here, whether it runs here, settings
     "vit for l4, no engine": ("digits-vit", "l4", None, False, []),

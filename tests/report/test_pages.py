@@ -168,7 +168,7 @@ def test_the_page_of_a_build_has_the_findings_that_need_no_times() -> None:
     assert "12.50% of the elements of " in page and SHOWN in page and HOSTILE not in page
     assert "12.0 dB" in found.cost and "(94% of the noise, simulated)" in found.cost
     assert page.index("What costs accuracy") < page.index("Layer by layer")
-    assert "For the time of each layer, and for what costs time" in page
+    assert "To write a recipe with the changes" in page
 
 
 def test_a_build_without_such_findings_names_the_command() -> None:

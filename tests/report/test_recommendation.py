@@ -10,7 +10,7 @@ from optkit.documents.measured import DifferenceFigures, GateVerdict
 from optkit.documents.prices import DatedPrice
 from optkit.documents.result import CalibrationCheck, DataFinding, EngineSize, Result
 from optkit.evidence import Evidence
-from optkit.report import recommendation, view
+from optkit.report import choices, recommendation, view
 from tests.report.conftest import read_result
 
 PASS = GateVerdict(verdict="pass", reasons=())
@@ -43,7 +43,7 @@ def test_faster_and_accurate(built: Any) -> None:
     assert (ship, word) == ("candidate", "pass")
     assert sentence == (
         "INT8 is 1.80× as fast as FP16 on NVIDIA L4 (1.35 to 2.39, predicted), drop 0.22 points of "
-        "top1 (simulated): ship it."
+        "top1 (-0.20 to 0.81 points, simulated): ship it."
     )
 
 
@@ -62,12 +62,14 @@ def test_accurate_and_no_faster(built: Any) -> None:
 
 def test_what_surely_gains_nothing_needs_no_accuracy(built: Any) -> None:
     size = EngineSize(bytes=300, baseline_bytes=300, evidence=Evidence.COMPILED)
-    why = "max_drop: there is no evaluation task, so accuracy is unknown"
+    gained = "0.64×, 0.60 to 0.68, measured"
+    lack = "there is no evaluation task, so accuracy is unknown"
+    why = f"max_drop: {lack}"
     gate = GateVerdict(verdict="inconclusive", reasons=(why,))
     slow = built(gate=gate, speedup=gain(0.64, 0.6, 0.68, "measured"), drop=None, size=size)
     assert decided(slow) == (
         "baseline", "inconclusive",
-        f"INT8 gains nothing on NVIDIA L4 (0.64×, 0.60 to 0.68, measured): ship FP16; {why}.",
+        f"INT8 gains nothing on NVIDIA L4 ({gained}): ship FP16; drop: {lack}.",
     )  # fmt: skip
     perhaps = slow.model_copy(update={"speedup": gain(0.9, 0.7, 1.2)})
     assert decided(perhaps)[0] == "unknown"
@@ -100,7 +102,16 @@ def test_an_undecided_gate(built: Any) -> None:
     undecided = GateVerdict(verdict="inconclusive", reasons=("max_drop: too few samples",))
     ship, word, sentence = decided(built(gate=undecided))
     assert (ship, word) == ("unknown", "inconclusive")
-    assert sentence == "Not decided for INT8 on NVIDIA L4: max_drop: too few samples."
+    assert sentence == (
+        "Not decided for INT8 on NVIDIA L4: drop: too few samples. It is 1.73× as fast as FP16 "
+        "(predicted)."
+    )
+
+
+def test_random_parameters_tell_nothing_of_the_trained_model(built: Any) -> None:
+    ship, word, sentence = decided(built(untrained="all parameters are random"))
+    assert (ship, word) == ("unknown", "inconclusive")
+    assert sentence.startswith("Not decided for INT8 on NVIDIA L4: all parameters are random. Give")
 
 
 def test_no_latency_yet(built: Any) -> None:
@@ -123,7 +134,10 @@ def test_bad_conditions_stand_in_the_head_and_take_the_green(built: Any) -> None
     latency = result.latency.model_copy(update={"marks": ("others took 80 % of the CPU",)})
     marked = result.model_copy(update={"latency": latency})
     head = view.headline(marked)
-    assert decided(marked)[0] == "candidate" and head.word == "inconclusive"
+    ship, _, sentence = decided(marked)
+    assert ship == "unknown" and head.word == "inconclusive"
+    assert "1.50 to 2.00, measured under bad conditions" in sentence
+    assert sentence.endswith(": measure again before you ship it.")
     assert head.conditions == ("measured under bad conditions: others took 80 % of the CPU",)
 
 
@@ -143,15 +157,15 @@ def test_a_fleet_names_the_fastest_and_the_cheapest(built: Any) -> None:
     price = DatedPrice(
         usd_per_hour=1e-9, provider="x", as_of="2026-11-01", source="x", verified=True
     )
-    both = recommendation.of_fleet([fast, slow], {"l4": price})
+    both = choices.of_fleet([fast, slow], {"l4": price})
     assert both is not None and both.ship == "candidate"
     assert both.sentence.startswith("Fastest that passes: INT8 on NVIDIA GeForce RTX 4090, ")
     assert "Cheapest: FP16 on NVIDIA L4, $" in both.sentence
-    alone = recommendation.of_fleet([slow], {"l4": price})
+    alone = choices.of_fleet([slow], {"l4": price})
     assert alone is not None and alone.sentence.startswith("Fastest and cheapest that passes: FP16")
     failed = built(gate=GateVerdict(verdict="fail", reasons=("max_drop: 3 points",)))
     no_base = failed.model_copy(update={"baseline": None})
-    assert recommendation.of_fleet([no_base], {}) is None
+    assert choices.of_fleet([no_base], {}) is None
 
 
 def test_parts_are_shipped_together(built: Any) -> None:
@@ -169,7 +183,7 @@ def test_the_cpu_is_the_one_that_measured_and_not_the_one_that_renders(built: An
     result = built(target="cpu", speedup=gain(1.8, 1.35, 2.39, "measured"))
     measured = result.model_copy(update={"latency": result.latency.model_copy(update=there)})
     assert "on A CPU that is not here (" in decided(measured)[2]
-    fleet = recommendation.of_fleet([measured], {})
+    fleet = choices.of_fleet([measured], {})
     assert fleet is not None and "INT8 on A CPU that is not here, " in fleet.sentence
     unknown = {"latency": None, "baseline": None, "speedup": None}
     assert "on the CPU that built it" in decided(result.model_copy(update=unknown))[2]

@@ -82,7 +82,7 @@ def test_the_headline_is_the_verdict_with_its_reason(
 ) -> None:
     head = view.headline(read_result(make(**kind)["result"]))
     assert head.title == title
-    gate = "max_drop: " if kind else "max_latency_ms: 0.011 ms is predicted, not measured"
+    gate = "drop: " if kind else "latency: 0.011 ms is predicted, not measured"
     assert gate in head.sentence
 
 

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from optkit import codec, graph
+from optkit.devices import target
+from optkit.engines import FusedLayer
+from optkit.execute.step import Progress
+from optkit.node_cost import NodeCost
+from optkit.prediction.compiled import of_engine
+from optkit.prediction.fitted import fitted
+from optkit.prediction.latency import of_each
+from optkit.steps.attribute import Attributed, LayerTimes, TimedLayer
+from optkit.steps.bodies.nodes import nodes_of
+from optkit.steps.files import GRAPH
+from optkit.steps.predict_layers import PredictLayers
+
+
+def run(step: PredictLayers, out: Path, progress: Progress) -> Attributed:
+    model = graph.load(step.candidate.path / GRAPH)
+    costs = graph.costs(model, step.axes)
+    candidate, nodes = _predicted(step, "candidate", costs), nodes_of(model, costs)
+    model = graph.load(step.baseline.path / GRAPH)
+    baseline = _predicted(step, "baseline", graph.costs(model, step.axes))
+    return Attributed(times=LayerTimes(candidate, baseline, nodes))
+
+
+def _predicted(
+    step: PredictLayers, side: str, costs: Mapping[str, NodeCost]
+) -> tuple[TimedLayer, ...]:
+    layers = [codec.from_json(FusedLayer, layer.to_json()) for layer in step.layers[side]]
+    predicted = of_each(of_engine(layers, costs), target(step.device), fitted().efficiencies)
+    return tuple(
+        TimedLayer(layer, time.total * 1e3, time.compute * 1e3, time.memory * 1e3)
+        for layer, time in zip(layers, predicted, strict=True)
+    )

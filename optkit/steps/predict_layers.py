@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from optkit.documents.report import LayerFacts
+from optkit.execute.step import Input, Step, named
+from optkit.steps.attribute import Attributed
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictLayers(Step[Attributed]):
+    """Predicted milliseconds of every layer of candidate and baseline, and the nodes of the
+    candidate.
+
+    `layers`: side → the layers that its compiler lists; `device`: the name of the target; `target`:
+    its fingerprint, for the key; `fit`: the digest of the fitted numbers, for the key; `axes`:
+    sizes of the named axes.
+    """
+
+    name = "predict_layers"
+    version = 1
+    tools = ("onnx", "onnx-ir")
+    stays = True
+
+    candidate: Input
+    baseline: Input
+    layers: Mapping[str, tuple[LayerFacts, ...]]
+    device: str = named("name")
+    target: Mapping[str, object]
+    fit: str
+    axes: Mapping[str, int]
