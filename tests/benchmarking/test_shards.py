@@ -12,6 +12,7 @@ import pytest
 
 from optkit import graph, places, shipped
 from optkit.data import spool, spool_writer
+from optkit.data.frames import Boxes, Frame, written
 from optkit.errors import InputRefused, IntegrityError
 from optkit.steps import perform
 from optkit.steps.bodies.batches import Counted
@@ -25,13 +26,16 @@ g (float[N,%s] x) => (float[N,%s] y) <float[%d] w = {%s}> { y = Add(x, w) }"""
 
 # task → shape of a sample's output, its labels (of how many classes, or two texts of a pair)
 CLASSES, TOKENS, VECTORS = (5,), (3, 6), (4,)
+ANCHORS, PIXELS = (6, 40), (3, 4, 5)  # as YOLO returns them, of two classes; logits of three
 TASKS: dict[str, tuple[tuple[int, ...], str]] = {
+    "detection": (ANCHORS, "boxes"),
     "digits_top1": (CLASSES, "class"),
     "exact_match": (TOKENS, "tokens"),
     "f1": (CLASSES, "class"),
     "perplexity": (TOKENS, "tokens"),
     "retrieval": (VECTORS, "text"),
     "retrieval_agreement": (VECTORS, "text"),
+    "segmentation": (PIXELS, "masks"),
     "similarity": (VECTORS, "text"),
     "similarity_agreement": (VECTORS, "text"),
     "token_f1": (TOKENS, "tokens"),
@@ -47,6 +51,13 @@ def labels(kind: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.nd
     if kind == "text":
         spans = np.tile([0.0, 1.0], (SAMPLES, 1))
         return np.concatenate([rng.uniform(0, 5, (SAMPLES, 1)), spans], axis=1)
+    if kind == "boxes":  # one box of 2×2 pixels about the origin
+        frame, box = Frame(8, 8, 1, 1, 0, 0, 8, 8), np.asarray([[-1.0, -1.0, 1.0, 1.0]])
+        area, crowd = np.asarray([4.0]), np.zeros(1, bool)
+        classes = rng.integers(0, 2, (SAMPLES, 1))
+        return np.stack([written(frame, Boxes(row, box, area, crowd), 2) for row in classes])
+    if kind == "masks":
+        return rng.integers(0, shape[0], (SAMPLES, *shape[1:]))
     size = (SAMPLES,) if kind == "class" else (SAMPLES, shape[0])
     return rng.integers(0, shape[-1], size)
 
