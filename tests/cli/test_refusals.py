@@ -299,7 +299,7 @@ def test_models_that_cannot_be_used(build: Optkit, project: Path) -> None:
         refused(plain(f"{name}.onnx"), 5, f"{name}.onnx")
     refused(plain("nosuch.onnx"), 2, "nosuch.onnx", "no such file")
     refused(plain("model.pickle"), 2, "model.pickle", "file.py:factory", "x.onnx")
-    refused(plain("source.py"), 2, "source.py", "names no function", "file.py:factory")
+    refused(plain("source.py"), 2, "source.py", "names no function", "source.py:samples")
     inputs = ["--set", "inputs={x: {dtype: float32, shape: [batch, 16]}}", "--precision", "fp32"]
     for model, *told in (
         ("nosuch.module:create", "nosuch.module", "importable"),
