@@ -200,10 +200,15 @@ def page(outcomes: Sequence[Outcome]) -> str:
     parts = []
     for number, one in enumerate(outcomes, 1):
         parts.append(
-            f"## {number}. {one.id}\n\nThe user {one.did}.\n\n```text\n{one.run}\n```\n\n"
+            f"## {number}. {one.id}\n\n{_sentence(one.did)}\n\n```text\n{one.run}\n```\n\n"
             f"Exit code {one.code}:\n\n```text\n{one.message}\n```\n"
         )
     return "\n".join(parts)
+
+
+def _sentence(did: str) -> str:
+    """What the user did, or what is wrong with something of the user's."""
+    return f"{did[0].upper()}{did[1:]}." if did.startswith("the ") else f"The user {did}."
 
 
 def main() -> None:

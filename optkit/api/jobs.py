@@ -96,5 +96,5 @@ def _no_name(given: object, kind: str, example: str) -> UsageError:
     return UsageError(
         f"{given!r} is not the name of a {kind}",
         where=f"{kind}=",
-        hint=f"give one name, e.g. {kind}={example!r}; for several, call it once for each",
+        hint=f"give one name, e.g. {kind}={example!r}; for several, use optkit.build_fleet",
     )

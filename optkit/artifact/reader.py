@@ -177,12 +177,14 @@ class Artifact:
             elif info.st_size != facts.size or digest_file(self.path / name) != facts.sha256:
                 problems.append(f"{name} was changed")
         if problems:
-            first = "remove what was added; " if others else ""
+            rest = "build the artifact again, or copy it again from an undamaged copy"
+            if len(others) == len(problems):
+                rest = "remove what was added: all other files are as the manifest lists them"
             more = f", and {len(problems) - 5} more" if len(problems) > 5 else ""
             raise IntegrityError(
                 ", ".join(problems[:5]) + more,
                 where=str(self.path),
-                hint=f"{first}build the artifact again, or copy it again from an undamaged copy",
+                hint=rest,
             )
 
     def session(

@@ -127,11 +127,9 @@ def _scores(task: Task, outputs: Feed, labels: np.ndarray, *, first: int) -> np.
     except Exception as error:  # score() is the user's code
         hint = "it takes the outputs by name and the labels, and returns scores, shape [batch]"
         if isinstance(error, KeyError) and not set(error.args) & outputs.keys():
-            hint = (
-                f"use a name that it has: the model's outputs are {', '.join(map(repr, outputs))}"
-            )
+            hint = f"the model's outputs are {', '.join(map(repr, outputs))}: read one of these"
         elif isinstance(error, ValueError) and str(error).startswith("the label is"):
-            hint = "correct the labels in the data: they count from 0"
+            hint = "labels start at 0: if those in the data start at 1, subtract 1"
         raise InputRefused(
             f"the evaluation task's score() raised {type(error).__name__}: {error}",
             where=where,

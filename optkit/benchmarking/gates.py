@@ -82,7 +82,7 @@ def judge(
     )
     reasons = [f"{row.gate}: {row.reason}" for row in rows if row.outcome != "pass"]
     if drop is None and gates.max_drop is None:
-        reasons.append(_NO_TASK)
+        reasons.append(NO_TASK)
     if drop is None and gates.min_sqnr is None and (doubt := _distant(fidelity)) is not None:
         reasons.append(doubt)
     outcomes = {row.outcome for row in rows}
@@ -103,7 +103,7 @@ def certain(gates: Limits, scores: tuple[Score, Score], slices: Sequence[str]) -
     return "fail" in outcomes or outcomes == {"pass"}
 
 
-_NO_TASK = "there is no evaluation task, so accuracy is unknown"
+NO_TASK = "there is no evaluation task, so accuracy is unknown"
 
 LOW_SQNR = 20.0
 """dB; the amplitude of the error is then a tenth of that of the outputs (10^(-20/20)). A sentence
@@ -131,7 +131,7 @@ def _drop_rows(
     if limit is None:
         return
     if drop is None:
-        yield GateRow("max_drop", limit, None, None, None, "inconclusive", _NO_TASK)
+        yield GateRow("max_drop", limit, None, None, None, "inconclusive", NO_TASK)
         return
     show = _points if scores is not None and _in_points(*scores) else _percent
     row = _at_most("max_drop", limit, _seen(drop), show)
@@ -150,12 +150,12 @@ def _value_rows(
         if limit is None:
             continue
         if scores is None:
-            yield _unseen(name, limit, _NO_TASK)
+            yield _unseen(name, limit, NO_TASK)
             continue
         score = scores[1]
         interval = value_interval(score, confidence)
         if interval is None:
-            yield _unseen(name, limit, too_little(score) or _NO_TASK)
+            yield _unseen(name, limit, too_little(score) or NO_TASK)
             continue
         row = judge_one(name, limit, _Seen(score.value, interval, score.evidence), _shown(score))
         if row.outcome == "inconclusive":
@@ -177,7 +177,7 @@ def _slice_rows(
         if limit is None:
             continue
         if scores is None:
-            yield _unseen(name, limit, _NO_TASK)
+            yield _unseen(name, limit, NO_TASK)
         elif not names:
             yield _unseen(name, limit, _NO_SLICES)
         elif not scores[1].per_sample:

@@ -183,6 +183,13 @@ def keys(file: Path) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, OSError, AttributeError) as error:
+        if "for a private key" in str(error):
+            raise UsageError(
+                "it holds no private key",
+                where=str(file),
+                hint="`optkit sign` needs the private key of the pair; the public key is for "
+                "`optkit verify`",
+            ) from error
         # the library asks any key for its curve
         reason = (
             "its key is not on an elliptic curve"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+from optkit.benchmarking.gates import NO_TASK
 from optkit.devices import target as find_target
 from optkit.documents.measured import DifferenceFigures, FidelityFigures
 from optkit.documents.recommendation import Recommendation, Ship
@@ -102,8 +103,10 @@ def _decision(result: Result) -> tuple[Ship, str]:
 
 
 def _relative(reasons: Sequence[str]) -> bool:
-    """Whether all reasons are of gates that the baseline keeps."""
-    return bool(reasons) and all(reason.partition(":")[0] in _RELATIVE for reason in reasons)
+    """Whether the baseline keeps the limits of all reasons: it loses no accuracy to itself."""
+    return bool(reasons) and all(
+        reason == NO_TASK or reason.partition(":")[0] in _RELATIVE for reason in reasons
+    )
 
 
 def _reason(reasons: Sequence[str]) -> str:

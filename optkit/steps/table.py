@@ -27,6 +27,7 @@ from optkit.steps.ort import ToOrt
 from optkit.steps.outline import Outline
 from optkit.steps.peak import MeasurePeak
 from optkit.steps.predict import PredictLatency
+from optkit.steps.predict_layers import PredictLayers
 from optkit.steps.prepare import Prepare
 from optkit.steps.quantize import Quantize
 from optkit.steps.quantize_layers import QuantizeLayers
@@ -38,8 +39,8 @@ from optkit.steps.survey import ListLayers
 _ALL: tuple[type[Step[Result]], ...] = (
     Export, Adopt, Fuse, Cast, Collect, Divide, Draw, CheckData, Random, Calibrate, Prepare,
     Quantize, QuantizeLayers, ToOrt, Accept, Compile, Outline, Summarize, Evaluate, CompareOutputs,
-    CompareLayers, MeasureLatency, MeasurePeak, PredictLatency, Attribute, ListLayers,
-    MeasureSensitivity, Deviate,
+    CompareLayers, MeasureLatency, MeasurePeak, PredictLatency, PredictLayers, Attribute,
+    ListLayers, MeasureSensitivity, Deviate,
 )  # fmt: skip
 
 STEPS: Mapping[str, type[Step[Result]]] = MappingProxyType({step.name: step for step in _ALL})

@@ -227,9 +227,11 @@ def test_keys_that_cannot_be_used_are_refused(made: Artifact, keys: Path, tmp_pa
     foreign.write_bytes(pem(rsa.generate_private_key(65537, 2048)))
     koblitz = tmp_path / "koblitz.pem"
     koblitz.write_bytes(pem(ec.generate_private_key(ec.SECP256K1())))
-    for key in (secret, foreign, koblitz, keys / "public.pem"):
+    for key in (secret, foreign, koblitz):
         with pytest.raises(UsageError, match="without a password"):
             optkit.sign(made.path, key=key)
+    with pytest.raises(UsageError, match="it holds no private key"):
+        optkit.sign(made.path, key=keys / "public.pem")
     with pytest.raises(UsageError):  # the certificate is for another key
         optkit.sign(made.path, key=keys / "other.pem", certificate=keys / "mine.pem")
     with pytest.raises(UsageError, match="--certificate"):

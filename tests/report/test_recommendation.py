@@ -71,6 +71,11 @@ def test_what_surely_gains_nothing_needs_no_accuracy(built: Any) -> None:
         "baseline", "inconclusive",
         f"INT8 gains nothing on NVIDIA L4 ({gained}): ship FP16; drop: {lack}.",
     )  # fmt: skip
+    without = GateVerdict(verdict="inconclusive", reasons=(lack,))  # no gate on the drop either
+    assert decided(slow.model_copy(update={"gate": without})) == (
+        "baseline", "inconclusive",
+        f"INT8 gains nothing on NVIDIA L4 ({gained}): ship FP16; {lack}.",
+    )  # fmt: skip
     perhaps = slow.model_copy(update={"speedup": gain(0.9, 0.7, 1.2)})
     assert decided(perhaps)[0] == "unknown"
     other = GateVerdict(verdict="inconclusive", reasons=(why, "max_latency_ms: 3 to 5 ms"))
