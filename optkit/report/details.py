@@ -191,7 +191,7 @@ def flat(facts: Mapping[str, object], prefix: str = "") -> dict[str, object]:
 
 def absent(report: Report) -> Iterator[tuple[str, str]]:
     """What this report cannot show, and why."""
-    result, latency, fidelity = report.result, report.result.latency, report.layer_fidelity
+    result, latency = report.result, report.result.latency
     if result.error is not None:
         yield "Everything else", "the build came to no artifact"
         return
@@ -205,6 +205,17 @@ def absent(report: Report) -> Iterator[tuple[str, str]]:
         yield "Accuracy", "no evaluation task was given"
     if not report.landing:
         yield "Landing", "nothing was planned" if result.engine else "no engine was compiled"
+    yield from _absent_of_layers(report)
+    if not any(row.gate == "max_memory_bytes" for row in report.gates):
+        yield "Peak memory of a run", "it is measured where a gate asks: gates.max_memory_bytes"
+    if report.cost is None:
+        why = f"no price of {result.target} is known" if latency else "no latency is known"
+        yield "Cost", why
+    yield "Other targets and precisions", "built together, they get a report side by side"
+
+
+def _absent_of_layers(report: Report) -> Iterator[tuple[str, str]]:
+    fidelity = report.layer_fidelity
     if fidelity is None:
         yield "Fidelity layer by layer", "nothing was quantized"
     elif not fidelity.rows:
@@ -212,9 +223,3 @@ def absent(report: Report) -> Iterator[tuple[str, str]]:
     if report.layer_times is None:
         why = "no sizes of its layers are known, or a profile needs more memory than was allowed"
         yield "Time of each layer", why if report.layers.engine else "no engine was compiled"
-    if not any(row.gate == "max_memory_bytes" for row in report.gates):
-        yield "Peak memory of a run", "it is measured where a gate asks: gates.max_memory_bytes"
-    if report.cost is None:
-        why = f"no price of {result.target} is known" if latency else "no latency is known"
-        yield "Cost", why
-    yield "Other targets and precisions", "built together, they get a report side by side"
