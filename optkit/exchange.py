@@ -18,7 +18,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from optkit.store import fsync_dir, storage_errors
+from optkit.store import OUT_OPTION, fsync_dir, storage_errors
 
 _RENAME_EXCHANGE, _AT_FDCWD = 2, -100  # linux/fs.h, fcntl.h
 
@@ -28,7 +28,7 @@ def replacing(place: Path) -> Iterator[Path]:
     """A private folder to write into. If there is no error, it is at `place` afterwards, safely on
     disk. After an error nothing new is visible, and an older folder stays. Raises StorageError."""
     out, name = place.parent, place.name
-    with storage_errors(out), _private(out, name) as folder:
+    with storage_errors(out, OUT_OPTION), _private(out, name) as folder:
         yield folder
         for inner in (path for path in folder.rglob("*") if path.is_dir()):
             fsync_dir(inner)

@@ -201,8 +201,9 @@ def precision(name: str) -> Precision:
         return found
     built = ", ".join(PRECISIONS)
     if name.lower() in NOT_BUILT:
-        raise UnknownName(f"precision {name!r} is not built yet", hint=f"built: {built}")
+        raise UnknownName(f"precision {name!r} is not built yet", hint=f"choose one of: {built}")
     check_single("--precision", name, PRECISIONS)
     close = nearest(name, PRECISIONS)
-    hint = f"did you mean {close[0]}? built: {built}" if close else f"built: {built}"
+    hint = f"choose one of: {built}"
+    hint = f"did you mean {close[0]}? {hint}" if close else hint
     raise UnknownName(f"unknown precision {name!r}", hint=hint)

@@ -157,7 +157,7 @@ def _failed(error: Exception, path: Path) -> InputRefused:
     hint = "correct this line of the file" if line else "correct the file"
     if isinstance(error, ModuleNotFoundError) and error.name:
         package = _PACKAGES.get(error.name.partition(".")[0])
-        hint = f"install what brings {error.name!r} into this environment, or correct the import"
+        hint = f"install the package that contains {error.name!r}, or correct the import"
         hint = f"pip install {package}, or correct the import" if package else hint
     elif isinstance(error, FileNotFoundError) and error.filename:
         hint = f"create {str(error.filename)!r}, or correct its path in this line"

@@ -32,7 +32,7 @@ from optkit.report import head
 from optkit.report import search as search_report
 from optkit.report.contract import result_of
 from optkit.request import Request
-from optkit.store import storage_errors, write_durably
+from optkit.store import OUT_OPTION, storage_errors, write_durably
 from optkit.tuning import Budget, SearchOptions, Tuned, document
 from optkit.tuning.reproduce import reproduction, tuned_name
 from optkit.workspace import Workspace
@@ -146,7 +146,7 @@ def _deliver(tuned: Tuned, runner: Runner, out: Path, evaluate: Evaluate | None)
     job, recipe = tuned.job, tuned.job.recipe
     named = recipe.model_copy(update={"name": tuned_name(recipe.name)})
     folder = out / f"{replace(job, recipe=named).name}.tune"
-    with storage_errors(folder):
+    with storage_errors(folder, OUT_OPTION):
         folder.mkdir(parents=True, exist_ok=True)
         again = reproduction(job, folder, tuned.paths)
         reproduced = replace(job, recipe=again.recipe)

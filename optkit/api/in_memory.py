@@ -24,7 +24,7 @@ from optkit.api.padded_axes import padded_axes
 from optkit.benchmarking import accuracy
 from optkit.data import spool_writer
 from optkit.devices import Target
-from optkit.errors import InputRefused, UsageError, located
+from optkit.errors import ExportFailed, InputRefused, UsageError, located
 from optkit.evidence import Evidence
 from optkit.execute.proxy import Proxy
 from optkit.execute.runner import Runner
@@ -69,16 +69,23 @@ def job(
     from optkit.sources import torch_module, wrappers
 
     if not callable(getattr(model, "forward", None)):
+        hint = 'e.g. build(net, torch.zeros(1, 3, 224, 224), ...) or build("model.onnx", ...)'
+        if isinstance(model, Mapping):
+            hint = (
+                "if it holds weights, create the module, load them with "
+                "net.load_state_dict(weights), and give the module: build(net, example_inputs, ...)"
+            )
         raise UsageError(
-            f"a model is an nn.Module or a path, not {type(model).__name__}",
+            f"the model must be an nn.Module or a path, not {type(model).__name__}",
             where=_BUILD,
-            hint='e.g. build(net, torch.zeros(1, 3, 224, 224), ...) or build("model.onnx", ...)',
+            hint=hint,
         )
     if example_inputs is None:
         raise UsageError(
             "an nn.Module needs example_inputs",
             where=_BUILD,
-            hint="a tensor, a tuple or a dict by argument name; axis 0 is the batch",
+            hint="e.g. build(net, torch.zeros(1, 3, 224, 224), ...): a tensor, a tuple of "
+            "tensors, or a dict by argument name; axis 0 is the batch",
         )
     model = wrappers.exportable(model, runner.listener.note)
     if isinstance(example_inputs, Mapping) and (labels := _optional_labels(model, example_inputs)):
@@ -86,6 +93,7 @@ def job(
         runner.listener.note(f"the graph is built without {', '.join(labels)} of the example batch")
     with located(_BUILD):
         feed = torch_module.named(model, example_inputs)
+    first: Sequence[Batch] = ()
     if isinstance(recipe, Recipe):
         settings = recipe
     elif recipe is None or isinstance(recipe, Mapping):
@@ -97,7 +105,11 @@ def job(
             settings = Recipe.from_dict(_padded(keys, feed, first, runner))
     else:
         settings = Recipe.load(places.find_recipe(str(recipe)))
-    job = Job(settings, *pair, graph=_exported(model, settings, runner))
+    try:
+        graph = _exported(model, settings, runner)
+    except ExportFailed as error:
+        raise _unfit(model, feed, first) or error from error.__cause__
+    job = Job(settings, *pair, graph=graph)
     return job if calibration is None else with_calibration(job, calibration, runner)
 
 
@@ -278,6 +290,29 @@ def _padded(
     if isinstance(given, Mapping):
         axes |= given
     return {**keys, "inputs": _declared(example, places), "axes": axes}
+
+
+def _unfit(model: Module, example: Feed, first: Sequence[Batch]) -> InputRefused | None:
+    """The error for the first calibration batch whose shape the module cannot run on, although it
+    runs on the example; None if there is no such batch."""
+    from optkit.sources import torch_module
+
+    sample = 0
+    for batch in first:
+        feed = batches.feed(batch, list(example))
+        other = [n for n in example if n in feed and feed[n].shape[1:] != example[n].shape[1:]]
+        if other and feed.keys() == example.keys() and torch_module.runs(model, example):
+            same_dtypes = {name: feed[name].astype(example[name].dtype) for name in example}
+            if not torch_module.runs(model, same_dtypes):
+                takes = f"[{', '.join(map(str, ('batch', *example[other[0]].shape[1:])))}]"
+                return InputRefused(
+                    f"its shape is {list(feed[other[0]].shape)}, but the model takes {takes}",
+                    where=f"calibration, sample {sample}, input {other[0]!r}",
+                    hint=f"give calibration batches of shape {takes}, like example_inputs: the "
+                    "model runs on example_inputs, and fails on this batch",
+                )
+        sample += max((len(array) for array in feed.values() if array.ndim), default=1)
+    return None
 
 
 def _scratch(runner: Runner) -> Path:

@@ -180,7 +180,7 @@ class Manifest:
 def _other_folder(path: Path) -> str:
     """What to name in place of a folder that holds no artifact."""
     if (path / FLEET).is_file():
-        return "it is the folder of a fleet: name one of its artifacts, they lie beside it"
+        return "it is the folder of a fleet: name one of its artifacts, which are folders beside it"
     if not path.is_dir():
         return with_nearest_file(path, "name the folder of an artifact; `optkit build` writes it")
     return "name the folder of an artifact; `optkit build` writes it"

@@ -18,7 +18,7 @@ from optkit.artifact.roles import role_of
 from optkit.errors import UsageError
 from optkit.exchange import replacing
 from optkit.intake.files import copy_in, show
-from optkit.store import digest_file, storage_errors, write_durably
+from optkit.store import OUT_OPTION, digest_file, storage_errors, write_durably
 
 
 def prepare(out: Path, name: str, kind: str = "artifact", marker: str = MANIFEST) -> None:
@@ -30,7 +30,7 @@ def prepare(out: Path, name: str, kind: str = "artifact", marker: str = MANIFEST
     """
     check_name(kind, name)
     place = out / name
-    with storage_errors(out):
+    with storage_errors(out, OUT_OPTION):
         try:
             with tempfile.TemporaryFile(dir=_existing(out)):
                 pass
@@ -49,7 +49,7 @@ def prepare(out: Path, name: str, kind: str = "artifact", marker: str = MANIFEST
 def create(out: Path) -> None:
     """The folder for artifacts. A new or empty one gets a .gitignore, one with other content does
     not change. Raises StorageError."""
-    with storage_errors(out):
+    with storage_errors(out, OUT_OPTION):
         out.mkdir(parents=True, exist_ok=True)
         if not any(out.iterdir()):
             (out / ".gitignore").write_text("*\n")
@@ -60,12 +60,15 @@ def _existing(out: Path) -> Path:
     return next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
 
 
-def check_name(kind: str, name: str) -> None:
-    """Raise UsageError unless `name` is a safe file name on every system."""
+def check_name(kind: str, name: str, where: str | None = None) -> None:
+    """Raise UsageError unless `name` is a safe file name on every system. `where`: the option that
+    gave it."""
     if not NAME.fullmatch(name):
         raise UsageError(
-            f"{show(name)} cannot name {'an' if kind[0] in 'aeiou' else 'a'} {kind}",
-            hint="use letters, digits, '.', '_' and '-', at most 128, a letter or digit first",
+            f"{show(name)} cannot be the name of {'an' if kind[0] in 'aeiou' else 'a'} {kind}",
+            where=where,
+            hint="use only letters, digits, '.', '_' and '-', and begin with a letter or a digit; "
+            "a name has at most 128 characters",
         )
 
 

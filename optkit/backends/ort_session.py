@@ -227,7 +227,11 @@ def check_feed(feed: Feed, inputs: Sequence[TensorInfo]) -> dict[str, int]:
             known_sizes = "".join(f", {axis} = {size}" for axis, size in sizes.items())
             wanted = f"({', '.join(map(str, tensor.shape))})"
             reason = f"shape {array.shape} does not fit {wanted}{known_sizes}"
-            hint = f"give an array of shape {wanted}; a named axis has one size in all inputs"
+            hint = f"give an array of shape {wanted}"
+            if known_sizes:
+                hint += "; a named axis has one size in all inputs"
+            elif _fits(array.shape, tensor.shape[1:], {}):
+                hint += f": array[None] adds the axis {tensor.shape[0]}"
         else:
             continue
         raise InputRefused(reason, where=f"input {tensor.name!r}", hint=hint)

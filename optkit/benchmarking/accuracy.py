@@ -115,13 +115,13 @@ def _outputs(task: Task, session: Session, feed: Feed, *, first: int) -> Feed:
     except Exception as error:  # run() is the user's code
         raise InputRefused(
             f"the evaluation task's run() raised {type(error).__name__}: {error}",
-            where=f"evaluation samples from {first}",
+            where=f"evaluation batch that begins at sample {first}",
             hint="run() takes the session and a feed, and returns outputs by name, [batch, …]",
         ) from error
 
 
 def _scores(task: Task, outputs: Feed, labels: np.ndarray, *, first: int) -> np.ndarray:
-    where = f"evaluation samples from {first}"
+    where = f"evaluation batch that begins at sample {first}"
     try:
         scores = np.asarray(task.score(outputs, labels), dtype=np.float64)
     except Exception as error:  # score() is the user's code

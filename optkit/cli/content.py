@@ -7,7 +7,7 @@ from pathlib import Path
 from optkit.cli import terminal
 from optkit.errors import UsageError
 from optkit.recipe.template import template
-from optkit.store import storage_errors, write_durably
+from optkit.store import OUT_OPTION, storage_errors, write_durably
 
 
 def init(
@@ -17,9 +17,9 @@ def init(
         raise UsageError(
             "it exists already", where=str(out), hint="choose another --out, or edit it"
         )
-    with storage_errors(out):
+    with storage_errors(out, OUT_OPTION):
         out.resolve().parent.stat()  # paths in the recipe are relative to this folder
     started = template(model, out, weights=weights, calibration=calibration, evaluation=evaluation)
-    with storage_errors(out):
+    with storage_errors(out, OUT_OPTION):
         write_durably(out.resolve(), started.text.encode())
     terminal.put(f"wrote {out}; next: {started.then}")

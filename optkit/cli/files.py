@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from optkit.errors import StorageError
-from optkit.store import storage_errors, write_durably
+from optkit.store import file_in_the_way, storage_errors, write_durably
 
 
 def check(file: Path, option: str) -> None:
@@ -22,10 +22,12 @@ def check(file: Path, option: str) -> None:
             with tempfile.TemporaryFile(dir=folder):
                 pass
     except OSError as error:
+        problem = file_in_the_way(error, file) or error.strerror
         raise StorageError(
-            f"it cannot be written: {error.strerror}",
+            f"it cannot be written: {problem}",
             where=f"{option} {file}",
-            hint="name a file in a folder that you may write to",
+            hint="name a file in a folder that you may write to, "
+            f"for example: {option} {file.name or 'page.html'}",
         ) from error
 
 

@@ -82,6 +82,22 @@ class Name(Type):
         return [CompletionItem(name) for name in names]
 
 
+class OneOf(click.Choice):  # type: ignore[type-arg]  # older releases have no type parameter
+    """One of a few words. Raises UsageError that lists them."""
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            return str(super().convert(value, param, ctx))
+        except click.BadParameter:
+            names = param.opts if param else [""]
+            where = names[0] if names[0].startswith("-") else names[0].upper()
+            raise UsageError(
+                f"unknown value {value!r}",
+                where=where,
+                hint=f"choose one of: {', '.join(self.choices)}",
+            ) from None
+
+
 DEVICE = Name("optkit.devices:names")
 PRECISION = Name("optkit.precisions:PRECISIONS")
 RECIPE = Name("optkit.shipped:recipe_names", file=True)

@@ -84,9 +84,10 @@ def plan(
 ) -> int:
     if plot is not None and plot.suffix not in (".html", ".svg"):
         raise UsageError(
-            f"{str(plot)!r} is neither a page nor a drawing",
-            where="--plot",
-            hint="name a file that ends with .html or .svg",
+            f"optkit cannot write this kind of file: {plot.suffix or 'no file name extension'}",
+            where=f"--plot {plot}",
+            hint="name a file that ends with .html or .svg, "
+            f"for example: --plot {plot.with_suffix('.svg') if plot.name else 'cost.svg'}",
         )
     decoder = sizes.decoder(request)
     with output.terminal() as ears:

@@ -40,22 +40,23 @@ def labelled(
 ) -> Iterator[Item]:
     """As `samples`, with the array `label`, [samples, …], and, if it is named, the array `slice`,
     [samples]."""
-    beside = [label, *([slice] if slice else [])]
-    with _opened(path, None if inputs is None else [*inputs, *beside]) as arrays:
-        for name in beside:
+    beside = {"label": label, **({"slice": slice} if slice else {})}
+    with _opened(path, None if inputs is None else [*inputs, *beside.values()], beside) as arrays:
+        for name in beside.values():
             if name not in arrays:
-                raise _missing(name, arrays, path)
+                raise _missing(name, arrays, path, beside)
         for feed in _batches(arrays, path, inputs):
             labels = feed.pop(label)
             yield (feed, labels, feed.pop(slice)) if slice else (feed, labels)
 
 
-def check_names(path: Path, names: Iterable[str]) -> None:
-    """Check that a file has arrays of these names, without reading them. Raises the InputRefused of
-    `samples`."""
+def check_names(path: Path, inputs: Iterable[str], args: Mapping[str, str]) -> None:
+    """Check that a file has the arrays of these inputs, without reading them, and those that args
+    of the recipe name (arg → array). Raises the InputRefused of `samples`."""
     path = reading.existing(path, "arrays")
     with _readable(path):
-        _chosen(_archived(path) if path.suffix.lower() == ".npz" else _named(path), [*names], path)
+        known = _archived(path) if path.suffix.lower() == ".npz" else _named(path)
+        _chosen(known, [*inputs, *args.values()], path, args)
 
 
 class _Array(Protocol):
@@ -74,15 +75,17 @@ def _batches(arrays: Mapping[str, _Array], path: Path, inputs: Inputs | None) ->
 
 
 @contextmanager
-def _opened(path: Path, names: list[str] | None) -> Iterator[dict[str, _Array]]:
-    """The arrays by name; None: all of them. Raises InputRefused, also for damage that is found
-    during a read."""
+def _opened(
+    path: Path, names: list[str] | None, args: Mapping[str, str] = {}
+) -> Iterator[dict[str, _Array]]:
+    """The arrays by name; None: all of them. `args`: the args of the recipe that name some of them.
+    Raises InputRefused, also for damage that is found during a read."""
     path = reading.existing(path, "arrays")
     with _readable(path), ExitStack() as stack:
         if path.suffix.lower() == ".npz":
-            yield _members(path, names, stack)
+            yield _members(path, names, args, stack)
         else:
-            yield _tensors(path, names)
+            yield _tensors(path, names, args)
 
 
 @contextmanager
@@ -93,15 +96,18 @@ def _readable(path: Path) -> Iterator[None]:
         raise
     except Exception as error:  # zipfile, numpy and safetensors raise different exceptions
         reason = f"not arrays that can be read: {error}"
-        raise InputRefused(reason, where=str(path), hint="save plain numeric arrays") from error
+        hint = "write numeric arrays with numpy.savez or safetensors.numpy.save_file"
+        raise InputRefused(reason, where=str(path), hint=hint) from error
 
 
-def _members(path: Path, names: list[str] | None, stack: ExitStack) -> dict[str, _Array]:
+def _members(
+    path: Path, names: list[str] | None, args: Mapping[str, str], stack: ExitStack
+) -> dict[str, _Array]:
     known = _archived(path)
     archive = stack.enter_context(ZipFile(path))
     return {
-        name: _Member(stack.enter_context(archive.open(f"{name}{_SUFFIX}")))
-        for name in _chosen(known, names, path)
+        name: _Member(stack.enter_context(archive.open(f"{name}{_SUFFIX}")), path, name)
+        for name in _chosen(known, names, path, args)
     }
 
 
@@ -125,12 +131,19 @@ def _named(path: Path) -> list[str]:
 class _Member:
     """One array of an .npz, which may be compressed."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
+    def __init__(self, stream: IO[bytes], path: Path, name: str) -> None:
         version = npy.read_magic(stream)
         header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, columns_first, self._dtype = header(stream)
         if self._dtype.hasobject:
-            raise ValueError("it contains Python objects, which optkit never unpickles")
+            raise InputRefused(
+                "its dtype is object: it holds Python objects as a pickle, and optkit never loads "
+                "pickles",
+                where=f"{path}, array {name!r}",
+                hint="write numbers: give all rows the same shape (pad or cut them), then "
+                f"numpy.savez('{path.stem}-numbers.npz', {name}=numpy.stack(rows)"
+                ".astype('float32')), with the other arrays of the file, and give the new file",
+            )
         self.length = shape[0] if shape else None
         self._shape = shape[1:]
         self._stream = stream
@@ -150,14 +163,14 @@ class _Member:
         return np.frombuffer(data, self._dtype, count)
 
 
-def _tensors(path: Path, names: list[str] | None) -> dict[str, _Array]:
+def _tensors(path: Path, names: list[str] | None, args: Mapping[str, str]) -> dict[str, _Array]:
     from safetensors import safe_open
 
     reads.note(path)
     with safe_open(path, framework="numpy") as file:
         known = list(file.keys())
         shapes = {name: file.get_slice(name).get_shape() for name in known}
-    return {name: _Tensor(path, name, shapes[name]) for name in _chosen(known, names, path)}
+    return {name: _Tensor(path, name, shapes[name]) for name in _chosen(known, names, path, args)}
 
 
 class _Tensor:
@@ -178,10 +191,12 @@ class _Tensor:
         return samples
 
 
-def _chosen(known: list[str], names: list[str] | None, path: Path) -> list[str]:
+def _chosen(
+    known: list[str], names: list[str] | None, path: Path, args: Mapping[str, str]
+) -> list[str]:
     missing = [name for name in names or () if name not in known]
     if missing:
-        raise _missing(missing[0], known, path)
+        raise _missing(missing[0], known, path, args)
     return known if names is None else names
 
 
@@ -197,8 +212,33 @@ def _count(arrays: Mapping[str, _Array], path: Path) -> int:
     return next(iter(counts.values()))
 
 
-def _missing(name: str, known: Iterable[str], path: Path) -> InputRefused:
-    close = nearest(name, known)
-    hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known) or 'none'}."
-    hint += f" Save the array under the name {name!r}"
-    return InputRefused(f"no array {name!r}", where=str(path), hint=hint)
+def _missing(name: str, known: Iterable[str], path: Path, args: Mapping[str, str]) -> InputRefused:
+    """The error for an array that a file does not have: one that an arg of the task names, or else
+    an input of the model."""
+    there = list(known)
+    close = nearest(name, there)
+    old = close[0] if close else there[0] if len(there) == 1 else "OTHER"
+    arg = next((arg for arg, value in args.items() if value == name), None)
+    if arg is not None:
+        need, remedy = f"the task reads as {arg}", f"give --set eval.args.{arg}={old}"
+    else:
+        need, remedy = "is an input of the model", _renaming(path, old, name)
+    return InputRefused(
+        f"no array {name!r}, which {need}; the file has {', '.join(map(repr, there)) or 'none'}",
+        where=str(path),
+        hint=f"did you mean {close[0]!r}? If so, {remedy}" if close else remedy,
+    )
+
+
+def _renaming(path: Path, old: str, new: str) -> str:
+    """How to write a file of arrays again with another name of one array."""
+    file = f"{path.stem}-renamed{path.suffix}"
+    if path.suffix.lower() == ".npz":
+        load, save = "import numpy as np; a = dict(np.load({0!r}))", "np.savez({0!r}, **a)"
+    else:
+        load = "import safetensors.numpy as st; a = st.load_file({0!r})"
+        save = "st.save_file(a, {0!r})"
+    return (
+        f"give {file}, a new file in which {old!r} has the name {new!r}; write it in Python:\n"
+        f"{load.format(str(path))}; a[{new!r}] = a.pop({old!r}); {save.format(file)}"
+    )

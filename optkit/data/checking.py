@@ -183,7 +183,8 @@ class Checker:
         raise InputRefused(
             f"{int(wrong.sum())} of {wrong.size} values of the batch are not finite (NaN, inf)",
             where=f"sample {sample + index}, input {name!r}",
-            hint="repair these samples, or leave them out: with such values, no range is valid",
+            hint="repair these samples, or remove them: with such a value a tensor has no valid "
+            "range",
         )
 
 

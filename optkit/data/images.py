@@ -140,8 +140,10 @@ def processor_of(named: Path | None, model: str | None) -> Transform:
             where=str(named) if named else model,
             hint="name the folder that holds it in args.processor"
             if named
-            else "give args: {preprocessing: NAME, size: ...} or {mean: [...], std: [...], size: "
-            "...}, as in the training, or {processor: FOLDER} with a preprocessor_config.json",
+            else "give the mean and the standard deviation of the training, for example those of "
+            "ImageNet: --set 'calibration.args.mean=[0.485, 0.456, 0.406]' --set "
+            "'calibration.args.std=[0.229, 0.224, 0.225]' (for an evaluation task, eval.args); or "
+            "the folder of a preprocessor_config.json: --set calibration.args.processor=FOLDER",
         )
     load = pretrained.loader("AutoImageProcessor", folder)
     try:

@@ -23,7 +23,7 @@ from typing import Protocol
 
 from optkit.errors import OptkitError, StorageError, ToolchainMissing
 from optkit.execute.step import Progress
-from optkit.store import Remote, RemoteLost, Store, default_root, storage_errors
+from optkit.store import CACHE_OPTION, Remote, RemoteLost, Store, default_root, storage_errors
 
 _TOLD_SECONDS = 0.2
 _POSTED_SECONDS = 2.0  # the shortest time between two messages through a remote
@@ -209,7 +209,7 @@ def ground(argument: Argument) -> Iterator[Ground]:
     except RemoteLost as error:
         raise Unfit(error.line) from None
     store = Store(default_root().absolute(), remote)
-    with storage_errors(store.root), store.scratch() as folder:
+    with storage_errors(store.root, CACHE_OPTION), store.scratch() as folder:
         apart = _Apart(argument, argument.remote, store, folder)
         try:
             yield apart

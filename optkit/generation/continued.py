@@ -56,7 +56,7 @@ def _decoder(artifact: Artifact) -> Decoder:
     where = str(artifact.path)
     if decoder is None:
         raise InputRefused(
-            "not a decoder: the graph has no key-value cache",
+            "it cannot generate text: it is not a decoder with a key-value cache",
             where=where,
             hint="build it from a Hugging Face folder of a causal language model",
         )

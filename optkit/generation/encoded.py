@@ -60,7 +60,7 @@ def generate(
     shape = Decoder.of(decoder.manifest.inputs, decoder.manifest.outputs)
     if shape is None or not shape.crossed:
         raise InputRefused(
-            "not a decoder: the graph has no key-value cache",
+            "it cannot generate text: it is not a decoder with a key-value cache",
             where=str(decoder.path),
             hint="build it from a Hugging Face folder of an encoder-decoder",
         )

@@ -15,7 +15,7 @@ from optkit.errors import ToolchainMissing, UsageError
 from optkit.packaging.bom import bill_of_materials
 from optkit.packaging.provenance import provenance
 from optkit.packaging.signing import keys
-from optkit.store import storage_errors, write_durably
+from optkit.store import OUT_OPTION, storage_errors, write_durably
 
 _PAYLOAD = "application/vnd.in-toto+json"
 BOM, PROVENANCE, SIGNED = ".cdx.json", ".provenance.json", ".provenance.dsse.json"
@@ -44,7 +44,7 @@ def attest(artifact: Artifact, out: Path, key: Path | None = None) -> list[Path]
         if key is None
         else _signed(statement, key),
     }
-    with storage_errors(out):
+    with storage_errors(out, OUT_OPTION):
         create(out)
         for end, content in documents.items():
             write_durably(out / f"{artifact.name}{end}", content)

@@ -128,8 +128,11 @@ def verify(
         if isinstance(error, ValueError) and str(error).startswith(_MISMATCH):
             names = left_out if not ignore_unsigned else None
             raise _mismatch(folder, statement, names, error) from error
+        reason = str(error).strip() or type(error).__name__
+        if reason.startswith("Key mismatch"):
+            reason = "it was signed with another key"
         raise IntegrityError(
-            f"the signature does not verify: {str(error) or type(error).__name__}",
+            f"the signature does not verify: {reason}",
             where=str(file),
             hint="give the public key or the roots of its signer; if they are right, the signature "
             "was changed: copy the artifact again",
@@ -200,8 +203,9 @@ def keys(file: Path) -> Iterator[None]:
             f"not a key or certificate that can be used: {reason}",
             where=str(file),
             hint="use PEM files without a password, with a key of the curve P-256, P-384 or P-521 "
-            "(openssl ecparam -name prime256v1 -genkey -noout); `sign` needs a private key, "
-            "`verify` its public key (openssl pkey -pubout)",
+            "(openssl ecparam -name prime256v1 -genkey -noout -out signing.pem); `sign` needs a "
+            "private key, `verify` its public key (openssl pkey -in signing.pem -pubout -out "
+            "signing-public.pem)",
         ) from error
 
 

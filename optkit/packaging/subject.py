@@ -122,8 +122,9 @@ class Subject:
                 _check_one_graph(artifact)
             artifact.verify()
         variants = tuple(Variant(artifact) for artifact in artifacts)
+        where = f"--name {name}" if name else None
         name = name or variants[0].result.model or variants[0].artifact.name
-        check_name("model", name)
+        check_name("model", name, where)
         return cls(name, variants)
 
 

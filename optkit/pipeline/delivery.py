@@ -40,7 +40,7 @@ from optkit.steps.compile import Compiled
 from optkit.steps.files import ASSETS, GRAPH, SIMULATION
 from optkit.steps.graph import Graph
 from optkit.steps.ort import OrtGraph
-from optkit.store import Store, digest_json, fsync_dir, storage_errors
+from optkit.store import CACHE_OPTION, OUT_OPTION, Store, digest_json, fsync_dir, storage_errors
 
 _DETAILS = "details.json"
 _BASELINE = f"{BASELINE}/"
@@ -61,7 +61,7 @@ def deliver(build: Build, judged: Judged, out: Path, embed_eval: int, store: Sto
     if build.traits.operators == "ort":
         in_place = build.graph.in_place if isinstance(build.graph, OrtGraph) else ()
         files |= genai.files(Decoder.of(build.inputs, build.outputs), files, in_place)
-    with storage_errors(store.root), store.scratch() as folder:
+    with storage_errors(store.root, CACHE_OPTION), store.scratch() as folder:
         files |= _stamped(build, files, digest, folder)
         samples = _samples(build, folder / SAMPLES, embed_eval)
         if samples is not None:
@@ -111,7 +111,7 @@ def deliver_again(
         data=data,
         engine=EngineFile(str(build.backend), next(iter(engine), GRAPH)),
     )
-    with storage_errors(store.root):
+    with storage_errors(store.root, CACHE_OPTION):
         return write(folder.parent, manifest, files)
 
 
@@ -147,7 +147,7 @@ def join(
 def copy_out(entry: Result, out: Path, details: Mapping[str, object]) -> list[str]:
     """Copy a step's files, and its details as JSON, into a new folder `out`. The folder appears
     only when it is complete."""
-    with storage_errors(out):
+    with storage_errors(out, OUT_OPTION):
         out.parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
         try:

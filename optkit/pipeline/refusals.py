@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 from optkit import runtimes
 from optkit.data import arrays
@@ -22,7 +23,8 @@ from optkit.execute.runner import Steps
 from optkit.pipeline.job import Build, Job
 from optkit.pipeline.sources import given_samples
 from optkit.precisions import PRECISIONS, Precision, precision
-from optkit.recipe import DEFAULT_BATCH, Recipe
+from optkit.recipe import DEFAULT_BATCH, Recipe, SampleSource
+from optkit.recipe.origin import Origin
 from optkit.steps.collect import Samples
 from optkit.steps.export import Exported
 from optkit.tensors import AxisRange, axes_of
@@ -199,21 +201,26 @@ def _check_data(recipe: Recipe) -> None:
             continue
         path = source.data
         if not path.exists():
-            raise InputRefused(
-                "no such file or folder",
-                where=f"{source.section}.args.path: {path}",
-                hint=with_nearest_file(
-                    path,
-                    "a relative path starts at the recipe's folder, on the command line at the "
-                    "current one",
-                ),
-            )
+            raise _no_data(recipe.origin, source, path)
         if reader_of(path) == "arrays":
-            names = list(recipe.inputs)
+            others = {}
             if source.place.path.stem in _WITH_CLASSES:
-                others = (source.args.get("label", "label"), source.args.get("slice"))
-                names += [name for name in others if isinstance(name, str)]
-            arrays.check_names(path, names)
+                others = {"label": source.args.get("label", "label"),
+                          "slice": source.args.get("slice")}  # fmt: skip
+            named = {arg: name for arg, name in others.items() if isinstance(name, str)}
+            arrays.check_names(path, list(recipe.inputs), named)
+
+
+def _no_data(origin: Origin, source: SampleSource, path: Path) -> InputRefused:
+    """The error for a path that does not exist: it names the option or the line of the recipe."""
+    key = (source.section, "args", "path")
+    if origin.is_given(key):
+        message, start = "no such file or folder", "current folder"
+    else:
+        message = f"{'.'.join(key)}: no such file or folder: {str(path)!r}"
+        start = "recipe's folder"
+    hint = with_nearest_file(path, f"a relative path starts at the {start}")
+    return InputRefused(message, where=origin.where(key), hint=hint)
 
 
 def _check_toolchain(job: Job, compiler: str | None) -> None:

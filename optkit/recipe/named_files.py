@@ -66,9 +66,8 @@ class _Finder:
             yield key, place
         if model.weights is not None:
             if not model.weights.endswith(".safetensors"):
-                hint = "save them as safetensors, in Python:\n" + torch_checkpoint.conversion(
-                    model.weights
-                )
+                code, new = torch_checkpoint.conversion(model.weights)
+                hint = f"give --set model.weights={new}, a new file; write it in Python:\n{code}"
                 problem = f"{model.weights!r} is not .safetensors, and pickles are never loaded"
                 raise self._refused(("model", "weights"), problem, hint)
             yield self.place(("model", "weights"), places.locate, model.weights)
@@ -123,12 +122,10 @@ def _no_factory(named: str) -> tuple[str, str]:
     suffix = Path(named).suffix.lower()
     with_code = "optkit build file.py:factory --set model.weights="
     if suffix in torch_checkpoint.CHECKPOINTS:
-        return (
-            f"{named!r} is a checkpoint: weights, or a pickle, without the code of the model",
-            f"name the code, and give the weights as safetensors: {with_code}"
-            f"{Path(named).with_suffix('.safetensors').name}, made in Python by\n"
-            + torch_checkpoint.conversion(named),
-        )
+        code, new = torch_checkpoint.conversion(named)
+        hint = f"name the code, and give the weights in a new file: {with_code}{new}; write this "
+        hint += f"file in Python:\n{code}"
+        return f"{named!r} is a checkpoint: it holds weights without the code of the model", hint
     if suffix == ".safetensors":
         return f"{named!r} holds weights without the code of the model", f"{with_code}{named}"
     if suffix in _FOREIGN:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -91,22 +91,35 @@ def _with_calibration(recipe: Recipe, named: str) -> Recipe:
     the same reader stay), or from a source by name or as file.py:function."""
     origin, where, reader = recipe.origin, f"--calibration {named}", reader_of(named)
     if not reader and not places.is_python_file(named) and _is_data(named):
-        hint = (
-            f"supported: {'; '.join(READ.values())}; or name a source "
-            f"({', '.join(shipped.source_names())}) or file.py:function"
-        )
-        if Path(named).suffix.lower() in torch_checkpoint.CHECKPOINTS:
-            hint = "save the tensors by input name: numpy.savez('samples.npz', x=x.numpy())"
-        if Path(named).exists():
-            raise RecipeError("unknown kind of data", where=where, hint=hint)
-        hint = with_nearest_file(Path(named), hint)
-        raise RecipeError("no such file or folder", where=where, hint=hint)
+        raise _no_data(named, where, list(recipe.inputs))
     if not reader or recipe.calibration is None or recipe.calibration.source != reader:
         origin = origin.put(("calibration", "source"), reader or named, where)
         origin = origin.put(("calibration", "args"), {}, where)
     if reader:
         origin = origin.put(("calibration", "args", "path"), named, where)
     return recipe.rebuilt(origin)
+
+
+def _no_data(named: str, where: str, inputs: Sequence[str]) -> RecipeError:
+    """The error for a file of calibration data that optkit does not read. `inputs`: the names that
+    the recipe declares."""
+    if Path(named).exists() and Path(named).suffix.lower() in torch_checkpoint.CHECKPOINTS:
+        name = inputs[0] if len(inputs) == 1 else "INPUT"
+        code, new = torch_checkpoint.arrays(named, name)
+        hint = (
+            f"give --calibration {new}, a new file with one array for each input of the model, "
+            f"under the name of the input; write it in Python:\n{code}"
+        )
+        problem = "a file of torch.save is a pickle, and optkit never loads pickles"
+        return RecipeError(problem, where=where, hint=hint)
+    hint = (
+        f"supported: {'; '.join(READ.values())}; or name a source "
+        f"({', '.join(shipped.source_names())}) or file.py:function"
+    )
+    if Path(named).exists():
+        return RecipeError("unknown kind of data", where=where, hint=hint)
+    hint = with_nearest_file(Path(named), hint)
+    return RecipeError("no such file or folder", where=where, hint=hint)
 
 
 def _with_task(recipe: Recipe, named: str) -> Recipe:

@@ -18,9 +18,10 @@ def parse_shapes(text: str, *, where: str | None = None) -> dict[str, tuple[int,
     for item in text.split(","):
         name, _, sizes = item.strip().rpartition(":")
         if not name or not _SHAPE.fullmatch(sizes):
-            raise UsageError(
-                f"{item.strip()!r} is not name:AxBxC", where=where, hint="e.g. image:8x3x224x224"
-            )
+            before, equals, after = item.strip().partition("=")
+            form = equals and before and _SHAPE.fullmatch(after)
+            hint = f"write {before}:{after}" if form else "e.g. image:8x3x224x224"
+            raise UsageError(f"{item.strip()!r} is not name:AxBxC", where=where, hint=hint)
         if name in shapes:
             raise UsageError(f"{name!r} is given twice", where=where, hint="give each input once")
         shapes[name] = tuple(int(size) for size in sizes.split("x"))

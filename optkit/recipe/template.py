@@ -110,8 +110,8 @@ def _weights(model: str, folder: Path, given: str | None) -> _Weights:
     remarks = ["without weights a model is random, unless its factory loads them"]
     saved = sorted(file for file in code.glob("*") if file.suffix in CHECKPOINTS)
     if saved:
-        lines = conversion(_from(Path.cwd(), saved[0])).splitlines()
-        remarks += [f"{saved[0].name} becomes safetensors in Python by", *lines]
+        lines, _ = conversion(_from(Path.cwd(), saved[0]))
+        remarks += [f"{saved[0].name} becomes safetensors in Python by", *lines.splitlines()]
     return _Weights(None, tuple(remarks))
 
 

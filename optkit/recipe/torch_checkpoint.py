@@ -3,28 +3,52 @@ that convert its weights to safetensors, for users who trust the file."""
 
 from __future__ import annotations
 
-from pathlib import PurePath
+from pathlib import Path
 
 CHECKPOINTS = (".pt", ".pth", ".ckpt", ".bin")
 """File name extensions of checkpoints."""
 
 
-def conversion(path: str) -> str:
-    """Two lines of Python. They take the state_dict from a training checkpoint (`state_dict` or
-    `model`, next to the optimizer's state) and remove the prefix of DistributedDataParallel and
-    torch.compile from its names."""
-    return (
+def conversion(path: str) -> tuple[str, str]:
+    """Two lines of Python, and the file that they write beside the checkpoint. They take the
+    state_dict from a training checkpoint (`state_dict` or `model`, next to the optimizer's state)
+    and remove the prefix of DistributedDataParallel and torch.compile from its names."""
+    new = _beside(path, ".safetensors")
+    code = (
         "import torch, safetensors.torch as st; "
         f"c = torch.load({path!r}, map_location='cpu', weights_only=True)\n"
         "s = c.get('state_dict', c.get('model', c)); "
         "st.save_file({k.removeprefix('module.').removeprefix('_orig_mod.'): v.clone() "
-        f"for k, v in s.items()}}, {PurePath(path).with_suffix('.safetensors').name!r})"
+        f"for k, v in s.items()}}, {new!r})"
     )
+    return code, new
 
 
-def without_prefix(path: str, prefix: str) -> str:
-    """Python code that writes a safetensors file again, without a prefix in its names."""
-    return (
+def without_prefix(path: str, prefix: str) -> tuple[str, str]:
+    """Python code that writes the tensors of a safetensors file without a prefix in their names,
+    and the new file, which lies beside the old one."""
+    new = str(Path(path).with_name(f"{Path(path).stem}-renamed.safetensors"))
+    code = (
         f"from safetensors.torch import load_file, save_file; s = load_file({path!r})\n"
-        f"save_file({{k.removeprefix({prefix!r}): v for k, v in s.items()}}, {path!r})"
+        f"save_file({{k.removeprefix({prefix!r}): v for k, v in s.items()}}, {new!r})"
     )
+    return code, new
+
+
+def arrays(path: str, name: str) -> tuple[str, str]:
+    """Two lines of Python that write the tensors of a file of torch.save as an .npz, and this new
+    file, which lies beside the old one. The tensors of a dict keep their names, and a single tensor
+    gets `name`."""
+    new = _beside(path, ".npz")
+    code = (
+        f"import numpy, torch; t = torch.load({path!r}, map_location='cpu', weights_only=True)\n"
+        f"numpy.savez({new!r}, **{{k: v.numpy() for k, v in "
+        f"(t if isinstance(t, dict) else {{{name!r}: t}}).items()}})"
+    )
+    return code, new
+
+
+def _beside(path: str, suffix: str) -> str:
+    """A file with this suffix beside another one; not one that exists, so that it is not lost."""
+    new = Path(path).with_suffix(suffix)
+    return str(new.with_stem(f"{new.stem}-converted") if new.exists() else new)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 _LISTED = 5
-_DATA_DEPENDENT = re.compile(r"data-dependent expression (.+?)(\s*\(unhinted|\.\s|$)")
+_DATA_DEPENDENT = "data-dependent expression "
 _MISSING = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.]+)'")
 _SUGGESTED = re.compile(r"Suggested fixes:\s*(.+?)\s*(\n\n|$)", re.DOTALL)
 
@@ -37,12 +37,13 @@ def call(error: Exception, module: nn.Module) -> ExportFailed:
 def capture(error: Exception, module: nn.Module) -> ExportFailed:
     """torch.export cannot follow the model."""
     text = str(error)
-    if match := _DATA_DEPENDENT.search(text):
+    if _DATA_DEPENDENT in text:
         return ExportFailed(
-            f"{_module(error, module)} branches on values that are only known at run time "
-            f"({match[1]})",
+            f"{_module(error, module)} branches on the values of a tensor, which are only known "
+            "at run time",
             where=line(error),
-            hint="use torch.where or torch.cond instead of `if` and `while` on tensors",
+            hint="replace `if` and `while` on tensors: torch.where(CONDITION, A, B) computes A and "
+            "B and selects, torch.cond computes only one of them",
         )
     if "Constraints violated" in text:
         reasons = [line.strip(" -") for line in text.splitlines() if line.startswith("  - ")]

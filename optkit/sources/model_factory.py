@@ -29,6 +29,10 @@ _MISMATCH = re.compile(
     r"shape in current model is torch\.Size\((.*)\)\."
 )
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_OTHER_MODEL = (
+    "give the arguments of the model that was trained, model: {args: {...}} in the recipe, or the "
+    "weights that this model saved"
+)
 _PREFIXES = ("module.", "_orig_mod.", "model.", "state_dict.")
 """Prefixes that wrappers add to names: DistributedDataParallel, torch.compile, Lightning."""
 
@@ -43,6 +47,7 @@ def export(
     *,
     session: Callable[[Path], Session],
     progress: Progress,
+    given_weights: str | None = None,
 ) -> ExportLog:
     """Write the graph of the module that `factory` returns to `out`. Raises the errors of `load`
     and `torch_module.export`."""
@@ -50,7 +55,7 @@ def export(
     if weights is None:
         module, untrained = load_unweighted(factory, args)
     else:
-        module, untrained = load(factory, args, weights), None
+        module, untrained = load(factory, args, weights, given_weights), None
     log = torch_module.export(
         module, specs, axes, out, session=session, progress=progress, owned=True
     )
@@ -58,8 +63,14 @@ def export(
     return replace(log, untrained=untrained, warnings=warnings)
 
 
-def load(factory: str, args: Mapping[str, object], weights: Path | None) -> nn.Module:
+def load(
+    factory: str,
+    args: Mapping[str, object],
+    weights: Path | None,
+    given_weights: str | None = None,
+) -> nn.Module:
     """Call `factory` ("file.py:name" or "package.module:name"), load safetensors into the module.
+    `given_weights`: the user's own file, if `weights` is a copy of it; hints name this file.
 
     Raises InputRefused for code that fails and weights that do not fit, UsageError for arguments
     the factory does not take, ToolchainMissing without torch.
@@ -67,7 +78,7 @@ def load(factory: str, args: Mapping[str, object], weights: Path | None) -> nn.M
     toolchain.require()
     module = _created(factory, args)
     if weights is not None:
-        _load_weights(module, weights)
+        _load_weights(module, weights, given_weights or str(weights))
     return module
 
 
@@ -190,8 +201,9 @@ def _check_args(create: Callable[..., object], args: Mapping[str, object], facto
         ) from error
 
 
-def _load_weights(module: nn.Module, path: Path) -> None:
-    """Load strictly: every parameter and buffer of the module, no others, with the same shapes."""
+def _load_weights(module: nn.Module, path: Path, given: str) -> None:
+    """Load strictly: every parameter and buffer of the module, no others, with the same shapes.
+    `given`: the file as the user named it."""
     from safetensors import SafetensorError
     from safetensors.torch import load_model
 
@@ -204,11 +216,13 @@ def _load_weights(module: nn.Module, path: Path) -> None:
     except RuntimeError as error:  # load_state_dict lists the shapes that differ
         lines = [line.strip() for line in str(error).splitlines()[1:]] or [str(error)]
         shapes = [_MISMATCH.sub(r"\1 is \2 in the file and \3 in the model", one) for one in lines]
-        raise _misfit("; ".join(shapes[:5]), path) from error
+        raise _misfit("; ".join(shapes[:5]), path, _OTHER_MODEL) from error
     if missing or unexpected:
         parts = (("the model needs", missing), ("the model has no", unexpected))
         problem = "; ".join(f"{what} {export_failures.some(keys)}" for what, keys in parts if keys)
-        raise _misfit(problem, path, _prefix(missing, unexpected))
+        prefix = _prefix(missing, unexpected)
+        hint = _OTHER_MODEL if prefix is None else _renaming(given, prefix)
+        raise _misfit(problem, path, hint)
 
 
 def _prefix(missing: Collection[str], unexpected: Collection[str]) -> str | None:
@@ -220,15 +234,15 @@ def _prefix(missing: Collection[str], unexpected: Collection[str]) -> str | None
     return None
 
 
-def _misfit(message: str, path: Path, prefix: str | None = None) -> InputRefused:
-    hint = (
-        "give the arguments of the model that was trained, model: {args: {...}} in the recipe, or "
-        "the weights that this model saved"
+def _renaming(given: str, prefix: str) -> str:
+    """How to remove a wrapper's prefix from the names in a file."""
+    code, file = torch_checkpoint.without_prefix(given, prefix)
+    return (
+        f"every name in the file begins with {prefix!r}, which a wrapper put there "
+        f"(DistributedDataParallel, torch.compile, a trainer). Give --set model.weights={file}, "
+        f"a new file without this prefix; write it in Python:\n{code}"
     )
-    if prefix is not None:
-        hint = (
-            f"every name in the file begins with {prefix!r}, which a wrapper put there "
-            f"(DistributedDataParallel, torch.compile, a trainer); in Python:\n"
-            + torch_checkpoint.without_prefix(str(path), prefix)
-        )
+
+
+def _misfit(message: str, path: Path, hint: str) -> InputRefused:
     return InputRefused(f"the weights do not fit: {message}", where=str(path), hint=hint)

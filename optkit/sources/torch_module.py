@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optkit.data.synthetic import random_feed
-from optkit.errors import InputRefused, UsageError
+from optkit.errors import InputRefused, OptkitError, UsageError
 from optkit.runtimes import Progress, Session
 from optkit.sources import agreement, export_failures, toolchain, translation
 from optkit.sources.axes import compared_sizes, fix_single_sizes, traced_sizes
 from optkit.sources.log import ExportLog
 from optkit.sources.outputs import arrays, leaves, names_apart, register
 from optkit.sources.wrappers import evaluating, unwrapped
-from optkit.tensors import AxisRange, Feed, InputSpec
+from optkit.tensors import AxisRange, Feed, InputSpec, TensorInfo
 
 if TYPE_CHECKING:
     from torch import nn
@@ -117,6 +117,18 @@ def named(module: nn.Module, example: object) -> Feed:
         else:
             flat |= value if kind is inspect.Parameter.VAR_KEYWORD else {name: value}
     return {name: _as_array(value, name) for name, value in flat.items()}
+
+
+def runs(module: nn.Module, feed: Feed) -> bool:
+    """Whether the module runs on these arrays, [batch, …] each, by the names of `named`."""
+    specs = [InputSpec(TensorInfo(n, str(array.dtype), array.shape)) for n, array in feed.items()]
+    module = unwrapped(module)
+    with evaluating(module):
+        try:
+            _call(module, _binding(module, specs), feed)
+        except OptkitError:
+            return False
+    return True
 
 
 def _as_array(value: object, name: str) -> np.ndarray:

@@ -26,15 +26,26 @@ from optkit.store.digests import (
     is_shallow,
     remember_digest,
 )
-from optkit.store.disk import durably, fsync_dir, own_name, scratch, storage_errors, write_durably
+from optkit.store.disk import (
+    CACHE_OPTION,
+    OUT_OPTION,
+    durably,
+    file_in_the_way,
+    fsync_dir,
+    own_name,
+    scratch,
+    storage_errors,
+    write_durably,
+)
 from optkit.store.entry import Entry
 from optkit.store.folder import Meta, Store, default_root
 from optkit.store.leases import Lease
 from optkit.store.remote import Damaged, Remote, RemoteLost, RemoteReadOnly
 
 __all__ = [
+    "CACHE_OPTION", "OUT_OPTION",
     "Damaged", "Entry", "Lease", "Meta", "Remote", "RemoteLost", "RemoteReadOnly", "Store",
     "default_root", "digest_file", "digest_json", "digest_names", "digest_once", "durably",
-    "fsync_dir", "is_shallow", "own_name", "remember_digest", "scratch", "storage_errors",
-    "write_durably",
+    "file_in_the_way", "fsync_dir", "is_shallow", "own_name", "remember_digest", "scratch",
+    "storage_errors", "write_durably",
 ]  # fmt: skip

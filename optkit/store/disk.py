@@ -18,22 +18,41 @@ from optkit.errors import StorageError
 # No permission, or a file (or /proc, or nothing) where a folder is needed.
 _NOT_HERE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOENT,
              errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)  # fmt: skip
+# The options that choose a folder, as errors name them.
+OUT_OPTION = "--out"
+CACHE_OPTION = "--cache (or OPTKIT_CACHE)"
 
 
 @contextmanager
-def storage_errors(where: Path) -> Iterator[None]:
-    """Turn an OSError (disk full, no permission, IO) into a StorageError that names the place."""
+def storage_errors(where: Path, option: str = f"{OUT_OPTION}, {CACHE_OPTION}") -> Iterator[None]:
+    """Turn an OSError (disk full, no permission, IO) into a StorageError that names the place.
+    `option`: the options that choose the place."""
     try:
         yield
     except OSError as error:
+        place = Path(error.filename or where)
         if error.errno == errno.ENOSPC:
             hint = "free some space (`optkit cache gc`), then run the same command again"
         elif error.errno in _NOT_HERE:
-            hint = "choose a folder you may write to (--out, --cache or OPTKIT_CACHE)"
+            hint = f"choose another {option}: a folder that you may write to"
         else:
             hint = "check the disk, then run the same command again"
-        place, reason = str(error.filename or where), error.strerror or str(error)
-        raise StorageError(f"it cannot be used: {reason}", where=place, hint=hint) from error
+        problem = file_in_the_way(error, place)
+        if problem is None and error.errno == errno.ENOENT and place == where:
+            problem = "this folder does not exist, and it cannot be created"
+        problem = problem or f"it cannot be used: {error.strerror or error}"
+        raise StorageError(problem, where=str(place), hint=hint) from error
+
+
+def file_in_the_way(error: OSError, place: Path) -> str | None:
+    """Names the file where a folder is needed: the place itself, or a part of its path. The system
+    says only "Not a directory" or "File exists". None for other errors."""
+    if error.errno not in (errno.ENOTDIR, errno.EEXIST):
+        return None
+    for path in (place, *place.parents):
+        if path.is_file():
+            return f"{'it' if path == place else repr(str(path))} is a file, not a folder"
+    return None
 
 
 def fsync_dir(path: Path) -> None:
@@ -94,7 +113,7 @@ def scratch(root: Path) -> Iterator[Path]:
     """A private folder on the disk of a store. Its name tells the store's gc which process uses
     it."""
     folder = root / "tmp" / own_name()
-    with storage_errors(folder):
+    with storage_errors(folder, CACHE_OPTION):
         folder.mkdir(parents=True, mode=0o700)
     try:
         yield folder

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optkit.store.disk import lives, scratch, storage_errors
+from optkit.store.disk import CACHE_OPTION, lives, scratch, storage_errors
 from optkit.store.entry import ENTRY
 from optkit.store.leases import IN_USE_SECONDS
 
@@ -98,7 +98,7 @@ def _removing(store: Store) -> Iterator[tuple[Callable[[Path], None], float | No
     the start of the oldest other user, if there is one. Meanwhile no process can begin to use
     anything."""
     with (
-        storage_errors(store.root),
+        storage_errors(store.root, CACHE_OPTION),
         scratch(store.root) as trash,
         store.lease.removing() as since,
     ):

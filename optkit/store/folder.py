@@ -16,7 +16,7 @@ from pathlib import Path
 from optkit.errors import IntegrityError
 from optkit.store import entry as entries
 from optkit.store.digests import digest_once
-from optkit.store.disk import fsync_dir, scratch, storage_errors, write_durably
+from optkit.store.disk import CACHE_OPTION, fsync_dir, scratch, storage_errors, write_durably
 from optkit.store.entry import ENTRY, Entry
 from optkit.store.eviction import disk_bytes
 from optkit.store.leases import Lease
@@ -57,7 +57,7 @@ class Store:
     def objects(self) -> Path:
         """The folder for copies of foreign files. Files that are used remain while this object
         exists."""
-        with storage_errors(self.root):
+        with storage_errors(self.root, CACHE_OPTION):
             self.lease.begin()
         return self.root / "objects"
 
@@ -69,7 +69,7 @@ class Store:
 
     def _here(self, key: str) -> Entry | None:
         path = self.place(key)
-        with storage_errors(self.root):
+        with storage_errors(self.root, CACHE_OPTION):
             # this is first: from now on no process removes it while it is read
             self.lease.use(path / ENTRY)
         try:
@@ -135,7 +135,7 @@ class Store:
         finish: Finish,
         on_wait: Callable[[], None],
     ) -> tuple[Entry, bool]:
-        with storage_errors(self.root), self._lock(lock, on_wait):
+        with storage_errors(self.root, CACHE_OPTION), self._lock(lock, on_wait):
             other = find()  # of the process that has the lock
             if other is not None:
                 return other, True
@@ -165,7 +165,7 @@ class Store:
 
     def remember(self, key: str, reads: Meta) -> None:
         path = self.root / "reads" / f"{key}.json"
-        with storage_errors(path), self.scratch() as folder:
+        with storage_errors(path, CACHE_OPTION), self.scratch() as folder:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_durably(folder / path.name, json.dumps(reads, sort_keys=True).encode())
             (folder / path.name).replace(path)
@@ -279,7 +279,7 @@ class Store:
                 remote.put(entry.file(name), sha256)
             remote.keep("steps", entry.key, json.loads((entry.path / ENTRY).read_bytes()))
 
-        with storage_errors(entry.path):
+        with storage_errors(entry.path, CACHE_OPTION):
             self.sharing.ask(share)
 
     def _fetched(self, key: str) -> Entry | None:
@@ -302,18 +302,18 @@ class Store:
                 remote.doubt("steps", key)
                 return None
 
-        with storage_errors(self.root):
+        with storage_errors(self.root, CACHE_OPTION):
             return self.sharing.ask(fetch)
 
     def scratch(self) -> AbstractContextManager[Path]:
         """A private folder on the store's disk, which `gc` removes if this process is killed."""
-        with storage_errors(self.root):
+        with storage_errors(self.root, CACHE_OPTION):
             self.lease.begin()
         return scratch(self.root)
 
     def _quarantine(self, path: Path, error: Exception) -> None:
         folder = self.root / "quarantine"
-        with storage_errors(folder):
+        with storage_errors(folder, CACHE_OPTION):
             folder.mkdir(parents=True, exist_ok=True)
             try:
                 path.rename(folder / f"{path.name}-{secrets.token_hex(4)}")

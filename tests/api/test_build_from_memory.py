@@ -453,3 +453,17 @@ def test_batches_padded_to_their_own_longest_sample_make_a_dynamic_axis(
             logits = artifact.run({"input_ids": ids})["logits"]
             wanted = net(ids)["logits"].detach().numpy()
             assert np.abs(logits - wanted).max() < 0.1 * np.abs(wanted).max()
+
+
+def test_calibration_batches_that_the_model_cannot_run_on_are_named(
+    cache: Path, tmp_path: Path
+) -> None:
+    loader = [torch.zeros(8, 16), torch.zeros(4, 12)]
+    with pytest.raises(
+        errors.InputRefused, match=r"shape is \[4, 12\].* takes \[batch, 16\]"
+    ) as caught:
+        optkit.build(
+            torch.nn.Linear(16, 2), torch.zeros(2, 16), calibration=loader, target="cpu",
+            workspace=optkit.Workspace(cache), out=tmp_path,
+        )  # fmt: skip
+    assert caught.value.where == "calibration, sample 8, input 'input'"

@@ -171,7 +171,7 @@ def test_sound_names(text: str) -> None:
 )
 def test_names_that_could_lead_elsewhere(text: str, out: Path) -> None:
     for change in ({"name": text}, {"target": text}):
-        with pytest.raises(UsageError, match="cannot name"):
+        with pytest.raises(UsageError, match="cannot be the name"):
             write(out, dataclasses.replace(MANIFEST, **change), contents())
     assert not out.exists() or leftovers(out) == []
 

@@ -45,4 +45,4 @@ def test_paths_are_left_to_the_shell(words: list[str]) -> None:
 def test_the_script_is_printed(shell: str, optkit_here: Any) -> None:
     done = optkit_here("completion", shell)
     assert done.code == 0 and f"_OPTKIT_COMPLETE={shell}_complete" in done.out
-    assert optkit_here("completion", "csh").told("'csh'", "bash", "fish").code == 2
+    assert optkit_here("completion", "csh").told("SHELL", "'csh'", "bash, zsh, fish").code == 2

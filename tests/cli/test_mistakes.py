@@ -24,13 +24,13 @@ Optkit = Any
         (["--target", "l4,l5"], 2, ["unknown target 'l5'", "l4"]),
         (["--target", "cuda"], 2, ["not a device", "optkit devices"]),
         (["--target", "l4", "--eval", "accuracy"], 2, ["'accuracy'", "top1 is the task"]),
-        (["--target", "l4", "--calibration", "gone.npz"], 5, ["gone.npz", "no such file"]),
+        (["--target", "l4", "--calibration", "gone.npz"], 5, ["--calibration gone.npz: no"]),
         (["--target", "l4", "--calibration", "other.npz"], 5,
          ["other.npz", "no array 'image'", "did you mean 'img'?"]),
         (["--target", "l4", "--eval", "top1", "--eval-data", "gone.npz"], 5,
-         ["eval.args.path", "gone.npz", "no such file"]),
+         ["--eval-data gone.npz: no such file"]),
         (["--target", "l4", "--eval", "top1", "--eval-data", "named.npz"], 5,
-         ["named.npz", "no array 'label'", "did you mean 'labels'?"]),
+         ["named.npz", "no array 'label'", "did you mean 'labels'?", "eval.args.label=labels"]),
         (["--target", "l4", "--timeout", "soon"], 2, ["--timeout", "'soon'", "10m"]),
     ],
 )  # fmt: skip
@@ -106,8 +106,10 @@ def test_a_file_that_cannot_be_written_is_reported_before_any_work(
         (["verify", "fleet"], 5, ["not an artifact", "the folder of a fleet"]),
         (["sign", "old", "--key", "mine.pen"], 2, ["--key mine.pen: no such file", "'mine.pem'"]),
         (["diff", "elder", "old"], 2, ["elder: no such file or folder", "name an artifact"]),
-        (["plan", "-t", "l4", "--plot", "a.png"], 2, ["'a.png' is neither", ".html or .svg"]),
-        (["build", "-t", "cpu", "--calibration", "last.ckpt"], 2, ["last.ckpt", "numpy.savez"]),
+        (["plan", "-t", "l4", "--plot", "a.png"], 2, ["--plot a.png:", ".html", "--plot a.svg"]),
+        (["build", "-t", "cpu", "--calibration", "last.ckpt"], 2,
+         ["last.ckpt", "a pickle", "--calibration last.npz", "numpy.savez('last.npz'"]),
+        (["plan", "-t", "l4", "--train", "half"], 2, ["--train: unknown value 'half'", "lora"]),
     ],
 )  # fmt: skip
 def test_what_is_named_by_mistake_is_reported_with_what_to_name(
@@ -166,7 +168,8 @@ def test_a_missing_output_and_a_missing_package_are_named(
     assert done.told("KeyError: 'logits'", "the model's outputs are 'y'").code == 5
     task.write_text(f"import no_such_package_here\n{good}")
     done = optkit_here(*line, cwd=project, cache=store)
-    assert done.told("install what brings 'no_such_package_here'", "task.py:1").code == 5
+    told = done.told("install the package that contains 'no_such_package_here'", "task.py:1")
+    assert told.code == 5
 
 
 def test_the_compiler_is_asked_about_operators_before_calibration(tmp_path: Path) -> None:

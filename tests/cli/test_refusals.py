@@ -96,11 +96,11 @@ def test_samples_may_not_be_both_calibration_and_evaluation(build: Optkit, proje
         ("(outputs[\"y\"].argmax(1) == labels).astype(float)", "labels * np.nan", 5,
          ["task.py, evaluation sample 0", "nan", "finite"]),
         (".astype(float)", ".mean()", 5, ["task.py", "shape []", "one score per"]),
-        ('outputs["y"]', 'outputs["z"]', 5, ["task.py, evaluation samples", "KeyError", "'z'"]),
+        ('outputs["y"]', 'outputs["z"]', 5, ["task.py, evaluation batch", "KeyError", "'z'"]),
         ("METRIC =", "METRICS =", 5, ["task.py", "METRIC"]),
         ("def score", "def scores", 5, ["task.py", "score"]),
         ("range(16)", "()", 5, ["task.py", "no samples"]),
-        ("labels).astype", "labels[:-1]).astype", 5, ["task.py, evaluation samples", "score()"]),
+        ("labels).astype", "labels[:-1]).astype", 5, ["task.py, evaluation batch", "score()"]),
     ],
 )  # fmt: skip
 def test_evaluation_tasks_that_cannot_be_used(
@@ -147,7 +147,7 @@ def test_recipes_that_cannot_be_used(
         (["--opt-shapes", "x:4"], ["--opt-shapes", "2 axes, not 1", "batchx16"]),
         (["--max-shapes", "x:4x17"], ["--max-shapes", "axis 1 of x is 16, not 17"]),
         (["--shapes", "z:4x16"], ["--shapes", "'z'", "x"]),
-        (["--shapes", "x=4"], ["--shapes", "name:AxBxC"]),
+        (["--shapes", "x=4"], ["--shapes", "name:AxBxC", "write x:4"]),
         (["--set", "calibration.method=guess"], ["--set", "minmax", "percentile"]),
         (["--set", "calibration.source=nosuch.py"], ["--set", "no such file"]),
         (["--set", "calibration.samples=0"], ["--set", "greater than or equal to 1"]),

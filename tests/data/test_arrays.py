@@ -94,15 +94,16 @@ def test_what_does_not_fit_is_reported(tmp_path: Path) -> None:
     wanted = {"xx": INPUTS["x"]}
     with pytest.raises(InputRefused, match="no array 'xx'") as caught:
         list(arrays.samples(path, wanted))
-    assert caught.value.where == str(path) and "did you mean 'x'? Save" in str(caught.value.hint)
-    with pytest.raises(InputRefused, match="no array 'class'"):
+    assert caught.value.where == str(path) and "did you mean 'x'? If so" in str(caught.value.hint)
+    with pytest.raises(InputRefused, match="no array 'class', which the task reads as label"):
         list(labelled.samples(path, label="class", inputs=INPUTS))
     np.savez(path, x=STORED["x"], z=STORED["z"][:4])
     with pytest.raises(InputRefused, match="different numbers of samples: x 11, z 4"):
         list(arrays.samples(path, INPUTS))
     np.savez(path, x=np.array([{}], dtype=object))
-    with pytest.raises(InputRefused, match="not arrays that can be read"):
+    with pytest.raises(InputRefused, match="its dtype is object") as caught:
         list(arrays.samples(path))
+    assert caught.value.where == f"{path}, array 'x'"
     path.write_bytes(b"PK no archive")
     with pytest.raises(InputRefused, match=r"not arrays that can be read: not an \.npz archive"):
         list(arrays.samples(path))
@@ -110,6 +111,23 @@ def test_what_does_not_fit_is_reported(tmp_path: Path) -> None:
         list(labelled.samples(path.rename(tmp_path / "data.bin")))
     with pytest.raises(InputRefused, match="no such file or folder"):
         list(labelled.samples(tmp_path / "gone"))
+
+
+@pytest.mark.parametrize("name", ["samples.npz", "samples.safetensors"])
+def test_the_lines_of_the_hint_rename_an_array(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = stored(tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputRefused, match="no array 'xx', which is an input") as caught:
+        list(arrays.samples(path, {"xx": INPUTS["x"]}))
+    before = path.read_bytes()
+    told, _, lines = str(caught.value.hint).partition("in Python:\n")
+    exec(lines, {})
+    renamed = tmp_path / name.replace(".", "-renamed.")
+    assert renamed.name in told and path.read_bytes() == before
+    feed = next(arrays.samples(renamed, {"xx": INPUTS["x"]}))
+    assert np.array_equal(feed["xx"], next(arrays.samples(path, {"x": INPUTS["x"]}))["x"])
 
 
 def test_the_reader_is_reported_by_the_path(tmp_path: Path) -> None:

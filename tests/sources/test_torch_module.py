@@ -240,7 +240,7 @@ def does_not_fit(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("body", "message", "line", "hint"),
     [
-        (decides, r"layers\.1 \(Inner\) branches on values", "if x.sum() > 0", "torch.where"),
+        (decides, r"layers\.1 \(Inner\) branches on the values", "if x.sum() > 0", "torch.where"),
         (decomposes, r"layers\.1 \(Inner\) .*_linalg_svd", "self.body(x)", "replace"),
         (fixes_the_batch, "an axis cannot vary .*batch", None, "batch = 8"),
         (limits_the_batch, "an axis cannot vary .*batch", None, "max=16"),
@@ -478,8 +478,12 @@ def test_a_wrappers_prefix_is_recognised_and_the_hint_takes_it_off(
         model_factory.load(f"{factory}:create", {}, file)
     told, _, lines = (caught.value.hint or "").partition("in Python:\n")
     assert f"begins with {prefix!r}" in told
+    before = file.read_bytes()
     exec(lines, {})
-    model_factory.load(f"{factory}:create", {}, file)
+    assert file.read_bytes() == before
+    renamed = tmp_path / "w-renamed.safetensors"
+    assert f"--set model.weights={renamed}" in told
+    model_factory.load(f"{factory}:create", {}, renamed)
 
 
 @pytest.mark.parametrize("nested", [None, "state_dict", "model"])
@@ -490,10 +494,23 @@ def test_the_lines_that_convert_a_checkpoint_do(
     state = {f"{prefix}{name}": value for name, value in nn.Linear(3, 4).state_dict().items()}
     torch.save({nested: state, "epoch": 3} if nested else state, tmp_path / "run.pt")
     monkeypatch.chdir(tmp_path)
-    lines = torch_checkpoint.conversion("run.pt")
-    assert len(lines.splitlines()) == 2
+    lines, new = torch_checkpoint.conversion("run.pt")
+    assert new == "run.safetensors" and len(lines.splitlines()) == 2
     exec(lines, {})
     assert load_file(tmp_path / "run.safetensors").keys() == {"weight", "bias"}
+    _, other = torch_checkpoint.conversion("run.pt")  # the hint does not overwrite a file
+    assert other == "run-converted.safetensors"
+
+
+def test_the_lines_that_write_tensors_as_arrays_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for saved, names in ((torch.ones(3, 2), {"x"}), ({"a": torch.ones(2)}, {"a"})):
+        torch.save(saved, "t.pt")
+        code, new = torch_checkpoint.arrays("t.pt", "x")
+        exec(code, {})
+        assert set(np.load(new)) == names
 
 
 def test_weights_that_are_no_safetensors(factory: Path, tmp_path: Path) -> None:

@@ -88,14 +88,14 @@ _costs = options.filling(
     "--train",
     "methods",
     multiple=True,
-    type=param_types.Several(click.Choice(["full", "lora", "qlora"])),
+    type=param_types.Several(param_types.OneOf(["full", "lora", "qlora"])),
     callback=param_types.joined,
     metavar="full,lora,qlora",
     help="Also predict the memory of training, by one or several of these methods.",
 )
 @click.option(
     "--estimate",
-    type=click.Choice(["itemised", "quick"]),
+    type=param_types.OneOf(["itemised", "quick"]),
     default="itemised",
     show_default=True,
     help="quick: training memory by a rule of thumb, seven times the weights.",

@@ -37,7 +37,7 @@ def doctor() -> None:
     'optkit completion zsh > "${fpath[1]}/_optkit"',
     "optkit completion fish > ~/.config/fish/completions/optkit.fish",
 )
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", type=param_types.OneOf(["bash", "zsh", "fish"]))
 @options.calls("optkit.cli.hardware:completion")
 def completion() -> None:
     """Print the script that completes optkit's commands, options and names in SHELL.

@@ -43,6 +43,9 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
 )
 
 
+OTHER_FORMATS = "choose another format: huggingface, oci and slim hold this model too"
+
+
 class Rotation(BaseModel):
     """Rotary embeddings: `rope_parameters`, or `rope_scaling` before transformers 5."""
 
@@ -233,5 +236,5 @@ def _unsupported(what: str, where: str) -> UsageError:
     return UsageError(
         f"{what}: this format holds decoders of the families {', '.join(FAMILIES)}",
         where=where,
-        hint="the formats huggingface and oci hold every model",
+        hint=OTHER_FORMATS,
     )

@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from optkit import graph
 from optkit.errors import UsageError
+from optkit.packaging.decoders.architecture import OTHER_FORMATS
 from optkit.packaging.decoders.codes import Codes
 from optkit.quantization.numerics.formats import NF4
 
@@ -249,5 +250,5 @@ def _unknown(node: ir.Node | None) -> UsageError:
     return UsageError(
         f"the form of its weight is not known ({op})",
         where=f"node {name!r}",
-        hint="the formats huggingface and oci hold every graph",
+        hint=OTHER_FORMATS,
     )

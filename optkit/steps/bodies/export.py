@@ -47,7 +47,7 @@ def _export(step: Export, out: Path, progress: Progress) -> ExportLog:
         )  # fmt: skip
     return model_factory.export(
         f"{step.file or step.module}:{step.attribute}", source.args, _path(step.weights), specs,
-        source.axes, out, session=cpu, progress=progress,
+        source.axes, out, session=cpu, progress=progress, given_weights=step.given_weights,
     )  # fmt: skip
 
 
