@@ -20,6 +20,7 @@ from optkit.precisions import precision as find_precision
 from optkit.recipe import Recipe
 from optkit.recipe import resolve as resolved
 from optkit.request import Request
+from optkit.tensors import TensorInfo
 from optkit.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -77,6 +78,12 @@ def resolve(request: Request, *, workspace: Workspace = Workspace()) -> Recipe:
     """The recipe that a request describes. The model is read, and kept in the store, if the request
     gives shapes for inputs that no recipe declares. Raises what `settings` raises."""
     return settings(request, None, workspace.runner())
+
+
+def signature(model: str, *, workspace: Workspace = Workspace()) -> tuple[TensorInfo, ...]:
+    """The inputs that an `.onnx` file declares, with a name for each dynamic axis. The checked
+    model is kept in the store for the build. Raises InputRefused."""
+    return pipeline.signature(Recipe.for_model(model), workspace.runner())
 
 
 def pair(target: str | Target, precision: str | Precision) -> Pair:

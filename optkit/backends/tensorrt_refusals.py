@@ -26,6 +26,10 @@ _REMEDIES: Mapping[str, str] = MappingProxyType(
     }
 )
 """What to write instead, by a pattern of the operator's name."""
+_WIDE_WINDOW = (
+    "a pool that covers its whole input becomes a global one if the sizes of the input are fixed: "
+    "declare them as numbers in inputs, or pool by a mean over height and width"
+)
 
 
 def parse(parser: Parser, network: Network, model: Path, title: str) -> None:
@@ -40,10 +44,11 @@ def parse(parser: Parser, network: Network, model: Path, title: str) -> None:
     if what == "false" or re.search(r"[Pp]lugin", what):  # the only message about such a node
         problems = [parser.get_error(index) for index in range(parser.num_errors)]
         raise lacks_operators(title, problems)
+    hint = _WIDE_WINDOW if "maxKernelDimsProduct" in what else None
     if parser.num_errors > 1:
         what += f" (and {parser.num_errors - 1} more problems)"
     where = f"node {problem.node_name()!r} ({operator})" if operator else str(model)
-    raise InputRefused(what, where=where)
+    raise InputRefused(what, where=where, hint=hint)
 
 
 def lacks_operators(title: str, problems: Sequence[Problem]) -> InputRefused:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from optkit.api.jobs import signature
 from optkit.cli import terminal
 from optkit.errors import UsageError
 from optkit.recipe.template import template
@@ -19,7 +20,10 @@ def init(
         )
     with storage_errors(out, OUT_OPTION):
         out.resolve().parent.stat()  # paths in the recipe are relative to this folder
-    started = template(model, out, weights=weights, calibration=calibration, evaluation=evaluation)
+    read = signature(model) if model.endswith(".onnx") and weights is None else ()
+    started = template(
+        model, out, weights=weights, calibration=calibration, evaluation=evaluation, read=read
+    )
     with storage_errors(out, OUT_OPTION):
         write_durably(out.resolve(), started.text.encode())
     terminal.put(f"wrote {out}; next: {started.then}")

@@ -26,6 +26,7 @@ from optkit.fusion.standard.layout import (
 )
 from optkit.fusion.standard.noop import remove_dead, remove_noop, settle_castlike
 from optkit.fusion.standard.norm import layer_norm
+from optkit.fusion.standard.pool import global_pool
 from optkit.fusion.standard.select import select_early, select_one
 from optkit.fusion.standard.widen import widen
 
@@ -45,6 +46,7 @@ RULES: tuple[Rule[Any], ...] = (
     fold_shift,
     layer_norm,
     drop_guard,
+    global_pool,
     select_one,
     select_early,
     remove_dead,

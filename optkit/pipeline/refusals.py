@@ -32,6 +32,7 @@ from optkit.tensors import AxisRange, axes_of
 _EXTRAS = {"onnxruntime": "cpu", "tensorrt-rtx": "rtx", "torch": "torch", "onnxscript": "torch",
            "transformers": "hf", "optimum": "hf", "peft": "hf"}  # fmt: skip
 MIN_SAMPLES = 8  # for calibration
+_OTHER_SIZES = ". --min-shapes, --opt-shapes and --max-shapes set others"
 _WITH_CLASSES = ("top1", "f1")  # the tasks that optkit ships whose arrays have labels and slices
 
 
@@ -97,15 +98,17 @@ def bound(build: Build, runner: Steps) -> None:
     if used.keys() <= ranges.keys():
         return
     sizes = _sizes_in_samples(build, runner)
-    sized = [axis for axis in used if axis in sizes.keys() - ranges.keys() - {build.batch_axis}]
-    if sized:
-        rows = (f"{axis} {sizes[axis].min}, {sizes[axis].opt}, {sizes[axis].max}" for axis in sized)
+    batch = str(build.batch_axis)
+    told = [f"{axis} {_told(sizes[axis])}" for axis in used
+            if axis in sizes.keys() - ranges.keys() - {batch}]  # fmt: skip
+    if told:
         what = "axes sized from the samples (smallest, most common, largest)"
-        runner.note(f"{what}: {'; '.join(rows)}")
-    if build.batch_axis in used:
-        sizes[str(build.batch_axis)] = AxisRange(
-            DEFAULT_BATCH.min, DEFAULT_BATCH.opt, DEFAULT_BATCH.max
-        )
+        runner.note(f"{what}: {'; '.join(told)}{_OTHER_SIZES}")
+    if batch in used:
+        sizes[batch] = AxisRange(DEFAULT_BATCH.min, DEFAULT_BATCH.opt, DEFAULT_BATCH.max)
+        if batch not in ranges:
+            what = f"axis 0 ({batch}) is the batch: smallest, tuned and largest size"
+            runner.note(f"{what} {_told(sizes[batch])}")
     build.job = replace(build.job, recipe=build.job.recipe.with_axes(sizes))
     ranges = build.job.recipe.axis_ranges()
     for axis, info in used.items():
@@ -116,6 +119,10 @@ def bound(build: Build, runner: Steps) -> None:
                 hint="give samples that have them (--calibration), or --min-shapes, --opt-shapes "
                 f"and --max-shapes, or in the recipe axes: {{{axis}: {{min: 1, opt: 8, max: 32}}}}",
             )
+
+
+def _told(sizes: AxisRange) -> str:
+    return f"{sizes.min}, {sizes.opt}, {sizes.max}"
 
 
 def _sizes_in_samples(build: Build, runner: Steps) -> dict[str, AxisRange]:

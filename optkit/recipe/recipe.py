@@ -306,12 +306,15 @@ class Recipe(Part):
 
     def _check_axes(self) -> None:
         """Every axis in a shape must be declared, and every declared axis must be in a shape. A
-        Hugging Face model has axes that the recipe need not contain."""
+        Hugging Face model has axes that the recipe need not contain; those of an `.onnx` file may
+        take their sizes from the samples."""
         self._check_batch()
         if self.model is not None and self.model.is_hugging_face:
             return
         used = self._used_axes()
-        for axis, path in used.items():
+        source = self.model.path if self.model is not None else None
+        sized_later = source is not None and source.endswith(".onnx")
+        for axis, path in () if sized_later else used.items():
             if axis not in self.axes and axis != "batch":
                 close = nearest(axis, self.axes)
                 hint = f"did you mean {close[0]}? else add" if close else "add"

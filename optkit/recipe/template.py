@@ -1,7 +1,7 @@
 """A commented recipe for a new project, which `optkit init` writes.
 
-It contains what is known without running code: the arguments of `forward`, from the source text,
-and weights in the same folder.
+It contains what is known without running code: the inputs of an .onnx file, or the arguments of
+`forward`, from the source text, and weights in the same folder.
 """
 
 from __future__ import annotations
@@ -9,20 +9,24 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from optkit import places
 from optkit.data.reading import reader_of
 from optkit.errors import UsageError
-from optkit.recipe import yaml_document
+from optkit.recipe import recipe_inputs, yaml_document
 from optkit.recipe.recipe import Recipe
+from optkit.recipe.recipe_inputs import InputLines
 from optkit.recipe.torch_checkpoint import CHECKPOINTS, conversion
+from optkit.tensors import TensorInfo
 
 _IDS = re.compile(r"ids|tokens?|mask|positions?")
 _IMAGES = "float32, shape: [batch, 3, 224, 224]"
 _TOKENS = "int64, shape: [batch, sequence]"
+_AXES = "axes:\n"
+_BATCH = "  batch: {min: 1, opt: 8, max: 32}"
 
 
 @dataclass(frozen=True)
@@ -49,12 +53,14 @@ def template(
     weights: str | None = None,
     calibration: str | None = None,
     evaluation: str | None = None,
+    read: Sequence[TensorInfo] = (),
 ) -> Started:
     """The recipe `out` for MODEL ("file.py:factory", "x.onnx", "x.pt2", a Hugging Face folder or
     "org/name"). Paths are given relative to the current folder, and written relative to `out`.
 
     `weights`: a safetensors file; without it, the only one in the folder of the model's code.
-    `calibration`: data, or a source by name or file; `evaluation`: a task. Raises UsageError, and
+    `calibration`: data, or a source by name or file; `evaluation`: a task; `read`: the inputs as
+    the model itself declares them, if they were read from it. Raises UsageError, and
     RecipeError for values that no recipe may have.
     """
     kind, folder = places.model_key(model), out.resolve().parent
@@ -70,13 +76,12 @@ def template(
     lines += [f"  # {remark}" for remark in chosen.remarks]
     if python:
         lines += [*([] if chosen.file else ["  # weights: weights.safetensors"]), "  # args: {}"]
-    inputs, tokens = _inputs(model) if python else (f"# {_input('input')}", False)
+    inputs = recipe_inputs.of_model(read) if read else _of_code(model if python else None)
     text = _TEMPLATE.format(
         name=places.model_name(model),
         model="\n".join(lines),
-        c="" if python else "# ",
-        inputs=inputs,
-        tokens="  sequence: {min: 1, opt: 128, max: 512}\n" if tokens else "",
+        inputs=inputs.lines,
+        axes=inputs.axes,
         calibration=_calibration(folder, calibration),
         evaluation=_evaluation(folder, evaluation),
         precision="int8" if calibration else "fp16",
@@ -84,15 +89,19 @@ def template(
     data = yaml_document.parse(text.encode(), str(out)).data
     assert isinstance(data, dict)
     Recipe.from_dict(data, folder)
-    return Started(text, _then(out, python and not chosen.file, python, calibration is not None))
+    free = inputs.free if calibration is None and evaluation is None else ()
+    untrained = python and not chosen.file
+    return Started(text, _then(out, untrained, python, calibration is not None, free))
 
 
-def _then(out: Path, untrained: bool, python: bool, calibrated: bool) -> str:
+def _then(out: Path, untrained: bool, python: bool, calibrated: bool, free: Sequence[str]) -> str:
     named = "" if out == Path(places.PROJECT_RECIPE) else f"--recipe {out} "
     build = f"optkit build {named}--target l4 --precision {'int8' if calibrated else 'fp16'}"
     todo = ["check its inputs"] if python else []
     if untrained:
         todo.insert(0, "give model.weights (or load them in the factory: else they are random)")
+    if free:
+        todo.append(f"give a range to {', '.join(free)} under axes (or give --calibration)")
     return f"{' and '.join(todo)}, then: {build}" if todo else build
 
 
@@ -115,15 +124,17 @@ def _weights(model: str, folder: Path, given: str | None) -> _Weights:
     return _Weights(None, tuple(remarks))
 
 
-def _inputs(model: str) -> tuple[str, bool]:
-    """Lines of `inputs:` for the required arguments of forward, and whether one of them is
-    tokens."""
+def _of_code(model: str | None) -> InputLines:
+    """The required arguments of forward, by the text of the model's code; None: no code."""
+    if model is None:
+        return InputLines(f"# inputs:\n# {_input('input')}", _AXES + _BATCH)
     file, _, function = model.partition(":")
     required, optional = _forward(Path(file), function)
-    lines = [_input(name) for name in required or ["input"]]
+    lines = ["inputs:", *(_input(name) for name in required or ["input"])]
     if optional:
         lines.append(f"  # forward also takes {', '.join(optional)}")
-    return "\n".join(lines), any(_TOKENS in line for line in lines)
+    tokens = "\n  sequence: {min: 1, opt: 128, max: 512}" if _TOKENS in "".join(lines) else ""
+    return InputLines("\n".join(lines), _AXES + _BATCH + tokens)
 
 
 def _input(name: str) -> str:
@@ -270,13 +281,11 @@ model:
 
 # The model's inputs: correct dtype and shape. A word in a shape is a dynamic axis; `range` bounds
 # integer inputs.
-{c}inputs:
 {inputs}
 
 # Sizes the engine must take, and the one it is tuned for.
-axes:
-  batch: {{min: 1, opt: 8, max: 32}}
-{tokens}
+{axes}
+
 {calibration}
 
 # How weights are rounded, and which nodes are exceptions.

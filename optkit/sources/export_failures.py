@@ -9,12 +9,13 @@ from __future__ import annotations
 import linecache
 import re
 import traceback
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from optkit.errors import ExportFailed
+from optkit.tensors import InputSpec
 
 if TYPE_CHECKING:
     from torch import nn
@@ -34,8 +35,8 @@ def call(error: Exception, module: nn.Module) -> ExportFailed:
     )
 
 
-def capture(error: Exception, module: nn.Module) -> ExportFailed:
-    """torch.export cannot follow the model."""
+def capture(error: Exception, module: nn.Module, specs: Sequence[InputSpec]) -> ExportFailed:
+    """torch.export cannot follow the model. `specs`: its inputs, with the axes as declared."""
     text = str(error)
     if _DATA_DEPENDENT in text:
         return ExportFailed(
@@ -52,12 +53,37 @@ def capture(error: Exception, module: nn.Module) -> ExportFailed:
         return ExportFailed(
             f"an axis cannot vary as declared: {' '.join(reasons) or first_line(error)}",
             where=line(error),
-            hint=f"narrow the axis, or fix its size, where axes are declared.{advice}",
+            hint=_recurrence(module, specs)
+            or f"narrow the axis, or fix its size, where axes are declared.{advice}",
         )
     return ExportFailed(
         f"torch cannot capture {_module(error, module)}: {first_line(error)}",
         where=line(error),
         hint="torch.export must be able to follow forward(); see its documentation",
+    )
+
+
+def _recurrence(module: nn.Module, specs: Sequence[InputSpec]) -> str | None:
+    """How to export a model with a recurrence; None if it has none. torch.export unrolls its steps,
+    so their number is fixed; the older exporter writes one node that takes any number of steps."""
+    from torch import nn
+
+    kinds = sorted(
+        {type(part).__name__ for part in module.modules() if isinstance(part, nn.RNNBase)}
+    )
+    if not kinds:
+        return None
+    names = [spec.info.name for spec in specs]
+    axes = {
+        spec.info.name: {i: dim for i, dim in enumerate(spec.info.shape) if isinstance(dim, str)}
+        for spec in specs
+    }
+    return (
+        f"torch.export fixes the number of steps of nn.{' and nn.'.join(kinds)}. torch's older "
+        "exporter does not. In Python:\n"
+        f"torch.onnx.export(model.eval(), ({', '.join(names)},), 'model.onnx', dynamo=False, "
+        f"input_names={names}, dynamic_axes={axes})\n"
+        "then build model.onnx. Or fix the size of the axis where axes are declared"
     )
 
 

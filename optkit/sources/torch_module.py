@@ -12,7 +12,7 @@ import numpy as np
 from optkit.data.synthetic import random_feed
 from optkit.errors import InputRefused, OptkitError, UsageError
 from optkit.runtimes import Progress, Session
-from optkit.sources import agreement, export_failures, toolchain, translation
+from optkit.sources import agreement, embedding_bags, export_failures, toolchain, translation
 from optkit.sources.axes import compared_sizes, fix_single_sizes, traced_sizes
 from optkit.sources.log import ExportLog
 from optkit.sources.outputs import arrays, leaves, names_apart, register
@@ -232,10 +232,10 @@ def _capture(
     parameter = next(module.parameters(), None)
     device = parameter.device if parameter is not None else "cpu"
     example = bind({name: torch.from_numpy(array).to(device) for name, array in feed.items()})
-    with toolchain.quiet():
+    with toolchain.quiet(), embedding_bags.gathered():
         try:
             return torch.export.export(
                 module, example.args, example.kwargs, dynamic_shapes=bind(shapes).arguments
             )
         except Exception as error:
-            raise export_failures.capture(error, module) from error
+            raise export_failures.capture(error, module, specs) from error

@@ -21,7 +21,7 @@ from onnx_ir.passes import common as passes
 
 from optkit import graph
 from optkit.errors import ExportFailed
-from optkit.sources import export_failures
+from optkit.sources import embedding_bags, export_failures
 from optkit.sources.axes import declare, values
 from optkit.sources.toolchain import quiet
 from optkit.tensors import InputSpec, TensorInfo
@@ -53,6 +53,7 @@ def translate(
     # attention with a trainable bias is decomposed in another way, which fails
     with torch.no_grad(), quiet():
         try:
+            program = embedding_bags.decomposed(program)
             converted = torch.onnx.export(
                 program, (), input_names=inputs, opset_version=opset, optimize=False, verbose=False
             )

@@ -71,7 +71,7 @@ class Export(ReadsCode, Step[Exported]):
     """
 
     name = "export"
-    version = 4
+    version = 5
     tools = ("torch", "onnxscript", "onnx", "onnx-ir")
 
     model: Input | None = None

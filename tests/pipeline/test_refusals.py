@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from optkit.backends import shape_profile
 from optkit.data import spool_writer
 from optkit.devices import cpu, target
 from optkit.errors import Impossible, InputRefused, ToolchainMissing, UsageError
@@ -17,7 +21,7 @@ from optkit.pipeline import Foreign, Job, check, check_timed, refusals
 from optkit.precisions import PRECISIONS
 from optkit.recipe import Recipe
 from optkit.steps.collect import Samples
-from optkit.tensors import AxisRange, TensorInfo
+from optkit.tensors import AxisRange, TensorInfo, size_of
 
 
 def job(precision: str, nodes: dict[str, str], **others: Any) -> Job:
@@ -54,13 +58,57 @@ def test_axes_without_a_range_have_the_sizes_of_the_samples(tmp_path: Path) -> N
     told: list[str] = []
     refusals.bound(made, SimpleNamespace(note=told.append))  # type: ignore[arg-type]
     sizes_told = "(smallest, most common, largest): height 8, 8, 16; x.3 12, 20, 20"
-    assert told == [f"axes sized from the samples {sizes_told}"]
+    others = ". --min-shapes, --opt-shapes and --max-shapes set others"
+    batch = (
+        "axis 0 (p2o.DynamicDimension.0) is the batch: smallest, tuned and largest size 1, 8, 32"
+    )
+    assert told == [f"axes sized from the samples {sizes_told}{others}", batch]
     assert made.job.recipe.axis_ranges() == {
         "batch": AxisRange(1, 8, 32),
         "p2o.DynamicDimension.0": AxisRange(1, 8, 32),
         "height": AxisRange(8, 8, 16),
         "x.3": AxisRange(12, 20, 20),
     }
+
+
+ODD = st.text(
+    st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), min_size=1, max_size=12
+).filter(lambda name: " + " not in name and not name.isdecimal())
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_a_profile_from_samples_contains_every_sample(data: st.DataObject) -> None:
+    """Any number of inputs with axes of any names, shared or not, in samples of any sizes."""
+    axes = data.draw(st.lists(ODD, min_size=1, max_size=4, unique=True), label="axes")
+    shapes = st.lists(st.sampled_from(axes[1:] or [3]) | st.integers(1, 3), max_size=3)
+    inputs = tuple(
+        TensorInfo(f"x{index}", "float32", (axes[0], *data.draw(shapes, label="shape")))
+        for index in range(data.draw(st.integers(1, 3), label="inputs"))
+    )
+    feeds = []
+    for _ in range(data.draw(st.integers(1, 5), label="feeds")):
+        sizes = {axis: data.draw(st.integers(1, 40), label=axis) for axis in axes}
+        sizes[axes[0]] = 1
+        feeds.append({i.name: np.zeros([size_of(d, sizes) for d in i.shape], np.float32)
+                      for i in inputs})  # fmt: skip
+    made = replace(check(job("fp16", {})), inputs=inputs)
+    with tempfile.TemporaryDirectory() as folder:
+        spool_writer.write(
+            feeds, Path(folder), inputs, limit_samples=None, memory_bytes=1 << 20,
+            progress=lambda what, fraction: None,
+        )  # fmt: skip
+        samples = Samples.of(Foreign(Path(folder), files={"index": ""}))
+        made.job = replace(made.job, calibration=samples)
+        refusals.bound(made, SimpleNamespace(note=lambda text: None))  # type: ignore[arg-type]
+    ranges = made.job.recipe.axis_ranges()
+    for name, (least, opt, most) in shape_profile.profile(inputs, ranges).items():
+        for feed in feeds:
+            seen = zip(least, feed[name].shape, most, strict=True)
+            assert all(low <= size <= high for low, size, high in seen)
+        assert all(low <= size <= high for low, size, high in zip(least, opt, most, strict=True))
+        for axis, size in enumerate(opt[1:], 1):  # a size that occurs
+            assert size in {feed[name].shape[axis] for feed in feeds}
 
 
 def test_axes_that_neither_recipe_nor_samples_give_are_asked_for() -> None:

@@ -16,6 +16,7 @@ from optkit.sources import onnx_file
 from optkit.sources.log import ExportLog
 from optkit.tensors import InputSpec, TensorInfo
 
+P2O, P2O_7 = "p2o.DynamicDimension.0", "p2o.DynamicDimension.7"
 WEIGHT = np.arange(12, dtype=np.float32).reshape(4, 3)
 
 
@@ -137,3 +138,61 @@ def test_placeholders_are_axes_of_any_size(tmp_path: Path) -> None:
     first.dim_value, second.dim_param = -1, "?"
     onnx.save(model, path)
     assert export(path, tmp_path / "out.onnx").inputs[0].shape == ("batch", "x.1")
+
+
+def with_inputs(path: Path, *shapes: tuple[int | str | None, ...]) -> Path:
+    """y = x0 + … with a reduction of each input, so that inputs of any shapes fit together."""
+    names = [f"x{index}" for index in range(len(shapes))]
+    nodes = [
+        helper.make_node("ReduceSum", [name, "axes"], [f"{name}s"], keepdims=0) for name in names
+    ]
+    nodes.append(helper.make_node("Sum", [f"{name}s" for name in names], ["y"]))
+    inputs = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in zip(names, shapes, strict=True)
+    ]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, ("p2o.DynamicDimension.9",))
+    axes = numpy_helper.from_array(np.array([1], np.int64), "axes")
+    body = helper.make_graph(nodes, "g", inputs, [output], [axes])
+    imports = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(body, opset_imports=imports, ir_version=8), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("given", "settled"),
+    [
+        # on axis 0 they are one batch
+        ([("unk__1", "unk__2"), ("unk__3", "unk__4")], [("batch", "x0.1"), ("batch", "x1.1")]),
+        (
+            [(P2O_7, "?"), (P2O, -1)],
+            [("p2o.DynamicDimension.7", "x0.1"), ("p2o.DynamicDimension.7", "x1.1")],
+        ),
+        ([(None, 4), (P2O, "w")], [(P2O, 4), (P2O, "w")]),
+        ([("N", 4), (P2O, "unk__3")], [("N", 4), ("N", "x1.1")]),
+        ([("a_dynamic_axes_1", 4), ("b_dynamic_axes_1", 4)], [("a_dynamic_axes_1", 4)] * 2),
+        ([("batch", "floor(height/2)")], [("batch", "floor(height/2)")]),
+        ([("batch", "a b:c.0")], [("batch", "a b:c.0")]),
+        # the sizes of the parts of a sum are seen only where they stand alone
+        ([("batch", "past + new"), ("batch", "new")], [("batch", "past_new"), ("batch", "new")]),
+        ([("batch", "new + 1"), ("batch", "new")], [("batch", "new + 1"), ("batch", "new")]),
+        # another first axis says nothing about the others
+        ([(1, 4), (P2O, 4)], [(1, 4), (P2O, 4)]),
+        ([("rows", 4), (P2O, 4)], [("rows", 4), (P2O, 4)]),
+    ],
+)
+def test_axes_that_the_exporter_left_open(
+    given: list[tuple[int | str | None, ...]],
+    settled: list[tuple[int | str, ...]],
+    tmp_path: Path,
+) -> None:
+    log = export(with_inputs(tmp_path / "in.onnx", *given), tmp_path / "out.onnx")
+    assert [info.shape for info in log.inputs] == settled
+
+
+def test_numbered_axes_of_outputs_are_inferred(tmp_path: Path) -> None:
+    path = with_inputs(tmp_path / "in.onnx", (P2O, 4), ("p2o.DynamicDimension.3", 4))
+    log = export(path, tmp_path / "out.onnx")
+    assert log.outputs[0].shape == (P2O,)
+    declared = (spec("rows", 4, name="x0"), spec("rows", 4, name="x1"))
+    assert export(path, tmp_path / "out.onnx", *declared).outputs[0].shape == ("rows",)

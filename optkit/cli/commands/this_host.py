@@ -137,9 +137,10 @@ def monitor() -> None:
 def init() -> None:
     """Write a commented recipe for MODEL (model.onnx, model.pt2 or file.py:factory).
 
-    The input names come from `forward`, which is read from the file without running it. The command
-    looks for weights in the folder of the model. A recipe with the name optkit.yaml is the default
-    recipe of its folder.
+    The inputs come from the .onnx file, with dtypes, shapes and names of dynamic axes; for Python,
+    the names come from `forward`, which is read from the file without running it. The command looks
+    for weights in the folder of the model. A recipe with the name optkit.yaml is the default recipe
+    of its folder.
     """
 
 
