@@ -20,7 +20,7 @@ from optkit.steps.attribute import Attribute, Attributed, Kernels, TimedLayer
 from optkit.steps.compile import Compiled
 from optkit.steps.predict_layers import PredictLayers
 
-_SECONDS = 1.0  # of profiled runs, each side
+_SECONDS = 0.3  # of profiled runs, each side
 _BYTES_TO_READ = 8  # per parameter: float32, and the copy that the runtime keeps
 
 PROFILED = "profiled on this machine"

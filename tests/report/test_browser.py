@@ -16,7 +16,7 @@ from optkit.documents.explanation import Explained
 from optkit.documents.tune import Tune
 from optkit.report import diff, explanation, figures, search
 from optkit.report.build_page import to_html
-from tests.conftest import Ran
+from tests.conftest import MainJob, Ran
 from tests.report import hostile
 from tests.report.conftest import in_json, read
 from tests.report.test_pages import written
@@ -154,14 +154,19 @@ def axe() -> str:
 
 @pytest.fixture
 def pages(
-    real: dict[str, Path], tune: dict[str, Any], optkit_apart: Callable[..., Ran], tmp_path: Path
+    real: dict[str, Path],
+    main_job: MainJob,
+    tune: dict[str, Any],
+    optkit_apart: Callable[..., Ran],
+    tmp_path: Path,
 ) -> dict[str, Path]:
-    """One page of each kind."""
+    """One page of each kind. The layers of `artifact` are profiled, those of `engine` predicted."""
     plan, searched = tmp_path / "plan.html", tmp_path / "tune.html"
     done = optkit_apart("plan", "--target", "all", "--plot", plan, cache=tmp_path / "cache")
     assert done.code == 0, done.err
     searched.write_text(search.to_html(Tune.from_json(tune)), encoding="utf-8")
-    return {**real, "tune": searched, "plan": plan, **_read_back(tmp_path)}
+    engine = main_job.out / main_job.NAME / "report.html"
+    return {**real, "engine": engine, "tune": searched, "plan": plan, **_read_back(tmp_path)}
 
 
 def _read_back(folder: Path) -> dict[str, Path]:
@@ -185,6 +190,9 @@ def test_every_page_is_accessible_and_nothing_overlaps(
     pages: dict[str, Path], axe: str, opened: Callable[..., Any]
 ) -> None:
     found: list[tuple[object, ...]] = []
+    for name, evidence in {"artifact": "measured", "engine": "predicted"}.items():
+        timed = opened(pages[name]).locator("#time .badge").first
+        assert timed.text_content() == evidence
     for (name, page), (theme, width, medium) in product(pages.items(), LOOKS):
         tab = opened(page, color_scheme=theme, viewport={"width": width, "height": 900})
         tab.emulate_media(media=medium)

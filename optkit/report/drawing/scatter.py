@@ -34,8 +34,8 @@ class Point:
 
 @dataclass(frozen=True)
 class Label:
-    """A point's name beside it, where it covers no other name and no point: an offset in pixels
-    from the point, and which end of the text is there."""
+    """What names a point beside it, where it covers no other label and no point: an offset in
+    pixels from the point, and which end of the text is there."""
 
     text: str
     right: float
@@ -45,15 +45,19 @@ class Label:
 
 @dataclass(frozen=True)
 class Mark:
+    """A point. `number`: how the table names it, empty if it does not; `wide`, `narrow`: its label
+    on a page of either width, None if there is no room for it."""
+
     at: float
     height: float  # percent of the panel
     radius: float
-    label: str
+    number: str
     told: str
     known: str
     best: bool
     chosen: bool
-    name: Label | None = None  # None: no room; the number beside it names it in the table
+    wide: Label | None = None
+    narrow: Label | None = None
 
 
 @dataclass(frozen=True)
@@ -140,44 +144,77 @@ def scatter(
     )  # fmt: skip
 
 
-_WIDTH, _HEIGHT = 1_240, 260  # pixels of the panel on a wide page; narrower ones show numbers
+# pixels of the panel; the widths at which a page shows names, and at which it shows numbers
+_WIDE, _NARROW, _HEIGHT = (1_240, 1_240), (300, 1_240), 260
 _LETTER, _LINE = 7.3, 15  # pixels of a letter and a line of the labels' font
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 def named(names: Sequence[str], dots: Sequence[Mark]) -> tuple[Mark, ...]:
-    """With the names for which there is room, in the order of the points: to the right of a point,
-    else to the left, above, below, or at a corner. The last points may have no names."""
-    places = [(dot.at * _WIDTH / 100, (100 - dot.height) * _HEIGHT / 100) for dot in dots]
-    taken = [
-        (x - dot.radius, y - dot.radius, x + dot.radius, y + dot.radius)
-        for (x, y), dot in zip(places, dots, strict=True)
-    ]
-    placed = []
-    for name, dot, (x, y) in zip(names, dots, places, strict=False):
-        length, away = _LETTER * len(name), dot.radius + 5
-        for label, left in (
-            (Label(name, away, 4, "start"), x + away),
-            (Label(name, -away, 4, "end"), x - away - length),
-            (Label(name, 0, -away, "middle"), x - length / 2),
-            (Label(name, 0, away + 10, "middle"), x - length / 2),
-            (Label(name, away, -away, "start"), x + away),
-            (Label(name, -away, away + 10, "end"), x - away - length),
-        ):
-            bottom = y + label.down + 3
-            box = (left, bottom - _LINE, left + length, bottom)
-            if left >= 0 and box[2] <= _WIDTH and not any(_overlap(box, one) for one in taken):
-                taken.append(box)
-                placed.append(replace(dot, name=label))
+    """The points with labels. A wide page shows the names of the first points, or their numbers
+    where a name has no room; a narrow page shows numbers. A point without room has no label."""
+    numbers = [[dot.number] if dot.number else [] for dot in dots]
+    texts = [[*names[place : place + 1], *own] for place, own in enumerate(numbers)]
+    wide, narrow = _labels(dots, texts, _WIDE), _labels(dots, numbers, _NARROW)
+    return tuple(
+        replace(dot, wide=one, narrow=other)
+        for dot, one, other in zip(dots, wide, narrow, strict=True)
+    )
+
+
+def _labels(
+    dots: Sequence[Mark], texts: Sequence[Sequence[str]], widths: tuple[float, float]
+) -> list[Label | None]:
+    """For each point, in their order, the first of its texts for which a panel of any width between
+    two has room at one of six places."""
+
+    def box(dot: Mark, left: float, right: float, top: float, bottom: float) -> tuple[Box, ...]:
+        """A rectangle beside a point, at both widths."""
+        y = (100 - dot.height) * _HEIGHT / 100
+        middles = (dot.at * width / 100 for width in widths)
+        return tuple((x + left, y + top, x + right, y + bottom) for x in middles)
+
+    taken = [box(dot, -dot.radius, dot.radius, -dot.radius, dot.radius) for dot in dots]
+    found: list[Label | None] = []
+    for own, dot in zip(texts, dots, strict=True):
+        found.append(None)
+        for label, left in (place for text in own for place in _places(text, dot.radius)):
+            bottom = label.down + 3
+            free = box(dot, left, left + _LETTER * len(label.text), bottom - _LINE, bottom)
+            inside = all(
+                one[0] >= 0 and one[2] <= width for one, width in zip(free, widths, strict=True)
+            )
+            if inside and not any(_meet(free, one) for one in taken):
+                taken.append(free)
+                found[-1] = label
                 break
-        else:
-            placed.append(dot)
-    return (*placed, *dots[len(names) :])
+    return found
 
 
-def _overlap(one: Box, other: Box) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+def _meet(one: Sequence[Box], other: Sequence[Box]) -> bool:
+    """Whether two rectangles, each given at both widths, overlap at some width between. Their
+    distance is linear in the width: they are apart if one is on the same side at both widths."""
+    (_, top, _, bottom), (_, upper, _, lower) = one[0], other[0]
+    sides = {
+        -1 if a[2] <= b[0] else 1 if b[2] <= a[0] else 0
+        for a, b in zip(one, other, strict=True)
+    }  # fmt: skip
+    return top < lower and upper < bottom and sides not in ({-1}, {1})
+
+
+def _places(text: str, radius: float) -> tuple[tuple[Label, float], ...]:
+    """The places of a text beside its point, the best one first, each with the offset of its left
+    end: to the right, to the left, above, below, and at two corners."""
+    length, away = _LETTER * len(text), radius + 5
+    return (
+        (Label(text, away, 4, "start"), away),
+        (Label(text, -away, 4, "end"), -away - length),
+        (Label(text, 0, -away, "middle"), -length / 2),
+        (Label(text, 0, away + 10, "middle"), -length / 2),
+        (Label(text, away, -away, "start"), away),
+        (Label(text, -away, away + 10, "end"), -away - length),
+    )
 
 
 def _joined(points: Sequence[Point], dots: Sequence[Mark]) -> tuple[Line, ...]:

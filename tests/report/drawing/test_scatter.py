@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optkit.report import figures
-from optkit.report.drawing.scatter import Box, Mark, Point, scatter, unbeaten
+from optkit.report.drawing.scatter import Box, Label, Mark, Point, scatter, unbeaten
 
 builds = st.lists(
     st.tuples(
@@ -61,7 +61,9 @@ def test_where_lower_is_better_it_is_drawn_higher() -> None:
     assert "lower is better" in drawn.up and len(drawn.lines) == 1
 
 
-WIDTH, HEIGHT = 1_240, 260
+HEIGHT = 260
+# of the panel on a wide page, and from a phone to a page that is nearly wide
+WIDTHS = {"wide": (1_240,), "narrow": (300, 343, 450, 660, 900, 1_150)}
 
 
 def builds_at(*builds: tuple[str, float, float]) -> list[Point]:
@@ -71,16 +73,17 @@ def builds_at(*builds: tuple[str, float, float]) -> list[Point]:
     ]
 
 
-def boxes(dots: tuple[Mark, ...]) -> list[Box]:
-    """The rectangles of the names, as an SVG places them."""
+def boxes(dots: tuple[Mark, ...], page: str, width: float) -> list[Box]:
+    """The rectangles of the labels, as an SVG places them."""
     found = []
     for dot in dots:
-        if dot.name is None:
+        label: Label | None = getattr(dot, page)
+        if label is None:
             continue
-        x = dot.at * WIDTH / 100 + dot.name.right
-        y = (100 - dot.height) * HEIGHT / 100 + dot.name.down
-        length = 7.3 * len(dot.name.text)
-        left = {"start": x, "middle": x - length / 2, "end": x - length}[dot.name.anchor]
+        x = dot.at * width / 100 + label.right
+        y = (100 - dot.height) * HEIGHT / 100 + label.down
+        length = 7.3 * len(label.text)
+        left = {"start": x, "middle": x - length / 2, "end": x - length}[label.anchor]
         found.append((left, y - 12, left + length, y + 3))
     return found
 
@@ -92,7 +95,15 @@ def apart(one: Box, other: Box) -> bool:
 def test_points_far_apart_are_all_named() -> None:
     drawn = scatter(builds_at(("l4 fp16", 1.0, 0.9), ("l4 int8", 3.0, 0.8)), "top1", str)
     assert drawn is not None
-    assert [dot.name.text for dot in drawn.dots if dot.name] == ["l4 fp16", "l4 int8"]
+    assert [dot.wide.text for dot in drawn.dots if dot.wide] == ["l4 fp16", "l4 int8"]
+    assert [dot.narrow.text for dot in drawn.dots if dot.narrow] == ["1", "2"]
+
+
+def test_points_at_one_place_have_numbers_apart() -> None:
+    """Two builds of nearly the same latency and score, on a phone."""
+    drawn = scatter(builds_at(("fp16", 1.0, 0.9), ("int8", 3.0, 0.8), ("fp8", 1.01, 0.9)), "f", str)
+    assert drawn is not None
+    assert [dot.narrow.text for dot in drawn.dots if dot.narrow] == ["1", "2", "3"]
 
 
 named = st.tuples(
@@ -101,13 +112,16 @@ named = st.tuples(
 
 
 @given(st.lists(named, min_size=2, max_size=9))
-def test_no_name_covers_another_or_leaves_the_drawing(some: list[tuple[str, float, float]]) -> None:
+def test_no_label_covers_another_or_leaves_the_drawing(
+    some: list[tuple[str, float, float]],
+) -> None:
     drawn = scatter(builds_at(*((f"t {name}", ms, score) for name, ms, score in some)), "top1", str)
     assert drawn is not None
-    taken = boxes(drawn.dots)
-    assert all(left >= 0 and right <= WIDTH for left, _, right, _ in taken)
-    assert all(apart(one, other) for n, one in enumerate(taken) for other in taken[:n])
-    for dot in drawn.dots:
-        x, y = dot.at * WIDTH / 100, (100 - dot.height) * HEIGHT / 100
-        circle = (x - dot.radius, y - dot.radius, x + dot.radius, y + dot.radius)
-        assert all(apart(circle, one) for one in taken)
+    for page, width in ((page, width) for page, widths in WIDTHS.items() for width in widths):
+        taken = boxes(drawn.dots, page, width)
+        assert all(left >= 0 and right <= width for left, _, right, _ in taken)
+        assert all(apart(one, other) for n, one in enumerate(taken) for other in taken[:n])
+        for dot in drawn.dots:
+            x, y = dot.at * width / 100, (100 - dot.height) * HEIGHT / 100
+            circle = (x - dot.radius, y - dot.radius, x + dot.radius, y + dot.radius)
+            assert all(apart(circle, one) for one in taken)
