@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from optkit.documents.measured import LatencyFigures
 from optkit.documents.prices import DatedPrice
-from optkit.documents.recommendation import Recommendation
+from optkit.documents.recommendation import Recommendation, Ship
 from optkit.documents.result import Result
 from optkit.evidence import Evidence
 from optkit.prediction.cost import per_million
 from optkit.prediction.economics import cost
-from optkit.report import figures
-from optkit.report.recommendation import device, device_of, of_result, spelled
+from optkit.report import figures, worth
+from optkit.report.recommendation import of_result
+from optkit.report.titles import device, device_of, spelled
 
 if TYPE_CHECKING:  # a build does not import the models of a plan
     from optkit.documents.plan import Plan, PlannedLatency, PlanRow
@@ -22,55 +23,91 @@ if TYPE_CHECKING:  # a build does not import the models of a plan
 
 @dataclass(frozen=True)
 class Choice:
-    """A build or a baseline that may be shipped. `usd`: per million samples."""
+    """A build or a baseline that may be shipped. `usd`: per million samples; `ship`: which of both
+    it is."""
 
     name: str
     latency: LatencyFigures
     usd: float | None
+    ship: Ship
+    conditions: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return f"{self.name}, {worth.time(self.latency)}"
 
 
 def of_fleet(results: Iterable[Result], prices: Mapping[str, DatedPrice]) -> Recommendation | None:
     """The fastest and the cheapest of those that may be shipped: a candidate that pays, or the
-    baseline of one that does not. `prices`: by target. None where no latency is known."""
-    choices = list(dict.fromkeys(_choices(results, prices)))
+    baseline of one that does not. `prices`: by target. None if nothing was built."""
+    built = [
+        (result, advice)
+        for result in results
+        if (advice := result.recommendation or of_result(result)) is not None
+    ]
+    choices = list(dict.fromkeys(_choices(built, prices)))
+    open_ones = [_named(result) for result, advice in built if advice.ship == "unknown"]
+    undecided = ", ".join(dict.fromkeys(open_ones))
     if not choices:
-        return None
+        return _nothing(undecided) if built else None
     fastest = max(choices, key=lambda one: one.latency.throughput)
     priced = [one for one in choices if one.usd is not None]
     cheapest = min(priced, key=lambda one: one.usd or 0.0) if priced else None
-    speed = (
-        f"{fastest.name}, {figures.ms(fastest.latency.p50_ms)} at batch {fastest.latency.batch} "
-        f"({fastest.latency.evidence})"
-    )
-    parts = [f"Fastest that passes: {speed}."]
     if cheapest is not None and cheapest.name == fastest.name:
-        parts = [f"Fastest and cheapest that passes: {speed}, ${cheapest.usd:.3g} per million."]
+        parts = [f"Fastest and cheapest that passes: {fastest.text}, {_usd(fastest.usd)}."]
     elif cheapest is not None:
-        parts.append(
-            f"Cheapest: {cheapest.name}, ${cheapest.usd:.3g} per million "
-            f"({cheapest.latency.evidence})."
-        )
+        parts = [f"Fastest that passes: {fastest.text}.",
+                 f"Cheapest: {cheapest.text}, {_usd(cheapest.usd)}."]  # fmt: skip
+    else:
+        parts = [f"Fastest that passes: {fastest.text}."]
     chosen = (fastest, *filter(None, [cheapest]))
+    if all(one.ship == "baseline" for one in chosen):
+        parts.append("No quantized build is shown to be better.")
+    if undecided:
+        parts.append(f"Not decided yet: {undecided}.")
     return Recommendation(
-        ship="candidate",
+        ship="candidate" if any(one.ship == "candidate" for one in chosen) else "baseline",
         sentence=" ".join(parts),
         evidence=tuple(dict.fromkeys(one.latency.evidence for one in chosen)),
-        conditions=(),
+        conditions=tuple(dict.fromkeys(why for one in chosen for why in one.conditions)),
     )
 
 
-def _choices(results: Iterable[Result], prices: Mapping[str, DatedPrice]) -> Iterable[Choice]:
-    for result in results:
-        advice = result.recommendation or of_result(result)
-        if advice is None or advice.ship not in ("candidate", "baseline"):
+def _nothing(undecided: str) -> Recommendation:
+    """Of builds none of which may be shipped."""
+    sentence = "Do not ship any of these builds: each one breaks a limit."
+    if undecided:
+        sentence = (
+            f"Nothing is to be shipped yet: {undecided} must be checked or measured first, as the "
+            "sentence of each build says."
+        )
+    return Recommendation(
+        ship="unknown" if undecided else "none", sentence=sentence, evidence=(), conditions=()
+    )
+
+
+def _usd(usd: float | None) -> str:
+    return f"${usd:.3g} per million samples"
+
+
+def _named(result: Result) -> str:
+    return f"{spelled(result.precision)} on {device_of(result)}"
+
+
+def _choices(
+    built: Iterable[tuple[Result, Recommendation]], prices: Mapping[str, DatedPrice]
+) -> Iterable[Choice]:
+    for result, advice in built:
+        if advice.ship not in ("candidate", "baseline"):
             continue
         side = result if advice.ship == "candidate" else result.baseline
         if side is None or side.latency is None:
             continue
-        price = prices.get(str(result.target))
+        price, name = prices.get(str(result.target)), f"{spelled(side.precision)}"
         usd = None if price is None else per_million(price.usd_per_hour, side.latency.throughput)
-        name = f"{spelled(side.precision)} on {device_of(result)}"
-        yield Choice(name, side.latency, usd)
+        yield Choice(
+            f"{name} on {device_of(result)}", side.latency, usd, advice.ship, advice.conditions
+        )
 
 
 def of_plan(plan: Plan) -> Recommendation | None:
@@ -81,13 +118,9 @@ def of_plan(plan: Plan) -> Recommendation | None:
         return None
     row, call = min(calls, key=lambda one: one[1].p50_ms)
     if limit is not None and call.p50_ms > limit:
-        least = f"the shortest takes {_planned_time(call)}, {_planned_name(row, call)}"
-        return Recommendation(
-            ship="none", sentence=f"Nothing meets {figures.ms(limit)}: {least}.",
-            evidence=(Evidence.PREDICTED,), conditions=(),
-        )  # fmt: skip
+        return _misses(row, call, limit)
     best, chosen = plan.cheapest, [(row, call)]
-    passes = "" if limit is None else " that passes"
+    passes = "" if limit is None else f" within {figures.ms(limit)}"
     parts = [f"Fastest{passes}: {_planned(row, call)}."]
     if best is not None:
         cheapest = next(
@@ -99,12 +132,30 @@ def of_plan(plan: Plan) -> Recommendation | None:
             parts = [f"Fastest and cheapest{passes}: {_planned(row, call)}."]
         else:
             chosen.append(cheapest)
-            parts.append(f"Cheapest: {_planned(*cheapest)}.")
+            parts.append(f"Cheapest{passes}: {_planned(*cheapest)}.")
+    sure = all(_certain(call, limit) for _, call in chosen)
+    if not sure:
+        parts.append("Measure before you decide: an interval ends above the limit.")
     return Recommendation(
-        ship="candidate" if all(_certain(call, limit) for _, call in chosen) else "unknown",
+        ship="candidate" if sure else "unknown",
         sentence=" ".join(parts),
         evidence=(Evidence.PREDICTED,),
         conditions=tuple(dict.fromkeys(_doubts(chosen, limit))),
+    )
+
+
+def _misses(row: PlanRow, call: PlannedLatency, limit: float) -> Recommendation:
+    """No predicted latency is within the limit; `call` is the shortest. Its interval may hold the
+    limit."""
+    least = f"the shortest takes {_planned_time(call)}, {_planned_name(row, call)}"
+    perhaps = call.band[0] <= limit
+    meets = "is predicted to meet" if perhaps else "meets"
+    advice = ": its interval holds the limit, so measure it before you decide" if perhaps else ""
+    return Recommendation(
+        ship="unknown" if perhaps else "none",
+        sentence=f"Nothing {meets} {figures.ms(limit)}: {least}{advice}.",
+        evidence=(Evidence.PREDICTED,),
+        conditions=(),
     )
 
 
@@ -115,7 +166,8 @@ def _planned(row: PlanRow, call: PlannedLatency) -> str:
     if usd is None:
         return f"{text}, price unknown"
     at = "" if call.load is None else f" at {call.load.utilisation:.0%} use"
-    return f"{text}, ${usd:.3g} per million{at}"
+    million = "tokens" if "decode" in call.bounds else "samples"
+    return f"{text}, ${usd:.3g} per million {million}{at}"
 
 
 def _planned_name(row: PlanRow, call: PlannedLatency) -> str:

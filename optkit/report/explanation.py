@@ -23,7 +23,7 @@ from optkit.explanation import Subject, explain
 from optkit.recipe import Recipe
 from optkit.report import figures
 from optkit.report.html import render
-from optkit.report.recommendation import device
+from optkit.report.titles import device
 from optkit.report.view import Figure, Headline, Highlight, described
 
 KINDS = ("products", "Q/DQ and casts", "data movement", "other")

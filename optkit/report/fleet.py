@@ -79,13 +79,18 @@ def summary(fleet: Fleet) -> str:
 
 
 def headline(fleet: Fleet) -> view.Headline:
-    """What to ship, of all that was built; green where a candidate is worth shipping."""
-    advice, words = fleet.recommendation, [row.headline.word for row in rows(fleet)]
+    """What to ship, of all that was built; green where the sentence names a candidate that is worth
+    shipping, and nothing speaks against its figures."""
+    advice = fleet.recommendation
     if advice is None:
+        words = [row.headline.word for row in rows(fleet)]
         worst = "fail" if "fail" in words else "pending"
         return view.Headline(worst, "Nothing to ship", summary(fleet))
-    best = "pass" if "pass" in words else "inconclusive"
-    return view.Headline(best, summary(fleet).capitalize(), advice.sentence)
+    title = summary(fleet).capitalize()
+    word = "fail" if advice.ship == "none" else "inconclusive"
+    if advice.ship == "candidate" and not advice.conditions:
+        word = "pass"
+    return view.Headline(word, title, advice.sentence, advice.conditions)
 
 
 def work(fleet: Fleet) -> str:

@@ -2,290 +2,337 @@
 
 A recommendation answers another question than a gate. A gate says whether limits hold. The
 recommendation says whether the candidate is worth shipping in place of its baseline: a candidate
-that keeps every limit and is not faster is not.
+that keeps every limit and is not shown to be faster is not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Literal, Protocol
 
 from optkit.benchmarking.gates import NO_TASK
-from optkit.devices import target as find_target
-from optkit.documents.measured import DifferenceFigures, FidelityFigures
+from optkit.documents.measured import DifferenceFigures
 from optkit.documents.recommendation import Recommendation, Ship
 from optkit.documents.result import CalibrationCheck, Result
-from optkit.errors import UnknownName
 from optkit.evidence import Evidence
-from optkit.report import figures
+from optkit.report import figures, worth
+from optkit.report.titles import baseline_of, device_of, spelled
 
-WORTH = 1.05
-"""The least speedup that is worth another numeric format: below 5 % a change of the driver, of the
-batch or of the clock decides what is faster."""
 
-SMALLER = 0.9  # of the baseline's size: from there the sentence names the size
+@dataclass(frozen=True)
+class _Decision:
+    """`known`: the evidence of the figures that decide; None for figures that do not exist."""
 
-# Gates that compare the candidate with its baseline, so that the baseline keeps them.
-_RELATIVE = ("max_drop", "max_slice_drop", "min_sqnr")
+    ship: Ship
+    sentence: str
+    known: Sequence[Evidence | None] = ()
 
-_TIMING = ("max_latency_ms", "min_throughput")  # gates that a faster baseline may keep
 
-_LIMITED: Mapping[str, str] = MappingProxyType(
+class _HasEvidence(Protocol):
+    @property
+    def evidence(self) -> Evidence: ...
+
+
+_Figure = Literal["drop", "accuracy", "fidelity", "latency", "speedup", "size", "memory"]
+
+
+@dataclass(frozen=True)
+class _Limit:
+    """What a gate limits, and the figure that it judges."""
+
+    what: str
+    figure: _Figure
+
+
+_LIMITS: Mapping[str, _Limit] = MappingProxyType(
     {
-        "max_drop": "drop",
-        "max_slice_drop": "drop in a slice",
-        "min_slice_value": "accuracy in a slice",
-        "max_slice_value": "accuracy in a slice",
-        "min_value": "accuracy",
-        "max_value": "accuracy",
-        "min_sqnr": "SQNR",
-        "max_latency_ms": "latency",
-        "min_speedup": "speedup",
-        "min_throughput": "throughput",
-        "max_bytes": "size",
-        "max_memory_bytes": "memory of a run",
+        "max_drop": _Limit("drop", "drop"),
+        "max_slice_drop": _Limit("drop in a slice", "drop"),
+        "min_slice_value": _Limit("accuracy in a slice", "accuracy"),
+        "max_slice_value": _Limit("accuracy in a slice", "accuracy"),
+        "min_value": _Limit("accuracy", "accuracy"),
+        "max_value": _Limit("accuracy", "accuracy"),
+        "min_sqnr": _Limit("SQNR", "fidelity"),
+        "max_latency_ms": _Limit("latency", "latency"),
+        "min_speedup": _Limit("speedup", "speedup"),
+        "min_throughput": _Limit("throughput", "latency"),
+        "max_bytes": _Limit("size", "size"),
+        "max_memory_bytes": _Limit("memory of a run", "memory"),
     }
 )
-"""Gate → what it limits."""
+
+_RELATIVE = ("drop", "fidelity")  # compare with the baseline, which therefore keeps the limit
+
+_BROKEN = "breaks the limit"  # in the reason of a gate that fails
 
 
 def of_result(result: Result) -> Recommendation | None:
     """The recommendation for a build of one graph; None if there is no artifact."""
     if result.error is not None or result.gate is None:
         return None
-    ship, sentence = _decision(result)
-    known = (result.speedup, result.drop or result.fidelity)
+    decision = _decision(result)
+    known = dict.fromkeys(one for one in decision.known if one is not None)
     return Recommendation(
-        ship=ship,
-        sentence=sentence,
-        evidence=tuple(dict.fromkeys(one.evidence for one in known if one is not None)),
+        ship=decision.ship,
+        sentence=decision.sentence,
+        evidence=tuple(known),
         conditions=tuple(_conditions(result)),
     )
 
 
-def of_parts(parts: Mapping[str, Result]) -> Recommendation | None:
-    """Of a model that is several graphs, which are shipped together."""
-    each = {name: one for name, part in parts.items() if (one := of_result(part)) is not None}
+def of_parts(parts: Mapping[str, Result], artifact: str) -> Recommendation | None:
+    """Of a model that is several graphs, which are shipped together. `artifact`: the whole."""
+    each = {
+        name: one
+        for name, part in parts.items()
+        if (one := of_result(part.model_copy(update={"artifact": artifact}))) is not None
+    }
     if not each:
         return None
     ships = {one.ship for one in each.values()}
-    order: tuple[Ship, ...] = ("none", "unknown", "candidate", "baseline")
+    failed = any(part.gate is not None and part.gate.verdict == "fail" for part in parts.values())
+    order: tuple[Ship, ...] = ("none", "baseline", "unknown") if failed else ("none", "unknown")
+    ship: Ship = next((one for one in order if one in ships), "unknown")
+    lead = ""
+    if len(ships) == 1:
+        (ship,) = ships
+    else:
+        name = spelled(next(iter(parts.values())).precision)
+        verdict = f"Do not ship {name}" if failed else f"Not decided for {name}"
+        lead = f"{verdict}: its parts are shipped together. "
     return Recommendation(
-        ship=next(ship for ship in order if ship in ships),
-        sentence=" ".join(f"{name}: {one.sentence}" for name, one in each.items()),
+        ship=ship,
+        sentence=lead + " ".join(f"{name}: {one.sentence}" for name, one in each.items()),
         evidence=tuple(dict.fromkeys(known for one in each.values() for known in one.evidence)),
         conditions=tuple(dict.fromkeys(why for one in each.values() for why in one.conditions)),
     )
 
 
-def _decision(result: Result) -> tuple[Ship, str]:
+def _decision(result: Result) -> _Decision:
     """The first rule that applies."""
-    name, where = spelled(result.precision), device_of(result)
     assert result.gate is not None
-    reasons = result.gate.reasons
-    reason = _reason(reasons)
-    if result.untrained is not None:
-        return "unknown", _untrained(result.untrained, f"{name} on {where}")
-    if result.calibration is not None and result.calibration.verdict == "suspect":
-        return "unknown", _suspect(result.calibration, name)
-    if result.gate.verdict == "fail":
-        if _relative(reasons) and result.baseline is not None:
-            base = spelled(result.baseline.precision)
-            return "baseline", f"Do not ship {name} on {where}: {reason}. Ship {base}."
-        return "none", f"Do not ship {name} on {where}: {reason}.{_baseline_time(result)}"
-    if result.gate.verdict == "inconclusive":
-        if _relative(reasons) and (lost := _surely_lost(result)) is not None:
-            return "baseline", f"{name} gains nothing on {where} {lost}; {reason}."
-        return "unknown", f"Not decided for {name} on {where}: {reason}.{_if_it_holds(result)}"
+    verdict, check = result.gate.verdict, result.calibration
+    fault = None if result.untrained is None else _untrained(result.untrained)
+    if fault is None and check is not None and check.verdict == "suspect":
+        fault = _suspect(check)
+    if verdict == "fail":
+        return _failed(result, fault)
+    if fault is not None:
+        return _Decision("unknown", f"Not decided for {_named(result)}: {fault}")
+    if verdict == "inconclusive":
+        return _undecided(result)
     if result.latency is None:
-        return "unknown", _pending(result, name, where)
-    return _by_speed(result, name, where)
+        return _without_latency(result)
+    return _by_speed(result)
+
+
+def _named(result: Result) -> str:
+    return f"{spelled(result.precision)} on {device_of(result)}"
+
+
+def _failed(result: Result, fault: str | None) -> _Decision:
+    """A limit is broken. `fault`: why the figures say nothing about the model; it is to be mended
+    before anything of this build is shipped."""
+    reasons = result.gate.reasons if result.gate else ()
+    broken = [reason for reason in reasons if _BROKEN in reason] or list(reasons)
+    why = "; ".join(_told(result, reason) for reason in broken) or "a gate fails"
+    do_not, known = f"Do not ship {_named(result)}: {why}", _known(result, broken)
+    if fault is not None:
+        return _Decision("none", f"{do_not}. Likely cause: {fault}", known)
+    if _relative(broken) and result.baseline is not None:
+        return _Decision("baseline", f"{do_not}. Ship {_base(result)}.", known)
+    return _Decision("none", f"{do_not}.{_way_out(result, broken)}", known)
+
+
+def _undecided(result: Result) -> _Decision:
+    """A limit may or may not hold. If the candidate gains too little at any accuracy, the baseline
+    is the better choice all the same."""
+    reasons = result.gate.reasons if result.gate else ()
+    speedup, why = worth.compared(result), _told(result, reasons[0]) if reasons else "a gate"
+    if _relative(reasons) and speedup and worth.shown(speedup) in ("loss", "too little"):
+        text = f"{_lost(result, speedup)}. {_capital(why)}."
+        return _Decision("baseline", f"{text}{worth.smaller(result)}", [speedup.evidence])
+    others = len(reasons) - 1
+    more = f"; gates not decided besides: {others}" if others > 0 else ""
+    if speedup is not None:
+        more += f". {_capital(worth.gain(result, speedup))}"
+    text = f"Not decided for {_named(result)}: {why}{more}."
+    return _Decision("unknown", f"{text}{_to_decide(result, reasons)}", _known(result, reasons[:1]))
+
+
+def _to_decide(result: Result, reasons: Sequence[str]) -> str:
+    """What decides the first reason, as a sentence; empty if the reason says it all."""
+    reason = reasons[0] if reasons else ""
+    if NO_TASK in reason:
+        return " Give an evaluation task (--eval) and build again."
+    if " samples would decide it" in reason:
+        return " Evaluate it on more samples before you ship it."
+    if _judged(reason) in ("latency", "speedup"):
+        return f" {_capital(worth.to_measure(result))}."
+    return ""
 
 
 def _relative(reasons: Sequence[str]) -> bool:
     """Whether the baseline keeps the limits of all reasons: it loses no accuracy to itself."""
     return bool(reasons) and all(
-        reason == NO_TASK or reason.partition(":")[0] in _RELATIVE for reason in reasons
+        reason == NO_TASK or _judged(reason) in _RELATIVE for reason in reasons
     )
 
 
-def _reason(reasons: Sequence[str]) -> str:
-    """The first reason, with what its gate limits in place of the gate's name."""
-    if not reasons:
-        return "a gate fails"
-    gate, colon, rest = reasons[0].partition(": ")
-    return f"{_LIMITED[gate]}: {rest}" if colon and gate in _LIMITED else reasons[0]
+def _judged(reason: str) -> _Figure | None:
+    """The figure that the gate of a reason judges; None for a reason of no gate."""
+    limit = _LIMITS.get(reason.partition(":")[0])
+    return None if limit is None else limit.figure
 
 
-def _untrained(why: str, what: str) -> str:
-    return (
-        f"Not decided for {what}: {why}. Give the trained weights (model.weights in the recipe), "
-        "and build again."
-    )
+def _known(result: Result, reasons: Iterable[str]) -> list[Evidence | None]:
+    """The evidence of the figures that these gates judge, as far as there are figures."""
+    every: dict[_Figure, _HasEvidence | None] = {
+        "drop": result.drop, "accuracy": result.accuracy, "fidelity": result.fidelity,
+        "latency": result.latency, "speedup": result.speedup, "size": result.size,
+    }  # fmt: skip
+    known: list[Evidence | None] = []
+    for reason in reasons:
+        judged = _judged(reason)
+        if judged == "memory":  # only a measured memory keeps or breaks a limit
+            known.append(Evidence.MEASURED if _BROKEN in reason else None)
+        elif judged is not None and NO_TASK not in reason:
+            figure = every[judged]
+            known.append(None if figure is None else figure.evidence)
+    return known
 
 
-def _suspect(check: CalibrationCheck, name: str) -> str:
+def _told(result: Result, reason: str) -> str:
+    """A reason, with what its gate limits in place of the gate's name."""
+    gate, colon, rest = reason.partition(": ")
+    if not colon or gate not in _LIMITS:
+        return reason
+    if rest == NO_TASK:
+        return rest
+    what = _LIMITS[gate].what
+    if gate == "max_drop" and result.accuracy is not None:
+        what += f" of {figures.name(result.accuracy.metric)}"
+    return f"{what} {rest}" if rest[:1] in "-0123456789" else f"{what}: {rest}"
+
+
+def _untrained(why: str) -> str:
+    return f"{why}. Give the trained weights (model.weights in the recipe), and build again."
+
+
+def _suspect(check: CalibrationCheck) -> str:
     first = check.findings[0]
-    which = "" if first.input is None else f"input {figures.name(first.input)!r}: "
-    return f"Check the calibration data before you ship {name}: {which}{first.what}; {first.hint}."
+    where = "" if first.input is None else f"at input {figures.name(first.input)!r}, "
+    return f"{where}{first.what}. {_capital(first.hint)}, and build again."
 
 
-def _baseline_time(result: Result) -> str:
-    """The latency of the baseline, where the broken limit is one of time: perhaps it keeps it."""
-    base = result.baseline
-    reasons = result.gate.reasons if result.gate else ()
-    timed = any(reason.startswith(_TIMING) for reason in reasons)
-    if not timed or base is None or base.latency is None or base.precision == result.precision:
+def _capital(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
+
+
+def _base(result: Result) -> str:
+    return spelled(baseline_of(result))
+
+
+def _way_out(result: Result, broken: Sequence[str]) -> str:
+    """What to do if a limit of time is broken: perhaps the baseline keeps it."""
+    base, speedup = result.baseline, worth.compared(result)
+    if all(_judged(reason) != "latency" for reason in broken):
         return ""
-    latency = base.latency
-    span = figures.span(latency.ci95_ms or latency.band, figures.ms)
-    how = ", ".join(filter(None, (span, latency.evidence)))
-    return f" {spelled(base.precision)} takes {figures.ms(latency.p50_ms)} ({how})."
+    other = "take a faster device (`optkit plan` compares them), another batch or another limit"
+    if base is None or base.latency is None or speedup is None:
+        return f" {_capital(other)}."
+    takes = f" {_base(result)} takes {worth.time(base.latency)}"
+    if speedup.ci95 is not None and speedup.ci95[0] > 1:
+        return f"{takes}, which is longer: {other}."
+    return f"{takes}: ship {_base(result)} if it keeps the limits, or {other}."
 
 
-def _if_it_holds(result: Result) -> str:
-    """What the candidate gains if the undecided limit holds."""
-    speedup, base = result.speedup, result.baseline
-    if speedup is None or base is None or base.precision == result.precision:
-        return ""
-    times = figures.times(speedup.value)
-    return f" It is {times} as fast as {spelled(base.precision)} ({_interval(result, speedup)})."
+def _without_latency(result: Result) -> _Decision:
+    fidelity = result.drop or result.fidelity
+    return _Decision(
+        "unknown",
+        f"Not decided for {_named(result)}: its speed is not known, {worth.accuracy(result)}. "
+        f"Before you ship it, {worth.to_measure(result)}.",
+        [fidelity.evidence if fidelity else None],
+    )
 
 
-def _surely_lost(result: Result) -> str | None:
-    """Why the baseline is the better choice at any accuracy: the whole interval of the speedup is
-    below what is worth it. None if it is not so."""
-    speedup, baseline = result.speedup, result.baseline
-    if speedup is None or baseline is None or baseline.precision == result.precision:
-        return None
-    if (speedup.ci95[1] if speedup.ci95 else speedup.value) >= WORTH:
-        return None
-    size = _size(result, spelled(result.precision))
-    times = figures.times(speedup.value)
-    return f"({times}, {_interval(result, speedup)}): ship {spelled(baseline.precision)}{size}"
-
-
-def _pending(result: Result, name: str, where: str) -> str:
-    finish = f" Measure it there: {result.pending[0].finish}" if result.pending else ""
-    kept = f"{name} keeps accuracy ({_accuracy(result)})"
-    return f"{kept}; its speed on {where} is not known.{finish}"
-
-
-def _by_speed(result: Result, name: str, where: str) -> tuple[Ship, str]:
+def _by_speed(result: Result) -> _Decision:
     """Every gate holds, and the latency is known."""
-    latency, speedup, baseline = result.latency, result.speedup, result.baseline
+    latency, base, speedup = result.latency, result.baseline, worth.compared(result)
     assert latency is not None
-    if baseline is None or speedup is None or baseline.precision == result.precision:
-        return "candidate", (
-            f"{name} on {where}: {figures.ms(latency.p50_ms)} at batch {latency.batch} "
-            f"({latency.evidence}); {_accuracy(result)}."
-        )
-    base, kept = spelled(baseline.precision), _accuracy(result)
-    times, how = figures.times(speedup.value), _interval(result, speedup)
-    low = speedup.ci95[0] if speedup.ci95 else speedup.value
-    if speedup.value < WORTH:
-        return "baseline", (
-            f"{name} keeps accuracy and gains nothing on {where} ({times}, {how}): ship {base}"
-            f"{_size(result, name)}."
-        )
-    if low <= 1:
-        return "unknown", (
-            f"{name} is probably faster than {base} on {where} ({times}, {how}), {kept}: measure "
-            "it there before you ship it."
-        )
-    faster = f"{name} is {times} as fast as {base} on {where} ({how}), {kept}"
-    if marks(result):
-        return "unknown", f"{faster}: measure again before you ship it."
-    return "candidate", f"{faster}: ship it."
+    judged, kept = result.drop or result.fidelity, worth.accuracy(result)
+    if speedup is None:
+        takes = worth.time(latency)
+        if base is not None and base.precision == result.precision:
+            text = f"{_named(result)} takes {takes} and is itself the baseline: ship it."
+            return _Decision("candidate", text, [latency.evidence])
+        text = f"No gain is shown for {_named(result)}: {takes}, and no baseline was timed, {kept}."
+        return _Decision("unknown", text, [latency.evidence])
+    what = worth.shown(speedup)
+    if what in ("loss", "too little"):
+        text = f"{_lost(result, speedup)}.{worth.smaller(result)}"
+        return _Decision("baseline", text, [speedup.evidence])
+    text = f"{_capital(worth.gain(result, speedup))}, {kept}"
+    if what == "nothing" and speedup.value < worth.WORTH:
+        order = f"ship {_base(result)}, or, to decide, {worth.to_measure(result)}"
+        text = f"{text}: {order}.{worth.smaller(result)}"
+        return _Decision("baseline", text, [speedup.evidence])
+    known = [speedup.evidence, judged.evidence if judged else None]
+    if what == "nothing" or worth.pending_engine(result) or worth.marks(result):
+        text = f"{text}: before you ship it, {worth.to_measure(result)}."
+        return _Decision("unknown", text, known)
+    return _Decision("candidate", f"{text}: ship it.", known)
 
 
-def _interval(result: Result, speedup: DifferenceFigures) -> str:
-    """`1.35 to 2.39, predicted`; `1.35 to 2.39, measured under bad conditions`."""
-    span = figures.span(speedup.ci95, lambda value: f"{value:.2f}")
-    marked = speedup.evidence is Evidence.MEASURED and marks(result)
-    how = f"{speedup.evidence} under bad conditions" if marked else speedup.evidence
-    return ", ".join(filter(None, (span, how)))
-
-
-def _size(result: Result, name: str) -> str:
-    size = result.size
-    if size is None or not size.baseline_bytes or size.bytes > SMALLER * size.baseline_bytes:
-        return ""
-    saved = 1 - size.bytes / size.baseline_bytes
-    return f"; {name} is for you only if its {saved:.0%} smaller engine counts"
-
-
-def _accuracy(result: Result) -> str:
-    """What the candidate loses, as the end of a sentence."""
-    drop, fidelity = result.drop, result.fidelity
-    if drop is not None:
-        proportion = result.accuracy is not None and result.accuracy.proportion
-        show = figures.points if proportion else figures.percent
-        metric = f" of {figures.name(result.accuracy.metric)}" if result.accuracy else ""
-        if drop.value > 0:
-            how = ", ".join(filter(None, (figures.span(drop.ci95, show), drop.evidence)))
-            return f"drop {show(drop.value)}{metric} ({how})"
-        most = f"at most {show(drop.ci95[1])}, " if drop.ci95 and drop.ci95[1] > 0 else ""
-        return f"no drop{metric} ({most}{drop.evidence})"
-    return _likeness(fidelity) if fidelity is not None else "accuracy unknown"
-
-
-def _likeness(fidelity: FidelityFigures) -> str:
-    shown = "equal" if fidelity.sqnr_db is None else figures.decibels(fidelity.sqnr_db)
-    return f"SQNR {shown} to {spelled(fidelity.reference)} ({fidelity.evidence})"
+def _lost(result: Result, speedup: DifferenceFigures) -> str:
+    """That the baseline is the better choice at any accuracy."""
+    figure = worth.gain(result, speedup)
+    if worth.shown(speedup) == "too little":
+        figure += ", too little for a change of the number format"
+    again = f", or, to be sure, {worth.to_measure(result)}" if worth.marks(result) else ""
+    return f"{figure}: ship {_base(result)}{again}"
 
 
 def _conditions(result: Result) -> Iterable[str]:
     """What a reader should know before the sentence is believed."""
-    if reasons := marks(result):
+    if reasons := worth.marks(result):
         yield f"measured under bad conditions: {'; '.join(reasons)}"
 
 
-def marks(result: Result) -> list[str]:
-    """Why the measured latencies are not reliable, each reason once."""
-    sides = (result.latency, result.baseline.latency if result.baseline else None)
-    return list(dict.fromkeys(mark for one in sides if one for mark in one.marks))
-
-
 def of_search(
-    result: Result, *, quantized: int, layers: int, reason: str | None, kept: bool
+    result: Result, *, quantized: int, layers: int, reason: str | None, kept: bool, known: Evidence
 ) -> Recommendation | None:
     """Of a search whose winner is `result`. `quantized` of `layers` are quantized in it; `reason`:
-    why nothing is quantized, or why the budget is not kept (`kept`)."""
-    advice = of_result(result)
+    why nothing is quantized, or why the budget is not kept (`kept`); `known`: the evidence of the
+    figures in this reason."""
+    advice = result.recommendation or of_result(result)
     if advice is None:
         return None
-    where, carrier = device_of(result), spelled(result.precision)
     if not kept:
-        return advice.model_copy(
-            update={"ship": "none", "sentence": f"Nothing to ship on {where}: {reason}."}
-        )
+        return advice.model_copy(update=_over_budget(result, reason))
     if reason is not None:
-        sentence = f"No quantized candidate pays on {where}: {reason}. Ship {carrier}."
-        return advice.model_copy(update={"ship": "baseline", "sentence": sentence})
+        carrier = spelled(result.precision)
+        takes = f"; {carrier} takes {worth.time(result.latency)}" if result.latency else ""
+        sentence = f"Ship {carrier} on {device_of(result)}: {reason} ({known}){takes}."
+        update = {"ship": "baseline", "sentence": sentence, "evidence": (known,)}
+        return advice.model_copy(update=update)
     found = f"{quantized} of {layers} layers quantized. {advice.sentence}"
     return advice.model_copy(update={"sentence": found})
 
 
-def spelled(precision: str | None) -> str:
-    """`INT8`, `INT8 weight-only`, as people write it."""
-    head, _, rest = (precision or "it").partition("-")
-    return " ".join(filter(None, (head.upper(), rest)))
-
-
-def device_of(result: Result) -> str:
-    """The name of a build's device for people."""
-    sides = (result.latency, result.baseline.latency if result.baseline else None)
-    machines = (one.machine for one in sides if one is not None)
-    return device(result.target, next(filter(None, machines), None))
-
-
-def device(name: str | None, machine: str | None = None) -> str:
-    """The device's name for people; that of a stranger's document as it is. The target `cpu` is the
-    CPU that measured, `machine`, which may be another one than that of this machine."""
-    if name == "cpu":
-        return figures.name(machine) if machine else "the CPU that built it"
-    try:
-        return find_target(str(name)).title
-    except UnknownName:
-        return figures.name(name)
+def _over_budget(result: Result, reason: str | None) -> dict[str, object]:
+    """The fields that change for a winner that breaks a limit of the search or of a gate."""
+    if result.gate is not None and result.gate.verdict == "fail":  # it says why
+        return {}
+    why = reason or "it breaks a limit of the search"
+    judged, latency = result.drop or result.fidelity, result.latency
+    takes = "" if latency is None else f"{worth.time(latency)} and "
+    sentence = (
+        f"Do not ship {_named(result)}: {why}, with {takes}{worth.accuracy(result)}. Raise the "
+        "limit that it breaks, and search again."
+    )
+    known = dict.fromkeys(one.evidence for one in (judged, latency) if one is not None)
+    return {"ship": "none", "sentence": sentence, "evidence": tuple(known)}

@@ -162,7 +162,7 @@ def joined(parts: Mapping[str, Result], *, model: str | None, artifact: str) -> 
         references=(),
         size=_joined_size([part.size for part in each]),
         gate=_joined_gate({name: part.gate for name, part in parts.items() if part.gate}),
-        recommendation=recommendation.of_parts(parts),
+        recommendation=recommendation.of_parts(parts, artifact),
         seconds={"total": sum(part.seconds.get("total", 0.0) for part in each)},
         cache_hits=sum(part.cache_hits for part in each),
         parts=dict(parts),

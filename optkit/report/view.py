@@ -24,7 +24,9 @@ from optkit.documents.report import AskedOfCompiler, Report
 from optkit.documents.result import EngineFacts, Result
 from optkit.engines import BuildSpec
 from optkit.evidence import Evidence
-from optkit.report import details, figures, recommendation
+from optkit.recipe import MEMORY
+from optkit.report import details, figures, recommendation, worth
+from optkit.report.titles import baseline_of, device_of, spelled
 
 EVIDENCE: Mapping[str, str] = MappingProxyType(
     {
@@ -35,6 +37,9 @@ EVIDENCE: Mapping[str, str] = MappingProxyType(
         "pending": "needs a host that has the target",
     }
 )
+
+_ROOTS = ("content", "recipe", "given")  # of the places of files
+_SHIPPED = ("content:calibration/", "content:eval/")
 
 Show = Callable[[float | None], str]
 
@@ -66,14 +71,15 @@ def headline(result: Result) -> Headline:
 
 def advised(advice: Recommendation, result: Result) -> Headline:
     """Green only where the candidate is worth shipping and nothing speaks against its figures."""
-    ours = recommendation.spelled(result.precision)
-    base = recommendation.spelled(result.baseline.precision if result.baseline else None)
-    if result.gate is not None and result.gate.verdict == "fail":
+    ours = spelled(result.precision)
+    failed = result.gate is not None and result.gate.verdict == "fail"
+    if failed or advice.ship == "none":
         word, title = "fail", f"Do not ship {ours}"
     elif advice.ship == "baseline":
-        word, title = "inconclusive", f"Ship {base}"
+        word, title = "inconclusive", f"Ship {spelled(baseline_of(result))}"
     elif advice.ship != "candidate":
-        word, title = "pending" if result.latency is None else "inconclusive", f"Not yet: {ours}"
+        pending = result.status == "pending" or (result.latency is None and not result.parts)
+        word, title = "pending" if pending else "inconclusive", f"Not yet: {ours}"
     else:
         word, title = "inconclusive" if advice.conditions else "pass", f"Ship {ours}"
     return Headline(word, title, advice.sentence, advice.conditions)
@@ -107,7 +113,7 @@ class Row:
 
 def marks(result: Result) -> list[str]:
     """Why the measured latencies are not reliable, each reason once."""
-    return recommendation.marks(result)
+    return worth.marks(result)
 
 
 def suspicions(result: Result) -> list[str]:
@@ -122,7 +128,7 @@ def about(report: Report) -> list[str]:
     """What the figures are of: the device, the sizes, the data, and when it was measured."""
     result = report.result
     return [
-        recommendation.device_of(result),
+        device_of(result),
         *described(facts(result, report.provenance.recipe)),
     ]
 
@@ -133,16 +139,21 @@ def facts(result: Result, recipe: Mapping[str, object]) -> BuildFacts:
     score, check = result.accuracy, result.calibration
     return BuildFacts(
         engine_bytes=result.size.bytes if result.size else None,
-        calibration=_samples(check.samples, settings.get("calibration.source")) if check else None,
-        evaluation=_samples(score.samples, settings.get("eval.task")) if score else None,
+        calibration=_samples(check.samples, settings, "calibration.source") if check else None,
+        evaluation=_samples(score.samples, settings, "eval.task") if score else None,
         measured_at=latency.measured_at if latency else None,
         machine=latency.machine if latency else None,
         from_store=latency.from_store if latency else None,
     )
 
 
-def _samples(samples: int, source: object) -> SampleSet:
-    return SampleSet(samples=samples, source=source if isinstance(source, str) else None)
+def _samples(samples: int, settings: Mapping[str, object], key: str) -> SampleSet:
+    """`settings[key]`: the place of the source; args of a reader that optkit ships name the file
+    of the user."""
+    source, path = settings.get(key), settings.get(f"{key.partition('.')[0]}.args.path")
+    shipped = isinstance(source, str) and source.startswith(_SHIPPED)
+    named = path if shipped and isinstance(path, str) else source
+    return SampleSet(samples=samples, source=named if isinstance(named, str) else None)
 
 
 def described(build: BuildFacts | None) -> list[str]:
@@ -160,14 +171,21 @@ def described(build: BuildFacts | None) -> list[str]:
 
 
 def _of(data: SampleSet | None) -> str | None:
-    """`256 samples of digits.py`; None without samples."""
+    """`256 samples of digits`, for a source that optkit ships; `256 samples from data.py`, for a
+    file of the user; None without samples."""
     if data is None:
         return None
-    samples = f"{data.samples:,} samples"
-    if data.source is None:
+    samples, source = f"{data.samples:,} samples", data.source
+    if source is None:
         return samples
-    file = PurePath(data.source.removeprefix("content:").partition(":")[0]).stem
-    return f"{samples} of {figures.name(file)}"
+    if source == MEMORY:
+        return f"{samples} of your calibration data"
+    root, colon, place = source.partition(":")
+    if not colon or root not in _ROOTS:
+        return f"{samples} from {figures.name(PurePath(source).name)}"
+    if source.startswith(_SHIPPED):
+        return f"{samples} of {figures.name(PurePath(place.partition(':')[0]).stem)}"
+    return f"{samples} from {figures.name(place.removesuffix(':samples'))}"
 
 
 def comparison(result: Result) -> list[Row]:

@@ -65,7 +65,12 @@ def document(tuned: Tuned, result: Result, *, recipe: str, command: str, digest:
         excluded=dict(tuned.survey.fixed),
         result=result,
         recommendation=of_search(
-            result, quantized=quantized, layers=len(became), reason=reason(tuned), kept=not missed
+            result,
+            quantized=quantized,
+            layers=len(became),
+            reason=reason(tuned),
+            kept=not missed,
+            known=_decides(tuned, measured=measured),
         ),
     )
 
@@ -95,8 +100,16 @@ def reason(tuned: Tuned) -> str | None:
         fresh = " on fresh samples" if tuned.verified else ""
         return f"no candidate keeps the limits{fresh}; this is the nearest"
     if tuned.verified:
-        return f"nothing quantized keeps the budget on fresh samples; {carrier} does not need to"
-    return f"{carrier} is as fast as anything quantized that keeps the budget, and more accurate"
+        return "no quantized candidate keeps the limits on fresh samples"
+    return f"no quantized candidate that keeps the limits is faster than {carrier}"
+
+
+def _decides(tuned: Tuned, *, measured: bool) -> Evidence:
+    """The evidence of what speaks against the candidates: their scores, if these were checked on
+    fresh samples, otherwise their latencies."""
+    if measured:
+        return Evidence.MEASURED
+    return Evidence.SIMULATED if tuned.verified else Evidence.PREDICTED
 
 
 def layers(tuned: Tuned) -> tuple[RankedLayers, ...]:

@@ -149,10 +149,10 @@ def test_the_recommendation_names_both_ends() -> None:
     first, best = found["front"][0], found["cheapest"]
     advice = found["recommendation"]
     assert advice["ship"] in ("candidate", "unknown") and advice["evidence"] == ["predicted"]
-    fastest, cheapest = advice["sentence"].split("Cheapest: ")
-    assert fastest.startswith("Fastest that passes: FP8 on NVIDIA H100 SXM5 80GB")
+    fastest, cheapest = advice["sentence"].split("Cheapest within 30 ms: ")
+    assert fastest.startswith("Fastest within 30 ms: FP8 on NVIDIA H100 SXM5 80GB")
     assert f"{first['p50_ms']:.3g} ms per token at batch 1" in fastest
-    assert f"${best['usd_per_million']:.3g} per million" in cheapest
+    assert f"${best['usd_per_million']:.3g} per million tokens" in cheapest
     none = optkit.plan(target="l4", precision="fp8", decoder=SMALL, latency_ms=1.0)
     assert none["recommendation"]["ship"] == "none" and none["cheapest"] is None
     assert none["recommendation"]["sentence"].startswith("Nothing meets 1 ms: the shortest takes ")
@@ -166,6 +166,12 @@ def test_a_limit_inside_the_interval_is_reported() -> None:
     ms = free["results"][0]["latency"][0]["p50_ms"]
     close = optkit.plan(target="l4", precision="fp8", decoder=SMALL, latency_ms=ms * 1.01)
     assert close["recommendation"]["ship"] == "unknown"
+    assert close["recommendation"]["sentence"].endswith(
+        "Measure before you decide: an interval ends above the limit."
+    )
+    missed = optkit.plan(target="l4", precision="fp8", decoder=SMALL, latency_ms=ms * 0.95)
+    assert missed["recommendation"]["ship"] == "unknown"  # the interval holds the limit
+    assert missed["recommendation"]["sentence"].startswith("Nothing is predicted to meet ")
     assert "above the limit of" in close["recommendation"]["conditions"][0]
 
 

@@ -119,8 +119,8 @@ BUILD = {
     "evaluation": {"samples": 898, "source": None}, "measured_at": "2026-11-20T14:03:12Z",
     "machine": "A CPU", "from_store": False,
 }  # fmt: skip
-ABOUT = ("engine 2 KiB", "calibrated on 64 samples of digits", "accuracy on 898 samples",
-         "measured 2026-11-20 14:03 UTC on A CPU")  # fmt: skip
+ABOUT = ("engine 2 KiB", "calibrated on 64 samples from a/digits.py:load",
+         "accuracy on 898 samples", "measured 2026-11-20 14:03 UTC on A CPU")  # fmt: skip
 
 
 def test_the_head_says_what_was_built_on_which_data_and_when() -> None:

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from optkit.documents.measured import DifferenceFigures, GateVerdict
 from optkit.documents.prices import DatedPrice
-from optkit.documents.result import CalibrationCheck, DataFinding, EngineSize, Result
+from optkit.documents.result import (
+    CalibrationCheck,
+    DataFinding,
+    EngineFacts,
+    EngineSize,
+    Result,
+)
 from optkit.evidence import Evidence
-from optkit.report import choices, recommendation, view
+from optkit.report import choices, recommendation, view, worth
+from optkit.report import fleet as fleets
+from optkit.report.result import joined
+from optkit.report.titles import device_of
 from tests.report.conftest import read_result
+from tests.report.test_fleet import fleet_of
 
 PASS = GateVerdict(verdict="pass", reasons=())
 
@@ -47,52 +60,98 @@ def test_faster_and_accurate(built: Any) -> None:
     )
 
 
-def test_accurate_and_no_faster(built: Any) -> None:
+def test_an_interval_with_one_inside_shows_no_gain_and_says_how_to_find_out(built: Any) -> None:
     size = EngineSize(bytes=300, baseline_bytes=300, evidence=Evidence.COMPILED)
-    slow = built(speedup=gain(0.94, 0.71, 1.25), size=size)
-    ship, word, sentence = decided(slow)
+    perhaps = built(speedup=gain(0.94, 0.71, 1.25), size=size)
+    assert decided(perhaps) == (
+        "baseline", "inconclusive",
+        ("No gain is shown for INT8 on NVIDIA L4: 0.94× as fast as FP16 (0.71 to 1.25, predicted), "
+        "drop 0.22 points of top1 (-0.20 to 0.81 points, simulated): ship FP16, or, to decide, run "
+        "`optkit finish artifacts/digits-vit-l4-int8` on a machine with this device, which "
+        "measures it."),
+    )  # fmt: skip
+    advice = recommendation.of_result(perhaps)
+    assert advice is not None and advice.evidence == (Evidence.PREDICTED,)
+
+
+def test_a_missing_engine_is_named_with_the_command_that_makes_it(built: Any) -> None:
+    """Also where a gain is predicted: there is nothing to ship yet."""
+    engine = EngineFacts(backend="tensorrt", evidence=Evidence.PENDING)
+    pending = {"engine": engine, "status": "pending", "target": "h100-sxm", "precision": "fp8",
+               "size": None}  # fmt: skip
+    finish = "run `optkit finish artifacts/digits-vit-l4-int8` on a machine with this device, which"
+    makes = f"{finish} compiles its missing TensorRT engine and measures it."
+    ship, word, sentence = decided(built(speedup=gain(1.03, 0.78, 1.38), **pending))
     assert (ship, word) == ("baseline", "inconclusive")
-    assert sentence == (
-        "INT8 keeps accuracy and gains nothing on NVIDIA L4 (0.94×, 0.71 to 1.25, predicted): ship "
-        "FP16."
-    )
-    smaller = slow.model_copy(update={"size": size.model_copy(update={"bytes": 150})})
-    assert "only if its 50% smaller engine counts" in decided(smaller)[2]
+    assert "FP8 on NVIDIA H100 SXM5 80GB: 1.03×" in sentence
+    assert sentence.endswith(f": ship FP16, or, to decide, {makes}")
+    ship, word, sentence = decided(built(speedup=gain(1.8, 1.35, 2.39), **pending))
+    assert (ship, word) == ("unknown", "pending")
+    assert sentence.endswith(f": before you ship it, {makes}")
 
 
-def test_what_surely_gains_nothing_needs_no_accuracy(built: Any) -> None:
-    size = EngineSize(bytes=300, baseline_bytes=300, evidence=Evidence.COMPILED)
-    gained = "0.64×, 0.60 to 0.68, measured"
-    lack = "there is no evaluation task, so accuracy is unknown"
-    why = f"max_drop: {lack}"
-    gate = GateVerdict(verdict="inconclusive", reasons=(why,))
-    slow = built(gate=gate, speedup=gain(0.64, 0.6, 0.68, "measured"), drop=None, size=size)
+def test_slower_in_the_whole_interval(built: Any) -> None:
+    size = EngineSize(bytes=100, baseline_bytes=300, evidence=Evidence.COMPILED)
+    slow = built(speedup=gain(0.64, 0.6, 0.68, "measured"), size=size)
     assert decided(slow) == (
         "baseline", "inconclusive",
-        f"INT8 gains nothing on NVIDIA L4 ({gained}): ship FP16; drop: {lack}.",
+        ("INT8 is slower than FP16 on NVIDIA L4 (0.64× as fast, 0.60 to 0.68, measured): ship "
+        "FP16. The INT8 engine is 67% smaller (100 B in place of 300 B, compiled)."),
     )  # fmt: skip
-    without = GateVerdict(verdict="inconclusive", reasons=(lack,))  # no gate on the drop either
-    assert decided(slow.model_copy(update={"gate": without})) == (
+
+
+def test_a_small_gain_is_too_little(built: Any) -> None:
+    for small in (gain(1.03, 1.01, 1.04), gain(1.04, 1.01, 1.07), gain(1.0, 0.99, 1.01)):
+        ship, word, sentence = decided(built(speedup=small))
+        assert (ship, word) == ("baseline", "inconclusive")
+        assert "too little for a change of the number format: ship FP16." in sentence
+
+
+def test_what_is_surely_slower_needs_no_accuracy(built: Any) -> None:
+    size = EngineSize(bytes=300, baseline_bytes=300, evidence=Evidence.COMPILED)
+    lack = "there is no evaluation task, so accuracy is unknown"
+    gate = GateVerdict(verdict="inconclusive", reasons=(f"max_drop: {lack}",))
+    slow = built(gate=gate, speedup=gain(0.64, 0.6, 0.68, "measured"), drop=None, size=size)
+    expected = (
         "baseline", "inconclusive",
-        f"INT8 gains nothing on NVIDIA L4 ({gained}): ship FP16; {lack}.",
+        ("INT8 is slower than FP16 on NVIDIA L4 (0.64× as fast, 0.60 to 0.68, measured): ship "
+        "FP16. There is no evaluation task, so accuracy is unknown."),
     )  # fmt: skip
+    assert decided(slow) == expected
+    without = GateVerdict(verdict="inconclusive", reasons=(lack,))  # no gate on the drop either
+    assert decided(slow.model_copy(update={"gate": without})) == expected
     perhaps = slow.model_copy(update={"speedup": gain(0.9, 0.7, 1.2)})
-    assert decided(perhaps)[0] == "unknown"
-    other = GateVerdict(verdict="inconclusive", reasons=(why, "max_latency_ms: 3 to 5 ms"))
+    ship, _, sentence = decided(perhaps)
+    assert ship == "unknown" and sentence.endswith(
+        "Give an evaluation task (--eval) and build again."
+    )
+    reasons = (f"max_drop: {lack}", "max_latency_ms: 3 to 5 ms")
+    other = GateVerdict(verdict="inconclusive", reasons=reasons)
     assert decided(slow.model_copy(update={"gate": other}))[0] == "unknown"
 
 
 def test_probably_faster_is_to_be_measured(built: Any) -> None:
     ship, word, sentence = decided(built(speedup=gain(1.2, 0.9, 1.6)))
     assert (ship, word) == ("unknown", "inconclusive")
-    assert "probably faster" in sentence and "measure it there" in sentence
+    assert (
+        sentence.startswith("No gain is shown for INT8") and ": before you ship it, run" in sentence
+    )
 
 
 @pytest.mark.parametrize(
     ("reasons", "ship", "told"),
     [
         (("max_drop: 3 points breaks the limit of 1",), "baseline", "Ship FP16."),
-        (("max_latency_ms: 5 ms breaks the limit of 3 ms",), "none", "5 ms breaks the limit"),
+        (
+            ("max_latency_ms: 5 ms breaks the limit of 3 ms",),
+            "none",
+            "latency 5 ms breaks the limit",
+        ),
+        (
+            ("max_latency_ms: 5 ms is predicted", "max_drop: 3 points breaks the limit of 1"),
+            "baseline",
+            "NVIDIA L4: drop of top1 3 points breaks",
+        ),
         ((), "none", "a gate fails"),
     ],
 )
@@ -108,9 +167,40 @@ def test_an_undecided_gate(built: Any) -> None:
     ship, word, sentence = decided(built(gate=undecided))
     assert (ship, word) == ("unknown", "inconclusive")
     assert sentence == (
-        "Not decided for INT8 on NVIDIA L4: drop: too few samples. It is 1.73× as fast as FP16 "
-        "(predicted)."
+        "Not decided for INT8 on NVIDIA L4: drop of top1: too few samples. No gain is shown for "
+        "INT8 on NVIDIA L4: 1.73× as fast as FP16 (interval unknown, predicted)."
     )
+    for reason, order in (
+        ("max_drop: 0.00 points; about 381 samples would decide it", "Evaluate it on more samples"),
+        ("max_latency_ms: 5 ms is predicted, not measured", "Run `optkit finish artifacts/digits"),
+    ):
+        gate = GateVerdict(verdict="inconclusive", reasons=(reason,))
+        assert f". {order}" in decided(built(gate=gate, speedup=gain(2, 1.5, 2.5)))[2]
+
+
+def test_the_evidence_is_that_of_the_figure_which_decides(built: Any) -> None:
+    fast = gain(1.8, 1.35, 2.39)
+    for reason, known in (
+        ("max_drop: 20 points breaks the limit of 1 points", "simulated"),
+        ("max_latency_ms: 5 ms breaks the limit of 3 ms", "predicted"),
+        ("max_bytes: 9 bytes breaks the limit of 3 bytes", "compiled"),
+        ("max_memory_bytes: 9 bytes breaks the limit of 3 bytes", "measured"),
+    ):
+        gate = GateVerdict(verdict="fail", reasons=(reason,))
+        advice = recommendation.of_result(built(gate=gate, speedup=fast))
+        assert advice is not None and advice.evidence == (Evidence(known),)
+    advice = recommendation.of_result(built(speedup=fast))
+    assert advice is not None and advice.evidence == (Evidence.PREDICTED, Evidence.SIMULATED)
+
+
+def test_a_broken_limit_of_time_says_whether_the_baseline_is_a_way_out(built: Any) -> None:
+    gate = GateVerdict(verdict="fail", reasons=("max_latency_ms: 5 ms breaks the limit of 3 ms",))
+    fast, slow = (built(gate=gate, speedup=one) for one in (gain(2, 1.5, 3), gain(0.5, 0.4, 0.6)))
+    assert (
+        "FP16 takes 0.019 ms at batch 8 (0.019 to 0.08 ms, predicted), which is longer: take a"
+        in (decided(fast)[2])
+    )
+    assert ": ship FP16 if it keeps the limits, or take a faster device" in decided(slow)[2]
 
 
 def test_random_parameters_tell_nothing_of_the_trained_model(built: Any) -> None:
@@ -122,7 +212,8 @@ def test_random_parameters_tell_nothing_of_the_trained_model(built: Any) -> None
 def test_no_latency_yet(built: Any) -> None:
     ship, word, sentence = decided(built(latency=None, speedup=None))
     assert (ship, word) == ("unknown", "pending")
-    assert "its speed on NVIDIA L4 is not known" in sentence
+    assert sentence.startswith("Not decided for INT8 on NVIDIA L4: its speed is not known, drop")
+    assert "Before you ship it, run `optkit finish " in sentence
 
 
 def test_suspect_calibration_data_goes_before_speed(built: Any) -> None:
@@ -131,7 +222,18 @@ def test_suspect_calibration_data_goes_before_speed(built: Any) -> None:
     check = CalibrationCheck(verdict="suspect", samples=8, compared=True, findings=(doubt,))
     ship, word, sentence = decided(built(speedup=gain(1.8, 1.5, 2.0), calibration=check))
     assert (ship, word) == ("unknown", "inconclusive")
-    assert "255 times" in sentence
+    assert sentence == (
+        "Not decided for INT8 on NVIDIA L4: values are 255 times those of evaluation. Divide by "
+        "255, and build again."
+    )
+    gate = GateVerdict(verdict="fail", reasons=("max_drop: 90 points breaks the limit of 1",))
+    broken = built(gate=gate, calibration=check)
+    assert view.headline(broken).title == "Do not ship INT8"
+    assert decided(broken) == (
+        "none", "fail",
+        ("Do not ship INT8 on NVIDIA L4: drop of top1 90 points breaks the limit of 1. Likely "
+        "cause: values are 255 times those of evaluation. Divide by 255, and build again."),
+    )  # fmt: skip
 
 
 def test_bad_conditions_stand_in_the_head_and_take_the_green(built: Any) -> None:
@@ -142,7 +244,9 @@ def test_bad_conditions_stand_in_the_head_and_take_the_green(built: Any) -> None
     ship, _, sentence = decided(marked)
     assert ship == "unknown" and head.word == "inconclusive"
     assert "1.50 to 2.00, measured under bad conditions" in sentence
-    assert sentence.endswith(": measure again before you ship it.")
+    assert sentence.endswith(
+        ": before you ship it, run the same command again while nothing else uses the machine."
+    )
     assert head.conditions == ("measured under bad conditions: others took 80 % of the CPU",)
 
 
@@ -150,7 +254,11 @@ def test_a_baseline_has_nothing_to_gain(built: Any) -> None:
     result = built()
     baseline = result.baseline.model_copy(update={"precision": "int8"})
     ship, _, sentence = decided(result.model_copy(update={"baseline": baseline}))
-    assert ship == "candidate" and "at batch" in sentence
+    assert ship == "candidate" and sentence.endswith(" and is itself the baseline: ship it.")
+    alone = result.model_copy(update={"baseline": None, "speedup": None})
+    ship, word, sentence = decided(alone)
+    assert (ship, word) == ("unknown", "inconclusive")
+    assert sentence.startswith("No gain is shown for INT8 on NVIDIA L4: 0.011 ms at batch 8")
 
 
 def test_a_fleet_names_the_fastest_and_the_cheapest(built: Any) -> None:
@@ -165,22 +273,80 @@ def test_a_fleet_names_the_fastest_and_the_cheapest(built: Any) -> None:
     both = choices.of_fleet([fast, slow], {"l4": price})
     assert both is not None and both.ship == "candidate"
     assert both.sentence.startswith("Fastest that passes: INT8 on NVIDIA GeForce RTX 4090, ")
-    assert "Cheapest: FP16 on NVIDIA L4, $" in both.sentence
+    assert "Cheapest: FP16 on NVIDIA L4, 0.019 ms at batch 8 (0.019 to 0.08 ms, predicted), $" in (
+        both.sentence
+    )
     alone = choices.of_fleet([slow], {"l4": price})
     assert alone is not None and alone.sentence.startswith("Fastest and cheapest that passes: FP16")
     failed = built(gate=GateVerdict(verdict="fail", reasons=("max_drop: 3 points",)))
     no_base = failed.model_copy(update={"baseline": None})
-    assert choices.of_fleet([no_base], {}) is None
+    nothing = choices.of_fleet([no_base], {})
+    assert nothing is not None and nothing.ship == "none"
+    assert nothing.sentence == "Do not ship any of these builds: each one breaks a limit."
+
+
+def test_a_fleet_names_what_is_not_decided_and_is_green_for_a_candidate_alone(built: Any) -> None:
+    fast = built(speedup=gain(1.8, 1.35, 2.39), target="rtx4090")
+    slow, unsure = built(speedup=gain(0.9, 0.8, 0.95)), built(speedup=gain(1.2, 0.9, 1.6))
+    waits = "INT8 on NVIDIA L4"
+    for results, ship, word, text in (
+        ([fast, unsure], "candidate", "pass", f". Not decided yet: {waits}."),
+        ([slow], "baseline", "inconclusive", ". No quantized build is shown to be better."),
+        ([unsure], "unknown", "inconclusive", f"yet: {waits} must be checked or measured first,"),
+    ):
+        advice = choices.of_fleet(results, {})
+        assert advice is not None and advice.ship == ship and text in advice.sentence
+        fleet = fleet_of([one.to_json() for one in results])
+        head = fleets.headline(fleet.model_copy(update={"recommendation": advice}))
+        assert head.word == word and head.sentence == advice.sentence
 
 
 def test_parts_are_shipped_together(built: Any) -> None:
-    good, bad = built(speedup=gain(1.8, 1.5, 2.0)), built(speedup=gain(1.2, 0.9, 1.6))
-    both = recommendation.of_parts({"encoder": good, "decoder": bad})
-    assert both is not None and both.ship == "unknown"
-    assert (
-        both.sentence.startswith("encoder: INT8 is 1.80×")
-        and "decoder: INT8 is prob" in both.sentence
+    good, open_one = built(speedup=gain(1.8, 1.5, 2.0)), built(speedup=gain(1.2, 0.9, 1.6))
+    lost = built(speedup=gain(0.5, 0.4, 0.6))
+    gate = GateVerdict(verdict="fail", reasons=("max_drop: 3 points breaks the limit of 1",))
+    bad = built(gate=gate)
+
+    def of(*parts: Result) -> tuple[str, str]:
+        advice = recommendation.of_parts(dict(zip("ab", parts, strict=True)), "out/pair")
+        assert advice is not None
+        return advice.ship, advice.sentence
+
+    ship, sentence = of(good, open_one)
+    assert ship == "unknown" and " a: INT8 is 1.80×" in sentence and "finish out/pair`" in sentence
+    assert sentence.startswith("Not decided for INT8: its parts are shipped together. ")
+    assert of(good, lost)[0] == "unknown" and of(good, good)[0] == "candidate"
+    ship, sentence = of(good, bad)
+    assert ship == "baseline" and sentence.startswith("Do not ship INT8: its parts are shipped")
+    whole = joined({"a": lost, "b": lost}, model="m", artifact="out/pair")
+    assert view.headline(whole).title == "Ship FP16"
+
+
+def test_a_search_says_what_to_ship(built: Any) -> None:
+    def of(result: Result, reason: str | None, *, kept: bool = True) -> tuple[str, str, str]:
+        advice = recommendation.of_search(
+            result, quantized=3, layers=5, reason=reason, kept=kept, known=Evidence.PREDICTED
+        )
+        assert advice is not None
+        return advice.ship, view.advised(advice, result).word, advice.sentence
+
+    won, plain = built(speedup=gain(1.8, 1.5, 2.0)), built(precision="fp16")
+    ship, word, sentence = of(won, None)
+    assert (ship, word) == ("candidate", "pass") and sentence.endswith(": ship it.")
+    assert sentence.startswith("3 of 5 layers quantized. INT8 is 1.80×")
+    ship, word, sentence = of(plain, "no candidate is faster")
+    assert (ship, word) == ("baseline", "inconclusive")
+    assert sentence == (
+        "Ship FP16 on NVIDIA L4: no candidate is faster (predicted); FP16 takes 0.011 ms at batch "
+        "8 (0.011 to 0.05 ms, predicted)."
     )
+    ship, word, sentence = of(won, "no candidate keeps the limits", kept=False)
+    assert (ship, word) == ("none", "fail")
+    assert sentence.startswith(
+        "Do not ship INT8 on NVIDIA L4: no candidate keeps the limits, with "
+    )
+    gate = GateVerdict(verdict="fail", reasons=("max_drop: 3 points breaks the limit of 1",))
+    assert "drop of top1 3 points" in of(built(gate=gate), None, kept=False)[2]
 
 
 def test_the_cpu_is_the_one_that_measured_and_not_the_one_that_renders(built: Any) -> None:
@@ -193,4 +359,73 @@ def test_the_cpu_is_the_one_that_measured_and_not_the_one_that_renders(built: An
     unknown = {"latency": None, "baseline": None, "speedup": None}
     assert "on the CPU that built it" in decided(result.model_copy(update=unknown))[2]
     named = result.model_copy(update={"target": "l4", "latency": measured.latency})
-    assert recommendation.device_of(named) == "NVIDIA L4"
+    assert device_of(named) == "NVIDIA L4"
+
+
+KNOWN = st.sampled_from(["measured", "predicted"])
+
+
+@st.composite
+def speedups(draw: st.DrawFn) -> DifferenceFigures:
+    low, value, high = sorted(draw(st.tuples(*[st.floats(0.2, 5)] * 3)))
+    return gain(value, low, high, draw(KNOWN))
+
+
+REASONS = st.sampled_from(
+    [
+        "max_drop: 3.00 points (simulated) breaks the limit of 1.00 points",
+        "max_drop: 0.00 points (simulated) may or may not keep the limit of 1.00 points",
+        "max_latency_ms: 5 ms (predicted) breaks the limit of 3 ms",
+        "max_latency_ms: 5 ms is predicted, not measured; measure on the target",
+        "there is no evaluation task, so accuracy is unknown",
+    ]
+)
+GATES = st.builds(
+    GateVerdict,
+    verdict=st.sampled_from(["pass", "fail", "inconclusive"]),
+    reasons=st.lists(REASONS, min_size=1, max_size=3).map(tuple),
+)
+CLAIM = re.compile(r"gains nothing|is (probably )?(faster|slower)|ship it\.$")
+
+
+@given(
+    speedup=speedups(), gate=GATES | st.just(PASS), marked=st.booleans(), pending=st.booleans(),
+    timed=st.booleans(),
+)  # fmt: skip
+def test_sentence_colour_and_fields_agree_for_every_outcome(
+    make: Any,
+    speedup: DifferenceFigures,
+    gate: GateVerdict,
+    marked: bool,
+    pending: bool,
+    timed: bool,
+) -> None:
+    """Green only after a passing gate and a shown gain; no claim where 1.0 lies in the interval."""
+    base = read_result(make()["result"])
+    assert base.latency is not None and base.baseline is not None
+    latency = base.latency.model_copy(
+        update={"evidence": speedup.evidence, "marks": ("others used the CPU",) if marked else ()}
+    )
+    engine = EngineFacts(backend="tensorrt", evidence=Evidence.PENDING) if pending else base.engine
+    result = base.model_copy(
+        update={
+            "gate": gate, "recommendation": None, "speedup": speedup if timed else None,
+            "latency": latency if timed else None, "engine": engine,
+        }
+    )  # fmt: skip
+    advice, head = recommendation.of_result(result), view.headline(result)
+    assert advice is not None and head.sentence == advice.sentence
+    low, high = speedup.ci95 or (0, 9)
+    if low <= 1 <= high:
+        assert not CLAIM.search(advice.sentence)
+    if head.word == "pass":
+        assert gate.verdict == "pass" and timed and low > 1 and speedup.value >= worth.WORTH
+        assert not marked and not pending
+    assert (head.word == "fail") == (gate.verdict == "fail")
+    assert (head.word == "fail") == advice.sentence.startswith("Do not ship INT8 on NVIDIA L4: ")
+    titles = {"candidate": "Ship INT8", "baseline": "Ship FP16", "unknown": "Not yet: INT8"}
+    assert head.title == ("Do not ship INT8" if head.word == "fail" else titles[advice.ship])
+    assert (advice.ship == "candidate") == advice.sentence.endswith(": ship it.")
+    assert "INT8 " in advice.sentence and " on NVIDIA L4" in advice.sentence
+    if advice.ship == "baseline":
+        assert "ship fp16" in advice.sentence.lower()

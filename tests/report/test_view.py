@@ -82,7 +82,7 @@ def test_the_headline_is_the_verdict_with_its_reason(
 ) -> None:
     head = view.headline(read_result(make(**kind)["result"]))
     assert head.title == title
-    gate = "drop: " if kind else "latency: 0.011 ms is predicted, not measured"
+    gate = "drop of top1 4.45" if kind else "latency 0.011 ms is predicted, not measured"
     assert gate in head.sentence
 
 
@@ -98,6 +98,27 @@ def test_the_headline_of_a_pending_and_of_a_failed_build() -> None:
     assert view.headline(never) == view.Headline("fail", "Impossible", "t4: no; try int8")
     assert view.comparison(never) == []
     assert view.highlights(never) == []
+
+
+@pytest.mark.parametrize(
+    ("calibration", "words"),
+    [
+        ({"source": "content:calibration/digits.py:samples"}, "of digits"),
+        ({"source": "content:examples/04_house_numbers/samples.py:samples"},
+         "from examples/04_house_numbers/samples.py"),
+        ({"source": "given:data.py:times_255"}, "from data.py:times_255"),
+        ({"source": "recipe:../src/data.py:samples"}, "from ../src/data.py"),
+        ({"source": "content:calibration/arrays.py:samples", "args": {"path": "/a/b/own.npz"}},
+         "from own.npz"),
+        ({"source": "memory"}, "of your calibration data"),
+    ],
+)  # fmt: skip
+def test_the_data_is_named_as_its_user_names_it(
+    make: Any, calibration: dict[str, Any], words: str
+) -> None:
+    result = read_result(make(suspect=True)["result"])
+    told = view.described(view.facts(result, {"calibration": calibration}))
+    assert f"calibrated on 64 samples {words}" in told
 
 
 def test_the_histogram_counts_every_run_once(make: Any) -> None:
