@@ -24,8 +24,8 @@ from optkit.explanation import Explanation, Finding
 from optkit.pipeline import layer_times
 from optkit.pipeline.finish import whole_recipe
 from optkit.recipe import Recipe
+from optkit.report.build_facts import facts
 from optkit.report.contract import result_of
-from optkit.report.view import facts
 from optkit.store import write_durably
 from optkit.workspace import Workspace
 

@@ -18,8 +18,8 @@ from optkit.errors import InputRefused, UsageError, with_nearest_file
 from optkit.execute.runner import Runner
 from optkit.intake.files import show
 from optkit.pipeline import Foreign
+from optkit.report.build_facts import facts
 from optkit.report.contract import Mismatch, conform, parsed, report_of, result_of
-from optkit.report.view import facts
 from optkit.steps import outline
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,15 +21,18 @@ if TYPE_CHECKING:  # a build does not import the models of a plan
     from optkit.documents.plan import Plan, PlannedLatency, PlanRow
 
 
+_Built = tuple[Result, Recommendation]
+
+
 @dataclass(frozen=True)
 class Choice:
-    """A build or a baseline that may be shipped. `usd`: per million samples; `ship`: which of both
-    it is."""
+    """A build or a baseline that may be shipped. `usd`: per million samples; `gains`: whether it is
+    a candidate that is shown to be faster than its baseline."""
 
     name: str
     latency: LatencyFigures
     usd: float | None
-    ship: Ship
+    gains: bool
     conditions: tuple[str, ...] = ()
 
     @property
@@ -46,44 +49,63 @@ def of_fleet(results: Iterable[Result], prices: Mapping[str, DatedPrice]) -> Rec
         if (advice := result.recommendation or of_result(result)) is not None
     ]
     choices = list(dict.fromkeys(_choices(built, prices)))
-    open_ones = [_named(result) for result, advice in built if advice.ship == "unknown"]
-    undecided = ", ".join(dict.fromkeys(open_ones))
     if not choices:
-        return _nothing(undecided) if built else None
-    fastest = max(choices, key=lambda one: one.latency.throughput)
-    priced = [one for one in choices if one.usd is not None]
-    cheapest = min(priced, key=lambda one: one.usd or 0.0) if priced else None
-    if cheapest is not None and cheapest.name == fastest.name:
-        parts = [f"Fastest and cheapest that passes: {fastest.text}, {_usd(fastest.usd)}."]
-    elif cheapest is not None:
-        parts = [f"Fastest that passes: {fastest.text}.",
-                 f"Cheapest: {cheapest.text}, {_usd(cheapest.usd)}."]  # fmt: skip
-    else:
-        parts = [f"Fastest that passes: {fastest.text}."]
-    chosen = (fastest, *filter(None, [cheapest]))
-    if all(one.ship == "baseline" for one in chosen):
-        parts.append("No quantized build is shown to be better.")
-    if undecided:
-        parts.append(f"Not decided yet: {undecided}.")
+        return _without_choice(built) if built else None
+    chosen, parts = _ends(choices)
+    quantized = any(worth.compared(result) is not None for result, _ in built)
+    lost = quantized and not any(one.gains for one in chosen)
+    if lost:
+        parts.append(_LOST)
     return Recommendation(
-        ship="candidate" if any(one.ship == "candidate" for one in chosen) else "baseline",
-        sentence=" ".join(parts),
+        ship="baseline" if lost else "candidate",
+        sentence=" ".join([*parts, *_undecided(built)]),
         evidence=tuple(dict.fromkeys(one.latency.evidence for one in chosen)),
         conditions=tuple(dict.fromkeys(why for one in chosen for why in one.conditions)),
     )
 
 
-def _nothing(undecided: str) -> Recommendation:
-    """Of builds none of which may be shipped."""
-    sentence = "Do not ship any of these builds: each one breaks a limit."
-    if undecided:
-        sentence = (
-            f"Nothing is to be shipped yet: {undecided} must be checked or measured first, as the "
-            "sentence of each build says."
-        )
+_LOST = "No quantized build is shown to be better."
+
+
+def _ends(choices: Sequence[Choice]) -> tuple[list[Choice], list[str]]:
+    """The fastest and the cheapest, and their sentences."""
+    fastest = max(choices, key=lambda one: one.latency.throughput)
+    priced = [one for one in choices if one.usd is not None]
+    if not priced:
+        return [fastest], [f"Fastest that passes: {fastest.text}."]
+    cheapest = min(priced, key=lambda one: one.usd or 0.0)
+    if cheapest.name == fastest.name:
+        usd = _usd(fastest.usd)
+        return [fastest], [f"Fastest and cheapest that passes: {fastest.text}, {usd}."]
+    last = f"Cheapest: {cheapest.text}, {_usd(cheapest.usd)}."
+    return [fastest, cheapest], [f"Fastest that passes: {fastest.text}.", last]
+
+
+def _undecided(built: Sequence[_Built]) -> list[str]:
+    """A sentence on the builds that are to be checked or measured first, if there are any."""
+    names = [_named(result) for result, advice in built if advice.ship == "unknown"]
+    return [f"Not decided yet: {', '.join(dict.fromkeys(names))}."] if names else []
+
+
+def _without_choice(built: Sequence[_Built]) -> Recommendation:
+    """Of builds none of which may be shipped, or without latencies that could be compared."""
+    ships, undecided = {advice.ship for _, advice in built}, _undecided(built)
+    ship: Ship = next(one for one in _BEST_FIRST if one in ships)
+    pays = [_named(result) for result, advice in built if advice.ship == "candidate"]
+    words: Mapping[Ship, str] = {
+        "candidate": f"Worth shipping: {', '.join(pays)}.",
+        "baseline": _LOST,
+        "unknown": "Do not ship any of these builds before it is checked or measured, as its own "
+        "sentence says.",
+        "none": "Do not ship any of these builds: each one breaks a limit.",
+    }
     return Recommendation(
-        ship="unknown" if undecided else "none", sentence=sentence, evidence=(), conditions=()
-    )
+        ship=ship, sentence=" ".join([words[ship], *undecided]), evidence=(),
+        conditions=tuple(dict.fromkeys(why for _, one in built for why in one.conditions)),
+    )  # fmt: skip
+
+
+_BEST_FIRST: tuple[Ship, ...] = ("candidate", "baseline", "unknown", "none")
 
 
 def _usd(usd: float | None) -> str:
@@ -94,20 +116,17 @@ def _named(result: Result) -> str:
     return f"{spelled(result.precision)} on {device_of(result)}"
 
 
-def _choices(
-    built: Iterable[tuple[Result, Recommendation]], prices: Mapping[str, DatedPrice]
-) -> Iterable[Choice]:
+def _choices(built: Iterable[_Built], prices: Mapping[str, DatedPrice]) -> Iterable[Choice]:
     for result, advice in built:
         if advice.ship not in ("candidate", "baseline"):
             continue
         side = result if advice.ship == "candidate" else result.baseline
         if side is None or side.latency is None:
             continue
-        price, name = prices.get(str(result.target)), f"{spelled(side.precision)}"
+        price, name = prices.get(str(result.target)), spelled(side.precision)
         usd = None if price is None else per_million(price.usd_per_hour, side.latency.throughput)
-        yield Choice(
-            f"{name} on {device_of(result)}", side.latency, usd, advice.ship, advice.conditions
-        )
+        gains = advice.ship == "candidate" and worth.compared(result) is not None
+        yield Choice(f"{name} on {device_of(result)}", side.latency, usd, gains, advice.conditions)
 
 
 def of_plan(plan: Plan) -> Recommendation | None:

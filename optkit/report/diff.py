@@ -20,8 +20,9 @@ from optkit.documents.diff import (
     MovedScale,
 )
 from optkit.report import figures
+from optkit.report.build_facts import described
 from optkit.report.html import render
-from optkit.report.view import Figure, Headline, described
+from optkit.report.view import Figure, Headline
 
 _MORE_IS_WORSE = {"latency": True, "drop": True, "speedup": False, "SQNR": False}
 _VERDICTS = {"fail": 0, "inconclusive": 1, "pass": 2}

@@ -22,9 +22,10 @@ from optkit.documents.report import Report
 from optkit.explanation import Subject, explain
 from optkit.recipe import Recipe
 from optkit.report import figures
+from optkit.report.build_facts import described
 from optkit.report.html import render
 from optkit.report.titles import device
-from optkit.report.view import Figure, Headline, Highlight, described
+from optkit.report.view import Figure, Headline, Highlight
 
 KINDS = ("products", "Q/DQ and casts", "data movement", "other")
 _WHOLES = {"latency": "the latency", "layers": "the layers' time", "noise": "the noise"}

@@ -91,23 +91,24 @@ def of_parts(parts: Mapping[str, Result], artifact: str) -> Recommendation | Non
     }
     if not each:
         return None
-    ships = {one.ship for one in each.values()}
-    failed = any(part.gate is not None and part.gate.verdict == "fail" for part in parts.values())
-    order: tuple[Ship, ...] = ("none", "baseline", "unknown") if failed else ("none", "unknown")
-    ship: Ship = next((one for one in order if one in ships), "unknown")
-    lead = ""
-    if len(ships) == 1:
-        (ship,) = ships
-    else:
-        name = spelled(next(iter(parts.values())).precision)
-        verdict = f"Do not ship {name}" if failed else f"Not decided for {name}"
-        lead = f"{verdict}: its parts are shipped together. "
+    ship, lead = _together(parts, {one.ship for one in each.values()})
     return Recommendation(
         ship=ship,
         sentence=lead + " ".join(f"{name}: {one.sentence}" for name, one in each.items()),
         evidence=tuple(dict.fromkeys(known for one in each.values() for known in one.evidence)),
         conditions=tuple(dict.fromkeys(why for one in each.values() for why in one.conditions)),
     )
+
+
+def _together(parts: Mapping[str, Result], ships: set[Ship]) -> tuple[Ship, str]:
+    """What to ship of all parts, and the words before their sentences, if these differ."""
+    if len(ships) == 1:
+        return ships.pop(), ""
+    name = spelled(next(iter(parts.values())).precision)
+    why = "its parts are shipped together. "
+    if any(part.gate is not None and part.gate.verdict == "fail" for part in parts.values()):
+        return "none" if "none" in ships else "baseline", f"Do not ship {name}: {why}"
+    return "unknown", f"Not decided for {name}: {why}"
 
 
 def _decision(result: Result) -> _Decision:
@@ -240,7 +241,9 @@ def _way_out(result: Result, broken: Sequence[str]) -> str:
     base, speedup = result.baseline, worth.compared(result)
     if all(_judged(reason) != "latency" for reason in broken):
         return ""
-    other = "take a faster device (`optkit plan` compares them), another batch or another limit"
+    other = (
+        "take a faster device (`optkit plan` compares them), try another batch, or change the limit"
+    )
     if base is None or base.latency is None or speedup is None:
         return f" {_capital(other)}."
     takes = f" {_base(result)} takes {worth.time(base.latency)}"

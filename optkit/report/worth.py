@@ -87,8 +87,8 @@ def to_measure(result: Result) -> str:
     command = figures.name(f"optkit finish {shlex.quote(result.artifact)}")
     what = f"run `{command}` on a machine with this device"
     if engine := pending_engine(result):
-        return f"{what}, which compiles its missing {engine} engine and measures it"
-    return f"{what}, which measures it"
+        return f"{what} (it compiles the missing {engine} engine and measures the latency)"
+    return f"{what} (it measures the latency)"
 
 
 def _again(result: Result) -> str:

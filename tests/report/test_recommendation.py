@@ -67,8 +67,8 @@ def test_an_interval_with_one_inside_shows_no_gain_and_says_how_to_find_out(buil
         "baseline", "inconclusive",
         ("No gain is shown for INT8 on NVIDIA L4: 0.94× as fast as FP16 (0.71 to 1.25, predicted), "
         "drop 0.22 points of top1 (-0.20 to 0.81 points, simulated): ship FP16, or, to decide, run "
-        "`optkit finish artifacts/digits-vit-l4-int8` on a machine with this device, which "
-        "measures it."),
+        "`optkit finish artifacts/digits-vit-l4-int8` on a machine with this device (it "
+        "measures the latency)."),
     )  # fmt: skip
     advice = recommendation.of_result(perhaps)
     assert advice is not None and advice.evidence == (Evidence.PREDICTED,)
@@ -79,8 +79,8 @@ def test_a_missing_engine_is_named_with_the_command_that_makes_it(built: Any) ->
     engine = EngineFacts(backend="tensorrt", evidence=Evidence.PENDING)
     pending = {"engine": engine, "status": "pending", "target": "h100-sxm", "precision": "fp8",
                "size": None}  # fmt: skip
-    finish = "run `optkit finish artifacts/digits-vit-l4-int8` on a machine with this device, which"
-    makes = f"{finish} compiles its missing TensorRT engine and measures it."
+    finish = "run `optkit finish artifacts/digits-vit-l4-int8` on a machine with this device"
+    makes = f"{finish} (it compiles the missing TensorRT engine and measures the latency)."
     ship, word, sentence = decided(built(speedup=gain(1.03, 0.78, 1.38), **pending))
     assert (ship, word) == ("baseline", "inconclusive")
     assert "FP8 on NVIDIA H100 SXM5 80GB: 1.03×" in sentence
@@ -289,16 +289,35 @@ def test_a_fleet_names_what_is_not_decided_and_is_green_for_a_candidate_alone(bu
     fast = built(speedup=gain(1.8, 1.35, 2.39), target="rtx4090")
     slow, unsure = built(speedup=gain(0.9, 0.8, 0.95)), built(speedup=gain(1.2, 0.9, 1.6))
     waits = "INT8 on NVIDIA L4"
+    plain = slow.model_copy(update={"precision": "fp16", "speedup": gain(1, 1, 1)})
     for results, ship, word, text in (
+        ([plain], "candidate", "pass", "Fastest that passes: FP16 on NVIDIA L4, 0.0"),
+        ([plain, slow], "baseline", "inconclusive", ". No quantized build is shown to be better."),
         ([fast, unsure], "candidate", "pass", f". Not decided yet: {waits}."),
         ([slow], "baseline", "inconclusive", ". No quantized build is shown to be better."),
-        ([unsure], "unknown", "inconclusive", f"yet: {waits} must be checked or measured first,"),
+        (
+            [unsure],
+            "unknown",
+            "inconclusive",
+            f"own sentence says. Not decided yet: {waits}.",
+        ),
     ):
         advice = choices.of_fleet(results, {})
         assert advice is not None and advice.ship == ship and text in advice.sentence
         fleet = fleet_of([one.to_json() for one in results])
         head = fleets.headline(fleet.model_copy(update={"recommendation": advice}))
         assert head.word == word and head.sentence == advice.sentence
+
+
+def test_a_fleet_of_models_of_several_graphs_names_what_is_worth_shipping(built: Any) -> None:
+    """Their latencies are those of the parts, so the builds are not compared."""
+    for speedup, ship, text in (
+        (gain(1.8, 1.35, 2.39), "candidate", "Worth shipping: INT8 on NVIDIA L4."),
+        (gain(0.9, 0.8, 0.95), "baseline", "No quantized build is shown to be better."),
+    ):
+        part = built(speedup=speedup)
+        advice = choices.of_fleet([joined({"a": part}, model="m", artifact="out/pair")], {})
+        assert advice is not None and (advice.ship, advice.sentence) == (ship, text)
 
 
 def test_parts_are_shipped_together(built: Any) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optkit.errors import Impossible
-from optkit.report import details, figures, layers, view
+from optkit.report import build_facts, details, figures, layers, view
 from optkit.report.drawing import charts
 from optkit.report.result import Findings, Run, Side, failed, result, to_finish
 from tests.report.conftest import read, read_result
@@ -117,7 +117,7 @@ def test_the_data_is_named_as_its_user_names_it(
     make: Any, calibration: dict[str, Any], words: str
 ) -> None:
     result = read_result(make(suspect=True)["result"])
-    told = view.described(view.facts(result, {"calibration": calibration}))
+    told = build_facts.described(build_facts.facts(result, {"calibration": calibration}))
     assert f"calibrated on 64 samples {words}" in told
 
 
