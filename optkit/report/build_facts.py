@@ -1,4 +1,4 @@
-"""What the figures of a build are of: the size of its engine, its data, and the day it was timed."""
+"""What the figures of a build are of: the size of its engine, its data, and when it was timed."""
 
 from __future__ import annotations
 
