@@ -92,7 +92,8 @@ def check_pair(target: Target, precision: Precision) -> None:
 def bound(build: Build, runner: Steps) -> None:
     """Give every dynamic axis a range, because compilers need one: the range of the recipe,
     otherwise the sizes of the axis in the given samples. Raises UsageError for an axis without a
-    range."""
+    range, InputRefused for samples that cannot be joined into batches."""
+    _check_batch(build)
     ranges = build.job.recipe.axis_ranges()
     used = {axis: info for info in build.inputs for axis in axes_of(info.shape)}
     if used.keys() <= ranges.keys():
@@ -118,6 +119,32 @@ def bound(build: Build, runner: Steps) -> None:
                 where=f"input {info.name!r}",
                 hint="give samples that have them (--calibration), or --min-shapes, --opt-shapes "
                 f"and --max-shapes, or in the recipe axes: {{{axis}: {{min: 1, opt: 8, max: 32}}}}",
+            )
+
+
+def _check_batch(build: Build) -> None:
+    """Refuse samples for a model in which the batch is another axis than 0 of some input: its
+    samples cannot be joined and divided along axis 0. Raises InputRefused."""
+    job, batch = build.job, build.batch_axis
+    if (
+        job.calibration is None
+        and job.recipe.samples("calibration") is None
+        and job.recipe.eval is None
+    ):
+        return
+    for info in build.inputs:
+        if isinstance(batch, str) and batch in axes_of(info.shape[1:]):
+            fixed = ", ".join(
+                f"{each.name}: {{dtype: {each.dtype}, shape: "
+                f"[{', '.join('1' if dim == batch else str(dim) for dim in each.shape)}]}}"
+                for each in build.inputs
+            )
+            raise InputRefused(
+                f"axis {batch!r} counts the samples, but it is axis {info.shape.index(batch, 1)} "
+                "here, not axis 0",
+                where=f"input {info.name!r}",
+                hint=f"build it for one sample at a time, in the recipe inputs: {{{fixed}}}; or "
+                "export the model with the batch as axis 0 of every input",
             )
 
 

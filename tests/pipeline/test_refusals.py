@@ -111,6 +111,22 @@ def test_a_profile_from_samples_contains_every_sample(data: st.DataObject) -> No
             assert size in {feed[name].shape[axis] for feed in feeds}
 
 
+def test_samples_for_a_batch_that_is_not_axis_0_are_refused(tmp_path: Path) -> None:
+    """A state [layers, batch, width]: samples are joined along axis 0."""
+    inputs = (
+        TensorInfo("x", "float32", ("batch", "t")),
+        TensorInfo("h", "float32", (2, "batch", 8)),
+    )
+    made = replace(check(job("fp16", {}, axes={"t": 4})), inputs=inputs)
+    refusals.bound(made, Any)  # type: ignore[arg-type]  # without samples nothing is joined
+    samples = Samples.of(Foreign(tmp_path, files={"index": ""}))
+    made.job = replace(made.job, calibration=samples)
+    with pytest.raises(InputRefused, match="counts the samples, but it is axis 1") as caught:
+        refusals.bound(made, Any)  # type: ignore[arg-type]
+    assert caught.value.where == "input 'h'"
+    assert "h: {dtype: float32, shape: [2, 1, 8]}" in str(caught.value.hint)
+
+
 def test_axes_that_neither_recipe_nor_samples_give_are_asked_for() -> None:
     made = replace(check(job("fp16", {})), inputs=(TensorInfo("x", "float32", (1, "width")),))
     with pytest.raises(UsageError, match="'width' are not known") as caught:
