@@ -68,25 +68,7 @@ def job(
     """
     from optkit.sources import torch_module, wrappers
 
-    if not callable(getattr(model, "forward", None)):
-        hint = 'e.g. build(net, torch.zeros(1, 3, 224, 224), ...) or build("model.onnx", ...)'
-        if isinstance(model, Mapping):
-            hint = (
-                "if it holds weights, create the module, load them with "
-                "net.load_state_dict(weights), and give the module: build(net, example_inputs, ...)"
-            )
-        raise UsageError(
-            f"the model must be an nn.Module or a path, not {type(model).__name__}",
-            where=_BUILD,
-            hint=hint,
-        )
-    if example_inputs is None:
-        raise UsageError(
-            "an nn.Module needs example_inputs",
-            where=_BUILD,
-            hint="e.g. build(net, torch.zeros(1, 3, 224, 224), ...): a tensor, a tuple of "
-            "tensors, or a dict by argument name; axis 0 is the batch",
-        )
+    example_inputs = _checked(model, example_inputs)
     model = wrappers.exportable(model, runner.listener.note)
     if isinstance(example_inputs, Mapping) and (labels := _optional_labels(model, example_inputs)):
         example_inputs = {n: value for n, value in example_inputs.items() if n not in labels}
@@ -111,6 +93,30 @@ def job(
         raise _unfit(model, feed, first) or error from error.__cause__
     job = Job(settings, *pair, graph=graph)
     return job if calibration is None else with_calibration(job, calibration, runner)
+
+
+def _checked(model: Module, example_inputs: Batch | None) -> Batch:
+    """The example inputs. Raises UsageError without them, or for a model that is no module."""
+    if not callable(getattr(model, "forward", None)):
+        hint = 'e.g. build(net, torch.zeros(1, 3, 224, 224), ...) or build("model.onnx", ...)'
+        if isinstance(model, Mapping):
+            hint = (
+                "if it holds weights, create the module, load them with "
+                "net.load_state_dict(weights), and give the module: build(net, example_inputs, ...)"
+            )
+        raise UsageError(
+            f"the model must be an nn.Module or a path, not {type(model).__name__}",
+            where=_BUILD,
+            hint=hint,
+        )
+    if example_inputs is None:
+        raise UsageError(
+            "an nn.Module needs example_inputs",
+            where=_BUILD,
+            hint="e.g. build(net, torch.zeros(1, 3, 224, 224), ...): a tensor, a tuple of "
+            "tensors, or a dict by argument name; axis 0 is the batch",
+        )
+    return example_inputs
 
 
 def with_calibration(job: Job, loader: Iterable[Batch], runner: Runner) -> Job:
