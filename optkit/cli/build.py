@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optkit import api, errors
-from optkit.cli import calls, github, summary, terminal
+from optkit.cli import calls, github, summary, terminal, translated
 from optkit.cli.terminal import Output
 from optkit.devices import target as find_target
 from optkit.documents.result import RESULTS, Result, Results
@@ -20,6 +20,7 @@ from optkit.progress.terminal import Terminal
 from optkit.report import contract, view
 from optkit.report.result import failed
 from optkit.request import Request
+from optkit.translation import Command
 from optkit.workspace import Workspace
 
 if TYPE_CHECKING:  # loads the pipeline, which the refusal of an unknown target does not need
@@ -28,6 +29,7 @@ if TYPE_CHECKING:  # loads the pipeline, which the refusal of an unknown target 
 
 # Exit codes of several results: the worst decides, in this order. Scripts rely on it.
 _WORST_FIRST = (1, 2, 7, 8, 6, 5, 4, 3)
+_DEFAULT = ("int8",)
 
 
 def build(
@@ -40,50 +42,56 @@ def build(
     dry_run: bool,
     embed_eval: int,
     request: Request,
+    command: Command,
     workspace: Workspace,
     output: Output,
 ) -> int:
-    pairs, misnamed = _parsed(targets, precisions)
-    if dry_run and misnamed:
-        raise misnamed[0].error
+    asked = translated.read(command, request, precisions, output)
+    pairs, refused = _parsed(targets, asked.precisions or _DEFAULT)
+    if asked.refusal is not None:
+        refused += [_Refused(t.name, p.name, asked.refusal) for t, p in pairs]
+        pairs = []
+    if dry_run and refused:
+        raise refused[0].error
     if dry_run:
-        return _rehearse(request, pairs, workspace, output)
-    if misnamed:
+        return _rehearse(asked, pairs, workspace)
+    if refused:
         fleet = None
-        results = [failed(m.error, target=m.target, precision=m.precision) for m in misnamed]
-        for name in misnamed:
-            terminal.show_error(name.error)
+        results = [failed(one.error, target=one.target, precision=one.precision) for one in refused]
+        for error in dict.fromkeys(one.error for one in refused):
+            terminal.show_error(error)
     else:
         results, fleet = _build(
-            request, pairs, out, workspace, output, embed_eval=embed_eval, defer=defer,
+            asked.request, pairs, out, workspace, asked.output, embed_eval=embed_eval, defer=defer,
             strict=strict,
         )  # fmt: skip
+    if asked.account is not None:
+        results = [one.model_copy(update={"translation": asked.account}) for one in results]
     if junit is not None:
         from optkit.cli import junit_file  # loads the XML library
 
         junit_file.write_results(junit, results, strict=strict)
-    _show(output, results, fleet, several=len(pairs) + len(misnamed) > 1)
+    _show(asked.output, results, fleet, several=len(pairs) + len(refused) > 1)
     codes = {exit_code(result, strict) for result in results}
     return next((code for code in _WORST_FIRST if code in codes), 0)
 
 
 @dataclass(frozen=True)
-class _Misnamed:
-    """A target or a precision with an unknown name."""
+class _Refused:
+    """A pair of target and precision that is not built: one of the names is unknown, or the command
+    has a flag that cannot be followed."""
 
     target: str
     precision: str
     error: UsageError
 
 
-def _parsed(
-    targets: Iterable[str], precisions: Iterable[str]
-) -> tuple[list[Pair], list[_Misnamed]]:
+def _parsed(targets: Iterable[str], precisions: Iterable[str]) -> tuple[list[Pair], list[_Refused]]:
     """Every pair of target and precision, each once, also if names are aliases; and the unknown
     names, which stop the command before any work."""
 
     pairs: dict[tuple[str, str], Pair] = {}
-    misnamed: dict[tuple[str, str], _Misnamed] = {}
+    misnamed: dict[tuple[str, str], _Refused] = {}
     for target, precision in product(dict.fromkeys(targets), dict.fromkeys(precisions)):
         shown = target
         try:
@@ -91,7 +99,7 @@ def _parsed(
             shown = device.name
             scheme = find_precision(precision)
         except UsageError as error:
-            misnamed[shown, precision] = _Misnamed(shown, precision, error)
+            misnamed[shown, precision] = _Refused(shown, precision, error)
         else:
             pairs[device.name, scheme.name] = device, scheme
     return list(pairs.values()), list(misnamed.values())
@@ -180,23 +188,21 @@ def _advise(built: Sequence[Result], fleet: BuiltFleet | None) -> None:
             terminal.put(one.sentence)
 
 
-def _rehearse(
-    request: Request,
-    pairs: list[Pair],
-    workspace: Workspace,
-    output: Output,
-) -> int:
+def _rehearse(asked: translated.Asked, pairs: list[Pair], workspace: Workspace) -> int:
     plans = []
     for target, precision in pairs:
-        recipe = calls.recipe(request, workspace, output, dry=True)
+        recipe = calls.recipe(asked.request, workspace, asked.output, dry=True)
         plan = api.rehearse(
             recipe=recipe, target=target, precision=precision, workspace=workspace
         )  # fmt: skip
         plans.append((target.name, precision.name, plan))
-    if output.json:
+    if asked.output.json:
         data = [{"target": name, "precision": scheme, **asdict(plan)}
                 for name, scheme, plan in plans]  # fmt: skip
-        terminal.put_json({"schema": "optkit.rehearsal/v1", "evidence": "predicted", "plans": data})
+        account = {} if asked.account is None else {"translation": asked.account.to_json()}
+        terminal.put_json(
+            {"schema": "optkit.rehearsal/v1", "evidence": "predicted", "plans": data, **account}
+        )
         return 0
     for name, scheme, plan in plans:
         terminal.put(f"{name} {scheme}")

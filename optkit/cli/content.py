@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+from optkit import places
 from optkit.api.jobs import signature
-from optkit.cli import terminal
+from optkit.cli import calls, terminal, translated
+from optkit.cli.terminal import Output
 from optkit.errors import UsageError
-from optkit.recipe.template import template
+from optkit.recipe.template import Preset, template
+from optkit.request import Request
 from optkit.store import OUT_OPTION, storage_errors, write_durably
+from optkit.translation import Command
+from optkit.workspace import Workspace
 
 
 def init(
-    model: str, weights: str | None, calibration: str | None, evaluation: str | None, out: Path
+    model: str | None,
+    weights: str | None,
+    calibration: str | None,
+    evaluation: str | None,
+    command: Command,
+    out: Path,
 ) -> None:
     if out.exists():
         raise UsageError(
@@ -20,10 +31,29 @@ def init(
         )
     with storage_errors(out, OUT_OPTION):
         out.resolve().parent.stat()  # paths in the recipe are relative to this folder
-    read = signature(model) if model.endswith(".onnx") and weights is None else ()
+    asked = translated.read(command, Request(model, calibration=calibration), (), Output())
+    if asked.refusal is not None:
+        raise asked.refusal
+    if asked.request.model is None:
+        hint = "e.g. optkit init model.onnx or optkit init model.py:create"
+        raise UsageError("there is no MODEL", where="command line", hint=hint)
+    model = asked.request.model
     started = template(
-        model, out, weights=weights, calibration=calibration, evaluation=evaluation, read=read
-    )
+        model, out, weights=weights, calibration=asked.request.calibration, evaluation=evaluation,
+        read=signature(model) if model.endswith(".onnx") and weights is None else (),
+        preset=_preset(asked),
+    )  # fmt: skip
     with storage_errors(out, OUT_OPTION):
         write_durably(out.resolve(), started.text.encode())
     terminal.put(f"wrote {out}; next: {started.then}")
+
+
+def _preset(asked: translated.Asked) -> Preset:
+    """The settings of a translated command. The model may have to be read, because only it knows
+    which axes the shapes are about."""
+    if asked.account is None:
+        return Preset()
+    named = {"name": places.model_name(str(asked.request.model))}
+    recipe = calls.recipe(replace(asked.request, recipe=named), Workspace(), asked.output)
+    settings = {one.key: (one.yaml, " ".join(one.flag.split())) for one in asked.settings}
+    return Preset(recipe.axes, settings, next(iter(asked.precisions), None))

@@ -21,8 +21,8 @@ from optkit.cli import param_types
 Function = Callable[..., object]
 Decorator = Callable[[Function], Function]
 
-_HEADINGS = ("Model", "Data", "Shapes", "Decoder", "Sampling", "Target", "Search", "Limits",
-             "Cost", "Where it runs", "Output")  # fmt: skip
+_HEADINGS = ("Model", "Other tools", "Data", "Shapes", "Decoder", "Sampling", "Target", "Search",
+             "Limits", "Cost", "Where it runs", "Output")  # fmt: skip
 """The headings of options in help, in this order."""
 
 _heading_of: dict[click.Parameter, str] = {}
@@ -151,6 +151,20 @@ job = filling(
     ),
 )  # fmt: skip
 """MODEL, recipe, overrides and shapes: the model to work on."""
+
+other_tools = filling(
+    "optkit.translation:Command", "command",
+    under(
+        "Other tools",
+        click.option("--trtexec", metavar="'FLAGS'",
+                     help="Flags of trtexec 10 or 11, translated into options of optkit."),
+        click.option("--ultralytics", metavar="'ARGUMENTS'",
+                     help="The same for arguments of `yolo export`."),
+        click.option("--modelopt", metavar="'OPTIONS'",
+                     help="The same for options of `python -m modelopt.onnx.quantization`."),
+    ),
+)  # fmt: skip
+"""The command of another tool, which is translated."""
 
 one_target = under(
     "Target",

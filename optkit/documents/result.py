@@ -19,6 +19,7 @@ from optkit.documents.measured import (
 )
 from optkit.documents.recommendation import Recommendation
 from optkit.documents.record import AtLeastOne, Count, Number, Record, Rows, absent, said
+from optkit.documents.translation import Translation
 from optkit.evidence import Evidence
 
 RESULT: Final = "optkit.result/v1"
@@ -141,6 +142,10 @@ class Result(Record):
     untrained: Annotated[
         str | SkipJsonSchema[None],
         Field(exclude_if=absent, description="Which parameters are random, if some are."),
+    ] = None
+    translation: Annotated[
+        Translation | SkipJsonSchema[None],
+        Field(exclude_if=absent, description="Of a command of another tool, if one was given."),
     ] = None
     seconds: dict[str, Number]
     cache_hits: Count

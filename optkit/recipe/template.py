@@ -9,8 +9,8 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from optkit import places
@@ -19,6 +19,7 @@ from optkit.errors import UsageError
 from optkit.recipe import recipe_inputs, yaml_document
 from optkit.recipe.recipe import Recipe
 from optkit.recipe.recipe_inputs import InputLines
+from optkit.recipe.schema import Axis
 from optkit.recipe.torch_checkpoint import CHECKPOINTS, conversion
 from optkit.tensors import TensorInfo
 
@@ -46,6 +47,26 @@ class _Weights:
     remarks: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Preset:
+    """What the recipe of a new project has instead of optkit's suggestions. `axes`: ranges;
+    `settings`: key → its value in one line of YAML, and a remark; `precision`: for the command that
+    builds it."""
+
+    axes: Mapping[str, Axis] = field(default_factory=dict)
+    settings: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    precision: str | None = None
+
+    def section(self, name: str, suggested: str, begin: str = "") -> str:
+        """The lines of a section: `begin`, then its settings; without settings as suggested."""
+        keys = {key.removeprefix(f"{name}."): self.settings[key] for key in self.settings
+                if key.startswith(f"{name}.")}  # fmt: skip
+        if not keys:
+            return suggested
+        lines = [f"  {key}: {value}  # {remark}" for key, (value, remark) in keys.items()]
+        return "\n".join([begin or f"{name}:", *lines])
+
+
 def template(
     model: str,
     out: Path,
@@ -54,14 +75,15 @@ def template(
     calibration: str | None = None,
     evaluation: str | None = None,
     read: Sequence[TensorInfo] = (),
+    preset: Preset = Preset(),
 ) -> Started:
     """The recipe `out` for MODEL ("file.py:factory", "x.onnx", "x.pt2", a Hugging Face folder or
     "org/name"). Paths are given relative to the current folder, and written relative to `out`.
 
     `weights`: a safetensors file; without it, the only one in the folder of the model's code.
     `calibration`: data, or a source by name or file; `evaluation`: a task; `read`: the inputs as
-    the model itself declares them, if they were read from it. Raises UsageError, and
-    RecipeError for values that no recipe may have.
+    the model itself declares them, if they were read from it; `preset`: settings. Raises
+    UsageError, and RecipeError for values that no recipe may have.
     """
     kind, folder = places.model_key(model), out.resolve().parent
     python = places.is_python_file(model)
@@ -77,26 +99,44 @@ def template(
     if python:
         lines += [*([] if chosen.file else ["  # weights: weights.safetensors"]), "  # args: {}"]
     inputs = recipe_inputs.of_model(read) if read else _of_code(model if python else None)
+    precision = preset.precision or ("int8" if calibration else "fp16")
+    samples = _calibration(folder, calibration)
     text = _TEMPLATE.format(
         name=places.model_name(model),
         model="\n".join(lines),
         inputs=inputs.lines,
-        axes=inputs.axes,
-        calibration=_calibration(folder, calibration),
+        axes=_axes(preset.axes) if preset.axes else inputs.axes,
+        calibration=preset.section("calibration", samples, samples),
+        quantization=preset.section("quantization", _QUANTIZATION),
         evaluation=_evaluation(folder, evaluation),
-        precision="int8" if calibration else "fp16",
+        compiler=_compiler(preset),
+        bench=preset.section("bench", _BENCH),
+        precision=precision,
     )
     data = yaml_document.parse(text.encode(), str(out)).data
     assert isinstance(data, dict)
     Recipe.from_dict(data, folder)
     free = inputs.free if calibration is None and evaluation is None else ()
+    free = tuple(axis for axis in free if axis not in preset.axes)
     untrained = python and not chosen.file
-    return Started(text, _then(out, untrained, python, calibration is not None, free))
+    return Started(text, _then(out, untrained, python, precision, free))
 
 
-def _then(out: Path, untrained: bool, python: bool, calibrated: bool, free: Sequence[str]) -> str:
+def _axes(given: Mapping[str, Axis]) -> str:
+    rows = [f"  {_quoted(name)}: {{min: {axis.min}, opt: {axis.opt}, max: {axis.max}}}"
+            for name, axis in given.items()]  # fmt: skip
+    return "\n".join(["axes:", *rows])
+
+
+def _compiler(preset: Preset) -> str:
+    """The section of the compiler, which is in a recipe only if something is set."""
+    lines = preset.section("compiler", "")
+    return f"# Options that override the rules of the target.\n{lines}\n\n" if lines else ""
+
+
+def _then(out: Path, untrained: bool, python: bool, precision: str, free: Sequence[str]) -> str:
     named = "" if out == Path(places.PROJECT_RECIPE) else f"--recipe {out} "
-    build = f"optkit build {named}--target l4 --precision {'int8' if calibrated else 'fp16'}"
+    build = f"optkit build {named}--target l4 --precision {precision}"
     todo = ["check its inputs"] if python else []
     if untrained:
         todo.insert(0, "give model.weights (or load them in the factory: else they are random)")
@@ -271,6 +311,16 @@ _EVALUATION = """\
 # eval:
 #   task: evaluation.py"""
 
+_QUANTIZATION = """\
+# quantization:
+#   weights: auto         # or rtn, mse, gptq, awq, hqq
+#   nodes: {"*head*": fp16}"""
+
+_BENCH = """\
+bench:
+  batches: [1, 8]
+  seconds: 3"""
+
 _TEMPLATE = """\
 # What to build and how to judge it. Then: optkit build --target l4 --precision {precision}
 
@@ -289,9 +339,7 @@ model:
 {calibration}
 
 # How weights are rounded, and which nodes are exceptions.
-# quantization:
-#   weights: auto         # or rtn, mse, gptq, awq, hqq
-#   nodes: {{"*head*": fp16}}
+{quantization}
 
 {evaluation}
 
@@ -299,7 +347,5 @@ model:
 gates:
   max_drop: 1%
 
-bench:
-  batches: [1, 8]
-  seconds: 3
+{compiler}{bench}
 """

@@ -13,13 +13,14 @@ from optkit.cli import options, param_types
 @options.command(
     "optkit build -t l4 -p int8,fp8",
     "optkit build model.py:create -t l4,h100 -p int8 -o artifacts",
+    "optkit build model.onnx -t l4 --trtexec '--fp16 --optShapes=image:8x3x224x224'",
 )
 @options.job
+@options.other_tools
 @options.targets
 @options.precisions(
     "fp32, fp16, bf16, int8, int8-weight-only, fp8, int4, w4a8, nvfp4 or nf4; a list, or the "
-    "option several times.",
-    default=("int8",),
+    "option several times. Default: that of the other tool's command, else int8.",
 )
 @options.artifact
 @options.under(

@@ -104,8 +104,11 @@ def monitor() -> None:
     """  # fmt: skip
 
 
-@options.command("optkit init model.py:create")
-@click.argument("model", type=param_types.FILE)
+@options.command(
+    "optkit init model.py:create",
+    "optkit init model.onnx --trtexec '--fp16 --optShapes=image:8x3x224x224'",
+)
+@click.argument("model", required=False, type=param_types.FILE)
 @click.option(
     "--weights",
     type=param_types.FILE,
@@ -133,9 +136,11 @@ def monitor() -> None:
     show_default=True,
     help="The recipe to write.",
 )  # fmt: skip
+@options.other_tools
 @options.calls("optkit.cli.content:init")
 def init() -> None:
-    """Write a commented recipe for MODEL (model.onnx, model.pt2 or file.py:factory).
+    """Write a commented recipe for MODEL (model.onnx, model.pt2 or file.py:factory). The command of
+    another tool may name MODEL too.
 
     The inputs come from the .onnx file, with dtypes, shapes and names of dynamic axes; for Python,
     the names come from `forward`, which is read from the file without running it. The command looks

@@ -1,0 +1,53 @@
+"""The precision of an artifact, from flags that each allow one."""
+
+from __future__ import annotations
+
+from optkit.errors import UsageError
+from optkit.precisions import PRECISIONS
+from optkit.translation.draft import Draft, Entry
+
+_OPTION = "--precision"
+
+
+def choose(draft: Draft, default: str, missing: str) -> None:
+    """Set --precision: the quantized one, else the float one, else the tool's `default`, which
+    applies where `missing` (in words) is missing.
+
+    Raises UsageError for two quantized or two float precisions, unless --precision is given.
+    """
+    entries = [e for e in draft.entries if e.row and e.row.precision and e.fate == "done"]
+    if _OPTION in draft.given:
+        for entry in entries:
+            draft.set_option(entry, _OPTION, str(entry.becomes))
+        return
+    quantized = _single(draft, [e for e in entries if PRECISIONS[str(e.becomes)].quantized])
+    floats = [e for e in entries if not PRECISIONS[str(e.becomes)].quantized]
+    chosen = quantized or _single(draft, floats)
+    if chosen is None:
+        if not any(e.row and e.row.answered_by == _OPTION for e in draft.entries):
+            draft.default(missing, f"{_OPTION} {default}")
+            draft.options[_OPTION] = default
+        return
+    precision = str(chosen.becomes)
+    for entry in entries:
+        wanted = str(entry.becomes)
+        if wanted not in (precision, "fp32", PRECISIONS[precision].carrier):
+            entry.refuse(
+                f"the layers around those in {precision} are {PRECISIONS[precision].carrier}",
+                f"leave one of {chosen.text} and {entry.text} out",
+            )
+        else:
+            draft.set_option(entry, _OPTION, precision)
+            if wanted != precision:
+                entry.reason = f"the layers around those in {precision} are FP16"
+
+
+def _single(draft: Draft, entries: list[Entry]) -> Entry | None:
+    names = dict.fromkeys(str(entry.becomes) for entry in entries)
+    if len(names) > 1:
+        raise UsageError(
+            f"an artifact has one precision, and these flags name {len(names)}",
+            where=f"--{draft.tool} {' '.join(entry.text for entry in entries)}",
+            hint=f"leave all but one out, or build both with -p {','.join(names)}",
+        )
+    return entries[0] if entries else None
