@@ -90,11 +90,10 @@ def test_an_agent_plans_builds_and_asks_over_stdio(tmp_path: Path, main_job: Mai
         Draft202012Validator(documents.schema("plan")).validate(answer.structured_content)
 
         asked = {"targets": ["l4"], "recipe": "digits-vit"}
-        built = await client.call_tool("build", asked, progress_callback=progress)
+        built = await client.call_tool("build", asked)  # everything of it lies in the store
         result = built.structured_content
         Draft202012Validator(documents.schema("result")).validate(result)
         assert result["artifact"] == "artifacts/digits-vit-l4-int8"
-        assert heard and [value for value, _ in heard] == sorted({value for value, _ in heard})
 
         for tool, arguments, schema in (
             ("inspect", {"path": result["artifact"]}, "optkit.inspect/v1"),
@@ -105,7 +104,8 @@ def test_an_agent_plans_builds_and_asks_over_stdio(tmp_path: Path, main_job: Mai
             assert not answer.is_error, answer.content
             assert answer.structured_content["schema"] == schema
         several = {"targets": ["l4", "t4"], "precisions": ["fp8"], "recipe": "digits-vit"}
-        answer = await client.call_tool("build", several)
+        answer = await client.call_tool("build", several, progress_callback=progress)
+        assert heard and [value for value, _ in heard] == sorted({value for value, _ in heard})
         l4, t4 = answer.structured_content["results"]
         assert (l4["precision"], t4["status"]) == ("fp8", "impossible") and t4["error"]["hint"]
 
