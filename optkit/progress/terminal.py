@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
 
-_SILENCE = 10  # seconds between two lines about a running step
+# Seconds until the first line about a step that still runs in a log; each further wait is twice as
+# long, but shorter than the ten minutes after which CI services end a job without output.
+_SILENCE = 60
+_LONGEST_SILENCE = 480
 
 
 def stderr() -> Console:
@@ -25,8 +28,8 @@ def stderr() -> Console:
 
 class Terminal:
     """The listener of a runner. On a terminal it shows a live line per running step. Elsewhere it
-    prints a plain line when a step ends, and before that only for a step that runs long or does not
-    end. Each thread may run one step at the same time."""
+    prints a plain line when a step ends. Only a step that runs for more than a minute, or does not
+    end, has other lines. Each thread may run one step at the same time."""
 
     def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
         self.quiet = quiet
@@ -46,7 +49,7 @@ class Terminal:
         if self.quiet:
             return
         with self._lock:
-            running = _Running(label, time.monotonic())
+            running = _Running(label, time.monotonic(), _SILENCE)
             if self.console.is_terminal:
                 if self._bar is None:
                     self._bar = _live_lines(self.console)
@@ -61,7 +64,7 @@ class Terminal:
         """Print the line of a step that has not ended, unless it was printed before."""
         with self._lock:
             if step in self._running.values() and not step.announced:
-                step.announced, step.said = True, time.monotonic()
+                step.speak(time.monotonic())
                 self._line(f"  ... {step.label}")
 
     def progress(self, what: str, fraction: float) -> None:
@@ -82,8 +85,8 @@ class Terminal:
                 self._bar.update(
                     step.task, total=1.0, completed=fraction, description=shown, pace=told
                 )
-            elif now - step.said > _SILENCE:
-                step.announced, step.said = True, now
+            elif now - step.said > step.silence:
+                step.speak(now)
                 self._line(f"  ... {step.label}: {what}, {told}")
 
     def done(self, step: str, label: str, hit: bool, seconds: float) -> None:
@@ -140,16 +143,22 @@ class Terminal:
 
 @dataclass(eq=False)
 class _Running:
-    """A running step. `said`: the time of its start or of its last line; `announced`: whether it
-    had a line; `task`: its live line; `first`: the time and the fraction of its first progress;
-    `timer`: prints its first line."""
+    """A running step. `said`: the time of its start or of its last line; `silence`: seconds from
+    then to its next line; `announced`: whether it had a line; `task`: its live line; `first`: the
+    time and the fraction of its first progress; `timer`: prints its first line."""
 
     label: str
     said: float
+    silence: float
     announced: bool = False
     task: TaskID | None = None
     first: tuple[float, float] | None = None
     timer: threading.Timer | None = None
+
+    def speak(self, now: float) -> None:
+        """It has a line now."""
+        self.silence = min(2 * self.silence, _LONGEST_SILENCE)
+        self.announced, self.said = True, now
 
 
 def pace(fraction: float, done: float, seconds: float) -> str:

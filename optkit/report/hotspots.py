@@ -28,11 +28,12 @@ class Hotspot:
 
 @dataclass(frozen=True)
 class SharedWork:
-    """The time of all layers that do the same work, in the baseline and in the candidate."""
+    """The milliseconds of all layers that do the same work, in the baseline and in the candidate;
+    None where no layer does this work. `share`: of the time of all layers of the candidate."""
 
     work: str
-    baseline: float
-    candidate: float
+    baseline: float | None
+    candidate: float | None
     share: float
 
 
@@ -106,9 +107,9 @@ def _works(
     candidate, baseline, total = _by_work(ours, spent), _by_work(theirs, before), sum(spent)
     rows = []
     for work in dict.fromkeys((*candidate, *baseline)):
-        ms = candidate.get(work, 0.0)
-        rows.append(SharedWork(work, baseline.get(work, 0.0), ms, ms / total))
-    return sorted(rows, key=lambda row: -max(row.candidate, row.baseline))
+        ms = candidate.get(work)
+        rows.append(SharedWork(work, baseline.get(work), ms, (ms or 0.0) / total))
+    return sorted(rows, key=lambda row: -max(row.candidate or 0.0, row.baseline or 0.0))
 
 
 def _by_work(layers: Sequence[Layer], spent: Sequence[float]) -> dict[str, float]:

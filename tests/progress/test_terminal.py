@@ -69,6 +69,25 @@ def test_a_short_step_has_one_line_and_a_long_step_a_line_before(
     assert stream.getvalue().splitlines()[1:] == ["  ... export", "    12.0 s  export"]
 
 
+def test_the_lines_of_a_long_step_become_rare_but_never_cease(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: now)
+    ears, stream = terminal.Terminal(), io.StringIO()
+    ears._console = Console(file=stream, width=80, color_system=None)
+    ears.start("tune", "tune")
+    spoke = []
+    for now in range(0, 3601, 5):
+        before = stream.tell()
+        ears.progress("trial", now / 4000)
+        spoke += [now] if stream.tell() > before else []
+    ears.done("tune", "tune", False, 3600)
+    waits = [later - earlier for earlier, later in zip([0, *spoke], spoke, strict=False)]
+    assert waits == sorted(waits) and 60 <= waits[0] < 70 and 480 <= waits[-1] < 600
+    assert len(spoke) < 12
+
+
 def test_a_log_names_the_step_that_failed() -> None:
     stream = io.StringIO()
     with terminal.Terminal() as ears:

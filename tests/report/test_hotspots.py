@@ -44,8 +44,23 @@ def test_the_costliest_layers_come_first_and_the_shares_add_up(whole: Report) ->
     assert sum(row.share for row in rows) == pytest.approx(1)
     assert sum(row.share for row in time.works) == pytest.approx(1)
     assert (time.total, time.baseline) == (91, 182)
-    works = [row.candidate for row in time.works]
+    works = [row.candidate or 0.0 for row in time.works]
     assert works == sorted(works, reverse=True) and sum(works) == 91
+
+
+def test_work_that_no_layer_does_has_no_time(make: Any) -> None:
+    """Not "0 ms": a layer that takes no time and a layer that does not exist differ."""
+    data = make()
+    for layer in data["layers"]["baseline"]:
+        layer |= {"kind": f"only of the baseline, {layer['kind']}", "nodes": layer["products"]}
+    report = timed(read(data), (1.0,) * 13, (2.0,) * 13)
+    time = found(report)
+    assert time is not None
+    sides = {(row.candidate is None, row.baseline is None) for row in time.works}
+    assert sides == {(True, False), (False, True)}
+    assert sum(row.share for row in time.works) == pytest.approx(1)
+    section = build_page.to_html(report).split('<section id="time"')[1].split("</section>")[0]
+    assert "no layer" in section and ">0 ms<" not in section
 
 
 def test_a_product_stands_beside_its_time_in_the_baseline(whole: Report) -> None:
