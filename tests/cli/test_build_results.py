@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,13 @@ def test_the_main_job_passes_its_gate(built: Path, main_job: MainJob) -> None:
     assert result["cache_hits"] == 0
 
 
+def _placeless(result: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy in which the recommended command does not name the folder of the artifact."""
+    found = dict(result)
+    sentence = result["recommendation"]["sentence"].replace(result["artifact"], MainJob.NAME)
+    return found | {"recommendation": found["recommendation"] | {"sentence": sentence}}
+
+
 def test_the_second_run_does_nothing(
     build: Optkit, built: Path, main_job: MainJob, tmp_path: Path
 ) -> None:
@@ -60,8 +67,8 @@ def test_the_second_run_does_nothing(
     steps = steps["provenance"]["steps"]
     assert done.code == 0
     assert done.result["cache_hits"] == len(steps) == sum(step["hit"] for step in steps)
-    first = dict(main_job.result)
-    timeless = {key: value for key, value in done.result.items() if key in first}
+    first = _placeless(main_job.result)
+    timeless = {key: value for key, value in _placeless(done.result).items() if key in first}
     for key in ("artifact", "seconds", "cache_hits", "pending"):
         timeless.pop(key), first.pop(key)
     assert timeless == first

@@ -334,11 +334,11 @@ def test_the_page_draws_the_front_and_its_names_do_not_meet(plan: dict[str, Any]
     assert drawing is not None
     boxes = []
     for dot in drawing.dots:
-        if dot.name is not None:
-            length = 7.3 * len(dot.name.text)
-            left = dot.at * 12.4 + dot.name.right
-            left -= {"start": 0.0, "middle": length / 2, "end": length}[dot.name.anchor]
-            bottom = (100 - dot.height) * 2.6 + dot.name.down
+        if dot.wide is not None:
+            length = 7.3 * len(dot.wide.text)
+            left = dot.at * 12.4 + dot.wide.right
+            left -= {"start": 0.0, "middle": length / 2, "end": length}[dot.wide.anchor]
+            bottom = (100 - dot.height) * 2.6 + dot.wide.down
             boxes.append((left, left + length, bottom - 12, bottom))
     assert len(boxes) > 1
     for one, other in combinations(boxes, 2):
