@@ -120,11 +120,13 @@ class _Finder:
 def _no_factory(named: str) -> tuple[str, str]:
     """The error for a model that does not have the form of a factory, with a hint."""
     suffix = Path(named).suffix.lower()
-    with_code = "optkit build file.py:factory --set model.weights="
+    with_code = (
+        "write a recipe that names the code (optkit init file.py:factory --out recipe.yaml), check "
+        "its inputs, and build it: optkit build --recipe recipe.yaml --set model.weights="
+    )
     if suffix in torch_checkpoint.CHECKPOINTS:
         code, new = torch_checkpoint.conversion(named)
-        hint = f"name the code, and give the weights in a new file: {with_code}{new}; write this "
-        hint += f"file in Python:\n{code}"
+        hint = f"{with_code}{new}; make this file of weights in Python:\n{code}"
         return f"{named!r} is a checkpoint: it holds weights without the code of the model", hint
     if suffix == ".safetensors":
         return f"{named!r} holds weights without the code of the model", f"{with_code}{named}"
