@@ -6,67 +6,7 @@ eval: {task: detection, args: {path: instances_val2017.json, pictures: val2017, 
 
 from __future__ import annotations
 
-from typing import Literal
-
-import numpy as np
-
-from optkit.benchmarking import average_precision, detector_heads
-from optkit.benchmarking.average_precision import Detections, compact
-from optkit.benchmarking.detector_heads import Head, Limits
+from optkit.benchmarking.detection import combine, metric, score, slices, weighted
 from optkit.data.detection import samples
-from optkit.data.frames import Boxes, Frame
 
-__all__ = ["combine", "metric", "samples", "score", "weighted"]
-
-Overlap = Literal["coco", "50", "75"]
-_THRESHOLDS = {"coco": slice(None), "50": slice(0, 1), "75": slice(5, 6)}
-_NAMES = {"coco": "map", "50": "map50", "75": "map75"}
-
-
-def metric(overlap: Overlap = "coco", area: str = "all") -> str:
-    """What the score is called: map is COCO's mean over overlaps from 0.5 to 0.95."""
-    return _NAMES[overlap] if area == "all" else f"{_NAMES[overlap]}_{area}"
-
-
-def score(
-    outputs: dict[str, np.ndarray],
-    labels: np.ndarray,
-    head: Head = "auto",
-    confidence: float = 0.001,
-    suppression: float = 0.7,
-    detections: int = 300,
-) -> np.ndarray:
-    """What `average_precision` needs of each picture: float64 [batch, rows, 6].
-
-    head: the form of the outputs, see `detector_heads`. confidence: the least score; suppression:
-    the overlap above which one of two detections of a class is dropped; detections: at most so many
-    per picture.
-    """
-    frames = [Frame.read(sample) for sample in labels]
-    sizes = np.asarray([(frame.input_width, frame.input_height) for frame in frames])
-    limits = Limits(confidence, suppression, detections)
-    found = detector_heads.detections(outputs, sizes, head, limits)
-    rows = detections + labels.shape[1] - 1
-    return np.stack(
-        [
-            average_precision.matched(
-                Detections(frame.to_picture(one.corners), one.scores, one.classes),
-                Boxes.read(sample),
-                rows,
-            )
-            for frame, one, sample in zip(frames, found, labels, strict=True)
-        ]
-    )
-
-
-def combine(scores: np.ndarray) -> np.ndarray:
-    """The same rows without those that are empty in all pictures."""
-    return compact(scores)
-
-
-def weighted(
-    scores: np.ndarray, overlap: Overlap = "coco", area: str = "all"
-) -> average_precision.Part:
-    """How often each picture counts → the mean average precision. overlap: coco (0.5 to 0.95), 50
-    or 75; area: all, small (< 32² pixels), medium or large (> 96²)."""
-    return average_precision.precision(scores, thresholds=_THRESHOLDS[overlap], area=area)
+__all__ = ["combine", "metric", "samples", "score", "slices", "weighted"]

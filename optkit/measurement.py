@@ -134,7 +134,8 @@ class Latencies:
 class Score:
     """A task metric over N samples. For a paired comparison it has `per_sample`, whose mean is the
     value. A metric that is defined only for a whole set has `replicates` instead: its values on the
-    bootstrap resamples."""
+    bootstrap resamples; its `slices`, if they were computed, are the same metric of parts of what
+    is scored, such as the boxes of one class."""
 
     evidence: Evidence
     metric: str
@@ -145,6 +146,7 @@ class Score:
     per_sample: tuple[float, ...] = ()
     replicates: tuple[float, ...] = ()
     lower_is_better: bool = False
+    slices: Mapping[str, Score] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

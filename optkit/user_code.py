@@ -37,6 +37,7 @@ HOOKS: Mapping[str, int] = MappingProxyType(
         "combine": 1,
         "aggregate": 1,
         "weighted": 1,
+        "slices": 1,
         "metric": 0,
     }
 )

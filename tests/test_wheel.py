@@ -19,10 +19,12 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[1]
 CONTENT = {
     "recipes/digits-vit.yaml", "recipes/digits-cnn.yaml", "recipes/house-numbers.yaml",
+    "recipes/digit-detector.yaml",
     *(path.relative_to(ROOT).as_posix() for folder in ("calibration", "eval")
       for path in (ROOT / folder).glob("*.py")),
     "calibration/digits.npz", "examples/serving/server.py",
-    *(f"examples/{name}/{file}" for name in ("00_digits_vit", "01_digits_cnn", "04_house_numbers")
+    *(f"examples/{name}/{file}" for name in ("00_digits_vit", "01_digits_cnn", "04_house_numbers",
+                             "05_digit_detector")
       for file in ("model.py", "weights.safetensors")),
 }  # fmt: skip
 

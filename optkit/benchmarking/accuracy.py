@@ -13,8 +13,8 @@ A long evaluation writes its scores to disk every few seconds, see `partial_resu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from math import sqrt
 from typing import TypeVar
 
@@ -40,6 +40,7 @@ from optkit.runtimes import Session
 from optkit.tensors import Feed, narrowed
 
 V = TypeVar("V", float, np.ndarray)
+P = TypeVar("P")
 Metric = Callable[[np.ndarray], float]
 """A metric of rows, or of how often each row counts."""
 
@@ -58,7 +59,8 @@ class Task:
     one row per unit, 1 if both are the same. combine: all rows [samples, …] → one row per
     independent unit, if that is not a sample (for example a pair of texts). aggregate: rows → the
     metric. weighted: rows → a function of how often each row counts, float64 [rows] → the metric.
-    Without either, the metric is the mean of the rows.
+    slices: rows → such a function for each slice. Without aggregate and weighted, the metric is
+    the mean of the rows.
     """
 
     metric: str
@@ -66,6 +68,7 @@ class Task:
     combine: Callable[[np.ndarray], np.ndarray] | None = None
     aggregate: Callable[[np.ndarray], float] | None = None
     weighted: Callable[[np.ndarray], Metric] | None = None
+    slices: Callable[[np.ndarray], Mapping[str, Metric]] | None = None
     lower_is_better: bool = False
     run: Callable[[Session, Feed], Feed] | None = None
     agreement: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
@@ -87,11 +90,17 @@ def run(
 
 
 def pool(
-    kept: Kept, task: Task, *, evidence: Evidence, baseline: np.ndarray | None = None
+    kept: Kept,
+    task: Task,
+    *,
+    evidence: Evidence,
+    baseline: np.ndarray | None = None,
+    sliced: bool = False,
 ) -> Score:
     """The Score of all kept rows, one per sample. `baseline`: the baseline's rows of the same
-    samples, for a task of agreement; None: the kept rows are those of the baseline. Raises
-    InputRefused if there is no sample."""
+    samples, for a task of agreement; None: the kept rows are those of the baseline. `sliced`:
+    whether to score the slices that the task computes too. Raises InputRefused if there is no
+    sample."""
     if not kept.samples:
         raise InputRefused("the evaluation task yielded no samples", where=task.metric)
     rows = np.concatenate(kept.scores)
@@ -99,10 +108,27 @@ def pool(
         rows = _returned("agreement", task.agreement, rows, rows if baseline is None else baseline)
     if task.combine is not None:
         rows = _returned("combine", task.combine, rows)
-    return from_samples(
+    score = from_samples(
         rows, metric=task.metric, evidence=evidence, aggregate=task.aggregate,
         weighted=task.weighted, lower_is_better=task.lower_is_better,
     )  # fmt: skip
+    if not sliced or task.slices is None:
+        return score
+    return replace(score, slices=_of_slices(task.slices, rows, score))
+
+
+def _of_slices(
+    slices: Callable[[np.ndarray], Mapping[str, Metric]], rows: np.ndarray, whole: Score
+) -> dict[str, Score]:
+    """The score of each slice. Raises InputRefused."""
+
+    def of(function: Metric) -> Score:
+        return from_samples(
+            rows, metric=whole.metric, evidence=whole.evidence, weighted=lambda _: function,
+            lower_is_better=whole.lower_is_better,
+        )  # fmt: skip
+
+    return {name: of(function) for name, function in _prepared("slices", slices, rows).items()}
 
 
 def _outputs(task: Task, session: Session, feed: Feed, *, first: int) -> Feed:
@@ -188,14 +214,14 @@ def from_samples(
     """
     n = len(scores)
     if weighted is not None:
-        of_counts = _prepared(weighted, scores)
+        of_counts = _prepared("weighted", weighted, scores)
         value = float(_returned("weighted", of_counts, np.ones(n)))
         drawn = replicates(n, lambda chosen: of_counts(np.bincount(chosen, minlength=n) * 1.0))
-        return _of_whole(value, drawn, n, metric, evidence, lower_is_better)
+        return of_resamples(value, drawn, n, metric, evidence, lower_is_better)
     if aggregate is not None:
         value = float(_returned("aggregate", aggregate, scores))
         drawn = replicates(n, lambda chosen: float(aggregate(scores[chosen])))
-        return _of_whole(value, drawn, n, metric, evidence, lower_is_better)
+        return of_resamples(value, drawn, n, metric, evidence, lower_is_better)
     if scores.ndim != 1:
         raise InputRefused(
             f"combine() returned rows of shape {list(scores.shape[1:])}",
@@ -210,19 +236,20 @@ def from_samples(
     )  # fmt: skip
 
 
-def _prepared(weighted: Callable[[np.ndarray], Metric], rows: np.ndarray) -> Metric:
-    """The metric of the rows as a function of how often each one counts. Raises InputRefused."""
+def _prepared(name: str, hook: Callable[[np.ndarray], P], rows: np.ndarray) -> P:
+    """What a hook makes of all rows: the metric as a function of how often each one counts, or one
+    for each slice. Raises InputRefused."""
     try:
-        return weighted(rows)
+        return hook(rows)
     except Exception as error:  # a hook is the user's code
-        message = f"the evaluation task's weighted() raised {type(error).__name__}: {error}"
+        message = f"the evaluation task's {name}() raised {type(error).__name__}: {error}"
         raise InputRefused(message, where=f"scores of shape {list(rows.shape)}") from error
 
 
-def _of_whole(
+def of_resamples(
     value: float, drawn: np.ndarray, n: int, metric: str, evidence: Evidence, lower_is_better: bool
 ) -> Score:
-    """The Score of a metric of all rows, from the metric of each resample."""
+    """The Score of a metric of all rows, from its value and the metric of each resample."""
     # the metric may be undefined on a resample: it then counts as the value itself
     drawn = np.where(np.isfinite(drawn), drawn, value)
     return Score(

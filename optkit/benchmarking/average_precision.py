@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Self
 
 import numpy as np
 
@@ -120,6 +121,13 @@ def compact(rows: np.ndarray) -> np.ndarray:
     return np.asarray(rows[:, :used])
 
 
+def annotated(rows: np.ndarray, area: str = "all") -> list[int]:
+    """The classes of the annotated boxes that count, in pictures [pictures, rows, 6]."""
+    flat = rows.reshape(-1, COLUMNS)
+    counts = (flat[:, 1] == _ANNOTATED) & (flat[:, 2 + list(AREAS).index(area)] == 1)
+    return [int(kind) for kind in np.unique(flat[counts, 0])]
+
+
 Part = Callable[[np.ndarray], float]
 """How often each picture counts [pictures] → the metric; NaN if it is not defined."""
 
@@ -149,29 +157,61 @@ def precision(
     order = np.lexsort((-found[:, 1], found[:, 0]))  # stable: pictures in their order
     found, origin = found[order], origin[order]
     states = (found[:, column].astype(np.int64)[:, None] // _WEIGHTS[thresholds]) % _BASE
-    right, wrong = states == _RIGHT, states == _WRONG
-    kinds = np.unique(truth[:, 0])
-    first, last = (np.searchsorted(found[:, 0], kinds, side) for side in ("left", "right"))
+    classes = [
+        _Class.of(states[found[:, 0] == one], origin[found[:, 0] == one], whose[truth[:, 0] == one])
+        for one in np.unique(truth[:, 0])
+    ]
 
     def of(counts: np.ndarray) -> float:
-        weights = counts[origin][:, None]
-        hits, misses = right * weights, wrong * weights
-        boxes_of = np.bincount(
-            np.searchsorted(kinds, truth[:, 0]), counts[whose], minlength=len(kinds)
-        )
-        means = [
-            _interpolated(hits[a:b], misses[a:b], whole).mean()
-            for a, b, whole in zip(first, last, boxes_of, strict=True)
-            if whole > 0
-        ]
-        return float(np.mean(means)) if means else float("nan")
+        means = [one.precision(counts) for one in classes]
+        defined = [mean for mean in means if mean is not None]
+        return float(np.mean(defined)) if defined else float("nan")
 
     return of
 
 
+@dataclass(frozen=True)
+class _Class:
+    """The detections of one class by falling score, ready for any number of resamples.
+
+    The precision falls at a wrong detection and the recall does not rise there. So neither has to
+    be known there, only how many wrong detections lie before each right one. `right`, `wrong`
+    [rows, thresholds] and `origin` [rows], the picture, are those of the detections whose state
+    differs between thresholds or is right. Of those that are wrong at all thresholds, there are
+    only `before` [n], the number of the rows before it, and `missed` [n], its picture. `whose`: the
+    picture of each annotated box.
+    """
+
+    right: np.ndarray
+    wrong: np.ndarray
+    origin: np.ndarray
+    before: np.ndarray
+    missed: np.ndarray
+    whose: np.ndarray
+
+    @classmethod
+    def of(cls, states: np.ndarray, origin: np.ndarray, whose: np.ndarray) -> Self:
+        right, wrong = states == _RIGHT, states == _WRONG
+        always = wrong.all(1)
+        rows = (right | wrong).any(1) & ~always
+        before = np.cumsum(rows)[always]
+        return cls(right[rows], wrong[rows], origin[rows], before, origin[always], whose)
+
+    def precision(self, counts: np.ndarray) -> float | None:
+        """The average precision, where each picture counts so often; None without a box."""
+        whole = float(counts[self.whose].sum())
+        if whole == 0:
+            return None
+        weights = counts[self.origin][:, None]
+        always = np.bincount(self.before, counts[self.missed], minlength=len(weights) + 1)
+        misses = self.wrong * weights + always[: len(weights), None]
+        return float(_interpolated(self.right * weights, misses, whole).mean())
+
+
 def _interpolated(hits: np.ndarray, misses: np.ndarray, whole: float) -> np.ndarray:
-    """The precision at each of the 101 recalls for each threshold [thresholds, 101], from right and
-    wrong detections [found, thresholds] by falling score. `whole`: the number of boxes."""
+    """The precision at each of the 101 recalls for each threshold [thresholds, 101], from right
+    detections [rows, thresholds] by falling score, and the wrong ones at and before each row.
+    `whole`: the number of boxes."""
     right, wrong = hits.cumsum(0), misses.cumsum(0)
     recall = right / whole
     exact = right / (right + wrong + np.spacing(1))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from heapq import merge
+from itertools import islice
+
 import numpy as np
 
 
@@ -37,11 +41,24 @@ def suppressed(
     falling score, at most `most`. A box is dropped if its overlap with a kept one of the same class
     is larger than `limit`."""
     order = np.argsort(-scores, kind="stable")
-    kept: list[int] = []
-    while len(order) and len(kept) < most:
-        first, order = order[0], order[1:]
-        kept.append(int(first))
-        same = classes[order] == classes[first]
-        over = overlaps(boxes[first][None], boxes[order])[0] > limit
-        order = order[~(same & over)]
-    return np.asarray(kept, np.int64)
+    ordered, kinds = boxes[order], classes[order]
+    places = [np.flatnonzero(kinds == kind) for kind in np.unique(classes)]
+    kept = merge(*(_not_overlapped(ordered[of_class], of_class, limit) for of_class in places))
+    return order[list(islice(kept, most))]
+
+
+def _not_overlapped(boxes: np.ndarray, names: np.ndarray, limit: float) -> Iterator[int]:
+    """The names [n] of the boxes [n, 4] that no earlier one which is kept overlaps, in order."""
+    left, top, right, bottom = boxes.T
+    sizes = areas(boxes)
+    while len(names):
+        yield int(names[0])
+        width = np.minimum(right, right[0]) - np.maximum(left, left[0])
+        height = np.minimum(bottom, bottom[0]) - np.maximum(top, top[0])
+        shared = np.maximum(width, 0.0) * np.maximum(height, 0.0)
+        whole = sizes[0] + sizes - shared
+        apart = shared / np.where(whole > 0, whole, 1.0) <= limit
+        apart[0] = False
+        left, top, right, bottom, sizes, names = (
+            array[apart] for array in (left, top, right, bottom, sizes, names)
+        )

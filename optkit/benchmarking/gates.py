@@ -178,9 +178,9 @@ def _slice_rows(
             continue
         if scores is None:
             yield _unseen(name, limit, NO_TASK)
-        elif not names:
+        elif not names and not scores[1].slices:
             yield _unseen(name, limit, _NO_SLICES)
-        elif not scores[1].per_sample:
+        elif not scores[1].per_sample and not scores[1].slices:
             yield _unseen(name, limit, f"{scores[1].metric} is no mean over samples")
         else:
             yield _slice_row(name, limit, split(names, *scores, confidence), at_most=at_most)

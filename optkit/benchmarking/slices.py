@@ -50,8 +50,8 @@ class Worst:
 def drops(
     names: Sequence[str], baseline: Score, candidate: Score, confidence: float = CONFIDENCE
 ) -> list[Slice]:
-    """The drop in each slice. `names`: one per sample, in their order. Raises ValueError if the
-    metric is not a mean over samples."""
+    """The drop in each slice: those of the scores, if the task computes slices, else those that
+    `names` gives each sample. Raises ValueError if the metric is then no mean over samples."""
 
     def of(before: Score, after: Score, level: float) -> Interval | None:
         # there is nothing to which a drop could be relative
@@ -98,19 +98,33 @@ def _split(
     confidence: float,
     interval: Callable[[Score, Score, float], Interval | None],
 ) -> list[Slice]:
+    pairs = (
+        {name: (baseline.slices[name], after) for name, after in candidate.slices.items()}
+        if candidate.slices
+        else _by_sample(names, baseline, candidate)
+    )
+    together = 1 - (1 - confidence) / len(pairs)
+    slices = []
+    for name, (before, after) in pairs.items():
+        single, joint = (interval(before, after, level) for level in (confidence, together))
+        slices.append(Slice(name, before, after, after.value, single, joint))
+    return slices
+
+
+def _by_sample(
+    names: Sequence[str], baseline: Score, candidate: Score
+) -> dict[str, tuple[Score, Score]]:
+    """The scores of baseline and candidate in each slice of the samples."""
     if not baseline.per_sample or not candidate.per_sample:
         raise ValueError(f"{candidate.metric} is not a mean over samples, so it has no slices")
     if not len(names) == baseline.samples == candidate.samples:
         raise ValueError(f"{len(names)} slices of {candidate.samples} samples")
     kinds, place = np.unique(np.asarray(names), return_inverse=True)
-    together = 1 - (1 - confidence) / len(kinds)
-    slices = []
+    pairs = {}
     for index, name in enumerate(kinds.tolist()):
         before = _part(baseline, place == index)
-        after = before if candidate is baseline else _part(candidate, place == index)
-        single, joint = (interval(before, after, level) for level in (confidence, together))
-        slices.append(Slice(name, before, after, after.value, single, joint))
-    return slices
+        pairs[name] = before, before if candidate is baseline else _part(candidate, place == index)
+    return pairs
 
 
 def _part(score: Score, chosen: np.ndarray) -> Score:

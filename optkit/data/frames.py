@@ -7,6 +7,7 @@ class -1 only fill up the array.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from typing import Self
 
@@ -72,6 +73,33 @@ class Boxes:
         rows = sample[1:]
         rows = rows[rows[:, 0] != NONE]
         return cls(rows[:, 0].astype(np.int64), rows[:, 1:5], rows[:, 5], rows[:, 6] != 0)
+
+
+def labels(
+    corners: Sequence[np.ndarray],
+    classes: Sequence[np.ndarray],
+    size: tuple[int, int],
+    most: int | None = None,
+) -> np.ndarray:
+    """The labels of a batch of pictures that go into the model as they are: float64 [batch,
+    1 + most, 8].
+
+    corners: for each picture, boxes [n, 4] (x1, y1, x2, y2) in pixels; classes: for each picture,
+    [n]; size: width and height of the input; most: the largest number of boxes in a picture of all
+    batches, because the labels of all batches have one shape (None: in this batch).
+
+    Raises ValueError if a picture has more than `most` boxes.
+    """
+    frame = Frame.of(size, size, (0, 0), size)
+    largest = max(map(len, corners), default=0)
+    most = largest if most is None else most
+    if largest > most:
+        raise ValueError(f"a picture has {largest} boxes, and most is {most}")
+    rows = []
+    for ours, kinds in zip(corners, classes, strict=True):
+        areas = (ours[:, 2:] - ours[:, :2]).prod(1)
+        rows.append(written(frame, Boxes(kinds, ours, areas, np.zeros(len(ours), bool)), most))
+    return np.stack(rows)
 
 
 def written(frame: Frame, boxes: Boxes, most: int) -> np.ndarray:

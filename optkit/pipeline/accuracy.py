@@ -109,6 +109,7 @@ def score(
         file=file, batch=build.batch, evidence=evidence, task=str(source.place),
         code=store.digest_json(record.code),
         metric=samples.metric, args=samples.scoring, running=engines,
+        sliced=build.job.recipe.gates.of(build.job.target.name).on_slices,
         path=source.place.path, data=None if source.data is None else str(source.data),
         imports=python, roots=tuple(roots), kept=kept(runner),
     )  # fmt: skip

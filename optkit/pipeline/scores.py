@@ -14,7 +14,7 @@ from optkit.measurement import Score, Scores
 from optkit.pipeline.job import Build, Role
 from optkit.steps.collect import Samples
 from optkit.steps.evaluate import Evaluated
-from optkit.steps.files import RAW_SCORES, SCORES
+from optkit.steps.files import RAW_SCORES, SCORES, SLICE
 
 
 def task_scores(build: Build) -> Scores:
@@ -88,4 +88,13 @@ def _read(part: Evaluated) -> Score:
     assert part.score is not None
     arrays = load_file(part.file(SCORES))
     per_sample, replicates = (tuple(arrays[name].tolist()) for name in RAW_SCORES)
-    return replace(part.score, per_sample=per_sample, replicates=replicates)
+    score = replace(part.score, per_sample=per_sample, replicates=replicates)
+    slices = {
+        name.removeprefix(SLICE): accuracy.of_resamples(
+            float(values[0]), values[1:], score.samples, score.metric, score.evidence,
+            score.lower_is_better,
+        )
+        for name, values in arrays.items()
+        if name.startswith(SLICE)
+    }  # fmt: skip
+    return replace(score, slices=slices)

@@ -275,6 +275,12 @@ class Limits(Part):
         tuple[Literal["measured", "simulated", "predicted"], ...], Field(strict=False)
     ] = ()
 
+    @property
+    def on_slices(self) -> bool:
+        """Whether a limit holds for every slice."""
+        limits = (self.max_slice_drop, self.min_slice_value, self.max_slice_value)
+        return any(limit is not None for limit in limits)
+
 
 ACCURACY_LIMITS = ("max_drop", "min_value", "max_value", "max_slice_drop", "min_slice_value",
                    "max_slice_value", "min_sqnr")  # fmt: skip

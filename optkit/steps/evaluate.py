@@ -39,7 +39,8 @@ class Evaluate(ReadsCode, Shards, Step[Evaluated]):
     if optkit reads them, for errors; `imports`: the Python files that another machine must also
     have, with their digests. `baseline_score`: the result of this step for the baseline, for a task
     of agreement; without it the graph is the baseline, and the step keeps its rows next to its
-    scores. `running`: the engine that runs instead of the graph; `kept`: as in `Compile`.
+    scores. `sliced`: whether the slices that the task computes are scored too.
+    `running`: the engine that runs instead of the graph; `kept`: as in `Compile`.
     """
 
     name = "evaluate"
@@ -60,6 +61,7 @@ class Evaluate(ReadsCode, Shards, Step[Evaluated]):
     metric: str | None
     args: Mapping[str, object]
     running: Engines | None = spread(None)
+    sliced: bool = False
     path: Path = beside_the_key()
     data: str | None = beside_the_key(None)
     imports: Mapping[str, str] = beside_the_key()

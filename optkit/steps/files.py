@@ -5,5 +5,6 @@ SIMULATION = "simulation.onnx"
 STATISTICS = "statistics.safetensors"
 SCORES = "scores.safetensors"
 RAW_SCORES = ("per_sample", "replicates")  # the parts of a Score that this file contains
+SLICE = "slice/"  # and the name of a slice: its value, then its replicates
 TIMES = "times.safetensors"
 ASSETS = "assets"  # the folder of a source's tokenizer and processor files

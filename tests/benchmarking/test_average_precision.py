@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optkit.benchmarking import average_precision as ap
-from optkit.benchmarking import boxes
+from optkit.benchmarking import boxes, detection
 from optkit.data.frames import Boxes
 
 SIZES = (8.0, 30.0, 60.0, 200.0)
@@ -103,21 +104,29 @@ def test_the_figures_are_those_of_pycocotools(seed: int) -> None:
         np.testing.assert_allclose(np.nan_to_num(got, nan=-1.0), wanted, rtol=0, atol=1e-6)
 
 
+def with_scores_of_their_own(
+    found: list[ap.Detections], random: np.random.Generator
+) -> list[ap.Detections]:
+    scores = random.permutation(sum(len(one.scores) for one in found)) + 1.0
+    ends = np.cumsum([len(one.scores) for one in found])[:-1]
+    return [
+        replace(one, scores=part) for one, part in zip(found, np.split(scores, ends), strict=True)
+    ]
+
+
 @settings(max_examples=25)
-@given(seed=st.integers(0, 10_000))
-def test_a_picture_that_counts_twice_counts_as_two(seed: int) -> None:
+@given(seed=st.integers(0, 10_000), area=st.sampled_from(list(ap.AREAS)))
+def test_a_picture_that_counts_twice_counts_as_two(seed: int, area: str) -> None:
     random = np.random.default_rng(seed)
     truths = [truth_of(random, 2) for _ in range(6)]
-    pictures = [(found_in(random, truth, 2), truth) for truth in truths]
-    counts = random.integers(0, 3, len(pictures))
-    repeated = [one for one, times in zip(pictures, counts, strict=True) for _ in range(times)]
-    weighted = ap.precision(rows_of(pictures))(counts.astype(float))
-    if not repeated:
-        assert np.isnan(weighted)
-        return
-    plain = ap.precision(rows_of(repeated))(np.ones(len(repeated)))
-    # among equal scores, the order differs: a copy stands beside its picture
-    np.testing.assert_allclose(weighted, plain, atol=0.05)
+    # among equal scores, the order would differ: a copy stands beside its picture
+    found = with_scores_of_their_own([found_in(random, truth, 2) for truth in truths], random)
+    counts = random.integers(0, 3, len(truths))
+    repeated = np.repeat(np.arange(len(truths)), counts)
+    rows = rows_of(list(zip(found, truths, strict=True)))
+    weighted = ap.precision(rows, area=area)(counts.astype(float))
+    plain = ap.precision(rows[repeated], area=area)(np.ones(len(repeated)))
+    np.testing.assert_allclose(weighted, plain, atol=1e-12)
 
 
 def test_one_box_of_two_is_found() -> None:
@@ -136,3 +145,46 @@ def test_suppression_keeps_the_best_of_each_class() -> None:
         corners, np.asarray([0.5, 0.9, 0.8, 0.1]), np.asarray([0, 0, 1, 0]), 0.5, 10
     )
     assert kept.tolist() == [1, 2, 3]
+
+
+@given(seed=st.integers(0, 10_000), most=st.integers(0, 40))
+def test_suppression_is_that_of_its_definition(seed: int, most: int) -> None:
+    """A box is kept if no kept one of its class with a higher score overlaps it."""
+    random = np.random.default_rng(seed)
+    count = int(random.integers(0, 40))
+    start = random.uniform(0, 60, (count, 2))
+    corners = np.concatenate([start, start + random.uniform(-2, 40, (count, 2))], axis=1)
+    scores, classes = random.integers(0, 9, count) / 10, random.integers(0, 3, count)
+    shared = boxes.overlaps(corners, corners)
+    expected: list[int] = []
+    for index in np.argsort(-scores, kind="stable"):
+        rivals = [one for one in expected if classes[one] == classes[index]]
+        if not (shared[index, rivals] > 0.5).any():
+            expected.append(int(index))
+    kept = boxes.suppressed(corners, scores, classes, 0.5, most)
+    assert kept.tolist() == expected[:most] and kept.dtype == np.int64
+
+
+def test_slices_are_the_metric_of_each_class_and_size() -> None:
+    random = np.random.default_rng(5)
+    truths = [truth_of(random, 3) for _ in range(12)]
+    rows = rows_of([(found_in(random, truth, 3), truth) for truth in truths])
+    counts = random.integers(0, 3, len(truths)).astype(float)
+    found = {name: of(counts) for name, of in detection.slices(rows, overlap="50").items()}
+    half = slice(0, 1)
+    assert found == {
+        **{f"class {kind}": ap.precision(rows, thresholds=half, kind=kind)(counts)
+           for kind in range(3)},
+        **{f"{area} boxes": ap.precision(rows, thresholds=half, area=area)(counts)
+           for area in ("small", "medium", "large")},
+    }  # fmt: skip
+    whole = detection.weighted(rows, overlap="50")(counts)
+    assert np.mean([found[f"class {kind}"] for kind in range(3)]) == pytest.approx(whole)
+    assert detection.slices(rows, area="small").keys() <= {f"class {kind}" for kind in range(3)}
+
+
+def test_sizes_and_classes_without_a_box_are_no_slices() -> None:
+    truth = Boxes(np.asarray([2]), np.asarray([[0.0, 0, 10, 10]]), np.asarray([100.0]),
+                  np.zeros(1, bool))  # fmt: skip
+    found = ap.Detections(np.asarray([[0, 0, 10, 10.0]] * 2), np.ones(2), np.asarray([2, 0]))
+    assert [*detection.slices(rows_of([(found, truth)]))] == ["class 2", "small boxes"]

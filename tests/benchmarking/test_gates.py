@@ -294,6 +294,32 @@ def test_the_worst_slice_decides_and_is_named(
     assert ("of all slices at once" in row.reason) == (outcome == "fail")
 
 
+def of_a_set(rows: np.ndarray) -> Score:
+    """The mean of all columns, with a slice for each of them."""
+
+    def mean(rows: np.ndarray) -> Score:
+        return from_samples(rows, metric="m", evidence=SIMULATED, aggregate=lambda a: a.mean())
+
+    columns = {name: mean(rows[:, [index]]) for index, name in enumerate(("cats", "dogs"))}
+    return replace(mean(rows), slices=columns)
+
+
+@pytest.mark.parametrize(
+    ("lost", "outcome"), [(0.0, "pass"), (0.04, "inconclusive"), (0.5, "fail")]
+)
+def test_slices_that_the_task_computes_are_judged(lost: float, outcome: str) -> None:
+    rows = np.random.default_rng(0).uniform(0.4, 0.6, (400, 2))
+    worse = rows - lost * np.random.default_rng(1).integers(0, 2, (400, 1)) * [0, 1]
+    pair = of_a_set(rows), of_a_set(worse)
+    (row,) = judge(limited(max_slice_drop=0.04), drop=NO_DROP, scores=pair).rows
+    assert row.outcome == outcome
+    if lost:
+        assert "worst of 2 slices: 'dogs', 400 samples" in row.reason
+        assert row.value == pytest.approx(1 - worse[:, 1].mean() / rows[:, 1].mean())
+    (row,) = judge(limited(max_slice_drop=None, min_slice_value=0.3), scores=pair).rows
+    assert "'dogs'" in row.reason or not lost
+
+
 def test_many_slices_do_not_make_one_fail_by_chance() -> None:
     """Of 200 slices that keep the limit, the worst looks as if it broke it; its own interval would
     say so."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
+from safetensors.numpy import load_file
 
 from optkit import graph, places, shipped
 from optkit.data import spool, spool_writer
@@ -140,6 +141,24 @@ def test_parts_score_to_the_bits_of_one_run(
     score = whole[0]["score"]
     assert score["samples"] in (SAMPLES, SAMPLES // 2)
     assert score["ci95"][0] < score["value"] < score["ci95"][1] or score["value"] in (0, 1)
+
+
+def test_slices_are_scored_only_for_a_gate(
+    prepared: Callable[..., dict[str, Path]], tmp_path: Path
+) -> None:
+    found = prepared(*TASKS["detection"])
+    inputs = {name: found[name] for name in ("graph", "samples")}
+    params = {"path": str(places.find_task("detection", Path()).path), "args": {"overlap": "50"}}
+    meta, _ = run("evaluate", inputs, tmp_path / "plain", **params)
+    whole = run("evaluate", inputs, tmp_path / "sliced", sliced=True, **params)
+    assert whole[0] == meta
+    assert in_parts("evaluate", 3, inputs, tmp_path / "parts", sliced=True, **params) == whole
+    plain, sliced = (load_file(tmp_path / name / SCORES) for name in ("plain", "sliced"))
+    names = {"slice/class 0", "slice/class 1", "slice/small boxes"}
+    assert sliced.keys() - plain.keys() == names
+    assert all(len(sliced[name]) == 1 + len(sliced["replicates"]) for name in names)
+    # every box is small
+    assert sliced["slice/small boxes"][0] == pytest.approx(meta["score"]["value"])
 
 
 @pytest.mark.parametrize("count", [2, 7, 30])

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from optkit.data import box_annotations, detection
-from optkit.data.frames import Boxes, Frame, written
+from optkit.data.frames import Boxes, Frame, labels, written
 from optkit.data.preprocessing import Preprocessing
 from optkit.errors import InputRefused, UnknownName
 from optkit.tensors import TensorInfo
@@ -174,3 +174,20 @@ def test_an_unknown_preprocessing_is_named(coco: Path) -> None:
         read(coco, preprocessing="letterbx")
     with pytest.raises(InputRefused, match=r"args\.preprocessing letterbox is given, args\.size"):
         Preprocessing.of(name="letterbox", size=None, resize=None, mean=None, std=None, info=None)
+
+
+def test_labels_of_pictures_that_fill_the_input() -> None:
+    corners = [np.asarray([[1.0, 2.0, 5.0, 10.0]]), np.zeros((0, 4))]
+    rows = labels(corners, [np.asarray([3]), np.zeros(0, np.int64)], (32, 16), most=2)
+    assert rows.shape == (2, 3, 8)
+    assert labels(corners, [np.asarray([3]), np.zeros(0, np.int64)], (32, 16)).shape == (2, 2, 8)
+    frame, boxes = Frame.read(rows[0]), Boxes.read(rows[0])
+    np.testing.assert_array_equal(frame.to_picture(corners[0]), corners[0])
+    assert (frame.input_width, frame.input_height) == (32, 16)
+    assert boxes.classes.tolist() == [3] and boxes.areas.tolist() == [32.0]
+    assert not boxes.crowd.any() and not len(Boxes.read(rows[1]).classes)
+
+
+def test_labels_have_room_for_every_box() -> None:
+    with pytest.raises(ValueError, match="a picture has 2 boxes, and most is 1"):
+        labels([np.zeros((2, 4))], [np.zeros(2, np.int64)], (8, 8), most=1)

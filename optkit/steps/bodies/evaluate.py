@@ -17,10 +17,10 @@ from optkit.steps.bodies.batches import begun, joined
 from optkit.steps.bodies.recorded import recorded
 from optkit.steps.bodies.sessions import engine, simulated
 from optkit.steps.evaluate import Evaluate, Evaluated
-from optkit.steps.files import RAW_SCORES, SCORES
+from optkit.steps.files import RAW_SCORES, SCORES, SLICE
 
 # the hooks that run in this step
-_TASK = ("run", "score", "agreement", "combine", "aggregate", "weighted")
+_TASK = ("run", "score", "agreement", "combine", "aggregate", "weighted", "slices")
 _ROWS = "rows"  # those of the baseline, in the file of its scores
 
 
@@ -45,12 +45,15 @@ def _scored(step: Evaluate, out: Path, progress: Progress) -> Score | None:
             if step.shard is not None:
                 kept.save(out)
                 return None
-        score = accuracy.pool(kept, task, evidence=step.evidence, baseline=rows)
+        score = accuracy.pool(kept, task, evidence=step.evidence, baseline=rows, sliced=step.sliced)
     raw = {name: np.asarray(getattr(score, name)) for name in RAW_SCORES}
+    raw |= {
+        SLICE + name: np.asarray((one.value, *one.replicates)) for name, one in score.slices.items()
+    }
     if task.agreement is not None and rows is None:
         raw[_ROWS] = np.concatenate(kept.scores)
     save_file(raw, out / SCORES)
-    return replace(score, per_sample=(), replicates=())
+    return replace(score, per_sample=(), replicates=(), slices={})
 
 
 def _task(step: Evaluate) -> accuracy.Task:
