@@ -324,7 +324,8 @@ def _verdict(
             f"step {step!r} needed more than {limits.memory_bytes / 2**20:.0f} MiB of memory",
             verdict="oom",
             log=log,
-            hint="raise --memory, or use smaller batches",
+            hint=f"it held {watch.peak_bytes / 2**20:.0f} MiB when it was stopped: set --memory to "
+            "more than that; a step that runs the model needs less with smaller batches",
         )
     if watch.verdict == "timeout":
         raise WorkerFailed(

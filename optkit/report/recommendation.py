@@ -169,7 +169,8 @@ def _to_decide(result: Result, reasons: Sequence[str]) -> str:
     if NO_TASK in reason:
         return " Give an evaluation task (--eval) and build again."
     if " samples would decide it" in reason:
-        return " Evaluate it on more samples before you ship it."
+        again = f", and {worth.to_measure(result)}," if worth.marks(result) else ""
+        return f" Evaluate it on more samples{again} before you ship it."
     if _judged(reason) in ("latency", "speedup"):
         return f" {_capital(worth.to_measure(result))}."
     return ""
@@ -219,7 +220,9 @@ def _told(result: Result, reason: str) -> str:
 
 
 def _untrained(why: str) -> str:
-    return f"{why}. Give the trained weights (model.weights in the recipe), and build again."
+    """`why` without the names of the parameters, which a note of the build has."""
+    fault = why.partition(" (")[0]
+    return f"{fault}. Give the trained weights (model.weights in the recipe), and build again."
 
 
 def _suspect(check: CalibrationCheck) -> str:
