@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, Protocol, TypeGuard
@@ -39,6 +40,10 @@ from optkit.tensors import AxisRange, InputSpec, TensorInfo, axes_of, size_of
 
 SampleRole = Literal["calibration", "evaluation"]
 
+_NO_TEXT = re.compile("classification|answering|detection|segmentation|extraction|similarity")
+_NO_TEXT_CLASS = re.compile(
+    "Classification|QuestionAnswering|Detection|Segmentation|(?<!MT)(?<!LMHead)(?<!Decoder)Model$"
+)
 _HUGGING_FACE = ("transformers", "optimum", "peft")
 
 
@@ -78,7 +83,19 @@ def parts(recipe: Recipe, runner: Steps) -> tuple[str, ...]:
     if source is None or source.kind != "hf" or source.part is not None:
         return ()
     config = json.loads((_hugging_face(source, runner).path / "config.json").read_bytes())
-    return ("encoder", "decoder") if config.get("is_encoder_decoder") else ()
+    if not config.get("is_encoder_decoder") or not writes_text(config, source.task):
+        return ()
+    return ("encoder", "decoder")
+
+
+def writes_text(config: Mapping[str, object], task: str | None) -> bool:
+    """Whether an encoder-decoder writes text. With another head, or as DETR, it is one graph. The
+    task decides, otherwise the name of the class."""
+    if task is not None:
+        return _NO_TEXT.search(task) is None
+    names = config.get("architectures")
+    name = str(names[0]) if isinstance(names, list) and names else ""
+    return _NO_TEXT_CLASS.search(name) is None
 
 
 def positions(build: Build, runner: Steps) -> int | None:

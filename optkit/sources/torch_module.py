@@ -12,7 +12,15 @@ import numpy as np
 from optkit.data.synthetic import random_feed
 from optkit.errors import InputRefused, OptkitError, UsageError
 from optkit.runtimes import Progress, Session
-from optkit.sources import agreement, embedding_bags, export_failures, toolchain, translation
+from optkit.sources import (
+    agreement,
+    embedding_bags,
+    export_failures,
+    guards,
+    tensor_lengths,
+    toolchain,
+    translation,
+)
 from optkit.sources.axes import compared_sizes, fix_single_sizes, traced_sizes
 from optkit.sources.log import ExportLog
 from optkit.sources.outputs import arrays, leaves, names_apart, register
@@ -232,10 +240,27 @@ def _capture(
     parameter = next(module.parameters(), None)
     device = parameter.device if parameter is not None else "cpu"
     example = bind({name: torch.from_numpy(array).to(device) for name, array in feed.items()})
-    with toolchain.quiet(), embedding_bags.gathered():
+    dynamic = bind(shapes).arguments
+
+    def captured(*, deferred: bool) -> ExportedProgram:
+        return torch.export.export(
+            module, example.args, example.kwargs, dynamic_shapes=dynamic,
+            prefer_deferred_runtime_asserts_over_guards=deferred,
+        )  # fmt: skip
+
+    with toolchain.quiet(), embedding_bags.gathered(), tensor_lengths.symbolic(module):
         try:
-            return torch.export.export(
-                module, example.args, example.kwargs, dynamic_shapes=bind(shapes).arguments
-            )
+            return _captured(captured)
         except Exception as error:
             raise export_failures.capture(error, module, specs) from error
+
+
+def _captured(capture: Callable[..., ExportedProgram]) -> ExportedProgram:
+    """The program, without the conditions that torch cannot prove although they hold for every
+    size."""
+    try:
+        return capture(deferred=False)
+    except Exception as error:
+        if not guards.hold(str(error)):
+            raise
+    return capture(deferred=True)

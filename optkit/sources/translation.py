@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 OPSET = 21
+_ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div"})
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _FOLDED_FROM = "pkg.onnxscript.optimizer.folded_from"
@@ -99,8 +100,37 @@ def _settle(model: ir.Model) -> ir.Model:
     )
     passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(settled)
     passes.RemoveUnusedNodesPass()(settled)
+    _round_to_bfloat16(settled)
     passes.OutputFixPass()(settled)  # an output that is also an input, or that occurs twice
     return settled
+
+
+def _round_to_bfloat16(model: ir.Model) -> None:
+    """Compute products and sums in bfloat16 as torch defines them: in float32, then rounded. ONNX
+    Runtime has no other kernels for them on a CPU. Falcon's ALiBi is such a product, in a model
+    that is float32 otherwise."""
+    half, single = ir.DataType.BFLOAT16, ir.DataType.FLOAT
+    for node in list(model.graph.all_nodes()):
+        result = node.outputs[0]
+        if node.op_type not in _ARITHMETIC or result.dtype != half or node.graph is None:
+            continue
+        for index, value in enumerate(node.inputs):
+            cast = _cast(value, single, node)
+            node.graph.insert_before(node, cast)
+            node.replace_input_with(index, cast.outputs[0])
+        rounded = _cast(result, half, node)
+        result.replace_all_uses_with(rounded.outputs[0], replace_graph_outputs=True)
+        rounded.replace_input_with(0, result)
+        result.type = ir.TensorType(single)
+        node.graph.insert_after(node, rounded)
+
+
+def _cast(value: ir.Value | None, dtype: ir.DataType, beside: ir.Node) -> ir.Node:
+    """A Cast with the metadata of the node `beside`."""
+    cast = ir.node("Cast", [value], {"to": dtype.value}, metadata_props=dict(beside.metadata_props))
+    cast.outputs[0].type = ir.TensorType(dtype)
+    cast.outputs[0].shape = None if value is None else value.shape
+    return cast
 
 
 def _name_weights(model: ir.Model, program: ExportedProgram) -> None:

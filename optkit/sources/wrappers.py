@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from optkit.errors import InputRefused
 
@@ -81,6 +81,26 @@ class _Before:
 
 
 @contextmanager
+def _batched_experts(module: nn.Module) -> Iterator[None]:
+    """Let the mixtures of experts of transformers compute all tokens in batched products.
+    torch.export cannot follow their other implementations, which sort the tokens by expert. At the
+    end each has its own implementation again."""
+    parts: Iterator[Any] = module.modules()
+    before = [
+        (part, part.get_experts_implementation())
+        for part in parts
+        if hasattr(part, "get_experts_implementation")
+    ]
+    try:
+        for part, _ in before:
+            part.set_experts_implementation("batched_mm")
+        yield
+    finally:
+        for part, implementation in before:
+            part.set_experts_implementation(implementation)
+
+
+@contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
     """Evaluation mode, and calls that run `forward` as it is written: not the code of
     `module.compile()`, and without the mixed precision of Accelerate or of a `torch.autocast`
@@ -99,7 +119,8 @@ def evaluating(module: nn.Module) -> Iterator[None]:
                 one.part._compiled_call_impl = None
             if "_original_forward" in vars(one.part):  # of Accelerate
                 one.part.forward = vars(one.part)["_original_forward"]
-        with torch.autocast("cpu" if weight is None else weight.device.type, enabled=False):
+        device = "cpu" if weight is None else weight.device.type
+        with torch.autocast(device, enabled=False), _batched_experts(module):
             yield
     finally:
         for one in before:

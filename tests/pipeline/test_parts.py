@@ -26,7 +26,7 @@ from optkit.data import parts, spool_writer
 from optkit.data.spool import Spool
 from optkit.devices import target
 from optkit.errors import InputRefused
-from optkit.pipeline import Job
+from optkit.pipeline import Job, sources
 from optkit.precisions import PRECISIONS
 from optkit.steps import perform
 from optkit.steps.files import GRAPH
@@ -306,3 +306,29 @@ def _check_samples(project: Path, store: Path) -> None:
         for name, array in wanted.items():
             found = np.concatenate([feed[name] for feed, _ in samples[start : start + 8]])
             np.testing.assert_allclose(found, array, rtol=0, atol=1e-4 * np.abs(array).max())
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "writes"),
+    [
+        ("BartForConditionalGeneration", None, True),
+        ("MarianMTModel", None, True),
+        ("T5WithLMHeadModel", None, True),
+        ("VisionEncoderDecoderModel", None, True),
+        ("SpeechT5ForSpeechToText", None, True),
+        (None, None, True),
+        ("BartForSequenceClassification", None, False),
+        ("MBartForQuestionAnswering", None, False),
+        ("DetrForObjectDetection", None, False),
+        ("DetrForSegmentation", None, False),
+        ("BartModel", None, False),
+        ("BartForConditionalGeneration", "text-classification", False),
+        ("BartForConditionalGeneration", "feature-extraction", False),
+        ("BartForSequenceClassification", "text2text-generation", True),
+    ],
+)
+def test_an_encoder_decoder_with_another_head_is_one_graph(
+    name: str | None, task: str | None, writes: bool
+) -> None:
+    config = {"architectures": None if name is None else [name]}
+    assert sources.writes_text(config, task) == writes

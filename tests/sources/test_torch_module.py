@@ -553,3 +553,19 @@ def test_inputs_must_be_declared(tmp_path: Path) -> None:
     with pytest.raises(InputRefused, match="does not declare the inputs") as caught:
         export(nn.Linear(2, 2), tmp_path / "m.onnx")
     assert caught.value.where == "Linear.forward(input)" and "optkit init" in str(caught.value.hint)
+
+
+class Rounding(nn.Module):
+    """A float32 model with a product in bfloat16, as the ALiBi of Falcon."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        slope = torch.tensor([0.3, 1.7, 5.1], dtype=torch.bfloat16)
+        return x + (x.bfloat16() * slope - x.bfloat16()).float()
+
+
+def test_a_product_in_bfloat16_is_rounded_as_torch_rounds_it(tmp_path: Path) -> None:
+    net, x = Rounding(), np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    export(net, tmp_path / "model.onnx", spec("x", "batch", 3))
+    with backend("onnxruntime").session(tmp_path / "model.onnx") as runner:
+        (found,) = runner.run({"x": x}).values()
+    np.testing.assert_array_equal(found, net(torch.from_numpy(x)).numpy())

@@ -100,3 +100,24 @@ def test_mixed_precision_of_a_training_is_no_part_of_the_model() -> None:
     with evaluating(plain):
         pass
     assert "forward" not in vars(plain)
+
+
+class Experts(nn.Module):
+    """The part of a mixture of experts of transformers that chooses its implementation."""
+
+    implementation = "grouped_mm"
+
+    def get_experts_implementation(self) -> dict[str, str]:
+        return {"": self.implementation}
+
+    def set_experts_implementation(self, wanted: str | dict[str, str]) -> None:
+        self.implementation = wanted[""] if isinstance(wanted, dict) else wanted
+
+
+def test_experts_are_batched_while_they_are_exported() -> None:
+    net = nn.Sequential(nn.Linear(4, 2), Experts())
+    experts = net[1]
+    with pytest.raises(KeyError), evaluating(net):
+        assert experts.implementation == "batched_mm"
+        raise KeyError
+    assert experts.implementation == "grouped_mm"

@@ -68,7 +68,10 @@ def export(
 
 def _described(loaded: Loaded, folder: Path, part: str | None) -> Described:
     """The inputs of the graph. It also replaces the model's forward by that of the graph."""
-    paired = bool(getattr(loaded.model.config, "is_encoder_decoder", False))
+    # DETR, or BART with a classification head: one call computes everything
+    paired = getattr(loaded.model.config, "is_encoder_decoder", False) and (
+        loaded.model.can_generate()
+    )
     if paired != (part is not None):
         kind = loaded.model.config.model_type
         raise InputRefused(

@@ -84,10 +84,14 @@ def _layers(model: PreTrainedModel) -> list[tuple[Tensor, Tensor]]:
             )
         return keys_and_values(returned.past_key_values)
     except Exception as error:  # a state of another kind, or none: each raises another exception
+        known = isinstance(error, AttributeError | IndexError | TypeError)
+        detail = "" if known else f": {export_failures.first_line(error)}"
         raise InputRefused(
-            f"{type(model).__name__} has no key-value cache: {export_failures.first_line(error)}",
+            f"{type(model).__name__} has no key-value cache in all of its layers{detail}",
             where=model.config.model_type,
-            hint="optkit exports decoders with attention; give others as a Python factory",
+            hint="optkit exports the cache of attention, and no other state (Mamba, linear "
+            "attention); give a Python factory, file.py:function, of a module that computes the "
+            "logits of a fixed number of tokens without a cache",
         ) from error
 
 

@@ -164,11 +164,12 @@ def _crossed(
 ) -> Pairs:
     import torch
     from transformers import DynamicCache, EncoderDecoderCache
+    from transformers.modeling_outputs import BaseModelOutput
 
     cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
     (forward or model.forward)(
         decoder_input_ids=torch.zeros((hidden.shape[0], 1), dtype=torch.int64),
-        encoder_outputs=(hidden,),
+        encoder_outputs=BaseModelOutput(last_hidden_state=hidden),
         past_key_values=cache,
         use_cache=True,
         **_masked(mask),
@@ -178,9 +179,10 @@ def _crossed(
 
 def _decode(model: PreTrainedModel, layers: int, *, masked: bool, names: Sequence[str]) -> None:
     from transformers import DynamicCache, EncoderDecoderCache
+    from transformers.modeling_outputs import BaseModelOutput
 
     forward = model.forward
-    width = int(model.config.hidden_size)
+    width = int(model.get_encoder().config.hidden_size)
 
     def call(*values: Tensor) -> dict[str, Tensor]:
         import torch
@@ -197,7 +199,7 @@ def _decode(model: PreTrainedModel, layers: int, *, masked: bool, names: Sequenc
         shape = (ids.shape[0], crossed[0].shape[2], width)
         returned = forward(
             decoder_input_ids=ids,
-            encoder_outputs=(torch.zeros(shape),),
+            encoder_outputs=BaseModelOutput(last_hidden_state=torch.zeros(shape)),
             past_key_values=cache,
             use_cache=True,
             return_dict=True,

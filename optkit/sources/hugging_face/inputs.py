@@ -2,6 +2,9 @@
 
     input_ids, attention_mask, token_type_ids    int64 [batch, sequence]
     pixel_values                                 float32 [batch, channels, height, width]
+    input_values                                 float32 [batch, samples], of sound
+                                                 or [batch, frames, bins], of its spectrogram
+    attention_mask                               int64 [batch, samples], if the model masks sound
 
 Both towers of CLIP have the same batch axis: the outputs are their embeddings. The caller computes
 the products of all pairs, because they do not belong to single samples.
@@ -18,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optkit.errors import InputRefused, unknown_name
+from optkit.sources.hugging_face import end_token, sound
 from optkit.tensors import AxisRange, InputSpec, TensorInfo
 
 if TYPE_CHECKING:
@@ -77,11 +81,11 @@ def describe(model: PreTrainedModel, folder: Path) -> Described:
     """The inputs of an encoder. Its forward is replaced by one with only these inputs and with
     named outputs.
 
-    Raises InputRefused for inputs that are neither tokens nor images.
+    Raises InputRefused for inputs that are neither tokens, nor images, nor sound.
     """
     text = model.config.get_text_config()
     taken = inspect.signature(model.forward).parameters
-    specs = []
+    specs = sound.specs(model, folder) if "input_values" in taken else []
     if "input_ids" in taken:
         specs.append(integers("input_ids", TOKENS, text.vocab_size))
     if "pixel_values" in taken:
@@ -93,19 +97,26 @@ def describe(model: PreTrainedModel, folder: Path) -> Described:
     names = [spec.info.name for spec in specs]
     if getattr(model, "main_input_name", None) not in names:
         raise InputRefused(
-            f"{type(model).__name__} takes neither tokens nor images",
+            f"{type(model).__name__} takes neither tokens, nor images, nor sound",
             where=str(folder),
             hint="give it as a Python factory, file.py:function, with `inputs:` in a recipe",
         )
     axes, limits = {_BATCH: BATCH}, dict[str, int]()
+    if any(sound.SAMPLES in spec.info.shape for spec in specs):
+        axes |= {sound.SAMPLES: sound.lengths(model)}
     if "input_ids" in names:
         longest = position_limit(model) or _MANY
         limits = {_SEQUENCE: longest}
-        axes |= {_SEQUENCE: AxisRange(1, min(128, longest), min(512, longest))}
-    forward = model.forward
+        # an encoder-decoder shifts the tokens, and torch takes one that is left for a constant
+        shortest = 3 if model.config.is_encoder_decoder else 1
+        axes |= {_SEQUENCE: AxisRange(shortest, min(128, longest), min(512, longest))}
+    forward, at_end = model.forward, end_token.classifier(model)
 
     def call(*values: Tensor) -> dict[str, Tensor]:
-        return tensors(forward(**dict(zip(names, values, strict=True)), return_dict=True))
+        given = dict(zip(names, values, strict=True))
+        if at_end is not None:
+            return at_end(**given)
+        return tensors(forward(**given, return_dict=True))
 
     model.config.use_cache = False
     present(model, names, call)

@@ -7,22 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import transformers as hf
 
 from optkit.runtimes import backend
 from optkit.sources import hugging_face
 from optkit.sources.log import ExportLog
 from tests.matrix import families
 
-ENCODERS = {
-    **families.ENCODERS,
-    "clip-vision": lambda: hf.CLIPVisionModelWithProjection(
-        hf.CLIPVisionConfig(projection_dim=16, **families.CLIP_VISION)
-    ),
-    "llama-classifier": lambda: hf.LlamaForSequenceClassification(
-        families.DECODERS["llama"]().config
-    ),
-}
+ENCODERS = (
+    "bert", "roberta", "distilbert", "deberta-v2", "vit", "deit", "swin", "resnet", "convnext",
+    "mobilenet-v2", "clip", "clip-vision", "llama-classifier",
+)  # fmt: skip
+DECODERS = ("gpt2", "llama", "qwen2", "mistral", "phi3", "gemma")
 
 
 def export(folder: Path, out: Path, **options: Any) -> ExportLog:
@@ -46,8 +41,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     def folder(name: str) -> Path:
         if (base / name).exists():
             return base / name
-        if name in families.FAMILIES:
-            return families.write(name, base / name)
-        return families.saved(ENCODERS[name], base / name)
+        return families.write(name, base / name)
 
     return folder

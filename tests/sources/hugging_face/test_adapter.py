@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from optkit.errors import InputRefused
 from optkit.runtimes import backend
 from optkit.sources.hugging_face import adapter, inputs, loading
-from tests.matrix.families import VOCAB
+from tests.matrix.families.sizes import VOCAB
 from tests.sources.hugging_face.conftest import export
 
 

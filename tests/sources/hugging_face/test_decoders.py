@@ -12,10 +12,11 @@ import transformers as hf
 
 from optkit import graph
 from optkit.data import sequences
+from optkit.errors import InputRefused
 from optkit.runtimes import Session, backend
 from optkit.tensors import Feed, TensorInfo
-from tests.matrix.families import DECODERS, VOCAB
-from tests.sources.hugging_face.conftest import export
+from tests.matrix.families.sizes import VOCAB
+from tests.sources.hugging_face.conftest import DECODERS, export
 
 EVERY = [pytest.param(name, marks=pytest.mark.slow) for name in DECODERS]  # each is exported
 
@@ -114,3 +115,12 @@ def test_the_axes_leave_room_for_past_and_new_tokens(folders: Folders, tmp_path:
     assert log.axes["sequence"].max + log.axes["past_sequence"].max <= 64
     empty, filled = (check.sizes["past_sequence"] for check in log.checks)
     assert empty == 0 < filled
+
+
+@pytest.mark.parametrize("name", ["mamba", "qwen3-next"])
+def test_a_state_without_keys_and_values_is_refused(
+    name: str, folders: Folders, tmp_path: Path
+) -> None:
+    with pytest.raises(InputRefused, match="no key-value cache in all of its layers") as caught:
+        export(folders(name), tmp_path / "model.onnx")
+    assert caught.value.exit_code == 5 and "fixed number of tokens" in str(caught.value.hint)

@@ -15,7 +15,8 @@ from optkit.errors import ExportFailed, InputRefused, UsageError
 from optkit.runtimes import backend
 from optkit.sources.hugging_face import inputs, loading
 from optkit.tensors import AxisRange, InputSpec, TensorInfo
-from tests.matrix.families import VOCAB, saved
+from tests.matrix.families import saved
+from tests.matrix.families.sizes import TOKENS, VOCAB
 from tests.sources.hugging_face.conftest import ENCODERS, export
 
 QUICK = ("bert",)
@@ -160,3 +161,42 @@ def test_learned_positions_are_counted(name: str, count: int | None, folders: Fo
             model(torch.full((1, count), 5))
             with pytest.raises((IndexError, RuntimeError)):
                 model(torch.full((1, count + 1), 5))
+
+
+def test_the_axes_of_sound_are_samples_or_a_spectrogram(folders: Folders) -> None:
+    def described(name: str) -> inputs.Described:
+        return inputs.describe(
+            loading.load(folders(name), None, trusted=False).model, folders(name)
+        )
+
+    plain, masked, spectrogram = map(described, ("wav2vec2", "hubert", "ast"))
+    assert [spec.info.name for spec in plain.specs] == ["input_values"]
+    assert [spec.info.name for spec in masked.specs] == ["input_values", "attention_mask"]
+    assert plain.specs[0].info.shape == masked.specs[1].info.shape == ("batch", "samples")
+    assert plain.axes["samples"] == AxisRange(1600, 80_000, 320_000)
+    assert spectrogram.specs[0].info.shape == ("batch", 64, 32)
+    assert list(spectrogram.axes) == ["batch"]
+    processor = folders("hubert") / "preprocessor_config.json"
+    processor.write_text('{"return_attention_mask": false}')
+    assert len(described("hubert").specs) == 1
+    processor.unlink()
+
+
+@torch.no_grad()
+def test_a_text_is_classified_at_its_last_end_token(folders: Folders) -> None:
+    folder, numbers = folders("bart-classifier"), np.random.default_rng(0)
+    whole = loading.load(folder, None, trusted=False).model
+    ids = torch.from_numpy(numbers.integers(3, VOCAB, (3, 9)))
+    mask = torch.ones_like(ids)
+    for row, length in enumerate((9, 5, 7)):
+        ids[row, length - 3], ids[row, length - 1] = TOKENS["eos_token_id"], TOKENS["eos_token_id"]
+        ids[row, length:], mask[row, length:] = TOKENS["pad_token_id"], 0
+    expected = whole(ids, mask).logits
+    described = loading.load(folder, None, trusted=False).model
+    specs = inputs.describe(described, folder).specs
+    assert [spec.info.name for spec in specs] == ["input_ids", "attention_mask"]
+    returned = described(ids, mask)
+    assert list(returned) == ["logits"]
+    torch.testing.assert_close(returned["logits"], expected)
+    without = ids.masked_fill(ids == TOKENS["eos_token_id"], 5)
+    assert described(without, mask)["logits"].isfinite().all()

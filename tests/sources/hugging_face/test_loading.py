@@ -17,16 +17,18 @@ from safetensors.torch import load_file, save_file
 from optkit.errors import InputRefused, ToolchainMissing, UsageError
 from optkit.sources import toolchain
 from optkit.sources.hugging_face import loading
-from tests.matrix.families import VOCAB, saved
+from tests.matrix.families import FAMILIES, saved
+from tests.matrix.families.sizes import VOCAB
 from tests.sources.hugging_face import own_code
-from tests.sources.hugging_face.conftest import ENCODERS, export
+from tests.sources.hugging_face.conftest import export
 
 Folders = Callable[[str], Path]
+BERT = FAMILIES["bert"].made
 
 
 @pytest.fixture
 def bert(tmp_path: Path) -> Path:
-    return saved(ENCODERS["bert"], tmp_path / "bert")
+    return saved(BERT, tmp_path / "bert")
 
 
 def changed(folder: Path, **config: Any) -> Path:
@@ -70,16 +72,16 @@ def test_another_task_takes_the_body_and_tells_of_the_head_that_is_left(folders:
 
 
 def test_half_precision_weights_are_computed_in_single(tmp_path: Path) -> None:
-    model = ENCODERS["bert"]().half()
+    model = BERT().half()
     model.save_pretrained(tmp_path)
     loaded = loading.load(tmp_path, None, trusted=False)
     assert {parameter.dtype for parameter in loaded.model.parameters()} == {torch.float32}
 
 
 def test_shards_are_put_together(tmp_path: Path) -> None:
-    folder = saved(ENCODERS["bert"], tmp_path / "shards", max_shard_size="30KB")
+    folder = saved(BERT, tmp_path / "shards", max_shard_size="30KB")
     assert len(list(folder.glob("model-*.safetensors"))) > 1
-    expected = load_file(saved(ENCODERS["bert"], tmp_path / "whole") / "model.safetensors")
+    expected = load_file(saved(BERT, tmp_path / "whole") / "model.safetensors")
     found = loading.load(folder, None, trusted=False).model.state_dict()
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
 

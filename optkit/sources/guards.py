@@ -1,0 +1,62 @@
+"""Conditions on sizes that torch.export cannot prove for a whole range, checked size by size.
+
+torch refuses an axis if one of its conditions may fail within the declared range. Some of them
+compare strides, e.g. (n // 320)**2 >= n // 320 for an attention mask of sound: they are true for
+every size of the range, but torch's solver does not see it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import numpy as np
+
+_LARGEST = 1 << 22  # sizes that are checked
+_GUARD = re.compile(
+    r"Not all values of \w+ = (?P<size>L\[.+?\]\.size\(\)\[\d+\]) in the specified range "
+    r"(?:(?P<low>\d+) <= )?\w+ <= (?P<high>\d+) satisfy the generated guard (?P<guard>.+)"
+)
+_PLAIN = (
+    ast.Expression, ast.Compare, ast.BinOp, ast.UnaryOp, ast.Name, ast.Load, ast.Constant,
+    ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.USub,
+    ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE,
+)  # fmt: skip
+
+
+def hold(text: str) -> bool:
+    """Whether every condition in torch's message about violated constraints is true for every size
+    in its range. False if one of them is not understood."""
+    reasons = [line.strip(" -") for line in text.splitlines() if line.startswith("  - ")]
+    return bool(reasons) and all(map(_holds, reasons))
+
+
+def _holds(reason: str) -> bool:
+    match = _GUARD.fullmatch(reason.removesuffix("."))
+    if match is None:
+        return False
+    low, high = int(match["low"] or 1), int(match["high"])
+    guard = match["guard"].replace(match["size"], "n")
+    try:
+        tree = ast.parse(guard, mode="eval")
+    except SyntaxError:
+        return False
+    if high - low >= _LARGEST or not all(_is_plain(node) for node in ast.walk(tree)):
+        return False
+    sizes = np.arange(low, high + 1, dtype=np.int64)
+    with np.errstate(divide="raise"):
+        try:
+            return bool(np.all(eval(compile(tree, "guard", "eval"), {"n": sizes})))
+        except (FloatingPointError, ZeroDivisionError):
+            return False
+
+
+def _is_plain(node: ast.AST) -> bool:
+    """Whether it is part of one comparison of integers and of the size."""
+    if isinstance(node, ast.Compare):
+        return len(node.ops) == 1
+    if isinstance(node, ast.Name):
+        return node.id == "n"
+    if isinstance(node, ast.Constant):
+        return type(node.value) is int
+    return isinstance(node, _PLAIN)

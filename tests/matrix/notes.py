@@ -1,0 +1,34 @@
+"""Which precision is not worth shipping for a group of families, and why: the words beside the
+predicted gains. Measurements name their machine."""
+
+WORTH = {
+    "Text encoders": "Not INT4. An encoder reads each weight once for all tokens of a batch, so "
+    "its products are limited by compute, and INT4 stores the weights only: they are unpacked and "
+    "multiplied in FP16. On a CPU too INT8 is the precision to build: *measured* on two cores with "
+    "AVX2 and without VNNI, a model of the shape of BERT-base was 1.97 times as fast as in FP32.",
+    "Embeddings and rerankers": "Not INT4: it costs accuracy and gains less than INT8. *Measured* "
+    "on two cores with AVX2 and without VNNI, with the real weights of a sentence encoder: INT8 "
+    "was 1.85 times as fast as FP32 at batch 1 and 1.94 times at batch 8, with a cosine of 0.998 "
+    "and 92.4 % of the nearest neighbours; INT4 in blocks of 32 kept 86.4 %. An INT8 graph whose "
+    "products have two terms kept 98.8 %, but was not faster than FP32.",
+    "Decoders": "Not INT8 if INT4 passes the gate and few sequences are decoded at once: a step "
+    "then reads all weights for a few tokens, so the number of their bytes is its time. Not INT4 "
+    "for large batches or long prompts, where its unpacking counts, and not for small decoders on "
+    "a CPU without VNNI: *measured* on two cores with AVX2, INT4 ran at 0.56 to 0.73 times the "
+    "speed of FP32. In a mixture of experts only attention, router and head are quantized: the "
+    "experts' weights are looked up for each token.",
+    "Encoder-decoders": "The decoder decides: it runs once per token, the encoder once per text. "
+    "Small decoders spend their steps on launches, which no precision shortens; measure before "
+    "you ship one that is quantized.",
+    "Image classifiers and towers": "Not INT4: it has no convolutions, and a tower is limited by "
+    "compute like an encoder of text. On a CPU without VNNI not INT8 for networks of depthwise "
+    "convolutions: *measured* on two cores with AVX2, EfficientNet in INT8 ran at 0.32 times the "
+    "speed of FP32, although 50 of 50 products were quantized, where a network of the shape of "
+    "ResNet-50 ran 2.26 times as fast.",
+    "Detectors and segmenters": "Not INT4, for the same reasons as for classifiers. The scores "
+    "and boxes come from a few last layers, whose errors are not averaged: compare the metric of "
+    "the task and not the SQNR. RT-DETR takes the queries with the highest scores (TopK); with "
+    "random weights the scores nearly tie, so that a rounding exchanges whole queries: its SQNR "
+    "here says nothing of a trained model.",
+    "Audio": "Not INT4: the encoder computes hundreds of frames at once and is limited by compute.",
+}

@@ -1,0 +1,137 @@
+"""docs/models.md, from table.json."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tests.matrix import notes
+from tests.matrix.columns import COLUMNS
+from tests.matrix.families import FAMILIES, GROUPS
+from tests.matrix.row import LEAST_SQNR, LIMIT
+from tests.matrix.worth import BATCHES, verdict
+
+Found = dict[str, Any]
+
+_HEAD = """# Families of models, and what works for each
+
+`python tests/matrix/table.py` wrote this page on {date}; do not edit it. One small model per family
+(two layers of width 32, seeded random weights) goes from a Hugging Face folder through every stage.
+{families} families: {passed} of {cells} cells pass, {refused}. A test checks every row against this
+table.
+
+- **Versions:** {versions}.
+
+| column | meaning |
+|---|---|
+| exports | number of nodes in the exported graph |
+| equals torch | largest difference from transformers in float32, as a share of the output's largest value, at the tuned sizes; at most {limit:.0e} |
+| axes hold | the same difference at the lower end, at the upper end and in the middle of all dynamic axes |
+| padded batch | three samples of unequal lengths in one padded batch: the same difference from transformers, which computes each sample alone and without padding, at the real tokens |
+| generation | greedy text of the graph with its cache equals that of transformers' `generate`, token for token: prompts × tokens, each prompt alone and all in one padded batch |
+| fused forms agree | number of nodes: exported → `standard` form → form for ONNX Runtime; the outputs of the forms differ by at most {limit:.0e} at the same three sizes |
+| FP16 | the graph in FP16 runs in ONNX Runtime: SQNR against FP32 in dB, at least {fp16:g} |
+| INT8 | the graph in INT8 for a CPU runs in ONNX Runtime: SQNR against FP32 in dB, at least {int8:g} |
+| TensorRT-RTX | the INT8 graph compiles for compute capability 8.9 (not run): landed / planned products |
+
+Below a table, where it was planned: the *predicted* gain of a precision over FP16 on an L4 for models of published
+sizes, from `optkit plan` (nothing was compiled or run; nine of ten measured ratios lie within a
+factor of 1.33). *Yes*: the whole interval is above 1. *No*: less than 1.1, and quantization costs
+accuracy. *Measure*: the interval contains 1, so only a measurement on the device decides. Whether
+the accuracy holds is a property of trained weights: no row of this page tells it, the gate of a
+build does.
+
+"–": the column does not apply. *Refused*: optkit does not export the family, and says why; the
+command ends with the exit code in the last table.
+
+The samples are random, and the SQNR is computed on the calibration samples. So the SQNR shows that
+nothing is broken; it does not predict the SQNR of a trained model. A decoder is one graph with its
+cache, run on a past of 8 tokens; an encoder-decoder is two graphs; CLIP and SigLIP are one graph of
+both towers. SigLIP has no padded batch: it pools the last place of a text, and is used with texts
+of full length. Decoders are padded on the left, other models on the right. Batch norms are shifted so
+that most values pass the ReLU: without this shift, random MobileNetV2 had 31 dB in FP16 and 4 dB in
+INT8, below both limits.
+"""  # noqa: E501
+
+
+def page(found: Found, gains: Found) -> str:
+    """The page of a whole table, with the predicted gains of worth.json."""
+    rows = found["rows"]
+    cells = [cell for row in rows.values() if "refused" not in row for cell in row.values()
+             if cell["value"] is not None or not cell["ok"]]  # fmt: skip
+    refused = {name.partition("/")[0] for name, row in rows.items() if "refused" in row}
+    head = _HEAD.format(
+        date=found["date"], passed=sum(cell["ok"] for cell in cells), cells=len(cells),
+        families=len(FAMILIES),
+        refused=f"{len(refused)} {'family is' if len(refused) == 1 else 'families are'} refused",
+        versions=", ".join(f"{name} {number}" for name, number in found["versions"].items()),
+        limit=LIMIT, **LEAST_SQNR,
+    )  # fmt: skip
+    lines = [head]
+    for title, group in GROUPS.items():
+        of_group = {name: row for name, row in rows.items() if name.partition("/")[0] in group}
+        lines += [f"## {title}\n", *_table(of_group), "", *_worth(title, gains.get(title, {})), ""]
+    return "\n".join([*lines, *_failures(rows), *_refusals(rows)]).rstrip() + "\n"
+
+
+def _table(rows: Found) -> Iterator[str]:
+    yield f"| family | {' | '.join(COLUMNS)} |"
+    yield f"|---{'|---' * len(COLUMNS)}|"
+    for name, row in rows.items():
+        if "refused" in row:
+            cells = ["*refused*", *["–"] * (len(COLUMNS) - 1)]
+        else:
+            cells = [_shown(cell) for cell in row.values()]
+        yield f"| {title_of(name)} | {' | '.join(cells)} |"
+
+
+def _worth(title: str, gains: Found) -> Iterator[str]:
+    """Which precision is not worth shipping for models of the group."""
+    yield f"**What is worth shipping.** {notes.WORTH[title]}\n"
+    if not gains:
+        return
+    yield f"| model | precision | {' | '.join(f'batch {batch}' for batch in BATCHES)} |"
+    yield f"|---|---{'|---' * len(BATCHES)}|"
+    for model, precisions in gains.items():
+        for precision, calls in precisions.items():
+            if "reason" in calls:
+                cells = [calls["reason"], *["–"] * (len(BATCHES) - 1)]
+            else:
+                cells = [f"{gain:.2f} × ({verdict(gain)})" for gain in calls.values()]
+            yield f"| {model} | {precision.upper()} | {' | '.join(cells)} |"
+
+
+def _shown(cell: Found) -> str:
+    if not cell["ok"]:
+        return "fails"
+    return "–" if cell["value"] is None else str(cell["value"])
+
+
+def _failures(rows: Found) -> Iterator[str]:
+    failed = [
+        f"- **{title_of(name)}, {column}:** {cell['reason']}"
+        for name, row in rows.items()
+        if "refused" not in row
+        for column, cell in row.items()
+        if not cell["ok"]
+    ]
+    if failed:
+        yield from ("## What fails, and why\n", *failed, "")
+
+
+def _refusals(rows: Found) -> Iterator[str]:
+    refused = {name: row["refused"] for name, row in rows.items() if "refused" in row}
+    if not refused:
+        return
+    yield "## What is refused, and the remedy\n"
+    yield "| family | what optkit says | remedy | exit code |"
+    yield "|---|---|---|---|"
+    for name, told in refused.items():
+        reason, remedy = (told[key].replace("|", "\\|").replace("\n", " ")
+                          for key in ("reason", "remedy"))  # fmt: skip
+        yield f"| {title_of(name)} | {reason} | {remedy} | {told['exit_code']} |"
+
+
+def title_of(name: str) -> str:
+    family, _, part = name.partition("/")
+    return f"{FAMILIES[family].title}, {part}" if part else FAMILIES[family].title

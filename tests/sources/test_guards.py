@@ -1,0 +1,51 @@
+"""Conditions of torch.export on sizes, checked for every size of their range."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optkit.sources import guards
+
+SIZE = "L['x'].size()[1]"
+
+
+def message(*conditions: str, low: str = "1600 <= ", high: int = 4000) -> str:
+    bounds = f"{low}samples <= {high}"
+    lines = [f"  - Not all values of samples = {SIZE} in the specified range {bounds} satisfy the "
+             f"generated guard {condition}." for condition in conditions]  # fmt: skip
+    return "\n".join(["Constraints violated (samples)!", *lines, "Suggested fixes:"])
+
+
+def test_what_holds_for_every_size_is_accepted() -> None:
+    squared = f"({SIZE} // 320)*({SIZE} // 320)"
+    assert guards.hold(message(f"({SIZE} // 320) != {squared}", f"{squared} >= ({SIZE} // 320)"))
+    assert guards.hold(message(f"{SIZE} >= 1", low=""))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        message(f"{SIZE} != 2000"),
+        message(f"{SIZE} >= 1", f"{SIZE} < 4000"),
+        message(f"5 // ({SIZE} - 1700) != 9"),
+        message(f"{SIZE} >= 1", high=1 << 40),
+        message(f"{SIZE} >= __import__('os').getpid()"),
+        message(f"1 <= {SIZE} <= 5000"),
+        message(f"{SIZE} >= other"),
+        message(f"{SIZE} >="),
+        "  - You marked batch as dynamic but your code specialized it to be a constant (2).",
+        "another error",
+        "",
+    ],
+)
+def test_what_fails_or_is_not_understood_is_not(text: str) -> None:
+    assert not guards.hold(text)
+
+
+@given(st.integers(1, 9), st.integers(-9, 9), st.integers(1, 30), st.integers(0, 30))
+def test_it_is_a_check_of_all_sizes(step: int, offset: int, low: int, more: int) -> None:
+    text = message(f"{SIZE} // {step} + {offset} > 3", low=f"{low} <= ", high=low + more)
+    wanted = all(n // step + offset > 3 for n in range(low, low + more + 1))
+    assert guards.hold(text) == wanted
