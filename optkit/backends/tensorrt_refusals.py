@@ -79,4 +79,13 @@ def refused_build(title: str, spec: BuildSpec, errors: list[str]) -> OptkitError
         return Impossible(match[2], where=f"{where}: node {match[1]!r}")
     if re.search(r"out ?of ?memory|bad_alloc", reason, re.IGNORECASE):
         return WorkerFailed(reason, verdict="oom", where=where)
+    if match := re.search(r"MyelinCheckException: (.*)", reason):
+        # a check inside the compiler names none of the nodes
+        return InputRefused(
+            f"the compiler has a fault with this graph; its own check failed: {match[1]}",
+            where=where,
+            hint="build it in a precision that the compiler takes (-p fp16 shows whether it takes "
+            "the graph at all), or run it with ONNX Runtime (-t cpu); a branch (If) whose "
+            "condition is fixed is a common cause: export the model without it",
+        )
     return InputRefused(reason, where=where)

@@ -105,6 +105,8 @@ def certain(gates: Limits, scores: tuple[Score, Score], slices: Sequence[str]) -
 
 NO_TASK = "there is no evaluation task, so accuracy is unknown"
 
+UNJUDGED = "no task says whether that matters"  # in the reason of a low SQNR
+
 LOW_SQNR = 20.0
 """dB; the amplitude of the error is then a tenth of that of the outputs (10^(-20/20)). A sentence
 encoder kept 86 % of the nearest neighbours at 17.5 dB, 92 % at 24 dB, 99 % at 38 dB. Without a
@@ -119,7 +121,7 @@ def _distant(fidelity: Fidelity | None) -> str | None:
     share = 10 ** (-fidelity.sqnr_db / 20)
     return (
         f"fidelity to {fidelity.reference} is {fidelity.sqnr_db:.1f} dB (SQNR): the error is "
-        f"{share:.0%} of the outputs, and no task says whether that matters; below {LOW_SQNR:g} dB "
+        f"{share:.0%} of the outputs, and {UNJUDGED}; below {LOW_SQNR:g} dB "
         "it usually does (`optkit explain` names the layers that cost it)"
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from optkit import places
+from optkit import places, shipped
 from optkit.api.jobs import signature
 from optkit.cli import calls, terminal, translated
 from optkit.cli.terminal import Output
@@ -38,6 +38,7 @@ def init(
         hint = "e.g. optkit init model.onnx or optkit init model.py:create"
         raise UsageError("there is no MODEL", where="command line", hint=hint)
     model = asked.request.model
+    _check_inside(model, out)
     started = template(
         model, out, weights=weights, calibration=asked.request.calibration, evaluation=evaluation,
         read=signature(model) if model.endswith(".onnx") and weights is None else (),
@@ -46,6 +47,22 @@ def init(
     with storage_errors(out, OUT_OPTION):
         write_durably(out.resolve(), started.text.encode())
     terminal.put(f"wrote {out}; next: {started.then}")
+
+
+def _check_inside(model: str, out: Path) -> None:
+    """A recipe names only files of its own project. Raises UsageError for another one."""
+    path = Path(model.partition(":")[0] if places.is_python_file(model) else model)
+    home = places.project_root(out.resolve().parent)
+    known = path.resolve().is_relative_to(home) or shipped.relative(path.resolve()) is not None
+    if path.exists() and not known:
+        raise UsageError(
+            f"it is outside the project of the recipe, {home}, and a recipe names only files of "
+            "its project",
+            where=f"MODEL {model}",
+            hint=f"copy it into {home}, or write the recipe beside it: "
+            f"--out {path.parent / 'optkit.yaml'}; without a recipe, `optkit build {model}` takes "
+            "it from anywhere",
+        )
 
 
 def _preset(asked: translated.Asked) -> Preset:

@@ -1,5 +1,9 @@
 """Arrays from .npz or .safetensors: one per model input, with the samples on axis 0.
 
+For a model that is built for one sample at a time, a row may have all axes of the input, such as a
+state [samples, layers, 1, width]; an array without axes is the value of an input without axes for
+every sample.
+
 They are read batch by batch, so memory does not grow with the file. Only an array in Fortran order,
 whose samples are not contiguous, is read completely.
 """
@@ -66,12 +70,19 @@ class _Array(Protocol):
     length: int | None
 
     def take(self, count: int) -> np.ndarray:
-        """The next samples, [count, …]."""
+        """The next samples, [count, …]; of an array without axes, its value."""
 
 
 def _batches(arrays: Mapping[str, _Array], path: Path, inputs: Inputs | None) -> Iterator[Feed]:
-    for rows in reading.grouped(range(_count(arrays, path)), inputs):
-        yield {name: array.take(len(rows)) for name, array in arrays.items()}
+    axes = {name: len(info.shape) for name, info in (inputs or {}).items()}
+    values = {name: array.take(1) for name, array in arrays.items()
+              if array.length is None and axes.get(name) == 0}  # fmt: skip
+    rows_of = {name: array for name, array in arrays.items() if name not in values}
+    for rows in reading.grouped(range(_count(rows_of or arrays, path)), inputs):
+        taken = {name: array.take(len(rows)) for name, array in rows_of.items()}
+        feed = {name: array[0] if len(array) == 1 and array.ndim - 1 == axes.get(name) else array
+                for name, array in taken.items()}  # fmt: skip
+        yield {name: values[name] if name in values else feed[name] for name in arrays}
 
 
 @contextmanager
@@ -151,6 +162,8 @@ class _Member:
         self._whole = self._read(prod(shape)).reshape(shape, order="F") if columns_first else None
 
     def take(self, count: int) -> np.ndarray:
+        if self.length is None:
+            return self._read(1).reshape(())
         self._at += count
         if self._whole is not None:
             return self._whole[self._at - count : self._at]
@@ -185,8 +198,11 @@ class _Tensor:
     def take(self, count: int) -> np.ndarray:
         from safetensors import safe_open
 
-        self._at += count
         with safe_open(self._path, framework="numpy") as file:
+            if self.length is None:
+                value: np.ndarray = file.get_tensor(self._name)
+                return value
+            self._at += count
             samples: np.ndarray = file.get_slice(self._name)[self._at - count : self._at]
         return samples
 

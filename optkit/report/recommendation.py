@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, Protocol
 
-from optkit.benchmarking.gates import NO_TASK
+from optkit.benchmarking.gates import NO_TASK, UNJUDGED
 from optkit.documents.measured import DifferenceFigures
 from optkit.documents.recommendation import Recommendation, Ship
 from optkit.documents.result import CalibrationCheck, Result
@@ -155,11 +155,14 @@ def _undecided(result: Result) -> _Decision:
     if _relative(reasons) and speedup and worth.shown(speedup) in ("loss", "too little"):
         text = f"{_lost(result, speedup)}. {_capital(why)}."
         return _Decision("baseline", f"{text}{worth.smaller(result)}", [speedup.evidence])
-    others = len(reasons) - 1
+    far = next((reason for reason in reasons[1:] if UNJUDGED in reason), None)
+    others = len(reasons) - 1 - (far is not None)
     more = f"; gates not decided besides: {others}" if others > 0 else ""
     if speedup is not None:
         more += f". {_capital(worth.gain(result, speedup))}"
     text = f"Not decided for {_named(result)}: {why}{more}."
+    if far is not None:
+        text += f" Do not ship it before a task has judged it: {far}."
     return _Decision("unknown", f"{text}{_to_decide(result, reasons)}", _known(result, reasons[:1]))
 
 

@@ -277,6 +277,15 @@ def test_init_writes_a_recipe_that_loads(
     assert other.told("no/folder").code == 8
 
 
+def test_a_model_outside_the_project_of_a_new_recipe(optkit_here: Optkit, tmp_path: Path) -> None:
+    (tmp_path / "project/.git").mkdir(parents=True)
+    (tmp_path / "model.py").write_text("def create(): ...\n")
+    refused = optkit_here("init", "../model.py:create", cwd=tmp_path / "project")
+    assert refused.told("outside the project", "copy it into", "--out ../optkit.yaml").code == 2
+    there = ("init", "../model.py:create", "--out", "../optkit.yaml")
+    assert optkit_here(*there, cwd=tmp_path / "project").code == 0
+
+
 @pytest.mark.parametrize(
     "command",
     ["", "build", "export", "fuse", "quantize", "compile", "bench", "eval", "inspect", "targets",

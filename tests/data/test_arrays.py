@@ -44,6 +44,26 @@ def test_arrays_come_in_batches_by_input_name(tmp_path: Path, name: str) -> None
     assert np.concatenate([labels for _, labels in pairs]).tolist() == list(range(11))
 
 
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_rows_with_all_axes_and_a_value_for_every_sample(tmp_path: Path, suffix: str) -> None:
+    """A voice detector, built for one sample at a time: its state has the batch on axis 1, and its
+    sampling rate has no axes, given once or for each sample."""
+    inputs = {"x": TensorInfo("x", "float32", (1, 4)),
+              "state": TensorInfo("state", "float32", (2, 1, 3)),
+              "rate": TensorInfo("rate", "int64", ())}  # fmt: skip
+    x = np.arange(20, dtype=np.float32).reshape(5, 4)
+    state = np.arange(30, dtype=np.float32).reshape(5, 2, 1, 3)
+    for rate in (np.array(16_000), np.full(5, 16_000)):
+        path, given = tmp_path / f"a{rate.ndim}{suffix}", {"x": x, "state": state, "rate": rate}
+        np.savez(path, **given) if suffix == ".npz" else save_file(given, path)
+        feeds = list(arrays.samples(path, inputs))
+        assert len(feeds) == 5
+        for at, feed in enumerate(feeds):
+            assert list(feed) == list(inputs) and feed["rate"].shape == () and feed["rate"] == 16000
+            np.testing.assert_array_equal(feed["x"], x[at : at + 1])
+            np.testing.assert_array_equal(feed["state"], state[at])
+
+
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_any_order_and_any_dtype_of_an_npz(tmp_path: Path, save: Any) -> None:
     given = {

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optkit.benchmarking import gates
 from optkit.documents.measured import DifferenceFigures, GateVerdict
 from optkit.documents.prices import DatedPrice
 from optkit.documents.result import (
@@ -19,6 +20,8 @@ from optkit.documents.result import (
     Result,
 )
 from optkit.evidence import Evidence
+from optkit.measurement import Fidelity
+from optkit.recipe.schema import Limits
 from optkit.report import choices, recommendation, view, worth
 from optkit.report import fleet as fleets
 from optkit.report.result import joined
@@ -128,6 +131,21 @@ def test_what_is_surely_slower_needs_no_accuracy(built: Any) -> None:
     reasons = (f"max_drop: {lack}", "max_latency_ms: 3 to 5 ms")
     other = GateVerdict(verdict="inconclusive", reasons=reasons)
     assert decided(slow.model_copy(update={"gate": other}))[0] == "unknown"
+
+
+def test_a_low_sqnr_that_no_task_judged_is_a_warning(built: Any) -> None:
+    """A text recognizer at 10 dB read half of its lines as before."""
+    fidelity = Fidelity(Evidence.SIMULATED, "fp32", 10.3, 0.95, 0.9, 64)
+    judged = gates.judge(Limits(), fidelity=fidelity)
+    gate = GateVerdict(verdict=judged.verdict, reasons=judged.reasons)
+    ship, word, sentence = decided(built(gate=gate, speedup=gain(1.8, 1.35, 2.39), drop=None))
+    assert (ship, word) == ("unknown", "inconclusive")
+    assert "accuracy is unknown. INT8 is 1.80×" in sentence and "besides" not in sentence
+    assert (
+        "Do not ship it before a task has judged it: fidelity to fp32 is 10.3 dB (SQNR): the error "
+        "is 31% of the outputs" in sentence
+    )
+    assert sentence.endswith("Give an evaluation task (--eval) and build again.")
 
 
 def test_probably_faster_is_to_be_measured(built: Any) -> None:

@@ -93,8 +93,13 @@ def _writes_integers(node: ir.Node, rules: PlacementRules) -> bool:
 
 
 def _for_all_readers(value: ir.Value) -> Iterator[tuple[ir.Value, list[Reader]]]:
-    if not value.is_graph_output():
-        yield value, [(use.node, use.idx) for use in value.uses()]
+    """All but those inside a branch or a loop: ONNX Runtime aborts when it moves a
+    DequantizeLinear through the branches of an If."""
+    producer = value.producer()
+    own = None if producer is None else producer.graph
+    readers = [(use.node, use.idx) for use in value.uses() if use.node.graph is own]
+    if readers and not value.is_graph_output():
+        yield value, readers
 
 
 def _only_reader(value: ir.Value) -> ir.Node | None:

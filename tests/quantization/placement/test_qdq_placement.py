@@ -54,6 +54,26 @@ def test_the_residual_stream_of_a_transformer_stays_float(kind: str) -> None:
     }
 
 
+def test_what_a_branch_reads_stays_float() -> None:
+    """A voice detector squeezes its last convolution inside an If."""
+    text = """
+    <ir_version: 10, opset_import: ["" : 21]>
+    detector (float[1,4,8] x, bool known, float[4,4,1] w) => (float[N,M,K] y, float[1,4,8] z)
+    {
+      [conv] c = Conv (x, w)
+      [branch] y = If (known) <
+        then_branch = same () => (float[N,M,K] a) { a = Identity (c) },
+        else_branch = twice () => (float[N,M,K] b) { b = Add (c, c) }
+      >
+      MORE
+    }
+    """
+    only = network(text.replace("MORE", "[sum] z = Add (x, x)"))
+    assert placed(only, RULES["cpu"]) == {"x": {"conv"}}
+    both = network(text.replace("MORE", "[sum] z = Add (c, x)"))
+    assert placed(both, RULES["cpu"])["c"] == {"sum"}
+
+
 TAILS = {  # what follows a convolution → the values quantized behind it on the CPU
     "[a] a = Relu (c)\n[e] y = Mul (a, x)": {"a"},
     "[k0] lo = Constant <value_float=0.0> ()\n[k6] hi = Constant <value_float=6.0> ()\n"
