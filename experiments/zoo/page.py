@@ -49,6 +49,8 @@ def _row(name: str, cell: dict) -> str:
     measured, said = cell["measured"], cell["said"]
     if measured is None:
         word = "crash" if cell["crash"] else "refused"
+        if cell["form"] in ("static", "dynamic"):
+            word = "an error"
         return f"| {name} | {_FORMS[cell['form']]} | {word} | | | | | {cell['seconds']:.0f} |"
     landing = (said.get("engine") or {}).get("landing") or {}
     cells = (

@@ -165,7 +165,8 @@ class Bench:
         out = self.folder / f"{method}.onnx"
         done, seconds = self.call([HERE / "peer.py", method, self.source, "calib-rows.npz", out])
         if done.returncode:
-            return Cell(method, seconds, done.returncode, done.stderr.strip()[-300:], crash=True)
+            last = done.stderr.strip().rpartition("\n")[2]
+            return Cell(method, seconds, done.returncode, last, crash=True)
         measured = self.measured(out, SECONDS)
         if isinstance(measured, str):
             return Cell(method, seconds, 0, measured, crash=True)
@@ -177,7 +178,8 @@ class Bench:
                  "decision": self.model.decision, "seconds": seconds}  # fmt: skip
         done, _ = self.call([HERE / "measure.py", json.dumps(asked)])
         if done.returncode:
-            return f"measuring ended with {done.returncode}: {done.stderr.strip()[-300:]}"
+            last = done.stderr.strip().rpartition("\n")[2]
+            return f"measuring ended with {done.returncode}: {last}"
         return Measured(**json.loads(done.stdout.splitlines()[-1]))
 
     def cells(self) -> Iterator[Cell]:
