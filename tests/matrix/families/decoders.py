@@ -50,6 +50,11 @@ FAMILIES: dict[str, Family] = {
     ),
     "olmo": Family("OLMo", lambda: hf.OlmoForCausalLM(hf.OlmoConfig(**CAUSAL))),
     "olmo2": Family("OLMo 2", lambda: hf.Olmo2ForCausalLM(hf.Olmo2Config(**CAUSAL))),
+    "falcon": Family(
+        "Falcon",
+        lambda: hf.FalconForCausalLM(hf.FalconConfig(new_decoder_architecture=True, num_kv_heads=2,
+                                                     **{**_HEADS, "intermediate_size": None})),
+    ),
     "falcon-alibi": Family(
         "Falcon with ALiBi",
         lambda: hf.FalconForCausalLM(hf.FalconConfig(alibi=True, multi_query=False,
@@ -69,6 +74,18 @@ FAMILIES: dict[str, Family] = {
     "gpt-neox": Family(
         "GPT-NeoX", lambda: hf.GPTNeoXForCausalLM(hf.GPTNeoXConfig(**_HEADS))
     ),
+    "gptj": Family(
+        "GPT-J",
+        lambda: hf.GPTJForCausalLM(
+            hf.GPTJConfig(n_embd=32, n_layer=2, n_head=4, n_positions=64, rotary_dim=4, **TOKENS)
+        ),
+    ),
+    "stablelm": Family("StableLM", lambda: hf.StableLmForCausalLM(hf.StableLmConfig(**CAUSAL))),
+    "starcoder2": Family(
+        "StarCoder2",
+        lambda: hf.Starcoder2ForCausalLM(hf.Starcoder2Config(sliding_window=6, **CAUSAL)),
+    ),
+    "cohere": Family("Cohere", lambda: hf.CohereForCausalLM(hf.CohereConfig(**CAUSAL))),
     "mixtral": Family(
         "Mixtral",
         lambda: hf.MixtralForCausalLM(hf.MixtralConfig(num_local_experts=4, **_EXPERTS, **CAUSAL)),
@@ -78,6 +95,15 @@ FAMILIES: dict[str, Family] = {
         lambda: hf.Qwen3MoeForCausalLM(
             hf.Qwen3MoeConfig(num_experts=4, moe_intermediate_size=32, head_dim=8,
                               **_EXPERTS, **CAUSAL)
+        ),
+    ),
+    "gpt-oss": Family(
+        "gpt-oss",
+        lambda: hf.GptOssForCausalLM(
+            hf.GptOssConfig(num_local_experts=4, head_dim=8, sliding_window=6,
+                            layer_types=["sliding_attention", "full_attention"],
+                            rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+                            **_EXPERTS, **CAUSAL)
         ),
     ),
     "mamba": Family(

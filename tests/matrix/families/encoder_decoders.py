@@ -36,6 +36,25 @@ FAMILIES: dict[str, Family] = {
         ),
         paired=True,
     ),
+    "marian": Family(
+        "Marian",
+        lambda: hf.MarianMTModel(hf.MarianConfig(max_position_embeddings=64, **_BART)),
+        paired=True,
+    ),
+    "pegasus": Family(
+        "Pegasus",
+        lambda: hf.PegasusForConditionalGeneration(
+            hf.PegasusConfig(max_position_embeddings=64, **_BART)
+        ),
+        paired=True,
+    ),
+    "m2m100": Family(
+        "M2M100 (NLLB)",
+        lambda: hf.M2M100ForConditionalGeneration(
+            hf.M2M100Config(max_position_embeddings=64, **_BART)
+        ),
+        paired=True,
+    ),
     "whisper": Family(
         "Whisper",
         lambda: hf.WhisperForConditionalGeneration(
