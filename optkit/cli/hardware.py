@@ -41,6 +41,11 @@ def _gigabytes(size: int | None) -> str:
     return "-" if size is None else f"{size / 1e9:.0f}"
 
 
+def _cut(source: str) -> str:
+    """At most 60 characters; the JSON has all."""
+    return source if len(source) <= 60 else f"{source[:59]}…"
+
+
 def _one_target(target: Target) -> None:
     terminal.put(f"{target.name}: {target.title} ({target.vendor}, {target.arch})")
     if target.is_cpu:
@@ -52,11 +57,14 @@ def _one_target(target: Target) -> None:
             key,
             str(fact.value),
             "read" if fact.verified else "unverified",
-            sources().get(fact.source, fact.source)[:60],
+            _cut(sources().get(fact.source, fact.source)),
         ]
         for key, fact in {**target.facts, **peaks}.items()
     ]
     terminal.put(terminal.table(["figure", "value", "how known", "source"], facts))
+    if not target.backends:
+        terminal.put("  optkit compiles nothing for it; `optkit plan` compares its figures")
+        return
     for column, support in target.precisions.items():
         note = f": {support.reason}" if support.reason else ""
         terminal.put(f"  {column:9} {support.answer}{note}")

@@ -11,6 +11,7 @@ from optkit.documents.plan import FrontPoint, Plan, PlannedDecoder, PlannedGraph
 from optkit.documents.prices import DatedPrice
 from optkit.report import plan as words
 from optkit.report.figures import name as visible
+from optkit.report.figures import plain
 
 _WIDTH = 80
 
@@ -35,7 +36,7 @@ def lines(plan: Plan, batches: Sequence[int]) -> Iterator[str]:
     for line in dict.fromkeys(_training(plan.model, plan.results)):
         yield from _wrapped(line)
     yield ""
-    for line in (*_cheapest(plan), *plan.advice, *_notes(plan.results)):
+    for line in (*_cheapest(plan), *words.merged((*plan.advice, *_notes(plan.results)))):
         yield from _wrapped(f"- {line}")
     yield from _choice(plan, decodes)
 
@@ -112,10 +113,9 @@ def _cost(rows: Sequence[PlanRow], batches: Sequence[int]) -> tuple[list[str], l
             load, spot = one.load, _short(one.spot_usd_per_million)
             served = ["-"] * 5
             if load is not None:
-                low, high = load.usd_band or (None, None)
                 served = [
                     str(load.devices), f"{load.utilisation:.0%}", _short(load.usd_per_hour),
-                    _short(load.usd_per_million), f"{_short(low, 2)}..{_short(high, 2)}",
+                    _short(load.usd_per_million), _band(load.usd_band),
                 ]  # fmt: skip
             cells.append([row.precision if at == 0 else "", str(one.batch), *served, spot])
     return head, cells
@@ -125,12 +125,11 @@ def _front(front: Sequence[FrontPoint], decodes: bool) -> tuple[list[str], list[
     head = ["target", "batch", "ms/token" if decodes else "ms", "$/1M", "interval"]
     cells = []
     for one in front:
-        low, high = one.usd_band
         name = words.several(one.devices, one.target)
         cells.append(
             [
                 f"{name} {one.precision}", str(one.batch), _short(one.p50_ms),
-                _short(one.usd_per_million), f"{_short(low, 2)}..{_short(high, 2)}",
+                _short(one.usd_per_million), _band(one.usd_band),
             ]
         )  # fmt: skip
     return head, cells
@@ -216,7 +215,8 @@ def _notes(rows: Sequence[PlanRow]) -> Iterator[str]:
         guessed.setdefault(row.target, set()).update(row.unverified)
     for target, names in guessed.items():
         if names:
-            yield f"? {target}: unverified figures of the device: {', '.join(sorted(names))}."
+            unsure = ", ".join(sorted(names))
+            yield f"{target}: unverified figures of the device, marked ?: {unsure}."
     for target in dict.fromkeys(row.target for row in rows if row.measured_generation is False):
         yield f"{target}: the fit has no measurements of devices of its generation."
 
@@ -229,12 +229,16 @@ def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, _WIDTH, subsequent_indent="  ") or [""]
 
 
+def _band(ends: Sequence[float] | None) -> str:
+    return "-" if ends is None else f"{_short(ends[0], 2)}..{_short(ends[1], 2)}"
+
+
 def _short(value: float | None, digits: int = 3) -> str:
     """A number with so many digits, or with all digits before the point: 0.0123, 4.56, 789,
     12,345."""
     if value is None:
         return "-"
-    return f"{value:,.0f}" if value >= 100 else f"{value:.{digits}g}"
+    return plain(value, digits)
 
 
 def _si(value: float) -> str:

@@ -109,7 +109,7 @@ _BEST_FIRST: tuple[Ship, ...] = ("candidate", "baseline", "unknown", "none")
 
 
 def _usd(usd: float | None) -> str:
-    return f"${usd:.3g} per million samples"
+    return f"{figures.dollars(usd)} per million samples"
 
 
 def _named(result: Result) -> str:
@@ -186,7 +186,7 @@ def _planned(row: PlanRow, call: PlannedLatency) -> str:
         return f"{text}, price unknown"
     at = "" if call.load is None else f" at {call.load.utilisation:.0%} use"
     million = "tokens" if "decode" in call.bounds else "samples"
-    return f"{text}, ${usd:.3g} per million {million}{at}"
+    return f"{text}, {figures.dollars(usd)} per million {million}{at}"
 
 
 def _planned_name(row: PlanRow, call: PlannedLatency) -> str:

@@ -174,10 +174,6 @@ def price(dated: DatedPrice) -> str:
     return f"{dated.usd_per_hour:g} US dollars per hour, {dated.provider}, {dated.as_of}{sure}"
 
 
-def dollars(value: float | None) -> str:
-    return figures.NONE if value is None else f"${value:.3g}"
-
-
 def flat(facts: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     """Nested keys joined with dots, without null or empty values."""
     found: dict[str, object] = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from optkit.printable import visible
@@ -102,6 +103,18 @@ def times(ratio: float) -> str:
 
 def number(value: float | None) -> str:
     return NONE if value is None else _digits(value)
+
+
+def dollars(value: float | None) -> str:
+    return NONE if value is None else f"${plain(value)}"
+
+
+def plain(value: float, digits: int = 3) -> str:
+    """So many significant digits, or all before the point, never with an exponent: amounts of money
+    are read as decimals."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{Decimal(f'{value:.{digits}g}'):f}"
 
 
 def span(interval: Sequence[float] | None, show: Callable[[float], str]) -> str:

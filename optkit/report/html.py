@@ -55,7 +55,7 @@ def _environment() -> Environment:
         "ms": figures.ms,
         "size": figures.size,
         "count": figures.count,
-        "dollars": details.dollars,
+        "dollars": figures.dollars,
         "price": details.price,
     }
     environment.globals["meaning"] = view.EVIDENCE

@@ -122,7 +122,7 @@ def _cost(cost: ServingCost | None) -> str:
     if cost is None:
         return ""
     usd = cost.usd_per_million
-    ours, base = details.dollars(usd.engine), details.dollars(usd.baseline)
+    ours, base = figures.dollars(usd.engine), figures.dollars(usd.baseline)
     return (
         f"**Cost** ({cost.evidence}): {text(ours)} per million samples, baseline {text(base)}; "
         f"{text(details.price(cost.price))}."

@@ -5,14 +5,14 @@ The page shows an object of optkit.plan/v1 with at least one row of figures (doc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
 from optkit.documents.plan import Plan, PlannedFeed, PlannedLatency, PlannedLoad, PlanRow
 from optkit.prediction.economics import cost
 from optkit.report import figures
-from optkit.report.details import dollars, price
+from optkit.report.details import price
 from optkit.report.drawing.front import front, name
 from optkit.report.drawing.roofline import roofline
 from optkit.report.html import render
@@ -83,6 +83,24 @@ def purchases(rows: Sequence[PlanRow]) -> Iterator[str]:
     yield text
 
 
+def merged(lines: Iterable[str]) -> list[str]:
+    """Sentences "target: text" or "target precisions: text", those with the same text as one:
+    `fp16 on l4, t4: a call is bound by launch …`."""
+    same: dict[tuple[str, str], list[str]] = {}
+    for line in lines:
+        subject, _, text = line.partition(": ")
+        target, _, precisions = subject.partition(" ")
+        same.setdefault((precisions, text), []).append(target)
+    found = []
+    for (precisions, text), targets in same.items():
+        if len(targets) == 1:
+            subject = f"{targets[0]} {precisions}".rstrip()
+        else:
+            subject = f"{precisions} on {', '.join(targets)}" if precisions else ", ".join(targets)
+        found.append(f"{subject}: {text}")
+    return found
+
+
 def _by_cost(call: PlannedLatency) -> float:
     usd = cost(call)
     return inf if usd is None else usd
@@ -117,7 +135,7 @@ def _points(plan: Plan) -> list[Point]:
     return [
         Point(
             name(one), figures.ms(one.p50_ms), figures.span(one.band, figures.ms),
-            dollars(one.usd_per_million), figures.span(one.usd_band, dollars),
+            figures.dollars(one.usd_per_million), figures.span(one.usd_band, figures.dollars),
         )
         for one in plan.front or ()
     ]  # fmt: skip
@@ -148,7 +166,7 @@ def _rows(plan: Plan, *, loaded: bool, spot: bool) -> list[Row]:
             (
                 *_predicted(row, call),
                 *(_at_load(call.load) if loaded else _busy(row, call)),
-                *([dollars(call.spot_usd_per_million)] if spot else ()),
+                *([figures.dollars(call.spot_usd_per_million)] if spot else ()),
             ),
             list(call.bounds.values())[-1],
         )
@@ -166,14 +184,14 @@ def _predicted(row: PlanRow, call: PlannedLatency) -> tuple[str, ...]:
 
 
 def _busy(row: PlanRow, call: PlannedLatency) -> tuple[str, ...]:
-    return figures.count(row.devices), dollars(call.usd_per_million)
+    return figures.count(row.devices), figures.dollars(call.usd_per_million)
 
 
 def _at_load(load: PlannedLoad | None) -> tuple[str, ...]:
     if load is None:
         return (figures.NONE,) * len(_LOADED)
-    return (figures.count(load.devices), f"{load.utilisation:.0%}", dollars(load.usd_per_hour),
-            dollars(load.usd_per_million))  # fmt: skip
+    return (figures.count(load.devices), f"{load.utilisation:.0%}",
+            figures.dollars(load.usd_per_hour), figures.dollars(load.usd_per_million))  # fmt: skip
 
 
 def _deliveries(plan: Plan) -> list[tuple[str, str]]:
@@ -205,7 +223,7 @@ def to_html(plan: Plan) -> str:
         rows=_rows(plan, loaded=loaded, spot=spot),
         columns=(*_COLUMNS, *(_LOADED if loaded else _BUSY), *(_SPOT if spot else ())),
         prices=[(t, price(rows[0].price)) for t, rows in targets.items() if rows[0].price],
-        deliveries=_deliveries(plan),
+        deliveries=_deliveries(plan), advice=merged(plan.advice),
     )  # fmt: skip
 
 

@@ -191,6 +191,8 @@ def test_targets_are_listed_with_their_figures(optkit_here: Optkit) -> None:
     assert one["facts"]["memory_gb"]["source"] in one["sources"]
     told = optkit_here("targets", "l4")
     assert told.code == 0 and "NVIDIA L4" in told.out and "backend tensorrt-rtx" in told.out
+    compared = optkit_here("targets", "mi300x").out
+    assert compared.count("optkit compiles nothing") == 1 and "unknown" not in compared
     assert optkit_here("targets", "l5").told("unknown target 'l5'", "l4").code == 2
 
 

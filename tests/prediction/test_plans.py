@@ -27,7 +27,7 @@ from optkit.prediction.plans import Decoding, Graphed
 from optkit.prediction.work import total
 from optkit.report.drawing.front import front
 from optkit.report.drawing.front import name as call_name
-from optkit.report.plan import to_html, to_svg
+from optkit.report.plan import merged, to_html, to_svg
 
 
 def test_a_graph_becomes_the_kernels_that_compilers_make() -> None:
@@ -361,3 +361,20 @@ def test_the_plot_is_one_file_that_loads_nothing(plan: dict[str, Any]) -> None:
     page = to_html(Plan.from_json({**plan, "model": {**plan["model"], "name": "<script>"}}))
     assert "&lt;script&gt;" in page and page.count("<script") == 1  # ours
     assert not re.findall(r"(?:src|href)=", page)
+
+
+def test_a_sentence_that_holds_for_several_targets_is_said_once() -> None:
+    lines = [
+        "l4 fp16: a call is bound by launch: use a larger batch.",
+        "l4: fastest is int8.",
+        "t4 fp16: a call is bound by launch: use a larger batch.",
+        "t4 int8: a call is bound by launch: use a larger batch.",
+        "a10: fastest is int8.",
+        "h100-sxm fp16, int8: nothing was measured.",
+    ]
+    assert merged(lines) == [
+        "fp16 on l4, t4: a call is bound by launch: use a larger batch.",
+        "l4, a10: fastest is int8.",
+        "t4 int8: a call is bound by launch: use a larger batch.",
+        "h100-sxm fp16, int8: nothing was measured.",
+    ]

@@ -32,9 +32,9 @@ def front(plan: Plan) -> Scatter | None:
     return Scatter(
         named(list(map(name, best)), dots),
         tuple(Line(a.at, a.height, b.at, b.height) for a, b in pairwise(dots[: len(best)])),
-        x.ticks(figures.ms), y.ticks(_dollars), "US dollars per million, logarithmic",
+        x.ticks(figures.ms), y.ticks(figures.dollars), "US dollars per million, logarithmic",
         "latency, logarithmic", f"{len(drawn)} predicted calls; not beaten: {told}",
-        frozenset(range(1, len(best) + 1)), _dollars,
+        frozenset(range(1, len(best) + 1)), figures.dollars,
         whiskers=tuple(line for point in best for line in _whiskers(point, x, y)),
         limit=None if limit is None else Tick(x.at(limit), f"limit {figures.ms(limit)}"),
     )  # fmt: skip
@@ -73,10 +73,9 @@ def _mark(point: FrontPoint, x: LogAxis, y: LogAxis, label: str) -> Mark:
 
 
 def _figures(point: FrontPoint) -> str:
-    return (
-        f"{figures.ms(point.p50_ms)} ({figures.span(point.band, figures.ms)}), "
-        f"{_dollars(point.usd_per_million)} ({figures.span(point.usd_band, _dollars)})"
-    )
+    times = f"{figures.ms(point.p50_ms)} ({figures.span(point.band, figures.ms)})"
+    costs = figures.span(point.usd_band, figures.dollars)
+    return f"{times}, {figures.dollars(point.usd_per_million)} ({costs})"
 
 
 def _whiskers(point: FrontPoint, x: LogAxis, y: LogAxis) -> tuple[Line, Line]:
@@ -84,7 +83,3 @@ def _whiskers(point: FrontPoint, x: LogAxis, y: LogAxis) -> tuple[Line, Line]:
     at, height = x.at(point.p50_ms), y.at(point.usd_per_million)
     (left, right), (low, high) = map(x.at, point.band), map(y.at, point.usd_band)
     return Line(left, height, right, height), Line(at, low, at, high)
-
-
-def _dollars(value: float) -> str:
-    return f"${figures.number(value)}"
