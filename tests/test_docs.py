@@ -53,6 +53,8 @@ def workshop(tmp_path_factory: pytest.TempPathFactory, main_job: MainJob) -> dic
         shutil.copytree(ROOT / folder, checkout / folder)
     default = ROOT / "recipes" / "digits-vit.yaml"
     (checkout / "pyproject.toml").write_text(f'[tool.optkit]\nrecipe = "{default}"\n')
+    quantized = ROOT / "tests" / "foreign" / "graphs" / "ort_qdq.onnx"
+    shutil.copyfile(quantized, checkout / "quantized.onnx")
     (project / "model.py").write_text(MODEL)
     _save_hugging_face(checkout)
     shutil.copytree(main_job.cache, root / "cache")
@@ -109,7 +111,7 @@ LONG = (  # several seconds and more
     "optkit build --recipe house-numbers",
     "optkit build --target l4 --precision fp16", "optkit finish ",
     "optkit bench ", "optkit eval ", "optkit quantize ", "optkit explain ", DEFER,
-    "optkit package ", "optkit plan ", "python experiments/",
+    "optkit package ", "optkit plan ", "optkit doctor quantized", "python experiments/",
 )  # fmt: skip
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from optkit.api._build import build as build
     from optkit.api._build import rehearse as rehearse
     from optkit.api._diff import diff as diff
+    from optkit.api._examine import examine as examine
     from optkit.api._explain import explain as explain
     from optkit.api._finish import finish as finish
     from optkit.api._inspect import inspect as inspect
@@ -65,11 +66,11 @@ _MODULES = {
     "attest": "_attest",
     "bench": "figures", "bench_against": "regression", "build": "_build", "build_fleet": "fleet",
     "compile": "stages", "describe_targets": "_targets", "diagnose": "doctor", "diff": "_diff",
-    "evaluate": "figures", "explain": "_explain", "export": "stages", "finish": "_finish",
-    "fuse": "stages", "inspect": "_inspect", "load": "artifacts", "package": "_package",
-    "pair": "jobs", "plan": "_plan", "quantize": "stages", "rehearse": "_build",
-    "resolve": "jobs", "sign": "_sign", "stage_files": "stages", "tune": "_tune",
-    "verify": "_sign",
+    "evaluate": "figures", "examine": "_examine", "explain": "_explain", "export": "stages",
+    "finish": "_finish", "fuse": "stages", "inspect": "_inspect", "load": "artifacts",
+    "package": "_package", "pair": "jobs", "plan": "_plan", "quantize": "stages",
+    "rehearse": "_build", "resolve": "jobs", "sign": "_sign", "stage_files": "stages",
+    "tune": "_tune", "verify": "_sign",
 }  # fmt: skip
 
 __all__ = [*_MODULES]  # noqa: PLE0604  # names, all of them

@@ -4,14 +4,18 @@ is missing; and `completion`, the script for a shell."""
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 
 from click.shell_completion import get_completion_class
 
 from optkit import api
 from optkit import devices as target
-from optkit.cli import terminal
+from optkit.cli import examined, terminal
+from optkit.cli.terminal import Output
 from optkit.devices import Target, runs_here, sources
 from optkit.errors import UsageError
+from optkit.request import Request
+from optkit.workspace import Workspace
 
 _SHOWN = ("fp16", "bf16", "int8", "fp8", "int4", "fp4")
 
@@ -111,7 +115,22 @@ def _gib(size: int | None) -> str:
     return "shared" if size is None else f"{size / 2**30:.1f} GiB"
 
 
-def doctor(as_json: bool) -> int:
+def doctor(
+    target: str,
+    float_model: Path | None,
+    out: Path | None,
+    request: Request,
+    workspace: Workspace,
+    output: Output,
+) -> int:
+    """The checks of this machine; with a model, the state of its quantization."""
+    if request.model is not None:
+        examined.examine(target, float_model, out, request, workspace, output)
+        return 0
+    return _diagnose(output.json)
+
+
+def _diagnose(as_json: bool) -> int:
     checks = []
     for check in api.diagnose():
         checks.append(check)

@@ -124,6 +124,12 @@ def add_tensor(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
     return value
 
 
+def owner(node: ir.Node) -> ir.Graph:
+    """The graph that a node is in (optkit inlines functions when it reads a file)."""
+    assert isinstance(node.graph, ir.Graph)
+    return node.graph
+
+
 def remove_unread(owner: ir.Graph, values: Iterable[ir.Value]) -> None:
     """Remove the values without readers, and the chains of nodes that compute only these."""
     for value in values:
@@ -132,6 +138,8 @@ def remove_unread(owner: ir.Graph, values: Iterable[ir.Value]) -> None:
             producer = walk.producer()
             if producer is None:
                 owner.initializers.pop(str(walk.name), None)
+                break
+            if any(each.uses() or each.is_graph_output() for each in producer.outputs):
                 break
             walk = producer.inputs[0]
             if producer.graph is not None:  # not removed with the chain of another value

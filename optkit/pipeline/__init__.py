@@ -45,6 +45,7 @@ __all__ = [
     "BUILD",
     "COMPILE",
     "EVAL",
+    "EXAMINE",
     "EXPORT",
     "FUSE",
     "QUANTIZE",
@@ -71,6 +72,7 @@ _VERSIONED = ("optkit", "torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime",
 Stage = Callable[[Build, Steps], None]
 
 EXPORT: tuple[Stage, ...] = (export,)
+EXAMINE: tuple[Stage, ...] = (export, bound, collect)
 FUSE: tuple[Stage, ...] = (export, fuse)
 QUANTIZE: tuple[Stage, ...] = (export, fuse, collect, check_data, cast_carriers, quantize)
 COMPILE: tuple[Stage, ...] = (export, bound, fuse, accept, *QUANTIZE[2:], write_baseline, compile_)

@@ -17,6 +17,7 @@ from optkit.steps.collect import Collect
 from optkit.steps.compare import CompareOutputs
 from optkit.steps.compare_layers import CompareLayers
 from optkit.steps.compile import Compile
+from optkit.steps.dequantize import Dequantize
 from optkit.steps.deviate import Deviate
 from optkit.steps.divide import Divide
 from optkit.steps.draw import Draw
@@ -32,6 +33,7 @@ from optkit.steps.prepare import Prepare
 from optkit.steps.quantize import Quantize
 from optkit.steps.quantize_layers import QuantizeLayers
 from optkit.steps.random import Random
+from optkit.steps.repair import RepairGraph
 from optkit.steps.sensitivity import MeasureSensitivity
 from optkit.steps.summary import Summarize
 from optkit.steps.survey import ListLayers
@@ -40,7 +42,7 @@ _ALL: tuple[type[Step[Result]], ...] = (
     Export, Adopt, Fuse, Cast, Collect, Divide, Draw, CheckData, Random, Calibrate, Prepare,
     Quantize, QuantizeLayers, ToOrt, Accept, Compile, Outline, Summarize, Evaluate, CompareOutputs,
     CompareLayers, MeasureLatency, MeasurePeak, PredictLatency, PredictLayers, Attribute,
-    ListLayers, MeasureSensitivity, Deviate,
+    ListLayers, MeasureSensitivity, Deviate, RepairGraph, Dequantize,
 )  # fmt: skip
 
 STEPS: Mapping[str, type[Step[Result]]] = MappingProxyType({step.name: step for step in _ALL})

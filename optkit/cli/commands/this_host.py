@@ -25,11 +25,30 @@ def devices() -> None:
     """List the GPUs and the CPU of this machine, and the targets that they match."""
 
 
-@click.command()
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@options.command("optkit doctor", "optkit doctor quantized.onnx -t l4 --repaired repaired.onnx")
+@options.job
+@options.under(
+    "Model",
+    click.option("--float", "float_model", type=click.Path(path_type=Path), metavar="FILE",
+                 help="The ONNX file from which MODEL was quantized; default: MODEL without Q/DQ."),
+)  # fmt: skip
+@options.under(
+    "Target",
+    click.option("-t", "--target", default="l4", show_default=True, type=param_types.DEVICE,
+                 metavar="NAME", help="The device for which MODEL is compiled."),
+)  # fmt: skip
+@click.option("--repaired", "out", type=click.Path(path_type=Path), metavar="FILE",
+              help="Write the repaired graph to this new file.")  # fmt: skip
+@options.work
+@options.output
 @options.calls("optkit.cli.hardware:doctor")
 def doctor() -> None:
-    """Check what is installed and usable here; exit 4 when nothing can be built."""
+    """Check what is installed and usable here; exit 4 when nothing can be built.
+
+    With MODEL, an ONNX graph that another tool has quantized: which tool, what it asks for, what
+    would land on the target before and after the repairs that TensorRT needs, and what the repairs
+    change.
+    """
 
 
 @options.command(

@@ -1,0 +1,99 @@
+"""`optkit doctor MODEL`: a graph that another tool has quantized, on one page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from optkit import api
+from optkit.api._examine import Compiled, Examined
+from optkit.cli import calls, terminal
+from optkit.cli.terminal import Output
+from optkit.codec import to_json
+from optkit.request import Request
+from optkit.steps.repair import OperandCodes, RequestedProduct
+from optkit.workspace import Workspace
+
+_SHOWN = 3  # names of nodes in a line
+
+
+def examine(
+    target: str,
+    float_model: Path | None,
+    out: Path | None,
+    request: Request,
+    workspace: Workspace,
+    output: Output,
+) -> None:
+    with output.terminal() as ears:
+        found = api.examine(
+            recipe=calls.recipe(request, workspace, output), target=target, float_model=float_model,
+            out=out, workspace=calls.reporting(workspace, ears),
+        )  # fmt: skip
+    if output.json:
+        terminal.put_json(to_json(found))
+    else:
+        terminal.put(text(found))
+
+
+def text(found: Examined) -> str:
+    """The page: producer, what was asked, what would land, repairs, fidelity."""
+    version = f" {found.producer.version}" if found.producer.version else ""
+    lines = [
+        f"{found.model}: quantized by {found.producer.name}{version} ({found.producer.evidence})",
+        "asks for:",
+        *(f"  {line}" for line in _requested(found.requested)),
+        f"on {found.target}:",
+        f"  as given    {_landed(found.before)}",
+        f"  repaired    {_landed(found.after)}",
+        "repairs:" if found.repairs else "repairs: none needed",
+    ]
+    for one in found.repairs:
+        kind = "exact" if one.exact else "changes numbers"
+        lines.append(f"  {one.text} ({kind}): {_names(one.nodes)}")
+    lines += [f"  not repaired: {name}" for name in found.left]
+    fidelity = found.fidelity
+    lines += [
+        f"SQNR on {fidelity.samples} samples (simulated):",
+        f"  as given to float      {_db(fidelity.given_to_float)}",
+        f"  repaired to float      {_db(fidelity.repaired_to_float)}",
+        f"  repaired to as given   {_db(fidelity.repaired_to_given)}",
+    ]
+    return "\n".join([*lines, *([found.out] if found.out else [])])
+
+
+def _requested(products: tuple[RequestedProduct, ...]) -> list[str]:
+    """One line for each combination of operator and codes, the most frequent first."""
+    counts = Counter(
+        f"{one.op}: weights {_codes(one.weight)}, activations {_codes(one.activation)}"
+        for one in products
+    )
+    return [f"{count} {what}" for what, count in counts.most_common()]
+
+
+def _codes(one: OperandCodes | None) -> str:
+    if one is None:
+        return "float"
+    if one.granularity == "dynamic":
+        return f"{one.dtype} with a scale computed in each run"
+    kind = "symmetric" if one.symmetric else "with zero points"
+    return f"{one.dtype} per {one.granularity}, {kind}"
+
+
+def _landed(one: Compiled) -> str:
+    if one.landed is None:
+        refused = "refused by " + one.backend if one.backend else "not compiled here"
+        return f"{refused}: {one.refusal}"
+    line = f"{one.landed} of {one.planned} products land (compiled by {one.backend})"
+    if one.missed:
+        line += f"; in floats: {_names(tuple(one.missed))}"
+    return line
+
+
+def _names(nodes: tuple[str, ...]) -> str:
+    more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
+    return ", ".join(nodes[:_SHOWN]) + more
+
+
+def _db(sqnr: float | None) -> str:
+    return "equal" if sqnr is None else f"{sqnr:.1f} dB"

@@ -1,0 +1,41 @@
+"""Graphs that another tool has quantized: who wrote them, what they ask for, and the rewrites that
+TensorRT needs.
+
+producer    which tool wrote the graph
+codes       the parameters of a QuantizeLinear or DequantizeLinear
+operators   integer operators as Q/DQ pairs
+requested   which products are to run in which dtypes
+repairs     the ordered rewrites to signed, symmetric Q/DQ pairs with scalar scales
+float_graph the graph without quantization
+"""
+
+from optkit.foreign.float_graph import remove_quantization
+from optkit.foreign.operators import integer_operators
+from optkit.foreign.producer import Producer, producer_of
+from optkit.foreign.repairs import REPAIRS, Repair, Repaired, normal_form, repair
+from optkit.foreign.requested import (
+    Format,
+    Product,
+    assignment,
+    is_quantized,
+    products,
+    requested_products,
+)
+
+__all__ = [
+    "REPAIRS",
+    "Format",
+    "Producer",
+    "Product",
+    "Repair",
+    "Repaired",
+    "assignment",
+    "integer_operators",
+    "is_quantized",
+    "normal_form",
+    "producer_of",
+    "products",
+    "remove_quantization",
+    "repair",
+    "requested_products",
+]

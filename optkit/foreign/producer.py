@@ -1,0 +1,95 @@
+"""Which tool quantized a graph: from its metadata, its domains, and the names that tools give."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from optkit import graph
+from optkit.foreign.codes import QUANTIZE, is_pair
+
+
+@dataclass(frozen=True)
+class Producer:
+    """The tool, and by what it was recognized. `version`: None if the file does not tell it."""
+
+    name: str
+    version: str | None
+    evidence: str
+
+
+_BY_METADATA = (
+    (r"onnx\.quantize", "ONNX Runtime's quantizer"),
+    (r"onnx_neural_compressor|neural.?compressor", "Neural Compressor"),
+    (r"modelopt", "ModelOpt"),
+    (r"nncf", "NNCF"),
+    (r"aimet", "AIMET"),
+    (r"brevitas", "Brevitas"),
+    (r"olive", "Olive"),
+)
+_BY_DOMAIN = (
+    (r"qonnx|finn|onnx\.brevitas", "Brevitas (QONNX)"),
+    (r"quark", "AMD Quark"),
+    (r"^trt$|tensorrt", "ModelOpt"),
+    (r"aimet", "AIMET"),
+)
+# a pattern of the names of Q/DQ nodes and of the values that they read, and its tool
+_BY_NAME = (
+    (r"nncf|^scale_.+_\d+$", "NNCF"),
+    (r"quantized_decomposed|quantize_per_(tensor|channel)|torchao", "PyTorch pt2e"),
+    (r"quant_proxy|_quant/export_handler|export_handler", "Brevitas"),
+    (r"(input|weight)_quantizer", "ModelOpt"),
+    (r"aimet|_qdq$|_updated|_qc_?quantize", "AIMET"),
+    (r"_(Quantize|Dequantize)Linear(_Input)?(_\d+)?$|_(quantized|quant)$",
+     "ONNX Runtime's quantizer"),
+)  # fmt: skip
+
+
+def producer_of(model: ir.Model) -> Producer:
+    """The tool that quantized the graph, as far as the file tells."""
+    told = f"{model.producer_name or ''}"
+    version = model.producer_version or None
+    metadata = " ".join(f"{key}={value}" for key, value in model.metadata_props.items())
+    for pattern, name in _BY_METADATA:
+        if re.search(pattern, told, re.IGNORECASE):
+            if name == _BY_METADATA[0][1] and _quantizes_float_weights(model):
+                why = f"the producer's name is {told!r}, and its weights are stored as floats"
+                return Producer("ModelOpt", None, why)
+            return Producer(name, version, f"the producer's name is {told!r}")
+        if (match := re.search(pattern, metadata, re.IGNORECASE)) is not None:
+            return Producer(name, None, f"the metadata contains {match[0]!r}")
+    for pattern, name in _BY_DOMAIN:
+        for domain in model.opset_imports:
+            if re.search(pattern, domain, re.IGNORECASE):
+                return Producer(name, None, f"operators of the domain {domain!r}")
+    return _by_names(model) or Producer("unknown", None, f"the producer's name is {told!r}")
+
+
+def _quantizes_float_weights(model: ir.Model) -> bool:
+    """Whether a QuantizeLinear reads a constant. ModelOpt, which contains a copy of ONNX Runtime's
+    quantizer, writes weights so; ONNX Runtime does it only with AddQDQPairToWeight."""
+    return any(
+        node.op_type == QUANTIZE and graph.is_constant(node.inputs[0]) for node in model.graph
+    )
+
+
+def _by_names(model: ir.Model) -> Producer | None:
+    """The tool whose names most Q/DQ nodes have."""
+    counts: dict[str, tuple[int, str]] = {}
+    for node in model.graph.all_nodes():
+        if not is_pair(node):
+            continue
+        texts = [str(node.name), *(str(value.name) for value in node.inputs if value is not None)]
+        for pattern, name in _BY_NAME:
+            matching = [text for text in texts if re.search(pattern, text)]
+            if matching:
+                count, _ = counts.get(name, (0, ""))
+                counts[name] = (count + 1, matching[0])
+                break
+    if not counts:
+        return None
+    name = max(counts, key=lambda one: counts[one][0])
+    count, example = counts[name]
+    return Producer(name, None, f"the names of {count} Q/DQ nodes, e.g. {example!r}")

@@ -1,0 +1,107 @@
+"""What a quantized graph asks for: the dtypes in which each product is to run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from optkit import graph
+from optkit.foreign import operators
+from optkit.foreign.codes import DEQUANTIZE, QUANTIZE, Codes, codes_of, is_pair, producer
+from optkit.foreign.repairs import normal_form
+
+INTEGER_PRODUCTS = ("QLinearConv", "QLinearMatMul", "QGemm", "ConvInteger", "MatMulInteger")
+_LAYOUT = ("Transpose", "Reshape", "Cast", "Identity", "Squeeze", "Unsqueeze", "Flatten")
+_PRECISIONS = {
+    ("int8", "int8"): "int8",
+    ("int8", None): "int8-weight-only",
+    ("int4", None): "int4",
+    ("float8e4m3fn", "float8e4m3fn"): "fp8",
+}
+
+
+@dataclass(frozen=True)
+class Format:
+    """The codes of one operand. `symmetric`: code zero stands for zero."""
+
+    dtype: str
+    granularity: str  # tensor, channel, block, dynamic
+    symmetric: bool
+
+
+@dataclass(frozen=True)
+class Product:
+    """A Conv, MatMul or Gemm with a constant weight, and the codes of its operands; None: that
+    operand is a float."""
+
+    node: str
+    op: str
+    weight: Format | None
+    activation: Format | None
+
+    @property
+    def precision(self) -> str | None:
+        """The precision of optkit that this is, with signed codes; None: none of them."""
+        if self.weight is None:
+            return None
+        read = None if self.activation is None else _signed(self.activation.dtype)
+        return _PRECISIONS.get((_signed(self.weight.dtype), read))
+
+
+def is_quantized(model: ir.Model) -> bool:
+    """Whether the graph holds Q/DQ nodes or integer products."""
+    integer = (*INTEGER_PRODUCTS, "DynamicQuantizeLinear", "QLinearAdd")
+    return any(is_pair(node) or node.op_type in integer for node in model.graph.all_nodes())
+
+
+def requested_products(model: ir.Model) -> list[Product]:
+    """What the graph asks for, in whichever form it is written. The graph does not change."""
+    copy = model.clone()
+    operators.to_pairs(copy)
+    dynamic = set(operators.dynamic_to_weight_only(copy))
+    normal_form(copy)
+    each_run = Format("uint8", "dynamic", symmetric=False)
+    return [
+        replace(one, activation=each_run) if one.node in dynamic else one for one in products(copy)
+    ]
+
+
+def products(model: ir.Model) -> list[Product]:
+    """The products with a constant weight, in Q/DQ form (`repairs.operators` writes integer
+    products in this form)."""
+    found = []
+    for node in model.graph:
+        place = graph.constant_weight(node)
+        if place is None:
+            continue
+        index = place[0]
+        found.append(Product(
+            str(node.name), node.op_type, _format(node.inputs[index]),
+            _format(node.inputs[1 - index]),
+        ))  # fmt: skip
+    return found
+
+
+def assignment(model: ir.Model) -> dict[str, str]:
+    """Product → the precision of optkit in which the graph asks for it."""
+    return {one.node: one.precision for one in products(model) if one.precision is not None}
+
+
+def _format(value: ir.Value | None) -> Format | None:
+    codes = operand(value)
+    if codes is None:
+        return None
+    return Format(codes.dtype.name.lower(), codes.granularity, codes.symmetric)
+
+
+def operand(value: ir.Value | None) -> Codes | None:
+    """The codes from which a product reads a value; None: it reads floats."""
+    while (node := producer(value, *_LAYOUT)) is not None:
+        value = node.inputs[0]
+    node = producer(value, DEQUANTIZE, QUANTIZE)
+    return None if node is None or node.op_type == QUANTIZE else codes_of(node)
+
+
+def _signed(dtype: str) -> str:
+    return dtype.removeprefix("u") if dtype.startswith("uint") else dtype
