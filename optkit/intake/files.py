@@ -177,11 +177,16 @@ def _copy_hashed(source: int, file: BinaryIO, size: int, limit_bytes: int, where
 
 
 def publish(temporary: Path, store_objects: Path, digest: str) -> Path:
-    """Rename a finished file or folder to its content-addressed place, durably."""
+    """Rename a finished file or folder to its content-addressed place, durably.
+
+    Its time is that of now: it may replace the same file of another process, which has used it
+    after this copy was written, and `cache clear` keeps what was used since that process began.
+    """
     place = store_objects / digest[:2] / digest
     with storage_errors(place):
         place.parent.mkdir(parents=True, exist_ok=True)
         temporary.replace(place)
+        os.utime(place)
         fsync_dir(place.parent)
         fsync_dir(store_objects)
     return place

@@ -15,8 +15,9 @@ from optkit.steps.files import GRAPH
 from optkit.tensors import TensorInfo
 
 MIB = 1 << 20
+# weights of 64 MiB: malloc never puts so much into memory that was freed before (mallopt(3))
 MODEL = """<ir_version: 10, opset_import: ["" : 21]>
-g (float[N,1024] x) => (float[N,1024] y) { y = MatMul (x, w) }"""
+g (float[N,4096] x) => (float[N,4096] y) { y = MatMul (x, w) }"""
 
 
 def quiet(what: str, done: float) -> None:
@@ -26,7 +27,7 @@ def quiet(what: str, done: float) -> None:
 @pytest.mark.parametrize("used_before", [0, 400 * MIB])
 def test_the_peak_is_that_of_the_graph(tmp_path: Path, used_before: int) -> None:
     model = ir.from_onnx_text(MODEL)
-    weight = np.random.default_rng(0).standard_normal((1024, 1024)).astype(np.float32)
+    weight = np.random.default_rng(0).standard_normal((4096, 4096)).astype(np.float32)
     values = {value.name: value for node in model.graph for value in node.inputs if value}
     values["w"].const_value = ir.tensor(weight, name="w")
     model.graph.register_initializer(values["w"])
@@ -35,10 +36,11 @@ def test_the_peak_is_that_of_the_graph(tmp_path: Path, used_before: int) -> None
         path.mkdir()
     graph.save(model, inputs["graph"] / GRAPH)
     spool_writer.write(
-        [{"x": weight[:8]}], inputs["samples"], (TensorInfo("x", "float32", ("N", 1024)),),
+        [{"x": weight[:8]}], inputs["samples"], (TensorInfo("x", "float32", ("N", 4096)),),
         limit_samples=None, memory_bytes=MIB, progress=quiet,
     )  # fmt: skip
     earlier = np.ones(used_before, np.uint8)  # resident, and given back
     del earlier
     found = perform("peak", inputs, {"batch": 8, "threads": 1, "host": {}}, tmp_path, quiet)
-    assert weight.nbytes <= found["bytes"] < weight.nbytes + 60 * MIB
+    # 2: the runtime packs the weights of a product once more
+    assert weight.nbytes <= found["bytes"] < 2 * weight.nbytes + 60 * MIB

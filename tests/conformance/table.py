@@ -15,6 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from importlib.metadata import version
 from itertools import islice
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +39,21 @@ def cases(part: str, number: int, wheels: Path) -> Iterable[Case]:
     return islice(every, start, None if number == SLICES[part] - 1 else start + _SLICE)
 
 
+def _child() -> ProcessPoolExecutor:
+    """Not a fork: threads of ONNX Runtime in this process could hold locks for ever in it."""
+    return ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+
+
 def judge_all(part: Iterable[Case]) -> Iterator[tuple[str, Outcome]]:
     """One by one in a child that stays; where it dies, the case crashed, and another follows."""
-    pool = ProcessPoolExecutor(1)
+    pool = _child()
     try:
         for case in part:
             try:
                 yield case.name, pool.submit(judge, case).result()
             except BrokenProcessPool:
                 yield case.name, Outcome("crashed", "process", "the process died")
-                pool = ProcessPoolExecutor(1)
+                pool = _child()
     finally:
         pool.shutdown()
 

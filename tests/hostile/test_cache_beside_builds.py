@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from optkit.intake.files import publish
 from optkit.store import Store, eviction, own_name
 
 # Each key's bytes follow from the key, so that a reader knows them. The second entry is made from
@@ -135,6 +136,18 @@ def test_what_a_running_command_has_used_stays(tmp_path: Path) -> None:
     gc.collect()
     assert eviction.clear(cleaner)[1] == 0
     assert not list(cleaner.entries()) and not work.exists() and cleaner.recall("rr") is None
+
+
+def test_a_file_that_replaces_a_used_one_stays(tmp_path: Path) -> None:
+    """Its copy was written before the command began that uses the file."""
+    running = Store(tmp_path)
+    running.remember("rr", {})
+    copy = tmp_path / "copy"
+    copy.write_text("weights")
+    _old(copy)
+    place = publish(copy, running.objects, "ab" * 32)
+    eviction.clear(Store(tmp_path))
+    assert place.read_text() == "weights"
 
 
 def test_a_user_that_was_killed_keeps_nothing(tmp_path: Path) -> None:

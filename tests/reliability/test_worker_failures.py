@@ -38,7 +38,8 @@ VERDICTS = {
     "garbage": "crashed",
 }  # fmt: skip
 _OTHERS = ("adopt", "random", "quantize_layers", "ort", "bench", "summary", "survey",
-           "sensitivity", "deviate", "divide", "draw", "outline", "peak", "attribute")  # fmt: skip
+           "sensitivity", "deviate", "divide", "draw", "outline", "peak", "attribute",
+           "dequantize", "repair")  # fmt: skip
 STEPS = tuple(name for name in ALL if name not in _OTHERS)
 MIB = 2**20
 
