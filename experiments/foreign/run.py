@@ -17,8 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from optkit import api
-from optkit.api._examine import Examined
-from optkit.codec import to_json
+from optkit.documents.quantized_graph import QuantizedGraph
 from optkit.errors import OptkitError
 
 _HERE = Path(__file__).parent
@@ -41,7 +40,7 @@ def main() -> None:
             found[file.name] = {"error": error.message}
             rows.append([producer, network, f"not examined: {error.message}", *[""] * 6])
             continue
-        found[file.name] = {**_json(one), "model": file.name}
+        found[file.name] = {**one.to_json(), "model": file.name}
         rows.append([producer, network, *_cells(one)])
     (_HERE / "results.json").write_text(json.dumps(found, indent=1) + "\n")
     lines = ["| " + " | ".join(line) + " |" for line in (_HEADINGS, ["---"] * 9, *rows)]
@@ -55,18 +54,12 @@ def main() -> None:
     (_HERE / "results.md").write_text(head + "\n".join(lines) + "\n")
 
 
-def examined(file: Path, reference: Path) -> Examined:
+def examined(file: Path, reference: Path) -> QuantizedGraph:
     """The page of one graph; against the float model if that has the same sizes of inputs."""
     return api.examine(file, target="l4", float_model=reference)
 
 
-def _json(one: Examined) -> dict[str, object]:
-    written = to_json(one)
-    assert isinstance(written, dict)
-    return written
-
-
-def _cells(one: Examined) -> list[str]:
+def _cells(one: QuantizedGraph) -> list[str]:
     fidelity = one.fidelity
     after = fidelity.repaired_to_float
     passes = after is None or after >= _LEAST_DB

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from optkit import pipeline
@@ -12,70 +10,26 @@ from optkit.api import jobs
 from optkit.api.jobs import RecipeLike
 from optkit.devices import Target
 from optkit.devices import target as find_target
-from optkit.engines import Landing
+from optkit.documents.quantized_graph import (
+    QUANTIZED_GRAPH,
+    AskedProduct,
+    CompiledGraph,
+    GraphFidelity,
+    GraphRepair,
+    QuantizedGraph,
+    Quantizer,
+)
 from optkit.errors import InputRefused, UsageError
-from optkit.measurement import Fidelity
+from optkit.evidence import Evidence
 from optkit.pipeline import Job, foreign_graph
 from optkit.pipeline.foreign_graph import Landed
 from optkit.precisions import precision as scheme
 from optkit.request import Request
 from optkit.steps.files import GRAPH
-from optkit.steps.repair import RepairedGraph, RequestedProduct, Tool
 from optkit.store import write_durably
 from optkit.workspace import Workspace
 
-_SCHEMA = "optkit.quantized-graph/v1"
 _CARRIED = ("fp32", "fp16")  # the baseline of a CPU, of a GPU
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """What the compiler of the target does with a graph. `planned` and `landed`: None if it refuses
-    the graph, or is not here; `refusal` says why. `missed`: node → the dtype in which it runs."""
-
-    backend: str | None
-    planned: int | None
-    landed: int | None
-    refusal: str | None
-    missed: Mapping[str, str | None]
-
-
-@dataclass(frozen=True)
-class RepairLine:
-    """A repair: what it does, whether it keeps the numbers, and how many nodes it changed."""
-
-    text: str
-    exact: bool
-    nodes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Fidelities:
-    """SQNR in dB on `samples` samples, simulated by ONNX Runtime; None: equal bits. The float graph
-    is the given one without Q/DQ, or the file that was named."""
-
-    samples: int
-    given_to_float: float | None
-    repaired_to_float: float | None
-    repaired_to_given: float | None
-
-
-@dataclass(frozen=True)
-class Examined:
-    """An optkit.quantized-graph/v1 object. `requested`: the products as the file has them; `left`:
-    integer operators that optkit does not rewrite; `out`: the file of the repaired graph."""
-
-    schema: str
-    model: str
-    target: str
-    producer: Tool
-    requested: tuple[RequestedProduct, ...]
-    repairs: tuple[RepairLine, ...]
-    left: tuple[str, ...]
-    before: Compiled
-    after: Compiled
-    fidelity: Fidelities
-    out: str | None
 
 
 def examine(
@@ -86,7 +40,7 @@ def examine(
     float_model: str | Path | None = None,
     out: str | Path | None = None,
     workspace: Workspace = Workspace(),
-) -> Examined:
+) -> QuantizedGraph:
     """Who quantized an ONNX graph, what it asks for, and what would land on a target before and
     after the repairs that TensorRT needs.
 
@@ -136,29 +90,36 @@ def examine(
     ]
     if file is not None:
         write_durably(file, (repaired.path / GRAPH).read_bytes())
-    return _document(str(source.place.path), device.name, repaired, (before, after), compared, file)
-
-
-def _document(
-    model: str,
-    target: str,
-    repaired: RepairedGraph,
-    compiled: tuple[Landed, Landed],
-    compared: list[Fidelity],
-    out: Path | None,
-) -> Examined:
     given, mended, change = (one.sqnr_db for one in compared)
-    return Examined(
-        _SCHEMA, model, target, repaired.tool, repaired.products,
-        tuple(RepairLine(one.text, one.exact, one.nodes) for one in repaired.repairs),
-        repaired.left, _compiled(compiled[0]), _compiled(compiled[1]),
-        Fidelities(compared[0].samples, given, mended, change), None if out is None else str(out),
-    )  # fmt: skip
+    return QuantizedGraph(
+        schema=QUANTIZED_GRAPH,
+        model=str(source.place.path),
+        target=device.name,
+        producer=Quantizer.from_object(repaired.tool),
+        requested=tuple(map(AskedProduct.from_object, repaired.products)),
+        repairs=tuple(map(GraphRepair.from_object, repaired.repairs)),
+        left=repaired.left,
+        before=_compiled(before),
+        after=_compiled(after),
+        fidelity=GraphFidelity(
+            evidence=compared[0].evidence,
+            samples=compared[0].samples,
+            inputs="samples" if build.evaluation or build.calibration else "random",
+            given_to_float=given,
+            repaired_to_float=mended,
+            repaired_to_given=change,
+        ),
+        out=None if file is None else str(file),
+    )
 
 
-def _compiled(one: Landed) -> Compiled:
-    landing: Landing | None = one.landing
-    if landing is None:
-        return Compiled(one.backend, None, None, one.refusal, {})
-    missed = {row.node: row.dtype for row in landing.rows if not row.landed}
-    return Compiled(one.backend, landing.planned, landing.landed, None, missed)
+def _compiled(one: Landed) -> CompiledGraph:
+    landing = one.landing
+    return CompiledGraph(
+        evidence=Evidence.PENDING if one.backend is None else Evidence.COMPILED,
+        backend=one.backend,
+        planned=landing.planned if landing else None,
+        landed=landing.landed if landing else None,
+        refusal=one.refusal,
+        missed={row.node: row.dtype for row in landing.rows if not row.landed} if landing else {},
+    )

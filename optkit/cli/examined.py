@@ -6,15 +6,19 @@ from collections import Counter
 from pathlib import Path
 
 from optkit import api
-from optkit.api._examine import Compiled, Examined
 from optkit.cli import calls, terminal
 from optkit.cli.terminal import Output
-from optkit.codec import to_json
+from optkit.documents.quantized_graph import (
+    AskedProduct,
+    CompiledGraph,
+    OperandFormat,
+    QuantizedGraph,
+)
 from optkit.request import Request
-from optkit.steps.repair import OperandCodes, RequestedProduct
 from optkit.workspace import Workspace
 
 _SHOWN = 3  # names of nodes in a line
+_INPUTS = {"samples": "samples", "random": "random inputs"}
 
 
 def examine(
@@ -31,16 +35,17 @@ def examine(
             out=out, workspace=calls.reporting(workspace, ears),
         )  # fmt: skip
     if output.json:
-        terminal.put_json(to_json(found))
+        terminal.put_json(found.to_json())
     else:
         terminal.put(text(found))
 
 
-def text(found: Examined) -> str:
+def text(found: QuantizedGraph) -> str:
     """The page: producer, what was asked, what would land, repairs, fidelity."""
-    version = f" {found.producer.version}" if found.producer.version else ""
+    tool = found.producer
+    name = f"{tool.name} {tool.version}" if tool.version else tool.name
     lines = [
-        f"{found.model}: quantized by {found.producer.name}{version} ({found.producer.evidence})",
+        f"{found.model}: quantized by {name} ({tool.recognized_by})",
         "asks for:",
         *(f"  {line}" for line in _requested(found.requested)),
         f"on {found.target}:",
@@ -54,7 +59,7 @@ def text(found: Examined) -> str:
     lines += [f"  not repaired: {name}" for name in found.left]
     fidelity = found.fidelity
     lines += [
-        f"SQNR on {fidelity.samples} samples (simulated):",
+        f"SQNR on {fidelity.samples} {_INPUTS[fidelity.inputs]} ({fidelity.evidence}):",
         f"  as given to float      {_db(fidelity.given_to_float)}",
         f"  repaired to float      {_db(fidelity.repaired_to_float)}",
         f"  repaired to as given   {_db(fidelity.repaired_to_given)}",
@@ -62,7 +67,7 @@ def text(found: Examined) -> str:
     return "\n".join([*lines, *([found.out] if found.out else [])])
 
 
-def _requested(products: tuple[RequestedProduct, ...]) -> list[str]:
+def _requested(products: tuple[AskedProduct, ...]) -> list[str]:
     """One line for each combination of operator and codes, the most frequent first."""
     counts = Counter(
         f"{one.op}: weights {_codes(one.weight)}, activations {_codes(one.activation)}"
@@ -71,7 +76,7 @@ def _requested(products: tuple[RequestedProduct, ...]) -> list[str]:
     return [f"{count} {what}" for what, count in counts.most_common()]
 
 
-def _codes(one: OperandCodes | None) -> str:
+def _codes(one: OperandFormat | None) -> str:
     if one is None:
         return "float"
     if one.granularity == "dynamic":
@@ -80,11 +85,11 @@ def _codes(one: OperandCodes | None) -> str:
     return f"{one.dtype} per {one.granularity}, {kind}"
 
 
-def _landed(one: Compiled) -> str:
+def _landed(one: CompiledGraph) -> str:
     if one.landed is None:
         refused = "refused by " + one.backend if one.backend else "not compiled here"
         return f"{refused}: {one.refusal}"
-    line = f"{one.landed} of {one.planned} products land (compiled by {one.backend})"
+    line = f"{one.landed} of {one.planned} products land ({one.evidence} by {one.backend})"
     if one.missed:
         line += f"; in floats: {_names(tuple(one.missed))}"
     return line

@@ -5,7 +5,7 @@
     figures   figures of optkit.bench/v1 and optkit.eval/v1
     diff      optkit.diff/v1       explanation  optkit.explain/v1   against   optkit.against/v1
     package   optkit.package/v1    signature  optkit.signature/v1
-    attestation  optkit.attestation/v1
+    attestation  optkit.attestation/v1    quantized_graph  optkit.quantized-graph/v1
     record    common parts of all models    measured, prices    parts of several documents share
     foreign   documents that another machine may have written
 
@@ -30,6 +30,7 @@ _MODELS = {
     "explain": "explanation:Explained", "against": "against:Against",
     "package": "package:Package", "signature": "signature:Verified",
     "attestation": "attestation:Attested",
+    "quantized-graph": "quantized_graph:QuantizedGraph",
 }  # fmt: skip
 
 NAMES = tuple(_MODELS)

@@ -90,7 +90,7 @@ def never_negative(value: ir.Value | None) -> bool:
 
 def _replace(owner: ir.Graph, node: ir.Node, value: ir.Value) -> None:
     """Let the readers of a DQ read `value`, and remove what nobody reads any more."""
-    result, given = node.outputs[0], node.inputs[0]
+    result = node.outputs[0]
     if result.is_graph_output():
         identity = ir.node("Identity", [value], name=str(node.name))
         kept = identity.outputs[0]
@@ -103,7 +103,7 @@ def _replace(owner: ir.Graph, node: ir.Node, value: ir.Value) -> None:
         result.replace_all_uses_with(value)
     inputs = [one for one in node.inputs if one is not None]
     owner.remove(node, safe=True)
-    graph.remove_unread(owner, [*inputs, *([given] if given is not None else [])])
+    graph.remove_unread(owner, inputs)
 
 
 def _float(value: ir.Value) -> np.dtype:

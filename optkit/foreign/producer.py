@@ -17,7 +17,7 @@ class Producer:
 
     name: str
     version: str | None
-    evidence: str
+    recognized_by: str
 
 
 _BY_METADATA = (

@@ -13,7 +13,7 @@ class Tool:
 
     name: str
     version: str | None
-    evidence: str
+    recognized_by: str
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class RepairGraph(Step[RepairedGraph]):
     `file`: the file from which the graph was read, which names the tool."""
 
     name = "repair"
-    version = 1
+    version = 2
     tools = ("numpy", "onnx", "onnx-ir", "ml-dtypes")
     stays = True
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 
-from optkit import api
+from optkit import api, documents
 from optkit.cli.examined import text
-from optkit.codec import to_json
 from optkit.errors import InputRefused, UsageError
 from optkit.workspace import Workspace
 
@@ -28,7 +27,8 @@ def test_what_tensorrt_refuses_lands_after_the_repairs(name: str, tmp_path: Path
     assert found.repairs and found.left == ()
     page = text(found)
     assert "refused by tensorrt-rtx" in page and "5 of 5 products land" in page
-    assert json.loads(json.dumps(to_json(found)))["schema"] == "optkit.quantized-graph/v1"
+    Draft202012Validator(documents.schema("quantized-graph")).validate(found.to_json())
+    assert found.fidelity.inputs == "random" and "random inputs (simulated)" in page
     again = api.examine(file, target="l4", workspace=workspace)
     assert again.repairs == () and again.before.landed == 5
     assert again.fidelity.repaired_to_given is None

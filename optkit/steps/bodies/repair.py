@@ -30,7 +30,7 @@ def run(step: RepairGraph, out: Path, progress: Progress) -> RepairedGraph:
     graph.check(out / GRAPH)
     return RepairedGraph(
         quantized=quantized,
-        tool=Tool(producer.name, producer.version, producer.evidence),
+        tool=Tool(producer.name, producer.version, producer.recognized_by),
         products=tuple(map(_product, requested)),
         repairs=tuple(DoneRepair(one.name, one.text, one.exact, one.nodes) for one in repairs),
         left=tuple(foreign.integer_operators(model)),
