@@ -42,5 +42,5 @@ def test_the_peak_is_that_of_the_graph(tmp_path: Path, used_before: int) -> None
     earlier = np.ones(used_before, np.uint8)  # resident, and given back
     del earlier
     found = perform("peak", inputs, {"batch": 8, "threads": 1, "host": {}}, tmp_path, quiet)
-    # 2: the runtime packs the weights of a product once more
-    assert weight.nbytes <= found["bytes"] < 2 * weight.nbytes + 60 * MIB
+    # the runtime holds up to three copies of the weights while it packs them for this CPU
+    assert weight.nbytes <= found["bytes"] < 4 * weight.nbytes
