@@ -223,9 +223,7 @@ def _told(result: Result, reason: str) -> str:
 
 
 def _untrained(why: str) -> str:
-    """`why` without the names of the parameters, which a note of the build has."""
-    fault = why.partition(" (")[0]
-    return f"{fault}. Give the trained weights (model.weights in the recipe), and build again."
+    return f"{why}. Give the trained weights (model.weights in the recipe), and build again."
 
 
 def _suspect(check: CalibrationCheck) -> str:
@@ -293,7 +291,7 @@ def _by_speed(result: Result) -> _Decision:
     if what == "nothing" or worth.pending_engine(result) or worth.marks(result):
         text = f"{text}: before you ship it, {worth.to_measure(result)}."
         return _Decision("unknown", text, known)
-    return _Decision("candidate", f"{text}: ship it.", known)
+    return _Decision("candidate", f"{text}: ship it.{worth.to_confirm(result)}", known)
 
 
 def _lost(result: Result, speedup: DifferenceFigures) -> str:

@@ -82,13 +82,27 @@ def to_measure(result: Result) -> str:
     timed = result.speedup or result.latency
     if timed is not None and timed.evidence is Evidence.MEASURED:
         return _again(result)
+    what = _finish(result)
     if result.artifact is None:
-        return "measure it on a machine with this device"
-    command = figures.name(f"optkit finish {shlex.quote(result.artifact)}")
-    what = f"run `{command}` on a machine with this device"
+        return what
     if engine := pending_engine(result):
         return f"{what} (it compiles the missing {engine} engine and measures the latency)"
     return f"{what} (it measures the latency)"
+
+
+def to_confirm(result: Result) -> str:
+    """A sentence on how to confirm a gain that is not measured; empty for one that is."""
+    timed = result.speedup
+    if timed is None or timed.evidence is Evidence.MEASURED:
+        return ""
+    return f" To confirm the gain, {_finish(result)}."
+
+
+def _finish(result: Result) -> str:
+    where = "on a machine with this device"
+    if result.artifact is None:
+        return f"measure it {where}"
+    return f"run `{figures.name(f'optkit finish {shlex.quote(result.artifact)}')}` {where}"
 
 
 def _again(result: Result) -> str:

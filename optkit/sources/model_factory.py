@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,14 +53,16 @@ def export(
     and `torch_module.export`."""
     progress("loading the model", 0.0)
     if weights is None:
-        module, untrained = load_unweighted(factory, args)
+        module, random = load_unweighted(factory, args)
     else:
-        module, untrained = load(factory, args, weights, given_weights), None
+        module, random = load(factory, args, weights, given_weights), None
     log = torch_module.export(
         module, specs, axes, out, session=session, progress=progress, owned=True
     )
-    warnings = (*log.warnings, *([untrained] if untrained else []))
-    return replace(log, untrained=untrained, warnings=warnings)
+    if random is None:
+        return log
+    warnings = (*log.warnings, f"{random.problem} ({export_failures.some(random.names)})")
+    return replace(log, untrained=random.problem, warnings=warnings)
 
 
 def load(
@@ -82,9 +84,17 @@ def load(
     return module
 
 
-def load_unweighted(factory: str, args: Mapping[str, object]) -> tuple[nn.Module, str | None]:
-    """The model of `factory` without weights from a file, and a text about its random parameters:
-    those that differ under another seed of torch. They are searched only if the factory drew random
+@dataclass(frozen=True)
+class Random:
+    """The parameters that a factory leaves random, and the problem in one clause."""
+
+    names: tuple[str, ...]
+    problem: str
+
+
+def load_unweighted(factory: str, args: Mapping[str, object]) -> tuple[nn.Module, Random | None]:
+    """The model of `factory` without weights from a file, and its random parameters if any: those
+    that differ under another seed of torch. They are searched only if the factory drew random
     numbers; then it is called twice. Raises the errors of `load`."""
     toolchain.require()
     import torch
@@ -101,14 +111,14 @@ def load_unweighted(factory: str, args: Mapping[str, object]) -> tuple[nn.Module
     torch.set_rng_state(before)
     module = _created(factory, args)
     values = _first_values(module)
-    random = [name for name, first in values.items() if others.get(name) != first]
-    if not random:
+    names = tuple(name for name, first in values.items() if others.get(name) != first)
+    if not names:
         return module, None
-    warning = (
+    problem = (
         f"the model is not trained: there is no model.weights, and the factory leaves "
-        f"{len(random)} of {len(values)} parameters random ({export_failures.some(random)})"
+        f"{len(names)} of {len(values)} parameters random"
     )
-    return module, warning
+    return module, Random(names, problem)
 
 
 @contextmanager

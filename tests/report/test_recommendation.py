@@ -59,8 +59,14 @@ def test_faster_and_accurate(built: Any) -> None:
     assert (ship, word) == ("candidate", "pass")
     assert sentence == (
         "INT8 is 1.80× as fast as FP16 on NVIDIA L4 (1.35 to 2.39, predicted), drop 0.22 points of "
-        "top1 (-0.20 to 0.81 points, simulated): ship it."
+        "top1 (-0.20 to 0.81 points, simulated): ship it. To confirm the gain, run `optkit finish "
+        "artifacts/digits-vit-l4-int8` on a machine with this device."
     )
+
+
+def test_a_measured_gain_needs_no_confirmation(built: Any) -> None:
+    measured = gain(1.8, 1.7, 1.9).model_copy(update={"evidence": Evidence.MEASURED})
+    assert decided(built(speedup=measured))[2].endswith(": ship it.")
 
 
 def test_an_interval_with_one_inside_shows_no_gain_and_says_how_to_find_out(built: Any) -> None:
@@ -369,7 +375,7 @@ def test_a_search_says_what_to_ship(built: Any) -> None:
 
     won, plain = built(speedup=gain(1.8, 1.5, 2.0)), built(precision="fp16")
     ship, word, sentence = of(won, None)
-    assert (ship, word) == ("candidate", "pass") and sentence.endswith(": ship it.")
+    assert (ship, word) == ("candidate", "pass") and ": ship it." in sentence
     assert sentence.startswith("3 of 5 layers quantized. INT8 is 1.80×")
     ship, word, sentence = of(plain, "no candidate is faster")
     assert (ship, word) == ("baseline", "inconclusive")
@@ -462,7 +468,10 @@ def test_sentence_colour_and_fields_agree_for_every_outcome(
     assert (head.word == "fail") == advice.sentence.startswith("Do not ship INT8 on NVIDIA L4: ")
     titles = {"candidate": "Ship INT8", "baseline": "Ship FP16", "unknown": "Not yet: INT8"}
     assert head.title == ("Do not ship INT8" if head.word == "fail" else titles[advice.ship])
-    assert (advice.ship == "candidate") == advice.sentence.endswith(": ship it.")
+    assert (advice.ship == "candidate") == (": ship it." in advice.sentence)
+    assert ("To confirm the gain, run " in advice.sentence) == (
+        advice.ship == "candidate" and speedup.evidence is not Evidence.MEASURED
+    )
     assert "INT8 " in advice.sentence and " on NVIDIA L4" in advice.sentence
     if advice.ship == "baseline":
         assert "ship fp16" in advice.sentence.lower()
