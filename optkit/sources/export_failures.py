@@ -9,19 +9,23 @@ from __future__ import annotations
 import linecache
 import re
 import traceback
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from optkit.errors import ExportFailed
-from optkit.tensors import InputSpec
 
 if TYPE_CHECKING:
     from torch import nn
 
 _LISTED = 5
 _DATA_DEPENDENT = "data-dependent expression "
+_PACKED = (
+    "give the padded batch to the recurrence without pack_padded_sequence. In one direction, the "
+    "outputs of the real steps are the same; a bidirectional model has to be built for one "
+    "sequence at a time, with 1 as the batch in the shapes of `inputs`"
+)
 _MISSING = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.]+)'")
 _SUGGESTED = re.compile(r"Suggested fixes:\s*(.+?)\s*(\n\n|$)", re.DOTALL)
 
@@ -35,8 +39,8 @@ def call(error: Exception, module: nn.Module) -> ExportFailed:
     )
 
 
-def capture(error: Exception, module: nn.Module, specs: Sequence[InputSpec]) -> ExportFailed:
-    """torch.export cannot follow the model. `specs`: its inputs, with the axes as declared."""
+def capture(error: Exception, module: nn.Module) -> ExportFailed:
+    """torch.export cannot follow the model."""
     text = str(error)
     if _DATA_DEPENDENT in text:
         return ExportFailed(
@@ -53,38 +57,36 @@ def capture(error: Exception, module: nn.Module, specs: Sequence[InputSpec]) -> 
         return ExportFailed(
             f"an axis cannot vary as declared: {' '.join(reasons) or first_line(error)}",
             where=line(error),
-            hint=_recurrence(module, specs)
+            hint=_recurrence(module)
             or f"narrow the axis, or fix its size, where axes are declared.{advice}",
         )
     return ExportFailed(
         f"torch cannot capture {_module(error, module)}: {first_line(error)}",
         where=line(error),
-        hint="torch.export must be able to follow forward(); see its documentation",
+        hint=_PACKED
+        if any(_packs(frame) for frame, _ in _frames(error))
+        else "torch.export must be able to follow forward(); see its documentation",
     )
 
 
-def _recurrence(module: nn.Module, specs: Sequence[InputSpec]) -> str | None:
-    """How to export a model with a recurrence; None if it has none. torch.export unrolls its steps,
-    so their number is fixed; the older exporter writes one node that takes any number of steps."""
+def _recurrence(module: nn.Module) -> str | None:
+    """The remedy for a recurrence that torch.export unrolls, so that the number of its steps is
+    fixed; None if the model has none."""
     from torch import nn
 
-    kinds = sorted(
-        {type(part).__name__ for part in module.modules() if isinstance(part, nn.RNNBase)}
-    )
-    if not kinds:
-        return None
-    names = [spec.info.name for spec in specs]
-    axes = {
-        spec.info.name: {i: dim for i, dim in enumerate(spec.info.shape) if isinstance(dim, str)}
-        for spec in specs
-    }
-    return (
-        f"torch.export fixes the number of steps of nn.{' and nn.'.join(kinds)}. torch's older "
-        "exporter does not. In Python:\n"
-        f"torch.onnx.export(model.eval(), ({', '.join(names)},), 'model.onnx', dynamo=False, "
-        f"input_names={names}, dynamic_axes={axes})\n"
-        "then build model.onnx. Or fix the size of the axis where axes are declared"
-    )
+    if any(isinstance(part, nn.LSTM) and part.proj_size for part in module.modules()):
+        return (
+            "torch.export fixes the number of steps of nn.LSTM with proj_size, for which ONNX has "
+            "no operator: fix the size of the axis where axes are declared, or replace proj_size "
+            "by an nn.Linear in the model"
+        )
+    return None
+
+
+def _packs(frame: FrameType) -> bool:
+    """Whether a function of torch packs a padded batch, or a recurrence reads a packed one."""
+    packed = frame.f_locals.get("batch_sizes") is not None
+    return packed or frame.f_code.co_name == "pack_padded_sequence"
 
 
 def conversion(error: Exception) -> ExportFailed:

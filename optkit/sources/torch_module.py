@@ -17,6 +17,7 @@ from optkit.sources import (
     embedding_bags,
     export_failures,
     guards,
+    recurrences,
     tensor_lengths,
     toolchain,
     translation,
@@ -248,11 +249,16 @@ def _capture(
             prefer_deferred_runtime_asserts_over_guards=deferred,
         )  # fmt: skip
 
-    with toolchain.quiet(), embedding_bags.gathered(), tensor_lengths.symbolic(module):
+    with (
+        toolchain.quiet(),
+        embedding_bags.gathered(),
+        recurrences.kept(),
+        tensor_lengths.symbolic(module),
+    ):
         try:
             return _captured(captured)
         except Exception as error:
-            raise export_failures.capture(error, module, specs) from error
+            raise export_failures.capture(error, module) from error
 
 
 def _captured(capture: Callable[..., ExportedProgram]) -> ExportedProgram:

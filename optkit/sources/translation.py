@@ -21,7 +21,7 @@ from onnx_ir.passes import common as passes
 
 from optkit import graph
 from optkit.errors import ExportFailed
-from optkit.sources import embedding_bags, export_failures
+from optkit.sources import embedding_bags, export_failures, recurrences
 from optkit.sources.axes import declare, values
 from optkit.sources.toolchain import quiet
 from optkit.tensors import InputSpec, TensorInfo
@@ -56,8 +56,9 @@ def translate(
         try:
             program = embedding_bags.decomposed(program)
             converted = torch.onnx.export(
-                program, (), input_names=inputs, opset_version=opset, optimize=False, verbose=False
-            )
+                program, (), input_names=inputs, opset_version=opset, optimize=False, verbose=False,
+                custom_translation_table=recurrences.translations(),
+            )  # fmt: skip
             assert converted is not None
             model = _settle(converted.model)
         except Exception as error:  # the exporter raises many kinds of exceptions
@@ -90,7 +91,7 @@ def _settle(model: ir.Model) -> ir.Model:
     from onnxscript.rewriter.rules import common as rules
 
     passes.InlinePass()(model)
-    optimizer.fold_constants(model)
+    optimizer.fold_constants(model, should_fold=recurrences.prepare_weights(model))
     settled: ir.Model = rewriter.rewrite(
         model,
         [

@@ -20,7 +20,7 @@ from optkit import graph, user_code
 from optkit.errors import ExportFailed, InputRefused, ToolchainMissing, UsageError
 from optkit.recipe import torch_checkpoint
 from optkit.runtimes import backend
-from optkit.sources import model_factory, onnx_file, torch_module
+from optkit.sources import model_factory, torch_module
 from optkit.sources.log import ExportLog
 from optkit.tensors import AxisRange, InputSpec, TensorInfo
 
@@ -235,36 +235,6 @@ def limits_the_batch(x: torch.Tensor) -> torch.Tensor:
 
 def does_not_fit(x: torch.Tensor) -> torch.Tensor:
     return x @ torch.ones(3, 3)
-
-
-class Recurrent(nn.Module):
-    def __init__(self, kind: str) -> None:
-        super().__init__()
-        self.cell = getattr(nn, kind)(4, 8, batch_first=True)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        states: torch.Tensor = self.cell(x)[0]
-        return states
-
-
-@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
-@pytest.mark.filterwarnings("ignore")
-def test_the_hint_for_a_recurrence_is_a_program_that_works(kind: str, tmp_path: Path) -> None:
-    """torch.export fixes the number of steps; the lines of the hint export any number of them."""
-    model = Recurrent(kind)
-    axes = {**AXES, "time": AxisRange(2, 5, 9)}
-    with pytest.raises(ExportFailed, match=r"cannot vary as declared.*time") as caught:
-        export(model, tmp_path / "m.onnx", spec("x", "batch", "time", 4), axes=axes)
-    call = next(line for line in str(caught.value.hint).splitlines() if "onnx.export" in line)
-    call = call.replace("'model.onnx'", repr(str(tmp_path / "model.onnx")))
-    exec(call, {"torch": torch, "model": model, "x": torch.zeros(2, 3, 4)})
-    log = onnx_file.export(tmp_path / "model.onnx", (), tmp_path / "out.onnx")
-    assert log.inputs == (TensorInfo("x", "float32", ("batch", "time", 4)),)
-    for sizes in ((1, 2), (3, 7)):
-        x = torch.randn(*sizes, 4)
-        with backend("onnxruntime").session(tmp_path / "out.onnx") as session:
-            got = next(iter(session.run({"x": x.numpy()}).values()))
-        np.testing.assert_allclose(got, model(x).detach().numpy(), atol=1e-5)
 
 
 @pytest.mark.parametrize(
