@@ -140,10 +140,10 @@ def processor_of(named: Path | None, model: str | None) -> Transform:
             where=str(named) if named else model,
             hint="name the folder that holds it in args.processor"
             if named
-            else "give the mean and the standard deviation of the training, for example those of "
-            "ImageNet: --set 'calibration.args.mean=[0.485, 0.456, 0.406]' --set "
-            "'calibration.args.std=[0.229, 0.224, 0.225]' (for an evaluation task, eval.args); or "
-            "the folder of a preprocessor_config.json: --set calibration.args.processor=FOLDER",
+            else "name what the training did: --set calibration.args.preprocessing=letterbox "
+            "(YOLO), imagenet, clip, unit (0 to 1), half (-1 to 1) or bytes; or give its mean and "
+            "standard deviation (args.mean, args.std), or the folder of a preprocessor_config.json "
+            "(args.processor). For an evaluation task, in eval.args",
         )
     load = pretrained.loader("AutoImageProcessor", folder)
     try:

@@ -21,9 +21,11 @@ from optkit.sources import (
     tensor_lengths,
     toolchain,
     translation,
+    ultralytics_heads,
 )
 from optkit.sources.axes import compared_sizes, fix_single_sizes, traced_sizes
 from optkit.sources.log import ExportLog
+from optkit.sources.module_state import unchanged
 from optkit.sources.outputs import arrays, leaves, names_apart, register
 from optkit.sources.wrappers import evaluating, unwrapped
 from optkit.tensors import AxisRange, Feed, InputSpec, TensorInfo
@@ -64,7 +66,7 @@ def export(
     specs, axes = fix_single_sizes(specs, axes)
     sizes = traced_sizes(axes)
     bind = _binding(module, specs)
-    with evaluating(module):
+    with evaluating(module), ultralytics_heads.exported(module):
         progress("running the model", 0.1)
         returned = _call(module, bind, random_feed(specs, sizes, 0))
         names = _output_names(returned, specs, outputs)
@@ -192,7 +194,7 @@ def _call(module: nn.Module, bind: Bind, feed: Feed) -> object:
     parameter = next(module.parameters(), None)
     device = parameter.device if parameter is not None else "cpu"
     bound = bind({name: torch.from_numpy(array).to(device) for name, array in feed.items()})
-    with torch.no_grad():
+    with torch.no_grad(), unchanged(module):
         try:
             return module(*bound.args, **bound.kwargs)
         except Exception as error:
@@ -254,6 +256,7 @@ def _capture(
         embedding_bags.gathered(),
         recurrences.kept(),
         tensor_lengths.symbolic(module),
+        unchanged(module),
     ):
         try:
             return _captured(captured)

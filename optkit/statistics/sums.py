@@ -15,6 +15,8 @@ from __future__ import annotations
 import numpy as np
 
 _HIGH, _LOW = 2.0**4, 2.0**46
+FINEST = 1 / _LOW
+"""The distance of neighbouring numbers of the finer grid."""
 _BLOCK = 1 << 17  # elements cut at a time: the temporaries stay in the cache
 
 

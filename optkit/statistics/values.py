@@ -20,7 +20,7 @@ import numpy as np
 
 from optkit.errors import OptkitError
 from optkit.statistics.bins import add_bins, by_value, count_codes, edges
-from optkit.statistics.sums import unpacked
+from optkit.statistics.sums import FINEST, unpacked
 from optkit.statistics.windows import Window
 
 ROWS = 512  # rows that a sample holds at most
@@ -136,8 +136,14 @@ class Moments:
     count: int
 
     def matrix(self) -> np.ndarray:
-        """E[xᵀx], float64 in the shape of `total`, symmetric; computed at each call."""
-        return unpacked(self.total, self.diagonal) / max(self.count, 1)
+        """E[xᵀx], float64 in the shape of `total`, symmetric; computed at each call. Inputs so
+        small that the grid of the sums leaves only rounding of their squares count as zero."""
+        sums = unpacked(self.total, self.diagonal)
+        size = sums.shape[-1]
+        lost = np.einsum("...kk->...k", sums) < size * FINEST
+        if lost.any():
+            sums[lost[..., :, None] | lost[..., None, :]] = 0
+        return sums / max(self.count, 1)
 
     def scaled(self, s: np.ndarray) -> Moments:
         return Moments(

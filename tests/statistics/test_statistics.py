@@ -31,7 +31,8 @@ from optkit.statistics import (
     merged_taps,
     save,
 )
-from optkit.statistics.sums import add_symmetric, limbs, unpacked
+from optkit.statistics.sums import FINEST, add_symmetric, limbs, unpacked
+from optkit.statistics.values import Moments
 
 FLOATS = hnp.arrays(
     np.float32,
@@ -308,3 +309,18 @@ def test_warnings_tell_few_samples_and_constant_tensors() -> None:
 def test_an_unknown_value_is_named() -> None:
     with pytest.raises(InputRefused, match="'y'"):
         statistics(np.ones(3, np.float32)).value("y")
+
+
+def test_moments_of_inputs_below_the_grid_of_the_sums_are_zero() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((64, 24)).astype(np.float32)
+    pattern = rng.uniform(3e-8, 6e-8, 20)  # products are rounded to a step of the grid or to zero
+    rows[:, 4:] = rng.standard_normal((64, 1)) * pattern
+    total, diagonal = np.zeros((24, 24)), np.zeros(24)
+    for part in np.split(rows, 8):
+        add_symmetric(total, diagonal, part.T @ part)
+    raw = unpacked(total, diagonal)
+    assert np.linalg.eigvalsh(raw[4:, 4:]).min() < -FINEST
+    matrix = Moments(total, diagonal, 64).matrix()
+    assert not matrix[4:].any() and not matrix[:, 4:].any()
+    np.testing.assert_array_equal(matrix[:4, :4], raw[:4, :4] / 64)

@@ -1,0 +1,101 @@
+"""Modules that keep values of one call for the next, as detectors keep their anchors; and the heads
+of Ultralytics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from optkit.runtimes import backend
+from optkit.sources.module_state import unchanged
+from optkit.sources.ultralytics_heads import exported
+from tests.sources.test_torch_module import export, spec
+
+
+class Anchored(nn.Module):
+    """The construct of Ultralytics' Detect: anchors are computed if the shape is a new one."""
+
+    shape: torch.Size | None = None
+    anchors = torch.empty(0)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, stride=2, padding=1)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        x = self.conv(image)
+        if self.shape != x.shape:
+            self.anchors = torch.arange(x.shape[2] * x.shape[3], dtype=torch.float32)
+            self.shape = x.shape
+        return x.flatten(2) + self.anchors
+
+
+class Head(Anchored):
+    """The same with the modes of Ultralytics, in which `dynamic` computes the anchors anew."""
+
+    export = False
+    dynamic = False
+
+    def forward(self, image: torch.Tensor) -> Any:
+        if self.dynamic:
+            self.shape = None
+        y = super().forward(image)
+        return y if self.export else (y, {"loss": y.sum()})
+
+
+Head.__module__ = "ultralytics.nn.modules.head"  # where the package has it
+
+
+def test_a_value_kept_from_the_trial_does_not_fix_the_batch(tmp_path: Path) -> None:
+    net = Anchored().eval()
+    log = export(net, tmp_path / "model.onnx", spec("image", "batch", 3, 8, 8))
+    assert log.outputs[0].shape == ("batch", 4, 16)
+    assert net.shape is None and "anchors" not in vars(net)
+
+
+def test_a_head_of_ultralytics_is_exported_in_its_own_mode(tmp_path: Path) -> None:
+    net = nn.Sequential(Head()).eval()
+    image = np.random.default_rng(0).standard_normal((8, 3, 8, 8)).astype(np.float32)
+    expected, _ = net(torch.from_numpy(image))  # keeps the shape of this batch, the optimum
+    out = tmp_path / "model.onnx"
+    log = export(net, out, spec("image", "batch", 3, 8, 8))
+    assert [output.shape for output in log.outputs] == [("batch", 4, 16)]
+    with backend("onnxruntime").session(out) as session:
+        (found,) = session.run({"image": image}).values()
+    np.testing.assert_allclose(found, expected.detach(), atol=1e-5)
+    assert net[0].shape == (*expected.shape[:2], 4, 4)
+    assert "export" not in vars(net[0]) and "dynamic" not in vars(net[0])
+
+
+def test_modes_are_set_in_modules_of_ultralytics_alone() -> None:
+    head = Head()
+    other = nn.Sequential(Anchored(), head)
+    other[0].export = False
+    head.dynamic = False
+    with pytest.raises(KeyError), exported(other):
+        assert head.export and head.dynamic and not other[0].export
+        raise KeyError
+    assert not head.export and not head.dynamic and not other[0].export
+    assert vars(head)["dynamic"] is False and "export" not in vars(head)
+
+
+def test_a_module_is_as_before_except_what_was_initialized() -> None:
+    net = nn.ModuleDict({"plain": nn.Linear(2, 2), "lazy": nn.LazyLinear(3)})
+    plain = net["plain"]
+    plain.scale, kept = 1.0, torch.ones(2)
+    plain.register_buffer("cos", kept)
+    with unchanged(net):
+        plain.scale = 2.0
+        plain.extra = object()
+        plain.cos = torch.zeros(2)
+        plain.register_buffer("sin", torch.zeros(2))
+        net["lazy"](torch.zeros(1, 2))
+    assert plain.scale == 1.0 and plain.cos is kept
+    assert "extra" not in vars(plain) and "sin" not in plain._buffers
+    assert type(net["lazy"]) is nn.Linear and net["lazy"].in_features == 2
+    assert net["lazy"](torch.zeros(1, 2)).shape == (1, 3)
