@@ -310,10 +310,11 @@ def speech_frames(random: np.random.Generator, wheels: Path) -> Iterator[Sample]
 
 @_maker
 def speech_sequences(random: np.random.Generator, wheels: Path) -> Iterator[Sample]:
-    """Speech, two seconds each, from a state of zeros."""
+    """Speech, repeated to two seconds, from a state of zeros."""
     zeros = np.zeros((1, 1, 128), np.float32)
     while True:
-        yield {"input": _frames(_speech(random, wheels))[:62], "h": zeros, "c": zeros}
+        wave = np.resize(_speech(random, wheels), 62 * FRAME)
+        yield {"input": _frames(wave), "h": zeros, "c": zeros}
 
 
 @_maker

@@ -116,10 +116,9 @@ class Bench:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         calibration, held = samples(self.model.inputs, self.model.size, wheels)
-        arrays = {
-            name: np.concatenate([row[name] for row in calibration]) if first.ndim else first
-            for name, first in calibration[0].items()
-        }
+        batches = all(len(array) == 1 for array in calibration[0].values() if array.ndim)
+        join = np.concatenate if batches else np.stack
+        arrays = {name: join([row[name] for row in calibration]) for name in calibration[0]}
         np.savez(self.folder / "calib.npz", **arrays)
         keep(self.folder / "calib-rows.npz", calibration)
         keep(self.folder / "held.npz", held)

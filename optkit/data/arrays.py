@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import IO, Protocol
@@ -24,7 +25,7 @@ from optkit.data import reading, reads
 from optkit.data.checking import Item
 from optkit.data.reading import Inputs
 from optkit.errors import InputRefused, nearest
-from optkit.tensors import Feed
+from optkit.tensors import Feed, batched
 
 _SUFFIX = ".npy"
 
@@ -63,10 +64,18 @@ def check_names(path: Path, inputs: Iterable[str], args: Mapping[str, str]) -> N
         _chosen(known, [*inputs, *args.values()], path, args)
 
 
+def shapes(path: Path, inputs: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """The shape of the array of each input, with the samples as axis 0. Raises the InputRefused of
+    `samples`."""
+    with _opened(path, list(inputs)) as arrays:
+        return {name: array.shape for name, array in arrays.items()}
+
+
 class _Array(Protocol):
     """One array of a file with `length` samples (None: it has no axes), which is read from the
     first sample on."""
 
+    shape: tuple[int, ...]
     length: int | None
 
     def take(self, count: int) -> np.ndarray:
@@ -78,9 +87,13 @@ def _batches(arrays: Mapping[str, _Array], path: Path, inputs: Inputs | None) ->
     values = {name: array.take(1) for name, array in arrays.items()
               if array.length is None and axes.get(name) == 0}  # fmt: skip
     rows_of = {name: array for name, array in arrays.items() if name not in values}
-    for rows in reading.grouped(range(_count(rows_of or arrays, path)), inputs):
+    whole = {name for name, array in rows_of.items() if len(array.shape) - 1 == axes.get(name)}
+    numbers = range(_count(rows_of or arrays, path, inputs))
+    one_by_one = any(axes[name] for name in whole)
+    groups = reading.groups(numbers, 1) if one_by_one else reading.grouped(numbers, inputs)
+    for rows in groups:
         taken = {name: array.take(len(rows)) for name, array in rows_of.items()}
-        feed = {name: array[0] if len(array) == 1 and array.ndim - 1 == axes.get(name) else array
+        feed = {name: array[0] if name in whole and len(rows) == 1 else array
                 for name, array in taken.items()}  # fmt: skip
         yield {name: values[name] if name in values else feed[name] for name in arrays}
 
@@ -155,11 +168,18 @@ class _Member:
                 f"numpy.savez('{path.stem}-numbers.npz', {name}=numpy.stack(rows)"
                 ".astype('float32')), with the other arrays of the file, and give the new file",
             )
+        self.shape: tuple[int, ...] = shape
         self.length = shape[0] if shape else None
-        self._shape = shape[1:]
         self._stream = stream
         self._at = 0
-        self._whole = self._read(prod(shape)).reshape(shape, order="F") if columns_first else None
+        self._columns_first = columns_first
+
+    @cached_property
+    def _whole(self) -> np.ndarray | None:
+        """The array, if its samples are not contiguous."""
+        if not self._columns_first:
+            return None
+        return self._read(prod(self.shape)).reshape(self.shape, order="F")
 
     def take(self, count: int) -> np.ndarray:
         if self.length is None:
@@ -167,7 +187,8 @@ class _Member:
         self._at += count
         if self._whole is not None:
             return self._whole[self._at - count : self._at]
-        return self._read(count * prod(self._shape)).reshape(count, *self._shape)
+        row = self.shape[1:]
+        return self._read(count * prod(row)).reshape(count, *row)
 
     def _read(self, count: int) -> np.ndarray:
         data = self._stream.read(count * self._dtype.itemsize)
@@ -191,6 +212,7 @@ class _Tensor:
     were read count as memory."""
 
     def __init__(self, path: Path, name: str, shape: list[int]) -> None:
+        self.shape = tuple(shape)
         self.length = shape[0] if shape else None
         self._path, self._name = path, name
         self._at = 0
@@ -216,16 +238,28 @@ def _chosen(
     return known if names is None else names
 
 
-def _count(arrays: Mapping[str, _Array], path: Path) -> int:
+def _count(arrays: Mapping[str, _Array], path: Path, inputs: Inputs | None) -> int:
     counts = {name: array.length or 0 for name, array in arrays.items()}
     if len(set(counts.values())) != 1:
         listed = ", ".join(f"{name} {count}" for name, count in counts.items()) or "none"
         raise InputRefused(
             f"the arrays have different numbers of samples: {listed}",
             where=str(path),
-            hint="axis 0 counts the samples: give each array one row for each sample",
+            hint=f"axis 0 counts the samples: {_remedy(inputs or {})}",
         )
     return next(iter(counts.values()))
+
+
+def _remedy(inputs: Inputs) -> str:
+    """How to give all arrays one row for each sample."""
+    rows = batched(inputs.values())
+    if all(name in rows for name, info in inputs.items() if info.shape):
+        return "give each array one row for each sample"
+    return (
+        "the model takes one sample at a time, so stack the inputs of all samples: "
+        "numpy.savez(FILE, **{name: numpy.stack([sample[name] for sample in samples]) "
+        f"for name in ({', '.join(map(repr, inputs))})}})"
+    )
 
 
 def _missing(name: str, known: Iterable[str], path: Path, args: Mapping[str, str]) -> InputRefused:

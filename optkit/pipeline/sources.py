@@ -20,6 +20,7 @@ from optkit.errors import InputRefused, UsageError, located
 from optkit.execute.runner import Steps, versions
 from optkit.execute.step import Foreign
 from optkit.pipeline.job import Build
+from optkit.pipeline.single_samples import single_sample
 from optkit.recipe import Recipe, SampleSource, Source
 from optkit.steps.adopt import Adopt
 from optkit.steps.check_data import CheckData
@@ -66,6 +67,10 @@ def export(build: Build, runner: Steps) -> None:
         graph = runner.do(Adopt(model=job.graph), "adopt the exported graph")
     else:
         graph = exported = _export(job.recipe, job.code, runner)
+        recipe = single_sample(job, infos(graph.inputs), runner)
+        if recipe is not None:
+            build.job = job = replace(job, recipe=recipe)
+            graph = _export(recipe, job.code, runner)
         log = exported.log
     build.source = graph
     if log is not None and log.specs:  # a model that declares its own inputs

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 from optkit.recipe.recipe import DEFAULT_BATCH
 from optkit.recipe.schema import Input
-from optkit.tensors import TensorInfo, axes_of, batch_axis
+from optkit.tensors import InputSpec, TensorInfo, axes_of, batch_axis
 
 _AXIS = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLAIN = re.compile(r"(?!(?:true|false|null)$)[A-Za-z_][A-Za-z0-9_./]*", re.IGNORECASE)
@@ -34,16 +34,29 @@ class InputLines:
 
 def of_model(inputs: Sequence[TensorInfo]) -> InputLines:
     """The sections for the inputs of a model, as they were read from it."""
-    if not all(map(_declarable, inputs)):
+    specs = declared(inputs)
+    if specs is None:
         return InputLines(_NOTHING, "# axes: {batch: {min: 1, opt: 8, max: 32}}")
     names = _axis_names(inputs)
     lines = ["inputs:"]
-    for info in inputs:
-        shape = ", ".join(_renamed(dim, names) for dim in info.shape)
+    for info in (spec.info for spec in specs):
+        shape = ", ".join(map(_dimension, info.shape))
         lines.append(f"  {_key(info.name)}: {{dtype: {info.dtype}, shape: [{shape}]}}")
     batch = names.get(str(batch_axis(inputs)))
     free = tuple(name for name in names.values() if name != batch)
     return InputLines("\n".join(lines), _axes(batch, free), free)
+
+
+def declared(inputs: Sequence[TensorInfo]) -> tuple[InputSpec, ...] | None:
+    """The inputs of a model with names of axes that a recipe may have; None if a recipe cannot
+    declare one of them."""
+    if not all(map(_declarable, inputs)):
+        return None
+    names = _axis_names(inputs)
+    return tuple(
+        InputSpec(replace(info, shape=tuple(_renamed(dim, names) for dim in info.shape)))
+        for info in inputs
+    )
 
 
 def _axes(batch: str | None, free: Sequence[str]) -> str:
@@ -78,10 +91,16 @@ def _axis_names(inputs: Sequence[TensorInfo]) -> dict[str, str]:
     return names
 
 
-def _renamed(dim: int | str, names: Mapping[str, str]) -> str:
-    """A dimension as YAML; a sum of axes with the new name of each."""
-    terms = [names.get(term, term) for term in str(dim).split(" + ")]
-    return _key(terms[0]) if len(terms) == 1 and isinstance(dim, str) else " + ".join(terms)
+def _renamed(dim: int | str, names: Mapping[str, str]) -> int | str:
+    """A dimension; an axis, and each one of a sum of axes, has its new name."""
+    if isinstance(dim, int):
+        return dim
+    return " + ".join(names.get(term, term) for term in dim.split(" + "))
+
+
+def _dimension(dim: int | str) -> str:
+    """A dimension as YAML."""
+    return str(dim) if isinstance(dim, int) or " + " in dim else _key(dim)
 
 
 def _declarable(info: TensorInfo) -> bool:

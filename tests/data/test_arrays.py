@@ -64,6 +64,27 @@ def test_rows_with_all_axes_and_a_value_for_every_sample(tmp_path: Path, suffix:
             np.testing.assert_array_equal(feed["state"], state[at])
 
 
+def test_samples_without_a_batch_come_one_by_one(tmp_path: Path) -> None:
+    """Recordings of four frames. Without a row for each of them, the message shows how to stack
+    them."""
+    inputs = {"x": TensorInfo("x", "float32", (4, 2)), "h": TensorInfo("h", "float32", (1, 1, 3))}
+    x = np.arange(40, dtype=np.float32).reshape(5, 4, 2)
+    h = np.arange(15, dtype=np.float32).reshape(5, 1, 1, 3)
+    np.savez(tmp_path / "a.npz", x=x, h=h)
+    assert arrays.shapes(tmp_path / "a.npz", inputs) == {"x": (5, 4, 2), "h": (5, 1, 1, 3)}
+    feeds = list(arrays.samples(tmp_path / "a.npz", inputs))
+    for at, feed in enumerate(feeds):
+        np.testing.assert_array_equal(feed["x"], x[at])
+        np.testing.assert_array_equal(feed["h"], h[at])
+    assert len(feeds) == 5
+    np.savez(tmp_path / "b.npz", x=x.reshape(20, 2), h=h[:, 0])
+    with pytest.raises(InputRefused, match="numbers of samples: x 20, h 5") as caught:
+        list(arrays.samples(tmp_path / "b.npz", inputs))
+    assert "stack([sample[name] for sample in samples]) for name in ('x', 'h')" in str(
+        caught.value.hint
+    )
+
+
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_any_order_and_any_dtype_of_an_npz(tmp_path: Path, save: Any) -> None:
     given = {

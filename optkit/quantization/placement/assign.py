@@ -111,6 +111,8 @@ def _why_not_its_kernel(node: ir.Node, weight: ir.Value, rules: PlacementRules) 
         return "a convolution in groups has no kernel of this precision"
     if rules.max_kernel is not None and _kernel(weight) > rules.max_kernel:
         return f"its kernel has {_kernel(weight)} elements: {rules.max_kernel} are the most here"
+    if not rules.biased_1d_to_one and _is_biased_1d_to_one(node, weight):
+        return "the compiler fails with a 1-D convolution to one output channel that has a bias"
     return None
 
 
@@ -166,6 +168,12 @@ def _is_thin(node: ir.Node, weight: ir.Value, rules: PlacementRules) -> bool:
     channels = int(weight.shape.numpy()[1]) * node.attributes.get_int("group", 1)
     pooled = any(reader.op_type == "MaxPool" for reader in tail(node).consumers())
     return channels < rules.min_conv_channels and not pooled
+
+
+def _is_biased_1d_to_one(node: ir.Node, weight: ir.Value) -> bool:
+    assert weight.shape is not None
+    shape = weight.shape.numpy()
+    return shape[0] == 1 and len(shape) == 3 and weighted_nodes.has_bias(node)
 
 
 def _kernel(weight: ir.Value) -> int:

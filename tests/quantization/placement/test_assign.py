@@ -59,6 +59,21 @@ def test_what_reads_from_a_foreign_operator_stays_float() -> None:
     assert "foreign operator" in found.reasons["second"]
 
 
+def test_a_1d_convolution_to_one_channel_with_a_bias_where_the_compiler_has_a_fault() -> None:
+    text = HEADER + (
+        """g (float[N,8,9] x, float[1,8,3] w, float[2,8,3] w_2, float[1] b, float[2] b_2)
+        => (float[N,1,7] y, float[N,1,7] y_2, float[N,2,7] y_3) {
+        [biased] y = Conv (x, w, b)
+        [plain] y_2 = Conv (x, w)
+        [wider] y_3 = Conv (x, w_2, b_2)
+        }"""
+    )
+    found = decide(network(text), replace(RULES["gpu"], biased_1d_to_one=False))
+    assert found.nodes == {"biased": "fp16", "plain": "int8", "wider": "int8"}
+    assert "one output channel" in found.reasons["biased"]
+    assert decide(network(text), RULES["gpu"]).nodes["biased"] == "int8"
+
+
 def test_float_precisions_quantize_nothing() -> None:
     found = assign(network(NETWORKS["residual"]), Scheme("fp16", "fp16", {"int8": RULES["gpu"]}))
     assert set(found.nodes.values()) == {"fp16"} and not found.quantized()

@@ -1,0 +1,69 @@
+"""Models whose samples cannot be joined along axis 0, because an input has the batch as another
+axis, or none: a state [layers, batch, width], a recording without a batch.
+
+Such an ONNX model is built for one sample at a time: the axis 0 of its first input gets one size,
+wherever it occurs. Arrays whose rows have all axes of an input say which size; without them it
+is 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from optkit.data import arrays
+from optkit.data.reading import reader_of
+from optkit.execute.runner import Steps
+from optkit.pipeline.job import Job
+from optkit.recipe import Recipe, recipe_inputs
+from optkit.tensors import TensorInfo, axes_of, batch_axis, batched, with_sizes
+
+
+def single_sample(job: Job, inputs: Sequence[TensorInfo], runner: Steps) -> Recipe | None:
+    """The recipe with the inputs for one sample at a time, which the listener hears of.
+
+    None if the model takes batches, if a recipe cannot declare its inputs, or if the job does not
+    ask: it has no samples, or its recipe has the inputs, or the sizes of the batch.
+    """
+    recipe, batch = job.recipe, batch_axis(inputs)
+    source = recipe.source
+    if source is None or source.kind != "onnx" or job.calibration is not None:
+        return None
+    if recipe.inputs or not isinstance(batch, str) or batch in recipe.axes:
+        return None
+    size = _size(job, inputs, batch)
+    if size is None:
+        return None
+    fixed = [replace(info, shape=tuple(with_sizes(dim, {batch: size}) for dim in info.shape))
+             for info in inputs]  # fmt: skip
+    specs = recipe_inputs.declared(fixed)
+    if specs is None:
+        return None
+    other = next(info.name for info in inputs if info.shape and info.name not in batched(inputs))
+    shapes = ", ".join(f"{info.name} [{', '.join(map(str, info.shape))}]" for info in fixed)
+    reason = f"because axis 0 of input {other!r} is not the batch"
+    runner.note(f"built for one sample at a time, {reason}: {shapes}")
+    return recipe.with_inputs(specs, {})
+
+
+def _size(job: Job, inputs: Sequence[TensorInfo], batch: str) -> int | None:
+    """The only size of the batch axis; None if samples can be joined along it."""
+    if all(info.name in batched(inputs) for info in inputs if info.shape):
+        return None
+    shapes = _shapes_in_file(job, inputs)
+    if shapes is None:
+        elsewhere = any(batch in axes_of(info.shape[1:]) for info in inputs)
+        has_samples = job.recipe.samples("calibration") or job.recipe.eval
+        return 1 if elsewhere and has_samples else None
+    first = next(info for info in inputs if info.shape)
+    shape = shapes[first.name]
+    return shape[1] if len(shape) == len(first.shape) + 1 else 1
+
+
+def _shapes_in_file(job: Job, inputs: Sequence[TensorInfo]) -> Mapping[str, tuple[int, ...]] | None:
+    """The shapes of the arrays in the file of the samples; None if they come from elsewhere."""
+    for role in ("calibration", "evaluation"):
+        source = job.recipe.samples(role)
+        if source is not None and source.data is not None and reader_of(source.data) == "arrays":
+            return arrays.shapes(source.data, [info.name for info in inputs])
+    return None
