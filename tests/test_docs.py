@@ -106,7 +106,8 @@ PAIRS = [(page, line) for page in PAGES for line in commands(page)]
 
 DEFER = "optkit build --target cpu --precision int8 --defer"
 LONG = (  # several seconds and more
-    "optkit tune ", "optkit build my-", "optkit build examples/", "optkit export my-",
+    "optkit tune ", "optkit build my-", "optkit build quantized", "optkit build examples/",
+    "optkit export my-",
     "optkit build --target l4 --target", "optkit build --target l4,h100,rtx4090",
     "optkit build --recipe house-numbers",
     "optkit build --target l4 --precision fp16", "optkit finish ",

@@ -37,7 +37,7 @@ def build(
     example_inputs: Batch | None = None,
     *,
     target: str | Target,
-    precision: str | Precision = "int8",
+    precision: str | Precision | None = None,
     recipe: RecipeLike | None = None,
     calibration: Iterable[Batch] | None = None,
     evaluate: Evaluate | None = None,
@@ -54,7 +54,8 @@ def build(
         a Request, which can also override the recipe; None: the model of the recipe.
     example_inputs: for an nn.Module: a tensor, a tuple or a dict by argument name; axis 0 is the
         batch.
-    target, precision: by name, as `optkit targets` lists them.
+    target, precision: by name, as `optkit targets` lists them. precision None: that of the graph if
+        another tool has quantized the file, which then keeps its codes and scales; else int8.
     recipe: a Recipe, its name, its path, or its keys and values; None: the recipe in the model's
         folder, else the project's.
     calibration: batches (a dict by input name, a tuple, or one array; other items of a batch, such
@@ -76,6 +77,7 @@ def build(
     raise: the artifact is written and marked, see `artifact.result["gate"]`.
     """
     runner = workspace.runner()
+    precision = precision or jobs.precision_of(model, recipe, runner)
     job = jobs.job_of(
         model, example_inputs, jobs.pair(target, precision), recipe=recipe,
         calibration=calibration, name=name, runner=runner,
@@ -156,9 +158,10 @@ def _deliver(
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """The steps of a build, and the specification that each compiler would get. If a graph is not
-    in the store, its shapes are unknown."""
+    """The steps of a build in a precision, and the specification that each compiler would get. If a
+    graph is not in the store, its shapes are unknown, and whether another tool has quantized it."""
 
+    precision: str
     steps: list[Line]
     asked: list[BuildSpec]
 
@@ -167,18 +170,21 @@ def rehearse(
     *,
     recipe: Recipe,
     target: str | Target,
-    precision: str | Precision,
+    precision: str | Precision | None = None,
     workspace: Workspace = Workspace(),
 ) -> Rehearsed:
     """The steps of a build: which of them are in the store, and how long the others took before.
     Writes nothing. Raises what `build` raises before its first step."""
-    job = Job(recipe, *jobs.pair(target, precision), code=Path.cwd())
     limits = Limits(available_memory() // 2)
     specs: dict[tuple[str, str], BuildSpec] = {}
     with tempfile.TemporaryDirectory() as folder:
         rehearsal = Rehearsal(workspace.store(), limits, Path(folder) / "objects")
+        precision = (
+            precision or pipeline.quantized_to(recipe, replace(rehearsal, lines=[])) or jobs.DEFAULT
+        )
+        job = Job(recipe, *jobs.pair(target, precision), code=Path.cwd())
         parts = pipeline.parts(recipe, rehearsal)
         for part_job in [_part(job, part) for part in parts] or [job]:
             build = pipeline.run(part_job, rehearsal, pipeline.BUILD)
             specs |= {(spec.backend, spec.precision): spec for spec in build.build_spec.values()}
-    return Rehearsed(rehearsal.lines, list(specs.values()))
+    return Rehearsed(job.precision.name, rehearsal.lines, list(specs.values()))

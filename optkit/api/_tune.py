@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optkit import artifact, tuning
+from optkit import artifact, pipeline, tuning
 from optkit.api import in_memory, jobs
 from optkit.api._build import artifact_of
 from optkit.api.batches import Batch
@@ -94,6 +94,7 @@ def tune(
         model, example_inputs, pairs[0], recipe=recipe, calibration=calibration, name=name,
         runner=runner,
     )  # fmt: skip
+    _refuse_quantized(job, runner)
     tuned = _search(
         job, tuple(precision.name for _, precision in pairs), budget or Budget(),
         search or SearchOptions(), runner, Path(out), evaluate,
@@ -101,6 +102,17 @@ def tune(
     return _deliver(
         replace(tuned, job=replace(tuned.job, strict=strict)), runner, Path(out), evaluate
     )
+
+
+def _refuse_quantized(job: Job, runner: Runner) -> None:
+    """Raises UsageError for a graph whose codes another tool has chosen."""
+    precision = None if job.graph is not None else pipeline.quantized_to(job.recipe, runner)
+    if precision is not None:
+        raise UsageError(
+            f"another tool has quantized the graph to {precision}, so there is nothing to search",
+            where=job.recipe.name,
+            hint="give the float model, or build the graph as it is with `optkit build`",
+        )
 
 
 def _search(

@@ -76,7 +76,7 @@ def build_fleet(
     example_inputs: Batch | None = None,
     *,
     targets: Iterable[str | Target],
-    precisions: Iterable[str | Precision] = ("int8",),
+    precisions: Iterable[str | Precision] | None = None,
     recipe: RecipeLike | None = None,
     calibration: Iterable[Batch] | None = None,
     evaluate: Evaluate | None = None,
@@ -91,7 +91,8 @@ def build_fleet(
     """Build a model for every target in every precision, and write a report of all of them to the
     folder `out/NAME-fleet`. The model is exported once.
 
-    targets, precisions: by name, as `optkit targets` lists them.
+    targets, precisions: by name, as `optkit targets` lists them; without precisions, the one that
+        `build` takes.
     on_failure: gets the exception that ended a pair of target and precision, and returns the error
         for the pair's result; None: the logger "optkit" gets it.
     The other arguments are those of `build`.
@@ -101,6 +102,8 @@ def build_fleet(
     `document.results`.
     """
     runner, out = workspace.runner(), Path(out)
+    if precisions is None:
+        precisions = (jobs.precision_of(model, recipe, runner),)
     pairs = list(_pairs(targets, precisions))
     if not pairs:
         raise UsageError("there is nothing to build", where="targets", hint='e.g. ["l4", "cpu"]')

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 
 Pair = tuple[Target, Precision]
+DEFAULT = "int8"
 
 RecipeLike = Recipe | str | Path | Mapping[str, object]
 """A recipe, the name or path of one, or its keys and values as in the YAML file."""
@@ -78,6 +79,16 @@ def resolve(request: Request, *, workspace: Workspace = Workspace()) -> Recipe:
     """The recipe that a request describes. The model is read, and kept in the store, if the request
     gives shapes for inputs that no recipe declares. Raises what `settings` raises."""
     return settings(request, None, workspace.runner())
+
+
+def precision_of(
+    model: Module | Request | str | Path | None, recipe: RecipeLike | None, runner: Runner
+) -> str:
+    """The precision of a build whose caller names none: that of the graph if another tool has
+    quantized the file of the model, otherwise int8."""
+    if model is not None and not isinstance(model, str | Path | Request):
+        return DEFAULT
+    return pipeline.quantized_to(settings(model, recipe, runner), runner) or DEFAULT
 
 
 def signature(model: str, *, workspace: Workspace = Workspace()) -> tuple[TensorInfo, ...]:

@@ -204,7 +204,7 @@ def without(candidate: ir.Model, pairs: Collection[str]) -> ir.Model:
         value = node.inputs[0]
         assert value is not None
         for half in dequantized(node):
-            half.outputs[0].replace_all_uses_with(value, replace_graph_outputs=True)
+            graph.read_instead(half, value)
     RemoveUnusedNodesPass()(candidate)
     return candidate
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # loads the pipeline, which the refusal of an unknown target 
 
 # Exit codes of several results: the worst decides, in this order. Scripts rely on it.
 _WORST_FIRST = (1, 2, 7, 8, 6, 5, 4, 3)
-_DEFAULT = ("int8",)
+_DEFAULT = ("int8",)  # for a float model, and for the results of builds that fail early
 
 
 def build(
@@ -53,8 +53,9 @@ def build(
         pairs = []
     if dry_run and refused:
         raise refused[0].error
+    named = bool(asked.precisions)
     if dry_run:
-        return _rehearse(asked, pairs, workspace)
+        return _rehearse(asked, pairs, named, workspace)
     if refused:
         fleet = None
         results = [failed(one.error, target=one.target, precision=one.precision) for one in refused]
@@ -62,8 +63,8 @@ def build(
             terminal.show_error(error)
     else:
         results, fleet = _build(
-            asked.request, pairs, out, workspace, asked.output, embed_eval=embed_eval, defer=defer,
-            strict=strict,
+            asked.request, pairs, out, workspace, asked.output, named=named, embed_eval=embed_eval,
+            defer=defer, strict=strict,
         )  # fmt: skip
     if asked.account is not None:
         results = [one.model_copy(update={"translation": asked.account}) for one in results]
@@ -112,11 +113,13 @@ def _build(
     workspace: Workspace,
     output: Output,
     *,
+    named: bool,
     embed_eval: int,
     defer: bool,
     strict: bool,
 ) -> tuple[list[Result], BuiltFleet | None]:
-    """The results of all pairs, and the folder of the fleet if there are several."""
+    """The results of all pairs, and the folder of the fleet if there are several. `named`: the user
+    gave the precisions; otherwise the model decides."""
 
     ears, model = output.terminal(), None
 
@@ -133,13 +136,14 @@ def _build(
         if len(pairs) == 1:
             target, precision = pairs[0]
             one = api.build(
-                recipe=recipe, target=target, precision=precision, out=out, embed_eval=embed_eval,
-                defer=defer, strict=strict, workspace=workspace,
+                recipe=recipe, target=target, precision=precision if named else None, out=out,
+                embed_eval=embed_eval, defer=defer, strict=strict, workspace=workspace,
             )  # fmt: skip
             return [contract.result_of(one)], None
         made = api.build_fleet(
-            recipe=recipe, targets=[t for t, _ in pairs], precisions=[p for _, p in pairs], out=out,
-            on_failure=told, embed_eval=embed_eval, defer=defer, strict=strict, workspace=workspace,
+            recipe=recipe, targets=[t for t, _ in pairs],
+            precisions=[p for _, p in pairs] if named else None, out=out, on_failure=told,
+            embed_eval=embed_eval, defer=defer, strict=strict, workspace=workspace,
         )  # fmt: skip
         return list(made.document.results), made
     except Exception as error:  # of the recipe, of a single pair, or of the report of the fleet
@@ -188,14 +192,15 @@ def _advise(built: Sequence[Result], fleet: BuiltFleet | None) -> None:
             terminal.put(one.sentence)
 
 
-def _rehearse(asked: translated.Asked, pairs: list[Pair], workspace: Workspace) -> int:
+def _rehearse(asked: translated.Asked, pairs: list[Pair], named: bool, workspace: Workspace) -> int:
     plans = []
     for target, precision in pairs:
         recipe = calls.recipe(asked.request, workspace, asked.output, dry=True)
         plan = api.rehearse(
-            recipe=recipe, target=target, precision=precision, workspace=workspace
+            recipe=recipe, target=target, precision=precision if named else None,
+            workspace=workspace,
         )  # fmt: skip
-        plans.append((target.name, precision.name, plan))
+        plans.append((target.name, plan.precision, plan))
     if asked.output.json:
         data = [{"target": name, "precision": scheme, **asdict(plan)}
                 for name, scheme, plan in plans]  # fmt: skip

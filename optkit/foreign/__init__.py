@@ -12,17 +12,19 @@ float_graph the graph without quantization
 from optkit.foreign.float_graph import remove_quantization
 from optkit.foreign.operators import integer_operators
 from optkit.foreign.producer import Producer, producer_of
-from optkit.foreign.repairs import REPAIRS, Repair, Repaired, normal_form, repair
+from optkit.foreign.repairs import FORMS, REPAIRS, Repair, Repaired, normal_form, repair
 from optkit.foreign.requested import (
     Format,
     Product,
     assignment,
     is_quantized,
     products,
+    ranges,
     requested_products,
 )
 
 __all__ = [
+    "FORMS",
     "REPAIRS",
     "Format",
     "Producer",
@@ -35,6 +37,7 @@ __all__ = [
     "normal_form",
     "producer_of",
     "products",
+    "ranges",
     "remove_quantization",
     "repair",
     "requested_products",

@@ -45,12 +45,9 @@ class Codes:
         return not self.dtype.is_floating_point()
 
     @property
-    def ends(self) -> tuple[int, int]:
-        """The smallest and the largest code of an integer dtype."""
-        bits = self.dtype.bitwidth
-        return (-(1 << bits - 1), (1 << bits - 1) - 1) if self.dtype.is_signed() else (
-            0, (1 << bits) - 1
-        )  # fmt: skip
+    def ends(self) -> tuple[float, float]:
+        """The smallest and the largest code."""
+        return float(self.dtype.min), float(self.dtype.max)
 
     @property
     def range(self) -> tuple[np.ndarray, np.ndarray]:

@@ -90,17 +90,7 @@ def never_negative(value: ir.Value | None) -> bool:
 
 def _replace(owner: ir.Graph, node: ir.Node, value: ir.Value) -> None:
     """Let the readers of a DQ read `value`, and remove what nobody reads any more."""
-    result = node.outputs[0]
-    if result.is_graph_output():
-        identity = ir.node("Identity", [value], name=str(node.name))
-        kept = identity.outputs[0]
-        kept.name, kept.type, kept.shape = result.name, result.type, result.shape
-        owner.insert_before(node, identity)
-        graph.replace_output(owner, result, kept)
-        result.name = f"{result.name}.codes"
-        result.replace_all_uses_with(kept)
-    else:
-        result.replace_all_uses_with(value)
+    graph.read_instead(node, value)
     inputs = [one for one in node.inputs if one is not None]
     owner.remove(node, safe=True)
     graph.remove_unread(owner, inputs)

@@ -7,7 +7,7 @@ the numbers. A repair changes the graph in place and returns what it changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +23,6 @@ _SMALL = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT4, ir.DataType.FLO
 _LAYOUT = ("Transpose", "Reshape", "Identity", "Cast")
 _HIGH = 127
 _OFFSET = 128
-_FORMS = 4  # the first repairs only change the form in which the graph is written
 
 
 @dataclass(frozen=True)
@@ -46,10 +45,10 @@ class Repaired:
     nodes: tuple[str, ...]
 
 
-def repair(model: ir.Model) -> tuple[Repaired, ...]:
-    """Run all repairs in place; those that changed something."""
+def repair(model: ir.Model, repairs: Sequence[Repair] = ()) -> tuple[Repaired, ...]:
+    """Run repairs in place, by default all; those that changed something."""
     done = []
-    for one in REPAIRS:
+    for one in repairs or REPAIRS:
         nodes = one.run(model)
         if nodes:
             done.append(Repaired(one.name, one.text, one.exact, tuple(nodes)))
@@ -126,8 +125,7 @@ def _is_whole(dtype: ir.DataType | None, low: int, high: int) -> bool:
 
 def normal_form(model: ir.Model) -> None:
     """Q/DQ pairs instead of other forms, before the float graph is made of them."""
-    for one in REPAIRS[:_FORMS]:
-        one.run(model)
+    repair(model, FORMS)
 
 
 def wide_pairs_out(model: ir.Model) -> list[str]:
@@ -312,7 +310,7 @@ def _write_codes(
     graph.remove_unread(owner, [old])
 
 
-REPAIRS: tuple[Repair, ...] = (
+FORMS: tuple[Repair, ...] = (
     Repair("operators", "integer operators became Q/DQ pairs around float operators", True,
            operators.to_pairs),
     Repair("dynamic", "activations that were quantized in each run are floats; weights keep their "
@@ -320,6 +318,9 @@ REPAIRS: tuple[Repair, ...] = (
     Repair("weights", "float weights before a QuantizeLinear became codes", True, fold_constants),
     Repair("clips", "Clips between QuantizeLinear and DequantizeLinear were removed", False,
            clips_out),
+)  # fmt: skip
+REPAIRS: tuple[Repair, ...] = (
+    *FORMS,
     Repair("biases", "quantized biases and other constants became floats", True, floats_for_biases),
     Repair("16 bits", "activation pairs of 16 bits were removed", False, wide_pairs_out),
     Repair("scalars", "scales of shape [1] became scalars", True, scalar_scales),

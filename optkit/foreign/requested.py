@@ -88,6 +88,25 @@ def assignment(model: ir.Model) -> dict[str, str]:
     return {one.node: one.precision for one in products(model) if one.precision is not None}
 
 
+def ranges(model: ir.Model) -> dict[str, tuple[str, float, float]]:
+    """Product → the value that it reads as codes, and the smallest and the largest number of these
+    codes. Without products that read floats, and without ranges that are computed in each run. The
+    graph does not change."""
+    copy = model.clone()
+    normal_form(copy)
+    found = {}
+    for node in copy.graph:
+        place = graph.constant_weight(node)
+        pair = None if place is None else _dequantize(node.inputs[1 - place[0]])
+        before = None if pair is None else producer(pair.inputs[0], QUANTIZE)
+        codes = None if before is None else codes_of(before)
+        if before is not None and before.inputs[0] is not None and codes is not None:
+            low, high = codes.range
+            source = str(before.inputs[0].name)
+            found[str(node.name)] = (source, float(low.min()), float(high.max()))
+    return found
+
+
 def _format(value: ir.Value | None) -> Format | None:
     codes = operand(value)
     if codes is None:
@@ -97,10 +116,15 @@ def _format(value: ir.Value | None) -> Format | None:
 
 def operand(value: ir.Value | None) -> Codes | None:
     """The codes from which a product reads a value; None: it reads floats."""
+    node = _dequantize(value)
+    return None if node is None else codes_of(node)
+
+
+def _dequantize(value: ir.Value | None) -> ir.Node | None:
+    """The DequantizeLinear whose numbers a value holds, perhaps in another layout."""
     while (node := producer(value, *_LAYOUT)) is not None:
         value = node.inputs[0]
-    node = producer(value, DEQUANTIZE, QUANTIZE)
-    return None if node is None or node.op_type == QUANTIZE else codes_of(node)
+    return producer(value, DEQUANTIZE)
 
 
 def _signed(dtype: str) -> str:

@@ -101,6 +101,22 @@ def replace_output(owner: ir.Graph, old: ir.Value, new: ir.Value) -> None:
             owner.outputs[index] = new
 
 
+def read_instead(node: ir.Node, value: ir.Value) -> None:
+    """Let all readers of a node's only output read `value`. An output of the graph keeps its name,
+    which the result of an Identity gets."""
+    result, parent = node.outputs[0], owner(node)
+    if not result.is_graph_output():
+        result.replace_all_uses_with(value)
+        return
+    identity = ir.node("Identity", [value], name=str(node.name))
+    kept = identity.outputs[0]
+    kept.name, kept.type, kept.shape = result.name, result.type, result.shape
+    parent.insert_before(node, identity)
+    replace_output(parent, result, kept)
+    result.name = f"{result.name}.unread"
+    result.replace_all_uses_with(kept)
+
+
 def new_constant(owner: ir.Graph, name: str, numbers: np.ndarray) -> ir.Value:
     """A new initializer with a free name that begins with this one."""
     taken = ir.convenience.create_value_mapping(owner)

@@ -5,6 +5,9 @@
                                                    └─ baseline graph ──────────── compile → engines
     engines ─measure or predict→ latency;  graphs ─evaluate→ accuracy ─gate→ verdict → artifact
 
+If another tool has quantized the source, its Q/DQ graph takes the place of the quantized graph, and
+the same without Q/DQ is the graph (`separate`).
+
 Each arrow is a step whose result the store keeps, so a second run of a build resumes it. On CPUs
 there is no cast: carriers and baseline are FP32. `findings` computes the figures and the verdict
 from the results of the steps; `delivery` writes the artifact.
@@ -21,6 +24,7 @@ from optkit.execute.step import Foreign
 from optkit.pipeline.accuracy import evaluate
 from optkit.pipeline.attribution import attribute
 from optkit.pipeline.engines import accept, compile_
+from optkit.pipeline.foreign_graph import quantized_to, separate
 from optkit.pipeline.graphs import cast_carriers, fuse, write_baseline
 from optkit.pipeline.job import Build, Job, calibration_of
 from optkit.pipeline.latency import time
@@ -61,6 +65,7 @@ __all__ = [
     "identity",
     "parts",
     "positions",
+    "quantized_to",
     "run",
     "signature",
     "tool_versions",
@@ -73,9 +78,10 @@ Stage = Callable[[Build, Steps], None]
 
 EXPORT: tuple[Stage, ...] = (export,)
 EXAMINE: tuple[Stage, ...] = (export, bound, collect)
-FUSE: tuple[Stage, ...] = (export, fuse)
-QUANTIZE: tuple[Stage, ...] = (export, fuse, collect, check_data, cast_carriers, quantize)
-COMPILE: tuple[Stage, ...] = (export, bound, fuse, accept, *QUANTIZE[2:], write_baseline, compile_)
+FUSE: tuple[Stage, ...] = (export, separate, fuse)
+QUANTIZE: tuple[Stage, ...] = (*FUSE, collect, check_data, cast_carriers, quantize)
+COMPILE: tuple[Stage, ...] = (export, bound, separate, fuse, accept, *QUANTIZE[3:], write_baseline,
+                              compile_)  # fmt: skip
 EVAL: tuple[Stage, ...] = (export, trained, bound, *QUANTIZE[1:], write_baseline, evaluate)
 BENCH: tuple[Stage, ...] = (*COMPILE, time)
 BUILD: tuple[Stage, ...] = (export, trained, *COMPILE[1:], evaluate, compare_layers, time, weigh,

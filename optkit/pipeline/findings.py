@@ -213,7 +213,7 @@ def _result(
         sides.candidate,
         sides.baseline,
         findings,
-        Run(_seconds(records), sum(record.hit for record in records)),
+        Run(_seconds(records), _hits(records)),
         model=build.job.recipe.name,
         target=build.job.target.name,
         artifact=artifact,
@@ -222,6 +222,12 @@ def _result(
         calibration=calibration(build),
         untrained=untrained(build),
     )
+
+
+def _hits(records: Sequence[Record]) -> int:
+    """The number of steps whose results were in the store before this run."""
+    made = {record.key for record in records if not record.hit}
+    return len({record.key for record in records} - made)
 
 
 def conditions(build: Build) -> Object:

@@ -1,4 +1,5 @@
-"""Graphs that another tool has quantized: their repair, the float graph, and what would land."""
+"""Graphs that another tool has quantized: their repair, the float graph, the graph that a build
+takes as quantized, and what would land."""
 
 from __future__ import annotations
 
@@ -7,21 +8,86 @@ from dataclasses import dataclass
 
 from optkit import intake, runtimes
 from optkit.engines import Landing
-from optkit.errors import Impossible, InputRefused, WorkerFailed
+from optkit.errors import Impossible, InputRefused, UsageError, WorkerFailed
 from optkit.evidence import Evidence
 from optkit.execute.runner import Steps
-from optkit.execute.step import Foreign
+from optkit.execute.step import Foreign, Input
 from optkit.measurement import Fidelity
 from optkit.pipeline.engines import kept
-from optkit.pipeline.graphs import sample_batch
-from optkit.pipeline.job import Build
-from optkit.precisions import Precision
+from optkit.pipeline.graphs import cast, sample_batch
+from optkit.pipeline.job import Build, Job
+from optkit.pipeline.refusals import FILES, check_pair, check_samples
+from optkit.pipeline.sources import exported_file
+from optkit.precisions import Precision, precision
+from optkit.recipe import Quantization, Recipe, Source
 from optkit.steps.compare import CompareOutputs
 from optkit.steps.compile import Compile
 from optkit.steps.dequantize import Dequantize
+from optkit.steps.export import Exported
 from optkit.steps.files import GRAPH
 from optkit.steps.graph import Graph
+from optkit.steps.import_quantized import ImportQuantized
+from optkit.steps.quantize import Quantized
 from optkit.steps.repair import RepairedGraph, RepairGraph
+
+
+def separate(build: Build, runner: Steps) -> None:
+    """If another tool has quantized the source, go on with its float graph, and keep the given one
+    beside it. Raises UsageError for another precision than its own; InputRefused if no product has
+    codes, or, for a float graph, if the precision needs samples that the job does not have."""
+    exported = build.source
+    if not (isinstance(exported, Exported) and exported.quantized):
+        if not exported.planned:
+            check_samples(build.job)
+        return
+    given = build.given = repaired(build, runner)
+    if not given.planned:
+        _check_given(build.job, given, runner)
+    build.source = dequantized(build, runner)
+
+
+def _check_given(job: Job, repaired: RepairedGraph, runner: Steps) -> None:
+    asked, own = repaired.precision, job.precision
+    if asked is None:
+        raise InputRefused(
+            "no product has codes that TensorRT takes",
+            where=job.recipe.name,
+            hint="`optkit doctor` shows what the graph asks for; build the float model",
+        )
+    if own.quantized and own.name != asked:
+        raise UsageError(
+            f"{repaired.tool.name} has quantized the graph to {asked}, and a build keeps its codes",
+            where=f"precision {own}",
+            hint=f"leave the precision out, or give {asked}; for {own}, build the float model",
+        )
+    for name in sorted(set(repaired.assignment.values())):
+        check_pair(job.target, precision(name))
+    if own.quantized and job.recipe.quantization != Quantization():
+        runner.note(
+            "the graph keeps its codes and scales: `quantization` of the recipe is not used"
+        )
+
+
+def quantized_to(recipe: Recipe, runner: Steps) -> str | None:
+    """The precision to which another tool has quantized the file of the model; None for a float
+    model, and for a model that is no file."""
+    source = recipe.source
+    if source is None or source.kind not in FILES:
+        return None
+    exported = exported_file(recipe, runner)
+    if not exported.quantized:
+        return None
+    return _repaired(exported, source, runner).precision
+
+
+def imported(build: Build, given: RepairedGraph, runner: Steps) -> Quantized:
+    """The given graph as the quantized one, with the carriers of the build."""
+    carrier = build.baseline_precision.name
+    step = ImportQuantized(graph=given, carrier=carrier)
+    if carrier != "fp32":
+        half = cast(build, given, carrier, runner, "the quantized graph ")
+        step = ImportQuantized(graph=half, simulation=given, carrier=carrier)
+    return runner.do(step, "keep the codes of the given graph")
 
 
 @dataclass(frozen=True)
@@ -35,11 +101,21 @@ class Landed:
 
 
 def repaired(build: Build, runner: Steps) -> RepairedGraph:
-    """The exported graph with the repairs that TensorRT needs."""
+    """The exported graph with the repairs that TensorRT needs. ONNX Runtime on a CPU needs none of
+    its numbers changed: it gets Q/DQ pairs instead of other forms."""
     source = build.job.recipe.source
-    assert source is not None and source.place is not None
-    staged = intake.stage_onnx(source.place.path, runner.objects)
-    step = RepairGraph(graph=build.source, file=Foreign(staged.path, staged.sha256))
+    assert source is not None
+    return _repaired(build.source, source, runner, forms_only=build.traits.on_cpu)
+
+
+def _repaired(
+    exported: Graph, source: Source, runner: Steps, *, forms_only: bool = False
+) -> RepairedGraph:
+    file: Input = exported
+    if source.kind == "onnx" and source.place is not None:  # it names the tool
+        staged = intake.stage_onnx(source.place.path, runner.objects)
+        file = Foreign(staged.path, staged.sha256)
+    step = RepairGraph(graph=exported, file=file, forms_only=forms_only)
     return runner.do(step, "repair Q/DQ")
 
 

@@ -6,6 +6,7 @@ from optkit.execute.runner import Steps
 from optkit.pipeline.job import Build, calibration_of
 from optkit.pipeline.sources import given_samples
 from optkit.steps.cast import Cast, Measured
+from optkit.steps.dequantize import Dequantized
 from optkit.steps.fuse import Fuse
 from optkit.steps.graph import Graph, RandomInputs, Rewritten
 from optkit.steps.ort import ToOrt
@@ -15,7 +16,11 @@ _BYTES_TO_MEASURE = 8  # per parameter: float32, and the copy of the runtime
 
 
 def fuse(build: Build, runner: Steps) -> None:
-    """graph → graph in the `standard` form, compared with the source if memory suffices."""
+    """graph → graph in the `standard` form, compared with the source if memory suffices. A graph
+    that another tool has quantized keeps its form, so its float graph does too."""
+    if isinstance(build.source, Dequantized):
+        build.fused = build.source
+        return
     random, reason = comparison(build, runner, "fused")
     samples = None
     # an input that is a shape or an axis: random numbers may be invalid, samples are valid

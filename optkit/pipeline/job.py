@@ -35,6 +35,7 @@ from optkit.steps.graph import Graph, RandomInputs, Rewritten
 from optkit.steps.peak import PeakMemory
 from optkit.steps.predict import PredictedLatency
 from optkit.steps.quantize import Quantized
+from optkit.steps.repair import RepairedGraph
 from optkit.tensors import AxisRange, TensorInfo
 
 Role = Literal["candidate", "baseline", "reference"]
@@ -130,6 +131,7 @@ class Build:
     carrier: Graph = field(init=False, repr=False)
     graph: Graph = field(init=False, repr=False)
     baseline: Graph = field(init=False, repr=False)
+    given: RepairedGraph | None = None  # by another tool; `source` is then its float graph
     encoder: Graph | None = None
     calibration: Samples | None = None
     evaluation: Collected | None = None

@@ -9,6 +9,7 @@ from optkit.assignment import Scheme
 from optkit.errors import Impossible
 from optkit.execute.runner import Steps
 from optkit.pipeline import large
+from optkit.pipeline.foreign_graph import imported
 from optkit.pipeline.graphs import cast, comparison, sample_batch, written
 from optkit.pipeline.job import Build, Job, calibration_of
 from optkit.pipeline.refusals import check_enough
@@ -31,11 +32,16 @@ _LEARNED = (precision("int8"), precision("fp8"))
 
 def quantize(build: Build, runner: Steps) -> None:
     """Collect statistics of the FP32 graph, rescale it so that it quantizes better, then write Q/DQ
-    into the carrier graph by the rules of the backend."""
+    into the carrier graph by the rules of the backend. A graph that another tool has quantized
+    keeps its codes instead."""
     job, fused = build.job, build.fused
     if not job.precision.quantized:
         half = None if job.precision.name == "fp32" else build.cast
         build.graph = half or written(build, fused, "fp32", runner)
+        return
+    if build.given is not None:
+        build.quantized = imported(build, build.given, runner)
+        build.graph = written(build, build.quantized, job.precision.name, runner)
         return
     rules = _rules_of(runtimes.backend(build.compiler), job)
     carrier: Graph = build.carrier

@@ -32,6 +32,7 @@ from optkit.tensors import AxisRange, axes_of
 _EXTRAS = {"onnxruntime": "cpu", "tensorrt-rtx": "rtx", "torch": "torch", "onnxscript": "torch",
            "transformers": "hf", "optimum": "hf", "peft": "hf"}  # fmt: skip
 MIN_SAMPLES = 8  # for calibration
+FILES = ("onnx", "pt2")  # another tool may have quantized them, which only the export tells
 _OTHER_SIZES = ". --min-shapes, --opt-shapes and --max-shapes set others"
 _WITH_CLASSES = ("top1", "f1")  # the tasks that optkit ships whose arrays have labels and slices
 
@@ -46,7 +47,8 @@ def check(job: Job) -> Build:
     for scheme in job.quantized:
         if scheme != job.precision:
             check_pair(job.target, scheme)
-    _check_samples(job)
+    if job.graph is not None or job.recipe.source is None or job.recipe.source.kind not in FILES:
+        check_samples(job)
     _check_data(job.recipe)
     compiler, pending = None, []
     options = job.recipe.compiler.model_dump(exclude_none=True)
@@ -214,7 +216,8 @@ def _why_not(target: Target, precision: Precision) -> str | None:
     return None if None in reasons else reasons[0]
 
 
-def _check_samples(job: Job) -> None:
+def check_samples(job: Job) -> None:
+    """Refuse a precision that needs calibration samples if there are none. Raises InputRefused."""
     has_samples = job.calibration is not None or job.recipe.calibration_source is not None
     learns = job.recipe.quantization.weights in ("gptq", "awq")
     for scheme in () if has_samples else job.quantized:

@@ -121,6 +121,11 @@ def signature(recipe: Recipe, runner: Steps) -> tuple[TensorInfo, ...]:
     return infos(_export(recipe, None, runner).inputs)
 
 
+def exported_file(recipe: Recipe, runner: Steps) -> Exported:
+    """The exported graph of an `.onnx` or `.pt2`."""
+    return _export(recipe, None, runner)
+
+
 def _check_positions(recipe: Recipe, positions: int | None) -> None:
     """Refuse more tokens than the model's table of positions has rows."""
     largest = {name: axis.max for name, axis in recipe.axis_ranges().items()}

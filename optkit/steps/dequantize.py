@@ -3,11 +3,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from optkit.execute.step import Input, Step
-from optkit.steps.graph import Graph
+from optkit.steps.graph import Rewritten
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dequantized(Graph):
+class Dequantized(Rewritten):
     """The float graph. `relus`: Relus that were written where a Q/DQ pair cut at zero."""
 
     relus: int = 0

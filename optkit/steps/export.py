@@ -53,9 +53,10 @@ class OnnxModel:
 @dataclass(frozen=True, kw_only=True)
 class Exported(Graph):
     """`log`: the log of the export; None in a rehearsal. `reads`: the dependencies of the user's
-    code, empty if none ran."""
+    code, empty if none ran. `quantized`: another tool has quantized the file."""
 
     log: ExportLog | None = None
+    quantized: bool = False
     warnings: tuple[str, ...] = always(())
     reads: Record = always(Record())
 
@@ -71,7 +72,7 @@ class Export(ReadsCode, Step[Exported]):
     """
 
     name = "export"
-    version = 5
+    version = 6
     tools = ("torch", "onnxscript", "onnx", "onnx-ir")
 
     model: Input | None = None

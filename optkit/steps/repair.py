@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -61,11 +62,18 @@ class RepairedGraph(Graph):
     left: tuple[str, ...]
     assignment: Mapping[str, str]
 
+    @property
+    def precision(self) -> str | None:
+        """The precision of most products; None: no product has codes that TensorRT takes."""
+        counts = Counter(self.assignment.values()).most_common(1)
+        return counts[0][0] if counts else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class RepairGraph(Step[RepairedGraph]):
     """A graph that another tool has quantized → the same with the Q/DQ pairs that TensorRT takes.
-    `file`: the file from which the graph was read, which names the tool."""
+    `file`: the file from which the graph was read, which names the tool. `forms_only`: only write
+    Q/DQ pairs instead of other forms."""
 
     name = "repair"
     version = 2
@@ -74,3 +82,4 @@ class RepairGraph(Step[RepairedGraph]):
 
     graph: Input
     file: Input
+    forms_only: bool = False

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from optkit import graph, intake
+from optkit import foreign, graph, intake
 from optkit.errors import OptkitError
 from optkit.execute.reads import Record
 from optkit.execute.step import Input, Progress
@@ -17,6 +17,8 @@ from optkit.steps.bodies.signature import signature
 from optkit.steps.export import Export, Exported, HuggingFaceModel, OnnxModel, TorchArchive
 from optkit.steps.files import ASSETS, GRAPH
 
+_FILES = (OnnxModel, TorchArchive)  # that may hold the codes of another tool
+
 
 def run(step: Export, out: Path, progress: Progress) -> Exported:
     with ExitStack() as stack:
@@ -26,11 +28,13 @@ def run(step: Export, out: Path, progress: Progress) -> Exported:
         log = _export(step, out / GRAPH, progress)
     if isinstance(step.source, HuggingFaceModel):
         _keep_companions(_model(step), out)
+    model = graph.load(out / GRAPH)
     return Exported(
         log=log,
+        quantized=isinstance(step.source, _FILES) and foreign.is_quantized(model),
         warnings=tuple(log.warnings),
         reads=Record() if record is None else record.relative(),
-        **signature(graph.load(out / GRAPH))._asdict(),
+        **signature(model)._asdict(),
     )
 
 

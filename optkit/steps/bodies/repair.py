@@ -24,7 +24,7 @@ def run(step: RepairGraph, out: Path, progress: Progress) -> RepairedGraph:
     quantized = foreign.is_quantized(model)
     requested = foreign.requested_products(model)
     progress("repairing", 0.4)
-    repairs = foreign.repair(model)
+    repairs = foreign.repair(model, foreign.FORMS if step.forms_only else foreign.REPAIRS)
     graph.infer_shapes(model)
     graph.save(model, out / GRAPH)
     graph.check(out / GRAPH)

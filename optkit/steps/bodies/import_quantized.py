@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from optkit import foreign, graph
+from optkit.assignment import Assignment
+from optkit.execute.step import Progress
+from optkit.foreign import Product
+from optkit.steps.bodies.signature import signature
+from optkit.steps.files import GRAPH, SIMULATION
+from optkit.steps.import_quantized import ImportQuantized
+from optkit.steps.quantize import Quantized
+
+
+def run(step: ImportQuantized, out: Path, progress: Progress) -> Quantized:
+    progress("reading codes and scales", 0.2)
+    model = graph.load(step.graph.path / GRAPH)
+    graph.save(model, out / GRAPH)
+    read = model
+    if step.simulation is not None:
+        read = graph.load(step.simulation.path / GRAPH)
+        graph.save(read, out / SIMULATION)
+    products = foreign.requested_products(read)
+    return Quantized(
+        log=_log(foreign.ranges(read)),
+        assignment=Assignment(
+            {one.node: one.precision or step.carrier for one in products},
+            {one.node: _reason(one) for one in products if one.precision is None},
+        ),
+        **signature(model)._asdict(),
+    )
+
+
+def _log(ranges: Mapping[str, tuple[str, float, float]]) -> dict[str, object]:
+    """The facts of the report about activations, in the form of the log of optkit's quantization
+    (`quantization.qdq.apply.QuantLog`)."""
+    return {
+        "nodes": {node: {"activation": source} for node, (source, _, _) in ranges.items()},
+        "activations": {
+            source: {"low": low, "high": high, "method": "as given"}
+            for source, low, high in ranges.values()
+        },
+    }
+
+
+def _reason(product: Product) -> str:
+    if product.weight is None:
+        return "the tool that quantized the graph left its weight in floats"
+    read = "floats" if product.activation is None else product.activation.dtype
+    return f"{product.weight.dtype} weights with {read} activations are no precision of optkit"
