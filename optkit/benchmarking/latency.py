@@ -232,7 +232,8 @@ def _marks(batch: int, beyond: float, warmup: Warmup | None) -> Iterator[str]:
     if warmup is not None and warmup.steady is False:
         yield f"batch {batch}: no steady state within {warmup.runs:,} runs of warm-up"
     if beyond > BEYOND:
-        yield f"batch {batch}: half of the run lies {beyond:.0%} outside its interval"
+        half = f"the median of one half of the run lies {beyond:.0%} outside the interval"
+        yield f"batch {batch}: {half}"
 
 
 def _left_out(runs: int) -> str | None:

@@ -324,8 +324,9 @@ def _verdict(
             f"step {step!r} needed more than {limits.memory_bytes / 2**20:.0f} MiB of memory",
             verdict="oom",
             log=log,
-            hint=f"it held {watch.peak_bytes / 2**20:.0f} MiB when it was stopped: set --memory to "
-            "more than that; a step that runs the model needs less with smaller batches",
+            hint=f"it held {watch.peak_bytes / 2**20:.0f} MiB when it was stopped, and needs more: "
+            "set --memory well above that; a step that runs the model needs less with smaller "
+            "batches",
         )
     if watch.verdict == "timeout":
         raise WorkerFailed(

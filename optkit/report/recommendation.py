@@ -7,6 +7,7 @@ that keeps every limit and is not shown to be faster is not.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -141,9 +142,11 @@ def _failed(result: Result, fault: str | None) -> _Decision:
     why = "; ".join(_told(result, reason) for reason in broken) or "a gate fails"
     do_not, known = f"Do not ship {_named(result)}: {why}", _known(result, broken)
     if fault is not None:
-        return _Decision("none", f"{do_not}. Likely cause: {fault}", known)
+        text = f"{do_not}. Likely cause: {fault}{_sound(result)}"
+        return _Decision("none", text, known)
     if _relative(broken) and result.baseline is not None:
-        return _Decision("baseline", f"{do_not}. Ship {_base(result)}.", known)
+        text = f"{do_not}. Ship {_base(result)}.{_to_explain(result)}"
+        return _Decision("baseline", text, known)
     return _Decision("none", f"{do_not}.{_way_out(result, broken)}", known)
 
 
@@ -226,6 +229,26 @@ def _untrained(why: str) -> str:
     return f"{why}. Give the trained weights (model.weights in the recipe), and build again."
 
 
+def _sound(result: Result) -> str:
+    """What the baseline scores on the evaluation data: near its known value, these are sound. And
+    whether another build can gain speed."""
+    base, speedup, text = result.baseline, worth.compared(result), ""
+    if base is not None and base.accuracy is not None:
+        score = base.accuracy
+        value = f"{figures.name(score.metric)} {figures.number(score.value)} ({score.evidence})"
+        text = f" {_base(result)} has {value} on the evaluation data."
+    if speedup is not None and worth.shown(speedup) != "gain":
+        text += f" {_capital(worth.gain(result, speedup))}."
+    return text
+
+
+def _to_explain(result: Result) -> str:
+    if result.artifact is None:
+        return ""
+    command = figures.name(f"optkit explain {shlex.quote(result.artifact)}")
+    return f" `{command}` looks for the cause."
+
+
 def _suspect(check: CalibrationCheck) -> str:
     first = check.findings[0]
     where = "" if first.input is None else f"at input {figures.name(first.input)!r}, "
@@ -252,7 +275,7 @@ def _way_out(result: Result, broken: Sequence[str]) -> str:
         return f" {_capital(other)}."
     takes = f" {_base(result)} takes {worth.time(base.latency)}"
     if speedup.ci95 is not None and speedup.ci95[0] > 1:
-        return f"{takes}, which is longer: {other}."
+        return f"{takes} and breaks the limit too: ship neither; {other}."
     return f"{takes}: ship {_base(result)} if it keeps the limits, or {other}."
 
 

@@ -225,9 +225,11 @@ def failed(
 def _size(candidate: Side, baseline: Side | None) -> EngineSize | None:
     if candidate.engine is None:
         return None
-    other = baseline.engine if baseline else None
+    known, other = candidate.evidence, baseline
+    if other is None or other.engine is None:
+        return EngineSize(bytes=candidate.engine.bytes, evidence=known)
     return EngineSize(
         bytes=candidate.engine.bytes,
-        baseline_bytes=other.bytes if other else None,
-        evidence=Evidence.COMPILED,
+        baseline_bytes=other.engine.bytes,
+        evidence=known.weaker(other.evidence),
     )

@@ -57,11 +57,12 @@ def gain(result: Result, speedup: DifferenceFigures) -> str:
 
 
 def interval(result: Result, speedup: DifferenceFigures) -> str:
-    """`1.35 to 2.39, predicted`; `1.35 to 2.39, measured under bad conditions`."""
+    """`1.35 to 2.39, predicted`; `measured under bad conditions, so the interval is not known`: the
+    spread within a disturbed run does not tell how far another run would be."""
+    if speedup.evidence is Evidence.MEASURED and marks(result):
+        return f"{speedup.evidence} under bad conditions, so the interval is not known"
     span = figures.span(speedup.ci95, lambda value: f"{value:.2f}") or "interval unknown"
-    marked = speedup.evidence is Evidence.MEASURED and marks(result)
-    how = f"{speedup.evidence} under bad conditions" if marked else speedup.evidence
-    return f"{span}, {how}"
+    return f"{span}, {speedup.evidence}"
 
 
 def time(latency: LatencyFigures) -> str:

@@ -116,7 +116,7 @@ def load_unweighted(factory: str, args: Mapping[str, object]) -> tuple[nn.Module
         return module, None
     problem = (
         f"the model is not trained: there is no model.weights, and the factory leaves "
-        f"{len(names)} of {len(values)} parameters random"
+        f"{len(names)} of {len(values)} parameter tensors random"
     )
     return module, Random(names, problem)
 

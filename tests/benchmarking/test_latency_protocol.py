@@ -211,8 +211,8 @@ def test_half_of_a_run_outside_its_interval_is_a_mark(slow: slice) -> None:
     times[slow] *= 1.2
     found = summarize(times.astype(int).tolist(), batch=4)
     (mark,) = found.marks
-    assert mark.startswith("batch 4: half of the run lies") and mark.endswith(
-        "outside its interval"
+    assert mark.startswith("batch 4: the median of one half of") and mark.endswith(
+        "outside the interval"
     )
 
 

@@ -446,8 +446,8 @@ def constant():
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("seeded", ("2 of 2 parameters random", "weight", "bias")),
-        ("half", ("2 of 6 parameters random", "2.weight", "2.bias")),
+        ("seeded", ("2 of 2 parameter tensors random", "weight", "bias")),
+        ("half", ("2 of 6 parameter tensors random", "2.weight", "2.bias")),
         ("whole", None),
         ("constant", None),
     ],
