@@ -322,9 +322,12 @@ def native_options(model: Path, asked: SessionOptions) -> NativeOptions:
 
 
 def _full_codes(model: Path) -> Literal["products", "Q/DQ"] | None:
-    """How a model multiplies by weights of more than 7 bits; None if it does not."""
-    from optkit import graph
-
+    """How a model multiplies by weights of more than 7 bits; None if it does not. A host that
+    serves without the package onnx cannot tell: there, what is exact for every model."""
+    try:
+        from optkit import graph
+    except ModuleNotFoundError:
+        return "products"
     loaded = graph.load(model)
     if not graph.assumes_vnni(loaded):
         return None
