@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from optkit import places, shipped
+from optkit.data import arrays
 from optkit.data.reading import READ, reader_of
 from optkit.errors import RecipeError, UsageError, unknown_name, with_nearest_file
 from optkit.recipe import torch_checkpoint
@@ -39,7 +40,7 @@ def requested(
         recipe = _with_calibration(recipe, request.calibration)
     if request.eval_task is not None:
         recipe = _with_task(recipe, request.eval_task)
-    recipe = recipe.with_overrides(request.overrides)
+    recipe = _with_array_inputs(recipe.with_overrides(request.overrides))
     if request.eval_data is not None:  # after the overrides, which may name the task
         recipe = _with_eval_data(recipe, request.eval_data)
     return _with_shapes(recipe, request, shapes_of)
@@ -97,6 +98,23 @@ def _with_calibration(recipe: Recipe, named: str) -> Recipe:
         origin = origin.put(("calibration", "args"), {}, where)
     if reader:
         origin = origin.put(("calibration", "args", "path"), named, where)
+    return recipe.rebuilt(origin)
+
+
+def _with_array_inputs(recipe: Recipe) -> Recipe:
+    """The recipe of a Python model that declares no inputs with those for which the calibration
+    data has arrays. Raises InputRefused for a file of arrays that cannot be read."""
+    source, samples = recipe.source, recipe.samples("calibration")
+    data = None if samples is None else samples.data
+    python = source is not None and source.kind == "python"
+    if not python or recipe.inputs or data is None or reader_of(data) != "arrays":
+        return recipe
+    origin, where = recipe.origin, f"the arrays of {data}"
+    for spec in arrays.declared(data):
+        row: dict[str, object] = {"dtype": spec.info.dtype, "shape": list(spec.info.shape)}
+        if spec.range is not None:
+            row["range"] = list(spec.range)
+        origin = origin.put(("inputs", spec.info.name), row, where)
     return recipe.rebuilt(origin)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from optkit import places
+from optkit.data import arrays
 from optkit.data.reading import reader_of
 from optkit.errors import UsageError
 from optkit.recipe import recipe_inputs, yaml_document
@@ -83,7 +84,8 @@ def template(
     `weights`: a safetensors file; without it, the only one in the folder of the model's code.
     `calibration`: data, or a source by name or file; `evaluation`: a task; `read`: the inputs as
     the model itself declares them, if they were read from it; `preset`: settings. Raises
-    UsageError, and RecipeError for values that no recipe may have.
+    UsageError, RecipeError for values that no recipe may have, and InputRefused for a file of
+    arrays that cannot be read.
     """
     kind, folder = places.model_key(model), out.resolve().parent
     python = places.is_python_file(model)
@@ -98,7 +100,12 @@ def template(
     lines += [f"  # {remark}" for remark in chosen.remarks]
     if python:
         lines += [*([] if chosen.file else ["  # weights: weights.safetensors"]), "  # args: {}"]
-    inputs = recipe_inputs.of_model(read) if read else _of_code(model if python else None)
+    if read:
+        inputs = recipe_inputs.of_model(read)
+    elif python and calibration is not None and reader_of(calibration) == "arrays":
+        inputs = _of_arrays(model, Path(calibration))
+    else:
+        inputs = _of_code(model if python else None)
     precision = preset.precision or ("int8" if calibration else "fp16")
     samples = _calibration(folder, calibration)
     text = _TEMPLATE.format(
@@ -175,6 +182,18 @@ def _of_code(model: str | None) -> InputLines:
         lines.append(f"  # forward also takes {', '.join(optional)}")
     tokens = "\n  sequence: {min: 1, opt: 128, max: 512}" if _TOKENS in "".join(lines) else ""
     return InputLines("\n".join(lines), _AXES + _BATCH + tokens)
+
+
+def _of_arrays(model: str, data: Path) -> InputLines:
+    """The inputs of a Python model from its data. If the text of its code shows the arguments of
+    forward, other arrays are left out."""
+    file, _, function = model.partition(":")
+    required, optional = _forward(Path(file), function)
+    specs = arrays.declared(data)
+    if required and set(required) <= {spec.info.name for spec in specs}:
+        specs = [spec for spec in specs if spec.info.name in (*required, *optional)]
+    ranges = {spec.info.name: spec.range for spec in specs if spec.range is not None}
+    return recipe_inputs.of_model([spec.info for spec in specs], ranges)
 
 
 def _input(name: str) -> str:

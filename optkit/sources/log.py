@@ -27,6 +27,7 @@ class ExportLog:
     its `task`, and its inputs and axes, which no recipe has to declare. `untrained`: which
     parameters of a Python model are random, because neither the recipe nor the factory gave them
     values. `positions`: the number of rows in its table of positions, None without a table.
+    `image_processor`: how the Python model says that its pictures are prepared.
     """
 
     source: Literal["python", "pt2", "onnx", "hf"]
@@ -42,3 +43,4 @@ class ExportLog:
     positions: int | None = None
     warnings: tuple[str, ...] = ()
     untrained: str | None = None
+    image_processor: Mapping[str, object] | None = None

@@ -14,7 +14,7 @@ from optkit import user_code
 from optkit.errors import InputRefused, OptkitError, UsageError, nearest
 from optkit.recipe import torch_checkpoint
 from optkit.runtimes import Progress, Session
-from optkit.sources import export_failures, toolchain, torch_module
+from optkit.sources import export_failures, timm_config, toolchain, torch_module
 from optkit.sources.log import ExportLog
 from optkit.tensors import AxisRange, InputSpec
 
@@ -56,9 +56,11 @@ def export(
         module, random = load_unweighted(factory, args)
     else:
         module, random = load(factory, args, weights, given_weights), None
+    processor = timm_config.image_processor(module, specs)
     log = torch_module.export(
         module, specs, axes, out, session=session, progress=progress, owned=True
     )
+    log = replace(log, image_processor=processor)
     if random is None:
         return log
     warnings = (*log.warnings, f"{random.problem} ({export_failures.some(random.names)})")

@@ -175,3 +175,25 @@ def test_the_reader_is_reported_by_the_path(tmp_path: Path) -> None:
     named = ["a.TXT", "a.jsonl", "a.parquet", "b.npz", "b.safetensors", "c.py", "digits"]
     assert [reader_of(name) for name in named] == ["text"] * 3 + ["arrays"] * 2 + [None] * 2
     assert reader_of(tmp_path) == "images"
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_arrays_declare_the_inputs_that_they_are_for(suffix: str, tmp_path: Path) -> None:
+    values = {
+        "image": np.zeros((70, 3, 4)),
+        "half": np.zeros((70, 2), np.float16),
+        "ids": np.arange(140, dtype=np.int64).reshape(70, 2) - 7,
+        "rate": np.asarray(16000),
+        "label": np.zeros(70, np.int64),
+    }
+    path = tmp_path / f"samples{suffix}"
+    np.savez(path, **values) if suffix == ".npz" else save_file(values, path)
+    specs = {spec.info.name: spec for spec in arrays.declared(path)}
+    assert {name: (spec.info.dtype, spec.info.shape) for name, spec in specs.items()} == {
+        "image": ("float32", ("batch", 3, 4)),  # numpy's default dtype is rarely the model's
+        "half": ("float16", ("batch", 2)),
+        "ids": ("int64", ("batch", 2)),
+        "rate": ("int64", ()),
+    }
+    assert specs["ids"].range == (-7, 132) and specs["rate"].range == (16000, 16000)
+    assert specs["image"].range is None

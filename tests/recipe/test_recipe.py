@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,6 +54,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def load(folder: Path, text: str = TEXT) -> Recipe:
     (folder / "optkit.yaml").write_text(text)
     return Recipe.load("optkit.yaml")
+
+
+def test_arrays_declare_the_inputs_of_a_python_model_without_any(folder: Path) -> None:
+    np.savez("data.npz", image=np.zeros((5, 3, 8), np.float32), ids=np.arange(5) + 2)
+    model, data = Recipe.for_model("model.py:create"), Request(calibration="data.npz")
+    found = requested(model, data)
+    assert {name: (part.dtype, part.shape, part.range) for name, part in found.inputs.items()} == {
+        "image": ("float32", ("batch", 3, 8), None),
+        "ids": ("int64", ("batch",), (2, 6)),
+    }
+    assert requested(found, Request(shapes="image:4x3x8")).axes["batch"].max == 4
+    declared = requested(load(folder), data)
+    assert declared.inputs["image"].shape == ("batch", 3, 8, 8)  # those of the recipe stay
+    assert not requested(Recipe.for_model("net.onnx"), data).inputs  # it has its own
 
 
 def refused(folder: Path, old: str, new: str) -> RecipeError:

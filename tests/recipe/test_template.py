@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from optkit.errors import RecipeError, UsageError
@@ -115,3 +116,24 @@ def test_what_no_recipe_may_say_is_refused(
     with pytest.raises((RecipeError, UsageError), match=told) as caught:
         template(model, Path("optkit.yaml"), **options)
     assert caught.value.hint
+
+
+def test_arrays_say_what_a_python_model_takes(project: Path) -> None:
+    tokens = np.arange(12, dtype=np.int64).reshape(3, 4)
+    np.savez("data.npz", input_ids=tokens, attention_mask=tokens > 3, pixels=tokens / 2, extra=1)
+    out = Path("optkit.yaml")
+    recipe = loaded(template("src/net.py:create", out, calibration="data.npz"), out)
+    assert {name: (part.dtype, part.shape) for name, part in recipe.inputs.items()} == {
+        "input_ids": ("int64", ("batch", 4)),
+        "attention_mask": ("bool", ("batch", 4)),
+        "pixels": ("float32", ("batch", 4)),
+    }
+    assert recipe.inputs["input_ids"].range == (0, 11) and list(recipe.axes) == ["batch"]
+
+
+def test_without_the_text_of_forward_all_arrays_are_inputs(project: Path) -> None:
+    Path("src/package.py").write_text("from torch.nn import Linear\n\ncreate = Linear\n")
+    np.savez("data.npz", b=np.zeros((3, 5), np.float32), a=np.zeros((3, 2), np.float32))
+    out = Path("optkit.yaml")
+    started = template("src/package.py:create", out, calibration="data.npz")
+    assert list(loaded(started, out).inputs) == ["b", "a"]

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from optkit import foreign, graph, intake
+from optkit.data.pretrained import PROCESSORS
 from optkit.errors import OptkitError
 from optkit.execute.reads import Record
 from optkit.execute.step import Input, Progress
@@ -28,6 +30,9 @@ def run(step: Export, out: Path, progress: Progress) -> Exported:
         log = _export(step, out / GRAPH, progress)
     if isinstance(step.source, HuggingFaceModel):
         _keep_companions(_model(step), out)
+    if log.image_processor is not None:
+        (out / ASSETS).mkdir()
+        (out / ASSETS / PROCESSORS[0]).write_text(json.dumps(log.image_processor))
     model = graph.load(out / GRAPH)
     return Exported(
         log=log,
