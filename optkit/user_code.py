@@ -38,6 +38,8 @@ HOOKS: Mapping[str, int] = MappingProxyType(
         "aggregate": 1,
         "weighted": 1,
         "slices": 1,
+        "each": 1,
+        "drawn": 2,
         "metric": 0,
     }
 )

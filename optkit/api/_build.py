@@ -44,6 +44,7 @@ def build(
     out: str | Path = "artifacts",
     name: str | None = None,
     embed_eval: int = 0,
+    embed_pictures: bool = False,
     defer: bool = False,
     strict: bool = False,
     workspace: Workspace = Workspace(),
@@ -67,6 +68,9 @@ def build(
     name: name of an nn.Module; None: the name of its class.
     embed_eval: put the evaluation samples, with their labels, into the artifact if they have at
         most this number of bytes; 0: never.
+    embed_pictures: draw the samples on which the candidate loses most into the report, if the task
+        draws them, as `detection` does. The artifact then contains up to six samples as small
+        pictures, with what is annotated in them.
     defer: do not compile an engine or measure latency here; `finish` does it on a host with the
         device.
     strict: measure a latency again if it was measured under bad conditions, and refuse a model
@@ -82,7 +86,7 @@ def build(
         model, example_inputs, jobs.pair(target, precision), recipe=recipe,
         calibration=calibration, name=name, runner=runner,
     )  # fmt: skip
-    job = replace(job, deferred=defer, strict=strict)
+    job = replace(job, deferred=defer, strict=strict, embed_pictures=embed_pictures)
     return artifact_of(job, runner, Path(out), embed_eval, evaluate)
 
 

@@ -83,6 +83,7 @@ def build_fleet(
     out: str | Path = "artifacts",
     name: str | None = None,
     embed_eval: int = 0,
+    embed_pictures: bool = False,
     defer: bool = False,
     strict: bool = False,
     on_failure: Callable[[Exception], OptkitError] | None = None,
@@ -111,7 +112,7 @@ def build_fleet(
         model, example_inputs, pairs[0], recipe=recipe, calibration=calibration, name=name,
         runner=runner,
     )  # fmt: skip
-    model_job = replace(model_job, deferred=defer, strict=strict)
+    model_job = replace(model_job, deferred=defer, strict=strict, embed_pictures=embed_pictures)
     recipe_name = model_job.recipe.name
     place = out / f"{recipe_name}-fleet"
     prepare(out, place.name, "fleet", manifest.FLEET)

@@ -59,7 +59,8 @@ class Task:
     one row per unit, 1 if both are the same. combine: all rows [samples, …] → one row per
     independent unit, if that is not a sample (for example a pair of texts). aggregate: rows → the
     metric. weighted: rows → a function of how often each row counts, float64 [rows] → the metric.
-    slices: rows → such a function for each slice. Without aggregate and weighted, the metric is
+    slices: rows → such a function for each slice. each: rows → the metric of each sample alone, by
+    which the report finds the worst ones. Without aggregate and weighted, the metric is
     the mean of the rows.
     """
 
@@ -69,6 +70,7 @@ class Task:
     aggregate: Callable[[np.ndarray], float] | None = None
     weighted: Callable[[np.ndarray], Metric] | None = None
     slices: Callable[[np.ndarray], Mapping[str, Metric]] | None = None
+    each: Callable[[np.ndarray], np.ndarray] | None = None
     lower_is_better: bool = False
     run: Callable[[Session, Feed], Feed] | None = None
     agreement: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
@@ -85,8 +87,8 @@ def run(
     """
     for feed, labels in batches:
         first = kept.first + kept.samples
-        outputs = _outputs(task, session, narrowed(feed, session.inputs), first=first)
-        kept.add(_scores(task, counting(outputs, feed, labels), labels, first=first))
+        outputs = outputs_of(task, session, feed, labels, first=first)
+        kept.add(_scores(task, outputs, labels, first=first))
 
 
 def pool(
@@ -115,6 +117,28 @@ def pool(
     if not sliced or task.slices is None:
         return score
     return replace(score, slices=_of_slices(task.slices, rows, score))
+
+
+def alone(kept: Kept, task: Task) -> np.ndarray | None:
+    """The metric of each sample alone [samples], in the order of the samples; None if the task does
+    not compute it. Raises InputRefused."""
+    if task.each is None:
+        return None
+    values = _returned("each", task.each, np.concatenate(kept.scores))
+    if values.shape != (kept.samples,):
+        raise InputRefused(
+            f"each() returned shape {list(values.shape)} for {kept.samples} samples",
+            where=task.metric,
+            hint="return one number per sample",
+        )
+    return values
+
+
+def outputs_of(task: Task, session: Session, feed: Feed, labels: np.ndarray, *, first: int) -> Feed:
+    """What the task scores: the outputs for the samples of a batch that have labels. `first`: the
+    number of its first sample, for errors. Raises InputRefused."""
+    outputs = _outputs(task, session, narrowed(feed, session.inputs), first=first)
+    return counting(outputs, feed, labels)
 
 
 def _of_slices(

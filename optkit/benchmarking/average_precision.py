@@ -85,22 +85,31 @@ def _of_class(found: np.ndarray, truth: Boxes, ours: np.ndarray) -> tuple[np.nda
 def _states(
     shared: np.ndarray, ignored: np.ndarray, crowd: np.ndarray, outside: np.ndarray
 ) -> np.ndarray:
-    """The state of each detection at each threshold [found, thresholds]. Detections choose in the
-    order of their scores; boxes that do not count are chosen last, and a crowd any number of
-    times."""
+    """The state of each detection at each threshold [found, thresholds]."""
+    states = np.repeat(np.where(outside, _IGNORED, _WRONG)[:, None], len(THRESHOLDS), axis=1)
+    row, column, truth = _matches(shared, ignored, crowd, THRESHOLDS)
+    states[row, column] = np.where(ignored[truth], _IGNORED, _RIGHT)
+    return states
+
+
+def _matches(
+    shared: np.ndarray, ignored: np.ndarray, crowd: np.ndarray, thresholds: np.ndarray
+) -> np.ndarray:
+    """Which annotated object each detection gets, [3, matches]: the detection, the number of the
+    threshold (the first is the lowest), the object. Detections choose in the order of their scores;
+    objects that do not count are chosen last, and a crowd any number of times."""
     order = np.argsort(ignored, kind="stable")
     shared, ignored, crowd = shared[:, order], ignored[order], crowd[order]
-    unmatched = np.where(outside, _IGNORED, _WRONG)
-    states = np.repeat(unmatched[:, None], len(THRESHOLDS), axis=1)
-    near = np.flatnonzero(shared.max(1, initial=0.0) >= THRESHOLDS[0])
-    for column, threshold in enumerate(THRESHOLDS):
+    near = np.flatnonzero(shared.max(1, initial=0.0) >= thresholds[0])
+    matches: list[tuple[int, int, int]] = []
+    for column, threshold in enumerate(thresholds):
         taken = np.zeros(len(order), bool)
         for row in near:
             best = _best(shared[row], min(threshold, 1 - 1e-10), taken & ~crowd, ignored)
             if best is not None:
                 taken[best] = True
-                states[row, column] = _IGNORED if ignored[best] else _RIGHT
-    return states
+                matches.append((int(row), column, int(order[best])))
+    return np.asarray(matches, np.int64).reshape(-1, 3).T
 
 
 def _best(
@@ -126,6 +135,21 @@ def annotated(rows: np.ndarray, area: str = "all") -> list[int]:
     flat = rows.reshape(-1, COLUMNS)
     counts = (flat[:, 1] == _ANNOTATED) & (flat[:, 2 + list(AREAS).index(area)] == 1)
     return [int(kind) for kind in np.unique(flat[counts, 0])]
+
+
+def partners(found: Detections, truth: Boxes) -> np.ndarray:
+    """For each detection [found] the number of the annotated box of its class that it gets at an
+    overlap of 0.5, or -1."""
+    partners = np.full(len(found.scores), -1)
+    for kind in np.unique(found.classes):
+        order = np.flatnonzero(found.classes == kind)
+        order = order[np.argsort(-found.scores[order], kind="stable")]
+        ours = np.flatnonzero(truth.classes == kind)
+        crowd = truth.crowd[ours]
+        shared = boxes.overlaps(found.corners[order], truth.corners[ours], crowd)
+        row, _, box = _matches(shared, crowd, crowd, THRESHOLDS[:1])
+        partners[order[row]] = ours[box]
+    return partners
 
 
 Part = Callable[[np.ndarray], float]
@@ -168,6 +192,14 @@ def precision(
         return float(np.mean(defined)) if defined else float("nan")
 
     return of
+
+
+def alone(rows: np.ndarray, *, thresholds: slice = slice(None), area: str = "all") -> np.ndarray:
+    """The mean average precision of each picture by itself [pictures]; 0 for one without a box that
+    counts. Arguments as for `precision`."""
+    once = np.ones(1)
+    parts = (precision(row[None], thresholds=thresholds, area=area) for row in rows)
+    return np.asarray(np.nan_to_num([of(once) for of in parts]))
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ def build(
     defer: bool,
     dry_run: bool,
     embed_eval: int,
+    embed_pictures: bool,
     request: Request,
     command: Command,
     workspace: Workspace,
@@ -64,7 +65,7 @@ def build(
     else:
         results, fleet = _build(
             asked.request, pairs, out, workspace, asked.output, named=named, embed_eval=embed_eval,
-            defer=defer, strict=strict,
+            embed_pictures=embed_pictures, defer=defer, strict=strict,
         )  # fmt: skip
     if asked.account is not None:
         results = [one.model_copy(update={"translation": asked.account}) for one in results]
@@ -115,6 +116,7 @@ def _build(
     *,
     named: bool,
     embed_eval: int,
+    embed_pictures: bool,
     defer: bool,
     strict: bool,
 ) -> tuple[list[Result], BuiltFleet | None]:
@@ -137,13 +139,15 @@ def _build(
             target, precision = pairs[0]
             one = api.build(
                 recipe=recipe, target=target, precision=precision if named else None, out=out,
-                embed_eval=embed_eval, defer=defer, strict=strict, workspace=workspace,
+                embed_eval=embed_eval, embed_pictures=embed_pictures, defer=defer, strict=strict,
+                workspace=workspace,
             )  # fmt: skip
             return [contract.result_of(one)], None
         made = api.build_fleet(
             recipe=recipe, targets=[t for t, _ in pairs],
             precisions=[p for _, p in pairs] if named else None, out=out, on_failure=told,
-            embed_eval=embed_eval, defer=defer, strict=strict, workspace=workspace,
+            embed_eval=embed_eval, embed_pictures=embed_pictures, defer=defer, strict=strict,
+            workspace=workspace,
         )  # fmt: skip
         return list(made.document.results), made
     except Exception as error:  # of the recipe, of a single pair, or of the report of the fleet

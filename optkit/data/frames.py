@@ -45,10 +45,20 @@ class Frame:
         across, down = resized[0] / picture[0], resized[1] / picture[1]
         return cls(*picture, across, down, *offset, *whole)
 
-    def to_picture(self, boxes: np.ndarray) -> np.ndarray:
-        """Boxes [n, 4] (x1, y1, x2, y2) in the pixels of the input → in those of the picture."""
-        start, scale = (self.left, self.top) * 2, (self.across, self.down) * 2
-        return np.asarray((boxes - np.asarray(start)) / np.asarray(scale))
+    def to_picture(self, points: np.ndarray) -> np.ndarray:
+        """Points [..., 2n] (x1, y1, x2, y2, …) in the pixels of the input → in those of the
+        picture."""
+        start, scale = self._moves(points.shape[-1])
+        return np.asarray((points - start) / scale)
+
+    def to_input(self, points: np.ndarray) -> np.ndarray:
+        """The inverse of `to_picture`."""
+        start, scale = self._moves(points.shape[-1])
+        return np.asarray(points * scale + start)
+
+    def _moves(self, numbers: int) -> tuple[np.ndarray, np.ndarray]:
+        pairs = numbers // 2
+        return np.tile((self.left, self.top), pairs), np.tile((self.across, self.down), pairs)
 
     @classmethod
     def read(cls, sample: np.ndarray) -> Self:

@@ -9,6 +9,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from optkit.documents.explanation import ExplainFinding
 from optkit.documents.measured import LatencyFigures, Outcome
+from optkit.documents.pictures import WorstPictures
 from optkit.documents.prices import DatedPrice
 from optkit.documents.record import (
     Count,
@@ -318,4 +319,12 @@ class Report(Record):
         said("Values that were smoothed or equalized before quantization, or why not."),
     ] = ()  # the first artifacts do not have this key
     layer_fidelity: Annotated[LayerFidelity | None, said("Null if nothing was quantized.")] = None
+    worst: Annotated[
+        WorstPictures | SkipJsonSchema[None],
+        Field(
+            exclude_if=absent,
+            description="The pictures on which the built model loses most beside the baseline; "
+            "absent if the task does not draw its samples.",
+        ),
+    ] = None
     provenance: Provenance

@@ -21,6 +21,7 @@ from optkit.steps.draw import Draw
 from optkit.steps.evaluate import Evaluate, Evaluated
 from optkit.steps.files import GRAPH
 from optkit.steps.graph import Graph
+from optkit.steps.show_worst import ShowWorst
 
 Roles = Mapping[Role, tuple[Graph, str, Evidence]]
 """Role → its graph, the file of the graph that is scored, and the evidence of the score."""
@@ -46,6 +47,18 @@ def evaluate(build: Build, runner: Steps) -> None:
             samples=build.looks[0].samples if build.looks else build.probe,
         )  # fmt: skip
         build.fidelities[role] = runner.do(step, f"compare {_named(build, role)} with FP32")
+    show_worst(build, runner, roles)
+
+
+def show_worst(build: Build, runner: Steps, roles: Roles) -> None:
+    """The samples on which the candidate loses most beside the baseline, if the task draws them.
+    `roles`: those of candidate and baseline."""
+    before, after = (build.scores.get(role) for role in _PAIR)
+    if build.is_baseline or before is None or after is None or not after.drawn:
+        return
+    asked = [_evaluation(build, runner, role, *roles[role]) for role in _PAIR]
+    step = ShowWorst.of_scores(before, after, *asked, embedded=build.job.embed_pictures)
+    build.worst = runner.do(step, "show the worst samples")
 
 
 def _look(build: Build, runner: Steps, roles: Roles) -> bool:
@@ -92,6 +105,20 @@ def score(
 ) -> Evaluated:
     """The task's score of a graph, or of its engine if the engine runs on this machine. `drawn`:
     the part of the evaluation samples to score; None: all of them."""
+    step = _evaluation(build, runner, role, graph, file, evidence, drawn)
+    return runner.do(step, f"evaluate {_named(build, role)}")
+
+
+def _evaluation(
+    build: Build,
+    runner: Steps,
+    role: Role,
+    graph: Graph,
+    file: str,
+    evidence: Evidence,
+    drawn: Samples | None = None,
+) -> Evaluate:
+    """The step of `score`."""
     samples = build.scored
     assert samples is not None
     engines = running(build, role)
@@ -101,7 +128,7 @@ def score(
     record, roots = samples.reads, roots_of(source)
     # the key contains the task's code and packages, not its path
     python = {str(absolute(path, roots)): sha256 for path, sha256 in record.python.items()}
-    step = Evaluate(
+    return Evaluate(
         graph=graph, samples=drawn or samples,
         baseline_score=build.scores.get("baseline") if agrees else None,
         engine=build.engine if engines and role == "candidate" else None,
@@ -113,7 +140,6 @@ def score(
         path=source.place.path, data=None if source.data is None else str(source.data),
         imports=python, roots=tuple(roots), kept=kept(runner),
     )  # fmt: skip
-    return runner.do(step, f"evaluate {_named(build, role)}")
 
 
 def _named(build: Build, role: Role) -> str:

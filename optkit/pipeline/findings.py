@@ -11,6 +11,7 @@ from optkit import codec, pipeline, runtimes
 from optkit.assignment import Assignment
 from optkit.benchmarking import accuracy, gates
 from optkit.benchmarking.latency import ratio
+from optkit.documents.pictures import WorstPictures
 from optkit.documents.record import Object
 from optkit.documents.report import (
     AskedOfCompiler,
@@ -85,6 +86,7 @@ def judge(
         ),
         rewrites=_rewrites(build),
         layer_fidelity=_layer_fidelity(build),
+        worst=_worst(build),
         provenance=_provenance(build, records),
     )
     return Judged(outcome, attribution.explained(report, build), findings)
@@ -130,6 +132,7 @@ def judge_again(
             "build_spec": _specs(build),
             "finished": FinishedOn(machine=build.machine, versions=pipeline.tool_versions()),
         },
+        _worst(build),
     )
     return Judged(outcome, attribution.explained(again, build), findings)
 
@@ -338,6 +341,10 @@ def _rewrites(build: Build) -> Rewrites:
 
 def _layer_fidelity(build: Build) -> LayerFidelity | None:
     return build.layer_fidelity.layers if build.layer_fidelity else None
+
+
+def _worst(build: Build) -> WorstPictures | None:
+    return build.worst.worst if build.worst is not None and not build.worst.planned else None
 
 
 def _provenance(build: Build, records: list[Record]) -> Provenance:

@@ -25,7 +25,7 @@ from optkit.evidence import Evidence
 from optkit.execute.runner import Runner, Steps
 from optkit.execute.step import Foreign
 from optkit.measurement import Fidelity
-from optkit.pipeline.accuracy import score
+from optkit.pipeline.accuracy import score, show_worst
 from optkit.pipeline.attribution import attribute
 from optkit.pipeline.engines import compile_
 from optkit.pipeline.job import Build, Job, Role
@@ -74,9 +74,13 @@ def finish(unfinished: Unfinished, runner: Runner) -> Build:
     build = _restore(unfinished, runner)
     compile_(build, runner)
     if build.evaluation is not None:
-        graphs: dict[Role, Graph] = {"baseline": build.baseline, "candidate": build.graph}
-        for role, graph in graphs.items():
-            build.scores[role] = score(build, runner, role, graph, MODEL, Evidence.MEASURED)
+        roles: dict[Role, tuple[Graph, str, Evidence]] = {
+            "baseline": (build.baseline, MODEL, Evidence.MEASURED),
+            "candidate": (build.graph, MODEL, Evidence.MEASURED),
+        }
+        for role, parts in roles.items():
+            build.scores[role] = score(build, runner, role, *parts)
+        show_worst(build, runner, roles)
     time(build, runner)
     weigh(build, runner)
     attribute(build, runner)
@@ -86,14 +90,20 @@ def finish(unfinished: Unfinished, runner: Runner) -> Build:
 def _restore(unfinished: Unfinished, runner: Runner) -> Build:
     artifact, task = unfinished.artifact, unfinished.task
     manifest, recipe = artifact.manifest, recorded(artifact)
-    result = result_of(artifact)
+    result, report = result_of(artifact), report_of(artifact)
     scored = result.accuracy is not None
     if task is not None:
         recipe = task.applied(recipe)
     elif scored:
         recipe = recorded_task(artifact, recipe)
     build = Build(
-        Job(recipe, unfinished.target, precision(manifest.precision), strict=unfinished.strict),
+        Job(
+            recipe,
+            unfinished.target,
+            precision(manifest.precision),
+            strict=unfinished.strict,
+            embed_pictures=report.worst is not None and report.worst.embedded,
+        ),
         unfinished.backend,
         unfinished.pending,
         baseline_of(artifact),
@@ -101,7 +111,7 @@ def _restore(unfinished: Unfinished, runner: Runner) -> Build:
         outputs=manifest.outputs,
         measured=True,
     )
-    nodes = {row.node: row.precision for row in report_of(artifact).quantization}
+    nodes = {row.node: row.precision for row in report.quantization}
     if result.fidelity is not None:
         fidelity = codec.from_json(Fidelity, result.fidelity.to_json())
         build.fidelities = {"candidate": ComparedOutputs(fidelity=fidelity)}

@@ -36,6 +36,7 @@ from optkit.steps.peak import PeakMemory
 from optkit.steps.predict import PredictedLatency
 from optkit.steps.quantize import Quantized
 from optkit.steps.repair import RepairedGraph
+from optkit.steps.show_worst import ShownWorst
 from optkit.tensors import AxisRange, TensorInfo
 
 Role = Literal["candidate", "baseline", "reference"]
@@ -48,7 +49,8 @@ class Job:
 
     `deferred`: another host compiles the engine and finishes the artifact, even if this host could.
     `strict`: a latency that was measured under bad conditions is measured once more, and a model
-    without trained weights is refused.
+    without trained weights is refused. `embed_pictures`: the report contains the worst samples as
+    pictures.
     `graph`, `calibration`: entries of the store, if they came from memory (an nn.Module, a loader);
     None: the recipe says where they come from. `code`: the folder from which package.module:factory
     is imported.
@@ -59,6 +61,7 @@ class Job:
     precision: Precision
     deferred: bool = False
     strict: bool = False
+    embed_pictures: bool = False
     graph: Input | None = None
     calibration: Samples | None = None
     code: Path | None = None
@@ -143,6 +146,7 @@ class Build:
     engine: Compiled | None = None
     baseline_engine: Compiled | None = None
     scores: dict[Role, Evaluated] = field(default_factory=dict)
+    worst: ShownWorst | None = None
     looks: list[Look] = field(default_factory=list)
     fidelities: dict[Role, ComparedOutputs] = field(default_factory=dict)
     layer_fidelity: ComparedLayers | None = None

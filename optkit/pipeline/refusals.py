@@ -8,7 +8,7 @@ from pathlib import Path
 
 from optkit import runtimes
 from optkit.data import arrays
-from optkit.data.reading import reader_of
+from optkit.data.reading import optional, reader_of
 from optkit.data.spool import Spool
 from optkit.devices import Target
 from optkit.errors import (
@@ -50,6 +50,8 @@ def check(job: Job) -> Build:
     if job.graph is not None or job.recipe.source is None or job.recipe.source.kind not in FILES:
         check_samples(job)
     _check_data(job.recipe)
+    if job.embed_pictures:
+        optional("PIL.Image", "data")  # which writes them
     compiler, pending = None, []
     options = job.recipe.compiler.model_dump(exclude_none=True)
     for option in job.target.default_backends:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from optkit import runtimes
 from optkit.documents.report import Report
-from optkit.report import details, explanation, figures, layers, view
+from optkit.report import details, explanation, figures, layers, view, worst
 from optkit.report.drawing import charts
 from optkit.report.hotspots import hotspots
 from optkit.report.html import render
@@ -22,6 +22,7 @@ def to_html(report: Report) -> str:
     nodes = layers.nodes(report, ours, theirs)
     islands = report.cast.get("islands")
     result, provenance, finished = report.result, report.provenance, report.provenance.finished
+    base = result.baseline.precision if result.baseline else "baseline"
     return render(
         "build.html",
         report=report,
@@ -37,6 +38,8 @@ def to_html(report: Report) -> str:
         histogram=charts.histogram(report),
         course=charts.course(report),
         bands=charts.bands(result),
+        worst_rows=worst.rows(report.worst) if report.worst else [],
+        drawings=worst.drawings(report.worst, base, result.precision or ""),
         timings=details.timings(report),
         phases=details.phases(result),
         machine=details.machine(report.conditions),

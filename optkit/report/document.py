@@ -12,6 +12,7 @@ from pydantic import Field, RootModel
 from optkit.assignment import Assignment
 from optkit.devices import target
 from optkit.documents.measured import LatencyFigures
+from optkit.documents.pictures import WorstPictures
 from optkit.documents.record import Number, Object, Record, Rows
 from optkit.documents.report import (
     REPORT,
@@ -98,6 +99,7 @@ def compose(
     rewrites: Rewrites,
     provenance: Provenance,
     layer_fidelity: LayerFidelity | None = None,
+    worst: WorstPictures | None = None,
 ) -> Report:
     return Report(
         schema=REPORT,
@@ -108,17 +110,24 @@ def compose(
         cast=_Cast.model_validate(rewrites.cast).root,
         preparation=tuple(_Rules.model_validate({**rewrites.preparation}).entries),
         layer_fidelity=layer_fidelity,
+        worst=worst,
         provenance=provenance,
     )
 
 
 def finished(
-    report: Report, result: Result, measured: Measured, provenance: Mapping[str, object]
+    report: Report,
+    result: Result,
+    measured: Measured,
+    provenance: Mapping[str, object],
+    worst: WorstPictures | None,
 ) -> Report:
     """The report of a build that another machine has finished. `provenance`: the changed
     entries."""
     changed = report.provenance.model_copy(update=provenance)
-    return report.model_copy(update={"result": result, **vars(measured), "provenance": changed})
+    return report.model_copy(
+        update={"result": result, **vars(measured), "worst": worst, "provenance": changed}
+    )
 
 
 def measured(

@@ -60,7 +60,8 @@ def _environment() -> Environment:
     }
     environment.globals["meaning"] = view.EVIDENCE
     drawing = _file("drawing/drawing.css")
-    for name, text in (("style", drawing + _file("style.css")), ("script", _file("script.js"))):
+    style = drawing + _file("style.css") + _file("pictures.css")
+    for name, text in (("style", style), ("script", _file("script.js"))):
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         environment.globals[name] = Markup(text)
         environment.globals[f"{name}_digest"] = f"sha256-{digest}"

@@ -22,35 +22,18 @@ from optkit.steps.sessions import Engines
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluated(Result):
-    """`score`: without the parts per sample, which are in the file of scores; None for a part of
-    the samples. `reads`: the dependencies of the task's code."""
-
-    score: Score | None = None
-    reads: Record = always(Record())
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evaluate(ReadsCode, Shards, Step[Evaluated]):
-    """Score a graph on the spooled evaluation samples with the functions of the task.
+class RunsTask(ReadsCode):
+    """A step that runs a graph on evaluation samples with the functions of the task.
 
     `file`: the file of the graph; `task`, `code`, `metric`, `args`: the task, the digest of its
     code, its metric and its arguments; `path`: the path of its file; `data`: that of the samples,
     if optkit reads them, for errors; `imports`: the Python files that another machine must also
-    have, with their digests. `baseline_score`: the result of this step for the baseline, for a task
-    of agreement; without it the graph is the baseline, and the step keeps its rows next to its
-    scores. `sliced`: whether the slices that the task computes are scored too.
-    `running`: the engine that runs instead of the graph; `kept`: as in `Compile`.
+    have, with their digests. `running`: the engine that runs instead of the graph; `kept`: as in
+    `Compile`.
     """
-
-    name = "evaluate"
-    version = 5
-    tools = ("onnxruntime", "numpy")
-    anywhere: ClassVar[bool] = True
 
     graph: Input
     samples: Input
-    baseline_score: Input | None = None
     engine: Input | None = None
     baseline_engine: Input | None = None
     file: str
@@ -61,8 +44,36 @@ class Evaluate(ReadsCode, Shards, Step[Evaluated]):
     metric: str | None
     args: Mapping[str, object]
     running: Engines | None = spread(None)
-    sliced: bool = False
     path: Path = beside_the_key()
     data: str | None = beside_the_key(None)
     imports: Mapping[str, str] = beside_the_key()
     kept: Path | None = beside_the_key(None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluated(Result):
+    """`score`: without the parts per sample, which are in the file of scores; None for a part of
+    the samples. `drawn`: whether the task can draw its samples. `reads`: the dependencies of the
+    task's code."""
+
+    score: Score | None = None
+    drawn: bool = False
+    reads: Record = always(Record())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate(RunsTask, Shards, Step[Evaluated]):
+    """Score a graph on the spooled evaluation samples with the functions of the task.
+
+    `baseline_score`: the result of this step for the baseline, for a task of agreement; without it
+    the graph is the baseline, and the step keeps its rows next to its scores. `sliced`: whether the
+    slices that the task computes are scored too.
+    """
+
+    name = "evaluate"
+    version = 5
+    tools = ("onnxruntime", "numpy")
+    anywhere: ClassVar[bool] = True
+
+    baseline_score: Input | None = None
+    sliced: bool = False

@@ -6,5 +6,6 @@ STATISTICS = "statistics.safetensors"
 SCORES = "scores.safetensors"
 RAW_SCORES = ("per_sample", "replicates")  # the parts of a Score that this file contains
 SLICE = "slice/"  # and the name of a slice: its value, then its replicates
+EACH = "each"  # the metric of each sample alone, in the file of scores
 TIMES = "times.safetensors"
 ASSETS = "assets"  # the folder of a source's tokenizer and processor files

@@ -20,6 +20,8 @@ from tests.conftest import MainJob, Ran
 from tests.report import hostile
 from tests.report.conftest import in_json, read
 from tests.report.test_pages import written
+from tests.report.test_worst import objects, regions, worst
+from tests.report.test_worst import page as page_of
 
 pytestmark = pytest.mark.slow
 
@@ -170,13 +172,16 @@ def pages(
 
 
 def _read_back(folder: Path) -> dict[str, Path]:
-    """The pages of documents that were written before: a comparison and an explanation."""
+    """The pages of documents that were written before: a comparison, an explanation, and two
+    reports with pictures."""
     shown = {
+        "objects": page_of(worst(objects())),
+        "masks": page_of(worst(regions(), unit="pixels", confidence=None)),
         "diff": diff.to_html(Diff.from_json(written("diff"))),
         "explain": explanation.to_html(Explained.from_json(written("explain-l4"))),
     }
-    for name, page in shown.items():
-        (folder / f"{name}.html").write_text(page, encoding="utf-8")
+    for name, text in shown.items():
+        (folder / f"{name}.html").write_text(text, encoding="utf-8")
     return {name: folder / f"{name}.html" for name in shown}
 
 
@@ -208,6 +213,65 @@ def test_every_page_is_accessible_and_nothing_overlaps(
             if fault["impact"] in ("serious", "critical")
         ]
     assert not found, "\n".join(map(str, found))
+
+
+# Panels of pictures with their size, the natural size of the picture, and whether each label is
+# within its panel and wholly on its own ground.
+PANELS = """() => [...document.querySelectorAll(".pictures svg")].map((panel) => {
+  const within = (one, other) => one.left >= other.left - 0.5 && one.right <= other.right + 0.5
+    && one.top >= other.top - 0.5 && one.bottom <= other.bottom + 0.5;
+  const box = (one) => one.getBoundingClientRect();
+  const texts = [...panel.querySelectorAll("text")];
+  return {
+    width: box(panel).width, height: box(panel).height, name: panel.getAttribute("aria-label"),
+    sound: texts.every((one) => within(box(one), box(one.previousElementSibling))
+      && within(box(one.previousElementSibling), box(panel))),
+    outside: [...panel.querySelectorAll("polygon")].filter((one) => !within(box(one), box(panel)))
+      .length,
+    labels: texts.length, images: panel.querySelectorAll("image, use").length,
+  };
+})"""
+
+
+@pytest.fixture(scope="module")
+def detectors(
+    optkit_apart: Callable[..., Ran], tmp_path_factory: pytest.TempPathFactory
+) -> list[Path]:
+    """The reports of a trained detector for an L4 and for this CPU, with the pictures on which INT8
+    loses most."""
+    out = tmp_path_factory.mktemp("detector")
+    line = ["build", "--recipe", "digit-detector", "--target", "l4,cpu", "--embed-pictures"]
+    quick = ["--set", "bench.seconds=0.3", "--set", "eval.args.scenes=128",
+             "--set", "calibration.samples=64", "--set", "gates.max_drop=5%"]  # fmt: skip
+    done = optkit_apart(*line, *quick, "--out", out, cache=out / "cache")
+    assert done.code == 0, done.err
+    return [out / f"digit-detector-{target}-int8" / "report.html" for target in ("l4", "cpu")]
+
+
+def test_the_worst_pictures_of_a_detector_are_drawn(
+    detectors: list[Path], axe: str, opened: Callable[..., Any]
+) -> None:
+    for page, evidence in zip(detectors, ("simulated", "measured"), strict=True):
+        for theme, width in product(("light", "dark"), (1400, 375)):
+            tab = opened(page, color_scheme=theme, viewport={"width": width, "height": 900})
+            assert tab.locator("#worst .badge").first.text_content() == evidence
+            _read(tab, theme)
+            panels = tab.evaluate(PANELS)
+            assert 2 <= len(panels) == 2 * shown(tab.locator("#worst table")) <= 12
+            assert all(one["width"] == one["height"] == 320 for one in panels)
+            assert all(one["sound"] and one["outside"] == 0 for one in panels), panels
+            assert all(one["images"] == 1 and one["labels"] > 0 for one in panels), panels
+            assert len({one["name"] for one in panels}) == len(panels)
+            assert tab.evaluate("""async () => {
+              const image = new Image();
+              image.src = document.querySelector(".pictures image").getAttribute("href");
+              await image.decode();
+              return [image.naturalWidth, image.naturalHeight];
+            }""") == [128, 128]
+            assert tab.evaluate(OVERLAPS) == []
+            tab.evaluate(axe)
+            faults = tab.evaluate("axe.run('#worst').then((found) => found.violations)")
+            assert [one["id"] for one in faults] == []
 
 
 def shown(table: Any) -> int:

@@ -42,6 +42,12 @@ from optkit.cli import options, param_types
     help="Put the evaluation samples, with their labels, into the artifact if they are not larger "
     "than this (without a unit: bytes). Default: none.",
 )
+@click.option(
+    "--embed-pictures",
+    is_flag=True,
+    help="Draw the up to six samples on which a detector or a segmentation loses most into the "
+    "report, as small pictures with their annotations. Default: figures only.",
+)
 @options.junit
 @options.work_anywhere
 @options.output

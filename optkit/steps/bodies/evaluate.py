@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 from optkit import user_code
 from optkit.benchmarking import accuracy
+from optkit.benchmarking.drawings import Objects, Regions
 from optkit.errors import located
 from optkit.execute.step import Progress
 from optkit.measurement import Score
@@ -16,23 +18,27 @@ from optkit.runtimes import Session
 from optkit.steps.bodies.batches import begun, joined
 from optkit.steps.bodies.recorded import recorded
 from optkit.steps.bodies.sessions import engine, simulated
-from optkit.steps.evaluate import Evaluate, Evaluated
-from optkit.steps.files import RAW_SCORES, SCORES, SLICE
+from optkit.steps.evaluate import Evaluate, Evaluated, RunsTask
+from optkit.steps.files import EACH, RAW_SCORES, SCORES, SLICE
+from optkit.tensors import Feed
 
 # the hooks that run in this step
-_TASK = ("run", "score", "agreement", "combine", "aggregate", "weighted", "slices")
+_TASK = ("run", "score", "agreement", "combine", "aggregate", "weighted", "slices", "each")
+Drawn = Callable[[Feed, np.ndarray], Sequence[Objects | Regions]]
+"""(outputs, labels) → what is drawn of each sample."""
 _ROWS = "rows"  # those of the baseline, in the file of its scores
 
 
 def run(step: Evaluate, out: Path, progress: Progress) -> Evaluated:
     with recorded(step, out) as record:
-        score = _scored(step, out, progress)
-    return Evaluated(score=score, reads=record.relative())
+        task, drawn = task_of(step)
+        score = _scored(step, task, out, progress)
+    shown = score is not None and drawn is not None and task.each is not None
+    return Evaluated(score=score, drawn=shown, reads=record.relative())
 
 
-def _scored(step: Evaluate, out: Path, progress: Progress) -> Score | None:
+def _scored(step: Evaluate, task: accuracy.Task, out: Path, progress: Progress) -> Score | None:
     """The score; None for a part of the samples, whose rows are written to `out`."""
-    task = _task(step)
     rows = None
     if step.baseline_score is not None:
         rows = load_file(step.baseline_score.path / SCORES)[_ROWS]
@@ -46,22 +52,27 @@ def _scored(step: Evaluate, out: Path, progress: Progress) -> Score | None:
                 kept.save(out)
                 return None
         score = accuracy.pool(kept, task, evidence=step.evidence, baseline=rows, sliced=step.sliced)
+        each = accuracy.alone(kept, task)
     raw = {name: np.asarray(getattr(score, name)) for name in RAW_SCORES}
     raw |= {
         SLICE + name: np.asarray((one.value, *one.replicates)) for name, one in score.slices.items()
     }
+    if each is not None:
+        raw[EACH] = each
     if task.agreement is not None and rows is None:
         raw[_ROWS] = np.concatenate(kept.scores)
     save_file(raw, out / SCORES)
     return replace(score, per_sample=(), replicates=(), slices={})
 
 
-def _task(step: Evaluate) -> accuracy.Task:
+def task_of(step: RunsTask) -> tuple[accuracy.Task, Drawn | None]:
+    """The functions of the task, and the one that draws, if it has it."""
     module = user_code.load_module(step.path)
     user_code.member(module, "score", step.path)
     hooks: Any = {name: user_code.hook(module, name, step.args) for name in _TASK}
     lower_is_better = bool(getattr(module, "LOWER_IS_BETTER", False))
-    return accuracy.Task(step.metric or "", lower_is_better=lower_is_better, **hooks)
+    task = accuracy.Task(step.metric or "", lower_is_better=lower_is_better, **hooks)
+    return task, user_code.hook(module, "drawn", step.args)
 
 
 def _opened(step: Evaluate) -> Session:
