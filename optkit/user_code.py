@@ -13,6 +13,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, chdir, nullcontext
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType, ModuleType
@@ -88,6 +89,13 @@ def load_factory(name: str) -> Callable[..., Any]:
         problem = f"cannot import {module}: {type(error).__name__}: {error}"
         hint = "is it installed, or importable from the current folder?"
         raise InputRefused(problem, where=name, hint=hint) from error
+
+
+def beside(name: str) -> AbstractContextManager[None]:
+    """During the body, relative paths start in the folder of "/path/file.py:function"; for a module
+    of a package, in the current folder."""
+    file = Path(name.rpartition(":")[0])
+    return chdir(file.parent) if is_python_file(str(file)) else nullcontext()
 
 
 def member(module: ModuleType, name: str, path: Path) -> Callable[..., Any]:

@@ -158,7 +158,8 @@ def _created(factory: str, args: Mapping[str, object]) -> nn.Module:
     create = user_code.load_factory(factory)
     _check_args(create, args, factory)
     try:
-        module = create(**args)
+        with user_code.beside(factory):
+            module = create(**args)
     except OptkitError:
         raise
     except Exception as error:

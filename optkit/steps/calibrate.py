@@ -26,7 +26,7 @@ class Calibrate(Shards, Step[Calibrated]):
     """
 
     name = "calibrate"
-    version = 4
+    version = 5
     tools = ("onnxruntime", "numpy", "onnx-ir")
     stays = True
 

@@ -16,7 +16,7 @@ class Prepare(Step[Fused]):
     `Fuse`."""
 
     name = "prepare"
-    version = 2
+    version = 3
     tools = ("onnxruntime", "numpy", "onnx-ir")
     stays = True
 

@@ -390,6 +390,16 @@ def test_factories_that_cannot_be_used(
     assert told in f"{caught.value.where} {caught.value.hint}"  # type: ignore[attr-defined]
 
 
+def test_a_factory_reads_files_next_to_it_by_relative_paths(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(
+        "import torch\n\n\ndef create():\n    return torch.load('net.pt', weights_only=False)\n"
+    )
+    torch.save(nn.Linear(2, 3), tmp_path / "net.pt")
+    before = Path.cwd()
+    assert isinstance(model_factory.load(f"{tmp_path}/net.py:create", {}, None), nn.Linear)
+    assert Path.cwd() == before
+
+
 def test_factory_in_an_installed_module() -> None:
     assert isinstance(model_factory.load("torch.nn:Identity", {}, None), nn.Identity)
     with pytest.raises(InputRefused, match="nosuchpackage"):

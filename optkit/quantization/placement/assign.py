@@ -15,6 +15,7 @@ from optkit.placement import PlacementRules
 from optkit.precisions import PRECISIONS
 from optkit.quantization.placement import weighted_nodes
 from optkit.quantization.placement.block_size import fitting_block
+from optkit.quantization.placement.output_layers import averages_bins, last_layers, output_layers
 from optkit.quantization.placement.qdq_placement import tail
 from optkit.statistics import Statistics
 
@@ -37,7 +38,7 @@ def assign(
     """
     precision, rules = scheme.precision, scheme.rules
     unbounded = {} if statistics is None else statistics.unbounded()
-    last = _last_layers(model)
+    last, predicting = last_layers(model), output_layers(model)
     named = rules[precision].last if precision in rules else None
     at_the_end = precision if named is None or named not in rules else named
     nodes: dict[str, str] = {}
@@ -48,7 +49,7 @@ def assign(
             continue
         name = str(node.name)
         wanted = _wanted(name, at_the_end if node in last else precision, overrides or {})
-        reason = _why_float(node, weight, wanted, rules, last, unbounded)
+        reason = _why_float(node, weight, wanted, rules, predicting, unbounded)
         nodes[name] = scheme.carrier if reason else wanted
         if reason:
             reasons[name] = reason
@@ -65,7 +66,7 @@ def _why_float(
     weight: tuple[int, ir.Value],
     precision: str,
     rules: Mapping[str, PlacementRules],
-    last: frozenset[ir.Node],
+    predicting: frozenset[ir.Node],
     unbounded: Mapping[str, str],
 ) -> str | None:
     """The first reason against quantizing the node, or None."""
@@ -74,7 +75,7 @@ def _why_float(
     wanted = rules[precision]
     reason = _why_not_its_operator(node, weight, wanted)
     if reason is None and wanted.activation is not None:
-        reason = _why_not_its_values(node, wanted, last, unbounded)
+        reason = _why_not_its_values(node, wanted, predicting, unbounded)
     return reason
 
 
@@ -119,7 +120,7 @@ def _why_not_its_kernel(node: ir.Node, weight: ir.Value, rules: PlacementRules) 
 def _why_not_its_values(
     node: ir.Node,
     rules: PlacementRules,
-    last: frozenset[ir.Node],
+    predicting: frozenset[ir.Node],
     unbounded: Mapping[str, str],
 ) -> str | None:
     op = node.op_type
@@ -129,9 +130,11 @@ def _why_not_its_values(
         return f"{activation} has no range: {unbounded[activation]}"
     if op in rules.integer_bias and weighted_nodes.loose_bias(node):
         return "its bias is not one constant per output channel, as an integer kernel needs"
-    at_the_end = (rules.float_output and node in last) or tail(node).is_graph_output()
+    at_the_end = (rules.float_output and node in predicting) or tail(node).is_graph_output()
     if op in rules.quantize_outputs and at_the_end:
         return "its result is a model output, and an integer kernel would leave 8 bits of it"
+    if rules.float_output and averages_bins(node):
+        return "it averages the bins of a distribution, and few of 256 codes describe small ones"
     return None
 
 
@@ -179,21 +182,3 @@ def _is_biased_1d_to_one(node: ir.Node, weight: ir.Value) -> bool:
 def _kernel(weight: ir.Value) -> int:
     assert weight.shape is not None
     return prod(weight.shape.numpy()[2:])
-
-
-def _last_layers(model: ir.Model) -> frozenset[ir.Node]:
-    """The weighted nodes whose result reaches a model output without being combined with another
-    value (logits, maps; not the branches of a residual sum)."""
-    layers = set()
-    for output in model.graph.outputs:
-        value: ir.Value | None = output
-        while value is not None:
-            node = value.producer()
-            if node is None:
-                break
-            if graph.constant_weight(node) is not None:
-                layers.add(node)
-                break
-            read = weighted_nodes.computed(node)
-            value = read[0] if len(read) == 1 else None
-    return frozenset(layers)
