@@ -104,18 +104,18 @@ class TensorRT:
             quantize_outputs=frozenset(),
             float_output=True,
             blocks="halving",
+            # TensorRT-RTX 1.7, of a network in INT8 or FP8: "convolution_common.cpp:27:
+            # CHECK(nbdims_bias == 4 || nbdims_bias == 5) failed"
+            biased_1d_to_one=products_only,
         )
         if precision.name == "int8" and target.compute_capability == "7.5":
             why = "compute capability 7.5 never multiplies INT8 convolutions"
             return replace(rules, excluded={"Conv": why})
         if precision.name == "fp8":
             why = "FP8 gains nothing for so few"
-            # biased_1d_to_one: TensorRT-RTX 1.7 ends with "convolution_common.cpp:27:
-            # CHECK(nbdims_bias == 4 || nbdims_bias == 5) failed"
             return replace(
-                rules, min_conv_channels=4, thin_conv=why, grouped_conv=False, max_kernel=32,
-                biased_1d_to_one=False,
-            )  # fmt: skip
+                rules, min_conv_channels=4, thin_conv=why, grouped_conv=False, max_kernel=32
+            )
         return rules
 
     def spec(

@@ -16,6 +16,7 @@ from optkit.fusion.apply import apply
 from optkit.fusion.rule import FusionEntry, FusionLog, Rule
 from optkit.fusion.standard.affine import fold_scale, fold_shift
 from optkit.fusion.standard.batchnorm import fold_batchnorm
+from optkit.fusion.standard.branch import take_branch
 from optkit.fusion.standard.constants import fold_constants, fold_shapes
 from optkit.fusion.standard.guard import drop_guard
 from optkit.fusion.standard.layout import (
@@ -36,6 +37,7 @@ RULES: tuple[Rule[Any], ...] = (
     settle_castlike,
     fold_shapes,
     fold_constants,
+    take_branch,
     remove_noop,
     settle_reshape,
     merge_transposes,

@@ -16,7 +16,7 @@ def apply(model: ir.Model, rules: tuple[Rule[Any], ...]) -> FusionLog:
     Every pass infers shapes again and tries every rule at every node; the last pass changes
     nothing. Constants without readers are removed.
     """
-    before = len(model.graph)
+    before = _count(model)
     graph.ensure_names(model)
     applied: list[FusionEntry] = []
     declined: dict[tuple[str, str], FusionEntry] = {}
@@ -39,7 +39,12 @@ def apply(model: ir.Model, rules: tuple[Rule[Any], ...]) -> FusionLog:
     applied += _drop_unused(model)
     left = {node.name for node in model.graph}
     kept = [entry for entry in declined.values() if entry.node in left]
-    return FusionLog((*applied, *kept), before, len(model.graph))
+    return FusionLog((*applied, *kept), before, _count(model))
+
+
+def _count(model: ir.Model) -> int:
+    """The nodes, with those of subgraphs."""
+    return sum(1 for _ in model.graph.all_nodes())
 
 
 def _try(rule: Rule[Any], node: ir.Node) -> FusionEntry | None:

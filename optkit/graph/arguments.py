@@ -27,11 +27,12 @@ _ARGUMENTS = {
     ("NonMaxSuppression", 3): "threshold", ("NonMaxSuppression", 4): "threshold",
     ("STFT", 1): "frame step", ("STFT", 3): "frame length", ("DFT", 1): "length",
     ("DFT", 2): "axis", ("Range", 0): "start", ("Range", 1): "limit", ("Range", 2): "delta",
-    ("Loop", 0): "trip count",
+    ("Loop", 0): "trip count", ("If", 0): "condition",
 }  # fmt: skip
 """(operator, input) → the role of this input, in the words of ONNX's definition."""
 
 _THROUGH = frozenset({"Identity", "Cast"})
+_COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,8 @@ def arguments(model: ir.Model) -> dict[str, Argument]:
             role = _ARGUMENTS.get((node.op_type, index)) if node.domain == "" else None
             if role is None and _divides(node, index, value):
                 role = "divisor"
+            if role is None and (branch := _branch(node, value)) is not None:
+                role, node = "condition", branch
             if role is not None:
                 name = f"{node.op_type} {node.name}".strip()
                 by_name[str(value.name)] = Argument(role, name, _numbers(node, index, role, value))
@@ -76,6 +79,14 @@ def _readers(value: ir.Value) -> list[tuple[ir.Node, int]]:
 def _divides(node: ir.Node, index: int, value: ir.Value) -> bool:
     integer = value.dtype is not None and value.dtype.is_integer()
     return integer and index == 1 and node.op_type in ("Div", "Mod")
+
+
+def _branch(node: ir.Node, value: ir.Value) -> ir.Node | None:
+    """The If whose branch the integer `value` chooses, by the comparison `node`; None: none."""
+    integer = value.dtype is not None and value.dtype.is_integer()
+    if not integer or node.op_type not in _COMPARISONS or node.domain != "":
+        return None
+    return next((reader for reader, _ in _readers(node.outputs[0]) if reader.op_type == "If"), None)
 
 
 def _numbers(node: ir.Node, index: int, role: str, value: ir.Value) -> np.ndarray | None:

@@ -6,6 +6,7 @@ from optkit.execute.runner import Steps
 from optkit.pipeline.job import Build, calibration_of
 from optkit.pipeline.sources import given_samples
 from optkit.steps.cast import Cast, Measured
+from optkit.steps.collect import Samples
 from optkit.steps.dequantize import Dequantized
 from optkit.steps.fuse import Fuse
 from optkit.steps.graph import Graph, RandomInputs, Rewritten
@@ -22,13 +23,9 @@ def fuse(build: Build, runner: Steps) -> None:
         build.fused = build.source
         return
     random, reason = comparison(build, runner, "fused")
-    samples = None
-    # an input that is a shape or an axis: random numbers may be invalid, samples are valid
-    if any(argument.numbers is None for argument in random.arguments.values()):
-        samples = given_samples(build, runner)
     step = Fuse(
-        graph=build.source, samples=samples, random=random, compare=reason is None,
-        uncompared=reason,
+        graph=build.source, samples=compared_samples(build, runner), random=random,
+        compare=reason is None, uncompared=reason,
     )  # fmt: skip
     build.fused = runner.do(step, "fuse")
 
@@ -87,6 +84,14 @@ def written(build: Build, graph: Graph, what: str, runner: Steps) -> Graph:
         return graph
     label = f"write {what} in ONNX Runtime's operators"
     return runner.do(ToOrt(graph=graph), label)
+
+
+def compared_samples(build: Build, runner: Steps) -> Samples | None:
+    """The samples on which a rewritten graph is compared with its source, if the model has an input
+    for which random numbers may be invalid: a shape, an axis, the condition of a branch."""
+    if any(argument.numbers is None for argument in build.sizes.arguments.values()):
+        return given_samples(build, runner)
+    return None
 
 
 def comparison(build: Build, runner: Steps, what: str) -> tuple[RandomInputs, str | None]:

@@ -10,7 +10,7 @@ from optkit.errors import Impossible
 from optkit.execute.runner import Steps
 from optkit.pipeline import large
 from optkit.pipeline.foreign_graph import imported
-from optkit.pipeline.graphs import cast, comparison, sample_batch, written
+from optkit.pipeline.graphs import cast, compared_samples, comparison, sample_batch, written
 from optkit.pipeline.job import Build, Job, calibration_of
 from optkit.pipeline.refusals import check_enough
 from optkit.placement import PlacementRules
@@ -59,8 +59,9 @@ def quantize(build: Build, runner: Steps) -> None:
     if statistics is not None and _prepares(job):
         random, reason = comparison(build, runner, "prepared")
         step = Prepare(
-            graph=fused, statistics=statistics, scheme=scheme, settings=settings, random=random,
-            compare=reason is None, uncompared=reason,
+            graph=fused, statistics=statistics, scheme=scheme, settings=settings,
+            samples=compared_samples(build, runner), random=random, compare=reason is None,
+            uncompared=reason,
         )  # fmt: skip
         prepared = build.prepared = runner.do(step, "smooth and equalize")
         fused = carrier = statistics = prepared

@@ -40,7 +40,8 @@ def single_sample(job: Job, inputs: Sequence[TensorInfo], runner: Steps) -> Reci
     if specs is None:
         return None
     other = next(info.name for info in inputs if info.shape and info.name not in batched(inputs))
-    shapes = ", ".join(f"{info.name} [{', '.join(map(str, info.shape))}]" for info in fixed)
+    infos = [spec.info for spec in specs]
+    shapes = ", ".join(f"{info.name} [{', '.join(map(str, info.shape))}]" for info in infos)
     reason = f"because axis 0 of input {other!r} is not the batch"
     runner.note(f"built for one sample at a time, {reason}: {shapes}")
     return recipe.with_inputs(specs, {})

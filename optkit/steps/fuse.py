@@ -22,7 +22,7 @@ class Fuse(Step[Fused]):
     warning says so."""
 
     name = "fuse"
-    version = 8
+    version = 9
     tools = ("onnx", "onnx-ir", "onnxscript", "onnxruntime")
     stays = True
 

@@ -24,6 +24,7 @@ class Prepare(Step[Fused]):
     statistics: Input
     scheme: Scheme = spread()
     settings: QuantizationSettings = spread()
+    samples: Input | None = None
     random: RandomInputs = spread()
     compare: bool = True
     uncompared: str | None = beside_the_key(None)

@@ -73,3 +73,24 @@ def test_samples_hold_them(tmp_path: Path) -> None:
     x = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)
     meta = run(tmp_path, ASKED, x=x, a=np.array([1, 1, 2, 2]))
     assert meta["max_error"] == 0.0
+
+
+BRANCHES = """g (float[N,M] x, int64 rate) => (float[?,?] y) {
+    high = Constant <value = int64 {16000}> ()
+    shape = Constant <value = int64[2] {5, 5}> ()
+    at = Equal (rate, high)
+    y = If (at) <then_branch = a () => (float[?,?] z) { z = Relu (x) },
+                 else_branch = b () => (float[?,?] v) { v = Reshape (x, shape) }>
+}"""
+
+
+def test_a_number_that_chooses_a_branch_is_taken_from_samples(tmp_path: Path) -> None:
+    """A sampling rate: a random one is of a branch that does not take the other inputs."""
+    for name in ("random", "sampled"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(InputRefused, match="does not run on random inputs") as caught:
+        run(tmp_path / "random", BRANCHES)
+    assert "input 'rate' is the condition of If" in str(caught.value.hint)
+    x = np.ones((3, 4), np.float32)
+    meta = run(tmp_path / "sampled", BRANCHES, x=x, rate=np.array(16_000))
+    assert meta["max_error"] == 0.0

@@ -205,7 +205,7 @@ def _behind(
     waiting = deque([start])
     seen: set[ir.Node] = set()
     while waiting and len(seen) < _DEEP:
-        for node, index in waiting.popleft().uses():
+        for node, index in _uses(waiting.popleft()):
             if node in seen:
                 continue
             seen.add(node)
@@ -216,6 +216,12 @@ def _behind(
             passes = own is not None and constant is not None
             if passes or (node.op_type in through and not (node.op_type == "Add" and index > 1)):
                 waiting.append(node.outputs[0])
+
+
+def _uses(value: ir.Value) -> list[tuple[ir.Node, int]]:
+    """The uses of a value in its own graph. The values in the body of an If or Loop cannot be
+    watched."""
+    return [(node, index) for node, index in value.uses() if node.graph is value.graph]
 
 
 def _other(node: ir.Node, index: int) -> np.ndarray | None:
@@ -235,7 +241,7 @@ def _added(output: ir.Value) -> tuple[list[np.ndarray], tuple[str, str] | None]:
     constants: list[np.ndarray] = []
     value = output
     for _ in range(_DEEP):
-        uses = list(value.uses())
+        uses = _uses(value)
         if len(uses) != 1:
             break
         node, index = uses[0]

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from optkit import graph
 from optkit.assignment import Assignment, Scheme
+from optkit.errors import InputRefused
 from optkit.placement import PlacementRules
 from optkit.precisions import PRECISIONS
 from optkit.quantization.placement import weighted_nodes
@@ -35,6 +36,8 @@ def assign(
     scheme; or, with the reason, the carrier. If the precision of last layers has no rules in the
     scheme, these layers get the scheme's. A node stays in float if it reads a value that has no
     range in `statistics`. Nodes in the bodies of If and Loop also stay in float and are not listed.
+
+    Raises InputRefused if all products of the model are in such bodies.
     """
     precision, rules = scheme.precision, scheme.rules
     unbounded = {} if statistics is None else statistics.unbounded()
@@ -53,7 +56,35 @@ def assign(
         nodes[name] = scheme.carrier if reason else wanted
         if reason:
             reasons[name] = reason
+    if not nodes and PRECISIONS[precision].quantized:
+        _refuse_bodies(model)
     return Assignment(nodes, reasons)
+
+
+def _refuse_bodies(model: ir.Model) -> None:
+    """Refuse a model all of whose products are in bodies of If and Loop. Raises InputRefused."""
+    bodies = [node for node in model.graph.all_nodes() if graph.constant_weight(node) is not None]
+    if not bodies:
+        return
+    deciding = [name for name, argument in graph.arguments(model).items()
+                if argument.role == "condition"]  # fmt: skip
+    message = f"all its {len(bodies)} products are in bodies of If or Loop, which stay in float"
+    if not deciding:
+        hint = "export the model without the If or Loop"
+        raise InputRefused(message, where=f"node {bodies[0].name!r}", hint=hint)
+    name = deciding[0]
+    value = next(value for value in model.graph.inputs if value.name == name)
+    dtype = value.dtype.numpy().name if value.dtype is not None else "int64"
+    raise InputRefused(
+        f"it chooses a branch of an If, and {message}",
+        where=f"input {name!r}",
+        hint="make it a constant of the model, so that one branch remains; in Python, with your "
+        "MODEL and the VALUE that you use:\n"
+        f"import numpy as np, onnx; m = onnx.load('MODEL.onnx'); i = m.graph.input; "
+        f"i.remove(next(x for x in i if x.name == {name!r})); m.graph.initializer.append("
+        f"onnx.numpy_helper.from_array(np.array(VALUE, {dtype!r}), {name!r})); "
+        "onnx.save(m, 'MODEL-one.onnx')",
+    )
 
 
 def _wanted(name: str, precision: str, overrides: Mapping[str, str]) -> str:

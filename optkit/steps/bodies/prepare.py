@@ -38,7 +38,8 @@ def run(step: Prepare, out: Path, progress: Progress) -> Fused:
     if not step.compare:
         return replace(made, warnings=(str(step.uncompared),))
     progress("comparing with the graph as it was", 0.8)
-    name, error = difference(step.graph.path / GRAPH, out / GRAPH, Feeds(step.random))
+    feeds = Feeds(step.random, None if step.samples is None else step.samples.path)
+    name, error = difference(step.graph.path / GRAPH, out / GRAPH, feeds)
     if error <= TOLERANCE:
         return replace(made, max_error=error)
     # the rewrite is exact except for rounding, but this graph amplifies rounding, so the original

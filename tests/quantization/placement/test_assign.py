@@ -8,6 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from optkit.assignment import Assignment, Scheme
+from optkit.errors import InputRefused
 from optkit.placement import PlacementRules
 from optkit.quantization.placement.assign import assign
 from tests.networks import NETWORKS, network
@@ -72,6 +73,28 @@ def test_a_1d_convolution_to_one_channel_with_a_bias_where_the_compiler_has_a_fa
     assert found.nodes == {"biased": "fp16", "plain": "int8", "wider": "int8"}
     assert "one output channel" in found.reasons["biased"]
     assert decide(network(text), RULES["gpu"]).nodes["biased"] == "int8"
+
+
+BRANCHES = """<ir_version: 10, opset_import: ["" : 21]>
+g (float[N,8] x, int64 rate, float[8,8] w, float[8,8] w_2) => (float[N,8] y)
+<int64 high = {16000}> {
+    at = CONDITION
+    y = If (at) <then_branch = a () => (float[N,8] u) { u = MatMul (x, w) },
+                 else_branch = b () => (float[N,8] v) { v = MatMul (x, w_2) }>
+}"""
+
+
+def test_a_model_whose_products_are_all_in_branches_is_refused_with_the_way_out() -> None:
+    model = network(BRANCHES.replace("CONDITION", "Equal (rate, high)"))
+    with pytest.raises(InputRefused, match="all its 2 products are in bodies of If") as caught:
+        decide(model, RULES["gpu"])
+    assert caught.value.where == "input 'rate'"
+    code = str(caught.value.hint).partition("\n")[2]
+    assert "np.array(VALUE, 'int64'), 'rate'" in code
+    compile(code, "hint", "exec")
+    with pytest.raises(InputRefused, match="products are in bodies") as caught:
+        decide(network(BRANCHES.replace("CONDITION", "Cast <to = 9> (rate)")), RULES["gpu"])
+    assert "constant of the model" in str(caught.value.hint)
 
 
 def test_float_precisions_quantize_nothing() -> None:
