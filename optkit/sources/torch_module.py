@@ -66,9 +66,10 @@ def export(
     specs, axes = fix_single_sizes(specs, axes)
     sizes = traced_sizes(axes)
     bind = _binding(module, specs)
-    with evaluating(module), ultralytics_heads.exported(module):
+    with evaluating(module), ultralytics_heads.exported(module), unchanged(module):
         progress("running the model", 0.1)
-        returned = _call(module, bind, random_feed(specs, sizes, 0))
+        with unchanged(module):
+            returned = _call(module, bind, random_feed(specs, sizes, 0))
         names = _output_names(returned, specs, outputs)
         register(returned)
         progress("capturing the model", 0.2)
@@ -194,7 +195,7 @@ def _call(module: nn.Module, bind: Bind, feed: Feed) -> object:
     parameter = next(module.parameters(), None)
     device = parameter.device if parameter is not None else "cpu"
     bound = bind({name: torch.from_numpy(array).to(device) for name, array in feed.items()})
-    with torch.no_grad(), unchanged(module):
+    with torch.no_grad():
         try:
             return module(*bound.args, **bound.kwargs)
         except Exception as error:
