@@ -8,12 +8,15 @@ from math import prod
 
 import onnx_ir as ir
 
+from optkit.errors import InputRefused
 from optkit.graph.nodes import WEIGHTED, is_constant
 from optkit.graph.shapes import axes_in, bind, inputs, outputs
 from optkit.node_cost import GraphPrecision, GraphSummary, NodeCost
+from optkit.tensors import batch_axis
 
 # MatMul and Gemm with a quantized weight, in the domain com.microsoft
 _RUNTIME_PRODUCTS = ("MatMulIntegerToFloat", "MatMulNBits", "MatMulBnb4")
+_SIDE = 640  # pixels; of a picture for a detector
 _QDQ = ("QuantizeLinear", "DequantizeLinear")
 
 
@@ -89,13 +92,20 @@ def parameters(model: ir.Model) -> int:
 
 
 def summary(model: ir.Model, axes: Mapping[str, int] | None = None) -> GraphSummary:
-    """A summary of the graph. Axes without a given size count as 1."""
+    """A summary of the graph. Axes without a given size count as 1; if the graph does not run at
+    this size (the sides of a detector's picture are multiples of 32), all but the batch as 640."""
     taken = inputs(model)
     sizes = {axis: 1 for info in taken for dim in info.shape for axis in axes_in(dim)}
     sizes |= axes or {}
+    try:
+        counted = costs(model, sizes)
+    except InputRefused:
+        given = {*(axes or {}), batch_axis(taken)}
+        sizes |= {axis: _SIDE for axis in sizes if axis not in given}
+        counted = costs(model, sizes)
     ops = Counter(node.op_type for node in model.graph.all_nodes())
     tensors = [value.const_value for value in _constants(model) if value.const_value]
-    macs = [cost.macs for cost in costs(model, sizes).values()]
+    macs = [cost.macs for cost in counted.values()]
     return GraphSummary(
         inputs=tuple(taken),
         outputs=tuple(outputs(model)),

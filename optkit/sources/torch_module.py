@@ -135,7 +135,7 @@ def runs(module: nn.Module, feed: Feed) -> bool:
     """Whether the module runs on these arrays, [batch, …] each, by the names of `named`."""
     specs = [InputSpec(TensorInfo(n, str(array.dtype), array.shape)) for n, array in feed.items()]
     module = unwrapped(module)
-    with evaluating(module):
+    with evaluating(module), unchanged(module):
         try:
             _call(module, _binding(module, specs), feed)
         except OptkitError:

@@ -420,3 +420,18 @@ def test_external_weights_of_an_older_opset_are_converted(tmp_path: Path) -> Non
     model = graph.upgrade(graph.load(tmp_path / "old.onnx"))
     assert model.opset_imports[""] == 21
     np.testing.assert_array_equal(graph.array(model.graph.initializers["w"]), weight)
+
+
+def test_a_graph_that_needs_large_pictures_is_summarized_at_large_sizes() -> None:
+    model = ir.from_onnx_text("""
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (float[batch, 1, height, 8] x) => (float[batch, 2, height, 8] y)
+        <float[1, 1, 1, 1] w = {0.5}, float[4] scales = {1, 1, 2, 1}> {
+            [pool] p = MaxPool <kernel_shape=[2, 1], strides=[2, 1], pads=[1, 0, 0, 0]> (x)
+            [resize] r = Resize (p, , scales)
+            [conv] c = Conv (x, w)
+            [both] y = Concat <axis=1> (c, r)
+        }""")
+    found = graph.summary(model)  # of height 1, the two parts differ in height
+    assert found.axes == {"batch": 1, "height": 640} and found.macs == 640 * 8
+    assert graph.summary(model, {"height": 4}).macs == 4 * 8

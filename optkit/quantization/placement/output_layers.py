@@ -7,6 +7,8 @@ only these stay in float is also what Ultralytics' exports of INT8 do.
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import onnx_ir as ir
 
 from optkit import graph
@@ -60,9 +62,9 @@ def output_layers(model: ir.Model) -> frozenset[ir.Node]:
             layers.add(node)
             if averages_bins(node):
                 waiting += weighted_nodes.computed(node)
-        elif node.op_type not in _OF_FEATURES | _PRODUCTS and not node.domain:
+        elif not _is_layer(node):
             read = weighted_nodes.computed(node)
-            if not _is_residual(read):
+            if not _is_residual(node, read):
                 waiting += read
     return frozenset(layers)
 
@@ -85,21 +87,34 @@ def averages_bins(node: ir.Node) -> bool:
     return False
 
 
-def _is_residual(values: list[ir.Value]) -> bool:
+def _is_residual(node: ir.Node, values: list[ir.Value]) -> bool:
     """Whether one of the values is computed from another one: a residual sum, a gate (SiLU), a
-    dense connection."""
-    return len(values) > 1 and any(
-        not _before(value).isdisjoint(set(values) - {value}) for value in values
+    dense connection. Predictions may stand next to each other, such as an angle and the box that it
+    turns, if no layer is between them."""
+    return any(
+        value in _before(other)
+        and not (node.op_type == "Concat" and value in _before(other, bare=True))
+        for value, other in permutations(values, 2)
     )
 
 
-def _before(value: ir.Value) -> set[ir.Value]:
-    """All values from which a value is computed."""
+def _before(value: ir.Value, *, bare: bool = False) -> set[ir.Value]:
+    """All values from which a value is computed; `bare`: without a layer in between."""
     found: set[ir.Value] = set()
     waiting = [value]
     while waiting:
         producer = waiting.pop().producer()
-        read = [] if producer is None else [one for one in producer.inputs if one is not None]
-        waiting += [one for one in read if one not in found]
+        if producer is None or (bare and _is_layer(producer)):
+            continue
+        read = [one for one in producer.inputs if one is not None and one not in found]
+        waiting += read
         found.update(read)
     return found
+
+
+def _is_layer(node: ir.Node) -> bool:
+    return (
+        graph.constant_weight(node) is not None
+        or node.op_type in _OF_FEATURES | _PRODUCTS
+        or bool(node.domain)
+    )

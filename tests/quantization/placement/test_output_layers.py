@@ -80,3 +80,17 @@ def test_maps_of_features_have_no_output_layers(end: str) -> None:
     model = network(text)
     assert not output_layers(model)
     assert "fp16" not in decide(model, RULES["cpu"]).nodes.values()
+
+
+def test_an_angle_beside_the_box_that_it_turns() -> None:
+    text = HEADER + (
+        """g (float[N,8,8,8] x, float[8,8,1,1] w, float[1,8,1,1] w_2, float[1,8,1,1] w_3)
+        => (float[N,2,8,8] y) {
+        [angle] a = Conv (x, w_2)
+        [cos] c = Cos (a)
+        [side] s = Conv (x, w_3)
+        [turned] t = Mul (s, c)
+        [all] y = Concat <axis=1> (t, a)
+        }"""
+    )
+    assert {node.name for node in output_layers(network(text))} == {"angle", "side"}
