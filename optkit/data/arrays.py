@@ -25,7 +25,7 @@ from optkit.data import reading, reads
 from optkit.data.checking import Item
 from optkit.data.reading import Inputs
 from optkit.errors import InputRefused, nearest
-from optkit.tensors import Feed, InputSpec, TensorInfo, batched
+from optkit.tensors import Feed, TensorInfo, batched
 
 LABEL = "label"
 """The array of labels, if a task names no other."""
@@ -57,28 +57,21 @@ def labelled(
             yield (feed, labels, feed.pop(slice)) if slice else (feed, labels)
 
 
-def declared(path: Path) -> list[InputSpec]:
-    """The inputs that the arrays of a file are for, in its order: axis 0 is the batch, all other
-    sizes are fixed, and integers have the range that occurs. An array of labels is no input, and
-    float64, numpy's default, stands for float32.
+def declared(path: Path) -> list[TensorInfo]:
+    """The inputs that the arrays of a file are for, in its order: axis 0 is the batch, and all
+    other sizes are fixed. An array of labels is no input, and float64, numpy's default, stands for
+    float32.
 
     Raises InputRefused for a file that cannot be read.
     """
     with _opened(path, None) as arrays:
-        return [_spec(name, array) for name, array in arrays.items() if name != LABEL]
+        return [_info(name, array) for name, array in arrays.items() if name != LABEL]
 
 
-def _spec(name: str, array: _Array) -> InputSpec:
+def _info(name: str, array: _Array) -> TensorInfo:
     first = array.take(1)
     shape = () if array.length is None else ("batch", *first.shape[1:])
-    dtype = "float32" if first.dtype == np.float64 else first.dtype.name
-    if first.dtype.kind not in "iu" or not first.size:
-        return InputSpec(TensorInfo(name, dtype, shape))
-    low, high = int(first.min()), int(first.max())
-    for rows in reading.grouped(range(1, array.length or 1), None):
-        values = array.take(len(rows))
-        low, high = min(low, int(values.min())), max(high, int(values.max()))
-    return InputSpec(TensorInfo(name, dtype, shape), (low, high))
+    return TensorInfo(name, "float32" if first.dtype == np.float64 else first.dtype.name, shape)
 
 
 def check_names(path: Path, inputs: Iterable[str], args: Mapping[str, str]) -> None:

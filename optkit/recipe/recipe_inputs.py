@@ -32,11 +32,8 @@ class InputLines:
     free: tuple[str, ...] = ()
 
 
-def of_model(
-    inputs: Sequence[TensorInfo], ranges: Mapping[str, tuple[float, float]] = {}
-) -> InputLines:
-    """The sections for the inputs of a model, as they were read from it or from its data.
-    `ranges`: of integers, by the name of the input."""
+def of_model(inputs: Sequence[TensorInfo]) -> InputLines:
+    """The sections for the inputs of a model, as they were read from it or from its data."""
     specs = declared(inputs)
     if specs is None:
         return InputLines(_NOTHING, "# axes: {batch: {min: 1, opt: 8, max: 32}}")
@@ -44,9 +41,7 @@ def of_model(
     lines = ["inputs:"]
     for info in (spec.info for spec in specs):
         shape = ", ".join(map(_dimension, info.shape))
-        bounds = ", ".join(f"{bound:g}" for bound in ranges.get(info.name, ()))
-        rest = f", range: [{bounds}]" if bounds else ""
-        lines.append(f"  {_key(info.name)}: {{dtype: {info.dtype}, shape: [{shape}]{rest}}}")
+        lines.append(f"  {_key(info.name)}: {{dtype: {info.dtype}, shape: [{shape}]}}")
     batch = names.get(str(batch_axis(inputs)))
     free = tuple(name for name in names.values() if name != batch)
     return InputLines("\n".join(lines), _axes(batch, free), free)

@@ -110,11 +110,9 @@ def _with_array_inputs(recipe: Recipe) -> Recipe:
     if not python or recipe.inputs or data is None or reader_of(data) != "arrays":
         return recipe
     origin, where = recipe.origin, f"the arrays of {data}"
-    for spec in arrays.declared(data):
-        row: dict[str, object] = {"dtype": spec.info.dtype, "shape": list(spec.info.shape)}
-        if spec.range is not None:
-            row["range"] = list(spec.range)
-        origin = origin.put(("inputs", spec.info.name), row, where)
+    for info in arrays.declared(data):
+        row = {"dtype": info.dtype, "shape": list(info.shape)}
+        origin = origin.put(("inputs", info.name), row, where)
     return recipe.rebuilt(origin)
 
 

@@ -189,11 +189,10 @@ def _of_arrays(model: str, data: Path) -> InputLines:
     forward, other arrays are left out."""
     file, _, function = model.partition(":")
     required, optional = _forward(Path(file), function)
-    specs = arrays.declared(data)
-    if required and set(required) <= {spec.info.name for spec in specs}:
-        specs = [spec for spec in specs if spec.info.name in (*required, *optional)]
-    ranges = {spec.info.name: spec.range for spec in specs if spec.range is not None}
-    return recipe_inputs.of_model([spec.info for spec in specs], ranges)
+    infos = arrays.declared(data)
+    if required and set(required) <= {info.name for info in infos}:
+        infos = [info for info in infos if info.name in (*required, *optional)]
+    return recipe_inputs.of_model(infos)
 
 
 def _input(name: str) -> str:

@@ -3,7 +3,8 @@
 torch's exporter writes a loop over sequences for each bag, which TensorRT refuses and which is slow
 on a CPU. A bag of a fixed number of entries (a 2-D input) is a lookup and a sum over the entries:
 Gather and ReduceSum. Bags that offsets divide are a lookup of all entries and a product with a
-matrix of zeros and ones, [bags, entries], which says which entry is in which bag.
+matrix of zeros and ones, [bags, entries], which says which entry is in which bag. TensorRT takes
+it; for ONNX Runtime the rule `fusion.ort.bags` replaces it by a sum of each entry into its bag.
 """
 
 from __future__ import annotations
@@ -104,19 +105,21 @@ def _product(
     import torch
 
     places = torch.arange(indices.shape[0], dtype=offsets.dtype, device=offsets.device)
-    begun = places.unsqueeze(0) >= offsets.unsqueeze(1)  # [offsets, entries]
-    of_entry = begun.to(offsets.dtype).sum(0) - 1  # the bag of each entry
-    bags = torch.arange(
-        offsets.shape[0] - int(include_last_offset), dtype=offsets.dtype, device=offsets.device
-    )
-    inside = (of_entry.unsqueeze(0) == bags.unsqueeze(1)).to(weight.dtype)  # [bags, entries]
-    if padding_idx is not None:
-        inside = inside * (indices != padding_idx % weight.shape[0]).to(weight.dtype)
+    begin, end = offsets[:-1], offsets[1:]
+    if not include_last_offset:
+        entries = torch.full([1], indices.shape[0], dtype=offsets.dtype, device=offsets.device)
+        begin, end = offsets, torch.cat([offsets[1:], entries])
+    row, begins, ends = places.unsqueeze(0), begin.unsqueeze(1), end.unsqueeze(1)
+    inside = ((row >= begins) & (row < ends)).to(weight.dtype)  # [bags, entries]
     found = torch.nn.functional.embedding(indices, weight)  # [entries, width]
+    counts = (end - begin).unsqueeze(1).to(weight.dtype)
+    if padding_idx is not None:
+        kept = (indices != padding_idx % weight.shape[0]).to(weight.dtype).unsqueeze(1)
+        found, counts = found * kept, inside @ kept
     if per_sample_weights is not None:
         found = found * per_sample_weights.unsqueeze(1)
     sums = inside @ found
     if mode == _MEAN:
-        sums = sums / inside.sum(1, keepdim=True).clamp(min=1)
+        sums = sums / counts.clamp(min=1)
     none = offsets.new_zeros([0])
     return sums, none, none, none

@@ -182,18 +182,15 @@ def test_arrays_declare_the_inputs_that_they_are_for(suffix: str, tmp_path: Path
     values = {
         "image": np.zeros((70, 3, 4)),
         "half": np.zeros((70, 2), np.float16),
-        "ids": np.arange(140, dtype=np.int64).reshape(70, 2) - 7,
+        "ids": np.zeros((70, 2), np.int64),
         "rate": np.asarray(16000),
         "label": np.zeros(70, np.int64),
     }
     path = tmp_path / f"samples{suffix}"
     np.savez(path, **values) if suffix == ".npz" else save_file(values, path)
-    specs = {spec.info.name: spec for spec in arrays.declared(path)}
-    assert {name: (spec.info.dtype, spec.info.shape) for name, spec in specs.items()} == {
+    assert {info.name: (info.dtype, info.shape) for info in arrays.declared(path)} == {
         "image": ("float32", ("batch", 3, 4)),  # numpy's default dtype is rarely the model's
         "half": ("float16", ("batch", 2)),
         "ids": ("int64", ("batch", 2)),
         "rate": ("int64", ()),
     }
-    assert specs["ids"].range == (-7, 132) and specs["rate"].range == (16000, 16000)
-    assert specs["image"].range is None

@@ -128,7 +128,7 @@ def test_arrays_say_what_a_python_model_takes(project: Path) -> None:
         "attention_mask": ("bool", ("batch", 4)),
         "pixels": ("float32", ("batch", 4)),
     }
-    assert recipe.inputs["input_ids"].range == (0, 11) and list(recipe.axes) == ["batch"]
+    assert list(recipe.axes) == ["batch"]
 
 
 def test_without_the_text_of_forward_all_arrays_are_inputs(project: Path) -> None:

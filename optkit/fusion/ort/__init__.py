@@ -18,6 +18,7 @@ import onnx_ir as ir
 from optkit.fusion.apply import apply
 from optkit.fusion.ort.activation import activation, bias_gelu, fused_gemm
 from optkit.fusion.ort.attention import attention
+from optkit.fusion.ort.bags import bags
 from optkit.fusion.ort.cached import cached, note_in_place, past_length
 from optkit.fusion.ort.heads import unpack_heads
 from optkit.fusion.ort.layout import channels_last
@@ -46,6 +47,7 @@ _WITHOUT_KERNEL = frozenset(
 RULES: tuple[Rule[Any], ...] = (
     unpack_heads,
     select_early,
+    bags,
     grid,
     rotary,
     attention,
