@@ -97,6 +97,7 @@ def transform_of(
     info: TensorInfo | None,
 ) -> Transform:
     """The transform from the args or the processor. Raises InputRefused if there is neither."""
+    preprocessing = preprocessing or (_declared(processor, model) if mean is None else None)
     if mean is None and preprocessing is None:
         return processor_of(processor, model)
     return Preprocessing.of(
@@ -116,6 +117,7 @@ def framed(
     """A function that returns the pixels of one picture [channels, height, width], and where the
     picture lies in them. All of the picture is in them: a preprocessing that cuts the middle out
     resizes the whole picture. Arguments and errors as for `samples`."""
+    preprocessing = preprocessing or (_declared(processor, model) if mean is None else None)
     if preprocessing is not None or mean is not None:
         given = Preprocessing.of(
             name=preprocessing, size=size, resize=None, mean=mean, std=std, info=info
@@ -129,6 +131,11 @@ def framed(
         return pixels, Frame.of(picture.size, (width, height), (0, 0), (width, height))
 
     return prepared
+
+
+def _declared(processor: Path | None, model: str | None) -> str | None:
+    """The preprocessing that the model declares by name."""
+    return pretrained.preprocessing(processor or (Path(model) if model else None))
 
 
 def processor_of(named: Path | None, model: str | None) -> Transform:

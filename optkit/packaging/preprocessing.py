@@ -18,10 +18,10 @@ PREPROCESSING = "preprocessing"
 
 _PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 _PROCESSOR_KEYS = (
-    "image_processor_type", "feature_extractor_type", "processor_class", "do_convert_rgb",
-    "do_resize", "size", "resample", "do_center_crop", "crop_size", "do_rescale", "rescale_factor",
-    "do_normalize", "image_mean", "image_std", "sampling_rate", "feature_size", "n_fft",
-    "hop_length", "chunk_length", "return_attention_mask", "padding_side", "padding_value",
+    "preprocessing", "image_processor_type", "feature_extractor_type", "processor_class",
+    "do_convert_rgb", "do_resize", "size", "resample", "do_center_crop", "crop_size", "do_rescale",
+    "rescale_factor", "do_normalize", "image_mean", "image_std", "sampling_rate", "feature_size",
+    "n_fft", "hop_length", "chunk_length", "return_attention_mask", "padding_side", "padding_value",
 )  # fmt: skip
 _TOKENIZER = "tokenizer_config.json"
 _TOKENIZER_KEYS = ("tokenizer_class", "do_lower_case", "padding_side", "model_max_length")

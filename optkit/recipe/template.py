@@ -25,7 +25,8 @@ from optkit.recipe.torch_checkpoint import CHECKPOINTS, conversion
 from optkit.tensors import TensorInfo
 
 _IDS = re.compile(r"ids|tokens?|mask|positions?")
-_IMAGES = "float32, shape: [batch, 3, 224, 224]"
+_SIDE = 224  # pixels; of the pictures of ImageNet
+_SIDES = {"ultralytics": 640, "segmentation_models_pytorch": 512}
 _TOKENS = "int64, shape: [batch, sequence]"
 _AXES = "axes:\n"
 _BATCH = "  batch: {min: 1, opt: 8, max: 32}"
@@ -177,7 +178,8 @@ def _of_code(model: str | None) -> InputLines:
         return InputLines(f"# inputs:\n# {_input('input')}", _AXES + _BATCH)
     file, _, function = model.partition(":")
     required, optional = _forward(Path(file), function)
-    lines = ["inputs:", *(_input(name) for name in required or ["input"])]
+    side = _side(_parsed(Path(file)))
+    lines = ["inputs:", *(_input(name, side) for name in required or ["input"])]
     if optional:
         lines.append(f"  # forward also takes {', '.join(optional)}")
     tokens = "\n  sequence: {min: 1, opt: 128, max: 512}" if _TOKENS in "".join(lines) else ""
@@ -195,8 +197,24 @@ def _of_arrays(model: str, data: Path) -> InputLines:
     return recipe_inputs.of_model(infos)
 
 
-def _input(name: str) -> str:
-    return f"  {name}: {{dtype: {_TOKENS if _IDS.search(name) else _IMAGES}}}"
+def _input(name: str, side: int = _SIDE) -> str:
+    images = f"float32, shape: [batch, 3, {side}, {side}]"
+    return f"  {name}: {{dtype: {_TOKENS if _IDS.search(name) else images}}}"
+
+
+def _side(tree: ast.Module) -> int:
+    """The usual side of pictures, in pixels, of the packages that the code imports."""
+    names = {
+        name.partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in (
+            [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else [alias.name for alias in node.names]
+        )
+    }
+    return next((side for name, side in _SIDES.items() if name in names), _SIDE)
 
 
 def _forward(file: Path, function: str) -> tuple[list[str], list[str]]:

@@ -14,7 +14,13 @@ from optkit import user_code
 from optkit.errors import InputRefused, OptkitError, UsageError, nearest
 from optkit.recipe import torch_checkpoint
 from optkit.runtimes import Progress, Session
-from optkit.sources import export_failures, timm_config, toolchain, torch_module
+from optkit.sources import (
+    export_failures,
+    timm_config,
+    toolchain,
+    torch_module,
+    ultralytics_heads,
+)
 from optkit.sources.log import ExportLog
 from optkit.tensors import AxisRange, InputSpec
 
@@ -57,6 +63,7 @@ def export(
     else:
         module, random = load(factory, args, weights, given_weights), None
     processor = timm_config.image_processor(module, specs)
+    processor = processor or ultralytics_heads.image_processor(module)
     log = torch_module.export(
         module, specs, axes, out, session=session, progress=progress, owned=True
     )

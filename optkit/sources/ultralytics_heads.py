@@ -1,4 +1,4 @@
-"""The heads of Ultralytics' models, as Ultralytics' own export sets them."""
+"""The heads of Ultralytics' models as its export sets them, and the pictures that they take."""
 
 from __future__ import annotations
 
@@ -13,6 +13,19 @@ _MODES = ("export", "dynamic")
 """export: return the predictions alone, without the maps that the loss needs; dynamic: compute the
 anchors in each call, also if those of an earlier call are there."""
 
+_PREPROCESSINGS = {"Detect": "letterbox", "RTDETRDecoder": "unit"}
+"""Head → a name in `optkit.data.preprocessing`: what Ultralytics' predictors do."""
+
+
+def image_processor(module: nn.Module) -> dict[str, object] | None:
+    """What prepares the pictures for a detector of Ultralytics (also with masks, keypoints or
+    angles). None for any other model."""
+    kinds = {kind for part in module.modules() for kind in _kinds(part)}
+    name = next((name for head, name in _PREPROCESSINGS.items() if head in kinds), None)
+    if name is None:
+        return None
+    return {"preprocessing": name, "do_rescale": True, "rescale_factor": 1 / 255}
+
 
 @contextmanager
 def exported(module: nn.Module) -> Iterator[None]:
@@ -21,7 +34,7 @@ def exported(module: nn.Module) -> Iterator[None]:
     before = [
         (part, name, vars(part).get(name))
         for part in module.modules()
-        if any(kind.__module__.startswith("ultralytics.") for kind in type(part).__mro__)
+        if _kinds(part)
         for name in _MODES
         if isinstance(getattr(part, name, None), bool)
     ]
@@ -35,3 +48,10 @@ def exported(module: nn.Module) -> Iterator[None]:
                 del vars(part)[name]
             else:
                 setattr(part, name, own)
+
+
+def _kinds(part: nn.Module) -> list[str]:
+    """The names of its classes that are Ultralytics'."""
+    return [
+        kind.__name__ for kind in type(part).__mro__ if kind.__module__.startswith("ultralytics.")
+    ]

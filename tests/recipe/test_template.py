@@ -48,6 +48,23 @@ def loaded(started: Started, path: Path) -> Recipe:
 
 
 @pytest.mark.parametrize(
+    ("line", "side"),
+    [
+        ("from ultralytics import YOLO", 640),
+        ("from ultralytics.nn.tasks import DetectionModel", 640),
+        ("import os, segmentation_models_pytorch as smp", 512),
+        ("import os", 224),
+    ],
+)
+def test_pictures_have_the_usual_size_of_the_imported_package(
+    line: str, side: int, project: Path
+) -> None:
+    (project / "model.py").write_text(f"{line}\n\n\ndef create(): ...\n")
+    recipe = loaded(template("model.py:create", Path("optkit.yaml")), project / "optkit.yaml")
+    assert recipe.inputs["input"].shape == ("batch", 3, side, side)
+
+
+@pytest.mark.parametrize(
     "model",
     ["src/net.py:create", "src/net.py:chained", "src/net.py:Encoder", "src/maker.py:create"],
 )

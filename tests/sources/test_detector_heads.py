@@ -3,6 +3,7 @@ of Ultralytics."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 import torch
 from torch import nn
 
+from optkit.data import images, pretrained
 from optkit.runtimes import backend
 from optkit.sources.module_state import unchanged
-from optkit.sources.ultralytics_heads import exported
+from optkit.sources.ultralytics_heads import exported, image_processor
+from optkit.tensors import TensorInfo
 from tests.sources.test_torch_module import export, spec
 
 
@@ -48,7 +51,12 @@ class Head(Anchored):
         return y if self.export else (y, {"loss": y.sum()})
 
 
-Head.__module__ = "ultralytics.nn.modules.head"  # where the package has it
+class Detect(Head):
+    """A detector's head, by its name."""
+
+
+for part in (Head, Detect):
+    part.__module__ = "ultralytics.nn.modules.head"  # where the package has it
 
 
 def test_a_value_kept_from_the_trial_does_not_fix_the_batch(tmp_path: Path) -> None:
@@ -99,3 +107,29 @@ def test_a_module_is_as_before_except_what_was_initialized() -> None:
     assert "extra" not in vars(plain) and "sin" not in plain._buffers
     assert type(net["lazy"]) is nn.Linear and net["lazy"].in_features == 2
     assert net["lazy"](torch.zeros(1, 2)).shape == (1, 3)
+
+
+def test_pictures_for_a_detector_of_ultralytics_are_letterboxed(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    assert image_processor(nn.Sequential(Head())) is None  # of no detector
+    config = image_processor(nn.Sequential(Detect()))
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(config))
+    assert pretrained.preprocessing(tmp_path) == "letterbox"
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 40, 3), np.uint8)
+    info = TensorInfo("x", "float32", ("batch", 3, 32, 32))
+    transforms = [
+        images.transform_of(name, None, None, None, None, None, str(tmp_path), info)
+        for name in (None, "letterbox")
+    ]
+    found, expected = (prepare([image.fromarray(pixels)]) for prepare in transforms)
+    np.testing.assert_array_equal(found, expected)
+    assert found.shape == (1, 3, 32, 32) and (found[0, :, 0] == np.float32(114 / 255)).all()
+
+
+@pytest.mark.parametrize("text", ["no json", "[]", '{"preprocessing": 3}', "{}"])
+def test_a_configuration_without_a_name_declares_no_preprocessing(
+    text: str, tmp_path: Path
+) -> None:
+    assert pretrained.preprocessing(None) is None and pretrained.preprocessing(tmp_path) is None
+    (tmp_path / "preprocessor_config.json").write_text(text)
+    assert pretrained.preprocessing(tmp_path) is None
