@@ -18,7 +18,8 @@ class Request:
     overrides: "KEY=VALUE", each value in YAML, e.g. "gates.max_drop=1%".
     task, adapter, trust_remote_code: for a Hugging Face model: its task, the folder of a PEFT LoRA
         adapter to merge, and whether the Python code in its folder may run.
-    calibration: calibration data (a file or folder), or a source.
+    calibration: calibration data (a file or folder), or a source. ranges: a file with ranges of
+        activations that another tool has chosen.
     eval_task: the evaluation task, by name or as file.py. eval_data: the path that it reads.
     shapes, min_shapes, opt_shapes, max_shapes: "NAME:AxBxC,…", as for trtexec; `shapes` sets all
         three.
@@ -33,6 +34,7 @@ class Request:
     adapter: str | None = None
     trust_remote_code: bool = False
     calibration: str | None = None
+    ranges: str | None = None
     eval_task: str | None = None
     eval_data: str | None = None
     shapes: str | None = None

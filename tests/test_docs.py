@@ -55,10 +55,25 @@ def workshop(tmp_path_factory: pytest.TempPathFactory, main_job: MainJob) -> dic
     (checkout / "pyproject.toml").write_text(f'[tool.optkit]\nrecipe = "{default}"\n')
     quantized = ROOT / "tests" / "foreign" / "graphs" / "ort_qdq.onnx"
     shutil.copyfile(quantized, checkout / "quantized.onnx")
+    _save_ranges(checkout)
     (project / "model.py").write_text(MODEL)
     _save_hugging_face(checkout)
     shutil.copytree(main_job.cache, root / "cache")
     return {"checkout": checkout, "project": project, "cache": root / "cache"}
+
+
+def _save_ranges(folder: Path) -> None:
+    """float.onnx, and a calibration cache of TensorRT for it."""
+    from optkit import foreign, graph
+    from tests.foreign.test_foreign import loaded
+
+    model = loaded("ort_qdq")
+    foreign.normal_form(model)
+    foreign.remove_quantization(model)
+    graph.save(model, folder / "float.onnx")
+    names = [value.name for node in model.graph for value in (*node.inputs, *node.outputs) if value]
+    lines = [f"{name}: 3d010204" for name in dict.fromkeys(names)]
+    (folder / "calibration.cache").write_text("\n".join(["TRT-8601-EntropyCalibration2", *lines]))
 
 
 def _save_hugging_face(folder: Path) -> None:
@@ -106,8 +121,8 @@ PAIRS = [(page, line) for page in PAGES for line in commands(page)]
 
 DEFER = "optkit build --target cpu --precision int8 --defer"
 LONG = (  # several seconds and more
-    "optkit tune ", "optkit build my-", "optkit build quantized", "optkit build examples/",
-    "optkit export my-",
+    "optkit tune ", "optkit build my-", "optkit build quantized", "optkit build float",
+    "optkit build examples/", "optkit export my-",
     "optkit build --target l4 --target", "optkit build --target l4,h100,rtx4090",
     "optkit build --recipe house-numbers",
     "optkit build --target l4 --precision fp16", "optkit finish ",

@@ -137,6 +137,9 @@ job = filling(
         click.option("--calibration", type=param_types.SOURCE, metavar="PATH|NAME",
                      help="Calibration data (text, arrays, a folder of pictures or "
                      "recordings) or a source."),
+        click.option("--calib", "ranges", type=param_types.FILE, metavar="FILE",
+                     help="Ranges of activations that another tool has chosen: a calibration "
+                     "cache of TensorRT or encodings of AIMET."),
         click.option("--eval", "eval_task", type=param_types.TASK, metavar="NAME|FILE.py",
                      help="The evaluation task; its args: --set eval.args.KEY=VALUE."),
         click.option("--eval-data", type=param_types.FILE, metavar="PATH",

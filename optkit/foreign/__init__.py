@@ -7,11 +7,13 @@ operators   integer operators as Q/DQ pairs
 requested   which products are to run in which dtypes
 repairs     the ordered rewrites to signed, symmetric Q/DQ pairs with scalar scales
 float_graph the graph without quantization
+range_file  ranges of activations: calibration caches of TensorRT, encodings of AIMET
 """
 
-from optkit.foreign.float_graph import remove_quantization
+from optkit.foreign.float_graph import never_negative, remove_quantization
 from optkit.foreign.operators import integer_operators
 from optkit.foreign.producer import Producer, producer_of
+from optkit.foreign.range_file import GivenRanges, read_ranges
 from optkit.foreign.repairs import FORMS, REPAIRS, Repair, Repaired, normal_form, repair
 from optkit.foreign.requested import (
     Format,
@@ -27,6 +29,7 @@ __all__ = [
     "FORMS",
     "REPAIRS",
     "Format",
+    "GivenRanges",
     "Producer",
     "Product",
     "Repair",
@@ -34,10 +37,12 @@ __all__ = [
     "assignment",
     "integer_operators",
     "is_quantized",
+    "never_negative",
     "normal_form",
     "producer_of",
     "products",
     "ranges",
+    "read_ranges",
     "remove_quantization",
     "repair",
     "requested_products",

@@ -20,7 +20,7 @@ has no effect.
 
 from __future__ import annotations
 
-from optkit.intake.containers import stage_pt2, stage_weights
+from optkit.intake.containers import stage_pt2, stage_ranges, stage_weights
 from optkit.intake.files import Limits, Staged
 from optkit.intake.folder import COMPANIONS, StagedFolder, stage_adapter, stage_folder
 from optkit.intake.hub import download
@@ -38,5 +38,6 @@ __all__ = [
     "stage_folder",
     "stage_onnx",
     "stage_pt2",
+    "stage_ranges",
     "stage_weights",
 ]

@@ -26,6 +26,7 @@ PICKLES = frozenset(
 _BITS = {dtype.stored: dtype.bits for dtype in DTYPES.values() if dtype.stored} | {
     "F6_E2M3": 6, "F6_E3M2": 6, "F8_E5M2": 8, "F8_E8M0": 8, "C64": 64,  # optkit computes in none
 }  # fmt: skip
+_RANGES_BYTES = 64 << 20  # a file of ranges: some tens of bytes for each tensor
 _DIRECTORY_BYTES = 8 << 20  # a zip's list of members
 _PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
@@ -47,6 +48,12 @@ def stage_weights(path: Path, store_objects: Path, *, limits: Limits | None = No
 def stage_pt2(path: Path, store_objects: Path, *, limits: Limits | None = None) -> Staged:
     """Check a torch.export archive (a zip file) and copy it into the store. Opens no member."""
     return _stage(path, store_objects, limits or Limits(), _check_members)
+
+
+def stage_ranges(path: Path, store_objects: Path) -> Staged:
+    """Copy a text file with ranges of activations into the store. What it says is checked when it
+    is read."""
+    return _stage(path, store_objects, Limits(data_bytes=_RANGES_BYTES), lambda file, limits: None)
 
 
 def check_weights(path: Path, *, limits: Limits | None = None) -> None:

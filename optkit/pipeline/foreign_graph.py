@@ -17,7 +17,7 @@ from optkit.pipeline.engines import kept
 from optkit.pipeline.graphs import cast, sample_batch
 from optkit.pipeline.job import Build, Job
 from optkit.pipeline.refusals import FILES, check_pair, check_samples
-from optkit.pipeline.sources import exported_file
+from optkit.pipeline.sources import exported_model
 from optkit.precisions import Precision, precision
 from optkit.recipe import Quantization, Recipe, Source
 from optkit.steps.compare import CompareOutputs
@@ -74,7 +74,7 @@ def quantized_to(recipe: Recipe, runner: Steps) -> str | None:
     source = recipe.source
     if source is None or source.kind not in FILES:
         return None
-    exported = exported_file(recipe, runner)
+    exported = exported_model(recipe, None, runner)
     if not exported.quantized:
         return None
     return _repaired(exported, source, runner).precision

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 
-from optkit import runtimes
+from optkit import intake, runtimes
 from optkit.assignment import Scheme
-from optkit.errors import Impossible
+from optkit.errors import Impossible, InputRefused, located
 from optkit.execute.runner import Steps
+from optkit.execute.step import Foreign
 from optkit.pipeline import large
 from optkit.pipeline.foreign_graph import imported
 from optkit.pipeline.graphs import cast, compared_samples, comparison, sample_batch, written
@@ -19,6 +21,7 @@ from optkit.recipe import Placement, Recipe
 from optkit.steps.calibrate import Calibrate, Calibrated
 from optkit.steps.collect import Samples
 from optkit.steps.fuse import Fused
+from optkit.steps.given_ranges import TakeRanges
 from optkit.steps.graph import Graph
 from optkit.steps.prepare import Prepare
 from optkit.steps.quantize import QuantizationSettings, Quantize, Quantized
@@ -56,6 +59,16 @@ def quantize(build: Build, runner: Steps) -> None:
         check_enough(build.calibration, job.recipe)
         if way == "whole":
             statistics = build.statistics = _calibrate(build, build.calibration, runner)
+    if job.recipe.ranges_file is not None:
+        place = job.recipe.ranges_file.path
+        if way != "whole":
+            raise InputRefused(
+                "given ranges need the whole graph in memory",
+                where=str(place),
+                hint="raise --memory",
+            )
+        with located(str(place)):
+            statistics = build.statistics = _given_ranges(build, place, build.statistics, runner)
     if statistics is not None and _prepares(job):
         random, reason = comparison(build, runner, "prepared")
         step = Prepare(
@@ -107,20 +120,37 @@ def _quantize_layers(
 def _calibrate(build: Build, samples: Samples, runner: Steps) -> Calibrated:
     """Statistics that every quantized precision of every backend can use."""
     job = build.job
+    step = Calibrate(
+        graph=build.fused,
+        samples=samples,
+        batch=sample_batch(build),
+        families=_families(job),
+        moments=job.recipe.quantization.weights in ("auto", "gptq"),
+        memory=runner.limits.memory_bytes,
+    )
+    return runner.do(step, "calibrate")
+
+
+def _given_ranges(
+    build: Build, place: Path, statistics: Calibrated | None, runner: Steps
+) -> Calibrated:
+    """The statistics, with the ranges of the file for the values that it names."""
+    staged = intake.stage_ranges(place, runner.objects)
+    step = TakeRanges(
+        graph=build.fused, ranges=Foreign(staged.path, staged.sha256), statistics=statistics,
+        families=_families(build.job),
+    )  # fmt: skip
+    return runner.do(step, "read the given ranges")
+
+
+def _families(job: Job) -> tuple[dict[str, PlacementRules], ...]:
+    """The placement rules of all backends, each once."""
     families: list[dict[str, PlacementRules]] = []
     for name in _BACKENDS:
         rules = _learned_rules(runtimes.backend(name), job)
         if rules and rules not in families:
             families.append(rules)
-    step = Calibrate(
-        graph=build.fused,
-        samples=samples,
-        batch=sample_batch(build),
-        families=tuple(families),
-        moments=job.recipe.quantization.weights in ("auto", "gptq"),
-        memory=runner.limits.memory_bytes,
-    )
-    return runner.do(step, "calibrate")
+    return tuple(families)
 
 
 def _learned_rules(backend: runtimes.Backend, job: Job) -> dict[str, PlacementRules]:

@@ -222,13 +222,15 @@ def check_samples(job: Job) -> None:
     """Refuse a precision that needs calibration samples if there are none. Raises InputRefused."""
     has_samples = job.calibration is not None or job.recipe.calibration_source is not None
     learns = job.recipe.quantization.weights in ("gptq", "awq")
+    if job.recipe.ranges_file is not None and not learns:
+        return
     for scheme in () if has_samples else job.quantized:
         if learns or not scheme.weight_only:
             raise InputRefused(
                 f"{scheme} needs calibration samples and there are none",
                 where=job.recipe.name,
                 hint="give --calibration PATH, `calibration: {source: ...}` in the recipe or "
-                "calibration=batches in Python, or build fp16",
+                "calibration=batches in Python; ranges of another tool with --calib; or build fp16",
             )
 
 

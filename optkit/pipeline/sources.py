@@ -66,11 +66,11 @@ def export(build: Build, runner: Steps) -> None:
     if job.graph is not None:
         graph = runner.do(Adopt(model=job.graph), "adopt the exported graph")
     else:
-        graph = exported = _export(job.recipe, job.code, runner)
+        graph = exported = exported_model(job.recipe, job.code, runner)
         recipe = single_sample(job, infos(graph.inputs), runner)
         if recipe is not None:
             build.job = job = replace(job, recipe=recipe)
-            graph = _export(recipe, job.code, runner)
+            graph = exported_model(recipe, job.code, runner)
         log = exported.log
     build.source = graph
     if log is not None and log.specs:  # a model that declares its own inputs
@@ -118,12 +118,7 @@ def positions(build: Build, runner: Steps) -> int | None:
 
 def signature(recipe: Recipe, runner: Steps) -> tuple[TensorInfo, ...]:
     """The inputs that an ONNX or Hugging Face model itself declares."""
-    return infos(_export(recipe, None, runner).inputs)
-
-
-def exported_file(recipe: Recipe, runner: Steps) -> Exported:
-    """The exported graph of an `.onnx` or `.pt2`."""
-    return _export(recipe, None, runner)
+    return infos(exported_model(recipe, None, runner).inputs)
 
 
 def _check_positions(recipe: Recipe, positions: int | None) -> None:
@@ -174,14 +169,14 @@ def check_data(build: Build, runner: Steps) -> None:
     build.data_check = runner.do(step, "check calibration data")
 
 
-def _export(settings: Recipe, code: Path | None, runner: Steps) -> Exported:
+def exported_model(settings: Recipe, code: Path | None, runner: Steps) -> Exported:
+    """The exported graph of the recipe's model. Raises InputRefused if it names none."""
     source, objects = settings.source, runner.objects
     if source is None:
         raise InputRefused(
-            "there is no model",
-            where=settings.name,
+            "there is no model", where=settings.name,
             hint="give MODEL, or add `model:` to the recipe",
-        )
+        )  # fmt: skip
     specs, axes = settings.describe(), settings.axis_ranges()
     label = f"export {settings.name}"
     where = source.place.path if source.place is not None else None
@@ -327,7 +322,7 @@ def _encoder(build: Build, runner: Steps) -> Graph:
     """The exported graph of the encoder. The store has it if both parts are built."""
     if build.encoder is None:
         recipe = build.job.recipe.with_overrides(["model.part=encoder", "name=encoder"])
-        build.encoder = _export(recipe, build.job.code, runner)
+        build.encoder = exported_model(recipe, build.job.code, runner)
     return build.encoder
 
 

@@ -66,13 +66,15 @@ def choose(
     consumers: the weights [K, N] that multiply its channels (the kernel of a convolution as [C, N ·
     kh · kw]: each of its taps is a product). The error, and the choice of "auto", are computed in
     these products. Without consumers, or without sampled rows in the statistics, they are computed
-    on the histogram.
+    on the histogram. A range that another tool has chosen stays as it is.
 
     Raises OptkitError for an unbounded value.
     """
     if value.unbounded is not None:
         raise OptkitError(f"it has no range: {value.unbounded}", where="range")
     judge = _Judge(value, fmt, consumers)
+    if value.given:
+        return judge.range(value.low, value.high, "given")
     if value.low == value.high or max(-value.low, value.high) < _TINY:
         return judge.range(value.low, value.high, "minmax")
     if method == "minmax":

@@ -42,7 +42,9 @@ def find_named(
     allowed."""
     finder = _Finder(origin)
     files = dict(finder.of_model(model)) if model is not None else {}
-    if calibration is not None and calibration.source != MEMORY:
+    if calibration is not None and calibration.ranges is not None:
+        files |= [finder.place(("calibration", "ranges"), places.locate, calibration.ranges)]
+    if calibration is not None and calibration.source not in (None, MEMORY):
         path = ("calibration", "source")
         files |= [finder.place(path, places.find_source, calibration.source)]
     if evaluation is not None:

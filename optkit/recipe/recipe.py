@@ -213,6 +213,11 @@ class Recipe(Part):
         return self._places.get("calibration.source")
 
     @property
+    def ranges_file(self) -> Place | None:
+        """The file with ranges that another tool has chosen."""
+        return self._places.get("calibration.ranges")
+
+    @property
     def eval_task(self) -> Place | None:
         """File of the evaluation task."""
         return self._places.get("eval.task")

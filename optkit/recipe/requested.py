@@ -38,6 +38,9 @@ def requested(
     recipe = _with_hugging_face(recipe, request)
     if request.calibration is not None:  # before the overrides, which may change its args
         recipe = _with_calibration(recipe, request.calibration)
+    if request.ranges is not None:
+        where = f"--calib {request.ranges}"
+        recipe = recipe.rebuilt(recipe.origin.put(("calibration", "ranges"), request.ranges, where))
     if request.eval_task is not None:
         recipe = _with_task(recipe, request.eval_task)
     recipe = _with_array_inputs(recipe.with_overrides(request.overrides))

@@ -191,14 +191,21 @@ MEMORY = "memory"
 
 
 class Calibration(Part):
-    """The samples for activation ranges, and the method."""
+    """The samples for activation ranges, and the method; or ranges that another tool has chosen."""
 
-    source: str  # a name, file.py or file.py:function; or MEMORY
+    source: str | None = None  # a name, file.py or file.py:function; or MEMORY
+    ranges: str | None = None  # a calibration cache of TensorRT, or encodings of AIMET
     samples: int = Field(default=256, ge=1)
     method: Literal["auto", "minmax", "percentile", "entropy", "mse"] = "minmax"
     percentile: float = Field(default=99.99, gt=50, le=100)
     batch: int = Field(default=8, ge=1)
     args: Args = {}
+
+    @model_validator(mode="after")
+    def samples_or_ranges(self) -> Self:
+        if self.source is None and self.ranges is None:
+            raise ValueError("give a source of samples, or ranges")
+        return self
 
 
 Operators = Annotated[tuple[Literal["Conv", "MatMul", "Gemm"], ...], Field(strict=False)]

@@ -69,6 +69,7 @@ class Remark(_Sparse):
     patches: tuple[PatchesRemark, ...] = ()
     excluded: int = 0
     verdict: Verdict | None = None
+    given: bool = False
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ def value_to_arrays(value: ValueStatistics) -> tuple[dict[str, np.ndarray], Rema
         patches.append(PatchesRemark(window, _rows_of(moments)))
     return arrays, Remark(
         _rows_of(value.channels), _rows_of(value.moments), tuple(patches), value.excluded,
-        value.verdict,
+        value.verdict, value.given,
     )  # fmt: skip
 
 
@@ -158,7 +159,7 @@ def value_from_arrays(arrays: Mapping[str, np.ndarray], remark: Remark) -> Value
         _channels(arrays, remark) if "low" in kinds else None,
         _rows(arrays) if "rows" in kinds else None,
         _moments(arrays, remark.moment_rows) if "total" in kinds else None,
-        remark.excluded, remark.verdict, patches,
+        remark.excluded, remark.verdict, patches, remark.given,
     )  # fmt: skip
     _check_histogram(value)
     return value

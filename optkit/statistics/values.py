@@ -62,13 +62,13 @@ def merged_taps(taps: Iterable[Tap]) -> list[Tap]:
 
 
 class Verdict(NamedTuple):
-    """Why a value has no range: the first cause, and its sample."""
+    """Why a value has no range: the first cause, and its sample; None: it was not observed."""
 
-    sample: int
+    sample: int | None
     what: str
 
     def __str__(self) -> str:
-        return f"{self.what} in sample {self.sample}"
+        return self.what if self.sample is None else f"{self.what} in sample {self.sample}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +182,8 @@ class ValueStatistics:
     `bins` are ordinals in rising order (uint16 [k]), `counts` their counts (int64 [k], all > 0).
     `excluded`: number of elements that are not data (fills of a mask, and infinities from them); no
     other number includes them (per channel, in rows and in moments they count as zero). A value
-    with a `verdict` has no other field; the extremes of zero elements are inf and -inf.
+    with a `verdict` has no other field; the extremes of zero elements are inf and -inf. `given`:
+    the extremes are a range that another tool has chosen, and no method changes it.
     """
 
     low: float
@@ -195,6 +196,7 @@ class ValueStatistics:
     excluded: int = 0
     verdict: Verdict | None = None
     patches: Mapping[Window, Patches] = field(default_factory=dict)
+    given: bool = False
 
     @property
     def count(self) -> int:

@@ -24,6 +24,7 @@ from optkit.steps.draw import Draw
 from optkit.steps.evaluate import Evaluate
 from optkit.steps.export import Export
 from optkit.steps.fuse import Fuse
+from optkit.steps.given_ranges import TakeRanges
 from optkit.steps.import_quantized import ImportQuantized
 from optkit.steps.ort import ToOrt
 from optkit.steps.outline import Outline
@@ -45,7 +46,7 @@ _ALL: tuple[type[Step[Result]], ...] = (
     Quantize, QuantizeLayers, ToOrt, Accept, Compile, Outline, Summarize, Evaluate, CompareOutputs,
     CompareLayers, MeasureLatency, MeasurePeak, PredictLatency, PredictLayers, Attribute,
     ListLayers, MeasureSensitivity, Deviate, RepairGraph, Dequantize,
-    ImportQuantized, ShowWorst,
+    ImportQuantized, ShowWorst, TakeRanges,
 )  # fmt: skip
 
 STEPS: Mapping[str, type[Step[Result]]] = MappingProxyType({step.name: step for step in _ALL})

@@ -4,7 +4,9 @@ same as the recipe that `optkit init` writes."""
 from __future__ import annotations
 
 import shlex
+from contextlib import chdir
 from functools import cache
+from pathlib import Path
 
 import click
 import pytest
@@ -18,17 +20,15 @@ from optkit.request import Request
 from optkit.translation import TOOLS, Command, Tool, table, translate
 
 AXIS = {"min": 1, "opt": 8, "max": 32}
-RECIPE = Recipe.from_dict(
-    {
-        "name": "net",
-        "inputs": {
-            "x": {"dtype": "float32", "shape": ["batch", 16]},
-            "images": {"dtype": "float32", "shape": ["batch", 3, "height", "width"]},
-        },
-        "axes": {"batch": AXIS, "height": AXIS, "width": AXIS},
-        "calibration": {"source": "arrays", "args": {"path": "samples.npz"}},
-    }
-)
+RECIPE = {
+    "name": "net",
+    "inputs": {
+        "x": {"dtype": "float32", "shape": ["batch", 16]},
+        "images": {"dtype": "float32", "shape": ["batch", 3, "height", "width"]},
+    },
+    "axes": {"batch": AXIS, "height": AXIS, "width": AXIS},
+    "calibration": {"source": "arrays", "args": {"path": "samples.npz"}},
+}
 NUMBER = st.integers(1, 5).map(str)
 SHAPES = {"--minShapes": "x:1x16", "--optShapes": "x:4x16", "--maxShapes": "x:8x16"}
 VALUES = {
@@ -87,16 +87,25 @@ def sections(recipe: Recipe) -> list[object]:
 @settings(max_examples=40)
 @given(data=st.data())
 def test_flags_that_are_done_give_a_valid_recipe(
-    tool: Tool, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+    tool: Tool,
+    data: st.DataObject,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     command = data.draw(commands(tool))
-    made = translate(Command(**{tool: command}), frozenset({"--precision"}))
-    assert made is not None
-    recipe = requested(RECIPE, made.applied(Request()))
-    assert requested(RECIPE, typed(made.account.options)) == recipe
-    assert sections(Recipe.of_record(recipe.to_json())) == sections(recipe)
     folder = tmp_path_factory.getbasetemp() / "init"
     folder.mkdir(exist_ok=True)
+    (folder / "a file.npz").touch()  # a key that names a file needs the file
+    with chdir(folder):
+        _gives_a_valid_recipe(tool, command, folder)
+
+
+def _gives_a_valid_recipe(tool: Tool, command: str, folder: Path) -> None:
+    made = translate(Command(**{tool: command}), frozenset({"--precision"}))
+    assert made is not None
+    given = Recipe.from_dict(RECIPE)
+    recipe = requested(given, made.applied(Request()))
+    assert requested(given, typed(made.account.options)) == recipe
+    assert sections(Recipe.of_record(recipe.to_json())) == sections(recipe)
     (folder / "net.onnx").touch()
     path = folder / "optkit.yaml"
     preset = Preset(recipe.axes, {one.key: (one.yaml, one.flag) for one in made.settings})
@@ -109,4 +118,4 @@ def test_flags_that_are_done_give_a_valid_recipe(
 
 
 def test_most_flags_of_each_tool_are_tried() -> None:
-    assert [len(done(tool)) for tool in TOOLS] == [42, 9, 17]
+    assert [len(done(tool)) for tool in TOOLS] == [43, 9, 18]

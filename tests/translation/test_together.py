@@ -84,7 +84,7 @@ def test_an_option_beside_the_command_is_followed() -> None:
 
 
 def test_a_refused_flag_is_answered_by_an_option() -> None:
-    command = "--int8 --calib=a.cache --best"
+    command = "--int8 --loadInputs=x:a.bin --best"
     refusal = translated("trtexec", command).refusal()
     assert refusal is not None and refusal.message.startswith("2 flags")
     assert translated("trtexec", command, "--calibration", "--precision").refusal() is None

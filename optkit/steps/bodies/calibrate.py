@@ -2,17 +2,21 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from pathlib import Path
+
+import onnx_ir as ir
 
 from optkit import calibration, graph
 from optkit.assignment import Scheme
 from optkit.data.spool import Spool
 from optkit.execute.local import resident, trim
 from optkit.execute.step import Progress
+from optkit.placement import PlacementRules
 from optkit.quantization.placement.assign import assign
 from optkit.quantization.qdq.apply import taps as taps_of
-from optkit.statistics import Statistics, load, merge, merged_taps, save
+from optkit.statistics import Statistics, Tap, load, merge, merged_taps, save
 from optkit.steps.bodies.sessions import cpu
 from optkit.steps.calibrate import Calibrate, Calibrated
 from optkit.steps.files import GRAPH, STATISTICS
@@ -29,12 +33,7 @@ def run(step: Calibrate, out: Path, progress: Progress) -> Calibrated:
     if not feeds.samples and len(samples):
         return Calibrated()
     model = graph.load(step.graph.path / GRAPH)
-    taps = []
-    for rules in step.families:
-        for precision in rules:
-            assignment = assign(model, Scheme(precision, "fp32", rules))
-            taps += taps_of(model, assignment, rules, moments=step.moments)
-    taps = merged_taps(taps)
+    taps = taps_of_families(model, step.families, moments=step.moments)
     names = [tap.name for tap in taps]
     fills = calibration.fills(model, names)
     with tempfile.TemporaryDirectory() as folder:
@@ -59,6 +58,18 @@ def run(step: Calibrate, out: Path, progress: Progress) -> Calibrated:
             )
     save(statistics, out / STATISTICS)
     return _calibrated(statistics)
+
+
+def taps_of_families(
+    model: ir.Model, families: Sequence[Mapping[str, PlacementRules]], *, moments: bool
+) -> list[Tap]:
+    """What to observe, so that every precision of every backend family can be quantized."""
+    taps = []
+    for rules in families:
+        for precision in rules:
+            assignment = assign(model, Scheme(precision, "fp32", rules))
+            taps += taps_of(model, assignment, rules, moments=moments)
+    return merged_taps(taps)
 
 
 def _calibrated(statistics: Statistics) -> Calibrated:

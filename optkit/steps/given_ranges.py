@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from optkit.execute.step import Input, Step
+from optkit.placement import PlacementRules
+from optkit.steps.calibrate import Calibrated
+
+
+@dataclass(frozen=True, kw_only=True)
+class TakeRanges(Step[Calibrated]):
+    """FP32 graph and a file with ranges that another tool has chosen → statistics with these ranges
+    of every value that a family would quantize (as in `Calibrate`). Values that the file does not
+    name keep their `statistics`; without these they have no range, so what reads them stays in
+    floats."""
+
+    name = "given_ranges"
+    version = 1
+    tools = ("numpy", "onnx-ir")
+    stays = True
+
+    graph: Input
+    ranges: Input
+    statistics: Input | None = None
+    families: tuple[Mapping[str, PlacementRules], ...]
