@@ -40,23 +40,51 @@ _ANNOTATED = -1.0  # in place of a score
 @dataclass(frozen=True)
 class Detections:
     """What a detector found in a picture: `corners` [n, 4] in the pixels of the picture, `scores`
-    [n], `classes` [n]."""
+    [n], `classes` [n]; `points` [n, points, 3] or None, as those of `frames.Boxes`."""
 
     corners: np.ndarray
     scores: np.ndarray
     classes: np.ndarray
+    points: np.ndarray | None = None
+
+    def chosen(self, index: np.ndarray) -> Detections:
+        """The detections of these numbers."""
+        points = None if self.points is None else self.points[index]
+        return Detections(self.corners[index], self.scores[index], self.classes[index], points)
 
 
-def matched(found: Detections, truth: Boxes, rows: int) -> np.ndarray:
+@dataclass(frozen=True)
+class Likeness:
+    """How detections are compared with annotated objects. `overlaps`: [found, annotated], from 0 to
+    1; `areas`: of detections [found], in pixels²; `ignored`: which annotated objects do not count
+    [annotated]; `per_class`: at most so many detections of a class count in a picture."""
+
+    overlaps: Callable[[Detections, Boxes], np.ndarray]
+    areas: Callable[[Detections], np.ndarray]
+    ignored: Callable[[Boxes], np.ndarray]
+    per_class: int
+
+
+def _of_boxes(found: Detections, truth: Boxes) -> np.ndarray:
+    return boxes.overlaps(found.corners, truth.corners, truth.crowd)
+
+
+BOXES = Likeness(
+    _of_boxes, lambda found: boxes.areas(found.corners), lambda truth: truth.crowd, _PER_CLASS
+)
+"""Of upright boxes."""
+
+
+def matched(found: Detections, truth: Boxes, rows: int, likeness: Likeness = BOXES) -> np.ndarray:
     """The rows of one picture, float64 [rows, 6]; rows of class -1 fill up. `rows`: at least the
-    number of detections and annotated boxes."""
+    number of detections and annotated objects."""
     filled = np.full((rows, COLUMNS), NONE)
     at = 0
     for kind in np.union1d(found.classes, truth.classes):
         order = np.flatnonzero(found.classes == kind)
-        order = order[np.argsort(-found.scores[order], kind="stable")][:_PER_CLASS]
+        order = order[np.argsort(-found.scores[order], kind="stable")][: likeness.per_class]
         ours = np.flatnonzero(truth.classes == kind)
-        states, counted = _of_class(found.corners[order], truth, ours)
+        states, counted = _of_class(found.chosen(order), truth.chosen(ours), likeness)
         part = filled[at : at + len(order)]
         part[:, 0], part[:, 1], part[:, 2:] = kind, found.scores[order], states
         at += len(order)
@@ -66,16 +94,15 @@ def matched(found: Detections, truth: Boxes, rows: int) -> np.ndarray:
     return filled
 
 
-def _of_class(found: np.ndarray, truth: Boxes, ours: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _of_class(found: Detections, truth: Boxes, likeness: Likeness) -> tuple[np.ndarray, np.ndarray]:
     """For each range of areas: the states of the detections [found, ranges] in base 3, and whether
-    each annotated box counts [ours, ranges]."""
-    crowd, sizes = truth.crowd[ours], truth.areas[ours]
-    shared = boxes.overlaps(found, truth.corners[ours], crowd)
-    own = boxes.areas(found)
-    states = np.zeros((len(found), len(AREAS)))
-    counted = np.zeros((len(ours), len(AREAS)))
+    each annotated object counts [annotated, ranges]."""
+    crowd, sizes, never = truth.crowd, truth.areas, likeness.ignored(truth)
+    shared, own = likeness.overlaps(found, truth), likeness.areas(found)
+    states = np.zeros((len(own), len(AREAS)))
+    counted = np.zeros((len(sizes), len(AREAS)))
     for column, (low, high) in enumerate(AREAS.values()):
-        ignored = crowd | (sizes < low) | (sizes > high)
+        ignored = never | (sizes < low) | (sizes > high)
         counted[:, column] = ~ignored
         outside = (own < low) | (own > high)
         states[:, column] = _states(shared, ignored, crowd, outside) @ _WEIGHTS
@@ -137,17 +164,17 @@ def annotated(rows: np.ndarray, area: str = "all") -> list[int]:
     return [int(kind) for kind in np.unique(flat[counts, 0])]
 
 
-def partners(found: Detections, truth: Boxes) -> np.ndarray:
-    """For each detection [found] the number of the annotated box of its class that it gets at an
+def partners(found: Detections, truth: Boxes, likeness: Likeness = BOXES) -> np.ndarray:
+    """For each detection [found] the number of the annotated object of its class that it gets at an
     overlap of 0.5, or -1."""
     partners = np.full(len(found.scores), -1)
     for kind in np.unique(found.classes):
         order = np.flatnonzero(found.classes == kind)
         order = order[np.argsort(-found.scores[order], kind="stable")]
         ours = np.flatnonzero(truth.classes == kind)
-        crowd = truth.crowd[ours]
-        shared = boxes.overlaps(found.corners[order], truth.corners[ours], crowd)
-        row, _, box = _matches(shared, crowd, crowd, THRESHOLDS[:1])
+        objects = truth.chosen(ours)
+        shared, ignored = likeness.overlaps(found.chosen(order), objects), likeness.ignored(objects)
+        row, _, box = _matches(shared, ignored, objects.crowd, THRESHOLDS[:1])
         partners[order[row]] = ours[box]
     return partners
 

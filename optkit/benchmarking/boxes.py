@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from heapq import merge
 from itertools import islice
 
@@ -40,15 +40,27 @@ def suppressed(
     """Greedy non-maximum suppression within each class: the indices of the boxes that are kept, by
     falling score, at most `most`. A box is dropped if its overlap with a kept one of the same class
     is larger than `limit`."""
+    return merged(scores, classes, most, lambda chosen: _not_overlapped(boxes[chosen], limit))
+
+
+def merged(
+    scores: np.ndarray,
+    classes: np.ndarray,
+    most: int,
+    kept: Callable[[np.ndarray], Iterator[int]],
+) -> np.ndarray:
+    """The indices of the detections that are kept, by falling score, at most `most`. `kept`: which
+    detections of a class, by falling score, are kept, as numbers among these."""
     order = np.argsort(-scores, kind="stable")
-    ordered, kinds = boxes[order], classes[order]
+    kinds = classes[order]
     places = [np.flatnonzero(kinds == kind) for kind in np.unique(classes)]
-    kept = merge(*(_not_overlapped(ordered[of_class], of_class, limit) for of_class in places))
-    return order[list(islice(kept, most))]
+    each = (map(place.__getitem__, kept(order[place])) for place in places)
+    return order[list(islice(merge(*each), most))]
 
 
-def _not_overlapped(boxes: np.ndarray, names: np.ndarray, limit: float) -> Iterator[int]:
-    """The names [n] of the boxes [n, 4] that no earlier one which is kept overlaps, in order."""
+def _not_overlapped(boxes: np.ndarray, limit: float) -> Iterator[int]:
+    """The numbers of the boxes [n, 4] that no earlier one which is kept overlaps, in order."""
+    names = np.arange(len(boxes))
     left, top, right, bottom = boxes.T
     sizes = areas(boxes)
     while len(names):

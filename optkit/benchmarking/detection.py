@@ -4,20 +4,22 @@ pictures of its own too. The labels are those of `optkit.data.frames`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
 import numpy as np
 
 from optkit.benchmarking import average_precision, detector_heads
-from optkit.benchmarking.average_precision import Detections, compact
+from optkit.benchmarking.average_precision import BOXES, Detections, Likeness, compact
 from optkit.benchmarking.detector_heads import Head, Limits
 from optkit.benchmarking.drawings import Objects, Shape
 from optkit.data.frames import Boxes, Frame
 
 Overlap = Literal["coco", "50", "75"]
+Picture = tuple[Frame, Detections, Boxes]
+"""The frame of a picture, and its detections and annotated objects in pixels of the picture."""
 _THRESHOLDS = {"coco": slice(None), "50": slice(0, 1), "75": slice(5, 6)}
-_DRAWN = 0.25
+DRAWN = 0.25
 """The least score of a detection that is drawn; the metric counts far less sure ones too."""
 _NAMES = {"coco": "map", "50": "map50", "75": "map75"}
 
@@ -42,26 +44,41 @@ def score(
     per picture.
     """
     limits = Limits(confidence, suppression, detections)
-    rows = detections + labels.shape[1] - 1
+    return rows_of(_pictures(outputs, labels, head, limits), labels, limits, BOXES)
+
+
+def rows_of(
+    pictures: Iterable[Picture], labels: np.ndarray, limits: Limits, likeness: Likeness
+) -> np.ndarray:
+    """What `average_precision` needs of each picture: float64 [batch, rows, 6]."""
+    rows = limits.detections + labels.shape[1] - 1
     return np.stack(
-        [
-            average_precision.matched(found, truth, rows)
-            for _, found, truth in _pictures(outputs, labels, head, limits)
-        ]
+        [average_precision.matched(found, truth, rows, likeness) for _, found, truth in pictures]
     )
+
+
+def placed(found: Iterable[Detections], labels: np.ndarray) -> Iterator[Picture]:
+    """The pictures of a batch, from detections in pixels of the input."""
+    for sample, one in zip(labels, found, strict=True):
+        frame, points = Frame.read(sample), one.points
+        if points is not None:
+            places = frame.to_picture(points[..., :2])
+            points = np.concatenate([places, points[..., 2:]], axis=-1)
+        corners = frame.to_picture(one.corners)
+        yield frame, Detections(corners, one.scores, one.classes, points), Boxes.read(sample)
+
+
+def input_sizes(labels: np.ndarray) -> np.ndarray:
+    """Width and height of the input of each sample [batch, 2]."""
+    frames = [Frame.read(sample) for sample in labels]
+    return np.asarray([(frame.input_width, frame.input_height) for frame in frames])
 
 
 def _pictures(
     outputs: dict[str, np.ndarray], labels: np.ndarray, head: Head, limits: Limits
-) -> Iterator[tuple[Frame, Detections, Boxes]]:
-    """The frame of each picture, and its detections and annotated boxes in pixels of the
-    picture."""
-    frames = [Frame.read(sample) for sample in labels]
-    sizes = np.asarray([(frame.input_width, frame.input_height) for frame in frames])
-    found = detector_heads.detections(outputs, sizes, head, limits)
-    for frame, one, sample in zip(frames, found, labels, strict=True):
-        corners = frame.to_picture(one.corners)
-        yield frame, Detections(corners, one.scores, one.classes), Boxes.read(sample)
+) -> Iterator[Picture]:
+    found = detector_heads.detections(outputs, input_sizes(labels), head, limits)
+    return placed(found, labels)
 
 
 def combine(scores: np.ndarray) -> np.ndarray:
@@ -110,25 +127,34 @@ def drawn(
 ) -> list[Objects]:
     """The annotated boxes and the detections of each picture with a score of at least 0.25. Crowds
     are left out, and so are detections in them, which are neither right nor wrong."""
-    limits = Limits(_DRAWN, suppression, 300)
-    return [_objects(*picture) for picture in _pictures(outputs, labels, head, limits)]
+    pictures = _pictures(outputs, labels, head, Limits(DRAWN, suppression, 300))
+    return [objects_of(*picture, BOXES, _shapes) for picture in pictures]
 
 
-def _objects(frame: Frame, found: Detections, truth: Boxes) -> Objects:
-    partners = average_precision.partners(found, truth)
-    single, counts = np.flatnonzero(~truth.crowd), ~np.append(truth.crowd, False)[partners]
-    places = np.full(len(truth.crowd) + 1, -1)
+Shapes = Callable[[Frame, Detections | Boxes], tuple[Shape, ...]]
+"""The shapes of all objects of a picture, in pixels of the input."""
+
+
+def objects_of(
+    frame: Frame, found: Detections, truth: Boxes, likeness: Likeness, shapes: Shapes
+) -> Objects:
+    """What is drawn of a picture. Annotated objects that do not count are left out, and so are the
+    detections that match them."""
+    partners, ignored = average_precision.partners(found, truth, likeness), likeness.ignored(truth)
+    single, counts = np.flatnonzero(~ignored), ~np.append(ignored, False)[partners]
+    places = np.full(len(ignored) + 1, -1)
     places[single] = np.arange(len(single))
     return Objects(
-        _shapes(frame, truth.classes[single], truth.corners[single]),
-        _shapes(frame, found.classes[counts], found.corners[counts]),
-        found.scores[counts],
-        places[partners[counts]],
-        _DRAWN,
-    )
+        shapes(frame, truth.chosen(single)), shapes(frame, found.chosen(np.flatnonzero(counts))),
+        found.scores[counts], places[partners[counts]], DRAWN,
+    )  # fmt: skip
 
 
-def _shapes(frame: Frame, classes: np.ndarray, corners: np.ndarray) -> tuple[Shape, ...]:
-    """Boxes [n, 4] in the pixels of a picture as rectangles in those of the input."""
-    outlines = frame.to_input(corners)[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2)
-    return tuple(Shape(int(kind), line) for kind, line in zip(classes, outlines, strict=True))
+def outlines(frame: Frame, corners: np.ndarray) -> np.ndarray:
+    """Boxes [n, 4] in the pixels of a picture as rectangles [n, 4, 2] in those of the input."""
+    return frame.to_input(corners)[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2)
+
+
+def _shapes(frame: Frame, objects: Detections | Boxes) -> tuple[Shape, ...]:
+    lines = outlines(frame, objects.corners)
+    return tuple(Shape(int(kind), line) for kind, line in zip(objects.classes, lines, strict=True))

@@ -61,7 +61,7 @@ def detections(
         shapes = ", ".join(f"{key} {list(array.shape)}" for key, array in outputs.items())
         raise ValueError(f"head {name} does not fit the outputs: {shapes}") from error
     for found in candidates:
-        yield _limited(found, limits, suppress=name not in _SETS)
+        yield limited(found, limits, None if name in _SETS else suppressed)
 
 
 def recognised(outputs: Outputs) -> str:
@@ -87,12 +87,12 @@ def recognised(outputs: Outputs) -> str:
 
 def _yolo(outputs: Outputs, sizes: np.ndarray) -> Iterator[Detections]:
     for one in next(iter(outputs.values())):
-        yield _per_class(boxes.corners(one[:4].T), one[4:].T)
+        yield per_class(boxes.corners(one[:4].T), one[4:].T)
 
 
 def _yolov5(outputs: Outputs, sizes: np.ndarray) -> Iterator[Detections]:
     for one in next(iter(outputs.values())):
-        yield _per_class(boxes.corners(one[:, :4]), one[:, 4:5] * one[:, 5:])
+        yield per_class(boxes.corners(one[:, :4]), one[:, 4:5] * one[:, 5:])
 
 
 def _yolo_nms(outputs: Outputs, sizes: np.ndarray) -> Iterator[Detections]:
@@ -116,7 +116,7 @@ def _of_queries(
     scores: np.ndarray, relative: np.ndarray, sizes: np.ndarray
 ) -> Iterator[Detections]:
     for values, shares, size in zip(scores, relative, sizes, strict=True):
-        yield _per_class(boxes.corners(shares) * np.tile(size, 2), values)
+        yield per_class(boxes.corners(shares) * np.tile(size, 2), values)
 
 
 def _corners(outputs: Outputs, sizes: np.ndarray) -> Iterator[Detections]:
@@ -125,29 +125,39 @@ def _corners(outputs: Outputs, sizes: np.ndarray) -> Iterator[Detections]:
         yield Detections(corners, scores, labels.astype(np.int64))
 
 
-def _per_class(corners: np.ndarray, scores: np.ndarray) -> Detections:
-    """A detection for each box and class [boxes, classes], the best ones first."""
+def per_class(
+    corners: np.ndarray, scores: np.ndarray, points: np.ndarray | None = None
+) -> Detections:
+    """A detection for each box and class [boxes, classes], the best ones first. `points`: of each
+    box, as in `Detections`."""
     flat = scores.ravel()
     most = min(_MOST_CANDIDATES, len(flat))
     best = np.argpartition(-flat, most - 1)[:most] if most < len(flat) else np.arange(most)
     box, kind = np.divmod(best, scores.shape[1])
-    return Detections(corners[box], flat[best], kind)
+    return Detections(corners[box], flat[best], kind, None if points is None else points[box])
 
 
-def _limited(found: Detections, limits: Limits, *, suppress: bool) -> Detections:
-    sure = np.flatnonzero(found.scores >= limits.confidence)
-    corners, scores, classes = (
-        array[sure].astype(kind)
-        for array, kind in (
-            (found.corners, np.float64), (found.scores, np.float64), (found.classes, np.int64),
-        )
-    )  # fmt: skip
-    kept = (
-        boxes.suppressed(corners, scores, classes, limits.overlap, limits.detections)
-        if suppress
-        else np.argsort(-scores, kind="stable")[: limits.detections]
+def suppressed(found: Detections, limits: Limits) -> np.ndarray:
+    """The numbers of the detections that non-maximum suppression of upright boxes keeps."""
+    return boxes.suppressed(
+        found.corners, found.scores, found.classes, limits.overlap, limits.detections
     )
-    return Detections(corners[kept], scores[kept], classes[kept])
+
+
+def limited(
+    found: Detections,
+    limits: Limits,
+    suppress: Callable[[Detections, Limits], np.ndarray] | None,
+) -> Detections:
+    """The detections that are sure enough, by falling score. `suppress`: the numbers of those that
+    are kept; None: they need no suppression."""
+    sure = found.chosen(np.flatnonzero(found.scores >= limits.confidence))
+    points = None if sure.points is None else sure.points.astype(np.float64)
+    exact = Detections(sure.corners.astype(np.float64), sure.scores.astype(np.float64),
+                       sure.classes.astype(np.int64), points)  # fmt: skip
+    if suppress is None:
+        return exact.chosen(np.argsort(-exact.scores, kind="stable")[: limits.detections])
+    return exact.chosen(suppress(exact, limits))
 
 
 _HEADS: Mapping[str, Callable[[Outputs, np.ndarray], Iterator[Detections]]] = MappingProxyType(

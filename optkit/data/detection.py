@@ -5,17 +5,25 @@ The labels of a batch are the frames and the boxes of its pictures, see `frames`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from optkit.data import box_annotations, frames, images, reading
-from optkit.data.box_annotations import Annotated
+from optkit.data.box_annotations import Annotated, Dataset
 from optkit.data.checking import Item
+from optkit.data.frames import Frame
 from optkit.data.preprocessing import Numbers, Size
 from optkit.data.reading import Inputs
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+Prepare = Callable[["Image"], tuple[np.ndarray, Frame]]
 
 
 def samples(
@@ -41,8 +49,61 @@ def samples(
     dataset = box_annotations.read(
         path, pictures=pictures, split=split, classes=classes, model=model
     )
+    prepare = images.framed(
+        preprocessing, size, mean, std, processor, model, images.pixel_input(inputs)[1]
+    )
+    return _batches(dataset, prepare, inputs)
+
+
+def poses(
+    path: Path,
+    pictures: Path | None = None,
+    split: str = "val",
+    classes: list[str] | None = None,
+    preprocessing: str | None = None,
+    size: Size = None,
+    mean: Numbers | None = None,
+    std: Numbers | None = None,
+    processor: Path | None = None,
+    model: str | None = None,
+    inputs: Inputs | None = None,
+) -> Iterator[Item]:
+    """As `samples`, with keypoints of COCO or YOLO: labels float64 [batch, 1 + boxes, 8 +
+    3·keypoints]. Arguments and errors are the same."""
+    dataset = box_annotations.read(
+        path, objects="poses", pictures=pictures, split=split, classes=classes, model=model
+    )
+    prepare = images.framed(
+        preprocessing, size, mean, std, processor, model, images.pixel_input(inputs)[1]
+    )
+    return _batches(dataset, prepare, inputs)
+
+
+def oriented(
+    path: Path,
+    split: str = "val",
+    classes: list[str] | None = None,
+    preprocessing: str | None = None,
+    size: Size = None,
+    mean: Numbers | None = None,
+    std: Numbers | None = None,
+    processor: Path | None = None,
+    model: str | None = None,
+    inputs: Inputs | None = None,
+) -> Iterator[Item]:
+    """As `samples`, with oriented boxes of YOLO: labels float64 [batch, 1 + boxes, 8 + 3·4].
+    Arguments and errors are the same."""
+    dataset = box_annotations.read(
+        path, objects="oriented", pictures=None, split=split, classes=classes, model=model
+    )
+    prepare = images.framed(
+        preprocessing, size, mean, std, processor, model, images.pixel_input(inputs)[1]
+    )
+    return _batches(dataset, prepare, inputs)
+
+
+def _batches(dataset: Dataset, prepare: Prepare, inputs: Inputs | None) -> Iterator[Item]:
     name, info = images.pixel_input(inputs)
-    prepare = images.framed(preprocessing, size, mean, std, processor, model, info)
     dtype = info.dtype if info is not None else "float32"
 
     def prepared(group: Sequence[Annotated]) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from optkit.benchmarking import average_precision as ap
 from optkit.benchmarking import boxes, detection, masks
-from optkit.benchmarking.drawings import Objects, Regions, changed
+from optkit.benchmarking.drawings import Objects, Regions, Shape, changed
 from optkit.data.frames import Boxes, Frame, written
 from tests.benchmarking.test_average_precision import found_in, rows_of, truth_of
 
@@ -66,8 +66,7 @@ def test_boxes_are_drawn_where_they_lie_in_the_input() -> None:
 
 
 def objects(partners: list[int], annotated: int = 3) -> Objects:
-    shape = detection._shapes(Frame.of((9, 9), (9, 9), (0, 0), (9, 9)), np.asarray([0]),
-                              np.asarray([[0, 0, 4, 4.0]]))  # fmt: skip
+    shape = (Shape(0, np.asarray([[0, 0], [4, 0], [4, 4.0]])),)
     return Objects(shape * annotated, shape * len(partners), np.ones(len(partners)),
                    np.asarray(partners), 0.25)  # fmt: skip
 

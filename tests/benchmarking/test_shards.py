@@ -28,12 +28,15 @@ g (float[N,%s] x) => (float[N,%s] y) <float[%d] w = {%s}> { y = Add(x, w) }"""
 # task → shape of a sample's output, its labels (of how many classes, or two texts of a pair)
 CLASSES, TOKENS, VECTORS = (5,), (3, 6), (4,)
 ANCHORS, PIXELS = (6, 40), (3, 4, 5)  # as YOLO returns them, of two classes; logits of three
+POSES, ORIENTED = (8, 40), (7, 40)  # of one class with one keypoint; of two classes with an angle
 TASKS: dict[str, tuple[tuple[int, ...], str]] = {
     "detection": (ANCHORS, "boxes"),
     "digits_top1": (CLASSES, "class"),
     "exact_match": (TOKENS, "tokens"),
     "f1": (CLASSES, "class"),
+    "obb": (ORIENTED, "oriented"),
     "perplexity": (TOKENS, "tokens"),
+    "pose": (POSES, "poses"),
     "retrieval": (VECTORS, "text"),
     "retrieval_agreement": (VECTORS, "text"),
     "segmentation": (PIXELS, "masks"),
@@ -42,6 +45,10 @@ TASKS: dict[str, tuple[tuple[int, ...], str]] = {
     "token_f1": (TOKENS, "tokens"),
     "top1": (CLASSES, "class"),
 }
+POINTS = {
+    "boxes": None, "poses": np.asarray([[[0.0, 0, 2]]]),
+    "oriented": np.asarray([[[-1.0, -1, 1], [1, -1, 1], [1, 1, 1], [-1, 1, 1]]]),
+}  # fmt: skip
 NEEDS_A_DECODER = {"greedy_agreement"}
 
 
@@ -52,11 +59,12 @@ def labels(kind: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.nd
     if kind == "text":
         spans = np.tile([0.0, 1.0], (SAMPLES, 1))
         return np.concatenate([rng.uniform(0, 5, (SAMPLES, 1)), spans], axis=1)
-    if kind == "boxes":  # one box of 2×2 pixels about the origin
+    if kind in POINTS:  # one box of 2×2 pixels about the origin
         frame, box = Frame(8, 8, 1, 1, 0, 0, 8, 8), np.asarray([[-1.0, -1.0, 1.0, 1.0]])
         area, crowd = np.asarray([4.0]), np.zeros(1, bool)
-        classes = rng.integers(0, 2, (SAMPLES, 1))
-        return np.stack([written(frame, Boxes(row, box, area, crowd), 2) for row in classes])
+        classes = rng.integers(0, 1 if kind == "poses" else 2, (SAMPLES, 1))
+        boxes = (Boxes(row, box, area, crowd, POINTS[kind]) for row in classes)
+        return np.stack([written(frame, one, 2) for one in boxes])
     if kind == "masks":
         return rng.integers(0, shape[0], (SAMPLES, *shape[1:]))
     size = (SAMPLES,) if kind == "class" else (SAMPLES, shape[0])

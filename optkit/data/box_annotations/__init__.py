@@ -10,17 +10,24 @@ from __future__ import annotations
 from pathlib import Path
 
 from optkit.data.box_annotations import coco, yolo
-from optkit.data.box_annotations.dataset import Annotated, Dataset
+from optkit.data.box_annotations.dataset import Annotated, Dataset, Objects
 from optkit.errors import InputRefused
 
-__all__ = ["Annotated", "Dataset", "read"]
+__all__ = ["Annotated", "Dataset", "Objects", "read"]
 
 
 def read(
-    path: Path, *, pictures: Path | None, split: str, classes: list[str] | None, model: str | None
+    path: Path,
+    *,
+    objects: Objects = "boxes",
+    pictures: Path | None,
+    split: str,
+    classes: list[str] | None,
+    model: str | None,
 ) -> Dataset:
     """The pictures with their boxes.
 
+    objects: what the lines or annotations describe; oriented boxes are those of YOLO only.
     pictures: the folder to which a COCO file's names are relative; None: beside the file, or a
     folder `images`, or one of the file's own name there. split: the key of the folder in a YOLO
     .yaml file (val, test, train). classes: the names in the order of the model's outputs; None:
@@ -29,9 +36,15 @@ def read(
     Raises InputRefused with the file, and the line or the number of the annotation.
     """
     if path.suffix.lower() == ".json":
-        return coco.read(path, pictures, classes, model)
+        if objects == "oriented":
+            raise InputRefused(
+                "a COCO file has no oriented boxes",
+                where=str(path),
+                hint="oriented boxes are read from YOLO's files: class x1 y1 x2 y2 x3 y3 x4 y4",
+            )
+        return coco.read(path, pictures, classes, model, posed=objects == "poses")
     if path.suffix.lower() in (".yaml", ".yml") or path.is_dir():
-        return yolo.read(path, split, classes, model)
+        return yolo.read(path, split, classes, model, objects)
     raise InputRefused(
         "optkit has no reader for annotations in this kind of file"
         if path.exists()

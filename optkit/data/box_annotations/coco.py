@@ -1,6 +1,7 @@
 """Annotations of COCO: one JSON file with images, annotations and categories.
 
-Format: cocodataset.org, "Data format", object detection. A box is [x, y, width, height] in pixels.
+Format: cocodataset.org, "Data format", object and keypoint detection. A box is [x, y, width,
+height] in pixels, keypoints are [x1, y1, v1, x2, …]; v is 0 for a keypoint that is not labelled.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class _Annotation(_Part):
     bbox: tuple[_Finite, _Finite, _Finite, _Finite]
     area: _Finite | None = None
     iscrowd: int = 0
+    keypoints: list[_Finite] | None = None
 
 
 class _Category(_Part):
@@ -46,14 +48,21 @@ class _File(_Part):
 
 
 def read(
-    path: Path, pictures: Path | None, classes: list[str] | None, model: str | None
+    path: Path,
+    pictures: Path | None,
+    classes: list[str] | None,
+    model: str | None,
+    *,
+    posed: bool = False,
 ) -> Dataset:
-    """Arguments and errors as for `box_annotations.read`."""
+    """Arguments and errors as for `box_annotations.read`. `posed`: whether each annotation must
+    have keypoints."""
     file = _parsed(path)
     if not file.images:
         raise InputRefused("it lists no pictures", where=str(path))
     own = {one.id: one.name for one in sorted(file.categories, key=lambda one: one.id)}
     numbering = Numbering.of(own, classes, model, path)
+    points = _number_of_keypoints(file, path) if posed else 0
     known = {one.id for one in file.images}
     boxes: dict[int, list[Box]] = defaultdict(list)
     for number, one in enumerate(file.annotations):
@@ -66,7 +75,7 @@ def read(
     folder = _folder(path, pictures, file.images[0].file_name)
     return Dataset(
         [
-            Annotated(folder / image.file_name, numbering.boxes(boxes[image.id]))
+            Annotated(folder / image.file_name, numbering.boxes(boxes[image.id], points))
             for image in file.images
         ],
         numbering.names,
@@ -91,7 +100,26 @@ def _parsed(path: Path) -> _File:
 def _box(one: _Annotation) -> Box:
     x, y, width, height = one.bbox
     area = width * height if one.area is None else one.area
-    return Box(one.category_id, (x, y, x + width, y + height), area, bool(one.iscrowd))
+    numbers = one.keypoints or []
+    points = tuple(zip(numbers[::3], numbers[1::3], numbers[2::3], strict=False))
+    return Box(one.category_id, (x, y, x + width, y + height), area, bool(one.iscrowd), points)
+
+
+def _number_of_keypoints(file: _File, path: Path) -> int:
+    """That of the first annotation, which all others must have. Raises InputRefused."""
+    count = 0
+    for number, one in enumerate(file.annotations):
+        found = len(one.keypoints or [])
+        if found == 0 or found % 3 or (count and found != 3 * count):
+            what = f"{found} numbers" if found else "none"
+            raise InputRefused(
+                f"keypoints: {what}, and not {f'3 for each of {count}' if count else 'x, y, v'}",
+                where=_place(path, number),
+                hint="each annotation has keypoints: [x1, y1, v1, x2, …], with v = 0 for one that "
+                "is not labelled; for boxes without keypoints the task is detection",
+            )
+        count = count or found // 3
+    return count
 
 
 def _place(path: Path, number: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 
@@ -13,11 +13,15 @@ from optkit.data.classes import model_classes
 from optkit.data.frames import Boxes
 from optkit.errors import InputRefused
 
+Objects = Literal["boxes", "poses", "oriented"]
+"""What is annotated: upright boxes; these with keypoints; oriented boxes, whose points are their
+four corners."""
+
 
 @dataclass(frozen=True)
 class Annotated:
-    """A picture. The corners of its boxes are in pixels; `relative`: they are shares of its width
-    and height, and the areas shares of its area."""
+    """A picture. The corners and points of its boxes are in pixels; `relative`: they are shares of
+    its width and height, and the areas shares of its area."""
 
     picture: Path
     boxes: Boxes
@@ -28,8 +32,10 @@ class Annotated:
         if not self.relative:
             return self.boxes
         corners = self.boxes.corners * np.asarray([width, height] * 2)
-        areas = self.boxes.areas * width * height
-        return Boxes(self.boxes.classes, corners, areas, self.boxes.crowd)
+        areas, points = self.boxes.areas * width * height, self.boxes.points
+        if points is not None:
+            points = points * np.asarray([width, height, 1])
+        return Boxes(self.boxes.classes, corners, areas, self.boxes.crowd, points)
 
 
 @dataclass(frozen=True)
@@ -47,12 +53,14 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Box:
-    """One box as a reader found it. `number`: its class in the data set."""
+    """One box as a reader found it. `number`: its class in the data set; `points`: keypoints (x, y,
+    visibility), or corners."""
 
     number: int
     corners: tuple[float, float, float, float]
     area: float
     crowd: bool = False
+    points: tuple[tuple[float, float, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -97,12 +105,15 @@ class Numbering:
             )
         return cls(names, {number: number for number in range(count)})
 
-    def boxes(self, found: Iterable[Box]) -> Boxes:
-        """The boxes of one picture with the classes of the model."""
+    def boxes(self, found: Iterable[Box], points: int = 0) -> Boxes:
+        """The boxes of one picture with the classes of the model. `points`: their number in each
+        box."""
         kept = list(found)
+        placed = np.asarray([one.points for one in kept], np.float64)
         return Boxes(
             np.asarray([self.numbers[one.number] for one in kept], np.int64),
             np.asarray([one.corners for one in kept], np.float64).reshape(-1, 4),
             np.asarray([one.area for one in kept], np.float64),
             np.asarray([one.crowd for one in kept], bool),
+            placed.reshape(len(kept), points, 3) if points else None,
         )
