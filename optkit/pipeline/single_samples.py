@@ -23,16 +23,17 @@ def single_sample(job: Job, inputs: Sequence[TensorInfo], runner: Steps) -> Reci
     """The recipe with the inputs for one sample at a time, which the listener hears of.
 
     None if the model takes batches, if a recipe cannot declare its inputs, or if the job does not
-    ask: it has no samples, or its recipe has the inputs, or the sizes of the batch.
+    ask: it has no samples, or its recipe has the inputs, or other sizes of the batch.
     """
     recipe, batch = job.recipe, batch_axis(inputs)
     source = recipe.source
     if source is None or source.kind != "onnx" or job.calibration is not None:
         return None
-    if recipe.inputs or not isinstance(batch, str) or batch in recipe.axes:
+    if recipe.inputs or not isinstance(batch, str):
         return None
     size = _size(job, inputs, batch)
-    if size is None:
+    given = recipe.axes.get(batch)
+    if size is None or (given is not None and {given.min, given.max} != {size}):
         return None
     fixed = [replace(info, shape=tuple(with_sizes(dim, {batch: size}) for dim in info.shape))
              for info in inputs]  # fmt: skip
@@ -44,7 +45,8 @@ def single_sample(job: Job, inputs: Sequence[TensorInfo], runner: Steps) -> Reci
     shapes = ", ".join(f"{info.name} [{', '.join(map(str, info.shape))}]" for info in infos)
     reason = f"because axis 0 of input {other!r} is not the batch"
     runner.note(f"built for one sample at a time, {reason}: {shapes}")
-    return recipe.with_inputs(specs, {})
+    others = {name: axis for name, axis in recipe.axes.items() if name != batch}
+    return recipe.model_copy(update={"axes": others}).with_inputs(specs, {})
 
 
 def _size(job: Job, inputs: Sequence[TensorInfo], batch: str) -> int | None:

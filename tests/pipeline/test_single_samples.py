@@ -62,6 +62,16 @@ def test_a_recording_without_a_batch_has_the_length_of_the_rows(tmp_path: Path) 
     assert decided(job(tmp_path, arrays), RECORDING)[0] == {"x": (62, 8), "h": (1, 1, 3)}
 
 
+def test_shapes_may_give_the_one_size_of_the_batch(tmp_path: Path) -> None:
+    """--shapes x:1x4,state:2x1x3"""
+    arrays = {"x": np.zeros((9, 4), "f"), "state": np.zeros((9, 2, 1, 3), "f"),
+              "rate": np.array(16_000)}  # fmt: skip
+    asked = job(tmp_path, arrays, axes={"batch": 1, "t": 4})
+    assert decided(asked, DETECTOR)[0] == {"x": (1, "t"), "state": (2, 1, 3), "rate": ()}
+    found = single_sample(asked, DETECTOR, SimpleNamespace(note=lambda text: None))  # type: ignore[arg-type]
+    assert found is not None and list(found.axes) == ["t"]
+
+
 def test_what_is_built_as_before(tmp_path: Path) -> None:
     """A model that takes batches; no samples; sizes of the batch that the recipe gives."""
     state = {"x": np.zeros((9, 1, 4), "f"), "state": np.zeros((9, 2, 1, 3), "f"),
