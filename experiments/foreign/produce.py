@@ -162,19 +162,27 @@ def neural_compressor(name: str, source: Path, out: Path) -> None:
 
 
 def olive(name: str, source: Path, out: Path) -> None:
-    from olive.hardware import AcceleratorSpec, Device
+    import torch
+    from olive.data.config import DataConfig
+    from olive.data.registry import Registry
+    from olive.hardware.accelerator import DEFAULT_CPU_ACCELERATOR
     from olive.model import ONNXModelHandler
-    from olive.olive_pass import create_pass_from_dict
-    from olive.passes.onnx.quantization import OnnxStaticQuantization
+    from olive.package_config import OlivePackageConfig
+    from olive.passes.olive_pass import create_pass_from_dict
 
-    folder = out.with_suffix("")
-    data = {"name": "rows", "type": "DummyDataContainer", "load_dataset_config": {
-        "type": "dummy_dataset", "params": {"input_shapes": [[1, *networks.SHAPES[name]]],
-        "input_names": ["x"], "input_types": ["float32"], "max_samples": 32}}}  # fmt: skip
-    made = create_pass_from_dict(
-        OnnxStaticQuantization, {"data_config": data}, disable_search=True,
-        accelerator_spec=AcceleratorSpec(Device.CPU, "CPUExecutionProvider"),
-    ).run(ONNXModelHandler(str(source)), str(folder))  # fmt: skip
+    rows = [({"x": torch.from_numpy(feed["x"][0])}, 0) for feed in _feeds(name)]
+    Registry.register_dataset("rows")(lambda **_: rows)
+    data = DataConfig(
+        name="rows", type="DataContainer", load_dataset_config={"type": "rows"},
+        pre_process_data_config={"type": "skip_pre_process"},
+        post_process_data_config={"type": "skip_post_process"},
+        dataloader_config={"batch_size": 1},
+    )  # fmt: skip
+    kind = OlivePackageConfig.load_default_config().import_pass_module("OnnxStaticQuantization")
+    chosen = create_pass_from_dict(
+        kind, {"data_config": data}, disable_search=True, accelerator_spec=DEFAULT_CPU_ACCELERATOR
+    )
+    made = chosen.run(ONNXModelHandler(str(source)), str(out.with_suffix("")))
     onnx.save(onnx.load(made.model_path), out)
 
 

@@ -1,29 +1,34 @@
-"""What eight tools write, what TensorRT-RTX does with it before and after optkit's repairs, and how
-far each graph is from the float model.
+"""What the quantizers of nine tools write, what TensorRT-RTX does with it before and after optkit's
+repairs, and what `optkit build` makes of it.
 
     python experiments/foreign/run.py --graphs DIR
 
 DIR holds cnn.onnx and block.onnx (`networks.export`), and NETWORK.PRODUCER.onnx for each producer
-(`produce.py`, in the environment of its tool; `run.sh` calls them all). Writes results.json and
-results.md beside this file.
+(`produce.py`, in the environment of its tool). A file .encodings beside such a graph has the ranges
+of AIMET for it. Writes results.json and results.md beside this file.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
-
-import numpy as np
+from tempfile import TemporaryDirectory
+from typing import TypeVar
 
 from optkit import api
 from optkit.documents.quantized_graph import QuantizedGraph
 from optkit.errors import OptkitError
+from optkit.request import Request
+
+T = TypeVar("T")
 
 _HERE = Path(__file__).parent
 _HEADINGS = ("producer", "network", "recognized as", "as given", "repaired", "repairs",
-             "given, dB", "repaired, dB", "gate")  # fmt: skip
-_LEAST_DB = 30.0  # of the repaired graph to the float model: the gate of this table
+             "given, dB", "repaired, dB", "build", "build, dB", "gate")  # fmt: skip
+_LEAST_DB = 30.0  # the gate of every build
+_GATES = (f"gates.min_sqnr={_LEAST_DB:g}", "gates.max_drop=null")
 
 
 def main() -> None:
@@ -33,45 +38,82 @@ def main() -> None:
     rows, found = [], {}
     for file in sorted(folder.glob("*.*.onnx")):
         network, producer, _ = file.name.split(".")
-        reference = folder / f"{network}.onnx"
-        try:
-            one = examined(file, reference)
-        except OptkitError as error:
-            found[file.name] = {"error": error.message}
-            rows.append([producer, network, f"not examined: {error.message}", *[""] * 6])
-            continue
-        found[file.name] = {**one.to_json(), "model": file.name}
-        rows.append([producer, network, *_cells(one)])
+        page, refusal = tried(examined, file, folder / f"{network}.onnx")
+        build, failure = tried(built, file, file.with_suffix(".encodings"))
+        found[file.name] = {
+            "doctor": page and {**page.to_json(), "model": file.name},
+            "build": build,
+            "errors": [one for one in (refusal, failure) if one is not None],
+        }
+        cells = [*_cells(page, refusal), *_build_cells(build, failure)]
+        rows.append([producer, network, *cells])
     (_HERE / "results.json").write_text(json.dumps(found, indent=1) + "\n")
-    lines = ["| " + " | ".join(line) + " |" for line in (_HEADINGS, ["---"] * 9, *rows)]
+    lines = ["| " + " | ".join(line) + " |" for line in (
+        _HEADINGS, ["---"] * len(_HEADINGS), *rows)]  # fmt: skip
     head = (
         "# Graphs that other tools have quantized\n\n"
-        "Written by `python experiments/foreign/run.py`. "
-        "Landed: products in INT8 of those that were asked, compiled by TensorRT-RTX for `l4`, not "
-        "run. dB: SQNR to the float model, simulated by ONNX Runtime on 8 random batches. Gate: "
-        f"the repaired graph has at least {_LEAST_DB:.0f} dB.\n\n"
+        "Written by `python experiments/foreign/run.py`. As given, repaired, build: products that "
+        "land in the precision that was asked, of all that were asked, compiled by TensorRT-RTX "
+        "for `l4`, not run. dB: SQNR, simulated by ONNX Runtime on 8 random batches; of the given "
+        "and the repaired graph to the float model, of the build to its own float graph (the given "
+        f"one without Q/DQ). Gate: that of the build, at least {_LEAST_DB:.0f} dB. "
+        "`aimet_encodings`: a float graph, built with `--calib`.\n\n"
     )
     (_HERE / "results.md").write_text(head + "\n".join(lines) + "\n")
 
 
+def tried(work: Callable[[Path, Path], T], file: Path, other: Path) -> tuple[T | None, str | None]:
+    """The result, or the message of the error."""
+    try:
+        return work(file, other), None
+    except OptkitError as error:
+        return None, error.message
+
+
 def examined(file: Path, reference: Path) -> QuantizedGraph:
-    """The page of one graph; against the float model if that has the same sizes of inputs."""
+    """The page of one graph, against the float model."""
     return api.examine(file, target="l4", float_model=reference)
 
 
-def _cells(one: QuantizedGraph) -> list[str]:
-    fidelity = one.fidelity
-    after = fidelity.repaired_to_float
-    passes = after is None or after >= _LEAST_DB
+def built(file: Path, ranges: Path) -> Mapping[str, object]:
+    """Figures of the result of a build without data."""
+    request = Request(
+        str(file), recipe={"name": file.stem.replace(".", "-")}, overrides=_GATES,
+        ranges=str(ranges) if ranges.exists() else None,
+    )  # fmt: skip
+    with TemporaryDirectory() as folder:
+        result = api.build(request, target="l4", out=folder).result
+    landing, fidelity = result["engine"]["landing"] or {}, result["fidelity"]
+    return {
+        "precision": result["precision"],
+        "engine_evidence": result["engine"]["evidence"],
+        "landed": landing.get("landed"),
+        "planned": landing.get("planned"),
+        "fidelity": fidelity,
+        "gate": result["gate"],
+    }
+
+
+def _cells(page: QuantizedGraph | None, refusal: str | None) -> list[str]:
+    if page is None:
+        return [f"not examined: {refusal}", *[""] * 5]
     return [
-        one.producer.name,
-        _landed(one.before.landed, one.before.planned),
-        _landed(one.after.landed, one.after.planned),
-        "; ".join(line.text for line in one.repairs) or "none",
-        _db(fidelity.given_to_float),
-        _db(after),
-        "pass" if passes else "fail",
+        page.producer.name,
+        _landed(page.before.landed, page.before.planned),
+        _landed(page.after.landed, page.after.planned),
+        "; ".join(line.text for line in page.repairs) or "none",
+        _db(page.fidelity.given_to_float),
+        _db(page.fidelity.repaired_to_float),
     ]
+
+
+def _build_cells(build: Mapping[str, object] | None, failure: str | None) -> list[str]:
+    if build is None:
+        return [f"not built: {failure}", "", ""]
+    fidelity, gate = build["fidelity"], build["gate"]
+    assert isinstance(fidelity, dict) and isinstance(gate, dict)
+    landed = f"{build['precision']}, {build['landed']} of {build['planned']}"
+    return [landed, _db(fidelity["sqnr_db"]), str(gate["verdict"])]
 
 
 def _landed(landed: int | None, planned: int | None) -> str:
@@ -79,7 +121,7 @@ def _landed(landed: int | None, planned: int | None) -> str:
 
 
 def _db(sqnr: float | None) -> str:
-    return "equal" if sqnr is None else f"{np.round(sqnr, 1)}"
+    return "equal" if sqnr is None else f"{sqnr:.1f}"
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ class Producer:
     recognized_by: str
 
 
+_OLIVE = "olive_version"
 _BY_METADATA = (
     (r"onnx\.quantize", "ONNX Runtime's quantizer"),
     (r"onnx_neural_compressor|neural.?compressor", "Neural Compressor"),
@@ -27,7 +28,6 @@ _BY_METADATA = (
     (r"nncf", "NNCF"),
     (r"aimet", "AIMET"),
     (r"brevitas", "Brevitas"),
-    (r"olive", "Olive"),
 )
 _BY_DOMAIN = (
     (r"qonnx|finn|onnx\.brevitas", "Brevitas (QONNX)"),
@@ -51,12 +51,17 @@ def producer_of(model: ir.Model) -> Producer:
     """The tool that quantized the graph, as far as the file tells."""
     told = f"{model.producer_name or ''}"
     version = model.producer_version or None
+    if (olive := model.metadata_props.get(_OLIVE)) is not None:  # it calls other quantizers
+        return Producer("Olive", olive, f"the metadata has {_OLIVE}")
     metadata = " ".join(f"{key}={value}" for key, value in model.metadata_props.items())
     for pattern, name in _BY_METADATA:
         if re.search(pattern, told, re.IGNORECASE):
             if name == _BY_METADATA[0][1] and _quantizes_float_weights(model):
                 why = f"the producer's name is {told!r}, and its weights are stored as floats"
                 return Producer("ModelOpt", None, why)
+            if name == _BY_METADATA[0][1] and (node := _named_after_reader(model)) is not None:
+                why = f"{told!r}, and pairs are named after their readers, e.g. {node!r}"
+                return Producer("Neural Compressor", None, f"the producer's name is {why}")
             return Producer(name, version, f"the producer's name is {told!r}")
         if (match := re.search(pattern, metadata, re.IGNORECASE)) is not None:
             return Producer(name, None, f"the metadata contains {match[0]!r}")
@@ -73,6 +78,19 @@ def _quantizes_float_weights(model: ir.Model) -> bool:
     return any(
         node.op_type == QUANTIZE and graph.is_constant(node.inputs[0]) for node in model.graph
     )
+
+
+def _named_after_reader(model: ir.Model) -> str | None:
+    """The name of a QuantizeLinear that has the form VALUE_READER_QuantizeLinear. Neural Compressor
+    writes it, which also has a copy of ONNX Runtime's quantizer; that one writes
+    VALUE_QuantizeLinear."""
+    for node in model.graph:
+        source = node.inputs[0] if node.op_type == QUANTIZE else None
+        if source is None or source.name is None or node.name is None:
+            continue
+        if re.fullmatch(rf"{re.escape(source.name)}_.+_{QUANTIZE}", node.name):
+            return node.name
+    return None
 
 
 def _by_names(model: ir.Model) -> Producer | None:
