@@ -52,11 +52,19 @@ def suppressed(
 
 def _not_overlapped(quads: np.ndarray, limit: float) -> Iterator[int]:
     """The numbers of those [n, 4, 2] that no earlier one which is kept overlaps, in order."""
-    left = np.arange(len(quads))
+    upright, sizes, left = bounds(quads), areas(quads), np.arange(len(quads))
     while len(left):
-        yield int(left[0])
-        apart = overlaps(quads[left[:1]], quads[left[1:]])[0] <= limit
-        left = left[1:][apart]
+        first, left = left[0], left[1:]
+        yield int(first)
+        # two of them share at most what their upright boxes share, and the smaller one
+        start = np.maximum(upright[first, :2], upright[left, :2])
+        stop = np.minimum(upright[first, 2:], upright[left, 2:])
+        most = np.maximum(stop - start, 0.0).prod(1)
+        most = np.minimum(most, np.minimum(sizes[first], sizes[left]))
+        near = most > limit * (sizes[first] + sizes[left] - most)
+        apart = ~near
+        apart[near] = overlaps(quads[first][None], quads[left[near]])[0] <= limit
+        left = left[apart]
 
 
 def _shared(quads: np.ndarray, others: np.ndarray) -> np.ndarray:

@@ -119,6 +119,21 @@ def test_upright_boxes_have_the_figures_of_the_task_detection(seed: int) -> None
     )
 
 
+@given(seed=st.integers(0, 10_000), limit=st.sampled_from([0.0, 0.2, 0.7]))
+def test_suppression_is_that_of_its_definition(seed: int, limit: float) -> None:
+    """A box is kept if no kept one of its class with a higher score overlaps it."""
+    random = np.random.default_rng(seed)
+    count = int(random.integers(0, 14))
+    quads = polygons.corners(drawn_at_random(random, count) * [0.5, 0.5, 1, 1, 1])
+    scores, classes = random.permutation(count) / 20, random.integers(0, 2, count)
+    expected: list[int] = []
+    for index in np.argsort(-scores):
+        rivals = [one for one in expected if classes[one] == classes[index]]
+        if not any(exact(quads[index], quads[one]) > limit for one in rivals):
+            expected.append(int(index))
+    assert polygons.suppressed(quads, scores, classes, limit, 20).tolist() == expected
+
+
 def with_points(quads: np.ndarray) -> np.ndarray:
     return np.concatenate([quads, np.ones((len(quads), 4, 1))], axis=-1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +35,17 @@ def test_a_precision_that_only_some_nodes_get() -> None:
         check(job("int4", {"*head*": "fp8"}))
     check(job("int4", {"*head*": "fp32"}))
     check(job("fp16", {"*head*": "fp8"}))  # the baseline itself: nothing is quantized
+
+
+def test_pictures_for_the_report_need_pillow_from_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = replace(job("fp16", {}), embed_pictures=True)
+    check(asked)
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    check(job("fp16", {}))
+    with pytest.raises(ToolchainMissing, match=r"PIL|pillow|data"):
+        check(asked)
 
 
 def test_samples_that_only_some_nodes_need() -> None:
