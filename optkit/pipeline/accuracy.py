@@ -1,4 +1,4 @@
-"""The task's scores of candidate, baseline and reference, and their fidelity to FP32."""
+"""The task's scores of candidate, baseline and reference, and the candidate's fidelity to FP32."""
 
 from __future__ import annotations
 
@@ -26,11 +26,16 @@ from optkit.steps.show_worst import ShowWorst
 Roles = Mapping[Role, tuple[Graph, str, Evidence]]
 """Role → its graph, the file of the graph that is scored, and the evidence of the score."""
 
+COMPARED = 256
+"""The most samples whose outputs are compared. The interval of the SQNR says what more would
+tell."""
+
 _PAIR: tuple[Role, ...] = ("baseline", "candidate")
 
 
 def evaluate(build: Build, runner: Steps) -> None:
-    """Task scores of candidate, baseline and reference on the same samples; fidelity to FP32."""
+    """Task scores of candidate, baseline and reference on the same samples; the candidate's
+    fidelity to FP32."""
     roles: dict[Role, tuple[Graph, str, Evidence]] = {
         # the baseline is first, because a task of agreement compares with its outputs
         "baseline": (build.baseline, GRAPH, build.evidence),
@@ -39,15 +44,28 @@ def evaluate(build: Build, runner: Steps) -> None:
     if build.baseline_precision.name != "fp32":  # an FP32 baseline is its own reference
         roles |= {"reference": (build.fused, GRAPH, Evidence.SIMULATED)}
     looked = _look(build, runner, roles)
-    for role, (graph, file, evidence) in roles.items():
-        if build.scored is not None and not looked:
-            build.scores[role] = score(build, runner, role, graph, file, evidence)
-        step = CompareOutputs(
-            graph=graph, reference=build.fused, file=file, batch=build.batch, evidence=evidence,
-            samples=build.looks[0].samples if build.looks else build.probe,
-        )  # fmt: skip
-        build.fidelities[role] = runner.do(step, f"compare {_named(build, role)} with FP32")
+    if build.scored is not None and not looked:
+        for role, of_role in roles.items():
+            build.scores[role] = score(build, runner, role, *of_role)
+    graph, file, evidence = roles["candidate"]
+    step = CompareOutputs(
+        graph=graph, reference=build.fused, file=file, batch=build.batch, evidence=evidence,
+        samples=_compared(build, runner),
+    )  # fmt: skip
+    what = f"compare {_named(build, 'candidate')} with FP32"
+    build.candidate_fidelity = runner.do(step, what)
     show_worst(build, runner, roles)
+
+
+def _compared(build: Build, runner: Steps) -> Samples:
+    """The samples whose outputs are compared: those that were scored first, or COMPARED of all. To
+    compare, both graphs run on them again."""
+    scored = build.scored
+    if build.looks:
+        return build.looks[0].samples
+    if scored is None or scored.planned or scored.agreement or scored.info.samples <= COMPARED:
+        return build.probe
+    return _drawn(build, runner, 0, COMPARED)
 
 
 def show_worst(build: Build, runner: Steps, roles: Roles) -> None:
@@ -75,12 +93,7 @@ def _look(build: Build, runner: Steps, roles: Roles) -> bool:
         )
     parts = sequential.segments(samples.info.samples)
     for start, stop in parts:
-        step = Draw(
-            samples=samples, start=start, stop=stop,
-            optional=tuple(build.job.recipe.optional_axes()),
-            memory=runner.limits.memory_bytes // 4,
-        )  # fmt: skip
-        look = Look(runner.do(step, f"draw samples up to {stop} of {parts[-1][1]}"))
+        look = Look(_drawn(build, runner, start, stop))
         build.looks.append(look)
         for role in _PAIR:
             look.scores[role] = score(build, runner, role, *roles[role], look.samples)
@@ -92,6 +105,18 @@ def _look(build: Build, runner: Steps, roles: Roles) -> bool:
         for role in references:
             look.scores[role] = score(build, runner, role, *roles[role], look.samples)
     return True
+
+
+def _drawn(build: Build, runner: Steps, start: int, stop: int) -> Samples:
+    """Those of the samples that stand from `start` to `stop` in a random order."""
+    samples = build.scored
+    assert samples is not None
+    step = Draw(
+        samples=samples, start=start, stop=stop,
+        optional=tuple(build.job.recipe.optional_axes()),
+        memory=runner.limits.memory_bytes // 4,
+    )  # fmt: skip
+    return runner.do(step, f"draw samples up to {stop} of {samples.info.samples}")
 
 
 def score(

@@ -194,7 +194,7 @@ def judge_accuracy(build: Build, scores: Scores) -> Verdict:
 
 
 def fidelity(build: Build) -> Fidelity:
-    compared = build.fidelities.get("candidate")
+    compared = build.candidate_fidelity
     assert compared is not None and compared.fidelity is not None
     return compared.fidelity
 

@@ -114,7 +114,7 @@ def _restore(unfinished: Unfinished, runner: Runner) -> Build:
     nodes = {row.node: row.precision for row in report.quantization}
     if result.fidelity is not None:
         fidelity = codec.from_json(Fidelity, result.fidelity.to_json())
-        build.fidelities = {"candidate": ComparedOutputs(fidelity=fidelity)}
+        build.candidate_fidelity = ComparedOutputs(fidelity=fidelity)
     build.source = Graph()  # nothing is known of how it was exported
     build.graph = Graph(folder=staged_graph(artifact.path / MODEL, runner))
     build.baseline = Graph(folder=staged_graph(artifact.baseline_path / MODEL, runner))

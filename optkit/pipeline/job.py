@@ -148,7 +148,7 @@ class Build:
     scores: dict[Role, Evaluated] = field(default_factory=dict)
     worst: ShownWorst | None = None
     looks: list[Look] = field(default_factory=list)
-    fidelities: dict[Role, ComparedOutputs] = field(default_factory=dict)
+    candidate_fidelity: ComparedOutputs | None = None
     layer_fidelity: ComparedLayers | None = None
     latency: Timed | PredictedLatency | None = None
     baseline_latency: PredictedLatency | None = None
@@ -232,7 +232,6 @@ class Build:
         """The digests of all results, by name."""
         results = {each.name: getattr(self, each.name, None) for each in fields(self)}
         results |= {f"{role}_score": score for role, score in self.scores.items()}
-        results |= {f"{role}_fidelity": fidelity for role, fidelity in self.fidelities.items()}
         for number, look in enumerate(self.looks):
             results[f"drawn/{number}"] = look.samples
             results |= {f"{role}_score/{number}": score for role, score in look.scores.items()}

@@ -38,7 +38,7 @@ VERDICTS = {
     "garbage": "crashed",
 }  # fmt: skip
 _OTHERS = ("adopt", "random", "quantize_layers", "ort", "bench", "summary", "survey",
-           "sensitivity", "deviate", "divide", "draw", "outline", "peak", "attribute",
+           "sensitivity", "deviate", "divide", "outline", "peak", "attribute",
            "dequantize", "repair", "import_quantized", "show_worst",
            "given_ranges")  # fmt: skip
 STEPS = tuple(name for name in ALL if name not in _OTHERS)
