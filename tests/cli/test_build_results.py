@@ -13,6 +13,7 @@ import pytest
 
 from optkit.artifact import Artifact
 from optkit.errors import UsageError
+from optkit.pipeline.accuracy import COMPARED
 from optkit.report.result import failed
 from tests.conftest import MainJob
 
@@ -47,6 +48,7 @@ def test_the_main_job_passes_its_gate(built: Path, main_job: MainJob) -> None:
     )  # fmt: skip
     assert result["accuracy"]["samples"] == 898 and result["accuracy"]["value"] >= 0.97
     assert result["drop"]["value"] <= 0.005
+    assert result["fidelity"]["samples"] == COMPARED  # of the 898
     assert result["gate"] == {"verdict": "pass", "reasons": []}
     assert result["baseline"]["precision"] == "fp16"
     assert result["cache_hits"] == 0
