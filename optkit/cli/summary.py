@@ -79,6 +79,8 @@ def _place(one: Result) -> list[str]:
 def remarks(result: Result) -> list[str]:
     """Notes below the table: undecided gates and unreliable figures."""
     lines = list(result.gate.reasons if result.gate else ())
+    if any(one.untrained is not None for one in _parts(result)):
+        lines.append("the model is not trained, so gates say nothing about a trained one")
     if suspect(result):
         lines.append("calibration data is suspect, see above and in the report")
     lines += stored(one.latency for one in _parts(result))

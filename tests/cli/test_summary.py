@@ -133,6 +133,9 @@ def test_fidelity_and_doubts_about_calibration_stand_on_the_terminal() -> None:
     assert "SQNR 31.4 dB to fp32" in summary.table([sound])
     assert not any("suspect" in remark for remark in summary.remarks(sound))
     assert any("calibration data is suspect" in told for told in summary.remarks(suspect))
+    untrained = sound.model_copy(update={"untrained": "2 of 2 parameter tensors random"})
+    assert not any("not trained" in remark for remark in summary.remarks(sound))
+    assert any("the model is not trained" in remark for remark in summary.remarks(untrained))
     whole = sound.model_copy(update={"parts": {"encoder": sound, "decoder": suspect}})
     for result, code in ((sound, 0), (suspect, 3), (whole, 3)):
         result = result.model_copy(update={"gate": None})
