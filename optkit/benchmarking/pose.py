@@ -102,12 +102,14 @@ def similarities(found: Detections, truth: Boxes, sigmas: np.ndarray) -> np.ndar
 
 
 def _likeness(labels: np.ndarray, sigmas: Sequence[float] | None) -> Likeness:
-    """Raises ValueError if there are not as many sigmas as keypoints."""
+    """Raises ValueError if there are not as many sigmas as keypoints, or one is not positive."""
     count = (labels.shape[-1] - COLUMNS) // 3
     usual = _PERSON if count == len(_PERSON) else np.full(count, 1 / max(count, 1))
     spread = usual if sigmas is None else np.asarray(sigmas, np.float64)
     if len(spread) != count:
         raise ValueError(f"args.sigmas has {len(spread)} values for {count} keypoints")
+    if not (spread > 0).all():
+        raise ValueError(f"args.sigmas has {spread.min()}, but they are larger than 0")
     return Likeness(partial(similarities, sigmas=spread), _areas, _ignored, _PER_CLASS)
 
 

@@ -127,8 +127,11 @@ class Spool:
     def feed(self, size: int) -> Feed:
         """One feed of exactly `size` samples; if there are fewer, the first ones are repeated."""
         feed, _ = next(self._rebatched(self._written(), self._accepted(size)))
-        turns = np.arange(size) % self._count(feed)
-        return rows_of(feed, self._batched, turns)
+        return self.filled(feed, size)
+
+    def filled(self, feed: Feed, size: int) -> Feed:
+        """Exactly `size` samples of a feed; if it has fewer, the first ones are repeated."""
+        return rows_of(feed, self._batched, np.arange(size) % self._count(feed))
 
     def to_file(self, path: Path, metadata: Mapping[str, object]) -> None:
         """Write all samples, and additional JSON, into one file that `Spool` also reads.

@@ -198,5 +198,7 @@ def test_outputs_that_do_not_fit_are_refused() -> None:
         pose.score(outputs, labels, head="corners")
     with pytest.raises(ValueError, match="has 2 values for 5 keypoints"):
         pose.score(outputs, labels, kinds=2, sigmas=[1, 1])
+    with pytest.raises(ValueError, match="larger than 0"):
+        pose.score(outputs, labels, kinds=2, sigmas=[1, 1, 0, 1, 1])
     with pytest.raises(ValueError, match="no known head"):
         pose.score({"y": np.zeros((1, 4))}, labels)

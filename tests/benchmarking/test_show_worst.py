@@ -19,7 +19,7 @@ from optkit.data.frames import Boxes, Frame, written
 from optkit.documents.pictures import WorstPictures
 from optkit.steps.files import EACH, SCORES
 from optkit.tensors import TensorInfo
-from tests.benchmarking.test_shards import GRAPH, MODEL, SAMPLES, TASKS, prepared, quiet, run
+from tests.benchmarking.test_shards import BATCH, GRAPH, MODEL, SAMPLES, TASKS, prepared, quiet, run
 
 __all__ = ["prepared"]  # a fixture
 
@@ -27,7 +27,13 @@ Show = Callable[..., tuple[WorstPictures, np.ndarray]]
 
 
 @pytest.fixture
-def boxes(tmp_path: Path) -> dict[str, Path]:
+def batch() -> str:
+    """Axis 0 of the detector."""
+    return "N"
+
+
+@pytest.fixture
+def boxes(tmp_path: Path, batch: str) -> dict[str, Path]:
     """A model that finds the box of each picture, and one that moves the boxes a little, which
     small ones do not stand, and finds some that are not there."""
     paths = {name: tmp_path / name for name in ("graph", "reference", "samples")}
@@ -35,7 +41,7 @@ def boxes(tmp_path: Path) -> dict[str, Path]:
     for name, scale in (("graph", 0.3), ("reference", 0.0)):
         paths[name].mkdir()
         weights = ", ".join(f"{scale * w}" for w in (1, 1, *[-1] * (anchors - 2)))
-        text = MODEL % (f"6,{anchors}", f"6,{anchors}", anchors, weights)
+        text = MODEL.replace("N", batch) % (f"6,{anchors}", f"6,{anchors}", anchors, weights)
         graph.save(ir.from_onnx_text(text), paths[name] / GRAPH)
     sides, kinds = random.uniform(0.5, 4, SAMPLES), random.integers(0, 2, SAMPLES)
     x = np.zeros((SAMPLES, 6, anchors), np.float32)
@@ -47,10 +53,13 @@ def boxes(tmp_path: Path) -> dict[str, Path]:
                              np.asarray([side**2]), np.zeros(1, bool)), 2)
         for side, kind in zip(sides, kinds, strict=True)
     ]  # fmt: skip
+    axis = int(batch) if batch.isdecimal() else batch
+    batches = ({"x": x[i : i + BATCH]} for i in range(0, SAMPLES, BATCH))
     spool_writer.write(
-        iter([({"x": x}, np.stack(labels))]), paths["samples"],
-        (TensorInfo("x", "float32", ("N", 6, anchors)),),
-        limit_samples=None, memory_bytes=1 << 20, progress=quiet,
+        ((feed, np.stack(labels[i : i + BATCH])) for feed, i in
+         zip(batches, range(0, SAMPLES, BATCH), strict=True)),
+        paths["samples"], (TensorInfo("x", "float32", (axis, 6, anchors)),),
+        limit_samples=None, memory_bytes=1 << 20, progress=quiet, fill=True,
     )  # fmt: skip
     return paths
 
@@ -101,6 +110,13 @@ def test_the_pictures_are_those_with_the_largest_drop(show: Show, task: str, uni
     assert [drops[one.sample] for one in worst.pictures] == pytest.approx(shown)
     assert any(one.lost for one in worst.pictures)
     assert all(one.drawing is None for one in worst.pictures)  # no part of a sample
+
+
+@pytest.mark.parametrize("batch", [str(BATCH)])
+def test_a_model_of_one_batch_size_gets_whole_batches(show: Show) -> None:
+    worst, drops = show("detection")
+    assert [one.sample for one in worst.pictures] == np.argsort(-drops, kind="stable")[:6].tolist()
+    assert len(worst.pictures) % BATCH and any(one.lost for one in worst.pictures)
 
 
 def test_objects_are_embedded_only_if_that_was_asked_for(show: Show) -> None:

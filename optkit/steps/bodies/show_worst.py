@@ -81,6 +81,7 @@ def _pairs(
     step: ShowWorst, task: accuracy.Task, drawn: Drawn, numbers: list[int], progress: Progress
 ) -> list[Pair]:
     """The samples of these numbers, in the order of the samples."""
+    spool = Spool(step.samples.path)
     sides: list[list[Objects | Regions]] = []
     pixels: list[np.ndarray | None] = []
     models = ((step.baseline, step.baseline_file, step.baseline_engine, "baseline_engine"),
@@ -89,8 +90,10 @@ def _pairs(
         progress("running the worst pictures again", share / 2)
         with _opened(step, graph, file, compiled, name) as session:
             side: list[Objects | Regions] = []
-            for feed, labels, _ in Spool(step.samples.path).chosen(numbers):
-                outputs = accuracy.outputs_of(task, session, feed, labels, first=len(side))
+            for feed, labels, _ in spool.chosen(numbers):
+                # some models take only batches of one size, or of a least size
+                whole = spool.filled(feed, max(step.batch or 0, len(labels)))
+                outputs = accuracy.outputs_of(task, session, whole, labels, first=len(side))
                 side += drawn(outputs, labels)
                 if not sides:
                     pixels += [thumbnails.pixels_of(feed, row) for row in range(len(labels))]
