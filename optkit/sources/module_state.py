@@ -9,19 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import nn
 
-_TABLES = ("_parameters", "_buffers", "_modules")
-
 
 @contextmanager
 def unchanged(module: nn.Module) -> Iterator[None]:
-    """After the body, every part has the attributes and buffers that it had before: what was added
-    is removed, and what was replaced is back. A part that the body initialized (`nn.LazyLinear`)
-    keeps its new state. Changes inside of lists and dictionaries stay."""
+    """After the body, every part has the tensors, shapes and buffers that it had before: what was
+    added is removed, and what was replaced is back.
+
+    Other attributes stay, because they may say what else the body did, such as the flag that hooks
+    are installed. So does a part that the body initialized (`nn.LazyLinear`), and what changed
+    inside of a list or a dictionary.
+    """
     before = [
         (part, type(part), dict(vars(part)), dict(part._buffers)) for part in module.modules()
     ]
@@ -29,14 +31,26 @@ def unchanged(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         for part, kind, attributes, buffers in before:
-            if type(part) is not kind:
-                continue
-            own = vars(part)
-            for name in own.keys() - attributes.keys():
-                del own[name]
-            own.update(attributes)
-            if part._buffers.keys() != buffers.keys() or any(
-                part._buffers[name] is not value for name, value in buffers.items()
-            ):
-                part._buffers.clear()
-                part._buffers.update(buffers)
+            if type(part) is kind:
+                _restore(vars(part), attributes)
+                _restore(part._buffers, buffers)
+
+
+def _restore(now: dict[str, Any], before: dict[str, Any]) -> None:
+    for name in now.keys() | before.keys():
+        old, new = before.get(name), now.get(name)
+        if old is new or not (_is_data(old) or _is_data(new)):
+            continue
+        if name in before:
+            now[name] = old
+        else:
+            del now[name]
+
+
+def _is_data(value: object) -> bool:
+    """Whether it is a tensor, a shape, or several of them."""
+    import torch
+
+    if isinstance(value, tuple | list):
+        return bool(value) and all(type(part) is int or _is_data(part) for part in value)
+    return isinstance(value, torch.Tensor)

@@ -92,21 +92,46 @@ def test_modes_are_set_in_modules_of_ultralytics_alone() -> None:
     assert vars(head)["dynamic"] is False and "export" not in vars(head)
 
 
-def test_a_module_is_as_before_except_what_was_initialized() -> None:
+def test_tensors_and_shapes_are_as_before_except_what_was_initialized() -> None:
     net = nn.ModuleDict({"plain": nn.Linear(2, 2), "lazy": nn.LazyLinear(3)})
     plain = net["plain"]
-    plain.scale, kept = 1.0, torch.ones(2)
+    plain.shape, plain.hooked, kept = None, False, torch.ones(2)
     plain.register_buffer("cos", kept)
     with unchanged(net):
-        plain.scale = 2.0
-        plain.extra = object()
+        plain.shape, plain.hooked = torch.Size([1, 2]), True
+        plain.grids = [torch.zeros(2)]
         plain.cos = torch.zeros(2)
         plain.register_buffer("sin", torch.zeros(2))
         net["lazy"](torch.zeros(1, 2))
-    assert plain.scale == 1.0 and plain.cos is kept
-    assert "extra" not in vars(plain) and "sin" not in plain._buffers
+    assert plain.shape is None and plain.cos is kept
+    assert plain.hooked  # a flag may say what else was done
+    assert "grids" not in vars(plain) and "sin" not in plain._buffers
     assert type(net["lazy"]) is nn.Linear and net["lazy"].in_features == 2
     assert net["lazy"](torch.zeros(1, 2)).shape == (1, 3)
+
+
+class Hooked(nn.Module):
+    """The construct of transformers' output capturing: the first call installs hooks."""
+
+    installed = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.kept: list[torch.Tensor] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.installed:
+            self.layer.register_forward_hook(lambda *call: self.kept.append(call[2]))
+            self.installed = True
+        self.kept.clear()
+        self.layer(x)
+        return torch.cat(self.kept, 1)
+
+
+def test_hooks_of_the_trial_are_not_installed_twice(tmp_path: Path) -> None:
+    log = export(Hooked(), tmp_path / "model.onnx", spec("x", "batch", 4))
+    assert log.outputs[0].shape == ("batch", 4)
 
 
 def test_pictures_for_a_detector_of_ultralytics_are_letterboxed(tmp_path: Path) -> None:
