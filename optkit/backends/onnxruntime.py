@@ -147,6 +147,7 @@ class OnnxRuntime:
             quantize_outputs=frozenset({"Conv"}),
             float_output=True,
             min_conv_channels=4,
+            depthwise_conv=False,
             integer_bias=frozenset({"Conv", "Gemm"}),
             gemm_for_matrices=True,
             free_bias=True,

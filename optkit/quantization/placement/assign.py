@@ -141,6 +141,8 @@ def _why_not_its_kernel(node: ir.Node, weight: ir.Value, rules: PlacementRules) 
         return f"fewer than {rules.min_conv_channels} input channels: {rules.thin_conv}"
     if not rules.grouped_conv and node.attributes.get_int("group", 1) > 1:
         return "a convolution in groups has no kernel of this precision"
+    if not rules.depthwise_conv and _is_depthwise(node, weight):
+        return "depthwise: float is as fast, and one scale for all channels loses the small ones"
     if rules.max_kernel is not None and _kernel(weight) > rules.max_kernel:
         return f"its kernel has {_kernel(weight)} elements: {rules.max_kernel} are the most here"
     if not rules.biased_1d_to_one and _is_biased_1d_to_one(node, weight):
@@ -202,6 +204,11 @@ def _is_thin(node: ir.Node, weight: ir.Value, rules: PlacementRules) -> bool:
     channels = int(weight.shape.numpy()[1]) * node.attributes.get_int("group", 1)
     pooled = any(reader.op_type == "MaxPool" for reader in tail(node).consumers())
     return channels < rules.min_conv_channels and not pooled
+
+
+def _is_depthwise(node: ir.Node, weight: ir.Value) -> bool:
+    assert weight.shape is not None
+    return node.attributes.get_int("group", 1) > 1 and weight.shape.numpy()[1] == 1
 
 
 def _is_biased_1d_to_one(node: ir.Node, weight: ir.Value) -> bool:

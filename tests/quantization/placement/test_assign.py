@@ -166,3 +166,18 @@ def test_a_weight_that_is_quantized_already_is_left_alone() -> None:
         }"""
     )
     assert "already" in decide(network(text), RULES["gpu"]).reasons["n"]
+
+
+def test_depthwise_convolutions_stay_in_float_where_the_rules_say_so() -> None:
+    text = HEADER + (
+        """g (float[N,8,9,9] x, float[8,1,3,3] w, float[8,2,3,3] w_2, float[8,8,1,1] w_3)
+        => (float[N,8,5,5] y) {
+        [depthwise] d = Conv <group=8> (x, w)
+        [grouped] e = Conv <group=4> (d, w_2)
+        [pointwise] y = Conv (e, w_3)
+        }"""
+    )
+    found = decide(network(text), replace(RULES["gpu"], depthwise_conv=False))
+    assert found.nodes == {"depthwise": "fp16", "grouped": "int8", "pointwise": "int8"}
+    assert found.reasons["depthwise"].startswith("depthwise: float is as fast")
+    assert decide(network(text), RULES["gpu"]).nodes["depthwise"] == "int8"
