@@ -169,7 +169,8 @@ class Scores:
 class Fidelity:
     """Agreement of the outputs with those of a reference graph on the same inputs. SQNR in dB
     (10·log10 of signal power divided by error power, over all outputs and samples) with its 95 %
-    interval (None: too few samples); cosine over flattened outputs."""
+    interval (None: too few samples); cosine over flattened outputs. `all_zero`: True if both graphs
+    return only zeros on these inputs, so nothing was compared."""
 
     evidence: Evidence
     reference: str
@@ -178,6 +179,7 @@ class Fidelity:
     max_abs_error: float
     samples: int
     ci95: Interval | None = None
+    all_zero: Literal[True] | None = None
 
 
 @dataclass(frozen=True)

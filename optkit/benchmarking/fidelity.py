@@ -92,6 +92,7 @@ def pool(kept: Kept, *, name: str, evidence: Evidence) -> Fidelity:
         cosine=_cosine(signal, power, dot) if noise > 0 else 1.0,
         max_abs_error=float(rows[:, _LARGEST].max()),
         samples=samples,
+        all_zero=True if signal == 0 and noise == 0 else None,
     )
 
 

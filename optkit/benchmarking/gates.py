@@ -252,6 +252,9 @@ def _fidelity_rows(gates: Limits, fidelity: Fidelity | None) -> Iterator[GateRow
         return
     if fidelity is None:
         yield _unseen("min_sqnr", limit, "no fidelity was computed")
+    elif fidelity.all_zero:
+        reason = f"all outputs are zero, also those of {fidelity.reference}: nothing to compare"
+        yield GateRow("min_sqnr", limit, None, None, fidelity.evidence, "inconclusive", reason)
     elif fidelity.sqnr_db is None:
         reason = f"the outputs are bit-equal to {fidelity.reference}"
         yield GateRow("min_sqnr", limit, None, None, fidelity.evidence, "pass", reason)

@@ -178,8 +178,7 @@ def scores(found: EvalFigures) -> str:
     if (drop := found.drop) is not None:
         rows.append(["drop", "", _points(drop), drop.evidence])
     near = found.fidelity
-    shown = "bit-equal" if near.sqnr_db is None else f"{near.sqnr_db:.1f} dB"
-    rows.append(["fidelity", f"to {near.reference}", shown, near.evidence])
+    rows.append(["fidelity", f"to {near.reference}", _closeness(near), near.evidence])
     for row in found.gate.rows:
         rows.append(["gate", row.gate, row.outcome, row.evidence or "-"])
     return terminal.table(_COLUMNS, rows)
@@ -300,8 +299,15 @@ def _landing(engine: EngineFacts | None) -> str:
 def _fidelity(near: FidelityFigures | None) -> str:
     if near is None:
         return ""
-    shown = "bit-equal" if near.sqnr_db is None else f"SQNR {near.sqnr_db:.1f} dB"
-    return f"{shown} to {near.reference}"
+    if near.all_zero:
+        return f"all outputs are zero, as those of {near.reference}"
+    return f"{'' if near.sqnr_db is None else 'SQNR '}{_closeness(near)} to {near.reference}"
+
+
+def _closeness(near: FidelityFigures) -> str:
+    if near.all_zero:
+        return "all zero, both"
+    return "bit-equal" if near.sqnr_db is None else f"{near.sqnr_db:.1f} dB"
 
 
 def _evidence(one: Result) -> str:

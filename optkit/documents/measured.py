@@ -123,6 +123,13 @@ class FidelityFigures(Record):
     max_abs_error: Number
     samples: Count
     ci95: Interval | None = None
+    all_zero: Annotated[
+        Literal[True] | SkipJsonSchema[None],
+        Field(
+            exclude_if=absent,
+            description="Both graphs return only zeros on these inputs, so nothing was compared.",
+        ),
+    ] = None
 
 
 class DifferenceFigures(Record):

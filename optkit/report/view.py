@@ -227,7 +227,8 @@ def unit(result: Result) -> Show:
 def _fidelity_rows(fidelity: FidelityFigures | None) -> list[Row]:
     if fidelity is None:
         return []
-    sqnr = "bit-equal" if fidelity.sqnr_db is None else figures.decibels(fidelity.sqnr_db)
+    equal = "all outputs are zero, in both" if fidelity.all_zero else "bit-equal"
+    sqnr = equal if fidelity.sqnr_db is None else figures.decibels(fidelity.sqnr_db)
     spread = figures.span(fidelity.ci95, figures.decibels)
     over = (spread, f"cosine {fidelity.cosine:.6f}", f"{fidelity.samples:,} samples")
     figure = Figure(sqnr, ", ".join(filter(None, over)))

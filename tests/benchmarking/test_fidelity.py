@@ -193,6 +193,12 @@ def test_outputs_that_do_not_match_are_refused(session: Any) -> None:
         compare(session, lambda f: f, lambda f: {"x": f["x"].T})
 
 
+def test_outputs_that_are_all_zero_are_not_called_equal(session: Any) -> None:
+    nothing = compare(session, lambda f: {"x": f["x"] * 0}, lambda f: {"x": f["x"] * 0})
+    assert nothing.all_zero and nothing.sqnr_db is None
+    assert not compare(session, lambda f: f, lambda f: f).all_zero
+
+
 def test_nothing_to_compare_is_refused(session: Any) -> None:
     with pytest.raises(InputRefused, match="no samples"):
         compare(session, lambda f: f, lambda f: f, [])

@@ -104,6 +104,14 @@ def fidelity(sqnr: float | None) -> Fidelity:
     return Fidelity(SIMULATED, "fp32", sqnr, 0.999, 0.01, 64)
 
 
+def test_outputs_that_are_all_zero_decide_nothing() -> None:
+    zero = replace(fidelity(30.0), sqnr_db=None, all_zero=True)
+    verdict = judge(limited(min_sqnr=20.0), fidelity=zero)
+    assert verdict.verdict == "inconclusive" and "nothing to compare" in verdict.reasons[0]
+    equal = judge(limited(min_sqnr=20.0), fidelity=replace(zero, all_zero=None))
+    assert "nothing to compare" not in str(equal) and "bit-equal" in str(equal)
+
+
 @pytest.mark.parametrize(
     ("limits", "sqnr", "outcome"),
     [

@@ -143,3 +143,6 @@ def test_fidelity_and_doubts_about_calibration_stand_on_the_terminal() -> None:
     assert sound.fidelity is not None
     equal = sound.fidelity.model_copy(update={"sqnr_db": None})
     assert "bit-equal to fp32" in summary.table([sound.model_copy(update={"fidelity": equal})])
+    zero = equal.model_copy(update={"all_zero": True})
+    shown = summary.table([sound.model_copy(update={"fidelity": zero})])
+    assert "all outputs are zero, as those of fp32" in shown and "bit-equal" not in shown
