@@ -101,12 +101,7 @@ def template(
     lines += [f"  # {remark}" for remark in chosen.remarks]
     if python:
         lines += [*([] if chosen.file else ["  # weights: weights.safetensors"]), "  # args: {}"]
-    if read:
-        inputs = recipe_inputs.of_model(read)
-    elif python and calibration is not None and reader_of(calibration) == "arrays":
-        inputs = _of_arrays(model, Path(calibration))
-    else:
-        inputs = _of_code(model if python else None)
+    inputs = _inputs(model, calibration, read)
     precision = preset.precision or ("int8" if calibration else "fp16")
     samples = _calibration(folder, calibration)
     text = _TEMPLATE.format(
@@ -184,6 +179,17 @@ def _of_code(model: str | None) -> InputLines:
         lines.append(f"  # forward also takes {', '.join(optional)}")
     tokens = "\n  sequence: {min: 1, opt: 128, max: 512}" if _TOKENS in "".join(lines) else ""
     return InputLines("\n".join(lines), _AXES + _BATCH + tokens)
+
+
+def _inputs(model: str, calibration: str | None, read: Sequence[TensorInfo]) -> InputLines:
+    """The inputs as the model declares them, as the arrays of the data have them, or as the text of
+    the code shows them."""
+    if read:
+        return recipe_inputs.of_model(read)
+    python = places.is_python_file(model)
+    if python and calibration is not None and reader_of(calibration) == "arrays":
+        return _of_arrays(model, Path(calibration))
+    return _of_code(model if python else None)
 
 
 def _of_arrays(model: str, data: Path) -> InputLines:
