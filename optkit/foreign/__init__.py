@@ -14,7 +14,15 @@ from optkit.foreign.float_graph import never_negative, remove_quantization
 from optkit.foreign.operators import integer_operators
 from optkit.foreign.producer import Producer, producer_of
 from optkit.foreign.range_file import GivenRanges, read_ranges
-from optkit.foreign.repairs import FORMS, REPAIRS, Repair, Repaired, normal_form, repair
+from optkit.foreign.repairs import (
+    FORMS,
+    REPAIRS,
+    Repair,
+    Repaired,
+    floats_for_float_codes,
+    normal_form,
+    repair,
+)
 from optkit.foreign.requested import (
     Format,
     Product,
@@ -35,6 +43,7 @@ __all__ = [
     "Repair",
     "Repaired",
     "assignment",
+    "floats_for_float_codes",
     "integer_operators",
     "is_quantized",
     "never_negative",

@@ -62,7 +62,7 @@ def fold_constants(model: ir.Model) -> list[str]:
     for node in list(model.graph):
         numbers = graph.array(node.inputs[0]) if node.op_type == QUANTIZE else None
         codes = codes_of(node) if numbers is not None else None
-        if numbers is None or codes is None or not codes.integer or codes.dtype.bitwidth > 8:
+        if numbers is None or codes is None or codes.dtype.bitwidth > 8:
             continue
         written = _round(numbers, codes)
         _store(node, names, written)
@@ -87,6 +87,16 @@ def floats_for_biases(model: ir.Model) -> list[str]:
         _store(node, names, codes.numbers(stored).astype(kind))
         done.append(str(node.name))
     return done
+
+
+def floats_for_float_codes(model: ir.Model) -> None:
+    """Constants of floating-point codes (FP8) become floats with the same numbers. For simulations:
+    ONNX Runtime has no product of such codes."""
+    names = graph.FreeNames(model)
+    for node, codes, stored in list(_weights(model)):
+        if not codes.integer:
+            kind = (node.outputs[0].dtype or ir.DataType.FLOAT).numpy()
+            _store(node, names, codes.numbers(stored).astype(kind))
 
 
 def clips_out(model: ir.Model) -> list[str]:
@@ -283,7 +293,8 @@ def _round(numbers: np.ndarray, codes: Codes) -> np.ndarray:
     scale = codes.spread(codes.scale, numbers.shape)
     zero = codes.spread(codes.zero_point, numbers.shape)
     quotient = (numbers.astype(np.float32) / scale.astype(np.float32)).astype(np.float64)
-    rounded: np.ndarray = np.clip(np.rint(quotient) + zero, *codes.ends)
+    rounded: np.ndarray = np.rint(quotient) + zero if codes.integer else quotient
+    rounded = np.clip(rounded, *codes.ends)
     return rounded.astype(codes.dtype.numpy())
 
 

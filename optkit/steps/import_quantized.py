@@ -14,7 +14,7 @@ class ImportQuantized(Step[Quantized]):
     nodes that the tool left in floats."""
 
     name = "import_quantized"
-    version = 1
+    version = 4
     tools = ("numpy", "onnx", "onnx-ir", "ml-dtypes")
     stays = True
 

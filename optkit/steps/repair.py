@@ -76,7 +76,7 @@ class RepairGraph(Step[RepairedGraph]):
     Q/DQ pairs instead of other forms."""
 
     name = "repair"
-    version = 2
+    version = 4
     tools = ("numpy", "onnx", "onnx-ir", "ml-dtypes")
     stays = True
 

@@ -177,3 +177,20 @@ def test_a_float_graph_is_no_quantized_graph() -> None:
     text = "agraph (float[2] x) => (float[2] y) { y = Relu(x) }"
     model = ir.from_onnx_text(f'<ir_version: 8, opset_import: ["" : 21]> {text}')
     assert not foreign.is_quantized(model) and foreign.repair(model) == ()
+
+
+def test_float_weights_become_fp8_codes_and_floats_again() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 21]> agraph (float[3, 2] x) => (float[3, 2] y)
+    <float[2, 2] w = {0.3, -1.7, 900.0, 0.05}, float s = {2.0}>
+    { q = QuantizeLinear<output_dtype = 17>(w, s) d = DequantizeLinear(q, s) y = MatMul(x, d) }"""
+    model = ir.from_onnx_text(text)
+    graph.ensure_names(model)
+    graph.infer_shapes(model)
+    foreign.repair(model)
+    (product,) = foreign.products(model)
+    assert product.weight is not None and product.weight.dtype == "float8e4m3fn"
+    foreign.floats_for_float_codes(model)
+    (node,) = model.graph
+    weights = graph.array(node.inputs[1])
+    # E4M3: three bits of mantissa, at most 448
+    assert weights is not None and weights.tolist() == [[0.3125, -1.75], [896.0, 0.05078125]]

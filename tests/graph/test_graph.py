@@ -435,3 +435,16 @@ def test_a_graph_that_needs_large_pictures_is_summarized_at_large_sizes() -> Non
     found = graph.summary(model)  # of height 1, the two parts differ in height
     assert found.axes == {"batch": 1, "height": 640} and found.macs == 640 * 8
     assert graph.summary(model, {"height": 4}).macs == 4 * 8
+
+
+def test_readers_read_another_value_and_an_output_keeps_its_name() -> None:
+    text = "g (float[2] x) => (float[2] y) { a = Abs (x) y = Neg (a) b = Relu (a) }"
+    model = ir.from_onnx_text(f'<ir_version: 10, opset_import: ["" : 21]> {text}')
+    absolute, negative, relu = model.graph
+    graph.read_instead(negative, model.graph.inputs[0])  # an output of the graph
+    assert [value.name for value in model.graph.outputs] == ["y"]
+    kept = model.graph.outputs[0].producer()
+    assert kept is not None and kept.op_type == "Identity"
+    assert kept.inputs[0] is model.graph.inputs[0]
+    graph.read_instead(absolute, model.graph.inputs[0])
+    assert relu.inputs[0] is model.graph.inputs[0] and not absolute.outputs[0].uses()

@@ -15,10 +15,11 @@ from optkit.benchmarking import sequential as looks
 from optkit.benchmarking.accuracy import drop, from_samples
 from optkit.benchmarking.gates import judge
 from optkit.evidence import Evidence
+from optkit.execute.runner import Record
 from optkit.execute.step import Foreign
 from optkit.measurement import Difference, Interval, Latencies, Latency
 from optkit.pipeline import identity, latency, scores
-from optkit.pipeline.findings import _at, latencies, speedups
+from optkit.pipeline.findings import _at, _hits, latencies, speedups
 from optkit.precisions import PRECISIONS
 from optkit.recipe import Bench
 from optkit.recipe.schema import Limits
@@ -152,3 +153,11 @@ def test_what_looks_have_scored_is_in_the_order_of_the_samples(
     assert list(told.candidate.per_sample) == scores.slices(made) == list(range(1_100))
     width = np.ptp(drop(*told.pair).ci95)  # type: ignore[arg-type]
     assert (width == 0) == same  # the baseline beside itself, and else what chance could make
+
+
+def test_a_step_that_this_run_made_is_no_hit_when_it_is_asked_for_again() -> None:
+    def record(key: str, *, hit: bool) -> Record:
+        return Record("export", "export", key, hit, 1.0)
+
+    records = [record("a", hit=False), record("a", hit=True), record("b", hit=True)]
+    assert _hits([*records, record("b", hit=True)]) == 1

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from optkit import graph
+from optkit import foreign, graph
 from optkit.data.spool import Spool
 from optkit.execute.step import Progress
 from optkit.precision_cast import magnitude
 from optkit.precision_cast.bf16_simulation import simulate_bf16
 from optkit.precision_cast.cast import HALVES, to_half
 from optkit.precision_cast.kept_in_fp32 import dividends
+from optkit.runtimes import Level
 from optkit.steps.bodies.sessions import cpu
 from optkit.steps.bodies.signature import signature
 from optkit.steps.cast import Cast, Measured
@@ -52,5 +53,7 @@ def _measured(samples: Path, how: Measured, model: ir.Model) -> magnitude.Measur
         # weights are mapped, not copied
         graph.save(measuring, Path(folder) / GRAPH, inline_limit=0)
         feeds = (feed for feed, _ in Spool(samples).batches(how.batch))
-        with cpu(Path(folder) / GRAPH, pooled=False) as session:
+        # optimized, ONNX Runtime writes products of codes, which it does not have for FP8
+        level: Level = "none" if foreign.is_quantized(model) else "all"
+        with cpu(Path(folder) / GRAPH, level=level, pooled=False) as session:
             return magnitude.measure(session, feeds, outputs, samples=_SAMPLES, what=how.what)

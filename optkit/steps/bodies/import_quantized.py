@@ -20,10 +20,12 @@ def run(step: ImportQuantized, out: Path, progress: Progress) -> Quantized:
     read = model
     if step.simulation is not None:
         read = graph.load(step.simulation.path / GRAPH)
+    products, log = foreign.requested_products(read), _log(foreign.ranges(read))
+    if step.simulation is not None:
+        foreign.floats_for_float_codes(read)
         graph.save(read, out / SIMULATION)
-    products = foreign.requested_products(read)
     return Quantized(
-        log=_log(foreign.ranges(read)),
+        log=log,
         assignment=Assignment(
             {one.node: one.precision or step.carrier for one in products},
             {one.node: _reason(one) for one in products if one.precision is None},
