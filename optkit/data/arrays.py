@@ -103,18 +103,31 @@ class _Array(Protocol):
 
 def _batches(arrays: Mapping[str, _Array], path: Path, inputs: Inputs | None) -> Iterator[Feed]:
     axes = {name: len(info.shape) for name, info in (inputs or {}).items()}
-    values = {name: array.take(1) for name, array in arrays.items()
-              if array.length is None and axes.get(name) == 0}  # fmt: skip
-    rows_of = {name: array for name, array in arrays.items() if name not in values}
+    values, rows_of = _parted(arrays, axes)
     whole = {name for name, array in rows_of.items() if len(array.shape) - 1 == axes.get(name)}
     numbers = range(_count(rows_of or arrays, path, inputs))
     one_by_one = any(axes[name] for name in whole)
     groups = reading.groups(numbers, 1) if one_by_one else reading.grouped(numbers, inputs)
     for rows in groups:
-        taken = {name: array.take(len(rows)) for name, array in rows_of.items()}
-        feed = {name: array[0] if name in whole and len(rows) == 1 else array
-                for name, array in taken.items()}  # fmt: skip
-        yield {name: values[name] if name in values else feed[name] for name in arrays}
+        feed = dict(values)
+        for name, array in rows_of.items():
+            taken = array.take(len(rows))
+            feed[name] = taken[0] if name in whole and len(rows) == 1 else taken
+        yield {name: feed[name] for name in arrays}
+
+
+def _parted(
+    arrays: Mapping[str, _Array], axes: Mapping[str, int]
+) -> tuple[dict[str, np.ndarray], dict[str, _Array]]:
+    """The values of arrays without axes whose inputs have none either, and the arrays of
+    samples. `axes`: the number of axes of each input."""
+    values, rows_of = {}, {}
+    for name, array in arrays.items():
+        if array.length is None and axes.get(name) == 0:
+            values[name] = array.take(1)
+        else:
+            rows_of[name] = array
+    return values, rows_of
 
 
 @contextmanager

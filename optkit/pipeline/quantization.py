@@ -48,27 +48,13 @@ def quantize(build: Build, runner: Steps) -> None:
         return
     rules = _rules_of(runtimes.backend(build.compiler), job)
     carrier: Graph = build.carrier
-    statistics: Calibrated | Fused | None = None
     scheme = Scheme(job.precision.name, build.baseline_precision.name, rules)
     settings = settings_of(job.recipe)
     way = large.way(
         build.source.parameters, runner.limits.memory_bytes, rules,
         job.recipe.quantization.weights, sampled=build.calibration is not None, where=job.name,
     )  # fmt: skip
-    if build.calibration is not None:
-        check_enough(build.calibration, job.recipe)
-        if way == "whole":
-            statistics = build.statistics = _calibrate(build, build.calibration, runner)
-    if job.recipe.ranges_file is not None:
-        place = job.recipe.ranges_file.path
-        if way != "whole":
-            raise InputRefused(
-                "given ranges need the whole graph in memory",
-                where=str(place),
-                hint="raise --memory",
-            )
-        with located(str(place)):
-            statistics = build.statistics = _given_ranges(build, place, build.statistics, runner)
+    statistics: Calibrated | Fused | None = _statistics(build, runner, way)
     if statistics is not None and _prepares(job):
         random, reason = comparison(build, runner, "prepared")
         step = Prepare(
@@ -94,6 +80,27 @@ def quantize(build: Build, runner: Steps) -> None:
         )  # fmt: skip
     build.quantized = quantized
     build.graph = written(build, quantized, job.precision.name, runner)
+
+
+def _statistics(build: Build, runner: Steps, way: large.Way) -> Calibrated | None:
+    """Statistics of the whole graph: from the calibration samples, from the ranges that the recipe
+    gives, or from both. None if there are neither, or if layers are calibrated one by one."""
+    recipe = build.job.recipe
+    if build.calibration is not None:
+        check_enough(build.calibration, recipe)
+        if way == "whole":
+            build.statistics = _calibrate(build, build.calibration, runner)
+    if recipe.ranges_file is not None:
+        place = recipe.ranges_file.path
+        if way != "whole":
+            raise InputRefused(
+                "given ranges need the whole graph in memory",
+                where=str(place),
+                hint="raise --memory",
+            )
+        with located(str(place)):
+            build.statistics = _given_ranges(build, place, build.statistics, runner)
+    return build.statistics
 
 
 def _quantize_layers(

@@ -26,14 +26,10 @@ def single_sample(job: Job, inputs: Sequence[TensorInfo], runner: Steps) -> Reci
     ask: it has no samples, or its recipe has the inputs, or other sizes of the batch.
     """
     recipe, batch = job.recipe, batch_axis(inputs)
-    source = recipe.source
-    if source is None or source.kind != "onnx" or job.calibration is not None:
-        return None
-    if recipe.inputs or not isinstance(batch, str):
+    if not _undeclared(job) or not isinstance(batch, str):
         return None
     size = _size(job, inputs, batch)
-    given = recipe.axes.get(batch)
-    if size is None or (given is not None and {given.min, given.max} != {size}):
+    if size is None:
         return None
     fixed = [replace(info, shape=tuple(with_sizes(dim, {batch: size}) for dim in info.shape))
              for info in inputs]  # fmt: skip
@@ -49,8 +45,21 @@ def single_sample(job: Job, inputs: Sequence[TensorInfo], runner: Steps) -> Reci
     return recipe.model_copy(update={"axes": others}).with_inputs(specs, {})
 
 
+def _undeclared(job: Job) -> bool:
+    """Whether the model is an ONNX file whose inputs the recipe leaves open."""
+    source = job.recipe.source
+    is_file = source is not None and source.kind == "onnx" and job.calibration is None
+    return is_file and not job.recipe.inputs
+
+
 def _size(job: Job, inputs: Sequence[TensorInfo], batch: str) -> int | None:
-    """The only size of the batch axis; None if samples can be joined along it."""
+    """The only size of the batch axis; None if samples can be joined along it, or if the recipe
+    asks for other sizes."""
+    size, asked = _one_size(job, inputs, batch), job.recipe.axes.get(batch)
+    return size if asked is None or {asked.min, asked.max} == {size} else None
+
+
+def _one_size(job: Job, inputs: Sequence[TensorInfo], batch: str) -> int | None:
     if all(info.name in batched(inputs) for info in inputs if info.shape):
         return None
     shapes = _shapes_in_file(job, inputs)

@@ -88,25 +88,17 @@ def template(
     UsageError, RecipeError for values that no recipe may have, and InputRefused for a file of
     arrays that cannot be read.
     """
-    kind, folder = places.model_key(model), out.resolve().parent
-    python = places.is_python_file(model)
+    folder, python = out.resolve().parent, places.is_python_file(model)
     if weights is not None and not python:
         raise UsageError("--weights needs a Python factory", where=f"--weights {weights}",
                          hint="MODEL already contains its weights")  # fmt: skip
-    named = _from(folder, model) if python or kind == "path" else model
     chosen = _weights(model, folder, weights) if python else _Weights(None, ())
-    lines = [f"  {kind}: {_quoted(named)}"]
-    if chosen.file:
-        lines.append(f"  weights: {_quoted(chosen.file)}")
-    lines += [f"  # {remark}" for remark in chosen.remarks]
-    if python:
-        lines += [*([] if chosen.file else ["  # weights: weights.safetensors"]), "  # args: {}"]
     inputs = _inputs(model, calibration, read)
     precision = preset.precision or ("int8" if calibration else "fp16")
     samples = _calibration(folder, calibration)
     text = _TEMPLATE.format(
         name=places.model_name(model),
-        model="\n".join(lines),
+        model=_model(model, folder, chosen),
         inputs=inputs.lines,
         axes=_axes(preset.axes) if preset.axes else inputs.axes,
         calibration=preset.section("calibration", samples, samples),
@@ -123,6 +115,19 @@ def template(
     free = tuple(axis for axis in free if axis not in preset.axes)
     untrained = python and not chosen.file
     return Started(text, _then(out, untrained, python, precision, free))
+
+
+def _model(model: str, folder: Path, weights: _Weights) -> str:
+    """The lines of the section `model`."""
+    kind, python = places.model_key(model), places.is_python_file(model)
+    named = _from(folder, model) if python or kind == "path" else model
+    lines = [f"  {kind}: {_quoted(named)}"]
+    if weights.file:
+        lines.append(f"  weights: {_quoted(weights.file)}")
+    lines += [f"  # {remark}" for remark in weights.remarks]
+    if python and not weights.file:
+        lines.append("  # weights: weights.safetensors")
+    return "\n".join([*lines, "  # args: {}"] if python else lines)
 
 
 def _axes(given: Mapping[str, Axis]) -> str:
