@@ -56,13 +56,13 @@ def test_a_trtexec_command_builds_what_its_options_build(
 def test_a_refused_flag_stops_the_build(project: Path, store: Path, optkit_here: Optkit) -> None:
     before = contents(project)
     asked = ("build", "-t", "l4", "--json", "--trtexec")
-    done = optkit_here(*asked, "--int8 --plugins=a.so --calib=b.cache", cwd=project, cache=store)
+    done = optkit_here(*asked, "--int8 --plugins=a.so --safe", cwd=project, cache=store)
     result = json.loads(done.out)
     assert done.code == 2 and result["status"] == "error" and contents(project) == before
     assert [flag["fate"] for flag in result["translation"]["flags"]] == [
         "done", "refused", "refused"
     ]  # fmt: skip
-    assert "2 flags cannot be followed" in done.err and "--calibration PATH" in done.err
+    assert "2 flags cannot be followed" in done.err and "functional safety" in done.err
     dry = optkit_here("build", "-t", "l4", "--dry-run", "--trtexec", "--safe", cwd=project)
     assert dry.code == 2 and "functional safety" in dry.err
     unknown = optkit_here(*asked, "--fp61", cwd=project, cache=store)
