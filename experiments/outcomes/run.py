@@ -68,7 +68,7 @@ CASES = (
         "--set gates.accept=[predicted]",
     ),
     case(
-        "slower", "INT8 for this CPU of a network of depthwise convolutions: slower than FP32",
+        "slower", "INT8 for this CPU of a network of narrow products: slower than FP32",
         "--recipe experiments/outcomes/network.yaml -t cpu -p int8",
     ),
     case(
