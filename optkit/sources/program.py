@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from optkit.errors import ExportFailed, InputRefused, nearest
 from optkit.runtimes import Progress, Session
-from optkit.sources import agreement, archive, export_failures, outputs, toolchain, translation
+from optkit.sources import (
+    agreement,
+    archive,
+    export_failures,
+    outputs,
+    ties,
+    toolchain,
+    translation,
+)
 from optkit.sources.axes import compared_sizes
 from optkit.sources.log import ExportLog
 from optkit.tensors import AxisRange, Feed, InputSpec, TensorInfo
@@ -60,7 +68,8 @@ def export(
     model = translation.translate(program, declared, names)
     translation.write(model, out)
     reference = partial(_outputs, program, declared, names)
-    cases = agreement.expected(reference, declared, compared_sizes(moving), progress)
+    with ties.lower_index_first(program):
+        cases = agreement.expected(reference, declared, compared_sizes(moving), progress)
     described, returned = translation.describe(model)
     nodes = len(model.graph)
     # before the runtime also holds the weights

@@ -19,6 +19,7 @@ from optkit.sources import (
     guards,
     recurrences,
     tensor_lengths,
+    ties,
     toolchain,
     translation,
     ultralytics_heads,
@@ -77,12 +78,13 @@ def export(
         progress("translating to ONNX", 0.4)
         model = translation.translate(program, _in_order(bind(_by_name(specs))), names)
         translation.write(model, out)
-        cases = agreement.expected(
-            lambda feed: arrays(_call(module, bind, feed), names),
-            specs,
-            compared_sizes(axes),
-            progress,
-        )
+        with ties.lower_index_first(program):
+            cases = agreement.expected(
+                lambda feed: arrays(_call(module, bind, feed), names),
+                specs,
+                compared_sizes(axes),
+                progress,
+            )
     described, returned = translation.describe(model)
     nodes = len(model.graph)
     if owned:  # before the runtime also holds them

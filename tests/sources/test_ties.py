@@ -1,0 +1,98 @@
+"""Models that take the best places of a picture: equal scores have one order in the comparison."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from optkit.errors import ExportFailed
+from optkit.runtimes import backend
+from optkit.sources import program
+from optkit.sources.ties import lower_index_first
+from optkit.tensors import AxisRange
+from tests.sources.test_torch_module import export, spec
+
+
+class Queries(nn.Module):
+    """As RT-DETR: the places with the best scores are the rows. The scores have few values."""
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        scores = x.sum(-1).sign()
+        best = torch.topk(scores, 20, dim=1)[1]
+        return {"rows": x.gather(1, best.unsqueeze(-1).expand(-1, -1, x.shape[-1]))}
+
+
+class Drifting(Queries):
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        self.calls += 1
+        return super().forward(x + self.calls)
+
+
+def test_equal_scores_are_in_the_order_of_the_graph(tmp_path: Path) -> None:
+    log = export(Queries(), tmp_path / "m.onnx", spec("x", "batch", 200, 4))
+    assert [one.errors for one in log.checks] == [{"rows": 0.0}] * 2
+
+
+def test_equal_scores_of_a_saved_program(tmp_path: Path) -> None:
+    shapes = ({0: torch.export.Dim("batch", min=1, max=64)},)
+    saved = torch.export.export(Queries(), (torch.randn(4, 200, 4),), dynamic_shapes=shapes)
+    torch.export.save(saved, tmp_path / "m.pt2")
+    log = program.export(
+        tmp_path / "m.pt2",
+        (),
+        {"batch": AxisRange(1, 4, 8)},
+        tmp_path / "m.onnx",
+        session=lambda path: backend("onnxruntime").session(path),
+        progress=lambda what, fraction: None,
+    )
+    assert [one.errors for one in log.checks] == [{"rows": 0.0}] * 2
+
+
+def test_a_choice_that_is_wrong_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ExportFailed, match="output 'rows' differs from torch by"):
+        export(Drifting(), tmp_path / "m.onnx", spec("x", "batch", 200, 4))
+
+
+@pytest.mark.parametrize("largest", [True, False])
+def test_the_first_of_equal_values(largest: bool) -> None:
+    saved = torch.export.export(Queries(), (torch.randn(4, 200, 4),))
+    x = torch.tensor([[2.0, 1.0, 2.0, 1.0, 2.0]])
+    with lower_index_first(saved):
+        values, indices = torch.topk(x, 3, largest=largest)
+        single, place = torch.topk(torch.tensor(7.0), 1)
+    assert indices.tolist() == [[0, 2, 4] if largest else [1, 3, 0]]
+    assert torch.equal(values, x.gather(1, indices))
+    assert (float(single), int(place)) == (7.0, 0)
+
+
+@pytest.mark.slow
+def test_rt_detr_of_transformers(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    backbone = transformers.RTDetrResNetConfig(
+        embedding_size=16, hidden_sizes=[16, 32, 64, 128], depths=[1, 1, 1, 1],
+        layer_type="basic", out_features=["stage2", "stage3", "stage4"],
+    )  # fmt: skip
+    config = transformers.RTDetrConfig(
+        backbone_config=backbone, encoder_hidden_dim=32, encoder_in_channels=[32, 64, 128],
+        encoder_ffn_dim=64, encoder_attention_heads=4, d_model=32, decoder_ffn_dim=64,
+        decoder_in_channels=[32, 32, 32], decoder_layers=2, decoder_attention_heads=4,
+        num_queries=50, num_labels=4,
+    )  # fmt: skip
+    model = transformers.RTDetrForObjectDetection(config)
+
+    class Detector(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
+            returned = self.model(pixel_values=images)
+            return {"logits": returned.logits, "pred_boxes": returned.pred_boxes}
+
+    log = export(Detector(), tmp_path / "m.onnx", spec("images", "batch", 3, 64, 64))
+    assert [one.shape for one in log.outputs] == [("batch", 50, 4)] * 2
