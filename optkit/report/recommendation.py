@@ -122,7 +122,8 @@ def _decision(result: Result) -> _Decision:
     if verdict == "fail":
         return _failed(result, fault)
     if fault is not None:
-        return _Decision("unknown", f"Not decided for {_named(result)}: {fault}")
+        far = "" if result.untrained is not None else _unjudged(result.gate.reasons)
+        return _Decision("unknown", f"Not decided for {_named(result)}: {fault}{far}")
     if verdict == "inconclusive":
         return _undecided(result)
     if result.latency is None:
@@ -158,15 +159,19 @@ def _undecided(result: Result) -> _Decision:
     if _relative(reasons) and speedup and worth.shown(speedup) in ("loss", "too little"):
         text = f"{_lost(result, speedup)}. {_capital(why)}."
         return _Decision("baseline", f"{text}{worth.smaller(result)}", [speedup.evidence])
-    far = next((reason for reason in reasons[1:] if UNJUDGED in reason), None)
-    others = len(reasons) - 1 - (far is not None)
+    far = _unjudged(reasons[1:])
+    others = len(reasons) - 1 - bool(far)
     more = f"; gates not decided besides: {others}" if others > 0 else ""
     if speedup is not None:
         more += f". {_capital(worth.gain(result, speedup))}"
-    text = f"Not decided for {_named(result)}: {why}{more}."
-    if far is not None:
-        text += f" Do not ship it before a task has judged it: {far}."
+    text = f"Not decided for {_named(result)}: {why}{more}.{far}"
     return _Decision("unknown", f"{text}{_to_decide(result, reasons)}", _known(result, reasons[:1]))
+
+
+def _unjudged(reasons: Iterable[str]) -> str:
+    """A warning of a low SQNR that no task has judged, as a sentence; empty if there is none."""
+    far = next((reason for reason in reasons if UNJUDGED in reason), None)
+    return "" if far is None else f" Do not ship it before a task has judged it: {far}."
 
 
 def _to_decide(result: Result, reasons: Sequence[str]) -> str:

@@ -262,6 +262,27 @@ def test_suspect_calibration_data_goes_before_speed(built: Any) -> None:
     )  # fmt: skip
 
 
+def test_suspect_calibration_data_does_not_hide_a_low_sqnr(built: Any) -> None:
+    """PP-OCR's detection at 12.9 dB: with better data it may be as far off."""
+    doubt = DataFinding(kind="training statistics", what="values are 1/5 as spread as in training",
+                        measured=1.0, hint="prepare samples as the model was trained")  # fmt: skip
+    check = CalibrationCheck(verdict="suspect", samples=16, compared=False, findings=(doubt,))
+    warning = (
+        " Do not ship it before a task has judged it: fidelity to fp32 is 12.9 dB (SQNR): the "
+        "error is 23% of the outputs"
+    )
+
+    def sentence(sqnr: float, **changes: object) -> str:
+        judged = gates.judge(Limits(), fidelity=Fidelity(Evidence.SIMULATED, "fp32", sqnr, 1, 1, 9))
+        gate = GateVerdict(verdict=judged.verdict, reasons=judged.reasons)
+        return decided(built(gate=gate, calibration=check, drop=None, **changes))[2]
+
+    suspect = "values are 1/5 as spread as in training. Prepare samples as the model was trained, "
+    assert f"{suspect}and build again.{warning}" in sentence(12.9)
+    assert sentence(30.0).endswith(f"{suspect}and build again.")
+    assert warning not in sentence(12.9, untrained="all parameters are random")
+
+
 def test_bad_conditions_stand_in_the_head_and_take_the_green(built: Any) -> None:
     result = built(speedup=gain(1.8, 1.5, 2.0, "measured"))
     latency = result.latency.model_copy(update={"marks": ("others took 80 % of the CPU",)})
