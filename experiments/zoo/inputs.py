@@ -169,7 +169,8 @@ def turned_lines(random: np.random.Generator, wheels: Path) -> Iterator[Sample]:
 
 @_maker
 def text_pages(random: np.random.Generator, wheels: Path) -> Iterator[Sample]:
-    """A page of text, 640 x 480 pixels."""
+    """A page of text, 640 x 480 pixels, prepared as the package does, not as PaddleOCR trains
+    (ImageNet's mean and deviation)."""
     while True:
         yield {"x": _planes(_page(random, 480, 640), 0.5, 0.5)}
 

@@ -133,7 +133,9 @@ class CodeUse(Record):
     """How the int8 codes of a weight use their range."""
 
     reach: Annotated[Number, said("The largest magnitude of a code, divided by 127.")]
-    saturated: Annotated[Number, said("The share of codes with this magnitude.")]
+    saturated: Annotated[
+        Number, said("The share of codes with this magnitude, beyond one per output channel.")
+    ]
 
 
 class LayerFidelityRow(Record):

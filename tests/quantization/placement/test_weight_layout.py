@@ -6,7 +6,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from optkit.quantization.placement.weight_layout import by_channel_db, granularity
+from optkit.quantization.placement.weight_layout import (
+    by_channel_db,
+    granularity,
+    use_of_codes,
+)
 
 RNG = np.random.default_rng(3)
 WEIGHT = RNG.standard_normal((6, 4)).astype(np.float32)
@@ -77,3 +81,23 @@ def test_what_scales_per_channel_would_give() -> None:
     expected = 10 * np.log10(np.square(WEIGHT).sum() / np.square(WEIGHT - rounded).sum())
     found = by_channel_db(parsed(FLOAT, w=WEIGHT).graph[0], product("<axis=1>", np.ones(4)))
     assert found == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize(("shrunk", "least", "most"), [(1.0, 0.0, 0.0), (0.3, 0.2, 0.6)])
+def test_the_largest_code_of_a_channel_is_not_saturated(
+    shrunk: float, least: float, most: float
+) -> None:
+    """In a depthwise kernel of 3 x 3 it is a ninth of all codes."""
+    kernel = RNG.standard_normal((8, 1, 3, 3)).astype(np.float32)
+    scale = np.abs(kernel).max(axis=(1, 2, 3)) / 127 * np.float32(shrunk)
+    codes = np.clip(np.rint(kernel / scale.reshape(-1, 1, 1, 1)), -127, 127).astype(np.int8)
+    model = parsed(
+        """g (float[N,8,9,9] x, int8[8,1,3,3] codes, float[8] s) => (float[N,8,7,7] y) {
+  [dq] w = DequantizeLinear <axis=0> (codes, s)
+  [node] y = Conv <group=8> (x, w)
+}""",
+        codes=codes,
+        s=scale,
+    )
+    use = use_of_codes(model.graph[1])
+    assert use is not None and use.reach == 1.0 and least <= use.saturated <= most
