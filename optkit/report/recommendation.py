@@ -325,7 +325,7 @@ def _by_speed(result: Result) -> _Decision:
 def _lost(result: Result, speedup: DifferenceFigures) -> str:
     """That the baseline is the better choice at any accuracy."""
     figure = worth.gain(result, speedup)
-    if worth.shown(speedup) == "too little":
+    if worth.shown(speedup) == "too little" and speedup.value >= 1:
         figure += ", too little for a change of the number format"
     again = f", or, to be sure, {worth.to_measure(result)}" if worth.marks(result) else ""
     return f"{figure}: ship {_base(result)}{again}"

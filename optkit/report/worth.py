@@ -50,6 +50,8 @@ def gain(result: Result, speedup: DifferenceFigures) -> str:
     match shown(speedup):
         case "nothing":
             return f"no gain is shown for {name} on {where}: {times} as fast as {base} ({how})"
+        case "too little" if speedup.value < 1:
+            return f"{name} is not faster than {base} on {where} ({times} as fast, {how})"
         case "loss":
             return f"{name} is slower than {base} on {where} ({times} as fast, {how})"
         case _:

@@ -116,6 +116,14 @@ def test_a_small_gain_is_too_little(built: Any) -> None:
         assert "too little for a change of the number format: ship FP16." in sentence
 
 
+def test_a_model_that_may_be_slower_is_not_called_a_gain(built: Any) -> None:
+    ship, _, sentence = decided(built(speedup=gain(0.98, 0.95, 1.02)))
+    assert ship == "baseline"
+    assert sentence.startswith(
+        "INT8 is not faster than FP16 on NVIDIA L4 (0.98× as fast, 0.95 to 1.02, predicted): ship"
+    )
+
+
 def test_what_is_surely_slower_needs_no_accuracy(built: Any) -> None:
     size = EngineSize(bytes=300, baseline_bytes=300, evidence=Evidence.COMPILED)
     lack = "there is no evaluation task, so accuracy is unknown"
