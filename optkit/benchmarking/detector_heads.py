@@ -11,6 +11,9 @@
                Deformable DETR, D-FINE)
     corners    boxes [batch, detections, 4] in pixels, scores and labels [batch, detections]
 
+With masks (YOLO-seg), coefficients of prototypes stand after the classes, one for each channel of a
+second output [batch, prototypes, height, width]. They are left out.
+
 Those of YOLO without suppression and `corners` get it here; the sets of the DETR family need none.
 """
 
@@ -30,6 +33,7 @@ from optkit.errors import unknown_name
 Outputs = Mapping[str, np.ndarray]
 Head = Literal["auto", "yolo", "yolov5", "yolo_nms", "detr", "rt_detr", "corners"]
 _MOST_CANDIDATES = 30_000  # before suppression, as in Ultralytics' validation
+_LARGEST_SCORE = 16.0  # a probability is at most 1; a logit of 16 is one of 1 - 1e-7
 _LOGITS, _BOXES = "logits", "pred_boxes"
 _CORNERS = ("boxes", "scores", "labels")
 
@@ -76,7 +80,7 @@ def recognised(outputs: Outputs) -> str:
     whole = next(iter(outputs.values()))
     if whole.ndim == 3:
         _, rows, columns = whole.shape
-        if columns == 6 and rows <= 1000:
+        if columns == 6 + _coefficients(outputs) and rows <= 1000:
             return "yolo_nms"
         if rows < columns:
             return "yolo"
@@ -86,13 +90,33 @@ def recognised(outputs: Outputs) -> str:
 
 
 def _yolo(outputs: Outputs, sizes: np.ndarray) -> Iterator[Detections]:
-    for one in next(iter(outputs.values())):
-        yield per_class(boxes.corners(one[:4].T), one[4:].T)
+    whole = next(iter(outputs.values()))
+    end = whole.shape[1] - _coefficients(outputs)
+    for one in whole:
+        yield per_class(boxes.corners(one[:4].T), _scores(one[4:end].T))
 
 
 def _yolov5(outputs: Outputs, sizes: np.ndarray) -> Iterator[Detections]:
-    for one in next(iter(outputs.values())):
-        yield per_class(boxes.corners(one[:, :4]), one[:, 4:5] * one[:, 5:])
+    whole = next(iter(outputs.values()))
+    end = whole.shape[2] - _coefficients(outputs)
+    for one in whole:
+        yield per_class(boxes.corners(one[:, :4]), one[:, 4:5] * _scores(one[:, 5:end]))
+
+
+def _coefficients(outputs: Outputs) -> int:
+    """The number of mask coefficients of each box; 0 without masks."""
+    others = list(outputs.values())[1:]
+    return others[0].shape[1] if len(others) == 1 and others[0].ndim == 4 else 0
+
+
+def _scores(scores: np.ndarray) -> np.ndarray:
+    """The scores of classes. Raises ValueError for coordinates in pixels."""
+    if (most := float(scores.max(initial=0.0))) > _LARGEST_SCORE:
+        raise ValueError(
+            f"a number after the boxes is {most:.3g}, which is no score of a class but a "
+            "coordinate in pixels: a model with keypoints is evaluated by the task pose"
+        )
+    return scores
 
 
 def _yolo_nms(outputs: Outputs, sizes: np.ndarray) -> Iterator[Detections]:

@@ -56,6 +56,28 @@ def test_overlapping_boxes_of_a_class_are_suppressed(head: Head) -> None:
     assert found.classes.tolist() == [1, 0]
 
 
+@pytest.mark.parametrize(("head", "axis"), [("yolo", 1), ("yolov5", 2), ("yolo_nms", 2)])
+def test_coefficients_of_masks_are_no_classes(head: Head, axis: int) -> None:
+    (name, whole), *_ = outputs(head).items()
+    shape = list(whole.shape)
+    shape[axis] = 4
+    masks = np.random.default_rng(0).normal(0, 3, shape)
+    both = {name: np.concatenate([whole, masks], axis), "protos": np.zeros((1, 4, 40, 50))}
+    (found,) = detector_heads.detections(both, SIZES, "auto", LIMITS)
+    (expected,) = detector_heads.detections(outputs(head), SIZES, head, LIMITS)
+    np.testing.assert_array_equal(found.corners, expected.corners)
+    np.testing.assert_array_equal(found.classes, expected.classes)
+
+
+@pytest.mark.parametrize(("head", "axis"), [("yolo", 1), ("yolov5", 2)])
+def test_keypoints_are_no_classes(head: Head, axis: int) -> None:
+    ((name, whole),) = outputs(head).items()
+    keypoints = whole.take(range(2), axis)  # in pixels, as the centres are
+    with pytest.raises(ValueError, match=r"is no score of a class .* the task pose"):
+        wrong = {name: np.concatenate([whole, keypoints], axis)}
+        list(detector_heads.detections(wrong, SIZES, head, LIMITS))
+
+
 @pytest.mark.parametrize("head", ["yolo_nms", "detr", "rt_detr"])
 def test_a_set_is_not_suppressed(head: Head) -> None:
     (found,) = detector_heads.detections(outputs(head), SIZES, head, LIMITS)
