@@ -19,15 +19,22 @@ if TYPE_CHECKING:
     from optkit.documents.result import LandingCounts
 
 NONE = "–"
-_LONGEST = 400
+_LONGEST, _LONGEST_ADVICE = 400, 8000
 
 
 def name(value: object) -> str:
     """One line of visible text: control, format and surrogate characters become U+FFFD."""
+    return _line(value, _LONGEST)
+
+
+def advice(sentences: str) -> str:
+    """As `name`, for the sentences of a recommendation, whose end says what to do."""
+    return _line(sentences, _LONGEST_ADVICE)
+
+
+def _line(value: object, most: int) -> str:
     text = " ".join(str(value).split())
-    if len(text) > _LONGEST:
-        text = text[: _LONGEST - 1] + "…"
-    return visible(text)
+    return visible(text if len(text) <= most else text[: most - 1] + "…")
 
 
 def measured(latency: LatencyFigures | BuildFacts | None) -> str | None:

@@ -19,7 +19,7 @@ from pathlib import Path
 import platformdirs
 from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined
 from jinja2.bccache import Bucket
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from optkit.report import details, figures, view
 
@@ -52,6 +52,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
+        "advice": _advice,
         "ms": figures.ms,
         "size": figures.size,
         "count": figures.count,
@@ -103,6 +104,10 @@ def _without_variables(css: str) -> str:
     values = dict(re.findall(r"--(\w+): ([^;]+);", palette))
     rules = rest[rest.index("\n.") :]  # behind the dark palette
     return re.sub(r"var\(--(\w+)\)", lambda use: values[use[1]], rules)
+
+
+def _advice(sentences: str) -> Markup:
+    return escape(figures.advice(sentences))
 
 
 def _shown(value: object) -> object:

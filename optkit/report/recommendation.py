@@ -143,8 +143,9 @@ def _failed(result: Result, fault: str | None) -> _Decision:
     why = "; ".join(_told(result, reason) for reason in broken) or "a gate fails"
     do_not, known = f"Do not ship {_named(result)}: {why}", _known(result, broken)
     if fault is not None:
-        text = f"{do_not}. Likely cause: {fault}{_sound(result)}"
-        return _Decision("none", text, known)
+        sound = _sound(result) if _relative(broken) and result.untrained is None else ""
+        text = f"{do_not}. Likely cause: {fault}{sound}"
+        return _Decision("baseline" if sound else "none", text, known)
     if _relative(broken) and result.baseline is not None:
         text = f"{do_not}. Ship {_base(result)}.{_to_explain(result)}"
         return _Decision("baseline", text, known)
@@ -235,13 +236,18 @@ def _untrained(why: str) -> str:
 
 
 def _sound(result: Result) -> str:
-    """What the baseline scores on the evaluation data: near its known value, these are sound. And
-    whether another build can gain speed."""
-    base, speedup, text = result.baseline, worth.compared(result), ""
-    if base is not None and base.accuracy is not None:
-        score = base.accuracy
-        value = f"{figures.name(score.metric)} {figures.number(score.value)} ({score.evidence})"
-        text = f" {_base(result)} has {value} on the evaluation data."
+    """What to ship while the calibration data are mended: the baseline does not use them. Its score
+    on the evaluation data tells whether these are sound. And whether another build can gain
+    speed. Empty if the baseline has no score."""
+    base, speedup = result.baseline, worth.compared(result)
+    if base is None or base.accuracy is None:
+        return ""
+    score, name = base.accuracy, _base(result)
+    value = f"{figures.name(score.metric)} {figures.number(score.value)} ({score.evidence})"
+    text = (
+        f" {name}, which does not use the calibration data, has {value} on the evaluation data: if "
+        f"that is its usual score, ship {name} until then."
+    )
     if speedup is not None and worth.shown(speedup) != "gain":
         text += f" {_capital(worth.gain(result, speedup))}."
     return text
@@ -316,6 +322,8 @@ def _by_speed(result: Result) -> _Decision:
         text = f"{text}: {order}.{worth.smaller(result)}"
         return _Decision("baseline", text, [speedup.evidence])
     known = [speedup.evidence, judged.evidence if judged else None]
+    if worth.marks(result):
+        text = f"Not decided for {_named(result)}: {worth.disturbed(result, speedup)}, {kept}"
     if what == "nothing" or worth.pending_engine(result) or worth.marks(result):
         text = f"{text}: before you ship it, {worth.to_measure(result)}."
         return _Decision("unknown", text, known)
@@ -324,7 +332,7 @@ def _by_speed(result: Result) -> _Decision:
 
 def _lost(result: Result, speedup: DifferenceFigures) -> str:
     """That the baseline is the better choice at any accuracy."""
-    figure = worth.gain(result, speedup)
+    figure = _capital(worth.gain(result, speedup))
     if worth.shown(speedup) == "too little" and speedup.value >= 1:
         figure += ", too little for a change of the number format"
     again = f", or, to be sure, {worth.to_measure(result)}" if worth.marks(result) else ""
@@ -335,6 +343,8 @@ def _conditions(result: Result) -> Iterable[str]:
     """What a reader should know before the sentence is believed."""
     if reasons := worth.marks(result):
         yield f"measured under bad conditions: {'; '.join(reasons)}"
+    if result.untrained is not None:
+        yield "the gate says nothing about a trained model"
 
 
 def of_search(

@@ -47,15 +47,22 @@ def gain(result: Result, speedup: DifferenceFigures) -> str:
     name, where = spelled(result.precision), device_of(result)
     base = spelled(result.baseline.precision if result.baseline else None)
     times, how = figures.times(speedup.value), interval(result, speedup)
-    match shown(speedup):
+    what = shown(speedup)
+    if what == "too little" and speedup.value < 1:
+        what = "nothing"
+    match what:
         case "nothing":
             return f"no gain is shown for {name} on {where}: {times} as fast as {base} ({how})"
-        case "too little" if speedup.value < 1:
-            return f"{name} is not faster than {base} on {where} ({times} as fast, {how})"
         case "loss":
             return f"{name} is slower than {base} on {where} ({times} as fast, {how})"
         case _:
             return f"{name} is {times} as fast as {base} on {where} ({how})"
+
+
+def disturbed(result: Result, speedup: DifferenceFigures) -> str:
+    """A speedup that was measured under bad conditions, without a claim."""
+    base = spelled(result.baseline.precision if result.baseline else None)
+    return f"{figures.times(speedup.value)} as fast as {base} ({interval(result, speedup)})"
 
 
 def interval(result: Result, speedup: DifferenceFigures) -> str:

@@ -171,6 +171,15 @@ def test_the_page_of_a_build_has_the_findings_that_need_no_times() -> None:
     assert "To write a recipe with the changes" in page
 
 
+def test_the_end_of_a_long_recommendation_is_on_the_page() -> None:
+    data = written("report-cpu")
+    sentence = "One of many reasons. " * 100 + "Ship FP32 & build again."
+    advice = {"ship": "baseline", "sentence": sentence, "evidence": [], "conditions": []}
+    data["result"]["recommendation"] = advice
+    page = build_page.to_html(Report.from_json(data))
+    assert sentence.replace("&", "&amp;") in page
+
+
 def test_a_build_without_such_findings_names_the_command() -> None:
     page = build_page.to_html(Report.from_json(written("report-cpu")))
     assert "What costs accuracy" not in page and "<code>optkit explain " in page
