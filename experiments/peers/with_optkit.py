@@ -21,7 +21,7 @@ from typing import Any
 import feeds
 from adapter import Job, main
 
-from optkit.execute.local import resident
+from optkit.execute.process_tree import resident
 
 _STEP = re.compile(r"^ +([\d.]+) s  (.+)$")
 _BEGUN = re.compile(r"^  \.\.\. (.+?)(?:: .* \d+%)?$")

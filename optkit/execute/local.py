@@ -29,6 +29,7 @@ from pathlib import Path
 
 from optkit import errors
 from optkit.errors import StorageError, WorkerFailed
+from optkit.execute.process_tree import resident
 from optkit.execute.step import Progress
 from optkit.execute.task import Answer, Limits, Order, Task, silent
 from optkit.store import own_name
@@ -276,19 +277,6 @@ def _report(lines: bytearray, progress: Progress, watch: _Watch) -> bytearray:
             what, fraction = json.loads(line)
             progress(str(what), min(1.0, max(0.0, float(fraction))))
     return bytearray(rest[-4096:])
-
-
-def resident(pid: int) -> int:
-    """Resident bytes of the process tree."""
-    import psutil
-
-    total = 0
-    with contextlib.suppress(psutil.Error):
-        root = psutil.Process(pid)
-        for process in (root, *root.children(recursive=True)):
-            with contextlib.suppress(psutil.Error):
-                total += process.memory_info().rss
-    return total
 
 
 def trim() -> None:

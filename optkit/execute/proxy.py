@@ -23,7 +23,7 @@ import numpy as np
 
 from optkit import errors
 from optkit.errors import UsageError, WorkerFailed
-from optkit.execute import local
+from optkit.execute import local, process_tree
 from optkit.execute.task import Limits, Order, Task
 from optkit.store import own_name
 
@@ -128,7 +128,7 @@ class Proxy:
                 size -= len(part)
             elif time.monotonic() > deadline:
                 raise self._failed("timeout", f"gave no answer in {self._limits.seconds:.0f} s")
-            if local.resident(self._child.pid) > self._limits.memory_bytes:
+            if process_tree.resident(self._child.pid) > self._limits.memory_bytes:
                 raise self._failed("oom", "needed more memory than it may")
         return b"".join(parts)
 

@@ -11,7 +11,8 @@ import onnx_ir as ir
 from optkit import calibration, graph
 from optkit.assignment import Scheme
 from optkit.data.spool import Spool
-from optkit.execute.local import resident, trim
+from optkit.execute.local import trim
+from optkit.execute.process_tree import resident
 from optkit.execute.step import Progress
 from optkit.placement import PlacementRules
 from optkit.quantization.placement.assign import assign

@@ -21,7 +21,7 @@ import onnx_ir as ir
 from optkit import calibration, graph
 from optkit.calibration.feeds import Cutter
 from optkit.data.spool import Spool
-from optkit.execute.local import resident
+from optkit.execute.process_tree import resident
 from optkit.execute.step import Progress
 from optkit.graph import Part
 from optkit.quantization.out_of_core.layerwise import Layers
