@@ -39,8 +39,7 @@ def requested(
     if request.calibration is not None:  # before the overrides, which may change its args
         recipe = _with_calibration(recipe, request.calibration)
     if request.ranges is not None:
-        where = f"--calib {request.ranges}"
-        recipe = recipe.rebuilt(recipe.origin.put(("calibration", "ranges"), request.ranges, where))
+        recipe = _with_ranges(recipe, request.ranges)
     if request.eval_task is not None:
         recipe = _with_task(recipe, request.eval_task)
     recipe = _with_array_inputs(recipe.with_overrides(request.overrides))
@@ -102,6 +101,19 @@ def _with_calibration(recipe: Recipe, named: str) -> Recipe:
     if reader:
         origin = origin.put(("calibration", "args", "path"), named, where)
     return recipe.rebuilt(origin)
+
+
+def _with_ranges(recipe: Recipe, path: str) -> Recipe:
+    """The recipe with a file of ranges. Raises RecipeError for a file or folder of samples, which
+    --calibration takes; a text may be either."""
+    where = f"--calib {path}"
+    if reader_of(path) in ("arrays", "images", "audio"):
+        raise RecipeError(
+            "these are samples, and --calib takes ranges that another tool has chosen",
+            where=where,
+            hint=f"give samples as --calibration {path}",
+        )
+    return recipe.rebuilt(recipe.origin.put(("calibration", "ranges"), path, where))
 
 
 def _with_array_inputs(recipe: Recipe) -> Recipe:

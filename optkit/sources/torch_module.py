@@ -102,7 +102,7 @@ def _undeclared(module: nn.Module) -> InputRefused:
         "the recipe does not declare the inputs of the Python model",
         where=f"{type(module).__name__}.forward({', '.join(names)})",
         hint=f"add dtype and shape of each to the recipe, {example}; `optkit init MODEL` writes "
-        "a recipe that does",
+        "a recipe that does; or give --calibration FILE.npz with one array of samples for each",
     )
 
 

@@ -465,6 +465,18 @@ def test_calibration_on_the_command_line_is_data_or_a_source(folder: Path) -> No
     assert caught.value.where == "--calibration digit" and "digits" in (caught.value.hint or "")
 
 
+def test_samples_in_place_of_ranges_are_refused_with_the_right_option(folder: Path) -> None:
+    recipe = load(folder, TEXT)
+    for named in ("a.npz", str(folder)):
+        with pytest.raises(RecipeError, match="these are samples") as caught:
+            requested(recipe, Request(ranges=named))
+        assert caught.value.where == f"--calib {named}"
+        assert caught.value.hint == f"give samples as --calibration {named}"
+    (folder / "cache.txt").touch()
+    found = requested(recipe, Request(ranges=str(folder / "cache.txt"))).ranges_file
+    assert found is not None and found.path == (folder / "cache.txt").resolve()
+
+
 def test_args_of_the_same_reader_stay_and_their_paths_start_where_they_stand(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
