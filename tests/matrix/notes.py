@@ -1,11 +1,16 @@
 """Which precision is not worth shipping for a group of families, and why: the words beside the
 predicted gains. Measurements name their machine."""
 
+_CACHE = (
+    "The figures of FP8 count a key-value cache in FP8, as servers of language models keep it. A "
+    "graph that optkit builds keeps its cache in FP16, and then FP8 gains about as much as INT8."
+)
 WORTH = {
     "Text encoders": "Not INT4. An encoder reads each weight once for all tokens of a batch, so "
     "its products are limited by compute, and INT4 stores the weights only: they are unpacked and "
-    "multiplied in FP16. On a CPU too INT8 is the precision to build: *measured* on two cores with "
-    "AVX2 and without VNNI, a model of the shape of BERT-base was 1.97 times as fast as in FP32.",
+    "multiplied in FP16; what it gains at batch 1 is gone at batch 32. On a CPU too INT8 is the "
+    "precision to build: *measured* on two cores with AVX2 and without VNNI, a model of the shape "
+    "of BERT-base was 1.97 times as fast as in FP32.",
     "Embeddings and rerankers": "Not INT4: it costs accuracy and gains less than INT8. *Measured* "
     "on two cores with AVX2 and without VNNI, with the real weights of a sentence encoder: INT8 "
     "was 1.85 times as fast as FP32 at batch 1 and 1.94 times at batch 8, with a cosine of 0.998 "
@@ -16,19 +21,23 @@ WORTH = {
     "for large batches or long prompts, where its unpacking counts, and not for small decoders on "
     "a CPU without VNNI: *measured* on two cores with AVX2, INT4 ran at 0.56 to 0.73 times the "
     "speed of FP32. In a mixture of experts only attention, router and head are quantized: the "
-    "experts' weights are looked up for each token.",
-    "Encoder-decoders": "The decoder decides: it runs once per token, the encoder once per text. "
-    "Small decoders spend their steps on launches, which no precision shortens; measure before "
-    "you ship one that is quantized.",
+    "experts' weights are looked up for each token. " + _CACHE,
+    "Encoder-decoders": "Not INT8 or INT4 for a decoder as small as Whisper's base: at batch 1 "
+    "half of its step is launches, which no precision shortens, and at batch 32 most of its bytes "
+    "are the keys and values of 1,500 frames, which INT8 and INT4 leave in FP16. The decoder "
+    "decides: it runs once per token, the encoder once per text. " + _CACHE,
     "Image classifiers and towers": "Not INT4: it has no convolutions, and a tower is limited by "
-    "compute like an encoder of text. On a CPU without VNNI not INT8 for networks of depthwise "
-    "convolutions: *measured* on two cores with AVX2, EfficientNet in INT8 ran at 0.32 times the "
-    "speed of FP32, although 50 of 50 products were quantized, where a network of the shape of "
-    "ResNet-50 ran 2.26 times as fast.",
-    "Detectors and segmenters": "Not INT4, for the same reasons as for classifiers. The scores "
-    "and boxes come from a few last layers, whose errors are not averaged: compare the metric of "
-    "the task and not the SQNR. RT-DETR takes the queries with the highest scores (TopK); with "
-    "random weights the scores nearly tie, so that a rounding exchanges whole queries: its SQNR "
-    "here says nothing of a trained model.",
-    "Audio": "Not INT4: the encoder computes hundreds of frames at once and is limited by compute.",
+    "compute like an encoder of text: at batch 32 it gains nothing. On a CPU without VNNI not INT8 "
+    "for networks of depthwise convolutions: *measured* on two cores with AVX2, EfficientNet in "
+    "INT8 ran at 0.32 times the speed of FP32, although 50 of 50 products were quantized, where a "
+    "network of the shape of ResNet-50 ran 2.26 times as fast.",
+    "Detectors and segmenters": "Not INT4, for the same reasons as for classifiers; and for one as "
+    "small as SegFormer-B0 neither INT8 nor FP8 before a measurement: its time is mostly traffic "
+    "of activations and the copy of 150 masks to the host. The scores and boxes come from a few "
+    "last layers, whose errors are not averaged: compare the metric of the task and not the SQNR. "
+    "RT-DETR takes the queries with the highest scores (TopK); with random weights the scores "
+    "nearly tie, so that a rounding exchanges whole queries: its SQNR here says nothing of a "
+    "trained model.",
+    "Audio": "Not INT4: the encoder computes hundreds of frames at once and is limited by compute, "
+    "so that it gains nothing even at batch 1.",
 }

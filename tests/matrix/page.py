@@ -34,7 +34,7 @@ table.
 | INT8 | the graph in INT8 for a CPU runs in ONNX Runtime: SQNR against FP32 in dB, at least {int8:g} |
 | TensorRT-RTX | the INT8 graph compiles for compute capability 8.9 (not run): landed / planned products |
 
-Below a table, where it was planned: the *predicted* gain of a precision over FP16 on an L4 for models of published
+Below each table: the *predicted* gain of a precision over FP16 on an L4 for models of published
 sizes, from `optkit plan` (nothing was compiled or run; nine of ten measured ratios lie within a
 factor of 1.33). *Yes*: the whole interval is above 1. *No*: less than 1.1, and quantization costs
 accuracy. *Measure*: the interval contains 1, so only a measurement on the device decides. Whether
