@@ -9,11 +9,21 @@ from optkit.tensors import TensorInfo
 
 
 @dataclass(frozen=True)
+class Recurrence:
+    """A recurrent cell (LSTM, GRU, RNN): it runs `steps` times, one after the other, in both
+    directions together. `macs`: of all steps."""
+
+    steps: int
+    macs: int
+
+
+@dataclass(frozen=True)
 class NodeCost:
     """One node at given sizes of the axes. `macs` is 0 for operators that do not multiply by a
-    matrix; `macs`, `in_bytes`, `out_bytes` are None if a shape does not follow from the axes.
-    `columns`: those of a product's output as a matrix (for a convolution, its channels); `bits`:
-    those of one of its elements."""
+    matrix, and for recurrent cells; `macs`, `in_bytes`, `out_bytes` are None if a shape does not
+    follow from the axes. `columns`: those of a product's output as a matrix (for a convolution, its
+    channels); `bits`: those of one of its elements. `recurrence`: None for other nodes, and if a
+    shape does not follow."""
 
     op: str
     macs: int | None
@@ -22,6 +32,7 @@ class NodeCost:
     out_bytes: int | None
     columns: int | None = None
     bits: int | None = None
+    recurrence: Recurrence | None = None
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,12 @@ import onnx_ir as ir
 from optkit.errors import InputRefused
 from optkit.graph.nodes import WEIGHTED, is_constant
 from optkit.graph.shapes import axes_in, bind, inputs, outputs
-from optkit.node_cost import GraphPrecision, GraphSummary, NodeCost
+from optkit.node_cost import GraphPrecision, GraphSummary, NodeCost, Recurrence
 from optkit.tensors import batch_axis
 
 # MatMul and Gemm with a quantized weight, in the domain com.microsoft
 _RUNTIME_PRODUCTS = ("MatMulIntegerToFloat", "MatMulNBits", "MatMulBnb4")
+_RECURRENT = ("LSTM", "GRU", "RNN")
 _SIDE = 640  # pixels; of a picture for a detector
 _QDQ = ("QuantizeLinear", "DequantizeLinear")
 
@@ -135,7 +136,18 @@ def _cost(node: ir.Node) -> NodeCost:
         out_bytes=_total(node.outputs),
         columns=_output_columns(node),
         bits=None if node.outputs[0].dtype is None else node.outputs[0].dtype.bitwidth,
+        recurrence=_recurrence(node) if node.op_type in _RECURRENT else None,
     )
+
+
+def _recurrence(node: ir.Node) -> Recurrence | None:
+    """X [steps, batch, inputs], with `layout` 1 [batch, steps, inputs]; W [directions, gates ×
+    hidden, inputs]; R [directions, gates × hidden, hidden]."""
+    x, w, r = (_dims(value) for value in node.inputs[:3])
+    if x is None or w is None or r is None:
+        return None
+    steps = x[1 if _flag(node, "layout") else 0]
+    return Recurrence(steps * w[0], x[0] * x[1] * (prod(w) + prod(r)))
 
 
 def _output_columns(node: ir.Node) -> int | None:

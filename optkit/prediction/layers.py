@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from optkit.devices import Target
-from optkit.node_cost import NodeCost
+from optkit.node_cost import NodeCost, Recurrence
 from optkit.precisions import Precision
 from optkit.precisions import precision as find_precision
 from optkit.prediction.work import PEAKS, Work
@@ -104,6 +104,8 @@ def _work(cost: NodeCost, number: Precision, target: Target, attends: bool) -> W
     if cost.in_bytes is None or cost.out_bytes is None or cost.bits is None:
         return None
     sizes = _Sizes(cost.in_bytes, cost.out_bytes, cost.bits)
+    if cost.recurrence:
+        return _recurrent(cost, cost.recurrence, sizes, number)
     if not cost.macs:
         return _elementwise(cost.op, sizes, number, attends)
     if is_attention(cost):  # the larger side is the scores, which are never written
@@ -147,6 +149,16 @@ def _product(cost: NodeCost, sizes: _Sizes, number: Precision, target: Target) -
         columns=columns,
         unpacked=weights if number.weight_only and not keeps else 0.0,
     )
+
+
+def _recurrent(cost: NodeCost, cell: Recurrence, sizes: _Sizes, number: Precision) -> Work:
+    """A cell that waits for its last step: two kernels for each step, a product and the gates, as
+    TensorRT-RTX lists them. Its weights are read from memory once, then they are in the cache."""
+    share = number.carrier_bits / sizes.bits / cell.steps
+    return Work(
+        "gemm", number.carrier, 2.0 * cell.macs / cell.steps, cost.weight_bytes * share,
+        (sizes.read + sizes.written) * share, kernels=2, times=cell.steps,
+    )  # fmt: skip
 
 
 def is_attention(cost: NodeCost) -> bool:

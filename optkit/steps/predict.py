@@ -21,13 +21,15 @@ class PredictLatency(Step[PredictedLatency]):
     """Latency from the fitted performance model: of the fused layers of an engine, or of the
     unfused graph if there is no engine.
 
+    The graph is also used for recurrent cells, because engines list one turn of a loop.
+
     `device`: the name of the target; `target`: its fingerprint, for the key; `fit`: the digest of
     the fitted numbers, for the key; `planned` (node → precision) and `precision`: used if there is
     no engine, or if the engine does not list the sizes of its layers.
     """
 
     name = "predict"
-    version = 5
+    version = 6
     tools = ("onnx", "onnx-ir")
     stays = True
 

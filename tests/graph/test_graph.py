@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from optkit import graph
 from optkit.errors import InputRefused, OptkitError, UnsafeFile
-from optkit.node_cost import GraphPrecision
+from optkit.node_cost import GraphPrecision, Recurrence
 from optkit.tensors import TensorInfo
 
 RNG = np.random.default_rng(0)
@@ -397,6 +397,26 @@ def test_macs_are_the_products_of_a_direct_convolution(
     assert found.out_bytes == 4 * prod(result.shape)
 
 
+@pytest.mark.parametrize("directions", [1, 2])
+def test_a_recurrent_cell_counts_its_steps(directions: int) -> None:
+    """The hand count: per step and row 4 gates × hidden × (inputs + hidden)."""
+    made = helper.make_model(
+        helper.make_graph(
+            [helper.make_node("LSTM", ["x", "w", "r"], ["y"], name="cell", hidden_size=5,
+                              direction=("forward", "bidirectional")[directions - 1])],
+            "g",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["steps", 2, 3])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+            [numpy_helper.from_array(np.zeros((directions, 20, size), np.float32), name)
+             for name, size in (("w", 3), ("r", 5))],
+        ),
+        opset_imports=[helper.make_opsetid("", 21)], ir_version=10,
+    )  # fmt: skip
+    cell = graph.costs(ir.from_proto(made), {"steps": 7})["cell"].recurrence
+    assert cell == Recurrence(7 * directions, 7 * directions * 2 * 20 * (3 + 5))
+    assert graph.costs(ir.from_proto(made), {})["cell"].recurrence is None
+
+
 def test_external_weights_of_an_older_opset_are_converted(tmp_path: Path) -> None:
     """The converter must not seek the data file: it may stand in another folder."""
     weight = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -404,8 +424,8 @@ def test_external_weights_of_an_older_opset_are_converted(tmp_path: Path) -> Non
         onnx.helper.make_graph(
             [onnx.helper.make_node("MatMul", ["x", "w"], ["y"], name="mm")],
             "g",
-            [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", 3])],
-            [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["batch", 4])],
+            [onnx.helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3])],
+            [onnx.helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4])],
             [onnx.numpy_helper.from_array(weight, "w")],
         ),
         opset_imports=[onnx.helper.make_opsetid("", 18)],

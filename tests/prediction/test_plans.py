@@ -19,7 +19,7 @@ from optkit.devices import target
 from optkit.documents.plan import Plan, PlannedLatency, PlanRow
 from optkit.errors import Impossible, InputRefused, UnknownName, UsageError
 from optkit.graph import costs, peak_live_bytes
-from optkit.node_cost import NodeCost
+from optkit.node_cost import NodeCost, Recurrence
 from optkit.precisions import precision
 from optkit.prediction import advice, cost, layers, memory, plans
 from optkit.prediction.decoder import DecoderShape
@@ -59,6 +59,16 @@ def test_a_graph_becomes_the_kernels_that_compilers_make() -> None:
     kept = layers.of_graph(found, precision("int4"), target("l4"))
     assert [work.dtype for work in kept] == ["fp16"] * 6
     assert kept[4].unpacked == 1000 and kept[0].unpacked == 0  # convolutions stay as they are
+
+
+def test_a_recurrent_cell_runs_step_by_step_in_the_carrier() -> None:
+    cell = NodeCost("LSTM", 0, 4000, 800, 1600, bits=32, recurrence=Recurrence(10, 5000))
+    works = layers.of_graph({"cell": cell}, precision("int8"), target("l4"))
+    sums = total(works)
+    assert [work.dtype for work in works] == ["fp16"] and sums.kernels == 2 * 10
+    assert sums.operations == pytest.approx(2 * 5000)
+    assert (sums.weight_bytes, sums.moved) == pytest.approx((2000, 1200))
+    assert layers.uncounted({"cell": cell}) == ["LSTM"]  # no measurement has confirmed it
 
 
 def test_live_bytes_are_a_peak_and_not_a_sum() -> None:

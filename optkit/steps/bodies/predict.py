@@ -18,7 +18,8 @@ def run(step: PredictLatency, out: Path, progress: Progress) -> PredictedLatency
     model = graph.load(step.graph.path / GRAPH)
     costs, device = graph.costs(model, step.axes), target(step.device)
     compiled = step.engine.static_layers if step.engine else ()
-    if not compiled or any(layer.bytes_moved is None or _hidden(layer) for layer in compiled):
+    loops = any(cost.recurrence for cost in costs.values())  # engines list one turn of a loop
+    if not compiled or loops or any(map(_unclear, compiled)):
         number = precision(step.precision)
         works = layers.of_graph(costs, number, device, step.planned if number.quantized else None)
         known = layers.uncounted(costs)
@@ -32,6 +33,6 @@ def run(step: PredictLatency, out: Path, progress: Progress) -> PredictedLatency
     return PredictedLatency(latency=latency(one, note), covered=one.covered)
 
 
-def _hidden(layer: FusedLayer) -> bool:
-    """Whether the layer multiplies in a type that the compiler does not report."""
-    return bool(layer.products) and layer.dtype is None
+def _unclear(layer: FusedLayer) -> bool:
+    """Whether the layer has a size or multiplies in a type that the compiler does not report."""
+    return layer.bytes_moved is None or (bool(layer.products) and layer.dtype is None)
