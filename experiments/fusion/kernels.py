@@ -44,6 +44,7 @@ def groups() -> list[Group]:
         *(_swish(batch, rows, 1408) for batch, rows in ((1, 1), (1, 128))),
         *(_attention(batch, rows, 12, 32) for batch, rows in ((1, 128), (8, 128))),
         *(_cache(*sizes) for sizes in ((1, 1, 512), (4, 1, 512), (1, 1, 2048), (1, 128, 0))),
+        *(_bags(bags, 10, 32) for bags in (8, 64, 256, 1024)),
     ]
 
 
@@ -177,6 +178,32 @@ def _cache(batch: int, rows: int, past: int, heads: int = 8, groups: int = 4) ->
             ),
             "GroupQueryAttention, mask": (
                 f"y, kc, vc = {grouped}(q, k, v, pk, pv, last, total, , , , mask)"
+            ),
+        },
+    )
+
+
+def _bags(bags: int, entries: int, width: int) -> Group:
+    """EmbeddingBag over the rows of a [bags, entries] input, as a lookup and a sum."""
+    table = random(1000, width)
+    ids = np.random.default_rng(0).integers(0, len(table), (bags, entries))
+    columns = [f"i{k}" for k in range(entries)]
+    gathers = " ".join(f"e{k} = Gather(w, {column})" for k, column in enumerate(columns))
+    split = f"{', '.join(columns)} = Split<axis = 0, num_outputs = {entries}>(t)"
+    rows = ", ".join(f"e{k}" for k in range(entries))
+    return Group(
+        f"bags of {entries} rows, {width} wide, {bags} bags",
+        {"ids": ids},
+        {"w": table, "one": np.array([1]), "zero": np.array([0])},
+        {
+            "Gather, ReduceSum": "e = Gather(w, ids) y = ReduceSum<keepdims = 0>(e, one)",
+            "transposed, ReduceSum over axis 0": (
+                "t = Transpose<perm = [1, 0]>(ids) e = Gather(w, t) "
+                "y = ReduceSum<keepdims = 0>(e, zero)"
+            ),
+            "a Gather for each entry, Sum": (
+                f"t = Transpose<perm = [1, 0]>(ids) {split} {gathers} s = Sum({rows}) "
+                "y = Squeeze(s, zero)"
             ),
         },
     )

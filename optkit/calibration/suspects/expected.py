@@ -47,10 +47,8 @@ mostly such elements, it loses its gradient (Glorot and Bengio, 2010, section 3)
 
 @dataclass(frozen=True)
 class Expected:
-    """The range after the model's preprocessing of pixels 0 to 255, by colour; `source`: the file
-    with these settings."""
+    """The range after the model's preprocessing of pixels 0 to 255, by colour."""
 
-    source: str
     low: tuple[float, ...]
     high: tuple[float, ...]
 
@@ -65,12 +63,12 @@ def of_preprocessor(folder: Path) -> Expected | None:
             continue
         if isinstance(config, dict) and isinstance(config.get("image_processor"), dict):
             config = config["image_processor"]
-        if isinstance(config, dict) and (expected := _expected(name, config)) is not None:
+        if isinstance(config, dict) and (expected := _expected(config)) is not None:
             return expected
     return None
 
 
-def _expected(source: str, config: Mapping[str, Any]) -> Expected | None:
+def _expected(config: Mapping[str, Any]) -> Expected | None:
     if not {"image_mean", "do_rescale", "rescale_factor", "image_processor_type"} & config.keys():
         return None
     rescales = config.get("do_rescale", True)
@@ -85,7 +83,7 @@ def _expected(source: str, config: Mapping[str, Any]) -> Expected | None:
         return None
     if not (over > 0).all() or not all(np.isfinite(end).all() for end in ends):
         return None
-    return Expected(source, tuple(ends[0].tolist()), tuple(ends[1].tolist()))
+    return Expected(tuple(ends[0].tolist()), tuple(ends[1].tolist()))
 
 
 def preprocessed(x: Numbers, expected: Expected) -> Iterator[Finding]:
@@ -99,8 +97,8 @@ def preprocessed(x: Numbers, expected: Expected) -> Iterator[Finding]:
     if beyond or short:
         yield Finding(
             "preprocessing", x.info.name,
-            f"its range is [{x.low:.4g}, {x.high:.4g}]; {expected.source} makes "
-            f"[{low:.4g}, {high:.4g}] of pixels from 0 to 255",
+            f"its range is [{x.low:.4g}, {x.high:.4g}]; the model's preprocessing "
+            f"makes [{low:.4g}, {high:.4g}] of pixels from 0 to 255",
             x.high - x.low, width, "prepare pictures with the model's own processor",
         )  # fmt: skip
 
