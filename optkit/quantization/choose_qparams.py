@@ -35,12 +35,12 @@ from optkit.quantization.rounding.gptq import gptq
 from optkit.quantization.rounding.hqq import hqq
 from optkit.quantization.rounding.rtn import round_to_nearest
 from optkit.recipe import Quantization
-from optkit.statistics import Moments, Statistics, ValueStatistics
+from optkit.statistics import Moments, Patches, Rows, Statistics, ValueStatistics
 from optkit.statistics.dataset import remark
 
 # The damping grows if there are few rows per channel; less than 0.01 fits the sample too closely.
 _DAMPING, _DAMPED = 0.02, (0.01, 0.05)
-_SWEEPS = 2  # sweeps of coordinate descent after GPTQ
+_SWEEPS = 2  # sweeps of coordinate descent after GPTQ, if the moments are those of all rows
 
 
 def choose_qparams(
@@ -100,7 +100,6 @@ class _Chooser:
     _solved: dict[tuple[str, int | None, bytes, NumberFormat], tuple[np.ndarray, Scale]] = field(
         default_factory=dict
     )
-    _moments: tuple[Moments, np.ndarray] | None = None
 
     def activation(
         self, placement: QdqPlacement, source: str, nodes: Sequence[ir.Node]
@@ -219,8 +218,7 @@ class _Chooser:
         return "absmax" if self.settings.weights == "rtn" else "mse"
 
     def _solves(self, value: ValueStatistics | None) -> bool:
-        learned = value is not None and value.moments is not None
-        return learned and self.settings.weights in ("auto", "gptq")
+        return value is not None and self.settings.learns and _learned_from(value) is not None
 
     def _codes(
         self, read: Sequence[ReadWeight], value: ValueStatistics | None
@@ -228,31 +226,31 @@ class _Chooser:
         """Codes in the layout of the nodes, and their scales: the given scales, or, for blocks, the
         scales that the solver chooses. A shared weight is solved once."""
         fresh = {weight.key: weight for weight in read if weight.key not in self._solved}
-        if value is not None and value.moments is not None and self._solves(value):
-            self._solve([w for w in fresh.values() if w.can_be_solved], value.moments)
+        matrices = [weight for weight in fresh.values() if weight.can_be_solved]
+        if matrices and value is not None and self._solves(value):
+            self._solve(matrices, value)
         for key, weight in fresh.items():
             if key not in self._solved:
                 self._solved[key] = self._rounded(weight, value)
         return [self._solved[weight.key] for weight in read]
 
-    def _solve(self, read: Sequence[ReadWeight], moments: Moments) -> None:
+    def _solve(self, read: Sequence[ReadWeight], value: ValueStatistics) -> None:
         """GPTQ of the weights that multiply one value. Weights of one format are solved
         together."""
+        learned = _learned_from(value)
+        assert learned is not None
+        second, count = _second_moments(learned), learned.count
         for fmt in dict.fromkeys(weight.format for weight in read):
             alike = [weight for weight in read if weight.format == fmt]
             matrices = [weight.by_columns for weight in alike]
             solved = gptq(
-                matrices, self._matrix_of(moments), fmt, self.carrier,
+                matrices, second, fmt, self.carrier,
                 scales=None if fmt.granularity == "block" else [weight.scale for weight in alike],
-                damping=_damping(len(matrices[0]), moments), sweeps=_SWEEPS,
+                damping=_damping(len(second), count),
+                sweeps=_SWEEPS if isinstance(learned, Moments) else 0,
             )  # fmt: skip
             for weight, quantized in zip(alike, solved, strict=True):
                 self._solved[weight.key] = weight.as_read(quantized.codes), quantized.scale
-
-    def _matrix_of(self, moments: Moments) -> np.ndarray:
-        if self._moments is None or self._moments[0] is not moments:
-            self._moments = moments, moments.matrix()
-        return self._moments[1]
 
     def _rounded(
         self, weight: ReadWeight, value: ValueStatistics | None
@@ -268,14 +266,14 @@ class _Chooser:
         return weight.as_read(quantized.codes), quantized.scale
 
     def _convolved(self, weight: ReadWeight, value: ValueStatistics | None) -> np.ndarray:
-        """Codes of a convolution kernel, solved with GPTQ if the second moments of its patches are
-        known."""
-        seen = None if value is None else value.patches.get(weighted_nodes.window(weight.node))
-        solves = self.settings.weights in ("auto", "gptq") and scales.scalable(weight.numbers)
-        if not solves or seen is None or seen.moments is None:
+        """Codes of a convolution kernel, solved with GPTQ if its patches are known."""
+        window = weighted_nodes.window(weight.node)
+        seen = None if value is None else value.patches.get(window)
+        learned = None if seen is None else _learned_from(seen)
+        if not self.settings.learns or learned is None or not scales.scalable(weight.numbers):
             return scales.quantize(weight.numbers, weight.scale, weight.format, weight.axis)
-        second = seen.moments.matrix()
-        damping = _damping(second.shape[-1], seen.moments)
+        second = _second_moments(learned, window.groups)
+        damping = _damping(second.shape[-1], learned.count)
         return convolution.solve(weight.numbers, weight.scale, weight.format, second, damping)
 
     def _bias(
@@ -313,9 +311,22 @@ def _multiplied(
     return rows.reshape(len(rows), window.groups, -1), w, w_hat
 
 
-def _damping(k: int, moments: Moments) -> float:
-    """The damping of GPTQ: the fewer rows the moments have, the larger."""
-    return float(np.clip(_DAMPING * k / moments.count, *_DAMPED))
+def _learned_from(seen: ValueStatistics | Patches) -> Moments | Rows | None:
+    """The inputs of products from which GPTQ learns: the second moments of all of them, or else the
+    sampled ones."""
+    if seen.moments is not None:
+        return seen.moments
+    return seen.rows if seen.rows is not None and seen.rows.count else None
+
+
+def _second_moments(learned: Moments | Rows, groups: int | None = None) -> np.ndarray:
+    """E[xᵀx], [K, K]; of patches [groups, K, K]. float64, or float32 for sampled rows."""
+    return learned.matrix() if isinstance(learned, Moments) else learned.second_moments(groups)
+
+
+def _damping(k: int, count: int) -> float:
+    """The damping of GPTQ: the fewer rows the second moments are from, the larger."""
+    return float(np.clip(_DAMPING * k / count, *_DAMPED))
 
 
 def _rounded(rows: np.ndarray, activation: ActivationQParams) -> np.ndarray:

@@ -222,9 +222,14 @@ class Placement(Part):
     nbits_accuracy: Literal[0, 4] | None = None
 
 
+Effort = Literal["fast", "balanced", "best"]
+"""How much time a quantization may take for its accuracy."""
+
+
 class Quantization(Part):
     """How qparams are computed, and which nodes are exceptions."""
 
+    effort: Effort = "balanced"
     weights: Literal["auto", "rtn", "mse", "gptq", "awq", "hqq"] = "auto"
     block_size: Literal[16, 32, 64, 128] | None = None  # for int4 and nf4
     smooth: Literal["auto", "off"] | Annotated[float, Field(gt=0, lt=1)] = "auto"
@@ -235,6 +240,11 @@ class Quantization(Part):
     # pattern of a node's name → its precision
     nodes: dict[str, Precision] = {}
     placement: Placement = Placement()
+
+    @property
+    def learns(self) -> bool:
+        """Whether weights are rounded by GPTQ where the inputs of their products are known."""
+        return self.weights == "gptq" or (self.weights == "auto" and self.effort != "fast")
 
     def is_two_term(self, node: str) -> bool:
         """Whether the activation of the node is represented by two terms."""

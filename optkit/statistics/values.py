@@ -116,6 +116,19 @@ class Rows:
     hashes: np.ndarray
     data: np.ndarray
 
+    @property
+    def count(self) -> int:
+        """Number of rows."""
+        return len(self.data)
+
+    def second_moments(self, groups: int | None = None) -> np.ndarray:
+        """E[xᵀx] of the sampled rows: float32 [K, K], or [groups, K, K] if each row has the patches
+        of so many groups."""
+        x = self.data
+        if groups is not None:
+            x = x.reshape(len(x), groups, -1).swapaxes(0, 1)
+        return np.asarray(x.swapaxes(-1, -2) @ x / np.float32(max(self.count, 1)))
+
     def scaled(self, s: np.ndarray) -> Rows:
         return Rows(self.hashes, np.asarray(self.data / s, np.float32))
 

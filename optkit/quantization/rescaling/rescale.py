@@ -58,6 +58,7 @@ class RescaleSettings:
     `fold_gain_db` if it is folded, `mul_gain_db` if it needs a Mul (inf: never). `salient`: AWQ's
     factors for nodes with weight-only quantization, in blocks of `block_size` (None: that of the
     format). `leave`: names of nodes whose input must not change. `carrier`: the dtype of scales.
+    `products`: multiply-accumulates by which one candidate is judged, at most.
     """
 
     alpha: float | Literal["search", "off"] = "search"
@@ -68,6 +69,7 @@ class RescaleSettings:
     mul_gain_db: float = 1.0
     leave: frozenset[str] = frozenset()
     carrier: np.dtype | type = np.float32
+    products: int = smoothquant.MOST_PRODUCTS
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ class _Rescaling:
         alphas = (float(settings.alpha),) if forced else smoothquant.ALPHAS
         choose = partial(
             smoothquant.search, judged[0], _kernels(group), judged[1],
-            alphas=alphas, leave=not forced,
+            alphas=alphas, leave=not forced, products=settings.products,
         )  # fmt: skip
         path = self._path(group)
         folded = choose(ties=_ties(path, group)) if isinstance(path, FoldPath) else None
@@ -196,6 +198,7 @@ class _Rescaling:
             others=() if cross is None or path.ties else (cross,),
             leave=not by_weights,
             besides=_besides(path, kernels, formats),
+            products=self.settings.products,
         )
         if by_weights or choice.gain_db >= self.settings.fold_gain_db:
             return self._fold(group, "equalize", path, choice)

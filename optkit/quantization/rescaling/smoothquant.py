@@ -28,10 +28,10 @@ ALPHAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9)
 _LEAST_SHARE = 2.0**-10
 # one in this many rows estimates a tail, and the smallest number of such rows
 _TAIL_SHARE, _TAIL_LEAST = 32, 8
-# weights of one reader that are compared; of more, output channels at equal distances
-_MOST_WEIGHTS = 1 << 21
-# multiply-accumulates for one candidate; fewer rows are used if there would be more
-_MOST_PRODUCTS = 1 << 27
+MOST_PRODUCTS = 1 << 27
+"""Multiply-accumulates for one candidate. Fewer output channels and rows are compared, at equal
+distances, if there would be more."""
+_LEAST_ROWS = 64
 
 
 @dataclass(frozen=True)
@@ -140,14 +140,16 @@ def search(
     leave: bool = True,
     others: Sequence[np.ndarray] = (),
     besides: Callable[[np.ndarray | None], float] = lambda s: 0.0,
+    products: int = MOST_PRODUCTS,
 ) -> Choice:
     """The candidate with the least output error. `leave`: the unchanged activation is one of the
     candidates.
 
     others: further factors [K] to try, from any source; their alpha is None. besides: the error
-    that the factors cause at other nodes; it is added to that of the outputs.
+    that the factors cause at other nodes; it is added to that of the outputs. products:
+    multiply-accumulates for one candidate, at most.
     """
-    judge = _Judge(*_thinned(sample, kernels), formats)
+    judge = _Judge(*_thinned(sample, kernels, products), formats)
     x, w = sample.absmax, absmax(kernels)
     candidates: list[Candidate] = [(alpha, factors(x, w, alpha, ties)) for alpha in alphas]
     candidates += [(None, s) for s in others]
@@ -214,22 +216,24 @@ def _kernel(w: np.ndarray) -> np.ndarray:
     return w[None, :, :, None] if w.ndim == 2 else w
 
 
-def _thinned(sample: Sample, kernels: Sequence[np.ndarray]) -> tuple[Sample, list[np.ndarray]]:
+def _thinned(
+    sample: Sample, kernels: Sequence[np.ndarray], products: int
+) -> tuple[Sample, list[np.ndarray]]:
     """Fewer output channels and rows, at equal distances, if all of them would take too long."""
     parts = []
     for w in map(_kernel, kernels):
         count, inputs, outputs, taps = w.shape
-        chosen = _spread(outputs, _MOST_WEIGHTS // max(count * inputs * taps, 1))
+        chosen = _spread(outputs, products // _LEAST_ROWS // max(count * inputs * taps, 1))
         parts.append(w[:, :, chosen] if len(chosen) < outputs else w)
-    rows = _spread(len(sample.rows), _MOST_PRODUCTS // max(sum(w.size for w in parts), 1))
+    rows = _spread(len(sample.rows), products // max(sum(w.size for w in parts), 1))
     if len(rows) < len(sample.rows):
         sample = replace(sample, rows=sample.rows[rows], seen=sample.seen or len(sample.rows))
     return sample, parts
 
 
 def _spread(size: int, most: int) -> np.ndarray:
-    """At most `most` of so many indices, but at least 64."""
-    return np.linspace(0, size - 1, min(size, max(most, 64))).astype(int)
+    """At most `most` of so many indices, but at least as many as the fewest rows."""
+    return np.linspace(0, size - 1, min(size, max(most, _LEAST_ROWS))).astype(int)
 
 
 def _tied(largest: np.ndarray, ties: np.ndarray | None) -> np.ndarray:

@@ -70,9 +70,10 @@ def gptq(
     """Quantize weights [K, N_i] that multiply one input; return the codes with the error of each
     weight.
 
-    moments: X^T X / n of that input, [K, K]. scales: of each weight, not changed; without them
-    `search` finds scales with importance M_ii^2. damping: share of the mean H_ii that is added to
-    all of them; ten times as much if the matrix is not yet positive definite. sweeps: number of
+    moments: X^T X / n of that input, [K, K], factorized in its dtype. scales: of each weight, not
+    changed; without them `search` finds scales with importance M_ii^2. damping: share of the mean
+    H_ii that is added to all of them; ten times as much if the matrix is not yet positive definite.
+    sweeps: number of
     sweeps of coordinate descent afterwards (`quantease`), which also change the scales unless they
     are given. Inputs that were always zero keep their rounded weights.
 
@@ -117,7 +118,7 @@ def _factor(moments: np.ndarray, damping: float) -> _Factor:
         except np.linalg.LinAlgError:
             added = max(added * 10, typical * _LEAST)
             continue
-        pivots = m.diagonal().copy()
+        pivots = m.diagonal().astype(np.float64)
         ratios = np.empty((k, k), np.float32)
         np.divide(m, pivots[:, None], out=ratios, casting="same_kind")
         return _Factor(order, ratios, pivots**2, added)
@@ -125,20 +126,22 @@ def _factor(moments: np.ndarray, damping: float) -> _Factor:
 
 
 def _lower(moments: np.ndarray, order: np.ndarray, added: float) -> np.ndarray:
-    """M, float64, lower triangular, with M^T M = H + added * 1 in the given order. From the last
-    rows to the first, in place: LAPACK through numpy would hold three matrices of this size."""
+    """M, lower triangular, with M^T M = H + added * 1 in the given order. From the last rows to the
+    first, in place: LAPACK through numpy would hold three matrices of this size."""
     k = len(order)
-    m = np.empty((k, k))
+    m = np.empty((k, k), moments.dtype)
     for start in range(0, k, _PANEL):
         rows = slice(start, start + _PANEL)
         m[rows] = moments[order[rows]][:, order]
-    m[np.diag_indices(k)] += added
+    m[np.diag_indices(k)] += moments.dtype.type(added)
     for stop in range(k, 0, -_PANEL):
         panel = slice(max(stop - _PANEL, 0), stop)
         m[panel, :stop] -= m[stop:, panel].T @ m[stop:, :stop]
         turned = np.linalg.cholesky(m[panel, panel][::-1, ::-1])
         m[panel, panel] = turned.T[::-1, ::-1]
-        m[panel, : panel.start] = np.linalg.solve(m[panel, panel].T, m[panel, : panel.start])
+        # numpy has no solver for triangular matrices: a product with the small inverse is faster
+        # than its general solver
+        m[panel, : panel.start] = np.linalg.inv(m[panel, panel].T) @ m[panel, : panel.start]
         m[panel, stop:] = 0
     return m
 

@@ -21,6 +21,7 @@ TOLERANCE = 1e-4  # float32 rounding through a deep network, relative to the lar
 _LARGEST = 0.1  # as a multiple of the difference that rounding explains
 _ROUNDINGS = 10.0  # a rewrite rounds at every operator, a rounded input only once
 _ULP = 2.0**-23
+_MOST_SAMPLES = 2  # of a random feed: an axis that a rewrite has frozen differs from 1 to 2
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def _accepted_feed(session: Session, feeds: Feeds, bound: str, seed: int) -> tup
         feed = _sample(feeds.samples, seed)
         return feed, session.run(feed)
     for guess in _GUESSES:
-        feed = random_feed(feeds.random, bound, seed, guess)
+        feed = random_feed(feeds.random, bound, seed, guess, most=_MOST_SAMPLES)
         try:
             return feed, session.run(feed)
         except InputRefused as error:
@@ -148,15 +149,19 @@ def _sample(path: Path, number: int) -> Feed:
     return feeds[-1]
 
 
-def random_feed(drawn: RandomInputs, bound: str, seed: int, guess: int = 2) -> Feed:
+def random_feed(
+    drawn: RandomInputs, bound: str, seed: int, guess: int = 2, most: int | None = None
+) -> Feed:
     """A random feed at one end of the axis ranges. An axis without a known range gets the size
-    `guess`, or 2 if it counts samples. Inputs that are arguments get the numbers that the graph
-    determines."""
+    `guess`, or 2 if it counts samples. `most`: samples, if the range of their axis allows so few.
+    Inputs that are arguments get the numbers that the graph determines."""
     specs = drawn.inputs
     names = {axis for spec in specs for axis in axes_of(spec.info.shape)}
     batch = batch_axis(spec.info for spec in specs)
     ends = {name: getattr(axis, bound) for name, axis in drawn.axes.items()}
     sizes = {name: ends.get(name, 2 if name == batch else guess) for name in names}
+    if most is not None and isinstance(batch, str) and batch in drawn.axes:
+        sizes[batch] = min(sizes[batch], max(most, drawn.axes[batch].min))
     feed = synthetic.random_feed(specs, sizes, seed)
     for name, argument in drawn.arguments.items():
         if argument.numbers is not None and name in feed:

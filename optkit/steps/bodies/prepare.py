@@ -8,12 +8,21 @@ from optkit import graph
 from optkit.execute.step import Progress
 from optkit.quantization.placement.assign import assign
 from optkit.quantization.rescaling import rescale as rescaling
+from optkit.quantization.rescaling.smoothquant import MOST_PRODUCTS
+from optkit.recipe.schema import Effort
 from optkit.statistics import load, save
 from optkit.steps.bodies.comparison import TOLERANCE, Feeds, difference
 from optkit.steps.bodies.signature import signature
 from optkit.steps.files import GRAPH, STATISTICS
 from optkit.steps.fuse import Fused
 from optkit.steps.prepare import Prepare
+
+# multiply-accumulates by which one candidate is judged
+_PRODUCTS: dict[Effort, int] = {
+    "fast": MOST_PRODUCTS >> 4,
+    "balanced": MOST_PRODUCTS >> 2,
+    "best": MOST_PRODUCTS,
+}
 
 
 def run(step: Prepare, out: Path, progress: Progress) -> Fused:
@@ -29,6 +38,7 @@ def run(step: Prepare, out: Path, progress: Progress) -> Fused:
         block_size=settings.block_size,
         equalize=settings.equalize,
         carrier=scheme.dtype,
+        products=_PRODUCTS[settings.effort],
         leave=frozenset(name for name in assignment.nodes if settings.is_two_term(name)),
     )
     log, statistics = rescaling.rescale(model, statistics, assignment, scheme.rules, wishes)

@@ -223,15 +223,13 @@ def test_a_search_can_be_told_what_to_try() -> None:
     assert punished.factors is None and punished.gain_db == 0
 
 
-def test_many_weights_are_judged_on_fewer_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_weights_are_judged_on_fewer_rows_and_columns() -> None:
     given_x, w = sample(11, 32, rows=512, spread=1.5), weights(12, 32, 120)
     full = search(given_x, [w], FORMATS["u8s8"])
-    monkeypatch.setattr("optkit.quantization.rescaling.smoothquant._MOST_PRODUCTS", w.size * 100)
-    thin = search(given_x, [w], FORMATS["u8s8"])
+    thin = search(given_x, [w], FORMATS["u8s8"], products=w.size * 100)
     assert thin.sqnr_db == pytest.approx(full.sqnr_db, abs=1.0)
-    monkeypatch.setattr("optkit.quantization.rescaling.smoothquant._MOST_WEIGHTS", 32 * 80)
-    narrow = search(given_x, [w], FORMATS["u8s8"])
-    assert narrow.sqnr_db == pytest.approx(full.sqnr_db, abs=1.0)
+    narrow = search(given_x, [w], FORMATS["u8s8"], products=32 * 80 * 64)
+    assert narrow.sqnr_db == pytest.approx(full.sqnr_db, abs=2.0)  # 64 rows and 80 columns
     assert len({full.sqnr_db, thin.sqnr_db, narrow.sqnr_db}) == 3
 
 
