@@ -21,8 +21,7 @@ from optkit.store import Store, eviction
 from tests.conftest import MainJob
 
 ROOT = Path(__file__).resolve().parents[2]
-BUILD = ("build", "--recipe", "digits-vit", "--target", "l4", "--precision", "int8", "--json",
-         "--embed-eval", "64M")  # fmt: skip
+BUILD = ("build", "--recipe", "digits-vit", "--target", "l4", "--precision", "int8", "--json")
 _OPTKIT = (sys.executable, "-c", "from optkit.cli import main; main()")
 _INHERITED = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 

@@ -12,7 +12,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.reliability.conftest import Demo, Reference
 
-FILES = ("model.onnx", "simulation.onnx", "baseline/model.onnx", "eval.safetensors", "recipe.yaml")
+FILES = ("model.onnx", "simulation.onnx", "baseline/model.onnx", "recipe.yaml")
 
 
 def one_cpu() -> None:
