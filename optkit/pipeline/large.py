@@ -28,8 +28,8 @@ def way(
     by part ("layers"), or each weight by itself without data ("pieces").
 
     `rules`: placement rules by precision; `weights`: the recipe's method; `sampled`: there are
-    calibration samples. Raises InputRefused if only "whole" is possible and the weights alone
-    exceed the limit.
+    calibration samples, and the method uses them. Raises InputRefused if only "whole" is possible
+    and the weights alone exceed the limit.
     """
     if parameters * _BYTES_TO_CALIBRATE <= limit:
         return "whole"

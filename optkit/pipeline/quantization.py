@@ -50,9 +50,11 @@ def quantize(build: Build, runner: Steps) -> None:
     carrier: Graph = build.carrier
     scheme = Scheme(job.precision.name, build.baseline_precision.name, rules)
     settings = settings_of(job.recipe)
+    method = job.recipe.quantization
+    uses_samples = build.calibration is not None and (method.learns or method.weights == "awq")
     way = large.way(
-        build.source.parameters, runner.limits.memory_bytes, rules,
-        job.recipe.quantization.weights, sampled=build.calibration is not None, where=job.name,
+        build.source.parameters, runner.limits.memory_bytes, rules, method.weights,
+        sampled=uses_samples, where=job.name,
     )  # fmt: skip
     statistics: Calibrated | Fused | None = _statistics(build, runner, way)
     if statistics is not None and _prepares(job):

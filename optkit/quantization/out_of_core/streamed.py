@@ -44,8 +44,8 @@ def is_for(
     learned: bool = False,
 ) -> bool:
     """Whether the planned weights are so large that they are in data files, and all of them use a
-    method that works block by block, without data or solver. `learned`: second moments are known,
-    so that "auto" selects a solver."""
+    method that works block by block, without data or solver. `learned`: the inputs of products are
+    known, so that "auto" selects a solver."""
     if settings.weights == "auto" and learned:
         return False
     planned = assignment.quantized()

@@ -73,9 +73,8 @@ def gptq(
     moments: X^T X / n of that input, [K, K], factorized in its dtype. scales: of each weight, not
     changed; without them `search` finds scales with importance M_ii^2. damping: share of the mean
     H_ii that is added to all of them; ten times as much if the matrix is not yet positive definite.
-    sweeps: number of
-    sweeps of coordinate descent afterwards (`quantease`), which also change the scales unless they
-    are given. Inputs that were always zero keep their rounded weights.
+    sweeps: number of sweeps of coordinate descent afterwards (`quantease`), which also change the
+    scales unless they are given. Inputs that were always zero keep their rounded weights.
 
     Raises InputRefused for weights or moments that are not finite.
     """

@@ -21,7 +21,7 @@ def run(step: Quantize, out: Path, progress: Progress) -> Quantized:
     fused = graph.load(step.fused.path / GRAPH)
     assignment = assign(fused, scheme, statistics, settings.nodes)
     observed = statistics.values.values() if statistics is not None else ()
-    learned = any(value.moments is not None for value in observed)
+    learned = settings.learns and any(value.rows is not None for value in observed)
     if streamed.is_for(fused, assignment, rules, settings, learned=learned):
         place = step.carrier.path / GRAPH
         told = streamed.quantize(place, out / GRAPH, assignment, rules, settings, carrier=dtype)
