@@ -31,7 +31,7 @@ COMPANIONS = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "spm.model",
     "sentencepiece.bpe.model", "bpe.codes", "chat_template.jinja", "chat_template.json",
-    "preprocessor_config.json", "processor_config.json",
+    "preprocessor_config.json", "processor_config.json", "modules.json",
 )  # fmt: skip
 """Files that are copied with a model into its artifact, if they exist."""
 

@@ -7,8 +7,9 @@ entropy     least KL(P ‖ Q) between the clipped distribution P and its quantiz
             (Migacz, "8-bit inference with TensorRT", GTC 2017)
 mse         least E[(x - q(x))²] over the histogram (Sung et al. 2015, arXiv:1511.06488; Banner et
             al. 2019, arXiv:1810.05723, minimise the same in closed form)
-auto        the range, of these, with the least error in the products that read the value:
-            Σ ‖(q(x) - x) w‖² over a sample of rows x and the weights w
+auto        the range, of these, with the least error in the products that read the value: the
+            noise of (q(x) - x) w, relative to each output channel (`output_noise`), over a sample
+            of rows x and the weights w
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from optkit.dtypes import FLOATS
 from optkit.errors import OptkitError
 from optkit.precisions import NumberFormat
 from optkit.quantization.numerics.formats import nearest
+from optkit.quantization.numerics.output_noise import channel_weights
 from optkit.quantization.numerics.scales import activation_scale
 from optkit.quantization.rescaling.smoothquant import Sample, clipped
 from optkit.statistics import ValueStatistics, edges
@@ -193,7 +195,7 @@ class _Judge:
         if self.sees_products and value.rows is not None:
             self._rows = value.rows.data
             self._weights = _thinned(consumers)
-            self._signal = float(np.square(self._rows @ self._weights, dtype=np.float64).sum())
+            self._per_output = channel_weights(self._rows @ self._weights)
 
     def range(self, low: float, high: float, method: str) -> Range:
         return Range(low, high, method, self._error(low, high))
@@ -201,19 +203,18 @@ class _Judge:
     def _error(self, low: float, high: float) -> float:
         if self.sees_products:
             noise = fake_quantized(self._rows, low, high, self._fmt) - self._rows
-            power = float(np.square(noise @ self._weights, dtype=np.float64).sum())
-            power += len(self._rows) * self._unseen(low, high)
-            return power / self._signal if self._signal else 0.0
+            powers = np.square(noise @ self._weights, dtype=np.float64).mean(axis=0)
+            return float(powers @ self._per_output) + self._unseen(low, high)
         if self._points is None:
             self._points = _points(self._value, _SPLIT)
         signal = float(self._points.weight @ self._points.x**2)
         return _squared_error(self._points, self._fmt, low, high) / signal if signal else 0.0
 
     def _unseen(self, low: float, high: float) -> float:
-        """The power in the products that clipping is expected to remove from a row, beyond the
-        clipping of the sampled rows: rare extremes of the calibration data, and larger values in
-        other data. Without it, the rows that choose a range would also be the only ones that
-        evaluate its clipping."""
+        """The noise in the products that clipping is expected to cause, beyond the clipping of the
+        sampled rows: rare extremes of the calibration data, and larger values in other data.
+        Without it, the rows that choose a range would also be the only ones that evaluate its
+        clipping."""
         channels = self._value.channels
         if channels is None or channels.low.shape != self._rows.shape[1:]:
             return 0.0
@@ -221,7 +222,7 @@ class _Judge:
         reach = (np.maximum(channels.high - high, 0.0), np.maximum(low - channels.low, 0.0))
         known = sum(np.square(side, dtype=np.float64) for side in reach) / max(channels.count, 1)
         lost = clipped(sample, low, high) + known
-        return float(np.sum(lost * np.square(self._weights, dtype=np.float64).sum(axis=1)))
+        return float(lost @ np.square(self._weights, dtype=np.float64) @ self._per_output)
 
 
 class _Points(NamedTuple):

@@ -16,7 +16,7 @@ class Prepare(Step[Fused]):
     `Fuse`."""
 
     name = "prepare"
-    version = 3
+    version = 4
     tools = ("onnxruntime", "numpy", "onnx-ir")
     stays = True
 

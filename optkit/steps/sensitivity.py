@@ -25,7 +25,7 @@ class MeasureSensitivity(Step[Sensitivities]):
     """
 
     name = "sensitivity"
-    version = 3
+    version = 4
     tools = ("onnxruntime", "numpy", "onnx-ir", "ml-dtypes")
     stays = True
 

@@ -21,6 +21,7 @@ from optkit.quantization.numerics.formats import nearest
 from optkit.quantization.numerics.scales import activation_scale
 from optkit.quantization.ranges import choose, fake_quantized
 from optkit.statistics import ValueStatistics, Verdict
+from tests.quantization.workshop import relative_noise
 
 S8 = NumberFormat("int8", "tensor", symmetric=True)
 U8 = NumberFormat("uint8", "tensor", symmetric=False)
@@ -170,8 +171,7 @@ def test_auto_has_the_least_error_of_the_products(fmt: NumberFormat) -> None:
             assert found.error <= other.error
             y = np.concatenate([x @ w for w in weights], axis=1)
             noisy = fake_quantized(x, other.low, other.high, fmt)
-            noise = np.concatenate([noisy @ w for w in weights], axis=1) - y
-            plain = (noise**2).sum() / (y**2).sum()
+            plain = relative_noise(y, np.concatenate([noisy @ w for w in weights], axis=1))
             assert other.error >= 0.999 * plain  # and what clipping cuts from rows not kept
             assert method != "minmax" or other.error < 3 * plain
     if fmt is S8:
@@ -280,10 +280,10 @@ def test_extremes_that_no_kept_row_has_count_against_clipping_them() -> None:
     wider = replace(value, high=50.0, channels=replace(value.channels, high=seen))
     plain, found = (choose(one, S8, "percentile", 99.9, [w]) for one in (value, wider))
     rows = value.rows.data
-    signal = np.square(rows @ w, dtype=np.float64).sum()
-    cut = (50 - found.high) ** 2 / value.channels.count * np.square(w[2], dtype=np.float64).sum()
+    cut = (50 - found.high) ** 2 / value.channels.count
+    lost = np.sqrt(cut) * np.broadcast_to(w[2], (len(rows), 8))
     assert found.high < 5
-    assert (found.error - plain.error) * signal >= 0.9 * len(rows) * cut
+    assert found.error - plain.error >= 0.9 * relative_noise(rows @ w, rows @ w + lost)
 
 
 def test_data_not_seen_yet_counts_against_clipping() -> None:
@@ -293,4 +293,4 @@ def test_data_not_seen_yet_counts_against_clipping() -> None:
     value = observed(x, axis=-1)
     found = choose(value, U8, "minmax", consumers=[w])
     rounding = fake_quantized(x, found.low, found.high, U8) - x
-    assert found.error > 2 * float((rounding**2).sum() / (x.astype(np.float64) ** 2).sum())
+    assert found.error > 2 * relative_noise(x, x + rounding)

@@ -181,3 +181,15 @@ def rules_of(where: str, precisions: Iterable[str]) -> dict[str, Any]:
     """Precision → placement rules as JSON, of the backend that runs `where`."""
     chosen = backend("onnxruntime" if where == "cpu" else "tensorrt-rtx")
     return {name: chosen.rules(target(where), PRECISIONS[name]).to_json() for name in precisions}
+
+
+def relative_noise(exact: np.ndarray, found: np.ndarray) -> float:
+    """The noise in the outputs [rows, channels] of a product: the mean over the channels of the
+    squared error over the variance, to which one hundredth of the median variance is added."""
+    variances = [float(np.var(channel.astype(np.float64))) for channel in exact.T]
+    floor = float(np.median(variances)) / 100
+    ratios = [
+        float(np.mean(np.square(b.astype(np.float64) - a))) / (variance + floor)
+        for a, b, variance in zip(exact.T, found.T, variances, strict=True)
+    ]
+    return sum(ratios) / len(ratios)

@@ -19,6 +19,7 @@ import numpy as np
 
 from optkit.precisions import NumberFormat
 from optkit.quantization.numerics import scales
+from optkit.quantization.numerics.output_noise import channel_weights
 from optkit.quantization.rescaling.factor_search import Candidate, Choice, least_error
 
 ALPHAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9)
@@ -100,9 +101,9 @@ def absmax(kernels: Sequence[np.ndarray]) -> np.ndarray:
 def output_error(
     sample: Sample, kernels: Sequence[np.ndarray], formats: Formats, s: np.ndarray | None = None
 ) -> float:
-    """Noise power over signal power of the outputs x W, averaged over the weights, if activation
-    (divided by `s`) and weights (multiplied by it) are rounded. 0: exact; 1: the noise is as large
-    as the signal.
+    """Noise of the outputs x W relative to each output channel's signal (`output_noise`), averaged
+    over the weights, if activation (divided by `s`) and weights (multiplied by it) are rounded. 0:
+    exact; 1: the noise is as large as the signal.
 
     kernels: each [K, N], or [groups, K/groups, N/groups, taps] of a convolution. Each tap of a
     kernel is evaluated alone, on every row, because sampled rows have no neighbours. The expected
@@ -163,35 +164,31 @@ class _Judge:
         self._sample, self._formats = sample, formats
         self._kernels = [_kernel(w) for w in kernels]
         self._wanted = [_product(sample.rows, w) for w in self._kernels]
-        # power per unit of an error in each channel, divided by that of the signal, averaged over
-        # the weights
+        # noise of the outputs per unit of an error's power in each channel, averaged over the
+        # weights
         self._weight = np.zeros(sample.rows.shape[1])
-        for w, wanted in zip(self._kernels, self._wanted, strict=True):
-            power = _power(wanted) / max(len(sample.rows), 1)
-            if power:
-                squares = np.square(w, dtype=np.float64).sum(axis=(2, 3)).reshape(-1)
-                self._weight += squares / power / len(kernels)
+        self._per_output = [channel_weights(wanted) for wanted in self._wanted]
+        for w, weights in zip(self._kernels, self._per_output, strict=True):
+            squares = np.square(w, dtype=np.float64)  # [groups, inputs, outputs, taps]
+            of_outputs = weights.reshape(w.shape[0], 1, w.shape[2], w.shape[3])
+            self._weight += (squares * of_outputs).sum(axis=(2, 3)).reshape(-1) / len(kernels)
 
     def error(self, s: np.ndarray | None) -> float:
-        """Noise power over signal power, see `output_error`."""
+        """See `output_error`."""
         sample = self._sample if s is None else self._sample.divided(s)
         fmt, carrier = self._formats.activation, self._formats.carrier
         low, high = float(sample.low.min()), float(sample.high.max())
         scale = scales.activation_scale(low, high, fmt, carrier)
         rows = scales.dequantize(scales.quantize(sample.rows, scale, fmt), scale, fmt=fmt)
         total = 0.0
-        for w, wanted in zip(self._kernels, self._wanted, strict=True):
+        for w, wanted, weights in zip(self._kernels, self._wanted, self._per_output, strict=True):
             along = w if s is None else w * s.reshape(w.shape[0], w.shape[1], 1, 1)
-            power = _power(wanted)
-            noise = _power(_product(rows, rounded(along, self._formats)) - wanted)
-            total += noise / power if power else 0.0
+            noise = _product(rows, rounded(along, self._formats)) - wanted
+            powers = np.square(noise, dtype=np.float64).mean(axis=1)  # [groups, outputs * taps]
+            total += float((powers * weights).sum())
         limits = scales.representable(scale, fmt)
         unseen = float(clipped(self._sample, *limits, s) @ self._weight)
         return total / len(self._kernels) + unseen
-
-
-def _power(values: np.ndarray) -> float:
-    return float(np.square(values, dtype=np.float64).sum())
 
 
 def rounded(kernel: np.ndarray, formats: Formats) -> np.ndarray:

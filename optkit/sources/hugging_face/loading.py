@@ -50,6 +50,8 @@ def load(folder: Path, task: str | None, *, trusted: bool) -> Loaded:
     toolchain.require_hugging_face()
     with toolchain.quiet():
         config = _config(folder, trusted=trusted)
+        if task is None and _is_of_sentence_transformers(folder):
+            task = "feature-extraction"
         cls, task = _class(config, task, str(folder), trusted=trusted)
         model, info = _pretrained(cls, config, folder, trusted=trusted)
     model.train(False).requires_grad_(False)  # torch chooses other kernels in training mode
@@ -85,6 +87,16 @@ def _has_code(folder: Path) -> bool:
     try:
         return bool(json.loads((folder / "config.json").read_bytes()).get("auto_map"))
     except (ValueError, AttributeError):
+        return False
+
+
+def _is_of_sentence_transformers(folder: Path) -> bool:
+    """Whether sentence-transformers saved the folder. It keeps the class of the checkpoint that was
+    trained further in config.json, often with a head whose weights it does not save."""
+    try:
+        listed = json.loads((folder / "modules.json").read_bytes())
+        return any(str(one["type"]).startswith("sentence_transformers.") for one in listed)
+    except (OSError, ValueError, TypeError, KeyError):
         return False
 
 

@@ -26,6 +26,7 @@ from optkit.quantization.rescaling.smoothquant import (
     rounded,
     search,
 )
+from tests.quantization.workshop import relative_noise
 
 U8 = NumberFormat("uint8", "tensor", symmetric=False)
 S8 = NumberFormat("int8", "tensor", symmetric=True)
@@ -145,7 +146,7 @@ def test_the_output_error_is_that_of_the_operators(symmetric: bool, per_tensor: 
             steps = np.abs(v).max(axis=0).astype(np.float32) / np.float32(127)
             zeros = np.zeros(v.shape[1], np.int8)
         y, y_hat = given_x.rows @ w, x_hat @ qdq(v, np.asarray(steps), zeros, 1)
-        total += float(np.square(y - y_hat).sum() / np.square(y).sum()) / 2
+        total += relative_noise(y, y_hat) / 2
     found = output_error(given_x, [w1, w2], formats, s)
     assert found == pytest.approx(total, rel=1e-3)
 
@@ -168,7 +169,7 @@ def test_a_convolution_is_judged_tap_by_tap(groups: int, inputs: int) -> None:
                 index = (g * 4 + o) * 9 + t
                 exact[:, index] = given_x.rows[:, column] @ kernel[g, :, o, t]
                 found[:, index] = x_hat[:, column] @ held[g, :, o, t]
-    noise = np.square(exact - found).sum() / np.square(exact).sum()
+    noise = relative_noise(exact, found)
     assert output_error(given_x, [kernel], formats) == pytest.approx(noise, rel=1e-2)
 
 

@@ -52,6 +52,27 @@ def refused(folder: Path, task: str | None = None) -> InputRefused:
     return caught.value
 
 
+def test_a_folder_of_sentence_transformers_is_the_network_without_the_checkpoints_head(
+    tmp_path: Path,
+) -> None:
+    folder = saved(lambda: BERT().bert, tmp_path / "encoder")
+    changed(folder, architectures=["BertForMaskedLM"])
+    refused(folder)  # the head has no weights
+    (folder / "modules.json").write_text(
+        json.dumps([{"idx": 0, "path": "", "type": "sentence_transformers.models.Transformer"}])
+    )
+    loaded = loading.load(folder, None, trusted=False)
+    assert (type(loaded.model), loaded.task) == (hf.BertModel, "feature-extraction")
+    assert loading.load(folder, "feature-extraction", trusted=False).task == loaded.task
+
+
+@pytest.mark.parametrize("text", ["", "{}", '["text"]', '[{"type": "other.models.Pooling"}]'])
+def test_another_modules_file_changes_nothing(text: str, tmp_path: Path) -> None:
+    folder = saved(BERT, tmp_path / "bert")
+    (folder / "modules.json").write_text(text)
+    assert loading.load(folder, None, trusted=False).task == "text-classification"
+
+
 def test_class_and_task_follow_from_the_config(folders: Folders) -> None:
     loaded = loading.load(folders("bert"), None, trusted=False)
     assert isinstance(loaded.model, hf.BertForSequenceClassification)
