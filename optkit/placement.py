@@ -38,6 +38,7 @@ class PlacementRules:
     # allowed block sizes: any, those that divide the summed axis into two or more blocks, or those
     # that divide it and are powers of two
     blocks: Literal["any", "halving", "powers"] = "any"
+    two_term: bool = False  # an activation may have two terms; its product then runs twice
     free_bias: bool = False  # a product with a bias is not slower, so a bias may be added
     embeddings: bool = False  # embedding tables may be stored in 8 bits per row
     # op types whose bias must be int32, read by a DequantizeLinear with scale activation × weight;

@@ -8,10 +8,10 @@ fp8. Then it compares the decisions (decisions.py) on held-out inputs with those
 shipped, beside `quantize_static` and `quantize_dynamic` of ONNX Runtime with their defaults and the
 same data. Artifacts for an L4 are compiled by TensorRT-RTX without a GPU and simulated on this CPU.
 
-SCRATCH gets wheels, inputs, the store and artifacts; nothing in it is made twice. With names, only
-these models are run again, and the others are taken from results.json; with forms ("l4 int8",
-"static"), only these of each model. Writes results.json and results.md beside itself, after each
-model.
+SCRATCH gets wheels, inputs, the store and artifacts; nothing in it is made twice. Without names,
+the models are run that results.json lacks (remove the file to run all); with names, these are run
+again; with forms ("l4 int8", "static"), only these of each model. Writes results.json and
+results.md beside itself, after each model.
 """
 
 from __future__ import annotations

@@ -150,6 +150,7 @@ class OnnxRuntime:
             depthwise_conv=False,
             integer_bias=frozenset({"Conv", "Gemm"}),
             gemm_for_matrices=True,
+            two_term=True,
             free_bias=True,
             embeddings=True,
         )

@@ -10,7 +10,7 @@ its cast to half precision, so a simulation has exactly the codes and scales of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -22,6 +22,7 @@ from optkit.placement import PlacementRules
 from optkit.precisions import NumberFormat
 from optkit.quantization import ranges
 from optkit.quantization.numerics import scales
+from optkit.quantization.numerics.output_noise import ONE_TERM
 from optkit.quantization.numerics.qparams import ActivationQParams, QParams, WeightQParams
 from optkit.quantization.numerics.scales import Scale
 from optkit.quantization.placement import weighted_nodes
@@ -62,8 +63,8 @@ def choose_qparams(
     Raises InputRefused for a value without statistics, or a weight that is not finite.
     """
     qparams = QParams()
-    chooser = _Chooser(statistics, rules, settings, method, percentile, np.dtype(carrier))
     planned = assignment.quantized()
+    chooser = _Chooser(planned, statistics, rules, settings, method, percentile, np.dtype(carrier))
     for placement in qdq_placements(model, assignment, rules):
         source = str(weighted_nodes.uncast(placement.value).name)
         if statistics is not None and statistics.value(source).unbounded:
@@ -72,9 +73,9 @@ def choose_qparams(
         with located(f"tensor {source!r}"):
             numbers = chooser.activation(placement, source, nodes)
         qparams.activations[source, placement.format] = numbers
-        qparams.weights.update(chooser.weights(nodes, planned, numbers))
+        qparams.weights.update(chooser.weights(nodes, numbers))
     for nodes in _sharing(model, planned, rules):
-        qparams.weights.update(chooser.weights(nodes, planned, None))
+        qparams.weights.update(chooser.weights(nodes, None))
     warnings = sorted(f"weight {name!r} {what}" for name, what in chooser.remarks.items())
     return replace(qparams, warnings=tuple(warnings))
 
@@ -90,6 +91,7 @@ def _sharing(model: ir.Model, planned: dict[str, str], rules: Rules) -> Iterator
 
 @dataclass
 class _Chooser:
+    planned: Mapping[str, str]  # node → precision
     statistics: Statistics | None
     rules: Rules
     settings: Quantization
@@ -120,17 +122,29 @@ class _Chooser:
         scale = scales.activation_scale(span.low, span.high, placement.format, self.carrier)
         clipped = value.fraction_outside(*scales.representable(scale, placement.format))
         rest = None
-        if any(self.settings.is_two_term(str(node.name)) for node in matrices):
+        if self._needs_two_terms(matrices, value, span.rounding):
             half = float(scale.scale) / 2
             rest = scales.activation_scale(-half, half, placement.format, self.carrier)
         return ActivationQParams(
             source, span.low, span.high, span.method, scale, placement.format, clipped, rest
         )
 
+    def _needs_two_terms(
+        self, matrices: Sequence[ir.Node], value: ValueStatistics, noise: float
+    ) -> bool:
+        """Whether the activation that these nodes multiply gets a second term: where the recipe
+        says so, or, by itself, if one term leaves too much noise in the products and the backend
+        runs two."""
+        names = [str(node.name) for node in matrices]
+        if self.settings.two_term != "auto":
+            return any(map(self.settings.is_two_term, names))
+        able = bool(names) and all(self.rules[self.planned[name]].two_term for name in names)
+        judged = value.rows is not None and not value.given
+        return able and judged and noise > ONE_TERM
+
     def weights(
         self,
         nodes: Sequence[ir.Node],
-        planned: dict[str, str],
         activation: ActivationQParams | None,
     ) -> dict[str, WeightQParams]:
         """The qparams of all nodes that multiply one value.
@@ -143,7 +157,8 @@ class _Chooser:
         source = activation.source if activation else _source(nodes)
         value = self._value(source)
         read = [
-            self._read(node, self.rules[planned[str(node.name)]], scale, value) for node in nodes
+            self._read(node, self.rules[self.planned[str(node.name)]], scale, value)
+            for node in nodes
         ]
         live = [weight.scale.scale[weight.live] for weight in read if weight.split]
         common = scales.common_scale(live, self.carrier)

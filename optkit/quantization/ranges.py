@@ -46,14 +46,16 @@ _ELEMENTS = 1 << 14  # rows of the sample that are evaluated
 class Range(NamedTuple):
     """[low, high], finite, low ≤ high, not yet widened to contain zero.
 
-    `method`: the observer that computed it. `error`: noise power over signal power, of the products
-    if rows and consumers are known, else of the histogram; 0 if the signal is zero.
+    `method`: the observer that computed it. `error`: noise over signal (`output_noise`) of the
+    products if rows and consumers are known, else noise power over signal power of the histogram; 0
+    if the signal is zero. `rounding`: the part of the error that is not clipping of other data.
     """
 
     low: float
     high: float
     method: str
     error: float
+    rounding: float
 
 
 def choose(
@@ -198,13 +200,15 @@ class _Judge:
             self._per_output = channel_weights(self._rows @ self._weights)
 
     def range(self, low: float, high: float, method: str) -> Range:
-        return Range(low, high, method, self._error(low, high))
+        rounding = self._rounding(low, high)
+        unseen = self._unseen(low, high) if self.sees_products else 0.0
+        return Range(low, high, method, rounding + unseen, rounding)
 
-    def _error(self, low: float, high: float) -> float:
+    def _rounding(self, low: float, high: float) -> float:
         if self.sees_products:
             noise = fake_quantized(self._rows, low, high, self._fmt) - self._rows
             powers = np.square(noise @ self._weights, dtype=np.float64).mean(axis=0)
-            return float(powers @ self._per_output) + self._unseen(low, high)
+            return float(powers @ self._per_output)
         if self._points is None:
             self._points = _points(self._value, _SPLIT)
         signal = float(self._points.weight @ self._points.x**2)

@@ -236,7 +236,8 @@ class Quantization(Part):
     equalize: Literal["auto", "off"] = "auto"
     bias_correction: bool = True
     embeddings: bool = True  # embedding tables in 8 bits, if the backend can look them up in 8 bits
-    two_term: Annotated[tuple[str, ...], Field(strict=False)] = ()  # patterns of node names
+    # patterns of node names; auto: where one term leaves too much noise
+    two_term: Literal["auto"] | Annotated[tuple[str, ...], Field(strict=False)] = "auto"
     # pattern of a node's name → its precision
     nodes: dict[str, Precision] = {}
     placement: Placement = Placement()
@@ -247,8 +248,8 @@ class Quantization(Part):
         return self.weights == "gptq" or (self.weights == "auto" and self.effort != "fast")
 
     def is_two_term(self, node: str) -> bool:
-        """Whether the activation of the node is represented by two terms."""
-        return any(fnmatchcase(node, pattern) for pattern in self.two_term)
+        """Whether the recipe gives the activation of the node two terms, by a pattern."""
+        return self.two_term != "auto" and any(fnmatchcase(node, one) for one in self.two_term)
 
 
 class Eval(Part):

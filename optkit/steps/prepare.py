@@ -16,7 +16,7 @@ class Prepare(Step[Fused]):
     `Fuse`."""
 
     name = "prepare"
-    version = 4
+    version = 6
     tools = ("onnxruntime", "numpy", "onnx-ir")
     stays = True
 

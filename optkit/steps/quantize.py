@@ -38,7 +38,7 @@ class Quantize(Step[Quantized]):
     the FP32 simulation."""
 
     name = "quantize"
-    version = 8
+    version = 11
     tools = ("numpy", "onnx", "onnx-ir", "ml-dtypes")
     stays = True
 

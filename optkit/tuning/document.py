@@ -143,7 +143,7 @@ def _point(tuned: Tuned, trial: Trial) -> FrontPoint:
             if name != space.carrier
         ),
         nodes=dict(settings.nodes),
-        two_term=tuple(settings.two_term),
+        two_term=() if settings.two_term == "auto" else settings.two_term,
         placement=trial.candidate.placement,
         sqnr_db=outcome.sqnr_db,
         divergence=outcome.divergence,

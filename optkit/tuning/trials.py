@@ -75,6 +75,7 @@ class Trials:
                 nodes |= dict.fromkeys(patterns, option.precision)
             two_term += patterns if option.is_two_term else []
         section = self.job.recipe.quantization
+        given = () if section.two_term == "auto" else section.two_term
         placement = self.placements.get(candidate.placement, section.placement)
         return replace(
             self.job,
@@ -82,7 +83,7 @@ class Trials:
             recipe=_quantized(
                 self.job.recipe,
                 nodes=nodes,
-                two_term=(*section.two_term, *two_term),
+                two_term=(*given, *two_term),
                 placement=placement.model_dump(),
             ),
         )

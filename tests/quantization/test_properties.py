@@ -139,7 +139,7 @@ RULES: Mapping[str, Mapping[str, PlacementRules]] = MappingProxyType(
         for where, names in {"cpu": ("int8",), "l4": ("int8", "fp8")}.items()
     }
 )
-PLAIN = Quantization(weights="rtn", bias_correction=False)
+PLAIN = Quantization(weights="rtn", bias_correction=False, two_term=())
 NETS = ("residual", "attention")
 
 

@@ -69,13 +69,15 @@ class Workshop:
         with OnnxRuntime().session(path, SessionOptions(level="none", threads=1)) as session:
             return session.run(given)
 
-    def statistics(self, model: ir.Model, wanted: list[Tap]) -> Statistics:
+    def statistics(
+        self, model: ir.Model, wanted: list[Tap], feeds: Iterable[Feed] | None = None
+    ) -> Statistics:
         path = self.folder / "taps.onnx"
         graph.save(graph.expose(model, [tap.name for tap in wanted]), path)
         with OnnxRuntime().session(path, SessionOptions(threads=1)) as session:
             return observe(
                 session,
-                [feed(model, seed=1), feed(model, seed=2)],
+                feeds or [feed(model, seed=1), feed(model, seed=2)],
                 wanted,
                 memory_bytes=1 << 30,
                 progress=lambda what, fraction: None,
@@ -92,14 +94,16 @@ class Workshop:
         settings: Quantization = PLAIN,
         overrides: dict[str, str] | None = None,
         simulated: bool = False,
+        feeds: Iterable[Feed] | None = None,
     ) -> tuple[ir.Model, Assignment, QuantLog]:
-        """Calibrate `model` and quantize a copy of it (or of `carrier`, its FP16 cast)."""
+        """Calibrate `model` (on `feeds`, or on random numbers) and quantize a copy of it (or of
+        `carrier`, its FP16 cast)."""
         own = kind if isinstance(kind, PlacementRules) else RULES[kind]
         rules = {precision: own}
         assignment = assign(model, Scheme(precision, "fp32", rules), overrides=overrides)
         moments = settings.weights in ("auto", "gptq")
         wanted = taps(model, assignment, rules, moments=moments)
-        statistics = self.statistics(model, wanted) if wanted else None
+        statistics = self.statistics(model, wanted, feeds) if wanted else None
         symmetric = own.activation is None or own.activation.symmetric
         dtype = np.float16 if symmetric else np.float32
         qparams = choose_qparams(
@@ -133,7 +137,7 @@ class Chain:
             "calibrate", {"graph": self.fused, "samples": samples},
             batch=8, families=families, moments=True, memory=4 << 30,
         )  # fmt: skip
-        self._prepared: dict[tuple[str, str], dict[str, Path]] = {}
+        self._prepared: dict[tuple[object, ...], dict[str, Path]] = {}
 
     def quantize(
         self, where: str, precision: str, *, method: Method = "minmax", **settings: Any
@@ -148,7 +152,7 @@ class Chain:
             "method": method, "percentile": 99.99, "order": [],
             "settings": chosen.model_dump(mode="json"),
         }  # fmt: skip
-        key = (where, precision)
+        key = (where, precision, chosen.two_term)
         if key not in self._prepared:
             self._prepared[key] = self._prepare(where, params)
         return self._step("quantize", self._prepared[key], **params)
@@ -185,8 +189,12 @@ def rules_of(where: str, precisions: Iterable[str]) -> dict[str, Any]:
 
 def relative_noise(exact: np.ndarray, found: np.ndarray) -> float:
     """The noise in the outputs [rows, channels] of a product: the mean over the channels of the
-    squared error over the variance, to which one hundredth of the median variance is added."""
-    variances = [float(np.var(channel.astype(np.float64))) for channel in exact.T]
+    squared error over the variance, to which one hundredth of the median variance is added. Rows of
+    more than sixteen times the median power, channels counted alike, are not in the variance."""
+    spread = [float(np.std(channel.astype(np.float64))) or 1.0 for channel in exact.T]
+    powers = [sum((float(y) / s) ** 2 for y, s in zip(row, spread, strict=True)) for row in exact]
+    rows = exact[np.array(powers) <= 16 * np.median(powers)] if np.median(powers) else exact
+    variances = [float(np.var(channel.astype(np.float64))) for channel in rows.T]
     floor = float(np.median(variances)) / 100
     ratios = [
         float(np.mean(np.square(b.astype(np.float64) - a))) / (variance + floor)

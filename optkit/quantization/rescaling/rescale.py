@@ -26,6 +26,7 @@ from optkit import graph
 from optkit.assignment import Assignment
 from optkit.placement import PlacementRules
 from optkit.quantization.numerics import scales
+from optkit.quantization.numerics.output_noise import ONE_TERM
 from optkit.quantization.placement.block_size import fitting_block
 from optkit.quantization.placement.qdq_placement import Rules
 from optkit.quantization.rescaling import awq, equalization, smoothquant
@@ -58,7 +59,9 @@ class RescaleSettings:
     `fold_gain_db` if it is folded, `mul_gain_db` if it needs a Mul (inf: never). `salient`: AWQ's
     factors for nodes with weight-only quantization, in blocks of `block_size` (None: that of the
     format). `leave`: names of nodes whose input must not change. `carrier`: the dtype of scales.
-    `products`: multiply-accumulates by which one candidate is judged, at most.
+    `products`: multiply-accumulates by which one candidate is judged, at most. `second_terms`: an
+    activation whose products are still too noisy stays as it is, because it gets a second term
+    where the rules allow that.
     """
 
     alpha: float | Literal["search", "off"] = "search"
@@ -70,6 +73,7 @@ class RescaleSettings:
     leave: frozenset[str] = frozenset()
     carrier: np.dtype | type = np.float32
     products: int = smoothquant.MOST_PRODUCTS
+    second_terms: bool = False
 
 
 @dataclass(frozen=True)
@@ -154,6 +158,8 @@ class _Rescaling:
         path = self._path(group)
         folded = choose(ties=_ties(path, group)) if isinstance(path, FoldPath) else None
         mul = self._multiplied(group, path, folded, choose)
+        if not forced and self._needs_two_terms(group, judged, folded, mul):
+            return _entry(group, "smooth", "declined", "two terms instead")
         better = _gain(mul) - _gain(folded) >= settings.mul_gain_db
         if isinstance(path, FoldPath) and folded is not None and (forced or not better):
             if forced or folded.gain_db >= settings.fold_gain_db:
@@ -162,6 +168,22 @@ class _Rescaling:
             return self._multiply(group, mul, path)
         why = path.reason if isinstance(path, Declined) else "nothing to pay"
         return _entry(group, "smooth", "declined", why, None, max(_gain(folded), _gain(mul)))
+
+    def _needs_two_terms(
+        self, group: Group, judged: tuple[Sample, Formats], *choices: Choice | None
+    ) -> bool:
+        """Whether no factors bring the noise of rounding down to what one term may have. With two,
+        factors would only make the weights harder to quantize."""
+        able = all(self.planned[str(node.name)].two_term for node in group.members)
+        if not self.settings.second_terms or not able:
+            return False
+        sample, formats = judged
+        error = partial(
+            smoothquant.rounding_error, sample, _kernels(group), formats,
+            products=self.settings.products,
+        )  # fmt: skip
+        factors = [None, *(choice.factors for choice in choices if choice is not None)]
+        return all(error(s) > ONE_TERM for s in factors)
 
     def _multiplied(
         self,

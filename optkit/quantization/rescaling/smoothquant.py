@@ -20,6 +20,7 @@ import numpy as np
 from optkit.precisions import NumberFormat
 from optkit.quantization.numerics import scales
 from optkit.quantization.numerics.output_noise import channel_weights
+from optkit.quantization.numerics.scales import Scale
 from optkit.quantization.rescaling.factor_search import Candidate, Choice, least_error
 
 ALPHAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9)
@@ -112,6 +113,18 @@ def output_error(
     return _Judge(sample, kernels, formats).error(s)
 
 
+def rounding_error(
+    sample: Sample,
+    kernels: Sequence[np.ndarray],
+    formats: Formats,
+    s: np.ndarray | None = None,
+    *,
+    products: int = MOST_PRODUCTS,
+) -> float:
+    """`output_error` without the expected clipping on other data."""
+    return _Judge(*_thinned(sample, kernels, products), formats).rounding(s)
+
+
 def clipped(sample: Sample, low: float, high: float, s: np.ndarray | None = None) -> np.ndarray:
     """E[c²] [K]: the expected power that clipping x / s to [low, high] removes from each channel of
     x on other data like the sample. The clipping of the sample itself is not included.
@@ -175,10 +188,20 @@ class _Judge:
 
     def error(self, s: np.ndarray | None) -> float:
         """See `output_error`."""
+        _, scale = self._divided(s)
+        limits = scales.representable(scale, self._formats.activation)
+        return self.rounding(s) + float(clipped(self._sample, *limits, s) @ self._weight)
+
+    def _divided(self, s: np.ndarray | None) -> tuple[Sample, Scale]:
         sample = self._sample if s is None else self._sample.divided(s)
-        fmt, carrier = self._formats.activation, self._formats.carrier
         low, high = float(sample.low.min()), float(sample.high.max())
-        scale = scales.activation_scale(low, high, fmt, carrier)
+        formats = self._formats
+        return sample, scales.activation_scale(low, high, formats.activation, formats.carrier)
+
+    def rounding(self, s: np.ndarray | None) -> float:
+        """See `rounding_error`."""
+        sample, scale = self._divided(s)
+        fmt = self._formats.activation
         rows = scales.dequantize(scales.quantize(sample.rows, scale, fmt), scale, fmt=fmt)
         total = 0.0
         for w, wanted, weights in zip(self._kernels, self._wanted, self._per_output, strict=True):
@@ -186,9 +209,7 @@ class _Judge:
             noise = _product(rows, rounded(along, self._formats)) - wanted
             powers = np.square(noise, dtype=np.float64).mean(axis=1)  # [groups, outputs * taps]
             total += float((powers * weights).sum())
-        limits = scales.representable(scale, fmt)
-        unseen = float(clipped(self._sample, *limits, s) @ self._weight)
-        return total / len(self._kernels) + unseen
+        return total / len(self._kernels)
 
 
 def rounded(kernel: np.ndarray, formats: Formats) -> np.ndarray:

@@ -39,6 +39,7 @@ def run(step: Prepare, out: Path, progress: Progress) -> Fused:
         equalize=settings.equalize,
         carrier=scheme.dtype,
         products=_PRODUCTS[settings.effort],
+        second_terms=settings.two_term == "auto",
         leave=frozenset(name for name in assignment.nodes if settings.is_two_term(name)),
     )
     log, statistics = rescaling.rescale(model, statistics, assignment, scheme.rules, wishes)

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+from math import log10
 from pathlib import Path
 
 from optkit import graph
 from optkit.execute.step import Progress
 from optkit.quantization.choose_qparams import choose_qparams
+from optkit.quantization.numerics.output_noise import ONE_TERM
 from optkit.quantization.out_of_core import streamed
 from optkit.quantization.placement.assign import assign
 from optkit.quantization.qdq import apply as qdq
+from optkit.quantization.qdq.apply import QuantLog
 from optkit.statistics import load
 from optkit.steps.bodies.signature import signature
 from optkit.steps.files import GRAPH, SIMULATION, STATISTICS
@@ -48,4 +51,24 @@ def run(step: Quantize, out: Path, progress: Progress) -> Quantized:
     if scheme.carrier != "fp32":
         qdq.apply(fused, qparams, assignment, rules, statistics, scale_dtype=dtype, simulated=True)
         graph.save(fused, out / SIMULATION)
-    return Quantized(log=log.to_json(), assignment=assignment, **signature(carrier)._asdict())
+    return Quantized(
+        log=log.to_json(), assignment=assignment,
+        warnings=_doubled(log) if settings.two_term == "auto" else (),
+        **signature(carrier)._asdict(),
+    )  # fmt: skip
+
+
+def _doubled(log: QuantLog) -> tuple[str, ...]:
+    """A note about the products that run twice, if there are any."""
+    terms = {value: quantized.terms for value, quantized in log.activations.items()}
+    twice = [name for name, node in log.nodes.items() if terms.get(node.activation or "", 1) > 1]
+    if not twice:
+        return ()
+    more = len(twice) - 1
+    some = f"{twice[0]!r} and {more} more run" if more else f"{twice[0]!r} runs"
+    note = (
+        f"{some} twice, with an activation of two terms, because one term leaves less than "
+        f"{-10 * log10(ONE_TERM):.0f} dB of the product; `--set quantization.two_term=[]` forbids "
+        "it"
+    )
+    return (note,)

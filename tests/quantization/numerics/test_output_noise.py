@@ -31,6 +31,16 @@ def test_a_massive_channel_does_not_hide_the_noise_of_the_others() -> None:
     assert np.square(noise).sum() / np.square(outputs).sum() < 1e-4
 
 
+def test_massive_rows_do_not_hide_the_noise_of_the_others() -> None:
+    random = np.random.default_rng(2)
+    outputs, noise = random.standard_normal((2, 256, 16))
+    plain = measured(outputs, noise)
+    outputs[::50] *= 300
+    assert measured(outputs, noise) == pytest.approx(plain, rel=0.1)
+    outputs[1:] = 0  # hardly a row that is not: all count
+    assert np.isfinite(measured(outputs, noise))
+
+
 def test_a_constant_part_is_no_signal_and_a_dead_channel_no_reason() -> None:
     random = np.random.default_rng(1)
     outputs, noise = random.standard_normal((2, 256, 8))

@@ -362,6 +362,32 @@ def test_a_convolution_and_a_product_read_one_value(
     assert sqnr(workshop.run(model, given)["y"], workshop.run(quantized, given)["y"]) > 34
 
 
+@pytest.mark.parametrize(
+    ("spike", "able", "setting", "terms"),
+    [(200.0, True, "auto", 2), (200.0, False, "auto", 1), (200.0, True, (), 1),
+     (3.0, True, "auto", 1)],
+    ids=["spikes", "unable", "forbidden", "no-spikes"],
+)  # fmt: skip
+def test_an_activation_with_few_large_values_gets_a_second_term(
+    spike: float, able: bool, setting: Any, terms: int, workshop: Any
+) -> None:
+    """Three rows of 512 have one value that is far beyond the others, each in another channel."""
+    model = network("""<ir_version: 10, opset_import: ["" : 21]>
+        g (float[N,32] x, float[32,8] w) => (float[N,8] y) {
+          [relu] r = Relu (x)
+          [mul] y = MatMul (r, w)
+        }""")
+    x = np.random.default_rng(0).standard_normal((512, 32)).astype(np.float32)
+    x[(5, 99, 300), (3, 17, 30)] = spike
+    own = replace(RULES["cpu"], two_term=able, gemm_for_matrices=False)
+    settings = Quantization(two_term=setting)
+    quantized, _, log = workshop.quantize(model, own, settings=settings, feeds=[{"x": x}])
+    assert {value.terms for value in log.activations.values()} == {terms}
+    plain = {"x": x[:5]}  # rows without a spike
+    db = sqnr(workshop.run(model, plain)["y"], workshop.run(quantized, plain)["y"])
+    assert (db > 35) == (terms == 2 or spike < 10)
+
+
 @pytest.mark.parametrize("two_term", [(), ("mul",)], ids=["one", "two"])
 def test_a_correction_gives_back_what_all_terms_leave(workshop: Any, two_term: Any) -> None:
     """On the rows that were kept the mean error of the product is gone, however many terms."""
