@@ -174,16 +174,17 @@ class _Rescaling:
     ) -> bool:
         """Whether no factors bring the noise of rounding down to what one term may have. With two,
         factors would only make the weights harder to quantize."""
+        found = [choice for choice in choices if choice is not None]
         able = all(self.planned[str(node.name)].two_term for node in group.members)
         if not self.settings.second_terms or not able:
             return False
-        sample, formats = judged
-        error = partial(
-            smoothquant.rounding_error, sample, _kernels(group), formats,
-            products=self.settings.products,
+        if any(10 ** (-choice.sqnr_db / 10) <= ONE_TERM for choice in found):
+            return False  # with the clipping of other data, too
+        errors = smoothquant.rounding_errors(
+            judged[0], _kernels(group), judged[1],
+            [None, *(choice.factors for choice in found)], products=self.settings.products,
         )  # fmt: skip
-        factors = [None, *(choice.factors for choice in choices if choice is not None)]
-        return all(error(s) > ONE_TERM for s in factors)
+        return min(errors) > ONE_TERM
 
     def _multiplied(
         self,

@@ -113,16 +113,17 @@ def output_error(
     return _Judge(sample, kernels, formats).error(s)
 
 
-def rounding_error(
+def rounding_errors(
     sample: Sample,
     kernels: Sequence[np.ndarray],
     formats: Formats,
-    s: np.ndarray | None = None,
+    candidates: Sequence[np.ndarray | None],
     *,
     products: int = MOST_PRODUCTS,
-) -> float:
-    """`output_error` without the expected clipping on other data."""
-    return _Judge(*_thinned(sample, kernels, products), formats).rounding(s)
+) -> list[float]:
+    """`output_error` of each of the factors, without the expected clipping on other data."""
+    judge = _Judge(*_thinned(sample, kernels, products), formats)
+    return [judge.rounding(s) for s in candidates]
 
 
 def clipped(sample: Sample, low: float, high: float, s: np.ndarray | None = None) -> np.ndarray:
@@ -199,7 +200,7 @@ class _Judge:
         return sample, scales.activation_scale(low, high, formats.activation, formats.carrier)
 
     def rounding(self, s: np.ndarray | None) -> float:
-        """See `rounding_error`."""
+        """See `rounding_errors`."""
         sample, scale = self._divided(s)
         fmt = self._formats.activation
         rows = scales.dequantize(scales.quantize(sample.rows, scale, fmt), scale, fmt=fmt)
