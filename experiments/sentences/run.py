@@ -104,8 +104,8 @@ def mpnet(folder: Path) -> tuple[Path, Path]:
 
 def minilm(folder: Path) -> tuple[Path, Path]:
     """Its package has no tokenizer, but BERT's uncased one, of another package, is the same."""
-    tokenizers = [path for path in folder.rglob("tokenizer.json") if "MiniLM-L6" in str(path)]
-    return next(folder.rglob("paraphrase-MiniLM-L3-v2.onnx")), tokenizers[0]
+    model = next(folder.rglob("paraphrase-MiniLM-L3-v2.onnx"))
+    return model, next(folder.rglob("tokenizer.json"))
 
 
 ENCODERS: Mapping[str, Encoder] = {

@@ -11,15 +11,17 @@ import onnx_ir as ir
 
 from optkit import graph
 from optkit.assignment import Assignment, Scheme
+from optkit.dtypes import FLOATS
 from optkit.errors import InputRefused
 from optkit.placement import PlacementRules
-from optkit.precisions import PRECISIONS
+from optkit.precisions import PRECISIONS, NumberFormat
 from optkit.quantization.placement import weighted_nodes
 from optkit.quantization.placement.block_size import fitting_block
 from optkit.quantization.placement.output_layers import averages_bins, last_layers, output_layers
 from optkit.quantization.placement.qdq_placement import tail
 from optkit.statistics import Statistics
 
+_LEAST_CODES = 64  # of an integer activation, on its wider side
 _FOLDABLE = ("Transpose", "Identity", "Cast")
 
 
@@ -53,6 +55,8 @@ def assign(
         name = str(node.name)
         wanted = _wanted(name, at_the_end if node in last else precision, overrides or {})
         reason = _why_float(node, weight, wanted, rules, predicting, unbounded)
+        if reason is None and statistics is not None and rules[wanted].activation is not None:
+            reason = _why_too_small(node, rules[wanted].activation, statistics, scheme)
         nodes[name] = scheme.carrier if reason else wanted
         if reason:
             reasons[name] = reason
@@ -169,6 +173,24 @@ def _why_not_its_values(
     if rules.float_output and averages_bins(node):
         return "it averages the bins of a distribution, and few of 256 codes describe small ones"
     return None
+
+
+def _why_too_small(
+    node: ir.Node, fmt: NumberFormat | None, statistics: Statistics, scheme: Scheme
+) -> str | None:
+    """A scale is at least the smallest normal number of the carrier, because kernels divide by it.
+    An activation that reaches less than half of the codes of this scale stays in float. Codes of
+    floating point formats have no fixed steps, and lose nothing."""
+    assert node.inputs[0] is not None
+    name = str(weighted_nodes.uncast(node.inputs[0]).name)
+    value = statistics.values.get(name)
+    if fmt is None or not fmt.is_integer or value is None or value.unbounded is not None:
+        return None
+    smallest = FLOATS[scheme.dtype.name].smallest
+    reach = max(-value.low, value.high, 0.0)
+    if not 0 < reach < _LEAST_CODES * smallest:
+        return None
+    return f"{name} reaches {reach:.1e}, and the smallest {scheme.carrier} scale is {smallest:.1e}"
 
 
 def _is_typed(node: ir.Node) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import onnx_ir as ir
 import pytest
 
@@ -11,6 +12,7 @@ from optkit.assignment import Assignment, Scheme
 from optkit.errors import InputRefused
 from optkit.placement import PlacementRules
 from optkit.quantization.placement.assign import assign
+from optkit.statistics import Statistics, ValueStatistics
 from tests.networks import NETWORKS, network
 from tests.quantization.workshop import RULES
 
@@ -46,6 +48,20 @@ def test_a_stem_in_front_of_max_pooling_is_quantized() -> None:
         }"""
     )
     assert decide(network(text), RULES["cpu"]).nodes["stem"] == "int8"
+
+
+@pytest.mark.parametrize("reach", [1e-3, 0.0039, 0.004, 1.0, 0.0])
+@pytest.mark.parametrize("carrier", ["fp16", "bf16", "fp32"])
+def test_values_too_small_for_a_scale_stay_in_float(reach: float, carrier: str) -> None:
+    """64 codes of the smallest normal FP16 scale, 2⁻¹⁴, are 2⁻⁸ = 0.0039…"""
+    text = """g (float[N,8] x, float[8,8] w) => (float[N,8] y) { [only] y = MatMul (x, w) }"""
+    ends = np.array([16384], np.uint16), np.array([10])
+    seen = Statistics({"x": ValueStatistics(-reach / 2, reach, *ends)}, 1, "")
+    scheme = Scheme("int8", carrier, {"int8": RULES["gpu"]})
+    found = assign(network(HEADER + text), scheme, seen)
+    small = carrier == "fp16" and 0 < reach < 2**-8
+    assert found.nodes["only"] == (carrier if small else "int8")
+    assert ("smallest fp16 scale" in found.reasons.get("only", "")) == small
 
 
 def test_what_reads_from_a_foreign_operator_stays_float() -> None:
