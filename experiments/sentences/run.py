@@ -145,7 +145,7 @@ def of_encoder(name: str, scratch: Path) -> dict[str, Measured]:
     model, tokenizer = ENCODERS[name].find(folder / "packages")
     project = folder / "project"
     project.mkdir(parents=True, exist_ok=True)
-    (project / "optkit.yaml").write_text(
+    (project / "recipe.yaml").write_text(
         RECIPE.format(name="encoder", path=os.path.relpath(model, project), n=SENTENCES)
     )
     (project / "tokenizer.json").write_bytes(tokenizer.read_bytes())
@@ -208,8 +208,10 @@ def build(form: str, project: Path, scratch: Path) -> Path:
     precision, *settings = FORMS[form]
     if not list(out.glob("*/model.onnx")):
         sets = [word for one in settings for word in ("--set", one)]
-        command = [sys.executable, "-c", BUILD, "build", "-t", "cpu", "-p", precision, *sets,
-                   "-o", str(out), "--quiet"]  # fmt: skip
+        command = [
+            sys.executable, "-c", BUILD, "build", "--recipe", "recipe.yaml", "-t", "cpu",
+            "-p", precision, *sets, "-o", str(out), "--quiet",
+        ]  # fmt: skip
         variables = os.environ | {"OPTKIT_CACHE": str(scratch / "cache"), "PYTHONPATH": str(ROOT)}
         subprocess.run(command, cwd=project, env=variables, check=True)
     return next(out.glob("*/model.onnx"))

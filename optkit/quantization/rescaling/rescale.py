@@ -172,19 +172,22 @@ class _Rescaling:
     def _needs_two_terms(
         self, group: Group, judged: tuple[Sample, Formats], *choices: Choice | None
     ) -> bool:
-        """Whether no factors bring the noise of rounding down to what one term may have. With two,
-        factors would only make the weights harder to quantize."""
+        """Whether one term leaves too much noise as the activation is, so that it will get two, and
+        with all factors. With two terms, factors would only make the weights harder to
+        quantize."""
         found = [choice for choice in choices if choice is not None]
         able = all(self.planned[str(node.name)].two_term for node in group.members)
         if not self.settings.second_terms or not able:
             return False
         if any(10 ** (-choice.sqnr_db / 10) <= ONE_TERM for choice in found):
             return False  # with the clipping of other data, too
-        errors = smoothquant.rounding_errors(
-            judged[0], _kernels(group), judged[1],
-            [None, *(choice.factors for choice in found)], products=self.settings.products,
-        )  # fmt: skip
-        return min(errors) > ONE_TERM
+        (sample, formats), kernels = judged, _kernels(group)
+        most = self.settings.products
+        if smoothquant.activation_error(sample, kernels, formats, products=most) <= ONE_TERM:
+            return False
+        factors = [choice.factors for choice in found]
+        errors = smoothquant.rounding_errors(sample, kernels, formats, factors, products=most)
+        return min(errors, default=inf) > ONE_TERM
 
     def _multiplied(
         self,

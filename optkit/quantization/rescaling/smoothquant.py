@@ -11,7 +11,7 @@ smoothing moves every channel to the end of the range. The module works on array
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -126,6 +126,18 @@ def rounding_errors(
     return [judge.rounding(s) for s in candidates]
 
 
+def activation_error(
+    sample: Sample,
+    kernels: Sequence[np.ndarray],
+    formats: Formats,
+    *,
+    products: int = MOST_PRODUCTS,
+) -> float:
+    """`output_error` of the activation as it is, with exact weights, and without the expected
+    clipping on other data."""
+    return _Judge(*_thinned(sample, kernels, products), formats).activation()
+
+
 def clipped(sample: Sample, low: float, high: float, s: np.ndarray | None = None) -> np.ndarray:
     """E[c²] [K]: the expected power that clipping x / s to [low, high] removes from each channel of
     x on other data like the sample. The clipping of the sample itself is not included.
@@ -189,9 +201,30 @@ class _Judge:
 
     def error(self, s: np.ndarray | None) -> float:
         """See `output_error`."""
-        _, scale = self._divided(s)
+        sample, scale = self._divided(s)
         limits = scales.representable(scale, self._formats.activation)
-        return self.rounding(s) + float(clipped(self._sample, *limits, s) @ self._weight)
+        unseen = float(clipped(self._sample, *limits, s) @ self._weight)
+        return self._rounding(sample, scale, s) + unseen
+
+    def rounding(self, s: np.ndarray | None) -> float:
+        """See `rounding_errors`."""
+        return self._rounding(*self._divided(s), s)
+
+    def activation(self) -> float:
+        """See `activation_error`."""
+        sample, scale = self._divided(None)
+        fmt = self._formats.activation
+        lost = scales.dequantize(scales.quantize(sample.rows, scale, fmt), scale, fmt=fmt)
+        lost -= sample.rows
+        return self._noise(_product(lost, w) for w in self._kernels)
+
+    def _noise(self, noises: Iterable[np.ndarray]) -> float:
+        """Of the outputs of each weight [groups, n, outputs * taps], averaged over the weights."""
+        total = 0.0
+        for noise, weights in zip(noises, self._per_output, strict=True):
+            powers = np.square(noise, dtype=np.float64).mean(axis=1)
+            total += float((powers * weights).sum())
+        return total / len(self._kernels)
 
     def _divided(self, s: np.ndarray | None) -> tuple[Sample, Scale]:
         sample = self._sample if s is None else self._sample.divided(s)
@@ -199,18 +232,15 @@ class _Judge:
         formats = self._formats
         return sample, scales.activation_scale(low, high, formats.activation, formats.carrier)
 
-    def rounding(self, s: np.ndarray | None) -> float:
-        """See `rounding_errors`."""
-        sample, scale = self._divided(s)
+    def _rounding(self, sample: Sample, scale: Scale, s: np.ndarray | None) -> float:
         fmt = self._formats.activation
         rows = scales.dequantize(scales.quantize(sample.rows, scale, fmt), scale, fmt=fmt)
-        total = 0.0
-        for w, wanted, weights in zip(self._kernels, self._wanted, self._per_output, strict=True):
-            along = w if s is None else w * s.reshape(w.shape[0], w.shape[1], 1, 1)
-            noise = _product(rows, rounded(along, self._formats)) - wanted
-            powers = np.square(noise, dtype=np.float64).mean(axis=1)  # [groups, outputs * taps]
-            total += float((powers * weights).sum())
-        return total / len(self._kernels)
+        along = [w if s is None else w * s.reshape(w.shape[0], w.shape[1], 1, 1)
+                 for w in self._kernels]  # fmt: skip
+        return self._noise(
+            _product(rows, rounded(w, self._formats)) - wanted
+            for w, wanted in zip(along, self._wanted, strict=True)
+        )
 
 
 def rounded(kernel: np.ndarray, formats: Formats) -> np.ndarray:
