@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import re
 import threading
 
@@ -42,10 +43,11 @@ def told_by(ears: terminal.Terminal, tty: bool) -> str:
 
 
 def test_steps_are_plain_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terminal, "_SILENCE", -1)
+    clock = itertools.count(step=600)
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: next(clock))
     begun, pace, own, last = told_by(terminal.Terminal(), tty=False).splitlines()
     assert begun == "  ... calibrate \ufffd]0;owned\ufffd: batch 1 of 4, 25%"
-    assert re.search(r"batch 3 of 4, 75%, [0-9.]+%/s, [0-9]+ s left$", pace)
+    assert re.search(r"batch 3 of 4, 75%, [0-9.]+%/min, [0-9]+:00 left$", pace)
     assert own.endswith("7 samples, 3/s, 9 s left, 80%")
     assert last == "     1.2 s  calibrate \ufffd]0;owned\ufffd"
     assert told_by(terminal.Terminal(quiet=True), tty=False) == ""
