@@ -137,14 +137,11 @@ class SideBySide:
     layers: list[Layer] = field(default_factory=list)
     pairs: list[_Pair] = field(default_factory=list)
 
-    def compare(self, session: Session, feeds: Iterable[Feed], samples: int) -> Compared:
-        """Run `model`, which the session has loaded, on the first `samples` samples, in whole
-        feeds."""
+    def compare(self, session: Session, feeds: Iterable[Feed]) -> Compared:
+        """Run `model`, which the session has loaded, on all feeds."""
         sums: dict[str, list[np.ndarray]] = {}
         seen = 0
         for feed in feeds:
-            if seen >= samples:
-                break
             for name, found in session.run(feed | self._places(feed)).items():
                 sums.setdefault(name, []).append(found.astype(np.float64))
             seen += count_samples(feed)

@@ -25,6 +25,8 @@ Batch = tuple[Feed, np.ndarray | None]
 """The items of a spool: a feed and its labels, [batch, …], or None. If the batch of the model is
 fixed, the last batch may have fewer labels: the rows without labels only fill it up, see
 `counting`."""
+Chosen = tuple[Feed, np.ndarray | None, list[str]]
+"""As a Batch, with the slice of each sample, if the spool has slices."""
 
 
 class Spool:
@@ -73,16 +75,16 @@ class Spool:
             return written
         return self._rebatched(written, size)
 
-    def chosen(self, numbers: Collection[int]) -> Iterator[tuple[Feed, np.ndarray, list[str]]]:
-        """Feed, labels and slices of some of the labelled samples, in their order, in batches of
+    def chosen(self, numbers: Collection[int]) -> Iterator[Chosen]:
+        """Feed, labels or None, and slices of some of the samples, in their order, in batches of
         the model's size if that is fixed."""
         names, wanted = self.slices(), frozenset(numbers)
         kept = iter([names[i] for i in sorted(wanted)] if names else ())
         picked = self._picked(wanted)
         fixed = fixed_batch(self.inputs)
         for feed, labels in picked if fixed is None else self._rebatched(picked, fixed):
-            assert labels is not None
-            yield feed, labels, list(islice(kept, len(labels)))
+            count = self._count(feed) if labels is None else len(labels)
+            yield feed, labels, list(islice(kept, count))
 
     def spread(self, most: int) -> Iterator[Feed]:
         """At most `most` samples at equal distances, one per feed; for a model with a fixed batch,
@@ -118,11 +120,12 @@ class Spool:
     def _picked(self, wanted: Collection[int]) -> Iterator[Batch]:
         first = 0
         for feed, labels in self._written():
-            assert labels is not None
-            rows = [row for row in range(len(labels)) if first + row in wanted]
-            first += len(labels)
+            count = self._count(feed) if labels is None else len(labels)
+            rows = [row for row in range(count) if first + row in wanted]
+            first += count
             if rows:
-                yield rows_of(feed, self._batched, rows), labels[rows]
+                picked = rows_of(feed, self._batched, rows)
+                yield picked, None if labels is None else labels[rows]
 
     def feed(self, size: int) -> Feed:
         """One feed of exactly `size` samples; if there are fewer, the first ones are repeated."""

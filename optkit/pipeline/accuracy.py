@@ -12,6 +12,7 @@ from optkit.execute.reads import absolute
 from optkit.execute.runner import Steps
 from optkit.pipeline.engines import kept, running
 from optkit.pipeline.job import Build, Look, Role
+from optkit.pipeline.run_samples import without_padding
 from optkit.pipeline.scores import decided
 from optkit.pipeline.sources import roots_of
 from optkit.precisions import precision
@@ -29,6 +30,8 @@ Roles = Mapping[Role, tuple[Graph, str, Evidence]]
 COMPARED = 256
 """The most samples whose outputs are compared. The interval of the SQNR says what more would
 tell."""
+_LARGE = 1 << 22  # parameters from which one sample in `_SHARE` is compared, at least `_LEAST`
+_SHARE, _LEAST = 8, 64
 
 _PAIR: tuple[Role, ...] = ("baseline", "candidate")
 
@@ -48,9 +51,10 @@ def evaluate(build: Build, runner: Steps) -> None:
         for role, of_role in roles.items():
             build.scores[role] = score(build, runner, role, *of_role)
     graph, file, evidence = roles["candidate"]
+    build.compared = without_padding(build, _compared(build, runner), runner)
     step = CompareOutputs(
         graph=graph, reference=build.fused, file=file, batch=build.batch, evidence=evidence,
-        samples=_compared(build, runner),
+        samples=build.compared,
     )  # fmt: skip
     what = f"compare {_named(build, 'candidate')} with FP32"
     build.candidate_fidelity = runner.do(step, what)
@@ -58,14 +62,17 @@ def evaluate(build: Build, runner: Steps) -> None:
 
 
 def _compared(build: Build, runner: Steps) -> Samples:
-    """The samples whose outputs are compared: those that were scored first, or COMPARED of all. To
-    compare, both graphs run on them again."""
-    scored = build.scored
+    """The samples whose outputs are compared: those that were scored first, or some of all. Both
+    graphs run on them again, which for a large model takes as long as a part of the evaluation."""
     if build.looks:
         return build.looks[0].samples
-    if scored is None or scored.planned or scored.agreement or scored.info.samples <= COMPARED:
-        return build.probe
-    return _drawn(build, runner, 0, COMPARED)
+    samples = build.scored or build.probe
+    if samples.planned:
+        return samples
+    count, whole = COMPARED, samples.info.samples
+    if build.source.parameters >= _LARGE:
+        count = min(count, max(_LEAST, whole // _SHARE))
+    return _drawn(build, runner, samples, 0, count) if count < whole else samples
 
 
 def show_worst(build: Build, runner: Steps, roles: Roles) -> None:
@@ -93,7 +100,7 @@ def _look(build: Build, runner: Steps, roles: Roles) -> bool:
         )
     parts = sequential.segments(samples.info.samples)
     for start, stop in parts:
-        look = Look(_drawn(build, runner, start, stop))
+        look = Look(_drawn(build, runner, samples, start, stop))
         build.looks.append(look)
         for role in _PAIR:
             look.scores[role] = score(build, runner, role, *roles[role], look.samples)
@@ -107,10 +114,8 @@ def _look(build: Build, runner: Steps, roles: Roles) -> bool:
     return True
 
 
-def _drawn(build: Build, runner: Steps, start: int, stop: int) -> Samples:
+def _drawn(build: Build, runner: Steps, samples: Samples, start: int, stop: int) -> Samples:
     """Those of the samples that stand from `start` to `stop` in a random order."""
-    samples = build.scored
-    assert samples is not None
     step = Draw(
         samples=samples, start=start, stop=stop,
         optional=tuple(build.job.recipe.optional_axes()),

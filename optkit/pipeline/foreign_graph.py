@@ -14,9 +14,10 @@ from optkit.execute.runner import Steps
 from optkit.execute.step import Foreign, Input
 from optkit.measurement import Fidelity
 from optkit.pipeline.engines import kept
-from optkit.pipeline.graphs import cast, sample_batch
+from optkit.pipeline.graphs import cast
 from optkit.pipeline.job import Build, Job
 from optkit.pipeline.refusals import FILES, check_pair, check_samples
+from optkit.pipeline.run_samples import sample_batch
 from optkit.pipeline.sources import exported_model
 from optkit.precisions import Precision, precision
 from optkit.recipe import Quantization, Recipe, Source

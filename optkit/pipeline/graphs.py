@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from optkit.execute.runner import Steps
-from optkit.pipeline.job import Build, calibration_of
+from optkit.pipeline.job import Build
+from optkit.pipeline.run_samples import observed, sample_batch
 from optkit.pipeline.sources import given_samples
 from optkit.steps.cast import Cast, Measured
 from optkit.steps.collect import Samples
@@ -62,20 +63,14 @@ def cast(build: Build, graph: Graph, carrier: str, runner: Steps, what: str = ""
         )
         return runner.do(Cast(graph=graph, carrier=carrier, unmeasured=reason), label)
     samples, what = build.probe, "random inputs"
-    if build.calibration is not None:
-        samples, what = build.calibration, "calibration samples"
+    if (known := observed(build, runner)) is not None:
+        samples, what = known, "calibration samples"
     elif build.evaluation is not None:
         samples, what = build.evaluation, "evaluation samples"
     # one sample at a time: the runtime keeps all watched values, and larger batches are no faster
     measured = Measured(sample_batch(build) and 1, what)
     step = Cast(graph=graph, carrier=carrier, samples=samples, measured=measured)
     return runner.do(step, label)
-
-
-def sample_batch(build: Build) -> int | None:
-    """Samples per run of the graph; None if its batch size is fixed, and gives the number."""
-    batch = calibration_of(build.job.recipe).batch
-    return batch if isinstance(build.batch_axis, str) else None
 
 
 def written(build: Build, graph: Graph, what: str, runner: Steps) -> Graph:

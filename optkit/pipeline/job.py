@@ -137,7 +137,9 @@ class Build:
     given: RepairedGraph | None = None  # by another tool; `source` is then its float graph
     encoder: Graph | None = None
     calibration: Samples | None = None
+    observed: Samples | None = None  # the calibration samples as graphs run on them
     evaluation: Collected | None = None
+    compared: Samples | None = None  # the samples whose outputs are compared
     data_check: DataCheck | None = None
     cast: Rewritten | None = None
     statistics: Calibrated | None = None

@@ -8,6 +8,7 @@ from optkit.steps.compare_layers import ComparedLayers, CompareLayers, uncompare
 from optkit.steps.files import GRAPH, SIMULATION
 
 _SAMPLES = 16
+_LARGE = 1 << 22  # parameters from which half as many suffice, because each has more values
 _RESTORED = 4  # groups of layers that run in FP32 again, each group in a separate run
 _BYTES = 24  # per parameter: FP32, its codes and their values, and the runtime's copy of each
 
@@ -30,10 +31,9 @@ def compare_layers(build: Build, runner: Steps) -> None:
     else:
         step = CompareLayers(
             reference=build.prepared or build.fused, graph=quantized,
-            samples=build.probe, file=SIMULATION if simulated else GRAPH,
-            nodes=build.planned, count=_SAMPLES, restored=_RESTORED,
-            # one at a time, where that may be: inner values of a few graphs are alive together
-            batch=1 if isinstance(build.batch_axis, str) else None,
+            samples=build.compared or build.probe, file=SIMULATION if simulated else GRAPH,
+            nodes=build.planned,
+            count=_SAMPLES // 2 if parameters >= _LARGE else _SAMPLES, restored=_RESTORED,
         )  # fmt: skip
         build.layer_fidelity = runner.do(step, "compare the layers with FP32")
         return

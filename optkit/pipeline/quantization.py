@@ -12,9 +12,10 @@ from optkit.execute.runner import Steps
 from optkit.execute.step import Foreign
 from optkit.pipeline import large
 from optkit.pipeline.foreign_graph import imported
-from optkit.pipeline.graphs import cast, compared_samples, comparison, sample_batch, written
+from optkit.pipeline.graphs import cast, compared_samples, comparison, written
 from optkit.pipeline.job import Build, Job, calibration_of
 from optkit.pipeline.refusals import check_enough
+from optkit.pipeline.run_samples import observed, sample_batch
 from optkit.placement import PlacementRules
 from optkit.precisions import precision
 from optkit.recipe import Placement, Recipe
@@ -70,8 +71,8 @@ def quantize(build: Build, runner: Steps) -> None:
             carrier = cast(
                 build, fused, build.baseline_precision.name, runner, "the smoothed graph "
             )
-    if way == "layers" and build.calibration is not None:
-        quantized = _quantize_layers(build, build.calibration, runner, scheme, settings)
+    if way == "layers" and (samples := observed(build, runner)) is not None:
+        quantized = _quantize_layers(build, samples, runner, scheme, settings)
     else:
         quantized = runner.do(
             Quantize(
@@ -90,8 +91,8 @@ def _statistics(build: Build, runner: Steps, way: large.Way) -> Calibrated | Non
     recipe = build.job.recipe
     if build.calibration is not None:
         check_enough(build.calibration, recipe)
-        if way == "whole":
-            build.statistics = _calibrate(build, build.calibration, runner)
+        if way == "whole" and (samples := observed(build, runner)) is not None:
+            build.statistics = _calibrate(build, samples, runner)
     if recipe.ranges_file is not None:
         place = recipe.ranges_file.path
         if way != "whole":

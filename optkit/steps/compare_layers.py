@@ -25,7 +25,7 @@ class CompareLayers(Step[ComparedLayers]):
     """
 
     name = "compare_layers"
-    version = 5
+    version = 6
     tools = ("onnxruntime", "numpy", "onnx", "onnx-ir")
     stays = True
 
@@ -36,7 +36,6 @@ class CompareLayers(Step[ComparedLayers]):
     nodes: Mapping[str, str]
     count: int = named("samples")
     restored: int
-    batch: int | None
 
 
 def uncompared(reason: str) -> LayerFidelity:

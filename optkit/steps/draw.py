@@ -8,7 +8,7 @@ from optkit.steps.collect import Samples
 
 @dataclass(frozen=True, kw_only=True)
 class Draw(Step[Samples]):
-    """Some of the evaluation samples at random: those from `start` to `stop` of a random order.
+    """Some samples at random: those from `start` to `stop` of a random order.
     `optional`: axes that may be empty."""
 
     name = "draw"

@@ -71,7 +71,7 @@ class Evaluate(RunsTask, Shards, Step[Evaluated]):
     """
 
     name = "evaluate"
-    version = 5
+    version = 6
     tools = ("onnxruntime", "numpy")
     anywhere: ClassVar[bool] = True
 

@@ -37,6 +37,7 @@ from optkit.steps.quantize_layers import QuantizeLayers
 from optkit.steps.random import Random
 from optkit.steps.repair import RepairGraph
 from optkit.steps.sensitivity import MeasureSensitivity
+from optkit.steps.shorten import Shorten
 from optkit.steps.show_worst import ShowWorst
 from optkit.steps.summary import Summarize
 from optkit.steps.survey import ListLayers
@@ -46,7 +47,7 @@ _ALL: tuple[type[Step[Result]], ...] = (
     Quantize, QuantizeLayers, ToOrt, Accept, Compile, Outline, Summarize, Evaluate, CompareOutputs,
     CompareLayers, MeasureLatency, MeasurePeak, PredictLatency, PredictLayers, Attribute,
     ListLayers, MeasureSensitivity, Deviate, RepairGraph, Dequantize,
-    ImportQuantized, ShowWorst, TakeRanges,
+    ImportQuantized, ShowWorst, TakeRanges, Shorten,
 )  # fmt: skip
 
 STEPS: Mapping[str, type[Step[Result]]] = MappingProxyType({step.name: step for step in _ALL})

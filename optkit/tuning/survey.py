@@ -18,7 +18,7 @@ from optkit.assignment import Scheme
 from optkit.errors import InputRefused
 from optkit.execute.runner import Steps
 from optkit.pipeline import Build, calibration_of
-from optkit.pipeline.graphs import sample_batch
+from optkit.pipeline.run_samples import sample_batch
 from optkit.placement import PlacementRules
 from optkit.precisions import precision
 from optkit.steps.collect import Samples

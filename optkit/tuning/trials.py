@@ -16,7 +16,7 @@ from optkit.errors import InputRefused, WorkerFailed
 from optkit.execute.runner import Steps
 from optkit.measurement import Deviation
 from optkit.pipeline import Build, Job
-from optkit.pipeline.graphs import sample_batch
+from optkit.pipeline.run_samples import sample_batch
 from optkit.precisions import precision
 from optkit.recipe import Placement, Recipe
 from optkit.steps.bench import Timed, TimedPair

@@ -109,7 +109,7 @@ def test_layers_and_pairs_are_compared_by_their_real_tokens(tmp_path: Path) -> N
 
     def of(feeds: list[Feed]) -> Compared:
         with _session(made.model, tmp_path) as session:
-            return made.compare(session, feeds, samples=4)
+            return made.compare(session, feeds)
 
     padded, real = of(PADDED), of(REAL)
     assert {kind for kind, _ in padded.likeness} == {"propagated", "isolated", "weights"}

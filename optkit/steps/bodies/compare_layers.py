@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterable
+from collections.abc import Sequence
 from math import inf
 from pathlib import Path
 
@@ -33,7 +32,7 @@ from optkit.evidence import Evidence
 from optkit.execute.step import Progress
 from optkit.quantization.placement import weight_layout
 from optkit.runtimes import Level
-from optkit.steps.bodies.sessions import cpu
+from optkit.steps.bodies.sessions import cpu, folded
 from optkit.steps.compare_layers import ComparedLayers, CompareLayers, uncompared
 from optkit.steps.files import GRAPH
 from optkit.tensors import Feed
@@ -46,23 +45,18 @@ def run(step: CompareLayers, out: Path, progress: Progress) -> ComparedLayers:
     reference, candidate = step.reference.path / GRAPH, step.graph.path / step.file
     progress("comparing the layers", 0.1)
     pair = side_by_side(graph.load(reference), graph.load(candidate), list(step.nodes))
-    spool = Spool(step.samples.path)
     if not pair.model.graph.outputs:
         reason = "no node that is computed in few bits leaves a value of the FP32 graph"
         return ComparedLayers(layers=uncompared(reason))
 
-    def feeds() -> Iterable[Feed]:
-        return (feed for feed, _ in spool.batches(step.batch))
-
+    # single ones, where that may be: inner values of a few graphs are alive together
+    feeds = list(Spool(step.samples.path).spread(step.count))
     # from level `basic` on, ONNX Runtime merges two such pairs into one, which rounds once
     level: Level = "none" if any(one.again for one in pair.pairs) else "basic"
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder) / GRAPH
-        graph.save(pair.model, place, inline_limit=0)  # the runtime maps weights
-        with cpu(place, level=level, pooled=False) as session:
-            compared = pair.compare(session, feeds(), step.count)
+    with folded(pair.model, level, pooled=False) as session:
+        compared = pair.compare(session, feeds)
     del pair
-    outputs = _Outputs(reference, candidate, feeds(), step.count, level)
+    outputs = _Outputs(reference, candidate, feeds, level)
     gains = outputs.restored(_noisiest(compared, step.restored), progress)
     faults, alone = outputs.without(compared)
     return ComparedLayers(
@@ -121,12 +115,12 @@ class _Outputs:
     """SQNR of the candidate's outputs, unchanged (`sqnr_db`) and with some parts changed."""
 
     def __init__(
-        self, reference: Path, candidate: Path, feeds: Iterable[Feed], samples: int, level: Level
+        self, reference: Path, candidate: Path, feeds: Sequence[Feed], level: Level
     ) -> None:
         self._reference, self._candidate, self._level = reference, candidate, level
         with cpu(reference, level="basic") as session:
-            self._recorded = record(session, feeds, samples=samples)
-        self.sqnr_db = self._of(candidate)
+            self._recorded = record(session, feeds, samples=len(feeds))
+        self.sqnr_db = self._changed(graph.load(candidate)).sqnr_db
 
     def restored(self, groups: list[list[Layer]], progress: Progress) -> dict[str, OutputFidelity]:
         """The fidelity by node, with the node's group of layers in FP32."""
@@ -172,13 +166,8 @@ class _Outputs:
         return self._changed(without(model, named))
 
     def _changed(self, model: ir.Model) -> OutputFidelity:
-        with tempfile.TemporaryDirectory() as folder:
-            graph.save(model, Path(folder) / GRAPH, inline_limit=0)
-            return OutputFidelity(sqnr_db=self._of(Path(folder) / GRAPH))
-
-    def _of(self, path: Path) -> float | None:
-        with cpu(path, level=self._level) as session:
-            return self._recorded.deviation(session).sqnr_db
+        with folded(model, self._level) as session:
+            return OutputFidelity(sqnr_db=self._recorded.deviation(session).sqnr_db)
 
 
 def _noise(pair: Clipping) -> float:

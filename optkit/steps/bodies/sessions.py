@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
+import onnx_ir as ir
+
+from optkit import graph
 from optkit.evidence import Evidence
 from optkit.execute.step import Input
 from optkit.runtimes import Level, Session, SessionOptions, backend, simulator
+from optkit.steps.bodies.float_weights import dequantize_weights
+from optkit.steps.files import GRAPH
 from optkit.steps.sessions import Engines
 
 
@@ -20,8 +26,21 @@ def cpu(
 
 def simulated(model: Path, evidence: Evidence) -> Session:
     """A session on the CPU. For a measurement the graph is fully optimized, as users run it. For a
-    simulation the level is `basic`, which keeps Q/DQ as written."""
-    return cpu(model, level="all" if evidence is Evidence.MEASURED else "basic")
+    simulation the level is `basic`, which keeps Q/DQ as written; only the weights are computed
+    once, before the first run."""
+    if evidence is Evidence.MEASURED:
+        return cpu(model, level="all")
+    loaded = graph.load(model)
+    return folded(loaded, "basic") if dequantize_weights(loaded) else cpu(model, level="basic")
+
+
+def folded(model: ir.Model, level: Level, *, pooled: bool = True) -> Session:
+    """A session of a graph in memory, with the values of its weights in place of their codes."""
+    dequantize_weights(model)
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / GRAPH
+        graph.save(model, place, inline_limit=0)  # the runtime maps weights
+        return cpu(place, level=level, pooled=pooled)
 
 
 def engine(running: Engines, name: str, folder: Input | None, kept: Path | None) -> Session:

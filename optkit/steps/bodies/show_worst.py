@@ -91,6 +91,7 @@ def _pairs(
         with _opened(step, graph, file, compiled, name) as session:
             side: list[Objects | Regions] = []
             for feed, labels, _ in spool.chosen(numbers):
+                assert labels is not None
                 # some models take only batches of one size, or of a least size
                 whole = spool.filled(feed, max(step.batch or 0, len(labels)))
                 outputs = accuracy.outputs_of(task, session, whole, labels, first=len(side))

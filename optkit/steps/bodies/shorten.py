@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from optkit.data import spool, spool_writer
+from optkit.data.shortening import shortened
+from optkit.execute.step import Progress
+from optkit.steps.collect import Samples
+from optkit.steps.shorten import Shorten
+
+
+def run(step: Shorten, out: Path, progress: Progress) -> Samples:
+    samples = spool.Spool(step.samples.path)
+    written = spool_writer.write(
+        shortened(samples, step.batch, step.tokens), out, samples.inputs, limit_samples=None,
+        memory_bytes=step.memory, progress=progress, optional=step.optional,
+    )  # fmt: skip
+    return Samples(info=written)

@@ -1,0 +1,78 @@
+"""A simulation with the values of its weights is the same simulation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from optkit import graph
+from optkit.runtimes import SessionOptions, simulator
+from optkit.steps.bodies import float_weights
+from optkit.steps.bodies.float_weights import dequantize_weights
+from optkit.steps.bodies.sessions import folded
+
+# one weight has a reader twice, through two equal nodes; blocks, zero points, another opset type
+TEXT = """<ir_version: 10, opset_import: ["" : 21]>
+g (float[N,8] x, int8[8,8] w, float[8] s, int8[8] o, float one, uint8 half, int4[8,8] v,
+   float[2,8] t) => (float[N,8] y, float[N,8] z) {
+  q = QuantizeLinear(x, one, half)
+  d = DequantizeLinear(q, one, half)
+  w1 = DequantizeLinear<axis=1>(w, s, o)
+  w2 = DequantizeLinear<axis=1>(w, s, o)
+  w3 = DequantizeLinear<axis=0, block_size=4>(v, t)
+  a = MatMul(d, w1)
+  y = MatMul(a, w3)
+  z = MatMul(x, w2)
+}"""
+
+
+def model() -> ir.Model:
+    rng = np.random.default_rng(0)
+    numbers = {
+        "w": ir.Tensor(rng.integers(-128, 128, (8, 8)).astype(np.int8)),
+        "s": ir.Tensor(rng.uniform(0.01, 0.02, 8).astype(np.float32)),
+        "o": ir.Tensor(rng.integers(-4, 4, 8).astype(np.int8)),
+        "one": ir.Tensor(np.float32(0.03)),
+        "half": ir.Tensor(np.uint8(128)),
+        "v": ir.tensor(rng.integers(-8, 8, (8, 8)).astype(np.int8), dtype=ir.DataType.INT4),
+        "t": ir.Tensor(rng.uniform(0.1, 0.2, (2, 8)).astype(np.float32)),
+    }
+    made = ir.from_onnx_text(TEXT)
+    for value in [value for value in made.graph.inputs if value.name in numbers]:
+        made.graph.inputs.remove(value)
+        value.const_value = numbers[str(value.name)]
+        made.graph.register_initializer(value)
+    return made
+
+
+def test_outputs_are_equal_to_the_bit(tmp_path: Path) -> None:
+    x = np.random.default_rng(1).standard_normal((5, 8)).astype(np.float32)
+    graph.save(model(), tmp_path / "model.onnx")
+    with simulator().session(tmp_path / "model.onnx", SessionOptions(1, level="none")) as session:
+        expected = session.run({"x": x})
+    with folded(model(), "none") as session:
+        found = session.run({"x": x})
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values)
+
+
+def test_only_codes_of_weights_become_values() -> None:
+    made = model()
+    assert dequantize_weights(made)
+    kinds = [node.op_type for node in made.graph]
+    assert kinds.count("DequantizeLinear") == 1 and kinds.count("QuantizeLinear") == 1
+    readers = [node.inputs[1] for node in made.graph if node.op_type == "MatMul"]
+    assert readers[0] is readers[2] and len({id(value) for value in readers}) == 2
+    assert not dequantize_weights(made)
+
+
+def test_weights_that_are_too_large_stay_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(float_weights, "_MOST_BYTES", 500)  # 4 bytes of each of 64 + 64 values
+    made = model()
+    assert not dequantize_weights(made)
+    assert sum(node.op_type == "DequantizeLinear" for node in made.graph) == 4
+    monkeypatch.setattr(float_weights, "_MOST_BYTES", 512)
+    assert dequantize_weights(made)
