@@ -79,9 +79,9 @@ def generate() -> dict[str, object]:
 
 PYTHON: dict[str, Callable[[], dict[str, object]]] = {
     "README.md": readme, "docs/tune.md": tune, "docs/data.md": dict, "docs/generate.md": generate,
-    "docs/python.md": dict,
+    "docs/python.md": dict, "docs/how_to/qat.md": dict,
 }  # fmt: skip
-BUILDS = ("README.md", "docs/tune.md", "docs/python.md")
+BUILDS = ("README.md", "docs/tune.md", "docs/python.md", "docs/how_to/qat.md")
 
 
 @pytest.mark.parametrize(

@@ -57,8 +57,12 @@ def quantize(build: Build, runner: Steps) -> None:
         build.source.parameters, runner.limits.memory_bytes, rules, method.weights,
         sampled=uses_samples, where=job.name,
     )  # fmt: skip
+    if build.source.trained and way != "whole":
+        raise InputRefused(
+            "trained scales need the whole graph in memory", where=job.name, hint="raise --memory"
+        )
     statistics: Calibrated | Fused | None = _statistics(build, runner, way)
-    if statistics is not None and _prepares(job):
+    if statistics is not None and _prepares(build):
         random, reason = comparison(build, runner, "prepared")
         step = Prepare(
             graph=fused, statistics=statistics, scheme=scheme, settings=settings,
@@ -213,9 +217,12 @@ def settings_of(recipe: Recipe) -> QuantizationSettings:
     )
 
 
-def _prepares(job: Job) -> bool:
+def _prepares(build: Build) -> bool:
     """Whether the graph is rescaled before quantization: if activations are quantized, because
-    their outliers matter then, and if AWQ rounds the weights."""
+    their outliers matter then, and if AWQ rounds the weights. Never one with trained scales."""
+    job = build.job
+    if build.source.trained:
+        return False
     settings = job.recipe.quantization
     activations = any(scheme.activations for scheme in job.quantized)
     rescales = (settings.smooth, settings.equalize) != ("off", "off")

@@ -35,12 +35,16 @@ from optkit.quantization.rounding import bias_correction, convolution
 from optkit.quantization.rounding.gptq import gptq
 from optkit.quantization.rounding.hqq import hqq
 from optkit.quantization.rounding.rtn import round_to_nearest
+from optkit.quantization.trained import trained_activation, trained_weights
 from optkit.recipe import Quantization
 from optkit.statistics import Moments, Patches, Rows, Statistics, ValueStatistics
 from optkit.statistics.dataset import remark
+from optkit.trained_scales import TrainedScales
 
 # The damping grows if there are few rows per channel; less than 0.01 fits the sample too closely.
 _DAMPING, _DAMPED = 0.02, (0.01, 0.05)
+# to a trained scale belong the nearest codes, the trained bias and a single term
+_AS_TRAINED = {"weights": "rtn", "bias_correction": False, "two_term": ()}
 _SWEEPS = 2  # sweeps of coordinate descent after GPTQ, if the moments are those of all rows
 
 
@@ -54,17 +58,24 @@ def choose_qparams(
     method: Method,
     percentile: float,
     carrier: np.dtype | type,
+    trained: TrainedScales | None = None,
 ) -> QParams:
     """Compute all qparams for `assignment` on the FP32 graph `model`.
 
     `carrier`: the dtype of scales and float weights in the final graph; both are rounded to it
-    before codes are computed.
+    before codes are computed. `trained`: the scales of a training, from which only codes are then
+    computed, by rounding to nearest.
 
-    Raises InputRefused for a value without statistics, or a weight that is not finite.
+    Raises InputRefused for a value without statistics, a weight that is not finite, or trained
+    scales that are not those of the assignment.
     """
+    if trained is not None:
+        settings = settings.model_copy(update=_AS_TRAINED)
     qparams = QParams()
     planned = assignment.quantized()
-    chooser = _Chooser(planned, statistics, rules, settings, method, percentile, np.dtype(carrier))
+    chooser = _Chooser(
+        planned, statistics, rules, settings, method, percentile, np.dtype(carrier), trained
+    )
     for placement in qdq_placements(model, assignment, rules):
         source = str(weighted_nodes.uncast(placement.value).name)
         if statistics is not None and statistics.value(source).unbounded:
@@ -76,6 +87,8 @@ def choose_qparams(
         qparams.weights.update(chooser.weights(nodes, numbers))
     for nodes in _sharing(model, planned, rules):
         qparams.weights.update(chooser.weights(nodes, None))
+    if trained is not None:
+        trained.check_all_used({source for source, _ in qparams.activations}, qparams.weights)
     warnings = sorted(f"weight {name!r} {what}" for name, what in chooser.remarks.items())
     return replace(qparams, warnings=tuple(warnings))
 
@@ -98,6 +111,7 @@ class _Chooser:
     method: Method
     percentile: float
     carrier: np.dtype
+    trained: TrainedScales | None = None
     remarks: dict[str, str] = field(default_factory=dict)  # weight → its fault
     _solved: dict[tuple[str, int | None, bytes, NumberFormat], tuple[np.ndarray, Scale]] = field(
         default_factory=dict
@@ -109,6 +123,12 @@ class _Chooser:
         if self.statistics is None:
             raise InputRefused("no statistics were collected", hint="give calibration samples")
         value = self.statistics.value(source)
+        if self.trained is not None:
+            scale = trained_activation(self.trained.activation(source), placement.format)
+            ends = scales.representable(scale, placement.format)
+            return ActivationQParams(
+                source, *ends, "trained", scale, placement.format, value.fraction_outside(*ends)
+            )
         # the kernel computes scales of blocks at run time
         if placement.format.granularity == "block":
             outer = scales.outer_scale(max(-value.low, value.high, 0.0))
@@ -160,19 +180,9 @@ class _Chooser:
             self._read(node, self.rules[self.planned[str(node.name)]], scale, value)
             for node in nodes
         ]
-        live = [weight.scale.scale[weight.live] for weight in read if weight.split]
-        common = scales.common_scale(live, self.carrier)
-        effective, ratios = [], []
-        for weight in read:
-            ratio = None
-            if weight.split:
-                relative = scales.ratio(weight.scale, common, weight.live, self.carrier)
-                weight = weight._replace(
-                    scale=relative._replace(scale=common.scale * relative.scale)
-                )
-                ratio = relative.scale
-            effective.append(weight)
-            ratios.append(ratio)
+        common, parts = self._scaled(read)
+        effective = [weight for weight, _ in parts]
+        ratios = [ratio for _, ratio in parts]
         with located(f"tensor {source!r}"):
             codes = self._codes(effective, value)
         numbers = {}
@@ -186,6 +196,26 @@ class _Chooser:
                 self._bias(weight, part, activation), scale,
             )  # fmt: skip
         return numbers
+
+    def _scaled(
+        self, read: Sequence[ReadWeight]
+    ) -> tuple[Scale, list[tuple[ReadWeight, np.ndarray | None]]]:
+        """The common scale of those whose scale is split; and each weight with the scale of its
+        codes and, if it is split, the ratios of its channels. Trained scales are taken as they
+        are."""
+        if self.trained is not None:
+            return trained_weights(read, self.trained)
+        live = [weight.scale.scale[weight.live] for weight in read if weight.split]
+        common = scales.common_scale(live, self.carrier)
+        parts: list[tuple[ReadWeight, np.ndarray | None]] = []
+        for weight in read:
+            if not weight.split:
+                parts.append((weight, None))
+                continue
+            ratio = scales.ratio(weight.scale, common, weight.live, self.carrier)
+            scale = ratio._replace(scale=common.scale * ratio.scale)
+            parts.append((weight._replace(scale=scale), ratio.scale))
+        return common, parts
 
     def _value(self, source: str | None) -> ValueStatistics | None:
         return self.statistics.values.get(source or "") if self.statistics else None

@@ -30,6 +30,7 @@ from optkit.sources.module_state import unchanged
 from optkit.sources.outputs import arrays, leaves, names_apart, register
 from optkit.sources.wrappers import evaluating, unwrapped
 from optkit.tensors import AxisRange, Feed, InputSpec, TensorInfo
+from optkit.trained_scales import KEY, TrainedScales
 
 if TYPE_CHECKING:
     from torch import nn
@@ -52,11 +53,12 @@ def export(
 ) -> ExportLog:
     """Write the graph of the module to `out`, and compare it with the module at two other shapes.
 
-    The module does not change (training mode, device). specs: for the parameters of `forward` with
-    their names, or else in order. outputs: names of the outputs; by default dictionary keys and
-    field names, else "output". An axis of one size becomes static. owned: the caller does not need
-    the module any more; its weights are freed after the graph is written, so that memory has only
-    one copy of them.
+    The module does not change (training mode, device). Its attribute `trained_scales`, which
+    `optkit.qat.finalize` sets, becomes metadata of the graph. specs: for the parameters of
+    `forward` with their names, or else in order. outputs: names of the outputs; by default
+    dictionary keys and field names, else "output". An axis of one size becomes static. owned: the
+    caller does not need the module any more; its weights are freed after the graph is written, so
+    that memory has only one copy of them.
 
     Raises ExportFailed, or ToolchainMissing without torch.
     """
@@ -77,6 +79,9 @@ def export(
         program = _capture(module, bind, specs, axes, sizes)
         progress("translating to ONNX", 0.4)
         model = translation.translate(program, _in_order(bind(_by_name(specs))), names)
+        trained = getattr(module, "trained_scales", None)
+        if isinstance(trained, TrainedScales):
+            model.metadata_props[KEY] = trained.text()
         translation.write(model, out)
         with ties.lower_index_first(program):
             cases = agreement.expected(

@@ -23,12 +23,14 @@ class Argument:
 
 @dataclass(frozen=True, kw_only=True)
 class Graph(Result):
-    """`model.onnx`, and the facts about it that later steps need."""
+    """`model.onnx`, and the facts about it that later steps need. `trained`: its metadata has the
+    scales of a quantization-aware training."""
 
     arguments: Mapping[str, Argument] = field(default_factory=dict)
     inputs: tuple[Row, ...] = ()
     outputs: tuple[Row, ...] = ()
     parameters: int = 0
+    trained: bool = False
     warnings: tuple[str, ...] = always(())
 
 

@@ -15,6 +15,7 @@ from optkit.statistics import load
 from optkit.steps.bodies.signature import signature
 from optkit.steps.files import GRAPH, SIMULATION, STATISTICS
 from optkit.steps.quantize import Quantize, Quantized
+from optkit.trained_scales import TrainedScales
 
 
 def run(step: Quantize, out: Path, progress: Progress) -> Quantized:
@@ -37,6 +38,7 @@ def run(step: Quantize, out: Path, progress: Progress) -> Quantized:
     qparams = choose_qparams(
         fused, assignment, statistics, rules, settings,
         method=step.settings.method, percentile=step.settings.percentile, carrier=dtype,
+        trained=TrainedScales.of(fused.metadata_props),
     )  # fmt: skip
     progress("writing Q/DQ", 0.8)
     carrier = graph.load(step.carrier.path / GRAPH)

@@ -9,16 +9,18 @@ import onnx_ir as ir
 from optkit import graph
 from optkit.steps.graph import Argument, Row
 from optkit.tensors import TensorInfo
+from optkit.trained_scales import KEY
 
 
 class Signature(NamedTuple):
-    """Inputs, outputs and number of parameters; and the inputs that are arguments instead of
-    data."""
+    """Inputs, outputs and number of parameters; the inputs that are arguments instead of data; and
+    whether the metadata has trained scales."""
 
     arguments: dict[str, Argument]
     inputs: tuple[Row, ...]
     outputs: tuple[Row, ...]
     parameters: int
+    trained: bool
 
 
 def signature(model: ir.Model) -> Signature:
@@ -33,6 +35,7 @@ def signature(model: ir.Model) -> Signature:
         tuple(map(_row, graph.inputs(model))),
         tuple(map(_row, graph.outputs(model))),
         graph.parameters(model),
+        KEY in model.metadata_props,
     )
 
 

@@ -1,0 +1,149 @@
+"""Quantization-aware training for the graph that a build will write.
+
+    net = qat.prepare(net, example, target="l4", calibration=loader)     before the training
+    ...                                                                  a training like any other
+    optkit.build(qat.finalize(net), example, target="l4", ...)           after it
+
+`prepare` builds the model until it is quantized, reads from the Q/DQ graph what is quantized where,
+and computes the same in the module. `finalize` gives the float module with the trained weights and
+the trained scales; a build writes its Q/DQ graph from them with the same codes and scales.
+
+    plan                what a build would quantize
+    placing             its place in the module
+    fake_quantization   the arithmetic, with gradients
+    agreement           whether the module computes what the graph does
+    products            convolutions and linear layers, and BatchNorm folded into them
+    additions           additions in the code of a module
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import Literal
+
+import torch
+from torch.nn import Identity, Module
+
+from optkit.api import jobs
+from optkit.api.batches import Batch
+from optkit.api.jobs import RecipeLike
+from optkit.devices import Target
+from optkit.errors import InputRefused, UsageError
+from optkit.precisions import Precision
+from optkit.qat import additions, placing, products
+from optkit.qat.agreement import check_folded, check_same, results
+from optkit.qat.fake_quantization import ActivationQuantizer
+from optkit.qat.plan import Plan, plan
+from optkit.sources import wrappers
+from optkit.trained_scales import TrainedActivation, TrainedScales, TrainedWeight
+from optkit.workspace import Workspace
+
+__all__ = ["finalize", "prepare"]
+
+Scales = Literal["learned", "fixed"]
+
+
+def prepare(
+    model: Module,
+    example_inputs: Batch,
+    *,
+    target: str | Target,
+    precision: str | Precision = "int8",
+    recipe: RecipeLike | None = None,
+    calibration: Iterable[Batch] | None = None,
+    scales: Scales = "learned",
+    workspace: Workspace = Workspace(),
+) -> Module:
+    """A copy of the module that computes with the numbers of the quantized graph, to be trained.
+
+    The parameters keep their names, and a state of the float model can be loaded. BatchNorm after a
+    product is folded, with its statistics as they are.
+
+    target, precision, recipe, calibration, workspace: as for `optkit.build`.
+    scales: "learned": the scales are parameters (LSQ, arXiv:1902.08153), which start with those of
+        the build; "fixed": activations keep the scales of the build, and those of weights follow
+        the weights.
+
+    Raises what `build` raises; InputRefused for a node that qat cannot quantize (the hint leaves it
+    in float), or if the module does not compute what the quantized graph does.
+    """
+    if scales not in ("learned", "fixed"):
+        raise UsageError(f"{scales!r} is no kind of scales", where="scales=",
+                         hint="learned or fixed")  # fmt: skip
+    pair = jobs.pair(target, precision)
+    if not pair[1].quantized:
+        raise UsageError(f"{pair[1]} quantizes nothing", where="precision=", hint="e.g. int8")
+    trained = _copied(model)
+    _fold(trained, example_inputs)
+    found = plan(_plain(trained), example_inputs, pair, recipe, calibration, workspace.runner())
+    placing.place(trained, found, learned=scales == "learned")
+    trained.qat_plan = found  # type: ignore[assignment]
+    check_same(trained, example_inputs, found)
+    return trained
+
+
+def finalize(model: Module) -> Module:
+    """The float module with the trained weights, in evaluation mode, for `optkit.build`: without
+    quantizers, with BatchNorm in the weights, and with the trained scales in its attribute
+    `trained_scales`. `model` does not change; it may be in the wrappers of torch.compile, DDP or
+    AveragedModel. Raises UsageError for a module that `prepare` did not return."""
+    module = wrappers.unwrapped(model)
+    found = getattr(module, "qat_plan", None)
+    if not isinstance(found, Plan):
+        raise UsageError("it was not prepared", where=type(module).__name__,
+                         hint="train the module that optkit.qat.prepare returns")  # fmt: skip
+    plain = _plain(module)
+    plain.trained_scales = _trained(module, found)  # type: ignore[assignment]
+    return plain
+
+
+def _copied(model: Module) -> Module:
+    module = wrappers.unwrapped(model)
+    try:
+        return copy.deepcopy(module)
+    except Exception as error:  # of what the module holds besides its weights
+        raise InputRefused(
+            f"the module cannot be copied: {error}", where=type(module).__name__
+        ) from error
+
+
+def _fold(model: Module, example_inputs: Batch) -> None:
+    with wrappers.evaluating(model):
+        before = results(model, example_inputs)
+        pairs = products.foldable(model, lambda: results(model, example_inputs))
+        for product, norm in pairs:
+            products.fold(product, norm)
+        check_folded(before, results(model, example_inputs), type(model).__name__)
+
+
+def _plain(model: Module) -> Module:
+    """A copy without quantizers, with BatchNorm in the weights."""
+    plain = copy.deepcopy(model).eval()
+    vars(plain).pop("qat_plan", None)
+    for part in list(plain.modules()):
+        if isinstance(part, products.Product):
+            products.as_plain(part)
+        elif isinstance(part, additions.QuantizedAdditions):
+            additions.as_plain(part)
+    for part in list(plain.modules()):
+        for name, child in part.named_children():
+            if isinstance(child, products.Folded):
+                setattr(part, name, Identity())
+    return plain
+
+
+@torch.no_grad()
+def _trained(model: Module, found: Plan) -> TrainedScales:
+    activations, weights = {}, {}
+    for part in model.modules():
+        if isinstance(part, ActivationQuantizer):
+            activations[part.value] = TrainedActivation(part.used_scale().item(), part.zero_point)
+        elif isinstance(part, products.Product) and part.weight_quantizer is not None:
+            quantizer, scale = part.weight_quantizer, part.used_weight_scale().cpu().numpy()
+            if quantizer.common is not None:
+                weight = TrainedWeight(quantizer.common, tuple(scale.tolist()))
+            else:
+                weight = TrainedWeight(tuple(scale.tolist()) if scale.ndim else float(scale))
+            weights[quantizer.node] = weight
+    return TrainedScales(found.target, found.precision, activations, weights)

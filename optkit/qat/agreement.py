@@ -1,0 +1,130 @@
+"""Whether a prepared module computes what its graph does."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from optkit import graph
+from optkit.api.batches import Batch
+from optkit.errors import InputRefused
+from optkit.qat.fake_quantization import ActivationQuantizer
+from optkit.qat.plan import Plan, QuantizedValue
+from optkit.runtimes import SessionOptions, simulator
+from optkit.sources import torch_module, wrappers
+from optkit.sources.outputs import leaves
+from optkit.steps.files import GRAPH
+from optkit.tensors import Feed
+
+_FOLDING = 1e-3  # of the largest output: folding rounds in float32
+# A number near the middle between two codes gets one of them in torch and the other one in ONNX
+# Runtime, because sums round in another order; the layers after it multiply the difference.
+_OTHER_CODES = 0.05
+_LEAST_SQNR = 30.0  # dB
+
+
+def results(model: Module, example_inputs: Batch) -> list[np.ndarray]:
+    """The tensors that the module returns, in the mode that it has."""
+    parameter = next(model.parameters(), None)
+    device = "cpu" if parameter is None else parameter.device
+
+    def moved(value: object) -> object:
+        tensor = torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+        return tensor.to(device) if isinstance(tensor, Tensor) else tensor
+
+    with torch.no_grad():
+        if isinstance(example_inputs, Mapping):
+            returned = model(**{name: moved(value) for name, value in example_inputs.items()})
+        elif isinstance(example_inputs, tuple | list):
+            returned = model(*map(moved, example_inputs))
+        else:
+            returned = model(moved(example_inputs))
+    tensors = [leaf for leaf in leaves(returned).values() if isinstance(leaf, Tensor)]
+    return [np.asarray(tensor.float().cpu()) for tensor in tensors]
+
+
+def check_folded(before: Sequence[np.ndarray], after: Sequence[np.ndarray], where: str) -> None:
+    """Raise InputRefused if folding BatchNorm has changed the outputs."""
+    for x, y in zip(before, after, strict=True):
+        if np.abs(x - y).max(initial=0.0) > _FOLDING * np.abs(x).max(initial=0.0):
+            raise InputRefused(
+                "its outputs change when BatchNorm is folded into the layer before it",
+                where=where,
+                hint="another layer reads the result of this layer too",
+            )
+
+
+def check_same(model: Module, example_inputs: Batch, plan: Plan) -> None:
+    """Raise InputRefused if a quantized value or an output of the prepared module is not that of
+    the Q/DQ graph."""
+    where = type(model).__name__
+    quantized: dict[str, np.ndarray] = {}
+
+    def keep(quantizer: Module, inputs: object, output: Tensor) -> None:
+        quantized[str(quantizer.value)] = np.asarray(output.float().clone().cpu())
+
+    quantizers = [part for part in model.modules() if isinstance(part, ActivationQuantizer)]
+    hooks = [quantizer.register_forward_hook(keep) for quantizer in quantizers]
+    try:
+        with wrappers.evaluating(model):
+            computed = results(model, example_inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    expected, outputs = _run(plan, torch_module.named(model, example_inputs))
+    for value in plan.values:
+        if value.value not in quantized:
+            raise _differs(f"{value.value!r} is never quantized in it", where)
+        share = _other_codes(value, quantized[value.value], expected[value.dequantized])
+        if share > _OTHER_CODES:
+            raise _differs(f"{share:.0%} of the codes of {value.value!r} are others", where)
+    for x, y in zip(outputs, computed, strict=True):
+        if (found := sqnr(x, y)) < _LEAST_SQNR:
+            raise _differs(f"{found:.1f} dB of an output are the same", where)
+
+
+def sqnr(x: np.ndarray, y: np.ndarray) -> float:
+    """The power of x over that of y - x, in dB."""
+    signal, noise = (float(np.square(a, dtype=np.float64).sum()) for a in (x, y - x))
+    return float("inf") if noise == 0 else 10 * float(np.log10(signal / noise))
+
+
+def _run(plan: Plan, feed: Feed) -> tuple[Feed, list[np.ndarray]]:
+    """The dequantized values and the outputs of the graph."""
+    model = graph.load(plan.graph)
+    names = {value.dequantized for value in plan.values}
+    ends = [output.name for output in model.graph.outputs]
+    model.graph.outputs.extend(
+        value for node in model.graph for value in node.outputs
+        if value.name in names and value.name not in ends
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        graph.save(model, Path(folder) / GRAPH)
+        with simulator().session(Path(folder) / GRAPH, SessionOptions(1, level="none")) as session:
+            found = session.run(feed)
+    return found, [found[str(name)] for name in ends]
+
+
+def _other_codes(value: QuantizedValue, computed: np.ndarray, expected: np.ndarray) -> float:
+    """The share of other codes. A quantizer before a Relu has negative numbers too. 0 for another
+    shape: the graph selects before the layer what the module selects after it."""
+    if computed.shape != expected.shape:
+        return 0.0
+    if value.made_by is not None and expected.min(initial=0.0) >= 0:
+        computed = np.maximum(computed, 0.0)
+    return float((np.abs(computed - expected) > value.scale / 2).mean())
+
+
+def _differs(how: str, where: str) -> InputRefused:
+    return InputRefused(
+        f"the prepared module differs from the quantized graph: {how}",
+        where=where,
+        hint="the code of the module computes the value where qat does not see it; leave the layer "
+        "that reads it in float, with `quantization.nodes` of the recipe",
+    )

@@ -1,0 +1,98 @@
+"""Puts the quantizers of a plan into the modules that compute its values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch.nn import Module
+
+from optkit.errors import InputRefused
+from optkit.qat.additions import RESULT, quantize_addition
+from optkit.qat.fake_quantization import ActivationQuantizer, WeightQuantizer
+from optkit.qat.plan import Plan, QuantizedValue, Reader, module_of
+from optkit.qat.products import PRODUCTS, Product, as_product
+
+_PRODUCTS = ("Conv", "Gemm", "MatMul")
+
+
+def place(model: Module, plan: Plan, *, learned: bool) -> None:
+    """Quantize the module as the plan says. Raises InputRefused for a node that no module of
+    PRODUCTS computes, or that is computed by a module which runs more than once."""
+    modules = dict(model.named_modules())
+    taken: set[str] = set()
+    for weight in plan.weights:
+        product = as_product(_product(modules, weight.node))
+        if module_of(weight.node) in taken:
+            raise _refused(weight.node, "its module runs more than once")
+        taken.add(module_of(weight.node))
+        product.weight_quantizer = WeightQuantizer(
+            weight.node, weight.format, torch.from_numpy(weight.scale.copy()), weight.common,
+            plan.carrier, floored=weight.integer_bias, learned=learned,
+        )  # fmt: skip
+    for value in plan.values:
+        quantizer = ActivationQuantizer(
+            value.value, value.format, value.scale, value.zero_point, plan.carrier,
+            learned=learned,
+        )  # fmt: skip
+        for put in _places(modules, plan, value):
+            put(quantizer)
+
+
+def _places(
+    modules: dict[str, Module], plan: Plan, value: QuantizedValue
+) -> Sequence[partial[None]]:
+    """Before each reader if all are known, otherwise after the node that makes the value."""
+    readers = [_reader(modules, plan, reader) for reader in value.readers]
+    known = [put for put in readers if put is not None]
+    if len(known) == len(readers):
+        return known
+    made = value.made_by and _maker(modules, plan, value.made_by)
+    if not made:
+        reader = next(r for r, put in zip(value.readers, readers, strict=True) if put is None)
+        raise _refused(reader.node, f"its {reader.op} reads {value.value!r} in codes")
+    return [made]
+
+
+def _reader(modules: dict[str, Module], plan: Plan, reader: Reader) -> partial[None] | None:
+    if reader.op in _PRODUCTS and reader.index == 0:
+        product = as_product(_product(modules, reader.node))
+        return partial(setattr, product, "input_quantizer")
+    return _addition(modules, plan, reader, reader.index)
+
+
+def _maker(modules: dict[str, Module], plan: Plan, node: Reader) -> partial[None] | None:
+    if node.op in _PRODUCTS:
+        return partial(setattr, as_product(_product(modules, node.node)), "output_quantizer")
+    return _addition(modules, plan, node, RESULT)
+
+
+def _addition(
+    modules: dict[str, Module], plan: Plan, node: Reader, place: int
+) -> partial[None] | None:
+    if node.node not in plan.additions:
+        return None
+    path, number = plan.additions[node.node]
+    return partial(quantize_addition, _module(modules, path, node.node), number, place)
+
+
+def _product(modules: dict[str, Module], node: str) -> Module:
+    module = _module(modules, module_of(node), node)
+    if type(module) not in PRODUCTS and not isinstance(module, Product):
+        raise _refused(node, f"{type(module).__name__} computes it, which qat does not quantize")
+    return module
+
+
+def _module(modules: dict[str, Module], path: str, node: str) -> Module:
+    if path not in modules:
+        raise _refused(node, f"the model has no module {path!r}")
+    return modules[path]
+
+
+def _refused(node: str, problem: str) -> InputRefused:
+    return InputRefused(
+        problem,
+        where=f"node {node!r}",
+        hint=f'leave it in float: recipe={{"quantization": {{"nodes": {{"{node}": "fp16"}}}}}}',
+    )

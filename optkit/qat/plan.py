@@ -1,0 +1,199 @@
+"""What a build would quantize, read from the Q/DQ graph that it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+from torch.nn import Module
+
+from optkit import graph, pipeline, runtimes
+from optkit.api import jobs
+from optkit.api.batches import Batch
+from optkit.api.jobs import Pair, RecipeLike
+from optkit.execute.runner import Runner
+from optkit.pipeline import Build
+from optkit.placement import PlacementRules
+from optkit.precisions import NumberFormat, precision
+from optkit.quantization.placement import weighted_nodes
+from optkit.steps.files import GRAPH, SIMULATION
+
+# a training rounds to nearest, and learns what these would do to weights and biases
+_SETTINGS = (
+    "quantization.weights=rtn", "quantization.smooth=off", "quantization.equalize=off",
+    "quantization.bias_correction=false", "quantization.two_term=[]",
+)  # fmt: skip
+_PRODUCTS = ("Conv", "Gemm", "MatMul")
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Input `index` of a node."""
+
+    node: str
+    op: str
+    index: int
+
+
+@dataclass(frozen=True)
+class QuantizedValue:
+    """A Q/DQ pair. `made_by`: the node whose result it is, before Relu (which gives the same
+    before and after quantization); None if the float value has other readers too.
+    `dequantized`: the result of the pair."""
+
+    value: str
+    dequantized: str
+    format: NumberFormat
+    scale: float
+    zero_point: int
+    readers: tuple[Reader, ...]
+    made_by: Reader | None
+
+
+@dataclass(frozen=True)
+class QuantizedWeight:
+    """The weight of a product. `scale`: of the codes, [channels] or rank 0; `common`: the scalar
+    before the product if the rest of the scale is a Mul after it. `integer_bias`: the bias is
+    int32."""
+
+    node: str
+    format: NumberFormat
+    scale: np.ndarray
+    common: float | None
+    integer_bias: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`additions`: an Add of two values → the path of the module whose code adds, and which of its
+    additions it is. `graph`: the Q/DQ graph with FP32 carriers; `carrier`: that of the build."""
+
+    target: str
+    precision: str
+    carrier: str
+    graph: Path
+    values: tuple[QuantizedValue, ...]
+    weights: tuple[QuantizedWeight, ...]
+    additions: Mapping[str, tuple[str, int]]
+
+
+def plan(
+    model: Module,
+    example_inputs: Batch,
+    pair: Pair,
+    recipe: RecipeLike | None,
+    calibration: Iterable[Batch] | None,
+    runner: Runner,
+) -> Plan:
+    """Build the module until it is quantized. Raises what `optkit.build` raises."""
+    job = jobs.job_of(
+        model, example_inputs, pair, recipe=recipe, calibration=calibration, name=None,
+        runner=runner,
+    )  # fmt: skip
+    job = replace(job, recipe=job.recipe.with_overrides(_SETTINGS))
+    build = pipeline.run(job, runner, pipeline.QUANTIZE)
+    quantized = build.quantized
+    assert quantized is not None
+    file = quantized.path / (SIMULATION if SIMULATION in quantized.files else GRAPH)
+    written = graph.load(file)
+    return Plan(
+        job.target.name,
+        job.precision.name,
+        build.baseline_precision.name,
+        file,
+        tuple(_values(written, build)),
+        tuple(_weights(written, build)),
+        _additions(graph.load(build.source.path / GRAPH)),
+    )
+
+
+def module_of(node: str) -> str:
+    """The path of the module to which an export gives a node of this name; "" for the root."""
+    return node.rpartition("/")[0]
+
+
+def _rules(build: Build, node: str | None) -> PlacementRules:
+    """The rules for the precision of a node; None: for that of the build."""
+    name = build.planned.get(node or "", build.job.precision.name)
+    return runtimes.backend(build.compiler).rules(build.job.target, precision(name))
+
+
+def _values(written: ir.Model, build: Build) -> Iterator[QuantizedValue]:
+    for node in written.graph:
+        value = node.inputs[0] if node.op_type == "QuantizeLinear" else None
+        if value is None or graph.is_constant(value):
+            continue
+        scale, zero_point = (graph.array(part) for part in node.inputs[1:3])
+        assert scale is not None and zero_point is not None
+        pair = next(iter(node.outputs[0].consumers())).outputs[0]
+        uses = pair.uses()
+        readers = tuple(Reader(str(use.node.name), use.node.op_type, use.idx) for use in uses)
+        fmt = _rules(build, next((r.node for r in readers if r.node in build.planned), None))
+        assert fmt.activation is not None
+        yield QuantizedValue(
+            str(weighted_nodes.uncast(value).name), str(pair.name), fmt.activation, float(scale),
+            int(zero_point.astype(np.float32)), readers, _maker(value),
+        )  # fmt: skip
+
+
+def _maker(value: ir.Value) -> Reader | None:
+    while len(value.uses()) == 1 and not value.is_graph_output():
+        node = value.producer()
+        if node is None or node.op_type != "Relu":
+            return None if node is None else Reader(str(node.name), node.op_type, 0)
+        before = node.inputs[0]
+        assert before is not None
+        value = before
+    return None
+
+
+def _weights(written: ir.Model, build: Build) -> Iterator[QuantizedWeight]:
+    for node in written.graph:
+        weight = node.inputs[1].producer() if len(node.inputs) > 1 and node.inputs[1] else None
+        if str(node.name) not in build.planned or weight is None:
+            continue
+        scale = graph.array(weight.inputs[1])
+        assert scale is not None and node.op_type in _PRODUCTS
+        rules, ratio = _rules(build, str(node.name)), _ratio(node)
+        yield QuantizedWeight(
+            str(node.name), rules.weight_of(node.op_type),
+            scale if ratio is None else scale * ratio.reshape(-1),
+            None if ratio is None else float(scale),
+            node.op_type in rules.integer_bias and weighted_nodes.has_bias(node),
+        )  # fmt: skip
+
+
+def _ratio(node: ir.Node) -> np.ndarray | None:
+    """What the Mul after the product applies (`qdq.writer`); None if there is none."""
+    for reader in node.outputs[0].consumers():
+        factor = reader.inputs[1] if reader.op_type == "Mul" else None
+        if factor is not None and factor.name == f"{node.name}_channel_scale":
+            return graph.array(factor)
+    return None
+
+
+def _additions(exported: ir.Model) -> dict[str, tuple[str, int]]:
+    """Each Add of two values, with the path of its module, and its number among the additions that
+    the module and its parts run, in the order of the export, which is that of the calls."""
+    adds = [
+        str(node.name)
+        for node in exported.graph
+        if node.op_type == "Add"
+        and len(weighted_nodes.computed(node)) == 2
+        and all(
+            value is None or value.shape is None or len(value.shape) > 1 for value in node.inputs
+        )
+    ]
+    numbered = {}
+    for name in adds:
+        path = module_of(name)
+        inside = [other for other in adds if _is_in(module_of(other), path)]
+        numbered[name] = path, inside.index(name)
+    return numbered
+
+
+def _is_in(path: str, module: str) -> bool:
+    return not module or path == module or path.startswith(f"{module}.")

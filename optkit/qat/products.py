@@ -1,0 +1,171 @@
+"""Products (convolutions and linear layers) with fake quantization, and BatchNorm folded into them.
+
+A module keeps its place, its parameters and their names; only its class changes. BatchNorm keeps
+its parameters too, but its class returns its input: the product before it multiplies its weight by
+gamma / sqrt(variance + eps), with the statistics of the float training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from optkit.qat.fake_quantization import ActivationQuantizer, WeightQuantizer
+
+
+class Product(nn.Module):
+    """A mixin of the classes below. `input_quantizer`, `weight_quantizer`, `output_quantizer`: None
+    where the graph has floats. `_norm`: the folded BatchNorm in a tuple, so that it is no part of
+    this module; empty if there is none."""
+
+    weight: Tensor
+    bias: Tensor | None
+    input_quantizer: ActivationQuantizer | None
+    weight_quantizer: WeightQuantizer | None
+    output_quantizer: ActivationQuantizer | None
+    _norm: tuple[Any, ...]
+
+    def folded(self) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias with BatchNorm, float32."""
+        if not self._norm:
+            return self.weight, self.bias
+        (norm,) = self._norm
+        factor = torch.rsqrt(norm.running_var + norm.eps)
+        if norm.weight is not None:
+            factor = factor * norm.weight
+        bias = -norm.running_mean if self.bias is None else self.bias - norm.running_mean
+        bias = bias * factor
+        if norm.bias is not None:
+            bias = bias + norm.bias
+        return self.weight * factor.reshape(-1, *[1] * (self.weight.ndim - 1)), bias
+
+    def used_weight_scale(self) -> Tensor:
+        """The scale of the weight as the graph has it, see `WeightQuantizer.used_scale`."""
+        assert self.weight_quantizer is not None
+        weight, bias = self.folded()
+        return self.weight_quantizer.used_scale(weight, bias, self._input_scale())
+
+    def product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        raise NotImplementedError
+
+    def _input_scale(self) -> Tensor | None:
+        return None if self.input_quantizer is None else self.input_quantizer.used_scale()
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, bias = self.folded()
+        if self.input_quantizer is not None:
+            x = self.input_quantizer(x)
+        if self.weight_quantizer is not None:
+            weight, bias = self.weight_quantizer(weight, bias, self._input_scale())
+        y = self.product(x, weight, bias)
+        return y if self.output_quantizer is None else self.output_quantizer(y)
+
+
+class _Convolution(Product):
+    def product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        convolved: Tensor = self._conv_forward(x, weight, bias)  # type: ignore[operator]
+        return convolved
+
+
+class Conv1d(_Convolution, nn.Conv1d): ...
+
+
+class Conv2d(_Convolution, nn.Conv2d): ...
+
+
+class Conv3d(_Convolution, nn.Conv3d): ...
+
+
+class Linear(Product, nn.Linear):  # type: ignore[misc]  # the bias of a Linear may be None too
+    def product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return F.linear(x, weight, bias)
+
+
+class Folded(nn.Module):
+    """A mixin: BatchNorm that is folded."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+class FoldedBatchNorm1d(Folded, nn.BatchNorm1d): ...
+
+
+class FoldedBatchNorm2d(Folded, nn.BatchNorm2d): ...
+
+
+class FoldedBatchNorm3d(Folded, nn.BatchNorm3d): ...
+
+
+PRODUCTS: dict[type[nn.Module], type[Product]] = {
+    nn.Conv1d: Conv1d, nn.Conv2d: Conv2d, nn.Conv3d: Conv3d, nn.Linear: Linear,
+}  # fmt: skip
+NORMS: dict[type[nn.Module], type[nn.Module]] = {
+    nn.BatchNorm1d: FoldedBatchNorm1d,
+    nn.BatchNorm2d: FoldedBatchNorm2d,
+    nn.BatchNorm3d: FoldedBatchNorm3d,
+}
+_PLAIN = {quantized: plain for plain, quantized in PRODUCTS.items()}
+
+
+def as_product(module: nn.Module) -> Product:
+    """The module, with the class that quantizes; `module` has a class of PRODUCTS or already such a
+    class."""
+    if not isinstance(module, Product):
+        setattr(module, "__class__", PRODUCTS[type(module)])  # noqa: B010  (of another type)
+        vars(module)["_norm"] = ()
+        for name in ("input_quantizer", "weight_quantizer", "output_quantizer"):
+            module.register_module(name, None)
+    assert isinstance(module, Product)
+    return module
+
+
+def fold(product: nn.Module, norm: nn.Module) -> None:
+    """Fold BatchNorm into the product before it."""
+    as_product(product)._norm = (norm,)
+    setattr(norm, "__class__", NORMS[type(norm)])  # noqa: B010  (of another type)
+
+
+@torch.no_grad()
+def as_plain(product: Product) -> None:
+    """Change the product back to its plain class, with the weights that it multiplies."""
+    weight, bias = product.folded()
+    product.weight = nn.Parameter(weight.detach().clone())
+    product.bias = None if bias is None else nn.Parameter(bias.detach().clone())
+    del product.input_quantizer, product.weight_quantizer, product.output_quantizer
+    del product._norm
+    setattr(product, "__class__", _PLAIN[type(product)])  # noqa: B010  (of another type)
+
+
+def foldable(model: nn.Module, run: Callable[[], object]) -> list[tuple[nn.Module, nn.Module]]:
+    """Products with the BatchNorm that reads their result: pairs of modules, each called once by
+    `run()`, in evaluation mode."""
+    results: dict[int, tuple[Tensor, Any]] = {}
+    pairs: list[tuple[Any, Any]] = []
+    calls: dict[nn.Module, int] = {}
+
+    def watch(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        calls[module] = calls.get(module, 0) + 1
+        if type(module) in PRODUCTS:
+            results[id(output)] = output, module
+        elif type(module) in NORMS and inputs and id(inputs[0]) in results:
+            pairs.append((results[id(inputs[0])][1], module))
+
+    watched = [part for part in model.modules() if type(part) in {**PRODUCTS, **NORMS}]
+    hooks = [part.register_forward_hook(watch) for part in watched]
+    try:
+        run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return [
+        (product, norm)
+        for product, norm in pairs
+        if calls[product] == calls[norm] == 1
+        and getattr(norm, "running_mean", None) is not None
+        and (product.weight.ndim > 2 or norm.running_mean.ndim == 1)
+    ]

@@ -1,0 +1,37 @@
+"""Scales of a quantization-aware training in the place of computed ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from optkit.precisions import NumberFormat
+from optkit.quantization.numerics import formats
+from optkit.quantization.numerics.scales import Scale
+from optkit.quantization.placement.read_weight import ReadWeight
+from optkit.trained_scales import TrainedActivation, TrainedScales
+
+
+def trained_activation(trained: TrainedActivation, fmt: NumberFormat) -> Scale:
+    """The scale of a value in codes of `fmt`."""
+    zero_point = np.array(trained.zero_point, formats.storage(fmt))
+    return Scale(np.array(trained.scale, np.float32), zero_point, 0)
+
+
+def trained_weights(
+    read: Sequence[ReadWeight], trained: TrainedScales
+) -> tuple[Scale, list[tuple[ReadWeight, np.ndarray | None]]]:
+    """The common scale of the weights that multiply one value; and each weight with the scale of
+    its codes and the ratios of its channels. Raises InputRefused as `TrainedScales` does."""
+    common = Scale(np.ones((), np.float32), np.zeros((), np.int8), 0)
+    parts: list[tuple[ReadWeight, np.ndarray | None]] = []
+    for weight in read:
+        given = trained.weight(str(weight.node.name), weight.scale.scale.shape)
+        scale = np.asarray(given.scale, np.float32)
+        ratio = None if given.ratio is None else np.asarray(given.ratio, np.float32)
+        if ratio is not None:
+            common = common._replace(scale=scale)
+            scale = scale * ratio
+        parts.append((weight._replace(scale=weight.scale._replace(scale=scale)), ratio))
+    return common, parts
