@@ -4,6 +4,7 @@
     attention_mask                 int64 [batch, past_sequence + sequence], 1 for a token
     position_ids                   int64 [batch, sequence], where the model takes them
     past_key_values.{i}.key|value  [batch, heads, past_sequence, head size]
+                                   float32; as codes int8, or uint8 with half the head size
     → logits                       [batch, sequence, vocabulary]
     → present.{i}.key|value        [batch, heads, past_sequence + sequence, head size]
 
@@ -22,9 +23,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from math import inf
-from typing import Self
+from typing import Literal, Self
 
-from optkit.errors import InputRefused, UsageError
+from optkit.errors import InputRefused, ToolchainMissing, UsageError
 from optkit.tensors import TensorInfo
 
 IDS, MASK, POSITIONS, LOGITS = "input_ids", "attention_mask", "position_ids", "logits"
@@ -37,6 +38,8 @@ the buffer which the shorter one is read from. Its length is then that of the bu
 
 _PAST = re.compile(rf"{PAST}(\.\d+(?:\.decoder)?\.(?:key|value))")
 _CROSSED = re.compile(rf"{PAST}\.\d+\.encoder\.(?:key|value)|encoder_attention_mask")
+_CODES: dict[str, Literal["int8", "int4"]] = {"int8": "int8", "uint8": "int4"}  # by dtype
+_CODES_SINCE = (1, 28)
 _CONTEXT = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
 
 
@@ -85,7 +88,12 @@ class Decoder:
 
     @property
     def head_size(self) -> int:
-        return int(self.cache[0].shape[3])
+        return int(self.cache[0].shape[3]) * (2 if self.codes == "int4" else 1)
+
+    @property
+    def codes(self) -> Literal["int8", "int4"] | None:
+        """The format of a cache of codes; None: it has floats."""
+        return _CODES.get(self.cache[0].dtype)
 
 
 @dataclass(frozen=True)
@@ -109,6 +117,18 @@ class Tokens:
         limits = (limit for name in _CONTEXT if isinstance(limit := said.get(name), int))
         pad = pad if isinstance(pad, int) and pad >= 0 else next(iter(ends), 0)
         return cls(begin if isinstance(begin, int) else None, ends, pad, next(limits, None))
+
+
+def require_codes(version: str, where: str) -> None:
+    """Raises ToolchainMissing if this version of ONNX Runtime does not compute attention on codes,
+    or, as 1.27, computes it wrongly for several samples."""
+    if tuple(map(int, version.split(".")[:2])) < _CODES_SINCE:
+        since = ".".join(map(str, _CODES_SINCE))
+        raise ToolchainMissing(
+            f"a key-value cache of codes needs onnxruntime {since} or newer, not {version}",
+            where=where,
+            hint=f"pip install 'onnxruntime>={since}'",
+        )
 
 
 def read_json(content: bytes, where: str) -> dict[str, object]:

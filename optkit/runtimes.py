@@ -144,6 +144,7 @@ class Traits:
     memory         where the peak memory of a run is read: this process or the device; None: nowhere
     any_machine    it compiles for devices that are not here, so its engines may never have run
     distribution   for a backend with any_machine: the Python distribution that compiling needs
+    caches         the formats of codes in which it may store the key-value cache of a decoder
     moves_data     matches the name of a layer that names no ONNX node and only moves or converts
                    values; None: there are no such layers
     """
@@ -154,6 +155,7 @@ class Traits:
     memory: Literal["process", "device"] | None = "device"
     any_machine: bool = False
     distribution: str | None = None
+    caches: frozenset[str] = frozenset()
     moves_data: Pattern[str] | None = None
 
 

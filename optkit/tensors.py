@@ -10,8 +10,10 @@ import ml_dtypes  # noqa: F401  from here on numpy knows bfloat16 by its name
 import numpy as np
 
 from optkit.codec import from_json
+from optkit.errors import InputRefused
 
 _PLUS = " + "
+_CODES = ("int8", "uint8")  # of a cache
 
 Feed = dict[str, np.ndarray]
 """Arrays of inputs (or outputs) by name; axis 0 is the batch, if the model has one."""
@@ -100,7 +102,18 @@ def count_samples(feed: Feed) -> int:
 
 
 def narrowed(feed: Feed, inputs: Iterable[TensorInfo]) -> Feed:
-    """A feed of the FP32 graph for its cast, in which the caches of a decoder are half
-    precision."""
+    """A feed of the FP32 graph for a graph in which the caches of a decoder are half precision or
+    codes. Raises InputRefused for a cache that is not empty if the graph takes codes."""
     halves = {info.name: info.dtype for info in inputs if info.dtype in ("float16", "bfloat16")}
-    return {**feed, **{name: feed[name].astype(halves[name]) for name in halves.keys() & feed}}
+    whole = {**feed, **{name: feed[name].astype(halves[name]) for name in halves.keys() & feed}}
+    for info in inputs:
+        given = whole.get(info.name)
+        if given is not None and given.dtype.kind == "f" and info.dtype in _CODES:
+            if given.size:
+                raise InputRefused(
+                    "the graph stores this cache as codes, the samples have floats in it",
+                    where=f"input {info.name!r}",
+                    hint="give samples with an empty cache, or leave out quantization.kv_cache",
+                )
+            whole[info.name] = np.zeros((*given.shape[:-1], int(info.shape[-1])), info.dtype)
+    return whole

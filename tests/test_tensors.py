@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from optkit.backends.shape_profile import profile
-from optkit.tensors import AxisRange, TensorInfo, axes_of, size_of, with_sizes
+from optkit.errors import InputRefused
+from optkit.tensors import AxisRange, TensorInfo, axes_of, narrowed, size_of, with_sizes
 
 AXES = ("past", "new", "batch")
 sizes = st.fixed_dictionaries({axis: st.integers(0, 9) for axis in AXES})
@@ -39,3 +41,17 @@ def test_a_profile_adds_the_ends_of_a_sum() -> None:
     axes = {"batch": AxisRange(1, 2, 4), "past": AxisRange(0, 5, 9), "new": AxisRange(1, 1, 8)}
     found = profile([TensorInfo("mask", "int64", ("batch", "past + new"))], axes)
     assert found["mask"] == ((1, 1), (2, 6), (4, 17))
+
+
+def test_an_empty_cache_is_that_of_the_graph() -> None:
+    inputs = [TensorInfo("ids", "int64", ("b", "s")), TensorInfo("past", "uint8", ("b", 2, "p", 4))]
+    feed = {"ids": np.ones((3, 5), np.int64), "past": np.zeros((3, 2, 0, 8), np.float32)}
+    found = narrowed(feed, inputs)
+    assert (found["past"].dtype, found["past"].shape) == (np.uint8, (3, 2, 0, 4))
+    assert found["ids"] is feed["ids"]
+    full = feed | {"past": np.zeros((3, 2, 1, 8), np.float32)}
+    with pytest.raises(InputRefused, match="codes") as caught:
+        narrowed(full, inputs)
+    assert "'past'" in str(caught.value)
+    codes = feed | {"past": np.zeros((3, 2, 7, 4), np.uint8)}
+    assert narrowed(codes, inputs)["past"] is codes["past"]

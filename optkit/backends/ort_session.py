@@ -20,7 +20,7 @@ import numpy as np
 
 from optkit.backends.kernel_list import NUMPY
 from optkit.backends.ort_objects import Binding, InferenceSession, NativeOptions, Signature, Value
-from optkit.decoder import IN_PLACE
+from optkit.decoder import IN_PLACE, Decoder, require_codes
 from optkit.errors import InputRefused, OptkitError, ToolchainMissing, WorkerFailed
 from optkit.tensors import Feed, TensorInfo, batch_axis, batched, count_samples
 
@@ -66,6 +66,9 @@ class OrtSession:
         self.inputs = tuple(_info(node) for node in self._session.get_inputs())
         self.outputs = tuple(_info(node) for node in self._session.get_outputs())
         self._where = str(model)
+        decoder = Decoder.of(self.inputs, self.outputs)
+        if decoder is not None and decoder.codes is not None:
+            require_codes(library().__version__, self._where)
 
     def run(self, feed: Feed) -> Feed:
         """Outputs by name. Raises InputRefused, with the name of the input, for a feed that does

@@ -5,7 +5,8 @@
 pooled over all outputs and samples, summed in float64, one batch in memory at a time. The interval
 of the SQNR is a bootstrap over samples: a few of them may hold most of the noise. Integer and bool
 outputs (class indices, masks) are left out where the model also gives floats: a distance of
-two indices means nothing, and it would drown the floats. Padding is left out: nothing reads it.
+two indices means nothing, and it would drown the floats. So are caches of floats that the
+candidate stores as codes. Padding is left out: nothing reads it.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def run(reference: Session, candidate: Session, batches: Iterable[Batch], kept: 
         expected = counting(outputs, feed, labels)
         actual = counting(candidate.run(narrowed(feed, candidate.inputs)), feed, labels)
         count = count_samples(feed) if labels is None else len(labels)
-        kept.add(_rows(_judged(expected), actual, hidden, count, first=samples))
+        kept.add(_rows(_judged(expected, actual), actual, hidden, count, first=samples))
         samples += count
 
 
@@ -129,9 +130,11 @@ def _interval(units: np.ndarray) -> Interval | None:
     return bootstrap(len(units), pooled)
 
 
-def _judged(outputs: Feed) -> Feed:
+def _judged(outputs: Feed, actual: Feed) -> Feed:
+    """The outputs that are compared: floats in both graphs, or all if the reference has none."""
     floats = {name: values for name, values in outputs.items() if values.dtype.kind == "f"}
-    return floats or outputs
+    codes = {name for name in floats if name in actual and actual[name].dtype.kind in "iu"}
+    return {name: values for name, values in floats.items() if name not in codes} or outputs
 
 
 def _cosine(signal: float, power: float, dot: float) -> float:

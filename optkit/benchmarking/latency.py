@@ -32,7 +32,7 @@ from optkit.benchmarking.intervals import (
 from optkit.evidence import Evidence
 from optkit.measurement import Difference, Interval, Latency
 from optkit.runtimes import Noted, Phased, Progress, Session
-from optkit.tensors import Feed
+from optkit.tensors import Feed, narrowed
 
 MIN_ROUNDS = 10
 ROUNDS = 40  # the number of rounds within the time budget; it determines the length of a burst
@@ -72,13 +72,14 @@ def measure(
             progress(f"timing batch {batch}, about {left:.0f} s left", index / len(batches))
             feed = feed_for(batch)
             with _no_garbage_collection():
+                feeds = {name: narrowed(feed, each.inputs) for name, each in opened.items()}
                 warm = {
-                    name: _warm_up(session, feed, warmup_seconds)
+                    name: _warm_up(session, feeds[name], warmup_seconds)
                     for name, session in opened.items()
                 }
                 together = sum(one.call_ns for one in warm.values())
                 burst = max(1, int(seconds * _NS_PER_S / ROUNDS / together))
-                times = _rounds(opened, feed, burst, int(seconds * _NS_PER_S), between)
+                times = _rounds(opened, feeds, burst, int(seconds * _NS_PER_S), between)
             for name, rounds in times.items():
                 found = summarize(rounds, batch, warm[name])
                 results[name, batch] = replace(found, note=_noted(opened[name], found.note))
@@ -145,12 +146,12 @@ def _burst(session: Session, feed: Feed, calls: int) -> list[int]:
 
 def _rounds(
     sessions: Mapping[str, Session],
-    feed: Feed,
+    feeds: Mapping[str, Feed],
     burst: int,
     budget_ns: int,
     between: Callable[[], None],
 ) -> dict[str, list[list[int]]]:
-    """Per session: a list of rounds, each `burst` call times in nanoseconds."""
+    """Per session, on its feed: a list of rounds, each `burst` call times in nanoseconds."""
     rng = np.random.default_rng(SEED)
     names = list(sessions)
     times: dict[str, list[list[int]]] = {name: [] for name in names}
@@ -158,10 +159,11 @@ def _rounds(
     done = 0
     while done < MIN_ROUNDS or perf_counter_ns() - start < budget_ns:
         for position in rng.permutation(len(names)):
-            session = sessions[names[position]]
+            name = names[position]
+            session, feed = sessions[name], feeds[name]
             if burst > 1:
                 session.run(feed)  # fills the caches again; it is not counted
-            times[names[position]].append(_burst(session, feed, burst))
+            times[name].append(_burst(session, feed, burst))
         between()
         done += 1
     return times

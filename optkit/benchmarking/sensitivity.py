@@ -22,7 +22,7 @@ from optkit.benchmarking.fidelity import fidelity, padding
 from optkit.evidence import Evidence
 from optkit.measurement import Deviation
 from optkit.runtimes import Session
-from optkit.tensors import Feed, TensorInfo, count_samples
+from optkit.tensors import Feed, TensorInfo, count_samples, narrowed
 
 RECORDED_BYTES = 1 << 26
 
@@ -116,7 +116,8 @@ class _Watched(_Replay):
         self._rows = 0
 
     def run(self, feed: Feed) -> Feed:
-        outputs, expected = self._session.run(feed), self._reference.run(feed)
+        outputs = self._session.run(narrowed(feed, self._session.inputs))
+        expected = self._reference.run(feed)
         hidden = padding(self._reference, feed, expected)
         for name, values in expected.items():
             other = outputs.get(name)

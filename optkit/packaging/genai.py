@@ -48,11 +48,14 @@ def files(
     """The file to add to those `present` in an artifact, by its name. `in_place`: the outputs that
     may be written into the buffer of the cache that they continue.
 
-    None if the model is not a decoder of text with a mask, as GenAI needs it, or if its config.json
-    is missing or names no context length, which GenAI needs. Raises InputRefused if one of the
-    files is not a JSON object.
+    None if the model is not a decoder of text with a mask, as GenAI needs it, if its cache has
+    codes, which no released GenAI feeds (onnxruntime-genai #2187), or if its config.json is missing
+    or names no context length, which GenAI needs. Raises InputRefused if one of the files is not a
+    JSON object.
     """
     if decoder is None or decoder.crossed or not decoder.masked or CONFIG not in present:
+        return {}
+    if decoder.codes is not None:
         return {}
     config, generation = (_read(present, name) for name in (CONFIG, GENERATION_CONFIG))
     tokens = Tokens.of(config, generation)

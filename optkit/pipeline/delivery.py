@@ -50,6 +50,7 @@ _OPTKIT = importlib.metadata.version("optkit")
 def deliver(build: Build, judged: Judged, out: Path, embed_eval: int, store: Store) -> Artifact:
     """Write the artifact `out/<name>`. It replaces an older one in one operation."""
     digest, own = pipeline.identity(build), _is_own_baseline(build)
+    inputs, outputs = build.signature
     files: dict[str, Path | bytes] = {
         **_assets(build.source),
         **_graph(build.graph, ""),
@@ -60,7 +61,7 @@ def deliver(build: Build, judged: Judged, out: Path, embed_eval: int, store: Sto
     }
     if build.traits.operators == "ort":
         in_place = build.graph.in_place if isinstance(build.graph, OrtGraph) else ()
-        files |= genai.files(Decoder.of(build.inputs, build.outputs), files, in_place)
+        files |= genai.files(Decoder.of(inputs, outputs), files, in_place)
     with storage_errors(store.root, CACHE_OPTION), store.scratch() as folder:
         files |= _stamped(build, files, digest, folder)
         samples = _samples(build, folder / SAMPLES, embed_eval)
@@ -73,8 +74,8 @@ def deliver(build: Build, judged: Judged, out: Path, embed_eval: int, store: Sto
             precision=build.job.precision.name,
             digest=digest,
             recipe=build.job.recipe.to_json(),
-            inputs=build.inputs,
-            outputs=build.outputs,
+            inputs=inputs,
+            outputs=outputs,
             versions=pipeline.tool_versions(),
             result=judged.result.to_json(),
             data=_data(build),

@@ -11,6 +11,7 @@ from pydantic import JsonValue
 
 from optkit import runtimes
 from optkit.assignment import Assignment
+from optkit.decoder import Decoder
 from optkit.devices import Target, gpus
 from optkit.devices.machine import cpu_target
 from optkit.documents.record import Object
@@ -31,7 +32,7 @@ from optkit.steps.compile import Compiled
 from optkit.steps.evaluate import Evaluated
 from optkit.steps.files import GRAPH, SIMULATION
 from optkit.steps.fuse import Fused
-from optkit.steps.graph import Graph, RandomInputs, Rewritten
+from optkit.steps.graph import Graph, RandomInputs, Rewritten, infos
 from optkit.steps.peak import PeakMemory
 from optkit.steps.predict import PredictedLatency
 from optkit.steps.quantize import Quantized
@@ -257,6 +258,15 @@ class Build:
     def machine(self) -> Object:
         """What a run here depends on."""
         return machine(self.job.target)
+
+    @property
+    def signature(self) -> tuple[tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:
+        """Inputs and outputs of the artifact: those of the source, but those of `graph` if it
+        stores the cache of a decoder as codes."""
+        written = infos(self.graph.inputs), infos(self.graph.outputs)
+        decoder = Decoder.of(*written)
+        coded = decoder is not None and decoder.codes is not None
+        return written if coded else (self.inputs, self.outputs)
 
     @property
     def simulation(self) -> str:

@@ -14,6 +14,7 @@ from optkit.pipeline import large
 from optkit.pipeline.foreign_graph import imported
 from optkit.pipeline.graphs import cast, compared_samples, comparison, written
 from optkit.pipeline.job import Build, Job, calibration_of
+from optkit.pipeline.kv_cache import quantize_cache
 from optkit.pipeline.refusals import check_enough
 from optkit.pipeline.run_samples import observed, sample_batch
 from optkit.placement import PlacementRules
@@ -35,6 +36,12 @@ _LEARNED = (precision("int8"), precision("fp8"))
 
 
 def quantize(build: Build, runner: Steps) -> None:
+    """The graph in the job's precision, and a decoder's cache in the format of the recipe."""
+    _quantize_graph(build, runner)
+    quantize_cache(build, runner)
+
+
+def _quantize_graph(build: Build, runner: Steps) -> None:
     """Collect statistics of the FP32 graph, rescale it so that it quantizes better, then write Q/DQ
     into the carrier graph by the rules of the backend. A graph that another tool has quantized
     keeps its codes instead."""
@@ -212,7 +219,8 @@ def settings_of(recipe: Recipe) -> QuantizationSettings:
     return QuantizationSettings(
         calibration.method,
         calibration.percentile,
-        recipe.quantization,
+        # the graph is the same with any format of the cache
+        recipe.quantization.model_copy(update={"kv_cache": None}),
         tuple(recipe.quantization.nodes),
     )
 

@@ -21,6 +21,7 @@ from optkit.errors import (
 from optkit.execute.reads import installed
 from optkit.execute.runner import Steps
 from optkit.pipeline.job import Build, Job
+from optkit.pipeline.kv_cache import check_cache
 from optkit.pipeline.sources import given_samples
 from optkit.precisions import PRECISIONS, Precision, precision
 from optkit.recipe import DEFAULT_BATCH, Recipe, SampleSource
@@ -64,6 +65,7 @@ def check(job: Job) -> Build:
         else:
             pending.append(option.name)
     _check_toolchain(job, compiler)
+    check_cache(job, compiler or pending[0])
     on_cpu = job.target.is_cpu
     baseline = precision("fp32" if on_cpu else "fp16")
     return Build(job, compiler, tuple(pending), baseline, measured=on_cpu and compiler is not None)

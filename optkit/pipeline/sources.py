@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, Protocol, TypeGuard
@@ -35,7 +35,7 @@ from optkit.steps.export import (
     TorchArchive,
 )
 from optkit.steps.files import ASSETS
-from optkit.steps.graph import Graph, Row
+from optkit.steps.graph import Graph, infos
 from optkit.steps.random import Random
 from optkit.tensors import AxisRange, InputSpec, TensorInfo, axes_of, size_of
 
@@ -394,7 +394,3 @@ def _keep_apart(build: Build, calibration: Samples, evaluation: Samples) -> None
             where=_of_samples(build.job.recipe),
             hint="calibrate on data that the task does not score, or the accuracy is not valid",
         )
-
-
-def infos(rows: Sequence[Row]) -> tuple[TensorInfo, ...]:
-    return tuple(TensorInfo(name, dtype, tuple(shape)) for name, dtype, shape in rows)

@@ -6,10 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from optkit.execute.step import Result, always
-from optkit.tensors import AxisRange, InputSpec
+from optkit.tensors import AxisRange, InputSpec, TensorInfo
 
 Row = tuple[str, str, tuple[int | str, ...]]
 """Name, dtype and shape of an input or output."""
+
+
+def infos(rows: Sequence[Row]) -> tuple[TensorInfo, ...]:
+    return tuple(TensorInfo(name, dtype, tuple(shape)) for name, dtype, shape in rows)
 
 
 @dataclass(frozen=True)

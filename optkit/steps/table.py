@@ -26,6 +26,7 @@ from optkit.steps.export import Export
 from optkit.steps.fuse import Fuse
 from optkit.steps.given_ranges import TakeRanges
 from optkit.steps.import_quantized import ImportQuantized
+from optkit.steps.kv_cache import QuantizeCache
 from optkit.steps.ort import ToOrt
 from optkit.steps.outline import Outline
 from optkit.steps.peak import MeasurePeak
@@ -47,7 +48,7 @@ _ALL: tuple[type[Step[Result]], ...] = (
     Quantize, QuantizeLayers, ToOrt, Accept, Compile, Outline, Summarize, Evaluate, CompareOutputs,
     CompareLayers, MeasureLatency, MeasurePeak, PredictLatency, PredictLayers, Attribute,
     ListLayers, MeasureSensitivity, Deviate, RepairGraph, Dequantize,
-    ImportQuantized, ShowWorst, TakeRanges, Shorten,
+    ImportQuantized, ShowWorst, TakeRanges, Shorten, QuantizeCache,
 )  # fmt: skip
 
 STEPS: Mapping[str, type[Step[Result]]] = MappingProxyType({step.name: step for step in _ALL})

@@ -153,6 +153,19 @@ def test_infinities_both_agree_on_are_left_out(session: Any) -> None:
     assert found.sqnr_db == pytest.approx(20.0)
 
 
+def test_a_cache_of_codes_is_not_compared_with_floats(session: Any) -> None:
+    def decoder(error: float, dtype: type, width: int) -> Any:
+        def run(feed: Feed) -> Feed:
+            logits = feed["x"].astype(np.float64) * (1 + error)
+            return {"logits": logits, "present": np.full((len(logits), width), 100, dtype)}
+
+        return run
+
+    for dtype, width in ((np.int8, 8), (np.uint8, 4)):
+        found = compare(session, decoder(0.0, np.float32, 8), decoder(0.1, dtype, width))
+        assert found.sqnr_db == pytest.approx(20.0)
+
+
 def test_class_indices_do_not_drown_the_logits(session: Any) -> None:
     def with_index(error: float) -> Any:
         def run(feed: Feed) -> Feed:

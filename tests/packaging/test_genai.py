@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import venv
+from dataclasses import replace
 from pathlib import Path
 
 import platformdirs
@@ -75,6 +76,8 @@ def test_other_models_get_no_file() -> None:
     present = {"config.json": json.dumps(CONFIG).encode()}
     assert genai.files(DECODER, present).keys() == {"genai_config.json"}
     assert genai.files(None, present) == {}
+    coded = replace(DECODER, cache=tuple(replace(info, dtype="int8") for info in CACHES))
+    assert genai.files(coded, present) == {}  # its releases feed no codes
     assert genai.files(DECODER, {}) == {}
     assert genai.files(DECODER, {"config.json": b'{"hidden_size": 64}'}) == {}
     with pytest.raises(InputRefused, match=r"config\.json"):

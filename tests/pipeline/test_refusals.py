@@ -18,7 +18,7 @@ from optkit.backends import shape_profile
 from optkit.data import spool_writer
 from optkit.devices import cpu, target
 from optkit.errors import Impossible, InputRefused, ToolchainMissing, UsageError
-from optkit.pipeline import Foreign, Job, check, check_timed, refusals
+from optkit.pipeline import Foreign, Job, check, check_timed, kv_cache, refusals
 from optkit.precisions import PRECISIONS
 from optkit.recipe import Recipe
 from optkit.steps.collect import Samples
@@ -52,6 +52,25 @@ def test_samples_that_only_some_nodes_need() -> None:
     check(job("int4", {}))
     with pytest.raises(InputRefused, match="int8 needs calibration samples"):
         check(job("int4", {"*head*": "int8"}))
+
+
+def test_a_cache_of_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It needs ONNX Runtime on a CPU, a version that computes with it, and calibration samples."""
+    asked = {"quantization": {"kv_cache": "int8"}}
+    source = {"calibration": {"source": "digits"}}
+    recipe = Recipe.from_dict({"name": "net", **asked, **source})
+    check(Job(recipe, target("cpu"), PRECISIONS["int4"]))
+    with pytest.raises(Impossible, match=r"reads the key-value cache .* as floats") as caught:
+        check(Job(recipe, target("l4"), PRECISIONS["int4"]))
+    assert "build for cpu" in str(caught.value.hint)
+    check(Job(recipe, target("l4"), PRECISIONS["fp16"]))  # floats keep their cache
+    without = Recipe.from_dict({"name": "net", **asked})
+    with pytest.raises(InputRefused, match="calibration samples"):
+        check(Job(without, target("cpu"), PRECISIONS["int4"]))
+    monkeypatch.setattr(kv_cache, "installed", lambda name: "1.27.1")
+    with pytest.raises(ToolchainMissing, match=r"1\.27\.1"):
+        check(Job(recipe, target("cpu"), PRECISIONS["int4"]))
+    check(Job(recipe, target("cpu"), PRECISIONS["fp32"]))
 
 
 def test_axes_without_a_range_have_the_sizes_of_the_samples(tmp_path: Path) -> None:

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+
+import onnx_ir as ir
 
 from optkit import graph
 from optkit.artifact import VNNI
@@ -16,10 +19,15 @@ from optkit.steps.ort import OrtGraph, ToOrt
 def run(step: ToOrt, out: Path, progress: Progress) -> OrtGraph:
     model = graph.load(step.graph.path / GRAPH)
     log = to_ort(model)
+    return written(model, log.to_json(), out)
+
+
+def written(model: ir.Model, log: Mapping[str, object], out: Path) -> OrtGraph:
+    """Write a graph in ONNX Runtime's operators into the folder, and check the file."""
     graph.save(model, out / GRAPH)
     graph.check(out / GRAPH)
     return OrtGraph(
-        log=log.to_json(),
+        log=log,
         in_place=tuple(json.loads(model.metadata_props.get(IN_PLACE, "[]"))),
         instruction_set=VNNI if graph.assumes_vnni(model) else None,
         **signature(model)._asdict(),

@@ -15,7 +15,7 @@ from optkit.runtimes import Session, simulator
 from optkit.steps.bodies.sessions import cpu, engine
 from optkit.steps.files import GRAPH
 from optkit.steps.peak import InProcess, MeasurePeak, PeakMemory
-from optkit.tensors import Feed
+from optkit.tensors import Feed, narrowed
 
 _RUNS = 3
 _LOOK_SECONDS = 1e-3
@@ -93,6 +93,7 @@ def _looking(look: Callable[[], int]) -> Iterator[list[int]]:
 
 
 def _run(session: Session, feed: Feed, progress: Progress) -> None:
+    feed = narrowed(feed, session.inputs)
     for done in range(_RUNS):
         session.run(feed)
         progress("running", (done + 1) / _RUNS)

@@ -1,0 +1,42 @@
+"""A decoder by its inputs and outputs, with a cache of floats or of codes."""
+
+from __future__ import annotations
+
+import pytest
+
+from optkit.decoder import LOGITS, Decoder, require_codes
+from optkit.errors import ToolchainMissing
+from optkit.tensors import TensorInfo
+
+TOKENS = TensorInfo("input_ids", "int64", ("batch", "sequence"))
+LOGIT = TensorInfo(LOGITS, "float32", ("batch", "sequence", 320))
+
+
+def decoder(dtype: str, width: int) -> Decoder:
+    names = ("0.key", "0.value")
+    past = [TensorInfo(f"past_key_values.{n}", dtype, ("batch", 2, "past", width)) for n in names]
+    present = [TensorInfo(f"present.{n}", dtype, ("batch", 2, "all", width)) for n in names]
+    found = Decoder.of([TOKENS, *past], [LOGIT, *present])
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("dtype", "width", "codes"),
+    [("float32", 16, None), ("float16", 16, None), ("int8", 16, "int8"), ("uint8", 8, "int4")],
+)
+def test_two_codes_of_four_bits_are_one_byte(dtype: str, width: int, codes: str | None) -> None:
+    found = decoder(dtype, width)
+    assert (found.codes, found.head_size, found.heads, found.layers) == (codes, 16, 2, 1)
+
+
+@pytest.mark.parametrize("version", ["1.26.1", "1.27.0", "0.99"])
+def test_an_older_runtime_is_refused(version: str) -> None:
+    with pytest.raises(ToolchainMissing, match=version) as caught:
+        require_codes(version, "model.onnx")
+    assert "1.28" in str(caught.value.hint) and caught.value.where == "model.onnx"
+
+
+@pytest.mark.parametrize("version", ["1.28.0", "1.32.0", "2.0.0", "1.30.0.dev20260801"])
+def test_a_newer_runtime_is_not(version: str) -> None:
+    require_codes(version, "model.onnx")
