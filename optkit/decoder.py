@@ -25,6 +25,8 @@ from dataclasses import asdict, dataclass
 from math import inf
 from typing import Literal, Self
 
+import numpy as np
+
 from optkit.errors import InputRefused, ToolchainMissing, UsageError
 from optkit.tensors import TensorInfo
 
@@ -89,6 +91,12 @@ class Decoder:
     @property
     def head_size(self) -> int:
         return int(self.cache[0].shape[3]) * (2 if self.codes == "int4" else 1)
+
+    @property
+    def token_bytes(self) -> int:
+        """What one token of one text adds to the cache."""
+        rows = ((info, int(info.shape[1]) * int(info.shape[3])) for info in self.cache)
+        return sum(numbers * np.dtype(info.dtype).itemsize for info, numbers in rows)
 
     @property
     def codes(self) -> Literal["int8", "int4"] | None:

@@ -28,6 +28,8 @@ def decoder(dtype: str, width: int) -> Decoder:
 def test_two_codes_of_four_bits_are_one_byte(dtype: str, width: int, codes: str | None) -> None:
     found = decoder(dtype, width)
     assert (found.codes, found.head_size, found.heads, found.layers) == (codes, 16, 2, 1)
+    bits = {"float32": 32, "float16": 16, "int8": 8, "uint8": 4}[dtype]
+    assert found.token_bytes == 2 * 2 * 16 * bits // 8  # key and value, two heads of 16
 
 
 @pytest.mark.parametrize("version", ["1.26.1", "1.27.0", "0.99"])

@@ -105,6 +105,7 @@ def _as_json(artifact: Path, made: Generated) -> dict[str, object]:
         **({"encode": _phase(made.encode, made)} if made.encode else {}),
         "prefill": _phase(made.prefill, made),
         "decode": _phase(made.decode, made),
+        "cache": vars(made.cache),
     }
 
 
@@ -128,5 +129,6 @@ def _pace(made: Generated) -> str:
         )
         if pace and pace.tokens
     ]
+    cache = f"cache {made.cache.format}, {made.cache.token_bytes:,} bytes per token"
     note = f" ({made.note})" if made.note else ""
-    return f"{made.evidence} with {made.backend}: {'; '.join(phases)}{note}"
+    return f"{made.evidence} with {made.backend}: {'; '.join(phases)}; {cache}{note}"

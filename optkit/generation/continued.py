@@ -9,7 +9,7 @@ from optkit.decoder import Decoder, Tokens
 from optkit.errors import InputRefused
 from optkit.generation import tokenization
 from optkit.generation.decoding import Ending, decode
-from optkit.generation.result import Generated, Text
+from optkit.generation.result import Cache, Generated, Text
 from optkit.generation.sampling import Draw, Sampling, greedy
 
 
@@ -46,7 +46,7 @@ def generate(
     )
     return Generated(
         texts, None, decoded.prefill, decoded.decode,
-        session.backend, session.evidence, session.note,
+        session.backend, session.evidence, session.note, Cache.of(decoder),
     )  # fmt: skip
 
 

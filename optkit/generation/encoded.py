@@ -25,7 +25,7 @@ from optkit.errors import InputRefused, UsageError
 from optkit.evidence import Evidence
 from optkit.generation import tokenization
 from optkit.generation.decoding import Ending, Pace, decode
-from optkit.generation.result import Generated, Text
+from optkit.generation.result import Cache, Generated, Text
 from optkit.generation.sampling import Draw, Sampling, greedy
 from optkit.generation.starting import Start, only
 from optkit.tensors import Feed, TensorInfo
@@ -95,8 +95,9 @@ def generate(
     )
     ran = min(first, session, key=lambda run: run.evidence is Evidence.MEASURED)
     return Generated(
-        texts, encoded, decoded.prefill, decoded.decode, session.backend, ran.evidence, ran.note
-    )
+        texts, encoded, decoded.prefill, decoded.decode, session.backend, ran.evidence, ran.note,
+        Cache.of(shape),
+    )  # fmt: skip
 
 
 def _given(

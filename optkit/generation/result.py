@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
+from optkit.decoder import Decoder
 from optkit.evidence import Evidence
 from optkit.generation.decoding import FinishReason, Pace
 
@@ -22,6 +24,19 @@ class Text:
 
 
 @dataclass(frozen=True)
+class Cache:
+    """The keys and values that a decoder keeps. `format`: their dtype, or int4. `token_bytes`: what
+    one token of one text adds."""
+
+    format: str
+    token_bytes: int
+
+    @classmethod
+    def of(cls, decoder: Decoder) -> Self:
+        return cls(decoder.codes or decoder.cache[0].dtype, decoder.token_bytes)
+
+
+@dataclass(frozen=True)
 class Generated:
     """All texts, and the pace of the phases on this machine.
 
@@ -37,3 +52,4 @@ class Generated:
     backend: str
     evidence: Evidence
     note: str | None
+    cache: Cache

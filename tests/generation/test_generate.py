@@ -15,7 +15,7 @@ from optkit.artifact import Artifact
 from optkit.errors import InputRefused, IntegrityError, UsageError
 from optkit.evidence import Evidence
 from optkit.generation import Sampling, generate
-from tests.generation.conftest import POSITIONS, Network, words, write_artifact
+from tests.generation.conftest import POSITIONS, WIDTH, Network, words, write_artifact
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -150,6 +150,8 @@ def test_json_holds_every_text_and_both_phases(made: Make, tmp_path: Path) -> No
     assert [text["prompt_tokens"] for text in found["texts"]] == [[1], [7, 8]]
     assert all(len(text["tokens"]) == 3 for text in found["texts"])
     assert found["prefill"]["tokens"] == 3 and found["decode"]["tokens"] == 4
+    # keys and values of one head
+    assert found["cache"] == {"format": "float32", "token_bytes": 2 * WIDTH * 4}
     for phase in (found["prefill"], found["decode"]):
         assert phase["evidence"] == "measured"
         assert phase["tokens_per_second"] == pytest.approx(
