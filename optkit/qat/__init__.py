@@ -42,6 +42,7 @@ from optkit.workspace import Workspace
 __all__ = ["finalize", "prepare"]
 
 Scales = Literal["learned", "fixed"]
+PRECISIONS = ("int8", "fp8")
 
 
 def prepare(
@@ -65,15 +66,17 @@ def prepare(
         the build; "fixed": activations keep the scales of the build, and those of weights follow
         the weights.
 
-    Raises what `build` raises; InputRefused for a node that qat cannot quantize (the hint leaves it
+    Raises what `build` raises; UsageError for a precision that is not in PRECISIONS; InputRefused
+    for a node that qat cannot quantize (the hint leaves it
     in float), or if the module does not compute what the quantized graph does.
     """
     if scales not in ("learned", "fixed"):
         raise UsageError(f"{scales!r} is no kind of scales", where="scales=",
                          hint="learned or fixed")  # fmt: skip
     pair = jobs.pair(target, precision)
-    if not pair[1].quantized:
-        raise UsageError(f"{pair[1]} quantizes nothing", where="precision=", hint="e.g. int8")
+    if pair[1].name not in PRECISIONS:
+        raise UsageError(f"it does not train {pair[1]}", where="precision=",
+                         hint=" or ".join(PRECISIONS))  # fmt: skip
     trained = _copied(model)
     _fold(trained, example_inputs)
     found = plan(_plain(trained), example_inputs, pair, recipe, calibration, workspace.runner())

@@ -23,32 +23,38 @@ from optkit.qat.products import Product
 from optkit.workspace import Workspace
 from tests.qat.conftest import RECIPE, Net, Written, train, written
 
-KINDS = [("l4", "learned"), ("l4", "fixed"), ("cpu", "learned"), ("cpu", "fixed")]
+KINDS = [
+    ("l4", "int8", "learned"),
+    ("cpu", "int8", "fixed"),
+    *(pytest.param(kind, marks=pytest.mark.slow)
+      for kind in (("l4", "int8", "fixed"), ("l4", "fp8", "learned"), ("cpu", "int8", "learned"))),
+]  # fmt: skip
 
 
 def prepared(
-    net: nn.Module, images: Tensor, workspace: Workspace, target: str, scales: Any = "learned"
-) -> nn.Module:
+    net: nn.Module, images: Tensor, workspace: Workspace, target: str, scales: Any = "learned",
+    precision: str = "int8",
+) -> nn.Module:  # fmt: skip
     return qat.prepare(
-        net, images[:4], target=target, recipe=RECIPE, calibration=list(images.split(8)),
-        scales=scales, workspace=workspace,
+        net, images[:4], target=target, precision=precision, recipe=RECIPE,
+        calibration=list(images.split(8)), scales=scales, workspace=workspace,
     )  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=KINDS, ids="-".join)
 def trained(
     request: pytest.FixtureRequest, net: Net, images: Tensor, workspace: Workspace
-) -> tuple[nn.Module, str]:
-    target, scales = request.param
-    found = prepared(net, images, workspace, target, scales)
+) -> tuple[nn.Module, str, str]:
+    target, precision, scales = request.param
+    found = prepared(net, images, workspace, target, scales, precision)
     train(found, images)
-    return found, target
+    return found, target, precision
 
 
 @pytest.fixture(scope="module")
-def graph(trained: tuple[nn.Module, str], images: Tensor, workspace: Workspace) -> Written:
-    net, target = trained
-    return written(qat.finalize(net), images, workspace, target)
+def graph(trained: tuple[nn.Module, str, str], images: Tensor, workspace: Workspace) -> Written:
+    net, target, precision = trained
+    return written(qat.finalize(net), images, workspace, target, precision)
 
 
 def products(net: nn.Module) -> dict[str, Product]:
@@ -57,9 +63,9 @@ def products(net: nn.Module) -> dict[str, Product]:
 
 
 def test_codes_and_scales_are_those_of_the_training(
-    trained: tuple[nn.Module, str], graph: Written
+    trained: tuple[nn.Module, str, str], graph: Written
 ) -> None:
-    net, _ = trained
+    net, *_ = trained
     found = products(net)
     assert set(graph.build.planned) == {p.weight_quantizer.node for p in found.values()}  # type: ignore[union-attr]
     for name, product in found.items():
@@ -89,9 +95,9 @@ def test_codes_and_scales_are_those_of_the_training(
 
 
 def test_the_scales_of_activations_are_those_of_the_training(
-    trained: tuple[nn.Module, str], graph: Written
+    trained: tuple[nn.Module, str, str], graph: Written
 ) -> None:
-    net, _ = trained
+    net, *_ = trained
     quantizers = {q.value: q for q in net.modules() if isinstance(q, ActivationQuantizer)}
     pairs = [node for node in graph.graph.graph if node.op_type == "QuantizeLinear"]
     assert len(pairs) == len(quantizers)
@@ -103,10 +109,10 @@ def test_the_scales_of_activations_are_those_of_the_training(
 
 @pytest.mark.parametrize("batch", [1, 4, 8])
 def test_outputs_are_those_of_the_training(
-    trained: tuple[nn.Module, str], graph: Written, images: Tensor, net: Net, batch: int
+    trained: tuple[nn.Module, str, str], graph: Written, images: Tensor, net: Net, batch: int
 ) -> None:
     """But for codes that a rounding of a sum in float32 flips, which are few."""
-    found, _ = trained
+    found, *_ = trained
     with torch.no_grad():
         computed = found(images[:batch]).numpy()
         before = net(images[:batch]).numpy()
@@ -236,7 +242,7 @@ def test_wrong_calls_are_refused(net: Net, images: Tensor) -> None:
         qat.finalize(net)
     with pytest.raises(errors.UsageError, match="no kind of scales"):
         qat.prepare(net, images, target="l4", scales="none")  # type: ignore[arg-type]
-    with pytest.raises(errors.UsageError, match="quantizes nothing"):
+    with pytest.raises(errors.UsageError, match="does not train fp16"):
         qat.prepare(net, images, target="l4", precision="fp16")
 
 
