@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -69,7 +70,7 @@ def _quantize_graph(build: Build, runner: Steps) -> None:
             "trained scales need the whole graph in memory", where=job.name, hint="raise --memory"
         )
     statistics: Calibrated | Fused | None = _statistics(build, runner, way)
-    if statistics is not None and _prepares(build):
+    if statistics is not None and _prepares(build, rules):
         random, reason = comparison(build, runner, "prepared")
         step = Prepare(
             graph=fused, statistics=statistics, scheme=scheme, settings=settings,
@@ -225,13 +226,15 @@ def settings_of(recipe: Recipe) -> QuantizationSettings:
     )
 
 
-def _prepares(build: Build) -> bool:
-    """Whether the graph is rescaled before quantization: if activations are quantized, because
-    their outliers matter then, and if AWQ rounds the weights. Never one with trained scales."""
-    job = build.job
+def _prepares(build: Build, rules: Mapping[str, PlacementRules]) -> bool:
+    """Whether the graph is rescaled before quantization: if activations are rounded, before or
+    inside the products, because their outliers matter then, and if AWQ rounds the weights. Never
+    one with trained scales."""
     if build.source.trained:
         return False
-    settings = job.recipe.quantization
-    activations = any(scheme.activations for scheme in job.quantized)
-    rescales = (settings.smooth, settings.equalize) != ("off", "off")
-    return (activations and rescales) or settings.weights == "awq"
+    settings = build.job.recipe.quantization
+    smooths = settings.smooth != "off"
+    activations = any(own.activation is not None for own in rules.values())
+    blocks = any(own.nbits_accuracy is not None for own in rules.values())
+    rescales = smooths or settings.equalize != "off"
+    return (activations and rescales) or (blocks and smooths) or settings.weights == "awq"

@@ -16,7 +16,7 @@ class Prepare(Step[Fused]):
     `Fuse`."""
 
     name = "prepare"
-    version = 6
+    version = 7
     tools = ("onnxruntime", "numpy", "onnx-ir")
     stays = True
 

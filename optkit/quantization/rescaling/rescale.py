@@ -3,7 +3,8 @@
     convolutions       cross-layer equalization, or smoothing, folded into the nodes that compute
                        their input
     MatMul, Gemm       smoothing: folded if possible, otherwise a Mul before them (if worthwhile).
-                       For weight-only precisions: AWQ's factors, if they can be folded
+                       For MatMulNBits: smoothing, if it can be folded and gains much; for
+                       weight-only precisions with `salient`: AWQ's factors instead
 
 The outputs stay the same up to float rounding. The statistics are rescaled too, so no second
 calibration is needed. Each factor is chosen by its gain at the outputs of the nodes that read the
@@ -27,7 +28,6 @@ from optkit.assignment import Assignment
 from optkit.placement import PlacementRules
 from optkit.quantization.numerics import scales
 from optkit.quantization.numerics.output_noise import ONE_TERM
-from optkit.quantization.placement.block_size import fitting_block
 from optkit.quantization.placement.qdq_placement import Rules
 from optkit.quantization.rescaling import awq, equalization, smoothquant
 from optkit.quantization.rescaling.channels import classes
@@ -42,12 +42,15 @@ from optkit.quantization.rescaling.groups import (
     kernel,
     why_not_scalable,
 )
+from optkit.quantization.rescaling.product_formats import product_formats, weight_format
 from optkit.quantization.rescaling.rules import Declined
 from optkit.quantization.rescaling.smoothquant import Formats, Sample
 from optkit.statistics import Statistics, ValueStatistics
 
 Method = Literal["smooth", "equalize", "awq"]
 Outcome = Literal["folded", "multiplied", "declined"]
+
+_COARSE = 4  # factors before MatMulNBits are judged by a quarter of the products
 
 
 @dataclass(frozen=True)
@@ -56,12 +59,13 @@ class RescaleSettings:
 
     `equalize`: for convolutions, by the ranges of weights, of activations, or by the better of
     both, or "off". A factor is applied if it gains this many dB at the outputs that it changes:
-    `fold_gain_db` if it is folded, `mul_gain_db` if it needs a Mul (inf: never). `salient`: AWQ's
-    factors for nodes with weight-only quantization, in blocks of `block_size` (None: that of the
-    format). `leave`: names of nodes whose input must not change. `carrier`: the dtype of scales.
-    `products`: multiply-accumulates by which one candidate is judged, at most. `second_terms`: an
-    activation whose products are still too noisy stays as it is, because it gets a second term
-    where the rules allow that.
+    `fold_gain_db` if it is folded (`block_gain_db` before MatMulNBits, where GPTQ afterwards makes
+    up for less), `mul_gain_db` if it needs a Mul (inf: never; MatMulNBits never gets one).
+    `salient`: AWQ's factors, instead, for nodes with weight-only quantization. `block_size`: of
+    weight-only quantization (None: that of the format). `leave`: names of nodes whose input must
+    not change. `carrier`: the dtype of scales. `products`: multiply-accumulates by which one
+    candidate is judged, at most. `second_terms`: an activation whose products are still too noisy
+    stays as it is, because it gets a second term where the rules allow that.
     """
 
     alpha: float | Literal["search", "off"] = "search"
@@ -69,6 +73,7 @@ class RescaleSettings:
     block_size: int | None = None
     equalize: Literal["auto", "weights", "activations", "off"] = "auto"
     fold_gain_db: float = 0.1
+    block_gain_db: float = 2.0
     mul_gain_db: float = 1.0
     leave: frozenset[str] = frozenset()
     carrier: np.dtype | type = np.float32
@@ -113,13 +118,16 @@ def rescale(
 ) -> tuple[RescaleLog, Statistics]:
     """Move factors between activations and weights of `model`, in place.
 
-    It considers the nodes whose precision quantizes activations, and needs rows and numbers per
-    channel of their inputs in `statistics`. Names of nodes and values do not change; an inserted
-    Mul has new ones. Returns a log, and the statistics of the changed graph.
+    It considers the nodes whose precision quantizes activations and those that become MatMulNBits,
+    and needs rows and numbers per channel of their inputs in `statistics`. Names of nodes and
+    values do not change; an inserted Mul has new ones. Returns a log, and the statistics of the
+    changed graph.
     """
     planned = {node: rules[name] for node, name in assignment.quantized().items()}
     whole = {node: own for node, own in planned.items() if own.activation is not None}
     alone = planned.keys() - whole.keys() if settings.salient else set()
+    if not settings.salient:
+        whole |= {node: own for node, own in planned.items() if own.nbits_accuracy is not None}
     work = _Rescaling(statistics, planned, settings)
     groups = find_groups(model, whole)
     convolutions = [group for group in groups if group.axis == 1]
@@ -150,19 +158,23 @@ class _Rescaling:
         if isinstance(judged, Declined):
             return _entry(group, "smooth", "declined", judged.reason)
         forced = settings.alpha != "search"
-        alphas = (float(settings.alpha),) if forced else smoothquant.ALPHAS
+        weight_only = judged[1].weight_only
+        searched = smoothquant.BLOCK_ALPHAS if weight_only else smoothquant.ALPHAS
+        alphas = (float(settings.alpha),) if forced else searched
+        products = settings.products // _COARSE if weight_only else settings.products
         choose = partial(
             smoothquant.search, judged[0], _kernels(group), judged[1],
-            alphas=alphas, leave=not forced, products=settings.products,
+            alphas=alphas, leave=not forced, products=products,
         )  # fmt: skip
         path = self._path(group)
         folded = choose(ties=_ties(path, group)) if isinstance(path, FoldPath) else None
-        mul = self._multiplied(group, path, folded, choose)
+        mul = None if weight_only else self._multiplied(group, path, folded, choose)
         if not forced and self._needs_two_terms(group, judged, folded, mul):
             return _entry(group, "smooth", "declined", "two terms instead")
         better = _gain(mul) - _gain(folded) >= settings.mul_gain_db
         if isinstance(path, FoldPath) and folded is not None and (forced or not better):
-            if forced or folded.gain_db >= settings.fold_gain_db:
+            enough = settings.block_gain_db if weight_only else settings.fold_gain_db
+            if forced or folded.gain_db >= enough:
                 return self._fold(group, "smooth", path, folded)
         elif mul is not None and (forced or mul.gain_db >= settings.mul_gain_db):
             return self._multiply(group, mul, path)
@@ -243,10 +255,7 @@ class _Rescaling:
         if not _scalable_kernels(group):
             return _entry(group, "awq", "declined", "a weight is too large to be judged")
         node = group.members[0]
-        rules = self.planned[str(node.name)]
-        fmt = rules.weight_of(node.op_type)
-        if fmt.granularity == "block":
-            fmt = replace(fmt, block_size=fitting_block(node, rules, self.settings.block_size))
+        fmt = weight_format(node, self.planned[str(node.name)], self.settings.block_size)
         weights = [w[0, :, :, 0] for w in _kernels(group)]
         choice = awq.search(weights, rows, fmt, self.settings.carrier, _ties(path, group))
         if choice.factors is None:
@@ -275,12 +284,11 @@ class _Rescaling:
 
     def _formats(self, group: Group) -> Formats | None:
         """The formats, if all members have the same."""
-        wanted = [(self.planned[str(node.name)], node.op_type) for node in group.members]
-        formats = {(rules.activation, rules.weight_of(op)) for rules, op in wanted}
-        activation, weight = formats.pop()
-        if formats or activation is None:
-            return None
-        return Formats(activation, weight, self.settings.carrier)
+        size, carrier = self.settings.block_size, self.settings.carrier
+        rules = [self.planned[str(node.name)] for node in group.members]
+        both = zip(group.members, rules, strict=True)
+        formats = {product_formats(node, own, size, carrier) for node, own in both}
+        return formats.pop() if len(formats) == 1 else None
 
     def _path(self, group: Group) -> FoldPath | Declined:
         """The way to fold the factor, if the statistics can be rescaled too."""

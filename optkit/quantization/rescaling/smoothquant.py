@@ -7,6 +7,10 @@ weights have one per output channel, so outlier channels cost less in the weight
 searched for each group of nodes that read one activation. Its error is that of the outputs on
 sampled rows, with the number formats that will be used, plus the expected clipping on other data:
 smoothing moves every channel to the end of the range. The module works on arrays.
+
+MatMulNBits computes the scales of activations at run time, in blocks, so it clips nothing. An
+outlier channel costs the precision of the channels in its block. Its weights, which training made
+small, get the scale of their block, and most of them become zero.
 """
 
 from __future__ import annotations
@@ -18,12 +22,13 @@ from functools import cached_property
 import numpy as np
 
 from optkit.precisions import NumberFormat
-from optkit.quantization.numerics import scales
+from optkit.quantization.numerics import run_time_blocks, scales
 from optkit.quantization.numerics.output_noise import channel_weights
 from optkit.quantization.numerics.scales import Scale
 from optkit.quantization.rescaling.factor_search import Candidate, Choice, least_error
 
 ALPHAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9)
+BLOCK_ALPHAS = (0.35, 0.5, 0.65)  # before MatMulNBits
 
 # A channel counts as at least this share of the largest. It may be larger on data that
 # calibration has not seen, and a factor for its small values would make it an outlier.
@@ -67,11 +72,18 @@ class Sample:
 
 @dataclass(frozen=True)
 class Formats:
-    """The number formats of activations and weights. `carrier`: the dtype of scales."""
+    """The number formats of activations (None: they are not rounded) and weights. `carrier`: the
+    dtype of scales."""
 
-    activation: NumberFormat
+    activation: NumberFormat | None
     weight: NumberFormat
     carrier: np.dtype | type = np.float32
+
+    @property
+    def weight_only(self) -> bool:
+        """Whether the graph has no scales of activations: the kernel computes them, or needs
+        none."""
+        return self.activation is None or run_time_blocks.is_rounded(self.activation)
 
 
 def factors(
@@ -201,21 +213,27 @@ class _Judge:
 
     def error(self, s: np.ndarray | None) -> float:
         """See `output_error`."""
-        sample, scale = self._divided(s)
-        limits = scales.representable(scale, self._formats.activation)
+        fmt = self._formats.activation
+        if fmt is None or self._formats.weight_only:
+            return self.rounding(s)
+        _, scale = self._divided(s, fmt)
+        limits = scales.representable(scale, fmt)
         unseen = float(clipped(self._sample, *limits, s) @ self._weight)
-        return self._rounding(sample, scale, s) + unseen
+        return self.rounding(s) + unseen
 
     def rounding(self, s: np.ndarray | None) -> float:
         """See `rounding_errors`."""
-        return self._rounding(*self._divided(s), s)
+        rows = self._held(s)
+        along = [w if s is None else w * s.reshape(w.shape[0], w.shape[1], 1, 1)
+                 for w in self._kernels]  # fmt: skip
+        return self._noise(
+            _product(rows, rounded(w, self._formats)) - wanted
+            for w, wanted in zip(along, self._wanted, strict=True)
+        )
 
     def activation(self) -> float:
         """See `activation_error`."""
-        sample, scale = self._divided(None)
-        fmt = self._formats.activation
-        lost = scales.dequantize(scales.quantize(sample.rows, scale, fmt), scale, fmt=fmt)
-        lost -= sample.rows
+        lost = self._held(None) - self._sample.rows
         return self._noise(_product(lost, w) for w in self._kernels)
 
     def _noise(self, noises: Iterable[np.ndarray]) -> float:
@@ -226,21 +244,19 @@ class _Judge:
             total += float((powers * weights).sum())
         return total / len(self._kernels)
 
-    def _divided(self, s: np.ndarray | None) -> tuple[Sample, Scale]:
+    def _divided(self, s: np.ndarray | None, fmt: NumberFormat) -> tuple[Sample, Scale]:
         sample = self._sample if s is None else self._sample.divided(s)
         low, high = float(sample.low.min()), float(sample.high.max())
-        formats = self._formats
-        return sample, scales.activation_scale(low, high, formats.activation, formats.carrier)
+        return sample, scales.activation_scale(low, high, fmt, self._formats.carrier)
 
-    def _rounding(self, sample: Sample, scale: Scale, s: np.ndarray | None) -> float:
+    def _held(self, s: np.ndarray | None) -> np.ndarray:
+        """The rows divided by `s`, as the product reads them."""
         fmt = self._formats.activation
-        rows = scales.dequantize(scales.quantize(sample.rows, scale, fmt), scale, fmt=fmt)
-        along = [w if s is None else w * s.reshape(w.shape[0], w.shape[1], 1, 1)
-                 for w in self._kernels]  # fmt: skip
-        return self._noise(
-            _product(rows, rounded(w, self._formats)) - wanted
-            for w, wanted in zip(along, self._wanted, strict=True)
-        )
+        if fmt is None or self._formats.weight_only:
+            rows = self._sample.rows if s is None else self._sample.rows / s
+            return rows if fmt is None else run_time_blocks.rounded(rows, fmt)
+        sample, scale = self._divided(s, fmt)
+        return scales.dequantize(scales.quantize(sample.rows, scale, fmt), scale, fmt=fmt)
 
 
 def rounded(kernel: np.ndarray, formats: Formats) -> np.ndarray:

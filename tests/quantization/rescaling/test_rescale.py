@@ -261,6 +261,61 @@ def test_weight_only_nodes_and_values_without_rows_are_left(
     assert {e.reason for e in log.entries} == {"it has no statistics"}
 
 
+def planted(model: ir.Model, size: float) -> ir.Model:
+    """The same function, with two outlier channels in every value that can have them, and small
+    weights that read them."""
+    model = model.clone()
+    for group in groups.find_groups(model, assigned(model).nodes):
+        path = groups.fold_path(group)
+        if isinstance(path, FoldPath):
+            outliers = np.ones(group.channels, np.float32)
+            outliers[[1, 5]] = 1 / size
+            groups.fold(group, path, outliers[classes(group.channels, path.ties)])
+    return model
+
+
+@pytest.mark.parametrize(("precision", "accuracy"), [("int4", 4), ("int4", 0), ("w4a8", 4)])
+def test_outlier_channels_cost_weights_in_blocks_nothing(
+    precision: str, accuracy: int, workshop: Any
+) -> None:
+    plain = graph.infer_shapes(network(NETWORKS["llama"]))
+    outliers = graph.infer_shapes(planted(plain, 200.0))
+    feed = networks.feed(plain, 8, seed=9)
+    wanted = workshop.run(plain, feed)["y"]
+    assert sqnr(wanted, workshop.run(outliers, feed)["y"]) > 90
+    rules = replace(
+        OnnxRuntime().rules(target("cpu"), PRECISIONS[precision]), nbits_accuracy=accuracy
+    )
+
+    def quality(model: ir.Model, *, smooth: bool) -> float:
+        model = model.clone()
+        if smooth:
+            nodes = Assignment(dict.fromkeys(assigned(model).nodes, precision))
+            log, _ = rescale(model, calibrated(workshop, model), nodes, {precision: rules})
+            assert sqnr(wanted, workshop.run(model, feed)["y"]) > 90
+            assert "multiplied" not in log.counts
+        made, _, _ = workshop.quantize(
+            model, rules, precision=precision, settings=Quantization(weights="rtn")
+        )
+        return float(sqnr(wanted, workshop.run(made, feed)["y"]))
+
+    before = quality(plain, smooth=False)
+    assert quality(outliers, smooth=False) < before - 6
+    assert quality(outliers, smooth=True) > before - 1
+
+
+def test_even_channels_of_weights_in_blocks_are_left(workshop: Any) -> None:
+    """GPTQ afterwards makes up for small differences, so a factor must gain much."""
+    model = graph.infer_shapes(network(NETWORKS["llama"]))
+    statistics = calibrated(workshop, model)
+    nodes = Assignment(dict.fromkeys(assigned(model).nodes, "int4"))
+    rules = {"int4": OnnxRuntime().rules(target("cpu"), PRECISIONS["int4"])}
+    log, after = rescale(model, statistics, nodes, rules)
+    assert log.counts == {"declined": 4} and after is statistics
+    forced, _ = rescale(model, statistics, nodes, rules, RescaleSettings(alpha=0.5))
+    assert set(outcomes(forced).values()) == {"folded"}
+
+
 @pytest.mark.parametrize(
     "fmt",
     [
