@@ -3,6 +3,7 @@
     net = qat.prepare(net, example, target="l4", calibration=loader)     before the training
     ...                                                                  a training like any other
     optkit.build(qat.finalize(net), example, target="l4", ...)           after it
+    qat.export(net, example, out="trained")                              or a file for the command
 
 `prepare` builds the model until it is quantized, reads from the Q/DQ graph what is quantized where,
 and computes the same in the module. `finalize` gives the float module with the trained weights and
@@ -20,26 +21,30 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Literal
 
 import torch
 from torch.nn import Identity, Module
 
+from optkit import pipeline
 from optkit.api import jobs
 from optkit.api.batches import Batch
 from optkit.api.jobs import RecipeLike
 from optkit.devices import Target
 from optkit.errors import InputRefused, UsageError
+from optkit.pipeline import delivery
 from optkit.precisions import Precision
 from optkit.qat import additions, placing, products
 from optkit.qat.agreement import check_folded, check_same, results
 from optkit.qat.fake_quantization import ActivationQuantizer
 from optkit.qat.plan import Plan, plan
 from optkit.sources import wrappers
+from optkit.steps.files import GRAPH
 from optkit.trained_scales import TrainedActivation, TrainedScales, TrainedWeight
 from optkit.workspace import Workspace
 
-__all__ = ["finalize", "prepare"]
+__all__ = ["export", "finalize", "prepare"]
 
 Scales = Literal["learned", "fixed"]
 PRECISIONS = ("int8", "fp8")
@@ -99,6 +104,30 @@ def finalize(model: Module) -> Module:
     plain = _plain(module)
     plain.trained_scales = _trained(module, found)  # type: ignore[assignment]
     return plain
+
+
+def export(
+    model: Module,
+    example_inputs: Batch,
+    *,
+    out: str | Path,
+    recipe: RecipeLike | None = None,
+    workspace: Workspace = Workspace(),
+) -> Path:
+    """Write `finalize(model)` as `model.onnx` into the new folder `out`: a float graph that carries
+    the trained scales, for `optkit build`. Returns the file. Raises UsageError if `out` exists, or
+    for a module that `prepare` did not return; ExportFailed."""
+    place = Path(out)
+    if place.exists():
+        raise UsageError("it exists already", where=str(place), hint="choose another folder")
+    runner = workspace.runner()
+    job = jobs.job_of(
+        finalize(model), example_inputs, jobs.pair("cpu", "fp32"), recipe=recipe,
+        calibration=None, name=None, runner=runner,
+    )  # fmt: skip
+    graph = pipeline.run(job, runner, pipeline.EXPORT).source
+    delivery.copy_out(graph, place, graph.meta)
+    return place / GRAPH
 
 
 def _copied(model: Module) -> Module:

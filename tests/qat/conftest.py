@@ -106,13 +106,15 @@ class Written:
 
 
 def written(
-    net: nn.Module, images: Tensor, workspace: Workspace, target: str, precision: str = "int8",
+    net: nn.Module | Path, images: Tensor, workspace: Workspace, target: str,
+    precision: str = "int8",
     stages: tuple[pipeline.Stage, ...] = pipeline.QUANTIZE,
 ) -> Written:  # fmt: skip
     runner = workspace.runner()
+    example = None if isinstance(net, Path) else images[:4]
     job = jobs.job_of(
-        net, images[:4], jobs.pair(target, precision), recipe=RECIPE,
-        calibration=list(images.split(8)), name="net", runner=runner,
+        net, example, jobs.pair(target, precision), recipe={"name": "net", **RECIPE},
+        calibration=list(images.split(8)), name=None, runner=runner,
     )  # fmt: skip
     build = pipeline.run(job, runner, stages)
     assert build.quantized is not None

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import optkit
 from optkit import errors, pipeline, qat
+from optkit.graph import array as ir_array
 from optkit.qat.agreement import sqnr
 from optkit.qat.fake_quantization import ActivationQuantizer
 from optkit.qat.products import Product
@@ -119,6 +120,24 @@ def test_outputs_are_those_of_the_training(
     expected = graph.run(images[:batch])
     assert sqnr(expected, computed) > 45
     assert sqnr(before, computed) < 30, "the training changed nothing"
+
+
+def test_a_file_carries_the_scales(
+    net: Net, images: Tensor, workspace: Workspace, tmp_path: Path
+) -> None:
+    """The command builds the exported file as Python builds the module."""
+    found = prepared(net, images, workspace, "l4")
+    train(found, images)
+    file = qat.export(
+        found, images[:4], out=tmp_path / "trained", recipe=RECIPE, workspace=workspace
+    )
+    with pytest.raises(errors.UsageError, match="exists already"):
+        qat.export(found, images[:4], out=tmp_path / "trained", workspace=workspace)
+    expected = written(qat.finalize(found), images, workspace, "l4").graph.graph.initializers
+    computed = written(file, images, workspace, "l4").graph.graph.initializers
+    assert computed.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(ir_array(computed[name]), ir_array(value), err_msg=name)
 
 
 def test_learned_scales_move(net: Net, images: Tensor, workspace: Workspace) -> None:
