@@ -36,7 +36,7 @@ from optkit.errors import InputRefused, UsageError
 from optkit.pipeline import delivery
 from optkit.precisions import Precision
 from optkit.qat import additions, placing, products
-from optkit.qat.agreement import check_folded, check_same, results
+from optkit.qat.agreement import alike, check_same, results
 from optkit.qat.fake_quantization import ActivationQuantizer
 from optkit.qat.plan import Plan, plan
 from optkit.sources import wrappers
@@ -141,12 +141,21 @@ def _copied(model: Module) -> Module:
 
 
 def _fold(model: Module, example_inputs: Batch) -> None:
+    """Fold BatchNorm into the products before it, except where that changes the outputs, because
+    another layer reads the result of the product too."""
     with wrappers.evaluating(model):
         before = results(model, example_inputs)
         pairs = products.foldable(model, lambda: results(model, example_inputs))
         for product, norm in pairs:
             products.fold(product, norm)
-        check_folded(before, results(model, example_inputs), type(model).__name__)
+        if alike(before, results(model, example_inputs)):
+            return
+        for product, norm in pairs:
+            products.unfold(product, norm)
+        for product, norm in pairs:
+            products.fold(product, norm)
+            if not alike(before, results(model, example_inputs)):
+                products.unfold(product, norm)
 
 
 def _plain(model: Module) -> Module:

@@ -110,6 +110,7 @@ NORMS: dict[type[nn.Module], type[nn.Module]] = {
     nn.BatchNorm3d: FoldedBatchNorm3d,
 }
 _PLAIN = {quantized: plain for plain, quantized in PRODUCTS.items()}
+_PLAIN_NORMS = {folded: plain for plain, folded in NORMS.items()}
 
 
 def as_product(module: nn.Module) -> Product:
@@ -128,6 +129,12 @@ def fold(product: nn.Module, norm: nn.Module) -> None:
     """Fold BatchNorm into the product before it."""
     as_product(product)._norm = (norm,)
     setattr(norm, "__class__", NORMS[type(norm)])  # noqa: B010  (of another type)
+
+
+def unfold(product: nn.Module, norm: nn.Module) -> None:
+    """The reverse of `fold`."""
+    as_product(product)._norm = ()
+    setattr(norm, "__class__", _PLAIN_NORMS[type(norm)])  # noqa: B010  (of another type)
 
 
 @torch.no_grad()

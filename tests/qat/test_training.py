@@ -250,6 +250,43 @@ class Functional(nn.Module):
         return torch.nn.functional.conv2d(image, self.weight).flatten(2)
 
 
+class Twice(nn.Module):
+    """A module that runs twice"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 4, 3, padding=1)
+
+    def forward(self, image: Tensor) -> Tensor:
+        return self.conv(torch.tanh(self.conv(image))).flatten(2)
+
+
+class Shared(nn.Module):
+    """A convolution whose result BatchNorm is not alone to read"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(4, 8, 3), nn.BatchNorm2d(8)
+        self.norm.running_mean += 1.0  # type: ignore[assignment, operator]
+        self.last, self.own = nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8)
+
+    def forward(self, image: Tensor) -> Tensor:
+        x = self.conv(image)
+        return self.own(self.last(torch.tanh(self.norm(x)) + x)).flatten(2)
+
+
+def test_batch_norm_that_shares_its_input_is_not_folded(
+    images: Tensor, workspace: Workspace
+) -> None:
+    plain = qat.finalize(prepared(Shared().eval(), images, workspace, "l4"))
+    assert type(plain.norm) is nn.BatchNorm2d and type(plain.own) is nn.Identity
+
+
+def test_a_module_that_runs_twice_is_refused(images: Tensor, workspace: Workspace) -> None:
+    with pytest.raises(errors.InputRefused, match="runs more than once"):
+        prepared(Twice().eval(), images, workspace, "l4")
+
+
 def test_what_it_does_not_quantize_is_named(images: Tensor, workspace: Workspace) -> None:
     with pytest.raises(errors.InputRefused, match="Functional computes it") as caught:
         prepared(Functional(), images, workspace, "l4")
