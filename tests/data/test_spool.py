@@ -56,6 +56,21 @@ def numbers(feeds: Iterable[Any]) -> list[list[int]]:
     return [feed["image"][:, 0, 0].astype(int).tolist() for feed, _ in feeds]
 
 
+@pytest.mark.parametrize("labelled", [True, False])
+def test_chosen_samples_come_in_their_order_with_or_without_labels(
+    tmp_path: Path, labelled: bool
+) -> None:
+    items = [(feed, feed["image"][:, 0, 0].astype(int)) if labelled else feed
+             for feed in images(3, 4, 2)]  # fmt: skip
+    write(items, tmp_path)
+    found = list(Spool(tmp_path).chosen([8, 1, 4, 2]))
+    assert numbers((feed, None) for feed, _, _ in found) == [[1, 2], [4], [8]]
+    for feed, labels, slices in found:
+        told = None if labels is None else labels.tolist()
+        names = [str(number) for number in feed["image"][:, 0, 0].astype(int)]
+        assert (told, slices) == ((list(map(int, names)), names) if labelled else (None, []))
+
+
 # --- round trip ---------------------------------------------------------------------------------
 
 
