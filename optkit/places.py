@@ -28,6 +28,10 @@ _METRICS: Mapping[str, str] = MappingProxyType(
      "cosine": "similarity", "spearman": "similarity", "recall": "retrieval", "mrr": "retrieval"}
 )  # fmt: skip
 """The name of a metric in other tools → the task that computes it."""
+_GENERIC = frozenset(
+    {"best", "checkpoint", "export", "last", "main", "model", "network", "onnx", "weights"}
+)
+"""Names of files and folders that many models have in common."""
 _FILES = (".onnx", ".pt2")
 _OTHER_FILES = (".py", ".yaml", ".yml", ".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 
@@ -168,14 +172,25 @@ def is_hub_name(name: str) -> bool:
 
 def model_name(model: str) -> str:
     """The name of a recipe for a model: the name of the file, the folder or the module, without
-    characters that names must not have."""
-    path = Path(model.partition(":")[0])
-    stem = path.name or path.resolve().name
-    for suffix in (".py", *_FILES):
-        stem = stem.removesuffix(suffix)
+    characters that names must not have.
+
+    A name that many models have in common follows that of its folder or package, if MODEL contains
+    one: "resnet/model.py:create" is "resnet-model".
+    """
+    text = model.partition(":")[0]
     if ":" in model and not is_python_file(model):
-        stem = stem.rpartition(".")[2]
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:100] or "model"
+        *parents, stem = text.split(".")
+    else:
+        path = Path(text)
+        stem = path.name or path.resolve().name
+        for suffix in (".py", *_FILES):
+            stem = stem.removesuffix(suffix)
+        in_folder = path.parent != Path() and model_key(model) != "hub"
+        parents = list(path.resolve().parts[1:-1]) if in_folder else []
+    names = [stem]
+    while names[0] in _GENERIC and parents:
+        names.insert(0, parents.pop())
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(names)).strip("-._")[:100] or "model"
 
 
 def is_python_file(name: str) -> bool:

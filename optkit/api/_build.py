@@ -16,7 +16,7 @@ from optkit.api.jobs import RecipeLike
 from optkit.artifact import SAMPLES, Artifact
 from optkit.devices import Target, available_memory
 from optkit.engines import BuildSpec
-from optkit.errors import UsageError
+from optkit.errors import InputRefused, IntegrityError, UsageError
 from optkit.execute.rehearsal import Line, Rehearsal
 from optkit.execute.runner import Runner
 from optkit.execute.task import Limits
@@ -99,6 +99,12 @@ def artifact_of(
 ) -> Artifact:
     """The artifact of a job. If a cluster has the device, it finishes the pending work."""
 
+    if former := _replaced_model(out / job.name, job):
+        runner.note(
+            f"{out / job.name} is of another model ({former}), and this build replaces it; "
+            "--set name=NAME or another --out keeps both"
+        )
+
     def work() -> Artifact:
         parts = pipeline.parts(job.recipe, runner)
         if not parts:
@@ -112,6 +118,21 @@ def artifact_of(
         )
 
     return cluster_finish.completed(work, job.target.name, runner, strict=job.strict)
+
+
+def _replaced_model(place: Path, job: Job) -> str | None:
+    """The model of the artifact in this place, if a record says that it is not that of the job.
+    Records name a file without its folder, which differs between machines."""
+    try:
+        record = artifact.Artifact.load(place).manifest.recipe
+    except (InputRefused, IntegrityError):  # there is none, or it is damaged
+        return None
+    former, model = Recipe.of_record(record).model, job.recipe.to_json()["model"]
+    if former is None or not isinstance(model, dict):
+        return None
+    named = former.factory or former.path or former.hub
+    same = named in (model["factory"], model["path"], model["hub"])
+    return None if same else str(named).partition(":")[2] or named
 
 
 def _in_parts(

@@ -52,6 +52,23 @@ def test_something_else_of_the_artifacts_name_is_not_overwritten(
     assert [path.name for path in mine.iterdir()] == ["thesis.tex"]
 
 
+def test_an_artifact_of_another_model_is_not_replaced_in_silence(
+    optkit_here: Optkit, small: Path, store: Path, tmp_path: Path
+) -> None:
+    shutil.copyfile(small / "small.onnx", small / "other.onnx")
+    line = ["--recipe", "optkit.yaml", "--target", "cpu", "--precision", "fp32", "--out", tmp_path]
+
+    def build(model: str) -> str:
+        done = optkit_here("build", model, *line, cwd=small, cache=store)
+        assert done.code == 0, done.err
+        return str(done.err)
+
+    said = "small-cpu-fp32 is of another model (small.onnx), and this build replaces it"
+    assert "another model" not in build("small.onnx")
+    assert "another model" not in build("small.onnx")
+    assert said in " ".join(build("other.onnx").split())
+
+
 def test_the_cache_is_in_the_users_folder_also_without_home(
     optkit_apart: Optkit, tmp_path: Path
 ) -> None:
