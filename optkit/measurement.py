@@ -170,7 +170,8 @@ class Fidelity:
     """Agreement of the outputs with those of a reference graph on the same inputs. SQNR in dB
     (10·log10 of signal power divided by error power, over all outputs and samples) with its 95 %
     interval (None: too few samples); cosine over flattened outputs. `all_zero`: True if both graphs
-    return only zeros on these inputs, so nothing was compared."""
+    return only zeros on these inputs, so nothing was compared. `varying`: the share of the power of
+    the reference's outputs that differs between samples (None: not known)."""
 
     evidence: Evidence
     reference: str
@@ -180,6 +181,7 @@ class Fidelity:
     samples: int
     ci95: Interval | None = None
     all_zero: Literal[True] | None = None
+    varying: float | None = None
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,13 @@ of the SQNR is a bootstrap over samples: a few of them may hold most of the nois
 outputs (class indices, masks) are left out where the model also gives floats: a distance of
 two indices means nothing, and it would drown the floats. So are caches of floats that the
 candidate stores as codes. Padding is left out: nothing reads it.
+
+    varying = Σ_b var(p_b) / Σ_b mean(p_b²)        p_b = Σ s_i·r_i over the elements i of bucket b
+
+is the share of the reference's power that differs between samples: near 1 for outputs of mean zero,
+0 for outputs that do not depend on the input. The signs s_i = ±1 are random, so both sums have the
+expectation of those over all elements (Charikar et al., "Finding frequent items in data streams",
+2002), with a relative error of √(2/buckets), and a sample is kept as few numbers.
 """
 
 from __future__ import annotations
@@ -79,7 +86,7 @@ def padding(session: Session, feed: Feed, outputs: Feed) -> Feed:
 def pool(kept: Kept, *, name: str, evidence: Evidence) -> Fidelity:
     """The Fidelity from all kept sums. `name`: the reference, e.g. "fp32". Raises InputRefused if
     there is nothing to compare."""
-    rows = np.concatenate([np.zeros((0, 6)), *kept.scores])
+    rows = np.concatenate([np.zeros((0, _SKETCH + _BUCKETS)), *kept.scores])
     samples = int(rows[:, _SAMPLES].sum())
     signal, noise, power, dot = (float(total) for total in rows[:, :_LARGEST].sum(axis=0))
     if not samples or (signal == 0 and noise > 0):
@@ -94,27 +101,48 @@ def pool(kept: Kept, *, name: str, evidence: Evidence) -> Fidelity:
         max_abs_error=float(rows[:, _LARGEST].max()),
         samples=samples,
         all_zero=True if signal == 0 and noise == 0 else None,
+        varying=_varying(rows),
     )
 
 
-_LARGEST, _SAMPLES = 4, 5
+_LARGEST, _SAMPLES, _SKETCH = 4, 5, 6
+_BUCKETS = 32
 
 
 def _rows(expected: Feed, actual: Feed, hidden: Feed, count: int, *, first: int) -> np.ndarray:
-    """Σr², Σ(r-c)², Σc², Σr·c, max |r-c| and the number of samples, float64 [units, 6]: for each
-    sample, or for the whole batch if an output does not have one row per sample."""
+    """Σr², Σ(r-c)², Σc², Σr·c, max |r-c|, the number of samples and the sketch of r, float64
+    [units, 6 + buckets]: for each sample, or for the whole batch if an output does not have one row
+    per sample."""
     apart = all(values.shape[:1] == (count,) for values in expected.values())
-    found = np.zeros((count if apart else 1, 6))
+    found = np.zeros((count if apart else 1, _SKETCH + _BUCKETS))
     found[:, _SAMPLES] = 1 if apart else count
-    for output, values in expected.items():
+    for number, (output, values) in enumerate(expected.items()):
         sides = _pair(output, values, actual, hidden.get(output), first=first)
         r, c = (x.reshape(len(found), -1) for x in sides)
         error = r - c
         for column, (x, y) in enumerate(((r, r), (error, error), (c, c), (r, c))):
             found[:, column] += np.einsum("nk,nk->n", x, y)
+        found[:, _SKETCH:] += _sketch(r, number)
         most = np.abs(error).max(axis=1, initial=0.0)
         found[:, _LARGEST] = np.maximum(found[:, _LARGEST], most)
     return found
+
+
+def _sketch(values: np.ndarray, number: int) -> np.ndarray:
+    """Sums of the values [units, n] with random signs: float64 [units, buckets]. The signs are
+    those of output `number`."""
+    size = values.shape[1]
+    signs = np.random.default_rng(number).integers(0, 2, size, dtype=np.int8) * 2 - 1
+    signed = np.pad(values * signs, ((0, 0), (0, -size % _BUCKETS)))
+    return signed.reshape(len(values), -1, _BUCKETS).sum(axis=1)
+
+
+def _varying(rows: np.ndarray) -> float | None:
+    """The share of the power that differs between samples; None for fewer than two samples, for
+    outputs that do not have one row per sample, and for outputs that are all zero."""
+    samples = rows[rows[:, _SAMPLES] == 1, _SKETCH:]
+    power = float(np.square(samples).mean(axis=0).sum()) if len(samples) > 1 else 0.0
+    return min(1.0, float(samples.var(axis=0).sum()) / power) if power > 0 else None
 
 
 def _interval(units: np.ndarray) -> Interval | None:

@@ -18,7 +18,7 @@ from optkit.documents.measured import (
 )
 from optkit.documents.result import CalibrationCheck, EngineFacts, Result
 from optkit.evidence import Evidence
-from optkit.report.figures import measured, name
+from optkit.report.figures import measured, name, unvaried
 
 if TYPE_CHECKING:
     from optkit.api.stages import Rewrite
@@ -81,6 +81,11 @@ def remarks(result: Result) -> list[str]:
     lines = list(result.gate.reasons if result.gate else ())
     if any(one.untrained is not None for one in _parts(result)):
         lines.append("the model is not trained, so gates say nothing about a trained one")
+    lines += dict.fromkeys(
+        doubt
+        for one in _parts(result)
+        if one.fidelity is not None and (doubt := unvaried(one.fidelity)) is not None
+    )
     if suspect(result):
         lines.append("calibration data is suspect, see above and in the report")
     lines += stored(one.latency for one in _parts(result))

@@ -130,6 +130,15 @@ class FidelityFigures(Record):
             description="Both graphs return only zeros on these inputs, so nothing was compared.",
         ),
     ] = None
+    varying: Annotated[
+        Number | SkipJsonSchema[None],
+        Field(
+            exclude_if=absent,
+            description="The share of the power of the reference's outputs that differs between "
+            "samples, 0 to 1. Near 0 the outputs hardly depend on the input, and the SQNR says "
+            "little.",
+        ),
+    ] = None
 
 
 class DifferenceFigures(Record):

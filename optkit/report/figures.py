@@ -9,17 +9,23 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from decimal import Decimal
+from math import log10
 from typing import TYPE_CHECKING
 
 from optkit.printable import visible
 
 if TYPE_CHECKING:
-    from optkit.documents.measured import BuildFacts, LatencyFigures
+    from optkit.documents.measured import BuildFacts, FidelityFigures, LatencyFigures
     from optkit.documents.report import TensorFidelity
     from optkit.documents.result import LandingCounts
 
 NONE = "–"
 _LONGEST, _LONGEST_ADVICE = 400, 8000
+
+_VARYING = 1e-3
+"""The share of the outputs' power that differs between samples. At this share, the mean output for
+every input has an SQNR of 30 dB. Measured: 0.85 to 0.98 for the classifiers of the examples,
+0.015 for their detector, whose boxes are pixels, and 5e-16 for YOLOv8n with random weights."""
 
 
 def name(value: object) -> str:
@@ -61,6 +67,21 @@ def decibels(value: float) -> str:
 def likeness(known: TensorFidelity) -> str:
     """Cosine and largest error of a tensor, which complement its SQNR."""
     return f"cosine {known.cosine:.6f}, largest error {_digits(known.max_abs_error)}"
+
+
+def unvaried(fidelity: FidelityFigures) -> str | None:
+    """A doubt about the fidelity of outputs that hardly depend on the input, as those of random
+    weights may; None if there is none."""
+    share = fidelity.varying
+    if share is None or share > _VARYING:
+        return None
+    constant = (
+        "" if share == 0 else f", and their mean has an SQNR of {decibels(-10 * log10(share))}"
+    )
+    return (
+        f"the outputs hardly depend on the input (of their power, {share:.1g} differs between "
+        f"samples{constant}), so the fidelity to {fidelity.reference} says little"
+    )
 
 
 def landed(landing: LandingCounts) -> str:

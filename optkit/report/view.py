@@ -230,7 +230,8 @@ def _fidelity_rows(fidelity: FidelityFigures | None) -> list[Row]:
     equal = "all outputs are zero, in both" if fidelity.all_zero else "bit-equal"
     sqnr = equal if fidelity.sqnr_db is None else figures.decibels(fidelity.sqnr_db)
     spread = figures.span(fidelity.ci95, figures.decibels)
-    over = (spread, f"cosine {fidelity.cosine:.6f}", f"{fidelity.samples:,} samples")
+    seen = (spread, f"cosine {fidelity.cosine:.6f}", f"{fidelity.samples:,} samples")
+    over = (*seen, figures.unvaried(fidelity))
     figure = Figure(sqnr, ", ".join(filter(None, over)))
     label = f"Fidelity to {fidelity.reference} (SQNR)"
     return [Row(label, _ABSENT, figure, Figure(), (fidelity.evidence,))]

@@ -20,7 +20,7 @@ class CompareOutputs(Shards, Step[ComparedOutputs]):
     of the graph that runs."""
 
     name = "compare"
-    version = 6
+    version = 7
     tools = ("onnxruntime", "numpy")
     stays = True
 

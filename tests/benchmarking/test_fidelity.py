@@ -51,6 +51,35 @@ def test_streaming_sums_equal_the_formula_over_everything(session: Any) -> None:
     assert (found.samples, found.reference, found.evidence) == (48, "fp32", Evidence.SIMULATED)
 
 
+@pytest.mark.parametrize("batch", [1, 7])
+def test_the_share_of_the_power_that_differs_between_samples(batch: int, session: Any) -> None:
+    boxes = np.random.default_rng(2).uniform(10, 20, (1, 40, 50)).astype(np.float32)
+
+    def found(scale: float) -> float | None:
+        def outputs(feed: Feed) -> Feed:
+            return {"a": boxes + scale * feed["x"].repeat(10, 1)[:, None], "b": feed["x"] * scale}
+
+        share: float | None = compare(session, outputs, outputs, feeds(batch=batch)).varying
+        return share
+
+    def expected(scale: float) -> float:
+        whole = np.concatenate([
+            np.concatenate([(boxes + scale * x[None].repeat(10, 1)).ravel(), x * scale])[None]
+            for x in np.concatenate([feed["x"] for feed in feeds()])
+        ])  # fmt: skip
+        return float(whole.var(0).sum() / np.square(whole).mean(0).sum())
+
+    for scale in (1e-3, 1.0, 30.0):  # a factor of 2 is 4 standard deviations of 32 buckets
+        assert expected(scale) / 2 < (found(scale) or 0) < expected(scale) * 2
+    assert found(0.0) == 0.0
+
+
+def test_one_sample_and_outputs_of_a_whole_batch_say_nothing_of_others(session: Any) -> None:
+    assert compare(session, two_outputs, two_outputs, feeds(samples=1)).varying is None
+    summed = lambda feed: {"a": feed["x"].sum(0)}  # noqa: E731
+    assert compare(session, summed, summed, feeds(samples=14)).varying is None
+
+
 def test_a_comparison_goes_on_where_it_ended(
     session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -146,3 +146,15 @@ def test_fidelity_and_doubts_about_calibration_stand_on_the_terminal() -> None:
     zero = equal.model_copy(update={"all_zero": True})
     shown = summary.table([sound.model_copy(update={"fidelity": zero})])
     assert "all outputs are zero, as those of fp32" in shown and "bit-equal" not in shown
+
+
+def test_outputs_that_hardly_depend_on_the_input_are_a_doubt_about_fidelity() -> None:
+    for share, said in (
+        (None, ""), (0.015, ""), (0.0, "of their power, 0 differs between samples)"),
+        (5e-16, "5e-16 differs between samples, and their mean has an SQNR of 153.0 dB"),
+    ):  # fmt: skip
+        sound = read_result(build()["result"])
+        assert sound.fidelity is not None
+        near = sound.fidelity.model_copy(update={"varying": share})
+        told = " ".join(summary.remarks(sound.model_copy(update={"fidelity": near})))
+        assert (said in told) and (("hardly depend on the input" in told) == bool(said))

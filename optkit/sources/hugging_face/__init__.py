@@ -52,7 +52,7 @@ def export(
     """
     progress("loading the model", 0.0)
     loaded = loading.load(folder, task, trusted=trusted)
-    described = _described(loaded, folder, part).overridden(specs, axes)
+    described = _described(loaded, folder, part, specs).overridden(specs, axes)
     if adapter is not None:
         progress("merging the adapter", 0.05)
         merge(loaded.model, described, adapter)
@@ -66,8 +66,11 @@ def export(
     )  # fmt: skip
 
 
-def _described(loaded: Loaded, folder: Path, part: str | None) -> Described:
-    """The inputs of the graph. It also replaces the model's forward by that of the graph."""
+def _described(
+    loaded: Loaded, folder: Path, part: str | None, declared: Sequence[InputSpec]
+) -> Described:
+    """The inputs of the graph, of which a recipe has `declared` some. It also replaces
+    the model's forward by that of the graph."""
     # DETR, or BART with a classification head: one call computes everything
     paired = getattr(loaded.model.config, "is_encoder_decoder", False) and (
         loaded.model.can_generate()
@@ -85,4 +88,4 @@ def _described(loaded: Loaded, folder: Path, part: str | None) -> Described:
         return encoder_decoder.describe(loaded.model, part)
     if loaded.task == loading.GENERATION:
         return decoder.describe(loaded.model)
-    return inputs.describe(loaded.model, folder)
+    return inputs.describe(loaded.model, folder, declared)

@@ -33,6 +33,7 @@ BATCH = AxisRange(1, 8, 32)
 TOKENS = _BATCH, _SEQUENCE = "batch", "sequence"
 _MANY = 1 << 16  # the largest sizes for tracing, if the model sets no limit
 _POSITIONS = re.compile(r"(?!.*vision).*\b(position_embeddings?|wpe)")
+_IMAGES = "pixel_values"
 _PAIRS = ("logits_per_image", "logits_per_text")
 
 
@@ -77,9 +78,10 @@ class Described:
         return replace(self, specs=tuple(by_name.values()), axes={**self.axes, **axes})
 
 
-def describe(model: PreTrainedModel, folder: Path) -> Described:
+def describe(model: PreTrainedModel, folder: Path, declared: Sequence[InputSpec] = ()) -> Described:
     """The inputs of an encoder. Its forward is replaced by one with only these inputs and with
-    named outputs.
+    named outputs. `declared`: those of the recipe, which give the size of images if the folder does
+    not.
 
     Raises InputRefused for inputs that are neither tokens, nor images, nor sound.
     """
@@ -88,8 +90,8 @@ def describe(model: PreTrainedModel, folder: Path) -> Described:
     specs = sound.specs(model, folder) if "input_values" in taken else []
     if "input_ids" in taken:
         specs.append(integers("input_ids", TOKENS, text.vocab_size))
-    if "pixel_values" in taken:
-        specs.append(_image(model.config, folder))
+    if _IMAGES in taken:
+        specs.append(_image(model.config, folder, declared))
     if "input_ids" in taken and "attention_mask" in taken:
         specs.append(integers("attention_mask", TOKENS, 2))
     if "token_type_ids" in taken and (types := getattr(text, "type_vocab_size", 0)) > 1:
@@ -183,19 +185,26 @@ def keys_and_values(cache: Cache) -> list[tuple[Tensor, Tensor]]:
     return pairs
 
 
-def _image(config: PreTrainedConfig, folder: Path) -> InputSpec:
-    """pixel_values, with the size from config.json, or else from preprocessor_config.json."""
+def _image(config: PreTrainedConfig, folder: Path, declared: Sequence[InputSpec]) -> InputSpec:
+    """pixel_values, with the size from config.json, or else from preprocessor_config.json, or else
+    as declared."""
     vision = getattr(config, "vision_config", config)
-    size = _pair(getattr(vision, "image_size", None)) or _processed(folder)
+    channels = getattr(vision, "num_channels", 3)
+    shapes = (spec.info.shape for spec in declared if spec.info.name == _IMAGES)
+    size = (
+        _pair(getattr(vision, "image_size", None))
+        or _processed(folder)
+        or next((shape[2:] for shape in shapes if len(shape) == 4), None)
+    )
     if size is None:
         raise InputRefused(
             "the size of its images is not known: neither config.json nor preprocessor_config.json "
             "contains it",
             where=str(folder),
-            hint="--set 'inputs.pixel_values={dtype: float32, shape: [batch, 3, 224, 224]}'",
+            hint=f"--set 'inputs.{_IMAGES}={{dtype: float32, shape: [batch, {channels}, 224, "
+            "224]}'",
         )
-    channels = getattr(vision, "num_channels", 3)
-    return InputSpec(TensorInfo("pixel_values", "float32", ("batch", channels, *size)))
+    return InputSpec(TensorInfo(_IMAGES, "float32", ("batch", channels, *size)))
 
 
 def _processed(folder: Path) -> tuple[int, int] | None:

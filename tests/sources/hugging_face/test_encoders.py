@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,8 @@ import transformers as hf
 
 from optkit.data.synthetic import random_feed
 from optkit.errors import ExportFailed, InputRefused, UsageError
+from optkit.recipe.requested import resolve
+from optkit.request import Request
 from optkit.runtimes import backend
 from optkit.sources.hugging_face import inputs, loading
 from optkit.tensors import AxisRange, InputSpec, TensorInfo
@@ -103,6 +107,22 @@ def test_an_unknown_size_is_asked_for(resnet: Path) -> None:
     with pytest.raises(InputRefused, match="size of its images") as caught:
         inputs.describe(model, resnet)
     assert "inputs.pixel_values" in str(caught.value.hint)
+
+
+def test_the_hint_about_an_unknown_size_works(tmp_path: Path) -> None:
+    config = hf.SegformerConfig(
+        num_encoder_blocks=2, depths=[1, 1], hidden_sizes=[8, 16], num_attention_heads=[1, 2],
+        sr_ratios=[2, 1], patch_sizes=[7, 3], strides=[4, 2], decoder_hidden_size=16, num_labels=3,
+    )  # fmt: skip
+    folder = saved(lambda: hf.SegformerForSemanticSegmentation(config), tmp_path / "segformer")
+    asked = Request(str(folder))
+    with pytest.raises(InputRefused, match="size of its images") as caught:
+        export(folder, tmp_path / "refused.onnx", specs=resolve(asked).describe())
+    option, setting = shlex.split(str(caught.value.hint))
+    assert option == "--set"
+    told = resolve(replace(asked, overrides=(setting,))).describe()
+    log = export(folder, tmp_path / "model.onnx", specs=told)
+    assert [info.shape for info in log.inputs] == [("batch", 3, 224, 224)]
 
 
 @pytest.mark.slow
