@@ -134,7 +134,8 @@ def _sketch(values: np.ndarray, number: int) -> np.ndarray:
     size = values.shape[1]
     signs = np.random.default_rng(number).integers(0, 2, size, dtype=np.int8) * 2 - 1
     signed = np.pad(values * signs, ((0, 0), (0, -size % _BUCKETS)))
-    return signed.reshape(len(values), -1, _BUCKETS).sum(axis=1)
+    sums: np.ndarray = signed.reshape(len(values), -1, _BUCKETS).sum(axis=1)
+    return sums
 
 
 def _varying(rows: np.ndarray) -> float | None:

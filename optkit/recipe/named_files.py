@@ -70,6 +70,11 @@ class _Finder:
             if not model.weights.endswith(".safetensors"):
                 code, new = torch_checkpoint.conversion(model.weights)
                 hint = f"give --set model.weights={new}, a new file; write it in Python:\n{code}"
+                if (load := torch_checkpoint.loader(model.weights)) is not None:
+                    hint = (
+                        "it holds a whole module: if you trust it, leave out model.weights, and "
+                        f"load the module in the factory:\n{load[0]}"
+                    )
                 problem = f"{model.weights!r} is not .safetensors, and pickles are never loaded"
                 raise self._refused(("model", "weights"), problem, hint)
             yield self.place(("model", "weights"), places.locate, model.weights)
@@ -127,6 +132,13 @@ def _no_factory(named: str) -> tuple[str, str]:
         "its inputs, and build it: optkit build --recipe recipe.yaml --set model.weights="
     )
     if suffix in torch_checkpoint.CHECKPOINTS:
+        if (load := torch_checkpoint.loader(named)) is not None:
+            return f"{named!r} holds a whole module, and pickles are never loaded", (
+                f"if you trust it, write {load[1]}, whose factory runs the file's code, then "
+                f"a recipe (optkit init {load[1]}:create --out recipe.yaml), check its inputs, "
+                f"and give --recipe recipe.yaml instead of {named}; the lines of {load[1]}:\n"
+                f"{load[0]}"
+            )
         code, new = torch_checkpoint.conversion(named)
         hint = f"{with_code}{new}; make this file of weights in Python:\n{code}"
         return f"{named!r} is a checkpoint: it holds weights without the code of the model", hint

@@ -21,7 +21,7 @@ from optkit.recipe import recipe_inputs, yaml_document
 from optkit.recipe.recipe import Recipe
 from optkit.recipe.recipe_inputs import InputLines
 from optkit.recipe.schema import Axis
-from optkit.recipe.torch_checkpoint import CHECKPOINTS, conversion
+from optkit.recipe.torch_checkpoint import CHECKPOINTS, conversion, loader
 from optkit.tensors import TensorInfo
 
 _IDS = re.compile(r"ids|tokens?|mask|positions?")
@@ -166,7 +166,7 @@ def _weights(model: str, folder: Path, given: str | None) -> _Weights:
         return _Weights(None, (f"choose one of {names}",))
     remarks = ["without weights a model is random, unless its factory loads them"]
     saved = sorted(file for file in code.glob("*") if file.suffix in CHECKPOINTS)
-    if saved:
+    if saved and loader(str(saved[0])) is None:
         lines, _ = conversion(_from(Path.cwd(), saved[0]))
         remarks += [f"{saved[0].name} becomes safetensors in Python by", *lines.splitlines()]
     return _Weights(None, tuple(remarks))

@@ -3,10 +3,15 @@ that convert its weights to safetensors, for users who trust the file."""
 
 from __future__ import annotations
 
+import pickletools
+import zipfile
 from pathlib import Path
 
 CHECKPOINTS = (".pt", ".pth", ".ckpt", ".bin")
 """File name extensions of checkpoints."""
+
+_MODULES = ("torch.nn.modules.", "ultralytics.")
+_MAX_BYTES = 64 << 20  # of the pickle, which contains no tensors
 
 
 def conversion(path: str) -> tuple[str, str]:
@@ -22,6 +27,47 @@ def conversion(path: str) -> tuple[str, str]:
         f"for k, v in s.items()}}, {new!r})"
     )
     return code, new
+
+
+def loader(path: str) -> tuple[str, str] | None:
+    """Lines of a Python file with a function `create` that loads the module of a checkpoint, and a
+    new file for them beside it. None if it contains no module. Loading one runs code of the file,
+    so `torch.load(weights_only=True)` refuses it."""
+    classes = _classes(Path(path))
+    if not any(name.startswith(_MODULES) for name in classes):
+        return None
+    full = str(Path(path).resolve())
+    if any(name.startswith("ultralytics.") for name in classes):
+        lines = [
+            "from ultralytics import YOLO",
+            "def create():",
+            f"    return YOLO({full!r}).model",
+        ]
+    else:
+        lines = [
+            "import torch",
+            "def create():",
+            f"    saved = torch.load({full!r}, map_location='cpu', weights_only=False)",
+            "    return (saved['model'] if isinstance(saved, dict) else saved).float()",
+        ]
+    return "\n".join(lines), _beside(str(Path(path).with_suffix("")) + "_model.py", ".py")
+
+
+def _classes(path: Path) -> set[str]:
+    """The names "module class" in the pickle of a checkpoint, which is not loaded. Empty if the
+    file is not one of torch's zip files."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entry = next(one for one in archive.infolist() if one.filename.endswith("/data.pkl"))
+            if entry.file_size > _MAX_BYTES:
+                return set()
+            return {
+                str(argument)
+                for code, argument, _ in pickletools.genops(archive.read(entry))
+                if code.name == "GLOBAL"
+            }
+    except (OSError, StopIteration, ValueError, RuntimeError, zipfile.BadZipFile):
+        return set()
 
 
 def without_prefix(path: str, prefix: str) -> tuple[str, str]:
