@@ -68,6 +68,13 @@ def declared(path: Path) -> list[TensorInfo]:
         return [_info(name, array) for name, array in arrays.items() if name != LABEL]
 
 
+def check_counts(path: Path) -> None:
+    """Raise InputRefused unless all arrays of a file have the same number of samples."""
+    with _opened(path, None) as arrays:
+        rows_of = {name: array for name, array in arrays.items() if array.length is not None}
+        _count(rows_of or arrays, path, None)
+
+
 def _info(name: str, array: _Array) -> TensorInfo:
     first = array.take(1)
     shape = () if array.length is None else ("batch", *first.shape[1:])

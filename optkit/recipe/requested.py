@@ -118,12 +118,14 @@ def _with_ranges(recipe: Recipe, path: str) -> Recipe:
 
 def _with_array_inputs(recipe: Recipe) -> Recipe:
     """The recipe of a Python model that declares no inputs with those for which the calibration
-    data has arrays. Raises InputRefused for a file of arrays that cannot be read."""
+    data has arrays. Raises InputRefused for a file of arrays that cannot be read, or
+    whose arrays have different numbers of samples."""
     source, samples = recipe.source, recipe.samples("calibration")
     data = None if samples is None else samples.data
     python = source is not None and source.kind == "python"
     if not python or recipe.inputs or data is None or reader_of(data) != "arrays":
         return recipe
+    arrays.check_counts(data)
     origin, where = recipe.origin, f"the arrays of {data}"
     for info in arrays.declared(data):
         row = {"dtype": info.dtype, "shape": list(info.shape)}

@@ -9,12 +9,13 @@ from __future__ import annotations
 import linecache
 import re
 import traceback
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from optkit.errors import ExportFailed
+from optkit.tensors import Feed, InputSpec
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,17 +27,37 @@ _PACKED = (
     "outputs of the real steps are the same; a bidirectional model has to be built for one "
     "sequence at a time, with 1 as the batch in the shapes of `inputs`"
 )
+_NUMBER = re.compile(r"\d+")
 _MISSING = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.]+)'")
 _SUGGESTED = re.compile(r"Suggested fixes:\s*(.+?)\s*(\n\n|$)", re.DOTALL)
 
 
-def call(error: Exception, module: nn.Module) -> ExportFailed:
-    """The model itself fails on inputs of the given shapes."""
+def call(
+    error: Exception, module: nn.Module, feed: Feed, specs: Sequence[InputSpec]
+) -> ExportFailed:
+    """The model itself fails on the inputs of a feed."""
     return ExportFailed(
         f"{_module(error, module)} failed: {first_line(error)}",
         where=line(error),
-        hint="the model must run on the inputs as declared: compare their shapes, dtypes and range",
+        hint="the model must run on the inputs as declared: compare their shapes, dtypes and range"
+        f"{_disagreeing(first_line(error), feed, specs)}",
     )
+
+
+def _disagreeing(message: str, feed: Feed, specs: Sequence[InputSpec]) -> str:
+    """The dynamic axes whose sizes in a feed are in the message of an error, if they disagree.
+    Different axes have different sizes in tracing."""
+    numbers = {int(number) for number in _NUMBER.findall(message)}
+    axes: dict[str, list[str]] = {}
+    for spec in specs:
+        sizes = feed[spec.info.name].shape
+        for i, (axis, size) in enumerate(zip(spec.info.shape, sizes, strict=True)):
+            if isinstance(axis, str) and size in numbers:
+                axes.setdefault(axis, []).append(f"axis {i} of {spec.info.name!r} is {size}")
+    if len(axes) < 2:
+        return ""
+    listed = "; ".join(f"{', '.join(places)} ({axis})" for axis, places in axes.items())
+    return f". Of the sizes in the message, {listed}: axes that agree need the same name"
 
 
 def capture(error: Exception, module: nn.Module) -> ExportFailed:

@@ -72,7 +72,7 @@ def export(
     with evaluating(module), ultralytics_heads.exported(module), unchanged(module):
         progress("running the model", 0.1)
         with unchanged(module):
-            returned = _call(module, bind, random_feed(specs, sizes, 0))
+            returned = _call(module, bind, random_feed(specs, sizes, 0), specs)
         names = _output_names(returned, specs, outputs)
         register(returned)
         progress("capturing the model", 0.2)
@@ -85,7 +85,7 @@ def export(
         translation.write(model, out)
         with ties.lower_index_first(program):
             cases = agreement.expected(
-                lambda feed: arrays(_call(module, bind, feed), names),
+                lambda feed: arrays(_call(module, bind, feed, specs), names),
                 specs,
                 compared_sizes(axes),
                 progress,
@@ -144,7 +144,7 @@ def runs(module: nn.Module, feed: Feed) -> bool:
     module = unwrapped(module)
     with evaluating(module), unchanged(module):
         try:
-            _call(module, _binding(module, specs), feed)
+            _call(module, _binding(module, specs), feed, specs)
         except OptkitError:
             return False
     return True
@@ -196,7 +196,7 @@ def _in_order(bound: inspect.BoundArguments) -> list[InputSpec]:
     return [*bound.args, *bound.kwargs.values()]
 
 
-def _call(module: nn.Module, bind: Bind, feed: Feed) -> object:
+def _call(module: nn.Module, bind: Bind, feed: Feed, specs: Sequence[InputSpec]) -> object:
     import torch
 
     parameter = next(module.parameters(), None)
@@ -206,7 +206,7 @@ def _call(module: nn.Module, bind: Bind, feed: Feed) -> object:
         try:
             return module(*bound.args, **bound.kwargs)
         except Exception as error:
-            raise export_failures.call(error, module) from error
+            raise export_failures.call(error, module, feed, specs) from error
 
 
 def _output_names(

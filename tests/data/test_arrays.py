@@ -194,3 +194,11 @@ def test_arrays_declare_the_inputs_that_they_are_for(suffix: str, tmp_path: Path
         "ids": ("int64", ("batch", 2)),
         "rate": ("int64", ()),
     }
+
+
+def test_arrays_of_different_lengths_are_no_samples(tmp_path: Path) -> None:
+    path = tmp_path / "samples.npz"
+    np.savez(path, dense=np.zeros((8, 3)), offsets=np.zeros(8), indices=np.zeros(24), scale=1.0)
+    with pytest.raises(InputRefused, match="dense 8, offsets 8, indices 24") as caught:
+        arrays.check_counts(path)
+    assert "axis 0 counts the samples" in str(caught.value.hint)

@@ -260,6 +260,31 @@ def test_failures_name_module_line_and_remedy(
     assert not (tmp_path / "m.onnx").exists()
 
 
+def test_the_axes_that_disagree_are_named(tmp_path: Path) -> None:
+    class Recommender(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bag, self.top = nn.EmbeddingBag(50, 8), nn.Linear(21, 1)
+
+        def forward(
+            self, dense: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor
+        ) -> torch.Tensor:
+            joined = torch.cat([dense, self.bag(indices, offsets)], 1)
+            scores: torch.Tensor = self.top(joined)
+            return scores
+
+    specs = (
+        spec("dense", "batch", 13),
+        InputSpec(TensorInfo("indices", "int64", ("values",)), (0, 49)),
+        InputSpec(TensorInfo("offsets", "int64", ("bags",)), (0, 0)),
+    )
+    axes = AXES | {"values": AxisRange(1, 24, 96), "bags": AxisRange(1, 6, 32)}
+    with pytest.raises(ExportFailed, match="must match") as caught:
+        export(Recommender(), tmp_path / "m.onnx", *specs, axes=axes)
+    said = "axis 0 of 'dense' is 8 (batch); axis 0 of 'offsets' is 6 (bags): axes that agree need"
+    assert said in str(caught.value.hint) and "indices" not in str(caught.value.hint)
+
+
 def test_exporter_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     export(nn.Linear(3, 2), tmp_path / "m.onnx", spec("x", "batch", 3))
     with pytest.raises(ExportFailed):
