@@ -92,3 +92,11 @@ def test_a_worker_loads_only_its_step(tmp_path: Path) -> None:
     steps = ("adopt", "fuse", "collect", "calibrate", "ort", "compile", "evaluate", "compare")
     bodies = ", ".join(f"optkit.steps.bodies.{step}" for step in steps)
     assert not loaded(f"import optkit.worker, {bodies}", tmp_path) & {"pydantic", "torch", "rich"}
+
+
+def test_the_package_runs_as_the_command(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "optkit", "build", "--target", "nosuch"], capture_output=True,
+        text=True, check=False, cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 2 and "'nosuch'" in done.stderr

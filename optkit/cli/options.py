@@ -28,9 +28,23 @@ _HEADINGS = ("Model", "Other tools", "Data", "Shapes", "Decoder", "Sampling", "T
 _heading_of: dict[click.Parameter, str] = {}
 
 
-class Command(click.Command):
-    """A command whose help has its options under headings. Its examples, the lines of the epilog,
-    come last."""
+class _WithExamples(click.Command):
+    """A command whose examples, the lines of the epilog, come last in its help."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self.epilog:
+            lines = self.epilog.splitlines()
+            with formatter.section("Examples" if len(lines) > 1 else "Example"):
+                for line in lines:
+                    formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+
+
+class Group(_WithExamples, click.Group):
+    """Commands under one name."""
+
+
+class Command(_WithExamples):
+    """A command whose help has its options under headings."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows: dict[str, list[tuple[str, str]]] = {heading: [] for heading in _HEADINGS}
@@ -42,13 +56,6 @@ class Command(click.Command):
         for heading in shown:
             with formatter.section(heading if len(shown) > 1 else "Options"):
                 formatter.write_dl(rows[heading])
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        if self.epilog:
-            lines = self.epilog.splitlines()
-            with formatter.section("Examples" if len(lines) > 1 else "Example"):
-                for line in lines:
-                    formatter.write(f"{'':{formatter.current_indent}}{line}\n")
 
 
 def command(*examples: str, name: str | None = None) -> Callable[[Function], click.Command]:

@@ -99,6 +99,10 @@ class LandedNode(Record):
     ] = None
 
 
+GIVEN = "as given"
+"""The method of a range that the tool chose which quantized the graph."""
+
+
 class NodeDecision(Record):
     """One node that was considered: its precision, and its range or the reason why it stayed in
     float."""

@@ -15,6 +15,7 @@ from typing import Self
 
 from optkit.documents.explanation import Rule
 from optkit.documents.report import (
+    GIVEN,
     Fault,
     GateOutcome,
     LayerFidelityRow,
@@ -341,13 +342,22 @@ def _decided(subject: Subject, pairs: _Pairs) -> list[NodeDecision]:
 
 def _foreign(subject: Subject, pairs: _Pairs) -> Change | None:
     """The change if a pair has another range than the recipe gives it, so that no setting helps;
-    None if all pairs have the ranges of the recipe."""
+    None if all pairs have the ranges of the recipe. A value may have several pairs, of different
+    formats, and the log has the range of one of them."""
     decided = {row.activation: row for row in _decided(subject, pairs)}
+    if any(row.method == GIVEN for row in decided.values()):
+        return Change(
+            "choose the range again in the tool that quantized the graph: optkit keeps it"
+        )
+    fidelity = subject.report.layer_fidelity
     for row in pairs.rows:
         planned = decided.get(row.value)
         if planned is None or planned.low is None or planned.high is None:
             continue
-        if not isclose(max(-planned.low, planned.high), max(-row.low, row.high), rel_tol=_SAME):
+        reach = max(-planned.low, planned.high)
+        every = fidelity.values if fidelity is not None else ()
+        ranges = [max(-one.low, one.high) for one in every if one.value == row.value]
+        if not any(isclose(reach, one, rel_tol=_SAME) for one in ranges):
             return Change(
                 f"build it again: the recipe gives {row.value} the range {planned.low:.3g} to "
                 f"{planned.high:.3g}, but the graph has another range"

@@ -108,3 +108,10 @@ def test_long_help_has_headings_and_every_option_and_examples_that_parse(
         parsed = shlex.split(re.split("    | > ", example)[0])
         assert " ".join(parsed[: len(line.split())]) == line
         command.make_context(line, parsed[len(line.split()) :])
+
+
+@pytest.mark.parametrize("name", ["cache", "devices", "mcp"])
+def test_help_has_an_example_that_names_the_command(name: str) -> None:
+    command = optkit.commands[name]
+    text = command.get_help(click.Context(command, info_name=f"optkit {name}"))
+    assert f"\n  optkit {name}" in text[text.index("Example") :]

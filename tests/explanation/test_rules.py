@@ -262,6 +262,21 @@ def test_a_range_that_no_setting_made_is_not_mended_by_one() -> None:
     assert found.change.lines == [] and "range of its values" in found.change.text
 
 
+def test_one_of_two_pairs_of_a_value_has_the_range_of_the_recipe() -> None:
+    wide = clipping(fault="coarse", pair="fp8/Q", low=-1.0, high=1.0)
+    (found,) = accuracy.clipped(subject(values=[clipping(low=-0.1, high=0.1), wide]))
+    assert "build it again" not in found.change.text and found.change.lines
+
+
+def test_a_range_that_another_tool_has_chosen_is_chosen_again_there() -> None:
+    one = subject(values=[clipping(low=-0.1, high=0.1)])
+    rows = [row.model_copy(update={"method": "as given"}) for row in one.report.quantization]
+    report = one.report.model_copy(update={"quantization": tuple(rows)})
+    (found,) = accuracy.clipped(replace(one, report=report))
+    assert "in the tool that quantized the graph" in found.change.text
+    assert found.change.lines == []
+
+
 def test_a_range_of_unused_codes_is_no_setting_s_fault() -> None:
     value = clipping(fault="coarse", noise=0.0, low=-64.0, high=64.0, seen=[-1.0, 4.0])
     (found,) = accuracy.coarse(subject(values=[value]))

@@ -18,7 +18,7 @@ def targets() -> None:
     """List the devices that optkit knows; with NAME, one device, each figure with its source."""
 
 
-@click.command()
+@options.command("optkit devices", "optkit devices --json")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @options.calls("optkit.cli.hardware:devices")
 def devices() -> None:
@@ -66,7 +66,7 @@ def completion() -> None:
     """
 
 
-@click.command()
+@options.command("optkit mcp")
 @options.work
 @options.calls("optkit.cli.mcp:serve")
 def mcp() -> None:
@@ -168,7 +168,10 @@ def init() -> None:
     """
 
 
-@click.group()
+@click.group(
+    cls=options.Group, epilog="optkit cache ls\noptkit cache gc --max-size 20G\n"
+    "optkit cache clear --step bench",
+)  # fmt: skip
 def cache() -> None:
     """Manage the store of finished steps: list, verify, trim, clear."""
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from optkit import foreign, graph
 from optkit.assignment import Assignment
+from optkit.documents.report import GIVEN
 from optkit.execute.step import Progress
 from optkit.foreign import Product
 from optkit.steps.bodies.signature import signature
@@ -40,7 +41,7 @@ def _log(ranges: Mapping[str, tuple[str, float, float]]) -> dict[str, object]:
     return {
         "nodes": {node: {"activation": source} for node, (source, _, _) in ranges.items()},
         "activations": {
-            source: {"low": low, "high": high, "method": "as given"}
+            source: {"low": low, "high": high, "method": GIVEN}
             for source, low, high in ranges.values()
         },
     }
