@@ -24,9 +24,8 @@ def run(step: Collect, out: Path, progress: Progress) -> Collected:
         function = _source(module, step)
         if step.labelled:
             user_code.member(module, "score", path)
-        paths = _paths(function, step.args)
-        args = dict(step.args)
-        args |= {name: step.folders[name] / str(args[name]) for name in paths}
+        paths = _paths(function, step)
+        args = dict(step.args) | paths
         scoring = _scoring(module, step.args) if step.labelled else {}
         told = {info.name: info for info in both or infos}
         offered = {"model": step.model and str(step.model), "inputs": told}
@@ -76,11 +75,21 @@ def _source(module: ModuleType, step: Collect) -> Callable[..., Any]:
         raise
 
 
-def _paths(function: Callable[..., object], args: Mapping[str, object]) -> list[str]:
-    """The args of parameters that are annotated as Path."""
-    annotated = inspect.signature(function).parameters.items()
-    wanted = (name for name, one in annotated if re.search(r"\bPath\b", str(one.annotation)))
-    return [name for name in wanted if isinstance(args.get(name), str)]
+def _paths(function: Callable[..., object], step: Collect) -> dict[str, object]:
+    """The args that are paths, relative to the folders of the step: a Path for a parameter that is
+    annotated as Path; a text for one without an annotation, if its text looks like a path and names
+    an existing file or folder there."""
+    found: dict[str, object] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        text = step.args.get(name)
+        if not isinstance(text, str):
+            continue
+        path = step.folders[name] / text
+        if re.search(r"\bPath\b", str(parameter.annotation)):
+            found[name] = path
+        elif parameter.annotation is parameter.empty and ("/" in text or path.suffix):
+            found |= {name: str(path)} if path.exists() else {}
+    return found
 
 
 def _scoring(module: ModuleType, args: Mapping[str, object]) -> dict[str, object]:
