@@ -60,11 +60,11 @@ class TrainedScales:
             return cls(
                 str(data["target"]),
                 str(data["precision"]),
-                {name: TrainedActivation(float(row["scale"]), int(row["zero_point"]))
+                {name: TrainedActivation(_positive(row["scale"]), int(row["zero_point"]))
                  for name, row in data["activations"].items()},
                 {name: _weight(**row) for name, row in data["weights"].items()},
             )  # fmt: skip
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InputRefused(
                 f"its trained scales cannot be read: {type(error).__name__}: {error}",
                 where=f"metadata {KEY}",
@@ -111,5 +111,13 @@ class TrainedScales:
 
 
 def _weight(scale: float | list[float], ratio: list[float] | None) -> TrainedWeight:
-    numbers = tuple(map(float, scale)) if isinstance(scale, list) else float(scale)
-    return TrainedWeight(numbers, None if ratio is None else tuple(map(float, ratio)))
+    numbers = tuple(map(_positive, scale)) if isinstance(scale, list) else _positive(scale)
+    return TrainedWeight(numbers, None if ratio is None else tuple(map(_positive, ratio)))
+
+
+def _positive(number: float) -> float:
+    """The number, which a scale of float32 can be. Raises ValueError for another one."""
+    scale = float(np.float32(number))
+    if not 0 < scale < np.inf:
+        raise ValueError(f"{number} is no scale")
+    return scale

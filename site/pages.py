@@ -76,10 +76,13 @@ def helps(
 
 def python_api() -> str:
     """The public names of `optkit`, as mkdocstrings reads them from the source."""
-    parts = ["# Python API", "The names that `import optkit` gives. Nothing else is public."]
+    names = "The names that `import optkit` gives, and those of `optkit.qat`."
+    parts = ["# Python API", f"{names} Nothing else is public."]
     for name in sorted(optkit.__all__, key=lambda name: (name[0].isupper(), name)):
         home = getattr(getattr(optkit, name), "__module__", None)
         parts += [f"## optkit.{name}", f"::: {f'{home}.{name}' if home else f'optkit.{name}'}"]
+    for name in ("export", "finalize", "prepare"):
+        parts += [f"## optkit.qat.{name}", f"::: optkit.qat.{name}"]
     return "\n\n".join(parts) + "\n"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from optkit.errors import InputRefused
 from optkit.precisions import NumberFormat
 from optkit.quantization.numerics import formats
 from optkit.quantization.numerics.scales import Scale
@@ -14,7 +15,15 @@ from optkit.trained_scales import TrainedActivation, TrainedScales
 
 
 def trained_activation(trained: TrainedActivation, fmt: NumberFormat) -> Scale:
-    """The scale of a value in codes of `fmt`."""
+    """The scale of a value in codes of `fmt`. Raises InputRefused for a zero point that is no
+    code."""
+    if not (
+        fmt.qmin <= trained.zero_point <= fmt.qmax if fmt.is_integer else not trained.zero_point
+    ):
+        raise InputRefused(
+            f"its trained zero point {trained.zero_point} is no code of {fmt.dtype}",
+            hint="export the model again with optkit.qat",
+        )
     zero_point = np.array(trained.zero_point, formats.storage(fmt))
     return Scale(np.array(trained.scale, np.float32), zero_point, 0)
 

@@ -1,0 +1,73 @@
+"""Scales of a training as text, and text that is none."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from optkit.errors import InputRefused
+from optkit.precisions import NumberFormat
+from optkit.quantization.trained import trained_activation
+from optkit.trained_scales import KEY, TrainedActivation, TrainedScales, TrainedWeight
+
+SCALES = TrainedScales(
+    "l4",
+    "int8",
+    {"x": TrainedActivation(float(np.float32(0.1)), 0)},
+    {
+        "split": TrainedWeight(float(np.float16(0.01)), (1.0, 1.5)),
+        "channels": TrainedWeight((0.25, float(np.float32(1 / 3)))),
+        "tensor": TrainedWeight(0.5),
+    },
+)
+
+
+def test_every_number_comes_back() -> None:
+    assert TrainedScales.of({KEY: SCALES.text()}) == SCALES
+    assert TrainedScales.of({"other": "text"}) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("activations", "x", "scale"), float("nan")),
+        (("activations", "x", "scale"), -1.0),
+        (("activations", "x", "zero_point"), "zero"),
+        (("weights", "split", "ratio"), [1.0, 0.0]),
+        (("weights", "channels", "scale"), [[0.25], [0.5]]),
+        (("weights", "tensor", "scale"), {}),
+        (("weights", "tensor", "more"), 1),
+        (("activations",), []),
+    ],
+)
+def test_other_text_is_refused(path: tuple[str, ...], value: object) -> None:
+    data = json.loads(SCALES.text())
+    place = data
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    with pytest.raises(InputRefused, match="trained scales cannot be read") as caught:
+        TrainedScales.of({KEY: json.dumps(data)})
+    assert caught.value.hint and KEY in str(caught.value.where)
+    for text in ("", "{", "[" * 100_000):
+        with pytest.raises(InputRefused):
+            TrainedScales.of({KEY: text})
+
+
+def test_scales_of_another_graph_are_refused() -> None:
+    with pytest.raises(InputRefused, match="tensor 'y': it has no trained scale"):
+        SCALES.activation("y")
+    with pytest.raises(InputRefused, match="not \\(3,\\)"):
+        SCALES.weight("split", (3,))
+    with pytest.raises(InputRefused, match="node 'tensor': it was quantized in the training"):
+        SCALES.check_all_used({"x"}, {"split", "channels"})
+    assert SCALES.weight("split", (2,)).ratio == (1.0, 1.5)
+
+
+def test_a_zero_point_is_a_code() -> None:
+    fmt = NumberFormat("uint8", "tensor", symmetric=False)
+    assert trained_activation(TrainedActivation(0.1, 255), fmt).zero_point == 255
+    with pytest.raises(InputRefused, match="256 is no code of uint8"):
+        trained_activation(TrainedActivation(0.1, 256), fmt)
