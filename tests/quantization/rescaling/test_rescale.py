@@ -28,7 +28,7 @@ from optkit.statistics import Statistics, Tap, ValueStatistics
 from optkit.steps import perform
 from tests import networks
 from tests.networks import NETWORKS, network, sqnr
-from tests.quantization.workshop import RULES, Chain
+from tests.quantization.workshop import RULES, Chain, rules_of
 
 EVERYWHERE = RescaleSettings(alpha=0.7, fold_gain_db=-inf)  # whether or not anything is gained
 
@@ -365,3 +365,29 @@ def test_a_graph_that_makes_much_of_rounding_is_quantized_as_it_was(
     for file in ("model.onnx", "statistics.safetensors"):
         before = (kept["graph" if file == "model.onnx" else "statistics"] / file).read_bytes()
         assert (plain / file).read_bytes() == before != (smoothed / file).read_bytes()
+
+
+def test_a_graph_that_stays_as_it_is_is_not_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = graph.infer_shapes(network(NETWORKS["llama"]))
+    made = Chain(tmp_path / "chain", model, [networks.feed(model, 4, seed) for seed in range(4)])
+    compared: list[Path] = []
+
+    def difference(before: Path, after: Path, feeds: object) -> tuple[str, float]:
+        compared.append(after)
+        return "y", 0.0
+
+    monkeypatch.setattr("optkit.steps.bodies.prepare.difference", difference)
+    for alpha, outcome in (("auto", "declined"), (0.5, "folded")):
+        params = {
+            "precision": "int4", "carrier": "fp32", "rules": rules_of("cpu", ["int4"]),
+            "settings": Quantization(smooth=alpha).model_dump(mode="json"), "method": "minmax",
+            "percentile": 99.99, "order": [], "inputs": [], "axes": {},
+        }  # fmt: skip
+        out = tmp_path / outcome
+        out.mkdir()
+        kept = {"graph": made.fused, "statistics": made.statistics}
+        meta = perform("prepare", kept, params, out, lambda what, fraction: None)
+        assert meta["log"]["counts"].keys() == {outcome} and meta["max_error"] == 0.0
+    assert compared == [tmp_path / "folded" / "model.onnx"]
