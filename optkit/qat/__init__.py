@@ -15,6 +15,7 @@ the trained scales; a build writes its Q/DQ graph from them with the same codes 
     agreement           whether the module computes what the graph does
     products            convolutions and linear layers, and BatchNorm folded into them
     additions           additions in the code of a module
+    activations         results of modules that have no parts
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from optkit.devices import Target
 from optkit.errors import InputRefused, UsageError
 from optkit.pipeline import delivery
 from optkit.precisions import Precision
-from optkit.qat import additions, placing, products
+from optkit.qat import activations, additions, placing, products
 from optkit.qat.agreement import alike, check_same, results
 from optkit.qat.fake_quantization import ActivationQuantizer
 from optkit.qat.plan import Plan, plan
@@ -167,9 +168,11 @@ def _plain(model: Module) -> Module:
             products.as_plain(part)
         elif isinstance(part, additions.QuantizedAdditions):
             additions.as_plain(part)
+        elif isinstance(part, activations.QuantizedResult):
+            activations.as_plain(part)
     for part in list(plain.modules()):
         for name, child in part.named_children():
-            if isinstance(child, products.Folded):
+            if isinstance(child, products.Folded) and not list(child.children()):
                 setattr(part, name, Identity())
     return plain
 

@@ -24,8 +24,8 @@ from optkit.tensors import Feed
 
 _FOLDING = 1e-3  # of the largest output: folding rounds in float32
 # A number near the middle between two codes gets one of them in torch and the other one in ONNX
-# Runtime, because sums round in another order; the layers after it multiply the difference.
-_OTHER_CODES = 0.05
+# Runtime, because sums round in another order.
+_OTHER_CODES = 0.01
 _LEAST_SQNR = 30.0  # dB
 
 
@@ -59,12 +59,19 @@ def alike(before: Sequence[np.ndarray], after: Sequence[np.ndarray]) -> bool:
 
 def check_same(model: Module, example_inputs: Batch, plan: Plan) -> None:
     """Raise InputRefused if a quantized value or an output of the prepared module is not that of
-    the Q/DQ graph."""
+    the Q/DQ graph. Each quantizer passes on the numbers of the graph, so each layer is compared
+    alone: in a deep network, few other codes of one layer change many codes of the last."""
     where = type(model).__name__
+    expected, outputs = _run(plan, torch_module.named(model, example_inputs))
+    of_graph = {value.value: expected[value.dequantized] for value in plan.values}
     quantized: dict[str, np.ndarray] = {}
 
-    def keep(quantizer: Module, inputs: object, output: Tensor) -> None:
-        quantized[str(quantizer.value)] = np.asarray(output.float().clone().cpu())
+    def keep(quantizer: Module, inputs: object, output: Tensor) -> Tensor:
+        found = np.asarray(output.float().clone().cpu())
+        quantized[str(quantizer.value)] = found
+        same = of_graph[str(quantizer.value)]
+        # a copy, because the module may change it in place
+        return torch.tensor(same).to(output) if same.shape == found.shape else output
 
     quantizers = [part for part in model.modules() if isinstance(part, ActivationQuantizer)]
     hooks = [quantizer.register_forward_hook(keep) for quantizer in quantizers]
@@ -74,11 +81,10 @@ def check_same(model: Module, example_inputs: Batch, plan: Plan) -> None:
     finally:
         for hook in hooks:
             hook.remove()
-    expected, outputs = _run(plan, torch_module.named(model, example_inputs))
     for value in plan.values:
         if value.value not in quantized:
             raise _differs(f"{value.value!r} is never quantized in it", where)
-        share = _other_codes(value, quantized[value.value], expected[value.dequantized])
+        share = _other_codes(value, quantized[value.value], of_graph[value.value])
         if share > _OTHER_CODES:
             raise _differs(f"{share:.0%} of the codes of {value.value!r} are others", where)
     for x, y in zip(outputs, computed, strict=True):

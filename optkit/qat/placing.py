@@ -9,6 +9,7 @@ import torch
 from torch.nn import Module
 
 from optkit.errors import InputRefused
+from optkit.qat.activations import quantize_result
 from optkit.qat.additions import RESULT, quantize_addition
 from optkit.qat.fake_quantization import ActivationQuantizer, WeightQuantizer
 from optkit.qat.plan import Plan, QuantizedValue, Reader, module_of
@@ -65,7 +66,12 @@ def _reader(modules: dict[str, Module], plan: Plan, reader: Reader) -> partial[N
 def _maker(modules: dict[str, Module], plan: Plan, node: Reader) -> partial[None] | None:
     if node.op in _PRODUCTS:
         return partial(setattr, as_product(_product(modules, node.node)), "output_quantizer")
-    return _addition(modules, plan, node, RESULT)
+    if node.node in plan.additions:
+        return _addition(modules, plan, node, RESULT)
+    module = modules.get(module_of(node.node))
+    if module is None or [*module.children(), *module.parameters()]:
+        return None
+    return partial(quantize_result, module)
 
 
 def _addition(

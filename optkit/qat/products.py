@@ -86,31 +86,20 @@ class Linear(Product, nn.Linear):  # type: ignore[misc]  # the bias of a Linear 
 
 
 class Folded(nn.Module):
-    """A mixin: BatchNorm that is folded."""
+    """The first base of the classes of BatchNorm that is folded. Only its parts run."""
 
     def forward(self, x: Tensor) -> Tensor:
+        for part in self.children():
+            x = part(x)
         return x
-
-
-class FoldedBatchNorm1d(Folded, nn.BatchNorm1d): ...
-
-
-class FoldedBatchNorm2d(Folded, nn.BatchNorm2d): ...
-
-
-class FoldedBatchNorm3d(Folded, nn.BatchNorm3d): ...
 
 
 PRODUCTS: dict[type[nn.Module], type[Product]] = {
     nn.Conv1d: Conv1d, nn.Conv2d: Conv2d, nn.Conv3d: Conv3d, nn.Linear: Linear,
 }  # fmt: skip
-NORMS: dict[type[nn.Module], type[nn.Module]] = {
-    nn.BatchNorm1d: FoldedBatchNorm1d,
-    nn.BatchNorm2d: FoldedBatchNorm2d,
-    nn.BatchNorm3d: FoldedBatchNorm3d,
-}
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_PARTS = ["drop", "act"]  # of timm's BatchNormAct2d, which runs them after the normalization
 _PLAIN = {quantized: plain for plain, quantized in PRODUCTS.items()}
-_PLAIN_NORMS = {folded: plain for plain, folded in NORMS.items()}
 
 
 def as_product(module: nn.Module) -> Product:
@@ -128,13 +117,14 @@ def as_product(module: nn.Module) -> Product:
 def fold(product: nn.Module, norm: nn.Module) -> None:
     """Fold BatchNorm into the product before it."""
     as_product(product)._norm = (norm,)
-    setattr(norm, "__class__", NORMS[type(norm)])  # noqa: B010  (of another type)
+    plain = type(norm)
+    norm.__class__ = type(f"Folded{plain.__name__}", (Folded, plain), {})
 
 
 def unfold(product: nn.Module, norm: nn.Module) -> None:
     """The reverse of `fold`."""
     as_product(product)._norm = ()
-    setattr(norm, "__class__", _PLAIN_NORMS[type(norm)])  # noqa: B010  (of another type)
+    norm.__class__ = type(norm).__bases__[1]
 
 
 @torch.no_grad()
@@ -148,6 +138,11 @@ def as_plain(product: Product) -> None:
     setattr(product, "__class__", _PLAIN[type(product)])  # noqa: B010  (of another type)
 
 
+def _is_norm(module: nn.Module) -> bool:
+    parts = [name for name, _ in module.named_children()]
+    return type(module) in _NORMS or (isinstance(module, _NORMS) and parts == _PARTS)
+
+
 def foldable(model: nn.Module, run: Callable[[], object]) -> list[tuple[nn.Module, nn.Module]]:
     """Products with the BatchNorm that reads their result: pairs of modules, each called once by
     `run()`, in evaluation mode."""
@@ -159,10 +154,10 @@ def foldable(model: nn.Module, run: Callable[[], object]) -> list[tuple[nn.Modul
         calls[module] = calls.get(module, 0) + 1
         if type(module) in PRODUCTS:
             results[id(output)] = output, module
-        elif type(module) in NORMS and inputs and id(inputs[0]) in results:
+        elif _is_norm(module) and inputs and id(inputs[0]) in results:
             pairs.append((results[id(inputs[0])][1], module))
 
-    watched = [part for part in model.modules() if type(part) in {**PRODUCTS, **NORMS}]
+    watched = [part for part in model.modules() if type(part) in PRODUCTS or _is_norm(part)]
     hooks = [part.register_forward_hook(watch) for part in watched]
     try:
         run()

@@ -320,6 +320,53 @@ def test_it_lands_as_the_build_without_training(
     assert found_engine.bytes_moved == before.bytes_moved is not None
 
 
+class NormWithActivation(nn.BatchNorm2d):
+    """As timm's BatchNormAct2d: the parts run after the normalization."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.drop, self.act = nn.Identity(), nn.ReLU6()
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.act(self.drop(super().forward(x)))
+        return found
+
+
+class Deep(nn.Module):
+    """Many layers, each of which the rounding of the last one changes; their results are read in
+    codes by a pool too, not only by products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(4, 16, 3, padding=1), NormWithActivation(16))
+        layers = [(nn.Conv2d(16, 16, 3, padding=1, bias=False), NormWithActivation(16))
+                  for _ in range(12)]  # fmt: skip
+        self.layers = nn.Sequential(*[nn.Sequential(*pair) for pair in layers])
+        self.pool, self.head = nn.AdaptiveAvgPool2d(1), nn.Linear(16, 5)
+
+    def forward(self, image: Tensor) -> Tensor:
+        found: Tensor = self.head(self.pool(self.layers(self.stem(image))).flatten(1))
+        return found
+
+
+@pytest.mark.parametrize("target", ["cpu", "l4"])
+def test_norms_with_their_activation_and_pools_that_read_codes(
+    images: Tensor, workspace: Workspace, target: str
+) -> None:
+    torch.manual_seed(0)
+    net = Deep()
+    for _ in range(4):
+        net(images)
+    found = prepared(net.eval(), images, workspace, target)
+    train(found, images, steps=1)
+    plain = qat.finalize(found)
+    assert [name for name, _ in plain.named_modules()] == [name for name, _ in net.named_modules()]
+    scales = plain.trained_scales
+    assert scales is not None and len(scales.weights) == 14
+    with torch.no_grad():  # close: only the rounding of activations and weights is left out
+        assert sqnr(plain(images).numpy(), found(images).numpy()) > 10
+
+
 _RANK = """
 import sys, torch
 from pathlib import Path
