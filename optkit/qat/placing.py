@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 
 import torch
@@ -45,7 +45,8 @@ def _places(
     modules: dict[str, Module], plan: Plan, value: QuantizedValue
 ) -> Sequence[partial[None]]:
     """Before each reader if all are known, otherwise after the node that makes the value."""
-    readers = [_reader(modules, plan, reader) for reader in value.readers]
+    quantized = {weight.node for weight in plan.weights}
+    readers = [_reader(modules, plan, reader, quantized) for reader in value.readers]
     known = [put for put in readers if put is not None]
     if len(known) == len(readers):
         return known
@@ -56,8 +57,11 @@ def _places(
     return [made]
 
 
-def _reader(modules: dict[str, Module], plan: Plan, reader: Reader) -> partial[None] | None:
-    if reader.op in _PRODUCTS and reader.index == 0:
+def _reader(
+    modules: dict[str, Module], plan: Plan, reader: Reader, quantized: Collection[str]
+) -> partial[None] | None:
+    """`quantized`: the products; another product reads what its quantized maker returns."""
+    if reader.node in quantized and reader.index == 0:
         product = as_product(_product(modules, reader.node))
         return partial(setattr, product, "input_quantizer")
     return _addition(modules, plan, reader, reader.index)

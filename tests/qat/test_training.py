@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import subprocess
 import sys
@@ -365,6 +366,36 @@ def test_norms_with_their_activation_and_pools_that_read_codes(
     assert scales is not None and len(scales.weights) == 14
     with torch.no_grad():  # close: only the rounding of activations and weights is left out
         assert sqnr(plain(images).numpy(), found(images).numpy()) > 10
+
+
+class Coded(nn.Module):
+    """A product in its own code, behind a layer whose result a CPU computes in codes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.weight = nn.Linear(576, 16), nn.Parameter(torch.randn(16, 16) / 4)
+        self.head = nn.Linear(16, 5)
+
+    def forward(self, image: Tensor) -> Tensor:
+        found: Tensor = self.head(
+            torch.relu(torch.relu(self.first(image.flatten(1))) @ self.weight)
+        )
+        return found
+
+
+@pytest.mark.parametrize("target", ["cpu", "l4"])
+def test_the_hint_for_a_product_in_code_leaves_it_in_float(
+    images: Tensor, workspace: Workspace, target: str
+) -> None:
+    torch.manual_seed(0)
+    net, batches = Coded().eval(), list(images.split(8))
+    wanted: dict[str, Any] = {"target": target, "calibration": batches, "workspace": workspace}
+    with pytest.raises(errors.InputRefused) as refused:
+        qat.prepare(net, images[:4], recipe=RECIPE, **wanted)
+    assert refused.value.hint is not None
+    hinted = ast.literal_eval(refused.value.hint.partition("recipe=")[2])
+    found = qat.prepare(net, images[:4], recipe=RECIPE | hinted, **wanted)
+    assert set(products(found)) == {"first", "head"}
 
 
 _RANK = """
