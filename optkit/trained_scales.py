@@ -7,9 +7,10 @@ quantization of the graph takes these scales instead of those that statistics gi
 from __future__ import annotations
 
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -30,12 +31,39 @@ class TrainedActivation:
 
 
 @dataclass(frozen=True)
-class TrainedWeight:
-    """The scale of the codes: one number, or one per output channel. `ratio` [channels]: what a Mul
-    after the product applies; None: nothing."""
+class BlockScales:
+    """One scale per block of a weight, `shape` = (channels, blocks): float32, little-endian, row
+    by row, in base64, because there are many. A scale may be negative."""
 
-    scale: float | tuple[float, ...]
+    shape: tuple[int, int]
+    base64: str
+
+    @classmethod
+    def of(cls, scales: np.ndarray) -> Self:
+        """`scales` [channels, blocks]"""
+        channels, blocks = scales.shape
+        return cls((channels, blocks), b64encode(scales.astype("<f4").tobytes()).decode())
+
+    def array(self) -> np.ndarray:
+        """float32 [channels, blocks]. Raises ValueError for other text than `of` writes."""
+        numbers = np.frombuffer(b64decode(self.base64, validate=True), "<f4")
+        return numbers.reshape(self.shape).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class TrainedWeight:
+    """The scale of the codes: one number, or one per output channel or per block. `ratio`
+    [channels]: what a Mul after the product applies; None: nothing."""
+
+    scale: float | tuple[float, ...] | BlockScales
     ratio: tuple[float, ...] | None = None
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """`scale` as float32: rank 0, [channels] or [channels, blocks]"""
+        if isinstance(self.scale, BlockScales):
+            return self.scale.array()
+        return np.asarray(self.scale, np.float32)
 
 
 @dataclass(frozen=True)
@@ -83,7 +111,7 @@ class TrainedScales:
         """Raises InputRefused for a node that was not quantized in the training, or with scales of
         another shape."""
         found = self._known(self.weights, node, "node")
-        size = np.shape(found.scale if found.ratio is None else found.ratio)
+        size = found.numbers.shape if found.ratio is None else np.shape(found.ratio)
         if size != shape:
             raise self._other(f"node {node!r}", f"its trained scales are {size}, not {shape}")
         return found
@@ -110,9 +138,24 @@ class TrainedScales:
         )
 
 
-def _weight(scale: float | list[float], ratio: list[float] | None) -> TrainedWeight:
+def _weight(
+    scale: float | list[float] | dict[str, Any], ratio: list[float] | None
+) -> TrainedWeight:
+    ratios = None if ratio is None else tuple(map(_positive, ratio))
+    if isinstance(scale, dict):
+        return TrainedWeight(_blocks(**scale), ratios)
     numbers = tuple(map(_positive, scale)) if isinstance(scale, list) else _positive(scale)
-    return TrainedWeight(numbers, None if ratio is None else tuple(map(_positive, ratio)))
+    return TrainedWeight(numbers, ratios)
+
+
+def _blocks(shape: list[int], base64: str) -> BlockScales:
+    """Raises ValueError for numbers that are no scales."""
+    channels, blocks = shape
+    found = BlockScales((int(channels), int(blocks)), str(base64))
+    numbers = found.array()
+    if min(found.shape) < 1 or not np.isfinite(numbers).all() or not numbers.all():
+        raise ValueError("a number is no scale")
+    return found
 
 
 def _positive(number: float) -> float:

@@ -5,12 +5,24 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 from optkit.errors import InputRefused
+from optkit.placement import PlacementRules
 from optkit.precisions import NumberFormat
-from optkit.quantization.trained import trained_activation
-from optkit.trained_scales import KEY, TrainedActivation, TrainedScales, TrainedWeight
+from optkit.quantization.numerics.scales import Scale
+from optkit.quantization.placement.read_weight import ReadWeight
+from optkit.quantization.trained import trained_activation, trained_weights
+from optkit.trained_scales import (
+    KEY,
+    BlockScales,
+    TrainedActivation,
+    TrainedScales,
+    TrainedWeight,
+)
+
+BLOCKS = np.array([[0.25, -1 / 3], [1e-6, 7.0], [0.1, 0.2]], np.float32)
 
 SCALES = TrainedScales(
     "l4",
@@ -20,6 +32,7 @@ SCALES = TrainedScales(
         "split": TrainedWeight(float(np.float16(0.01)), (1.0, 1.5)),
         "channels": TrainedWeight((0.25, float(np.float32(1 / 3)))),
         "tensor": TrainedWeight(0.5),
+        "blocks": TrainedWeight(BlockScales.of(BLOCKS)),
     },
 )
 
@@ -27,6 +40,7 @@ SCALES = TrainedScales(
 def test_every_number_comes_back() -> None:
     assert TrainedScales.of({KEY: SCALES.text()}) == SCALES
     assert TrainedScales.of({"other": "text"}) is None
+    np.testing.assert_array_equal(SCALES.weight("blocks", (3, 2)).numbers, BLOCKS)
 
 
 @pytest.mark.parametrize(
@@ -39,6 +53,12 @@ def test_every_number_comes_back() -> None:
         (("weights", "channels", "scale"), [[0.25], [0.5]]),
         (("weights", "tensor", "scale"), {}),
         (("weights", "tensor", "more"), 1),
+        (("weights", "blocks", "scale"), {"shape": [3, 2]}),
+        (("weights", "blocks", "scale", "shape"), [2, 2]),
+        (("weights", "blocks", "scale", "shape"), [-1, 2]),
+        (("weights", "blocks", "scale", "base64"), "AAAA"),
+        (("weights", "blocks", "scale", "base64"), BlockScales.of(BLOCKS * 0).base64),
+        (("weights", "blocks", "scale", "base64"), BlockScales.of(BLOCKS * np.inf).base64),
         (("activations",), []),
     ],
 )
@@ -61,9 +81,31 @@ def test_scales_of_another_graph_are_refused() -> None:
         SCALES.activation("y")
     with pytest.raises(InputRefused, match="not \\(3,\\)"):
         SCALES.weight("split", (3,))
+    with pytest.raises(InputRefused, match="not \\(3,\\)"):
+        SCALES.weight("blocks", (3,))
     with pytest.raises(InputRefused, match="node 'tensor': it was quantized in the training"):
-        SCALES.check_all_used({"x"}, {"split", "channels"})
+        SCALES.check_all_used({"x"}, {"split", "channels", "blocks"})
     assert SCALES.weight("split", (2,)).ratio == (1.0, 1.5)
+
+
+def test_scales_are_negative_only_for_kernels_that_take_them() -> None:
+    assert signed(True)[0, 0] == -0.5
+    with pytest.raises(InputRefused, match="negative"):
+        signed(False)
+
+
+def signed(accepted: bool) -> np.ndarray:
+    """The scales [blocks, channels] of a weight [32, 2] whose trained ones are negative."""
+    fmt = NumberFormat("int4", "block", True, block_size=32, signed_scale=accepted)
+    node = ir.node("MatMul", [ir.val("x"), ir.val("w")], name="n")
+    rules = PlacementRules(None, fmt, frozenset({"MatMul"}), False, frozenset(), False)
+    ones = Scale(np.ones((1, 2), np.float32), np.zeros((1, 2), np.int8), 0)
+    w = np.ones((32, 2), np.float32)
+    read = ReadWeight(node, "w", w, fmt, rules, 0, False, None, ones)
+    blocks = BlockScales.of(np.array([[-0.5], [0.25]], np.float32))
+    trained = TrainedScales("cpu", "int4", {}, {"n": TrainedWeight(blocks)})
+    _, ((weight, _),) = trained_weights([read], trained)
+    return weight.scale.scale
 
 
 def test_a_zero_point_is_a_code() -> None:

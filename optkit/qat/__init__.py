@@ -42,13 +42,13 @@ from optkit.qat.fake_quantization import ActivationQuantizer
 from optkit.qat.plan import Plan, plan
 from optkit.sources import wrappers
 from optkit.steps.files import GRAPH
-from optkit.trained_scales import TrainedActivation, TrainedScales, TrainedWeight
+from optkit.trained_scales import BlockScales, TrainedActivation, TrainedScales, TrainedWeight
 from optkit.workspace import Workspace
 
 __all__ = ["export", "finalize", "prepare"]
 
 Scales = Literal["learned", "fixed"]
-PRECISIONS = ("int8", "fp8")
+PRECISIONS = ("int8", "fp8", "int4", "w4a8")
 
 
 def prepare(
@@ -187,6 +187,8 @@ def _trained(model: Module, found: Plan) -> TrainedScales:
             quantizer, scale = part.weight_quantizer, part.used_weight_scale().cpu().numpy()
             if quantizer.common is not None:
                 weight = TrainedWeight(quantizer.common, tuple(scale.tolist()))
+            elif scale.ndim == 2:
+                weight = TrainedWeight(BlockScales.of(scale))
             else:
                 weight = TrainedWeight(tuple(scale.tolist()) if scale.ndim else float(scale))
             weights[quantizer.node] = weight

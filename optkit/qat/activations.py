@@ -1,4 +1,5 @@
-"""Fake quantization of the result of a module that has no parts, such as an activation function."""
+"""Fake quantization of the result of a module that has no parts, such as an activation function or
+an embedding."""
 
 from __future__ import annotations
 

@@ -8,7 +8,8 @@ LSQ (Esser et al. 2020, arXiv:1902.08153, eq. 3 and section 2.2) gives the gradi
     dy/dx = 1 inside [low, high], else 0
     dy/ds = q - u inside, low or high outside;   scaled by 1 / sqrt(N high), N numbers per scale
 
-A zero point moves the range: low = qmin - z, high = qmax - z.
+A zero point moves the range: low = qmin - z, high = qmax - z. Weights in blocks have a scale for
+each block of their summed axis, [channels, blocks]; the last block may be shorter.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from math import sqrt
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from optkit.dtypes import BY_SHORT, FLOATS
@@ -92,10 +94,50 @@ def held(x: Tensor, carrier: str) -> Tensor:
     return rounded
 
 
-def held_scale(scale: Tensor, carrier: str) -> Tensor:
-    """As `held`, but neither zero, subnormal nor infinite."""
+def held_scale(scale: Tensor, carrier: str, *, signed: bool = False) -> Tensor:
+    """As `held`, but neither zero, subnormal nor infinite. `signed`: it may be negative."""
     limits = FLOATS[BY_SHORT[carrier].name]
+    if signed:
+        size = scale.abs().clamp(limits.smallest, limits.largest)
+        return held(torch.where(scale < 0, -size, size), carrier)
     return held(scale.clamp(limits.smallest, limits.largest), carrier)
+
+
+def in_blocks(x: Tensor, size: int) -> Tensor:
+    """[..., K] → [..., blocks, size], with zeros behind the last number."""
+    padded = F.pad(x, (0, -x.shape[-1] % size))
+    return padded.reshape(*x.shape[:-1], padded.shape[-1] // size, size)
+
+
+class _RoundedInBlocks(torch.autograd.Function):
+    """As `quantization.numerics.run_time_blocks`. Nothing is clipped, so the gradient passes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, size: int) -> Tensor:
+        blocks = in_blocks(x.float(), size)
+        scale = blocks.abs().amax(-1, keepdim=True) / 127
+        scale = torch.where(scale == 0, torch.ones_like(scale), scale)
+        return ((blocks / scale).round() * scale).flatten(-2)[..., : x.shape[-1]]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return grad, None
+
+
+class RunTimeQuantizer(nn.Module):
+    """The rounding to 8 bits that a kernel does to its input, in blocks of `size` along the last
+    axis, with scales that it computes at run time."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    def used_scale(self) -> None:
+        """The graph has none."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        rounded: Tensor = _RoundedInBlocks.apply(x, self.size)  # type: ignore[no-untyped-call]
+        return rounded
 
 
 class ActivationQuantizer(nn.Module):
@@ -131,7 +173,8 @@ class WeightQuantizer(nn.Module):
 
     `common`: the scalar scale before the product, if the ratios of the channels are applied after
     it; None: the scale is before the product. `floored`: the bias becomes int32 in steps of s_x
-    s_w. Learned scales have a parameter `scale`; others follow the weights: max|w| / largest.
+    s_w. Learned scales have a parameter `scale`; others follow the weights: max|w| / largest, of
+    the number with this magnitude if scales may be negative (`NumberFormat.signed_scale`).
     """
 
     scale: Tensor | None
@@ -142,7 +185,7 @@ class WeightQuantizer(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         self.node = node
-        self.largest = fmt.largest
+        self.format = fmt
         self.grid = Grid.of(fmt, 0)
         self.common = common
         self.carrier = carrier
@@ -154,17 +197,30 @@ class WeightQuantizer(nn.Module):
             self.scale = None
 
     def used_scale(self, weight: Tensor, bias: Tensor | None, activation: Tensor | None) -> Tensor:
-        """What is applied before the product or, if it is split, after it: [channels], or rank 0
-        for one scale. `weight`: with BatchNorm."""
-        scale = self.scale
-        if scale is None:
-            size = held(weight.detach(), self.carrier).abs()
-            scale = size.flatten(1).amax(1) if self.per_channel else size.max()
-            scale = torch.where(scale == 0, torch.ones_like(scale), scale / self.largest)
+        """What is applied before the product or, if it is split, after it: [channels], [channels,
+        blocks], or rank 0 for one scale. `weight`: with BatchNorm."""
+        scale = self._following(weight.detach()) if self.scale is None else self.scale
         if self.floored and bias is not None and activation is not None:
             least = bias.detach().abs() / (activation.detach() * _BIAS_STEPS)
             scale = torch.maximum(scale, least if self.per_channel else least.max())
-        return held_scale(scale if self.common is None else scale / self.common, self.carrier)
+        return held_scale(
+            scale if self.common is None else scale / self.common, self.carrier,
+            signed=self.format.signed_scale,
+        )  # fmt: skip
+
+    def _following(self, weight: Tensor) -> Tensor:
+        """The scale of these weights."""
+        w = self._along(held(weight, self.carrier))
+        low, high = w.amin(-1), w.amax(-1)
+        scale = torch.maximum(-low, high)
+        scale = torch.where(scale == 0, torch.ones_like(scale), scale / self.format.largest)
+        return torch.where(high > -low, -scale, scale) if self.format.signed_scale else scale
+
+    def _along(self, w: Tensor) -> Tensor:
+        """The numbers of each scale along the last axis."""
+        if self.format.block_size is not None:
+            return in_blocks(w.flatten(1), self.format.block_size)
+        return w.flatten(1) if self.per_channel else w.flatten()
 
     def forward(
         self, weight: Tensor, bias: Tensor | None, activation: Tensor | None
@@ -174,11 +230,13 @@ class WeightQuantizer(nn.Module):
         w = held(weight, self.carrier)
         if self.common is not None:
             scale = scale * self.common
-        along = scale.reshape(-1, *[1] * (w.ndim - 1)) if scale.ndim else scale
-        shared = w[0].numel() if scale.ndim else w.numel()
         if self.floored and bias is not None and activation is not None:
             bias = _in_steps(bias, activation, scale)
-        return fake_quantize(w, along, self.grid, shared), bias
+        along = self._along(w)
+        quantized = fake_quantize(along, scale[..., None], self.grid, along.shape[-1])
+        if self.format.block_size is not None:
+            quantized = quantized.flatten(1)[:, : w[0].numel()]
+        return quantized.reshape(w.shape), bias
 
 
 _BIAS_STEPS = 2.0**30  # the largest bias, see `quantization.numerics.scales`

@@ -6,12 +6,13 @@ from collections.abc import Collection, Sequence
 from functools import partial
 
 import torch
+from torch import nn
 from torch.nn import Module
 
 from optkit.errors import InputRefused
 from optkit.qat.activations import quantize_result
 from optkit.qat.additions import RESULT, quantize_addition
-from optkit.qat.fake_quantization import ActivationQuantizer, WeightQuantizer
+from optkit.qat.fake_quantization import ActivationQuantizer, RunTimeQuantizer, WeightQuantizer
 from optkit.qat.plan import Plan, QuantizedValue, Reader, module_of
 from optkit.qat.products import PRODUCTS, Product, as_product
 
@@ -32,6 +33,8 @@ def place(model: Module, plan: Plan, *, learned: bool) -> None:
             weight.node, weight.format, torch.from_numpy(weight.scale.copy()), weight.common,
             plan.carrier, floored=weight.integer_bias, learned=learned,
         )  # fmt: skip
+        if weight.rounded is not None:
+            product.input_quantizer = RunTimeQuantizer(weight.rounded)
     for value in plan.values:
         quantizer = ActivationQuantizer(
             value.value, value.format, value.scale, value.zero_point, plan.carrier,
@@ -39,6 +42,10 @@ def place(model: Module, plan: Plan, *, learned: bool) -> None:
         )  # fmt: skip
         for put in _places(modules, plan, value):
             put(quantizer)
+    for lookup, width in plan.embeddings.items():
+        module = modules.get(module_of(lookup))
+        if isinstance(module, nn.Embedding):  # one scale per row, which follows the table
+            quantize_result(module, RunTimeQuantizer(width))
 
 
 def _places(

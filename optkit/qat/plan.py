@@ -55,21 +55,24 @@ class QuantizedValue:
 
 @dataclass(frozen=True)
 class QuantizedWeight:
-    """The weight of a product. `scale`: of the codes, [channels] or rank 0; `common`: the scalar
-    before the product if the rest of the scale is a Mul after it. `integer_bias`: the bias is
-    int32."""
+    """The weight of a product. `scale`: of the codes, [channels], [channels, blocks] or rank 0;
+    `common`: the scalar before the product if the rest of the scale is a Mul after it.
+    `integer_bias`: the bias is int32. `rounded`: the size of the blocks in which the kernel rounds
+    its input to 8 bits; None: it does not."""
 
     node: str
     format: NumberFormat
     scale: np.ndarray
     common: float | None
     integer_bias: bool
+    rounded: int | None = None
 
 
 @dataclass(frozen=True)
 class Plan:
     """`additions`: an Add of two values → the path of the module whose code adds, and which of its
-    additions it is. `graph`: the Q/DQ graph with FP32 carriers; `carrier`: that of the build."""
+    additions it is. `embeddings`: a lookup in a table of 8 bits per row → the width of the table.
+    `graph`: the Q/DQ graph with FP32 carriers; `carrier`: that of the build."""
 
     target: str
     precision: str
@@ -78,6 +81,7 @@ class Plan:
     values: tuple[QuantizedValue, ...]
     weights: tuple[QuantizedWeight, ...]
     additions: Mapping[str, tuple[str, int]]
+    embeddings: Mapping[str, int]
 
 
 def plan(
@@ -107,6 +111,7 @@ def plan(
         tuple(_values(written, build)),
         tuple(_weights(written, build)),
         _additions(graph.load(build.source.path / GRAPH)),
+        dict(_embeddings(written)),
     )
 
 
@@ -152,18 +157,38 @@ def _maker(value: ir.Value) -> Reader | None:
 
 def _weights(written: ir.Model, build: Build) -> Iterator[QuantizedWeight]:
     for node in written.graph:
-        weight = node.inputs[1].producer() if len(node.inputs) > 1 and node.inputs[1] else None
-        if str(node.name) not in build.planned or weight is None:
+        if str(node.name) not in build.planned:
             continue
-        scale = graph.array(weight.inputs[1])
+        rules = _rules(build, str(node.name))
+        if node.op_type == "MatMulNBits":
+            yield _by_bits(node, rules.weight)
+            continue
+        weight = node.inputs[1].producer() if len(node.inputs) > 1 and node.inputs[1] else None
+        if weight is None:
+            continue
+        scale, fmt = graph.array(weight.inputs[1]), rules.weight_of(node.op_type)
         assert scale is not None and node.op_type in _PRODUCTS
-        rules, ratio = _rules(build, str(node.name)), _ratio(node)
+        if fmt.granularity == "block":
+            fmt = replace(fmt, block_size=weight.attributes.get_int("block_size"))
+            scale = scale if weight.attributes.get_int("axis") == 1 else scale.T
+        ratio = _ratio(node)
         yield QuantizedWeight(
-            str(node.name), rules.weight_of(node.op_type),
+            str(node.name), fmt,
             scale if ratio is None else scale * ratio.reshape(-1),
             None if ratio is None else float(scale),
             node.op_type in rules.integer_bias and weighted_nodes.has_bias(node),
         )  # fmt: skip
+
+
+def _by_bits(node: ir.Node, fmt: NumberFormat) -> QuantizedWeight:
+    """Of a MatMulNBits (`qdq.nbits`), whose scales are [channels, blocks]."""
+    scale, size = graph.array(node.inputs[2]), node.attributes.get_int("block_size")
+    assert scale is not None
+    rounds = node.attributes.get_int("accuracy_level") == 4
+    return QuantizedWeight(
+        str(node.name), replace(fmt, block_size=size), scale, None, integer_bias=False,
+        rounded=size if rounds else None,
+    )  # fmt: skip
 
 
 def _ratio(node: ir.Node) -> np.ndarray | None:
@@ -173,6 +198,17 @@ def _ratio(node: ir.Node) -> np.ndarray | None:
         if factor is not None and factor.name == f"{node.name}_channel_scale":
             return graph.array(factor)
     return None
+
+
+def _embeddings(written: ir.Model) -> Iterator[tuple[str, int]]:
+    """The lookups that `qdq.embeddings` writes: (float) codes × scales of the rows."""
+    for node in written.graph:
+        wide = node.inputs[0].producer() if node.op_type == "Mul" and node.inputs[0] else None
+        codes = wide.inputs[0] if wide is not None and wide.op_type == "Cast" else None
+        rows = None if codes is None else codes.producer()
+        table = None if rows is None or rows.op_type != "Gather" else graph.array(rows.inputs[0])
+        if table is not None and table.dtype == np.int8:
+            yield str(node.name), table.shape[1]
 
 
 def _additions(exported: ir.Model) -> dict[str, tuple[str, int]]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from optkit.qat.fake_quantization import ActivationQuantizer, WeightQuantizer
+from optkit.qat.fake_quantization import ActivationQuantizer, RunTimeQuantizer, WeightQuantizer
 
 
 class Product(nn.Module):
@@ -24,7 +24,7 @@ class Product(nn.Module):
 
     weight: Tensor
     bias: Tensor | None
-    input_quantizer: ActivationQuantizer | None
+    input_quantizer: ActivationQuantizer | RunTimeQuantizer | None
     weight_quantizer: WeightQuantizer | None
     output_quantizer: ActivationQuantizer | None
     _norm: tuple[Any, ...]
@@ -129,10 +129,12 @@ def unfold(product: nn.Module, norm: nn.Module) -> None:
 
 @torch.no_grad()
 def as_plain(product: Product) -> None:
-    """Change the product back to its plain class, with the weights that it multiplies."""
-    weight, bias = product.folded()
-    product.weight = nn.Parameter(weight.detach().clone())
-    product.bias = None if bias is None else nn.Parameter(bias.detach().clone())
+    """Change the product back to its plain class, with the weights that it multiplies. A weight
+    that another module shares stays shared."""
+    if product._norm:
+        weight, bias = product.folded()
+        product.weight = nn.Parameter(weight.detach().clone())
+        product.bias = None if bias is None else nn.Parameter(bias.detach().clone())
     del product.input_quantizer, product.weight_quantizer, product.output_quantizer
     del product._norm
     setattr(product, "__class__", _PLAIN[type(product)])  # noqa: B010  (of another type)

@@ -32,12 +32,18 @@ def trained_weights(
     read: Sequence[ReadWeight], trained: TrainedScales
 ) -> tuple[Scale, list[tuple[ReadWeight, np.ndarray | None]]]:
     """The common scale of the weights that multiply one value; and each weight with the scale of
-    its codes and the ratios of its channels. Raises InputRefused as `TrainedScales` does."""
+    its codes and the ratios of its channels. The scales of blocks are by channels in the training,
+    and by columns here. Raises InputRefused as `TrainedScales` does."""
     common = Scale(np.ones((), np.float32), np.zeros((), np.int8), 0)
     parts: list[tuple[ReadWeight, np.ndarray | None]] = []
     for weight in read:
-        given = trained.weight(str(weight.node.name), weight.scale.scale.shape)
-        scale = np.asarray(given.scale, np.float32)
+        given = trained.weight(str(weight.node.name), weight.scale.scale.T.shape)
+        scale = given.numbers.T
+        if (scale < 0).any() and not weight.format.signed_scale:
+            raise InputRefused(
+                "a trained scale is negative", where=f"node {weight.node.name!r}",
+                hint="export the model again with optkit.qat",
+            )  # fmt: skip
         ratio = None if given.ratio is None else np.asarray(given.ratio, np.float32)
         if ratio is not None:
             common = common._replace(scale=scale)

@@ -15,7 +15,7 @@ from optkit.statistics import load
 from optkit.steps.bodies.signature import signature
 from optkit.steps.files import GRAPH, SIMULATION, STATISTICS
 from optkit.steps.quantize import Quantize, Quantized
-from optkit.trained_scales import TrainedScales
+from optkit.trained_scales import KEY, TrainedScales
 
 
 def run(step: Quantize, out: Path, progress: Progress) -> Quantized:
@@ -26,7 +26,8 @@ def run(step: Quantize, out: Path, progress: Progress) -> Quantized:
     assignment = assign(fused, scheme, statistics, settings.nodes)
     observed = statistics.values.values() if statistics is not None else ()
     learned = settings.learns and any(value.rows is not None for value in observed)
-    if streamed.is_for(fused, assignment, rules, settings, learned=learned):
+    trained = TrainedScales.of(fused.metadata_props)
+    if trained is None and streamed.is_for(fused, assignment, rules, settings, learned=learned):
         place = step.carrier.path / GRAPH
         told = streamed.quantize(place, out / GRAPH, assignment, rules, settings, carrier=dtype)
         written = signature(graph.load(out / GRAPH))
@@ -38,10 +39,12 @@ def run(step: Quantize, out: Path, progress: Progress) -> Quantized:
     qparams = choose_qparams(
         fused, assignment, statistics, rules, settings,
         method=step.settings.method, percentile=step.settings.percentile, carrier=dtype,
-        trained=TrainedScales.of(fused.metadata_props),
+        trained=trained,
     )  # fmt: skip
     progress("writing Q/DQ", 0.8)
     carrier = graph.load(step.carrier.path / GRAPH)
+    for model in (fused, carrier):
+        model.metadata_props.pop(KEY, None)  # the graph has these scales now
     if any(own.weight.dtype == "float4e2m1" for own in rules.values()):
         carrier = graph.upgrade(carrier, 23)  # the first that knows E2M1
     tables = settings.embeddings and any(own.embeddings for own in rules.values())
