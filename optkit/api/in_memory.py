@@ -251,8 +251,8 @@ def _step(runner: Runner, name: str, label: str) -> Iterator[None]:
 
 def _inputs(job: Job, runner: Runner) -> tuple[TensorInfo, ...]:
     """The graph's inputs: known from the recipe, else from the exported graph."""
-    # FP32 needs no calibration samples, and there are none yet
-    job = replace(job, precision=precision("fp32"))
+    # FP32 needs no calibration samples, and there are none yet; nothing is compiled
+    job = replace(job, precision=precision("fp32"), deferred=True)
     return pipeline.run(job, runner, pipeline.EXPORT).inputs
 
 

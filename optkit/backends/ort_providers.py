@@ -3,7 +3,8 @@
 ONNX Runtime falls back to the CPU without a message. Therefore optkit checks that the wheel has the
 provider, that the session lists it, and that every node that multiplies is assigned to it. Inputs
 and outputs are bound to the device. As on the CPU, the engine is the graph itself. Option names are
-those of ONNX Runtime's sources; unverified on a card or a Mac (docs/targets.md).
+those of ONNX Runtime's sources. CUDA ran on an H200; the others are unverified on a card or a Mac
+(docs/targets.md).
 """
 
 from __future__ import annotations

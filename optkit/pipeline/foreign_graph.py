@@ -16,7 +16,7 @@ from optkit.measurement import Fidelity
 from optkit.pipeline.engines import kept
 from optkit.pipeline.graphs import cast
 from optkit.pipeline.job import Build, Job
-from optkit.pipeline.refusals import FILES, check_pair, check_samples
+from optkit.pipeline.refusals import FILES, check_pair, check_samples, one_wheel
 from optkit.pipeline.run_samples import sample_batch
 from optkit.pipeline.sources import exported_model
 from optkit.precisions import Precision, precision
@@ -71,10 +71,12 @@ def _check_given(job: Job, repaired: RepairedGraph, runner: Steps) -> None:
 
 def quantized_to(recipe: Recipe, runner: Steps) -> str | None:
     """The precision to which another tool has quantized the file of the model; None for a float
-    model, and for a model that is no file."""
+    model, and for a model that is no file. Raises ToolchainMissing for two wheels of ONNX
+    Runtime."""
     source = recipe.source
     if source is None or source.kind not in FILES:
         return None
+    one_wheel()
     exported = exported_model(recipe, None, runner)
     if not exported.quantized:
         return None

@@ -266,8 +266,9 @@ def _no_data(origin: Origin, source: SampleSource, path: Path) -> InputRefused:
     return InputRefused(message, where=origin.where(key), hint=hint)
 
 
-def _check_toolchain(job: Job, compiler: str | None) -> None:
-    """Every distribution that the steps need must be installed. The check imports none of them."""
+def one_wheel() -> str | None:
+    """The installed wheel of ONNX Runtime, None if there is none. Raises ToolchainMissing for two,
+    before any step runs on them."""
     wheels = [name for name in runtimes.ONNXRUNTIME_WHEELS if installed(name)]
     if len(wheels) == 2:
         raise ToolchainMissing(
@@ -275,7 +276,12 @@ def _check_toolchain(job: Job, compiler: str | None) -> None:
             where="environment",
             hint="pip uninstall both, then install one: optkit[cpu] or optkit[gpu]",
         )
-    needed = ["onnxruntime"] if not wheels else []
+    return wheels[0] if wheels else None
+
+
+def _check_toolchain(job: Job, compiler: str | None) -> None:
+    """Every distribution that the steps need must be installed. The check imports none of them."""
+    needed = [] if one_wheel() else ["onnxruntime"]
     library = runtimes.backend(compiler).traits.distribution if compiler else None
     needed += [library] if library else []
     source = job.recipe.source

@@ -46,6 +46,10 @@ def place(model: Module, plan: Plan, *, learned: bool) -> None:
         module = modules.get(module_of(lookup))
         if isinstance(module, nn.Embedding):  # one scale per row, which follows the table
             quantize_result(module, RunTimeQuantizer(width))
+    trained = next(model.parameters(), None)
+    for part in model.modules():
+        if trained is not None and isinstance(part, ActivationQuantizer | WeightQuantizer):
+            part.to(trained.device)
 
 
 def _places(

@@ -97,7 +97,9 @@ def plan(
         model, example_inputs, pair, recipe=recipe, calibration=calibration, name=None,
         runner=runner,
     )  # fmt: skip
-    job = replace(job, recipe=job.recipe.with_overrides(_SETTINGS))
+    # no engine is built, so the compiler of a GPU need not be installed where the training runs
+    deferred = not job.target.is_cpu
+    job = replace(job, recipe=job.recipe.with_overrides(_SETTINGS), deferred=deferred)
     build = pipeline.run(job, runner, pipeline.QUANTIZE)
     quantized = build.quantized
     assert quantized is not None

@@ -19,6 +19,8 @@ from torch.utils.checkpoint import checkpoint
 import optkit
 from optkit import errors, pipeline, qat
 from optkit.graph import array as ir_array
+from optkit.pipeline import refusals
+from optkit.qat import placing
 from optkit.qat.agreement import sqnr
 from optkit.qat.fake_quantization import ActivationQuantizer
 from optkit.qat.products import Product
@@ -62,6 +64,31 @@ def graph(trained: tuple[nn.Module, str, str], images: Tensor, workspace: Worksp
 def products(net: nn.Module) -> dict[str, Product]:
     return {name: part for name, part in net.named_modules()
             if isinstance(part, Product) and part.weight_quantizer is not None}  # fmt: skip
+
+
+def test_a_training_needs_no_compiler_of_the_target(
+    net: Net, images: Tensor, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = refusals.installed
+    monkeypatch.setattr(refusals, "installed", lambda name: None if "rtx" in name else here(name))
+    found = prepared(net, images, workspace, "l4")
+    assert any(isinstance(part, Product) for part in found.modules())
+    with pytest.raises(errors.ToolchainMissing, match="tensorrt-rtx is not installed"):
+        optkit.build(net, images[:4], target="l4", calibration=[images], workspace=workspace)
+
+
+def test_quantizers_lie_on_the_device_of_the_model(
+    trained: tuple[nn.Module, str, str], images: Tensor
+) -> None:
+    """Here the device `meta`, whose operations refuse tensors of another device as CUDA's do."""
+    found, *_ = trained
+    plain = copy.deepcopy(qat.finalize(found)).to("meta")
+    plan: Any = found.qat_plan
+    placing.place(plain, plan, learned=True)
+    held = dict(plain.named_parameters()) | dict(plain.named_buffers())
+    assert any("quantizer" in name for name in held)
+    assert {value.device.type for value in held.values()} == {"meta"}
+    assert plain(images.to("meta")).device.type == "meta"
 
 
 def test_codes_and_scales_are_those_of_the_training(
