@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from optkit.devices import Target as Target
     from optkit.devices import targets as targets
     from optkit.generation import Sampling as Sampling
+    from optkit.generation import Speculation as Speculation
     from optkit.generation import generate as generate
     from optkit.recipe import Recipe as Recipe
 
@@ -67,6 +68,7 @@ _HOMES = {
     "Request": "optkit.request",
     "Sampling": "optkit.generation",
     "SearchOptions": "optkit.tuning",
+    "Speculation": "optkit.generation",
     "Target": "optkit.devices",
     "Workspace": "optkit.workspace",
     "generate": "optkit.generation",
@@ -75,9 +77,9 @@ _HOMES = {
 
 __all__ = [
     "Artifact", "Budget", "DecoderSizes", "Recipe", "Request", "Sampling", "SearchOptions",
-    "Target", "Workspace", "attest", "bench", "build", "build_fleet", "compile", "diff", "errors",
-    "evaluate", "explain", "export", "finish", "fuse", "generate", "inspect", "load", "package",
-    "plan", "quantize", "sign", "targets", "tune", "verify",
+    "Speculation", "Target", "Workspace", "attest", "bench", "build", "build_fleet", "compile",
+    "diff", "errors", "evaluate", "explain", "export", "finish", "fuse", "generate", "inspect",
+    "load", "package", "plan", "quantize", "sign", "targets", "tune", "verify",
 ]  # fmt: skip
 
 

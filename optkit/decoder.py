@@ -28,11 +28,14 @@ from typing import Literal, Self
 import numpy as np
 
 from optkit.errors import InputRefused, ToolchainMissing, UsageError
-from optkit.tensors import TensorInfo
+from optkit.tensors import Feed, TensorInfo
 
 IDS, MASK, POSITIONS, LOGITS = "input_ids", "attention_mask", "position_ids", "logits"
 PAST, PRESENT = "past_key_values", "present"
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
+
+CACHE_AXIS = 2
+"""The axis of a cache that has one row per token."""
 
 IN_PLACE = "optkit.in_place"
 """Metadata of a graph: a JSON list of the longer caches among its outputs that may be written into
@@ -78,6 +81,13 @@ class Decoder:
     def carried(self) -> dict[str, str]:
         """The output with the longer cache → the input that gets it in the next run."""
         return {_PAST.sub(rf"{PRESENT}\1", info.name): info.name for info in self.cache}
+
+    def empty(self, rows: int) -> Feed:
+        """The cache before the first run: [rows, heads, 0, head size]."""
+        return {
+            info.name: np.zeros((rows, int(info.shape[1]), 0, int(info.shape[3])), info.dtype)
+            for info in self.cache
+        }
 
     @property
     def layers(self) -> int:

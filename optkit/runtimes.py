@@ -31,6 +31,11 @@ class Loop(Protocol):
 
     def run(self, feed: Feed) -> Feed: ...
 
+    def cut(self, rows: int, axis: int) -> None:
+        """Keep only the first rows, along this axis, of the values that stay in the runtime and
+        grow. A buffer of full length stays as it is: the feed of the next run says how much of it
+        is filled."""
+
 
 class Session(Protocol):
     """A loaded model that runs. Context manager; `run` takes and returns arrays by name."""

@@ -95,6 +95,11 @@ def batched(inputs: Collection[TensorInfo]) -> frozenset[str]:
     return frozenset(info.name for info in inputs if info.shape and info.shape[0] == axis)
 
 
+def leading(array: np.ndarray, rows: int, axis: int) -> np.ndarray:
+    """A view of the first rows along an axis."""
+    return array[(slice(None),) * axis + (slice(rows),)]
+
+
 def count_samples(feed: Feed) -> int:
     """The number of samples in a feed, whose arrays are in the order of the inputs, as in a
     spool."""

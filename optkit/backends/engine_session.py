@@ -28,7 +28,7 @@ from optkit.dtypes import DTYPES
 from optkit.engines import FusedLayer
 from optkit.errors import Impossible, InputRefused, OptkitError, WorkerFailed
 from optkit.runtimes import Phases
-from optkit.tensors import Feed, TensorInfo
+from optkit.tensors import Feed, TensorInfo, leading
 
 # TensorRT's data types that a feed can have; numpy has no arrays of the others
 _DTYPES: Mapping[str, str] = MappingProxyType(
@@ -252,9 +252,13 @@ class EngineSession:
         self._cuda.synchronize()
         return found
 
+    def fetch(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        """Download an input of this shape from its buffer."""
+        return self.take({name: shape}, [name])[name]
+
     def _fill(self, shapes: Mapping[str, tuple[int, ...]], names: list[str]) -> Feed:
-        """Arrays that contain these outputs when the stream is empty."""
-        dtypes = {info.name: info.dtype for info in self.outputs}
+        """Arrays that contain these tensors when the stream is empty."""
+        dtypes = {info.name: info.dtype for info in (*self.inputs, *self.outputs)}
         found = {name: np.empty(shapes[name], dtypes[name]) for name in names}
         for name, array in found.items():
             self._cuda.download(array, self._buffers[name].address)
@@ -356,3 +360,10 @@ class EngineLoop:
             self._session.swap(out, into)
         self._shapes |= {into: shapes[out] for out, into in self._carried.items()}
         return found
+
+    def cut(self, rows: int, axis: int) -> None:
+        """Keep only the first rows; see `runtimes.Loop`. They pass through the host."""
+        for into in self._carried.values():
+            kept = leading(self._session.fetch(into, self._shapes[into]), rows, axis)
+            self._session.put(into, kept)
+            self._shapes[into] = kept.shape

@@ -22,7 +22,7 @@ from optkit.backends.kernel_list import NUMPY
 from optkit.backends.ort_objects import Binding, InferenceSession, NativeOptions, Signature, Value
 from optkit.decoder import IN_PLACE, Decoder, require_codes
 from optkit.errors import InputRefused, OptkitError, ToolchainMissing, WorkerFailed
-from optkit.tensors import Feed, TensorInfo, batch_axis, batched, count_samples
+from optkit.tensors import Feed, TensorInfo, batch_axis, batched, count_samples, leading
 
 Providers = Sequence[tuple[str, Mapping[str, str]]]
 CPU = ("CPUExecutionProvider", MappingProxyType[str, str]({}))
@@ -184,6 +184,13 @@ class OrtLoop:
             self._binding.bind_ortvalue_input(into, library().OrtValue(self._found[out]))
         # a view; the next run overwrites its memory
         return {name: self._found[name].numpy().copy() for name in self._returned}
+
+    def cut(self, rows: int, axis: int) -> None:
+        """Keep only the first rows; see `runtimes.Loop`. On a device they pass through the host."""
+        for out, into in self._grown.items():
+            cache = self._found.get(out, self._state[into]).numpy()  # a view
+            self._state[into] = held(leading(cache, rows, axis).copy(), self._device)
+            self._binding.bind_ortvalue_input(into, self._state[into])
 
     def _bind(self, name: str, array: np.ndarray) -> None:
         """Bind an array of optkit. On the CPU it is read in place, so it may be overwritten."""

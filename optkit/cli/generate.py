@@ -12,7 +12,7 @@ from optkit import api
 from optkit.cli import terminal
 from optkit.cli.terminal import Output
 from optkit.errors import UsageError
-from optkit.generation import Generated, Pace, Sampling
+from optkit.generation import Generated, Pace, Sampling, Speculated, Speculation
 from optkit.generation import generate as continue_
 from optkit.progress.terminal import stderr
 
@@ -32,6 +32,35 @@ class Drawing:
         return Sampling(**given) if given else None
 
 
+@dataclass(frozen=True)
+class Drafts:
+    """The options of speculative decoding."""
+
+    prompt_lookup: bool
+    draft_model: Path | None
+    draft_tokens: int | None
+
+    def speculation(self, trusted: bool) -> Speculation | None:
+        """What they ask for; None for plain decoding. Raises UsageError if they contradict."""
+        if not self.prompt_lookup and self.draft_model is None:
+            if self.draft_tokens is not None:
+                raise UsageError(
+                    "--draft-tokens drafts nothing alone",
+                    where="command line",
+                    hint="give --prompt-lookup, or --draft ARTIFACT",
+                )
+            return None
+        if self.draft_model is None:
+            return Speculation(tokens=self.draft_tokens)
+        if self.prompt_lookup:
+            raise UsageError(
+                "--prompt-lookup and --draft are two sources of drafts",
+                where="command line",
+                hint="give one of them",
+            )
+        return Speculation(api.load(self.draft_model, trusted=trusted), self.draft_tokens)
+
+
 def generate(
     artifact: Path,
     prompts: tuple[str, ...],
@@ -41,6 +70,7 @@ def generate(
     threads: int | None,
     trusted: bool,
     drawing: Drawing,
+    drafts: Drafts,
     output: Output,
 ) -> None:
     texts = [*prompts, *(_text(file) for file in files)]
@@ -55,7 +85,7 @@ def generate(
     ):
         made = continue_(
             loaded, texts, audio=audio, max_new_tokens=max_new_tokens, sampling=drawing.sampling(),
-            threads=threads,
+            speculation=drafts.speculation(trusted), threads=threads,
             heard=lambda row, text: terminal.put(text, end="") if streaming else tell(),
         )  # fmt: skip
     if output.json:
@@ -106,7 +136,29 @@ def _as_json(artifact: Path, made: Generated) -> dict[str, object]:
         "prefill": _phase(made.prefill, made),
         "decode": _phase(made.decode, made),
         "cache": vars(made.cache),
+        **({"speculation": _speculation(made.speculation)} if made.speculation else {}),
     }
+
+
+def _speculation(done: Speculated) -> dict[str, object]:
+    """Rates are null if there was nothing to divide by."""
+    return {
+        "method": done.method,
+        "drafted": done.drafted,
+        "accepted": done.accepted,
+        "acceptance_rate": _rounded(done.acceptance_rate),
+        "target_runs": done.runs,
+        "tokens_per_run": _rounded(done.tokens_per_run),
+        "plain_runs": done.plain.tokens,
+        "plain_tokens_per_second": _rounded(
+            done.plain.tokens / done.plain.seconds if done.plain.tokens else None
+        ),
+        "gain": _rounded(done.gain),
+    }
+
+
+def _rounded(number: float | None) -> float | None:
+    return None if number is None else round(number, 3)
 
 
 def _phase(pace: Pace, made: Generated) -> dict[str, object]:
@@ -131,4 +183,14 @@ def _pace(made: Generated) -> str:
     ]
     cache = f"cache {made.cache.format}, {made.cache.token_bytes:,} bytes per token"
     note = f" ({made.note})" if made.note else ""
-    return f"{made.evidence} with {made.backend}: {'; '.join(phases)}; {cache}{note}"
+    drafts = f"; {_drafted(made.speculation)}" if made.speculation else ""
+    return f"{made.evidence} with {made.backend}: {'; '.join(phases)}; {cache}{drafts}{note}"
+
+
+def _drafted(done: Speculated) -> str:
+    parts = [f"{done.method} {done.accepted} of {done.drafted} drafted tokens accepted"]
+    if done.tokens_per_run is not None:
+        parts.append(f"{done.tokens_per_run:.2f} tokens per run")
+    if done.gain is not None:
+        parts.append(f"{done.gain:.2f} times as fast as its runs without a draft")
+    return ", ".join(parts)

@@ -21,8 +21,9 @@ from optkit.cli import param_types
 Function = Callable[..., object]
 Decorator = Callable[[Function], Function]
 
-_HEADINGS = ("Model", "Other tools", "Data", "Shapes", "Decoder", "Sampling", "Target", "Search",
-             "Limits", "Cost", "Where it runs", "Output")  # fmt: skip
+_HEADINGS = ("Model", "Other tools", "Data", "Shapes", "Decoder", "Sampling",
+             "Speculative decoding", "Target", "Search", "Limits", "Cost", "Where it runs",
+             "Output")  # fmt: skip
 """The headings of options in help, in this order."""
 
 _heading_of: dict[click.Parameter, str] = {}

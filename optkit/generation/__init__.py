@@ -10,6 +10,9 @@ unless a Sampling is given.
     continued   a decoder continues a prompt        encoded    output of an encoder-decoder
     decoding    the loop over the graph             starting   the first tokens of an output
     sampling    the choice of the next token        tokenization  text to tokens and back
+    speculation several tokens per run              drafters   tokens that may come next
+    acceptance  those that the text keeps           draft_length  how many are drafted
+    cached_text one text in the cache of a decoder
 """
 
 from __future__ import annotations
@@ -22,10 +25,13 @@ from optkit.errors import UsageError
 from optkit.generation import continued, encoded
 from optkit.generation.decoding import Pace
 from optkit.generation.encoded import Recording
-from optkit.generation.result import Generated, Text
+from optkit.generation.result import Generated, Speculated, Text
 from optkit.generation.sampling import Sampling
+from optkit.generation.speculation import Speculation
 
-__all__ = ["Generated", "Pace", "Recording", "Sampling", "Text", "generate"]
+__all__ = [
+    "Generated", "Pace", "Recording", "Sampling", "Speculated", "Speculation", "Text", "generate",
+]  # fmt: skip
 
 
 def generate(
@@ -35,6 +41,7 @@ def generate(
     audio: Sequence[Recording] = (),
     max_new_tokens: int = 64,
     sampling: Sampling | None = None,
+    speculation: Speculation | None = None,
     heard: Callable[[int, str], None] = lambda row, text: None,
     **options: Unpack[SessionArguments],
 ) -> Generated:
@@ -43,11 +50,13 @@ def generate(
     the model.
 
     heard(row, text): called with each new piece of text; for a decoder first with the prompts,
-    after all were checked. options: for the sessions (e.g. threads).
+    after all were checked. speculation: a decoder writes the same texts with fewer runs, one text
+    after the other. options: for the sessions (e.g. threads).
 
-    Raises UsageError (no prompt, or one of the wrong kind), InputRefused (no language model, no
-    tokenizer, a prompt without tokens, or one that is longer than the model takes), and the
-    IntegrityError and ToolchainMissing of `session`.
+    Raises UsageError (no prompt, one of the wrong kind, or speculation with an encoder-decoder),
+    InputRefused (no language model, no tokenizer, a prompt without tokens, one that is longer than
+    the model takes, or a draft model with another tokenizer), and the IntegrityError and
+    ToolchainMissing of `session`.
     """
     if not (prompts or audio) or max_new_tokens < 1:
         raise UsageError(
@@ -57,6 +66,12 @@ def generate(
         )
     artifact.verify()  # before its tokenizer is read, and anything is said
     if artifact.manifest.parts:
+        if speculation is not None:
+            raise UsageError(
+                "speculative decoding is for decoders, and this is an encoder-decoder",
+                where=str(artifact.path),
+                hint="leave speculation out",
+            )
         return encoded.generate(artifact, prompts, audio, max_new_tokens, sampling, heard, options)
     if audio:
         raise UsageError(
@@ -64,4 +79,6 @@ def generate(
             where=str(artifact.path),
             hint="give a prompt",
         )
-    return continued.generate(artifact, prompts, max_new_tokens, sampling, heard, options)
+    return continued.generate(
+        artifact, prompts, max_new_tokens, sampling, speculation, heard, options
+    )

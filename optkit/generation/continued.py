@@ -1,16 +1,25 @@
-"""Prompts continued by a decoder: one graph, all prompts in one batch."""
+"""Prompts continued by a decoder: one graph, all prompts in one batch; one after the other if
+tokens are drafted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import reduce
+from operator import add
 
 from optkit.artifact import Artifact, SessionArguments
+from optkit.data.tokens import Tokenizer
 from optkit.decoder import Decoder, Tokens
 from optkit.errors import InputRefused
 from optkit.generation import tokenization
-from optkit.generation.decoding import Ending, decode
-from optkit.generation.result import Cache, Generated, Text
+from optkit.generation.acceptance import SampledAcceptance, accept_greedy
+from optkit.generation.decoding import Decoded, Ending, Heard, decode
+from optkit.generation.draft_length import DraftLength
+from optkit.generation.drafters import Drafter, DraftModel, PromptLookup
+from optkit.generation.result import Cache, Generated, Speculated, Text
 from optkit.generation.sampling import Draw, Sampling, greedy
+from optkit.generation.speculation import Speculation, Speculator
 
 
 def generate(
@@ -18,6 +27,7 @@ def generate(
     prompts: Sequence[str],
     wanted: int,
     sampling: Sampling | None,
+    speculation: Speculation | None,
     heard: Callable[[int, str], None],
     options: SessionArguments,
 ) -> Generated:
@@ -26,18 +36,26 @@ def generate(
     spoken, tokens = tokenization.tokenizer(artifact), Tokens.of(*tokenization.configs(artifact))
     read = tokenization.read(spoken, prompts, masked=decoder.masked, where=str(artifact.path))
     room = _room(read, tokens, wanted)
-    for row, prompt in enumerate(prompts):
-        heard(row, prompt)
     streams = [tokenization.Stream(spoken, ids) for ids in read]
 
     def tell(row: int, token: int) -> None:
         if (text := streams[row].step(token)) is not None:
             heard(row, text)
 
-    choose = greedy if sampling is None else Draw(sampling, len(prompts))
-    with artifact.session(**options) as session:
-        ending = Ending(frozenset(tokens.ends), room, tokens.pad)
-        decoded = decode(session, decoder, read, ending, choose, tell)
+    ending = Ending(frozenset(tokens.ends), room, tokens.pad)
+    with (
+        _drafter(speculation, spoken, decoder, sampling, options) as drafter,
+        artifact.session(**options) as session,
+    ):
+        for row, prompt in enumerate(prompts):
+            heard(row, prompt)
+        speculated = None
+        if speculation is None or drafter is None:
+            choose = greedy if sampling is None else Draw(sampling, len(prompts))
+            decoded = decode(session, decoder, read, ending, choose, tell)
+        else:
+            writer = Speculator(session, decoder, drafter, DraftLength(speculation.tokens))
+            decoded, speculated = _speculate(writer, read, ending, sampling, tell)
     texts = tuple(
         Text(prompt, ids, tokenization.behind(spoken, ids, new), new, reason)
         for prompt, ids, new, reason in zip(
@@ -46,8 +64,54 @@ def generate(
     )
     return Generated(
         texts, None, decoded.prefill, decoded.decode,
-        session.backend, session.evidence, session.note, Cache.of(decoder),
+        session.backend, session.evidence, session.note, Cache.of(decoder), speculated,
     )  # fmt: skip
+
+
+def _speculate(
+    writer: Speculator,
+    prompts: Sequence[Sequence[int]],
+    ending: Ending,
+    sampling: Sampling | None,
+    heard: Heard,
+) -> tuple[Decoded, Speculated]:
+    """The texts, one after the other."""
+    texts = []
+    for row, prompt in enumerate(prompts):
+        accept = accept_greedy if sampling is None else SampledAcceptance(sampling, row)
+        texts.append(writer.write(prompt, row, ending, accept, heard))
+    decoded, counts = reduce(add, texts), writer.counts
+    return decoded, Speculated(
+        "prompt lookup" if writer.drafter.free else "draft model",
+        counts.drafted, counts.accepted, counts.runs, decoded.decode, counts.plain,
+    )  # fmt: skip
+
+
+@contextmanager
+def _drafter(
+    speculation: Speculation | None,
+    spoken: Tokenizer,
+    decoder: Decoder,
+    sampling: Sampling | None,
+    options: SessionArguments,
+) -> Iterator[Drafter | None]:
+    """The source of drafts, with the session of a draft model; None without speculation. Raises
+    InputRefused for a draft model that is no decoder, or has another tokenizer."""
+    if speculation is None or speculation.draft is None:
+        yield None if speculation is None else PromptLookup()
+        return
+    artifact = speculation.draft
+    artifact.verify()
+    draft = _decoder(artifact)
+    if tokenization.tokenizer(artifact).fast.get_vocab() != spoken.fast.get_vocab():
+        raise InputRefused(
+            "the draft model has another tokenizer than the model that it drafts for",
+            where=str(artifact.path),
+            hint="give a smaller model of the same family, whose tokens have the same ids",
+        )
+    context = Tokens.of(*tokenization.configs(artifact)).context
+    with artifact.session(**options) as session:
+        yield DraftModel(session, draft, decoder.vocabulary, context, sampling)
 
 
 def _decoder(artifact: Artifact) -> Decoder:

@@ -47,6 +47,9 @@ class Pace:
     tokens: int
     seconds: float
 
+    def __add__(self, other: Pace) -> Pace:
+        return Pace(self.tokens + other.tokens, self.seconds + other.seconds)
+
 
 @dataclass(frozen=True)
 class Decoded:
@@ -56,6 +59,13 @@ class Decoded:
     reasons: list[FinishReason]
     prefill: Pace  # this phase includes the choice of each row's first new token
     decode: Pace
+
+    def __add__(self, other: Decoded) -> Decoded:
+        """These texts and those of another decoding, which ran after it."""
+        return Decoded(
+            self.tokens + other.tokens, self.reasons + other.reasons,
+            self.prefill + other.prefill, self.decode + other.decode,
+        )  # fmt: skip
 
 
 def decode(
@@ -78,7 +88,7 @@ def decode(
         mask[row, : longest - len(prompt)] = 0
     positions = np.maximum(mask.cumsum(axis=1) - 1, 0)
     text = _Text(ending, heard, rows)
-    start = {**_empty(decoder, rows), **(crossed or {})}
+    start = {**decoder.empty(rows), **(crossed or {})}
     # the last new token is chosen but not read
     loop = session.loop(decoder.carried, start, longest + ending.limit - 1)
 
@@ -127,12 +137,3 @@ class _Text:
             return np.empty((0, 1), np.int64)
         next_ids = zip(self.reasons, chosen, strict=True)
         return np.array([[self._ending.pad if reason else token] for reason, token in next_ids])
-
-
-def _empty(decoder: Decoder, rows: int) -> Feed:
-    """The cache before the first run: [rows, heads, 0, head size]."""
-    cache = {}
-    for info in decoder.cache:
-        _, heads, _, size = info.shape
-        cache[info.name] = np.zeros((rows, int(heads), 0, int(size)), np.dtype(info.dtype))
-    return cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Literal, Self
 
 from optkit.decoder import Decoder
 from optkit.evidence import Evidence
@@ -37,12 +37,43 @@ class Cache:
 
 
 @dataclass(frozen=True)
+class Speculated:
+    """What speculative decoding did. `drafted`: tokens that the target verified; `accepted`: those
+    of them that became text. `runs`: of the target after the prefill; `plain`: those of them that
+    verified nothing, as in plain decoding, each with one token."""
+
+    method: Literal["prompt lookup", "draft model"]
+    drafted: int
+    accepted: int
+    runs: int
+    decode: Pace
+    plain: Pace
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """None if nothing was drafted."""
+        return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def tokens_per_run(self) -> float | None:
+        """None if the first token ended every text."""
+        return self.decode.tokens / self.runs if self.runs else None
+
+    @property
+    def gain(self) -> float | None:
+        """Tokens per second relative to those of the plain runs; None if there was none."""
+        if not self.plain.tokens:
+            return None
+        return self.decode.tokens / self.decode.seconds * self.plain.seconds / self.plain.tokens
+
+
+@dataclass(frozen=True)
 class Generated:
     """All texts, and the pace of the phases on this machine.
 
     `encode`: the run of the encoder, in tokens of the prompts or in encoded positions of sound;
     None without an encoder. `evidence`: measured if the target's own engine ran, simulated if its
-    graph ran elsewhere (`note` says why).
+    graph ran elsewhere (`note` says why). `speculation`: None for plain decoding.
     """
 
     texts: tuple[Text, ...]
@@ -53,3 +84,4 @@ class Generated:
     evidence: Evidence
     note: str | None
     cache: Cache
+    speculation: Speculated | None = None

@@ -45,10 +45,16 @@ class Draw:
 
     def __call__(self, logits: np.ndarray) -> np.ndarray:
         """int64 [rows] of logits [rows, vocabulary]."""
-        cumulated = probabilities(logits, self._sampling).cumsum(axis=1)
-        drawn = np.array([generator.random() for generator in self._random]) * cumulated[:, -1]
-        tokens: np.ndarray = (cumulated <= drawn[:, None]).sum(axis=1)
-        return tokens
+        shares = probabilities(logits, self._sampling)
+        rows = zip(shares, self._random, strict=True)
+        return np.array([drawn(row, generator.random()) for row, generator in rows], np.int64)
+
+
+def drawn(shares: np.ndarray, uniform: float) -> int:
+    """The token that a number in [0, 1) draws from shares [vocabulary] of any positive sum, by the
+    inverse of the cumulative distribution."""
+    cumulated = shares.cumsum()
+    return int(np.searchsorted(cumulated, uniform * cumulated[-1], side="right"))
 
 
 def greedy(logits: np.ndarray) -> np.ndarray:

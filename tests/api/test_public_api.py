@@ -18,9 +18,9 @@ from optkit import api
 
 PUBLIC = {
     "Artifact", "Budget", "DecoderSizes", "Recipe", "Request", "Sampling", "SearchOptions",
-    "Target", "Workspace", "attest", "bench", "build", "build_fleet", "compile", "diff", "errors",
-    "evaluate", "explain", "export", "finish", "fuse", "generate", "inspect", "load", "package",
-    "plan", "quantize", "sign", "targets", "tune", "verify",
+    "Speculation", "Target", "Workspace", "attest", "bench", "build", "build_fleet", "compile",
+    "diff", "errors", "evaluate", "explain", "export", "finish", "fuse", "generate", "inspect",
+    "load", "package", "plan", "quantize", "sign", "targets", "tune", "verify",
 }  # fmt: skip
 
 

@@ -88,6 +88,19 @@ def test_a_loop_keeps_what_it_carries_on_the_device(
             loop.run({"x": rows(8)})
 
 
+def test_a_loop_goes_on_from_the_rows_to_which_it_is_cut(
+    opened: Callable[..., Recurrent], driver: Driver
+) -> None:
+    with opened() as session:
+        loop = session.loop({"grown": "state"}, {"state": rows()})
+        loop.run({"x": rows(1, 2, 4)})
+        loop.cut(2, axis=0)
+        assert loop.run({"x": rows(8)})["total"][0] == 1 + 2 + 8
+        loop.cut(0, axis=0)
+        assert loop.run({"x": rows(16)})["total"][0] == 16
+    assert driver.blocks == {}
+
+
 def test_what_a_loop_starts_with_and_does_not_carry_stays(
     opened: Callable[..., Recurrent],
 ) -> None:

@@ -22,7 +22,7 @@ WIDTH, VOCABULARY, POSITIONS = 8, 12, 40
 
 @dataclass(frozen=True)
 class Network:
-    """logits of the last token = tanh(Σ over real tokens of (embedding + position)) · head"""
+    """logits of a token = tanh(Σ over real tokens up to it of (embedding + position)) · head"""
 
     embeddings: np.ndarray  # [12, 8]
     positions: np.ndarray  # [40, 8]
@@ -118,15 +118,15 @@ def write(network: Network, path: Path, *, masked: bool = True) -> None:
         ),
         helper.make_node("Mul", ["present.0.value", "zero"], ["v"]),
         helper.make_node("Add", ["k", "v"], ["kv"]),
-        helper.make_node("ReduceSum", ["kv", "inner"], ["s"], keepdims=0),
-        helper.make_node("Tanh", ["s"], ["t"]),
-        helper.make_node("MatMul", ["t", "head"], ["last"]),
-        helper.make_node("Unsqueeze", ["last", "one"], ["row"]),
+        helper.make_node("Squeeze", ["kv", "one"], ["rows"]),
+        helper.make_node("CumSum", ["rows", "along"], ["sums"]),
         helper.make_node("Shape", ["input_ids"], ["length"], start=1, end=2),
-        helper.make_node("Concat", ["one", "length", "one"], ["wanted"], axis=0),
-        helper.make_node("Expand", ["row", "wanted"], ["logits"]),
+        helper.make_node("Neg", ["length"], ["first"]),
+        helper.make_node("Slice", ["sums", "first", "end", "one"], ["s"]),
+        helper.make_node("Tanh", ["s"], ["t"]),
+        helper.make_node("MatMul", ["t", "head"], ["logits"]),
     ]
-    integers = {"one": [1], "outer": [1, 3], "inner": [1, 2]}
+    integers = {"one": [1], "outer": [1, 3], "along": 1, "end": [POSITIONS]}
     constants = {
         **{name: np.array(value) for name, value in integers.items()},
         "zero": np.float32(0),
@@ -143,7 +143,7 @@ def write(network: Network, path: Path, *, masked: bool = True) -> None:
         *(value(f"past_key_values.0.{c}", real, past) for c in caches),
     ]
     outputs = [
-        value("logits", real, [*tokens, VOCABULARY]),
+        value("logits", real, [*tokens, network.head.shape[1]]),
         *(value(f"present.0.{c}", real, present) for c in caches),
     ]
     held = [numpy_helper.from_array(np.asarray(c), name) for name, c in constants.items()]

@@ -11,7 +11,7 @@ import optkit
 from optkit.artifact import Artifact
 from optkit.data.sequences import completed
 from optkit.decoder import Decoder
-from optkit.generation import generate
+from optkit.generation import Speculation, generate
 from tests.generation import families
 from tests.generation.families import PROMPTS
 
@@ -69,6 +69,19 @@ def test_a_batch_writes_what_each_prompt_alone_writes(
     floats = generate(artifacts[None], PROMPTS[:1], max_new_tokens=1).cache
     assert (together.cache.format, floats.format) == (codes, "float32")
     assert floats.token_bytes == {"int8": 4, "int4": 8}[codes] * together.cache.token_bytes
+
+
+@pytest.mark.parametrize("codes", [None, "int8", "int4"])
+def test_drafted_tokens_do_not_change_a_text(
+    artifacts: dict[str | None, Artifact], codes: str | None
+) -> None:
+    plain = generate(artifacts[codes], PROMPTS, max_new_tokens=NEW)
+    for draft in (None, artifacts[None]):
+        speculation = Speculation(draft, tokens=4)
+        made = generate(artifacts[codes], PROMPTS, max_new_tokens=NEW, speculation=speculation)
+        assert [text.tokens for text in made.texts] == [text.tokens for text in plain.texts]
+        assert made.speculation is not None and made.speculation.drafted > 0
+    assert made.speculation.accepted > 0
 
 
 @pytest.mark.parametrize("codes", ["int8", "int4"])

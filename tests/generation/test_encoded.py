@@ -11,7 +11,7 @@ from scipy.io import wavfile
 
 from optkit.data import audio
 from optkit.errors import InputRefused, UsageError
-from optkit.generation import Sampling, generate
+from optkit.generation import Sampling, Speculation, generate
 from optkit.generation.starting import Start
 from optkit.tensors import TensorInfo
 from tests.generation import pairs
@@ -140,6 +140,8 @@ def test_the_command_prints_the_text_alone_and_its_pace(pair: Pair, tmp_path: Pa
 
 def test_what_does_not_fit_is_refused(pair: Pair, tmp_path: Path) -> None:
     made = pairs.make(pair, tmp_path, decoder_start_token_id=3)
+    with pytest.raises(UsageError, match="speculative decoding is for decoders"):
+        generate(made, ["w1"], speculation=Speculation())
     with pytest.raises(UsageError, match="takes text, not audio"):
         generate(made, audio=["one.wav"])
     with pytest.raises(

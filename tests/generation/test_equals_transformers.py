@@ -9,7 +9,7 @@ import torch
 from transformers import AutoTokenizer, PreTrainedModel
 
 from optkit.artifact import Artifact
-from optkit.generation import generate
+from optkit.generation import Speculation, generate
 from tests.generation import families
 from tests.generation.families import PROMPTS
 
@@ -58,3 +58,14 @@ def test_all_prompts_in_one_batch(pair: tuple[PreTrainedModel, Path, Artifact]) 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     for text in found.texts:
         assert text.prompt + text.text == tokenizer.decode([*text.prompt_tokens, *text.tokens])
+
+
+@pytest.mark.parametrize("drafts", ["lookup", "model"])
+def test_each_prompt_with_drafted_tokens(
+    pair: tuple[PreTrainedModel, Path, Artifact], drafts: str
+) -> None:
+    model, folder, artifact = pair
+    speculation = Speculation(artifact if drafts == "model" else None, tokens=3)
+    found = generate(artifact, PROMPTS, max_new_tokens=NEW, speculation=speculation)
+    assert [text.tokens for text in found.texts] == expected(model, folder)
+    assert found.speculation is not None and found.speculation.drafted > 0

@@ -14,7 +14,7 @@ import pytest
 from optkit.artifact import Artifact
 from optkit.errors import InputRefused, IntegrityError, UsageError
 from optkit.evidence import Evidence
-from optkit.generation import Sampling, generate
+from optkit.generation import Sampling, Speculation, generate
 from tests.generation.conftest import POSITIONS, WIDTH, Network, words, write_artifact
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -159,11 +159,54 @@ def test_json_holds_every_text_and_both_phases(made: Make, tmp_path: Path) -> No
         )
 
 
+def test_the_command_drafts_and_tells_what_it_saved(
+    made: Make, network: Network, tmp_path: Path
+) -> None:
+    artifact = made()
+    prompts = ("--prompt", "w1 w2", "--prompt", "w5", "--max-new-tokens", "20", "--json", "-q")
+    for drafts, method in (
+        (("--prompt-lookup",), "prompt lookup"),
+        (("--draft", artifact.path, "--draft-tokens", "3"), "draft model"),
+    ):
+        done = optkit("generate", artifact.path, *prompts, *drafts)
+        found = json.loads(done.stdout)
+        assert [text["tokens"] for text in found["texts"]] == [
+            network.continued(prompt, 20) for prompt in ([1, 2], [5])
+        ]
+        counts = found["speculation"]
+        assert counts["method"] == method
+        assert found["decode"]["tokens"] == counts["target_runs"] + counts["accepted"] == 38
+        assert counts["tokens_per_run"] == pytest.approx(38 / counts["target_runs"], abs=1e-3)
+    assert (counts["drafted"], counts["accepted"], counts["acceptance_rate"]) == (28, 28, 1.0)
+    assert (counts["plain_runs"], counts["gain"]) == (0, None)
+    told = optkit("generate", artifact.path, *prompts[:2], "--draft", artifact.path)
+    assert "draft model" in told.stderr and "drafted tokens accepted" in told.stderr
+
+
+def test_a_draft_model_with_another_tokenizer_is_refused(made: Make, tmp_path: Path) -> None:
+    import tokenizers
+
+    artifact = made()
+    other = tokenizers.Tokenizer(tokenizers.models.WordLevel({"w0": 1, "w1": 0}, "w0"))
+    files = {"tokenizer.json": other.to_str().encode(), "config.json": b"{}"}
+    draft = write_artifact(tmp_path / "model.onnx", files, tmp_path / "draft")
+    heard: list[str] = []
+    with pytest.raises(InputRefused, match="another tokenizer") as refused:
+        generate(artifact, ["w1"], speculation=Speculation(draft),
+                 heard=lambda row, text: heard.append(text))  # fmt: skip
+    assert refused.value.where == str(draft.path) and not heard
+    with pytest.raises(UsageError, match="tokens is 0"):
+        Speculation(tokens=0)
+
+
 def test_the_command_refuses_with_the_documented_codes(made: Make, tmp_path: Path) -> None:
     artifact = made()
     for code, told, *arguments in (
         (2, "no prompt", artifact.path),
         (2, "temperature is 0.0", artifact.path, "--prompt", "w1", "--temperature", "0"),
+        (2, "drafts nothing alone", artifact.path, "--prompt", "w1", "--draft-tokens", "2"),
+        (2, "two sources", artifact.path, "--prompt", "w1", "--prompt-lookup", "--draft", "x"),
+        (5, "not an artifact", artifact.path, "--prompt", "w1", "--draft", tmp_path / "nosuch"),
         (5, "not an artifact", tmp_path / "nosuch", "--prompt", "w1"),
         (5, "context 40", artifact.path, "--prompt", " ".join(["w1"] * POSITIONS)),
     ):

@@ -84,24 +84,35 @@ def test_other_models_get_no_file() -> None:
         genai.files(DECODER, {"config.json": b"[]"})
 
 
+ROOT = Path(__file__).resolve().parents[2]
 END = 319
 RUN = """
 import json, sys
 import onnxruntime_genai as og
 
-model = og.Model(sys.argv[1])
+way, folder = sys.argv[1:]
+if way == "draft":
+    from snippet import with_draft
+
+    model = with_draft(folder, folder)
+else:
+    model = og.Model(folder)
 tokenizer = og.Tokenizer(model)
-found = []
+found, proposed = [], 0
 for prompt in json.load(sys.stdin):
     ids = tokenizer.encode(prompt)
     parameters = og.GeneratorParams(model)
     parameters.set_search_options(max_length=len(ids) + 64, do_sample=False)
+    if way == "n-gram":
+        parameters.set_speculative_options(ngram_size=2, ngram_chained_lookup=True)
     generator = og.Generator(model, parameters)
     generator.append_tokens(ids)
     while not generator.is_done():
         generator.generate_next_token()
     found.append([int(token) for token in generator.get_sequence(0)])
-print(json.dumps(found))
+    if way != "plain":
+        proposed += generator.get_speculative_stats()["draft_tokens_proposed"]
+print(json.dumps([found, proposed]))
 """
 
 
@@ -127,11 +138,16 @@ def test_the_library_loads_the_artifact_and_writes_the_same(
     artifact = families.build(tmp_path / family, tmp_path)
     ours = generate(artifact, PROMPTS, max_new_tokens=64)
     assert sum(len(text.tokens) for text in ours.texts) > 64
-    done = subprocess.run(
-        [str(genai_python), "-c", RUN, str(artifact.path)], input=json.dumps(PROMPTS),
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    for found, text in zip(json.loads(done.stdout), ours.texts, strict=True):
-        ended = [END] if text.finish_reason == "stop" else []
-        assert found == [*text.prompt_tokens, *text.tokens, *ended]
+    page = (ROOT / "docs" / "generate.md").read_text()
+    (tmp_path / "snippet.py").write_text(page[page.index("import json, os") :].split("```")[0])
+    for way in ("plain", "n-gram", "draft"):
+        done = subprocess.run(
+            [str(genai_python), "-c", RUN, way, str(artifact.path)], input=json.dumps(PROMPTS),
+            capture_output=True, text=True, cwd=tmp_path,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        texts, proposed = json.loads(done.stdout)
+        assert (proposed > 0) == (way != "plain")
+        for found, text in zip(texts, ours.texts, strict=True):
+            ended = [END] if text.finish_reason == "stop" else []
+            assert found == [*text.prompt_tokens, *text.tokens, *ended]

@@ -232,6 +232,20 @@ _drawing = options.filling(
     ),
 )  # fmt: skip
 
+_drafts = options.filling(
+    "optkit.cli.generate:Drafts", "drafts",
+    options.under(
+        "Speculative decoding",
+        click.option("--prompt-lookup", is_flag=True,
+                     help="Draft tokens from the text so far, and verify several in one run: the "
+                     "same text in fewer runs."),
+        click.option("--draft", "draft_model", type=click.Path(path_type=Path), metavar="ARTIFACT",
+                     help="Draft tokens with this smaller model, which has the same tokenizer."),
+        click.option("--draft-tokens", type=click.IntRange(min=1), metavar="N",
+                     help="Draft N tokens for each run. Default: adapts to acceptance and times."),
+    ),
+)  # fmt: skip
+
 _texts = options.under(
     "Data",
     click.option("--prompt", "prompts", multiple=True, metavar="TEXT",
@@ -257,6 +271,7 @@ _host = options.under(
 
 @options.command(
     'optkit generate artifacts/my-llama-cpu-int4 --prompt "def main("',
+    "optkit generate artifacts/my-llama-cpu-int4 --prompt-file module.py --prompt-lookup",
     "optkit generate artifacts/my-whisper-cpu-int8 --audio talk.wav",
 )
 @click.argument("artifact", type=click.Path(path_type=Path))
@@ -268,6 +283,7 @@ _host = options.under(
     ),
 )
 @_drawing
+@_drafts
 @_host
 @options.output
 @options.calls("optkit.cli.generate:generate")

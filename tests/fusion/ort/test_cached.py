@@ -166,6 +166,23 @@ def test_one_buffer_gives_what_longer_caches_give(
     np.testing.assert_allclose(session.run(rest)["y"], expected[:, prompt:], rtol=1e-5, atol=1e-5)
 
 
+@settings(max_examples=20, deadline=None)
+@given(prompt=st.integers(1, 6), new=st.integers(1, 5), wrong=st.integers(1, 4))
+def test_several_rows_are_read_at_once_where_others_were_before(
+    session: OrtSession, prompt: int, new: int, wrong: int
+) -> None:
+    """One sample, as when drafted tokens are verified, of which the last ones were wrong."""
+    whole, other = feed(1, prompt + new, 0, 0), feed(1, prompt + wrong, 1, 0)
+    start = {name: whole[name] for name in CARRIED.values()}
+    loop = session.loop(CARRIED, start, room=prompt + max(new, wrong))
+    for part, first, last in ((whole, 0, prompt), (other, prompt, prompt + wrong),
+                              (whole, prompt, prompt + new)):  # fmt: skip
+        loop.cut(first, axis=2)
+        rows = {name: part[name][:, first:last] for name in "qkv"}
+        found = loop.run({**rows, "mask": part["mask"][:, :last]})
+    np.testing.assert_allclose(found["y"], reference(whole)[:, prompt:], rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
