@@ -43,11 +43,12 @@ def accept_greedy(logits: np.ndarray, draft: Draft) -> list[int]:
 
 def agreement(tokens: Sequence[int], others: Sequence[int]) -> int:
     """The number of tokens after which the two differ, or one of them ends."""
-    pairs = zip(tokens, others, strict=False)
-    return next(
-        (at for at, (token, other) in enumerate(pairs) if token != other),
-        min(len(tokens), len(others)),
-    )
+    length = 0
+    for token, other in zip(tokens, others, strict=False):
+        if token != other:
+            break
+        length += 1
+    return length
 
 
 class SampledAcceptance:

@@ -1,30 +1,35 @@
 """How many tokens to draft, so that a text gets the most tokens per second.
 
 A run of the target that verifies k tokens gives 1 + a + a² + … + aᵏ of them, if each is accepted
-with probability a (Leviathan et al. 2023, arXiv:2211.17192, equation 1), and takes the time t(k).
-Both are measured while the text is written, because they depend on the model, the machine and the
-text. The number with the most tokens per second is chosen; it may be 0, which is plain decoding.
+with probability a (Leviathan et al. 2023, arXiv:2211.17192, equation 1), and takes c(k) times as
+long as a plain run, which verifies none. Both are measured while the text is written, because they
+depend on the model, the machine and the text. The number with the most tokens per second is chosen,
+if that is more than WORTH times those of plain runs: the largest of several noisy numbers looks
+better than it is. Otherwise it is 0, which is plain decoding.
 
     a      the share of accepted tokens, with weights that fall by FORGET from draft to draft, for
            each kind of evidence; a draft that was not verified counts too, as far as it is known
-    t(k)   the median of the last WINDOW runs, forgotten after STALE runs; between the numbers that
-           were tried, and beyond them, on straight lines
+    c(k)   the median of the last WINDOW runs, each relative to the plain runs before it, so that a
+           busier machine changes nothing; forgotten after STALE runs. A number between two that
+           were tried is taken to cost no more than the smaller one, since kernels take several rows
+           at once, so that it is tried too; one beyond all of them is on their line
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 from optkit.generation.acceptance import agreement
 
 MOST = 8  # tokens of a draft
 PLAIN = 2  # runs without a draft at the beginning, which show what a draft has to gain
-FORGET, WINDOW, STALE = 0.9, 5, 200
+WORTH = 1.05
+FORGET, WINDOW, STALE = 0.9, 5, 1000
 _ACCEPTED, _TRIED = 1.4, 2.0  # before anything is known
-_SLOPE = 0.25  # of t(0), for each token
-_RETURN = 0.02  # towards what is thought at first, for each run without a draft that costs
+_SLOPE = 0.3  # of c(k), before anything is known
+_RETURN = 0.01  # towards what is thought at first, for each run without a draft that costs
 
 
 class DraftLength:
@@ -32,8 +37,9 @@ class DraftLength:
 
     def __init__(self, fixed: int | None = None) -> None:
         self._fixed = fixed
-        self._seconds: dict[int, deque[float]] = {}
-        self._times: dict[int, float] = {}  # t(k)
+        self._plain: deque[float] = deque(maxlen=WINDOW)  # seconds
+        self._relative: dict[int, deque[float]] = {}
+        self._costs = _costs({})
         self._last: dict[int, int] = {}  # the run in which a number was last tried
         self._runs = 0
         self._counts: dict[int, tuple[float, float]] = {}  # evidence → accepted, tried
@@ -45,7 +51,7 @@ class DraftLength:
             return 0
         if self._fixed is not None:
             return min(self._fixed, room)
-        if len(self._seconds.get(0, ())) < PLAIN:
+        if len(self._plain) < PLAIN:
             return 0
         accepted, tried = self._counts.get(evidence, (_ACCEPTED, _TRIED))
         best = self._fastest(accepted / tried, min(MOST, room))
@@ -67,11 +73,7 @@ class DraftLength:
         """After a run: the draft, of which it verified the first tokens, the tokens that it gave,
         and its time, with that of the draft if this is not free."""
         self._runs += 1
-        recent = self._seconds.setdefault(verified, deque(maxlen=WINDOW))
-        recent.append(seconds)
-        self._times[verified], self._last[verified] = median(recent), self._runs
-        for stale in [k for k, run in self._last.items() if k and self._runs - run > STALE]:
-            del self._seconds[stale], self._times[stale], self._last[stale]
+        self._time(verified, seconds)
         if not offered:
             return
         accepted, tried = self._counts.get(evidence, (_ACCEPTED, _TRIED))
@@ -79,24 +81,33 @@ class DraftLength:
         judged = min(same + 1, len(offered), len(new))
         self._counts[evidence] = (FORGET * accepted + same, FORGET * tried + judged)
 
+    def _time(self, verified: int, seconds: float) -> None:
+        if not verified:
+            self._plain.append(seconds)
+        elif self._plain:
+            recent = self._relative.setdefault(verified, deque(maxlen=WINDOW))
+            recent.append(seconds / median(self._plain))
+            self._last[verified] = self._runs
+            for stale in [k for k, run in self._last.items() if self._runs - run > STALE]:
+                del self._relative[stale], self._last[stale]
+            self._costs = _costs({k: median(runs) for k, runs in self._relative.items()})
+
     def _fastest(self, share: float, most: int) -> int:
-        best, fastest, expected, power = 0, 1 / self._times[0], 1.0, 1.0
+        best, fastest, expected, power = 0, WORTH, 1.0, 1.0
         for count in range(1, most + 1):
             power *= share
             expected += power
-            pace = expected / self._time(count)
+            pace = expected / self._costs[count]
             if pace > fastest:
                 best, fastest = count, pace
         return best
 
-    def _time(self, count: int) -> float:
-        times = self._times
-        if count in times:
-            return times[count]
-        below = max(k for k in times if k < count)
-        above = min((k for k in times if k > count), default=None)
-        if above is not None:
-            slope = (times[above] - times[below]) / (above - below)
-        else:
-            slope = (times[below] - times[0]) / below if below else _SLOPE * times[0]
-        return times[below] + slope * (count - below)
+
+def _costs(tried: Mapping[int, float]) -> list[float]:
+    """c(k) of 0 to MOST, from those that were tried."""
+    costs = [1.0]
+    largest = max(tried, default=0)
+    slope = (tried[largest] - 1) / largest if tried else _SLOPE
+    for count in range(1, MOST + 1):
+        costs.append(tried.get(count, costs[-1] + (slope if count > largest else 0)))
+    return costs
