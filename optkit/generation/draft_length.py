@@ -9,24 +9,27 @@ better than it is. Otherwise it is 0, which is plain decoding.
 
     a      the share of accepted tokens, with weights that fall by FORGET from draft to draft, for
            each kind of evidence; a draft that was not verified counts too, as far as it is known
-    c(k)   the median of the last WINDOW runs, each relative to the plain runs before it, so that a
-           busier machine changes nothing; forgotten after STALE runs. A number between two that
-           were tried is taken to cost no more than the smaller one, since kernels take several rows
-           at once, so that it is tried too; one beyond all of them is on their line
+    c(k)   the median of the last WINDOW runs (the lower one of two), each relative to the plain
+           runs before it, so that a busier machine changes nothing. After STALE runs without it, a
+           number that was tried once is as new, so that one interrupted run does not decide; it
+           takes twice as many for each further try. A number between two that were tried is taken
+           to cost no more than the smaller one, since kernels take several rows at once, so that
+           it is tried too; one beyond all of them is on their line
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from statistics import median
+from math import inf
+from statistics import median_low
 
 from optkit.generation.acceptance import agreement
 
 MOST = 8  # tokens of a draft
 PLAIN = 2  # runs without a draft at the beginning, which show what a draft has to gain
 WORTH = 1.05
-FORGET, WINDOW, STALE = 0.9, 5, 1000
+FORGET, WINDOW, STALE = 0.9, 5, 50
 _ACCEPTED, _TRIED = 1.4, 2.0  # before anything is known
 _SLOPE = 0.3  # of c(k), before anything is known
 _RETURN = 0.01  # towards what is thought at first, for each run without a draft that costs
@@ -40,7 +43,8 @@ class DraftLength:
         self._plain: deque[float] = deque(maxlen=WINDOW)  # seconds
         self._relative: dict[int, deque[float]] = {}
         self._costs = _costs({})
-        self._last: dict[int, int] = {}  # the run in which a number was last tried
+        self._stale: dict[int, int] = {}  # the run from which on a number is as new
+        self._next = inf  # the run in which the next number is as new
         self._runs = 0
         self._counts: dict[int, tuple[float, float]] = {}  # evidence → accepted, tried
 
@@ -86,11 +90,12 @@ class DraftLength:
             self._plain.append(seconds)
         elif self._plain:
             recent = self._relative.setdefault(verified, deque(maxlen=WINDOW))
-            recent.append(seconds / median(self._plain))
-            self._last[verified] = self._runs
-            for stale in [k for k, run in self._last.items() if self._runs - run > STALE]:
-                del self._relative[stale], self._last[stale]
-            self._costs = _costs({k: median(runs) for k, runs in self._relative.items()})
+            recent.append(seconds / median_low(self._plain))
+            self._stale[verified] = self._runs + STALE * 2 ** (len(recent) - 1)
+        if verified or self._runs >= self._next:
+            known = {k: run for k, run in self._stale.items() if run > self._runs}
+            self._next = min(known.values(), default=inf)
+            self._costs = _costs({k: median_low(self._relative[k]) for k in known})
 
     def _fastest(self, share: float, most: int) -> int:
         best, fastest, expected, power = 0, WORTH, 1.0, 1.0
