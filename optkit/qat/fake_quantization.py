@@ -10,6 +10,11 @@ LSQ (Esser et al. 2020, arXiv:1902.08153, eq. 3 and section 2.2) gives the gradi
 
 A zero point moves the range: low = qmin - z, high = qmax - z. Weights in blocks have a scale for
 each block of their summed axis, [channels, blocks]; the last block may be shorter.
+
+The parameter of a learned scale is its ratio r to its first value, s = r s_0, with the gradient
+dy/dr = dy/ds / s_0. A step of SGD then changes s by the same share as in the paper. A step of Adam,
+which is as long as the learning rate whatever the gradient is, changes it by the learning rate's
+share: s itself may be a thousand times smaller than a step.
 """
 
 from __future__ import annotations
@@ -147,7 +152,8 @@ class ActivationQuantizer(nn.Module):
     A state without its scale, such as that of the float model, leaves the scale as it is.
     """
 
-    scale: Tensor
+    start: Tensor
+    scale: Tensor | None
 
     def __init__(
         self, value: str, fmt: NumberFormat, scale: float, zero_point: int, carrier: str, *,
@@ -158,11 +164,11 @@ class ActivationQuantizer(nn.Module):
         self.zero_point = zero_point
         self.grid = Grid.of(fmt, zero_point)
         self.carrier = carrier
-        _register(self, "scale", torch.tensor(scale), learned=learned)
+        _register(self, torch.tensor(scale), learned=learned)
 
     def used_scale(self) -> Tensor:
         """The scale of the graph, of rank 0."""
-        return held_scale(self.scale, self.carrier)
+        return held_scale(_learned(self.start, self.scale), self.carrier)
 
     def forward(self, x: Tensor) -> Tensor:
         return fake_quantize(x, self.used_scale(), self.grid, x[:1].numel())
@@ -173,10 +179,11 @@ class WeightQuantizer(nn.Module):
 
     `common`: the scalar scale before the product, if the ratios of the channels are applied after
     it; None: the scale is before the product. `floored`: the bias becomes int32 in steps of s_x
-    s_w. Learned scales have a parameter `scale`; others follow the weights: max|w| / largest, of
+    s_w. Learned scales have a parameter `scale`, the ratio to `start`; others follow the weights: max|w| / largest, of
     the number with this magnitude if scales may be negative (`NumberFormat.signed_scale`).
     """
 
+    start: Tensor
     scale: Tensor | None
 
     def __init__(
@@ -192,14 +199,17 @@ class WeightQuantizer(nn.Module):
         self.floored = floored
         self.per_channel = scale.ndim > 0
         if learned:
-            _register(self, "scale", scale, learned=True)
+            _register(self, scale, learned=True)
         else:
             self.scale = None
 
     def used_scale(self, weight: Tensor, bias: Tensor | None, activation: Tensor | None) -> Tensor:
         """What is applied before the product or, if it is split, after it: [channels], [channels,
         blocks], or rank 0 for one scale. `weight`: with BatchNorm."""
-        scale = self._following(weight.detach()) if self.scale is None else self.scale
+        if self.scale is None:
+            scale = self._following(weight.detach())
+        else:
+            scale = _learned(self.start, self.scale)
         if self.floored and bias is not None and activation is not None:
             least = bias.detach().abs() / (activation.detach() * _BIAS_STEPS)
             scale = torch.maximum(scale, least if self.per_channel else least.max())
@@ -249,14 +259,38 @@ def _in_steps(bias: Tensor, activation: Tensor, weight: Tensor) -> Tensor:
     return bias + (codes.float() * step - bias).detach()
 
 
-def _register(module: nn.Module, name: str, number: Tensor, *, learned: bool) -> None:
-    number = number.float()
-    if learned:
-        module.register_parameter(name, nn.Parameter(number))
-    else:
-        module.register_buffer(name, number)
+class _Ratio(torch.autograd.Function):
+    """ratio * start, with the gradient of the result over `start`."""
+
+    @staticmethod
+    def forward(ctx: Any, ratio: Tensor, start: Tensor) -> Tensor:
+        ctx.save_for_backward(start)
+        return ratio * start
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (start,) = ctx.saved_tensors
+        return grad / start, None
+
+
+def _learned(start: Tensor, ratio: Tensor | None) -> Tensor:
+    """The scale that a ratio has learned; None: it learns nothing."""
+    if ratio is None:
+        return start
+    scale: Tensor = _Ratio.apply(ratio, start)  # type: ignore[no-untyped-call]
+    return scale
+
+
+def _register(module: nn.Module, start: Tensor, *, learned: bool) -> None:
+    """The buffer `start`, and the parameter `scale` if it is learned. A state without them leaves
+    them as they are."""
+    names = ["start", "scale"] if learned else ["start"]
+    module.register_buffer("start", start.float())
+    ratio = nn.Parameter(torch.ones_like(start, dtype=torch.float32)) if learned else None
+    module.register_parameter("scale", ratio)
 
     def keep(module: nn.Module, state: dict[str, Any], prefix: str, *others: object) -> None:
-        state.setdefault(prefix + name, getattr(module, name).detach())
+        for name in names:
+            state.setdefault(prefix + name, getattr(module, name).detach())
 
     module.register_load_state_dict_pre_hook(keep)  # type: ignore[no-untyped-call]

@@ -131,7 +131,9 @@ def test_learned_scales_of_blocks_move(mixer: Mixer, images: Tensor, workspace: 
         "mix.weight_quantizer.scale": (64, 5), "narrow.weight_quantizer.scale": (40, 2),
         "hidden.weight_quantizer.scale": (64, 2), "head.weight_quantizer.scale": (5, 1),
     }  # fmt: skip
-    assert all((scale < 0).any() for name, scale in scales.items() if "head" not in name)
+    starts = {name: start for name, start in net.named_buffers() if name.endswith("start")}
+    assert len(starts) == len(scales)
+    assert all((start < 0).any() for name, start in starts.items() if "head" not in name)
     train(net, images)
     for name, parameter in net.named_parameters():
         assert "quantizer" not in name or not torch.equal(parameter, scales[name])

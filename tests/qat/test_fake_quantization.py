@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from math import sqrt
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,7 +14,13 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from optkit.precisions import NumberFormat
-from optkit.qat.fake_quantization import Grid, WeightQuantizer, fake_quantize, held_scale
+from optkit.qat.fake_quantization import (
+    ActivationQuantizer,
+    Grid,
+    WeightQuantizer,
+    fake_quantize,
+    held_scale,
+)
 from optkit.quantization.numerics import formats, scales
 from optkit.quantization.numerics.scales import Scale
 from optkit.runtimes import SessionOptions, simulator
@@ -96,6 +103,30 @@ def test_the_scale_of_each_channel_has_its_own_gradient() -> None:
         fake_quantize(w[channel], alone, Grid(-127, 127, True), 20).sum().backward()
         assert s.grad is not None and alone.grad is not None
         torch.testing.assert_close(s.grad[channel], alone.grad)
+
+
+@pytest.mark.parametrize("start", [0.02, 2e-5])
+def test_a_step_changes_a_scale_by_its_share(start: float) -> None:
+    """Adam by the learning rate, SGD as if the scale itself were the parameter."""
+    fmt = NumberFormat("float8e4m3fn", "tensor", symmetric=True)
+    x = torch.randn(256, generator=torch.Generator().manual_seed(0)) * start * 300
+    upstream = torch.randn(256, generator=torch.Generator().manual_seed(1))
+    kinds: dict[str, tuple[Any, float]] = {
+        "adam": (torch.optim.Adam, 1e-2), "sgd": (torch.optim.SGD, 1e-3 * start)
+    }  # fmt: skip
+    shares = {}
+    for name, (kind, rate) in kinds.items():
+        quantizer = ActivationQuantizer("x", fmt, start, 0, "fp32", learned=True)
+        optimizer = kind(quantizer.parameters(), lr=rate)
+        (quantizer(x) * upstream).sum().backward()
+        optimizer.step()
+        shares[name] = quantizer.used_scale().item() / start - 1
+    assert abs(shares["adam"]) == pytest.approx(1e-2, rel=1e-3)
+    s = torch.tensor(start, requires_grad=True)
+    (fake_quantize(x, s, Grid.of(fmt, 0), 1) * upstream).sum().backward()
+    assert s.grad is not None
+    step = -kinds["sgd"][1] * s.grad.item() / start
+    assert shares["sgd"] == pytest.approx(step, rel=1e-2, abs=1e-6)
 
 
 def test_a_scale_is_what_the_carrier_holds() -> None:
