@@ -179,8 +179,8 @@ class WeightQuantizer(nn.Module):
 
     `common`: the scalar scale before the product, if the ratios of the channels are applied after
     it; None: the scale is before the product. `floored`: the bias becomes int32 in steps of s_x
-    s_w. Learned scales have a parameter `scale`, the ratio to `start`; others follow the weights: max|w| / largest, of
-    the number with this magnitude if scales may be negative (`NumberFormat.signed_scale`).
+    s_w. Learned scales have a parameter `scale`, the ratio to `start`; others follow the weights:
+    max|w| / largest, with the sign that the format asks for (`NumberFormat.signed_scale`).
     """
 
     start: Tensor
