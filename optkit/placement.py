@@ -38,6 +38,9 @@ class PlacementRules:
     # allowed block sizes: any, those that divide the summed axis into two or more blocks, or those
     # that divide it and are powers of two
     blocks: Literal["any", "halving", "powers"] = "any"
+    # multiplications per converted element at the borders of an island of convolutions, below which
+    # the island stays in float; None: borders cost nothing
+    least_per_border: float | None = None
     two_term: bool = False  # an activation may have two terms; its product then runs twice
     free_bias: bool = False  # a product with a bias is not slower, so a bias may be added
     embeddings: bool = False  # embedding tables may be stored in 8 bits per row

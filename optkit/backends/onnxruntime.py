@@ -55,6 +55,10 @@ _WEIGHT_ONLY: Mapping[str, tuple[NumberFormat | None, int | None]] = MappingProx
     }
 )
 
+# `least_per_border` with VNNI, and with AVX2 alone, where an integer convolution is faster than a
+# float one by less: docs/quantization.md
+_LEAST_PER_BORDER = (30.0, 150.0)
+
 _LEVELS: dict[Level, str] = {
     "all": "ORT_ENABLE_ALL",
     "extended": "ORT_ENABLE_EXTENDED",
@@ -151,6 +155,7 @@ class OnnxRuntime:
             float_output=True,
             min_conv_channels=4,
             depthwise_conv=False,
+            least_per_border=_LEAST_PER_BORDER[saturates],
             integer_bias=frozenset({"Conv", "Gemm"}),
             gemm_for_matrices=True,
             two_term=True,

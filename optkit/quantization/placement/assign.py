@@ -17,6 +17,7 @@ from optkit.placement import PlacementRules
 from optkit.precisions import PRECISIONS, NumberFormat
 from optkit.quantization.placement import weighted_nodes
 from optkit.quantization.placement.block_size import fitting_block
+from optkit.quantization.placement.islands import islands
 from optkit.quantization.placement.output_layers import averages_bins, last_layers, output_layers
 from optkit.quantization.placement.qdq_placement import tail
 from optkit.statistics import Statistics
@@ -62,7 +63,37 @@ def assign(
             reasons[name] = reason
     if not nodes and PRECISIONS[precision].quantized:
         _refuse_bodies(model)
-    return Assignment(nodes, reasons)
+    small = _small_islands(model, nodes, rules, overrides or {})
+    return Assignment(nodes | dict.fromkeys(small, scheme.carrier), reasons | small)
+
+
+def _small_islands(
+    model: ir.Model,
+    nodes: Mapping[str, str],
+    rules: Mapping[str, PlacementRules],
+    overrides: Mapping[str, str],
+) -> dict[str, str]:
+    """Convolutions whose island is too small to pay for its borders, with the reason; not those
+    that the recipe names."""
+    wanted = {name: rules[each] for name, each in nodes.items() if PRECISIONS[each].quantized}
+    integer = [
+        str(node.name)
+        for node in model.graph
+        if node.name in wanted and node.op_type in wanted[node.name].quantize_outputs
+    ]
+    found = {}
+    for island in islands(model, integer):
+        least = wanted[island.nodes[0]].least_per_border
+        named = any(fnmatchcase(node, each) for node in island.nodes for each in overrides)
+        if least is None or named or island.macs >= least * island.converted:
+            continue
+        per = island.macs / island.converted
+        reason = (
+            f"{per:.0f} multiplications per element that is converted at the borders of its "
+            f"integers: below {least:.0f}, float is faster"
+        )
+        found |= dict.fromkeys(island.nodes, reason)
+    return found
 
 
 def _refuse_bodies(model: ir.Model) -> None:

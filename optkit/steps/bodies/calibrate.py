@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 
@@ -68,7 +69,9 @@ def taps_of_families(
     taps = []
     for rules in families:
         for precision in rules:
-            assignment = assign(model, Scheme(precision, "fp32", rules))
+            # also of islands that do not pay: a recipe may name their nodes
+            every = {name: replace(one, least_per_border=None) for name, one in rules.items()}
+            assignment = assign(model, Scheme(precision, "fp32", every))
             taps += taps_of(model, assignment, rules, moments=moments)
     return merged_taps(taps)
 

@@ -1,0 +1,142 @@
+"""Islands of integer convolutions that are too small to pay for their borders.
+
+An integer convolution saves time for each multiplication. At the border of an island, where floats
+become codes or codes floats, every element is converted, and ONNX Runtime changes the layout as
+well (integer convolutions read NHWC, float ones blocks of channels). An island of few
+multiplications per converted element is slower than in floats.
+
+    float ── Q ──► Conv ──► Conv ──► Add ── DQ ──► float        an island of two convolutions
+                                      ▲
+    float ─────────── Q ──────────────┘                         three borders
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from math import prod
+
+import onnx_ir as ir
+
+from optkit.quantization.placement.qdq_placement import tail
+from optkit.quantization.placement.weighted_nodes import computed
+
+_KEEPS_CODES = frozenset({"MaxPool", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze"})
+
+
+@dataclass
+class Island:
+    """`macs`: of its convolutions; `converted`: elements at its borders. Both per sample."""
+
+    nodes: list[str] = field(default_factory=list)
+    macs: int = 0
+    borders: dict[ir.Value, int] = field(default_factory=dict)
+
+    @property
+    def converted(self) -> int:
+        return sum(self.borders.values())
+
+
+def islands(model: ir.Model, integer: Collection[str]) -> list[Island]:
+    """The islands of the convolutions with these names. A convolution whose sizes are not known
+    (an image of any size) makes its island unknown, which is left out."""
+    convolutions = {node: node for node in model.graph if node.name in integer}
+    joined = dict(convolutions)
+
+    def root(node: ir.Node) -> ir.Node:
+        while joined[node] is not node:
+            node = joined[node]
+        return node
+
+    borders: list[tuple[ir.Node, ir.Value]] = []
+    for node in convolutions:
+        for value in _read(node):
+            makers = _makers(value, joined)
+            for maker in makers or ():
+                joined[root(maker)] = root(node)
+            if makers is None:
+                borders.append((node, value))
+        borders += [(node, value) for value in _left(node, joined)]
+    found: dict[ir.Node, Island] = {}
+    unknown = set()
+    for node in convolutions:
+        island = found.setdefault(root(node), Island())
+        island.nodes.append(str(node.name))
+        macs = _macs(node)
+        island.macs += macs or 0
+        if macs is None:
+            unknown.add(root(node))
+    for node, value in borders:
+        size = _elements(value)
+        found[root(node)].borders[value] = size or 0
+        if size is None:
+            unknown.add(root(node))
+    return [island for at, island in found.items() if at not in unknown]
+
+
+def _read(node: ir.Node) -> Iterator[ir.Value]:
+    """What an integer convolution reads in codes: its input, and the other operand of a sum that
+    fuses with it."""
+    assert node.inputs[0] is not None
+    yield node.inputs[0]
+    for sum_ in _sums(node):
+        yield from (v for v in sum_.inputs if v is not None and v is not tail(node))
+
+
+def _sums(node: ir.Node) -> list[ir.Node]:
+    readers = list(tail(node).consumers())
+    alone = len(readers) == 1 and readers[0].op_type == "Add" and len(computed(readers[0])) == 2
+    return readers if alone else []
+
+
+def _makers(value: ir.Value, integer: Collection[ir.Node]) -> list[ir.Node] | None:
+    """The convolutions whose codes a value is made of; None if it is made of floats."""
+    node = value.producer()
+    if node is None:
+        return None
+    if node in integer:
+        return [node]
+    operands = computed(node)
+    if node.op_type in ("Relu", "Clip", *_KEEPS_CODES):
+        return _makers(operands[0], integer)
+    if node.op_type in ("Add", "Concat"):
+        made = [_makers(operand, integer) for operand in operands]
+        known = [maker for makers in made if makers is not None for maker in makers]
+        every = all(makers is not None for makers in made)
+        # the other operand of a sum is converted for it
+        return known if known and (every or node.op_type == "Add") else None
+    return None
+
+
+def _left(node: ir.Node, integer: Collection[ir.Node]) -> Iterator[ir.Value]:
+    """The result of the convolution, or of its sum, if a float operator reads it."""
+    sums = _sums(node)
+    value = tail(sums[0]) if sums else tail(node)
+    if value.is_graph_output() or any(not _takes_codes(r, integer) for r in value.consumers()):
+        yield value
+
+
+def _takes_codes(node: ir.Node, integer: Collection[ir.Node]) -> bool:
+    if node in integer or node.op_type in ("MatMul", "Gemm"):
+        return True
+    if node.op_type in _KEEPS_CODES:
+        return all(_takes_codes(reader, integer) for reader in node.outputs[0].consumers())
+    if node.op_type in ("Add", "Concat"):
+        return _makers(node.outputs[0], integer) is not None
+    return False
+
+
+def _macs(node: ir.Node) -> int | None:
+    weight = node.inputs[1]
+    size = _elements(node.outputs[0])
+    if size is None or weight is None or weight.shape is None:
+        return None
+    return size * prod(int(each) for each in weight.shape.numpy()[1:])
+
+
+def _elements(value: ir.Value) -> int | None:
+    """Of one sample; None if a size other than that of the batch is not known."""
+    if value.shape is None:
+        return None
+    sizes = list(value.shape)[1:]
+    return prod(sizes) if all(isinstance(each, int) for each in sizes) else None  # type: ignore[arg-type]
