@@ -81,7 +81,7 @@ def _small_islands(
         for node in model.graph
         if node.name in wanted and node.op_type in wanted[node.name].quantize_outputs
     ]
-    found = {}
+    found: dict[str, str] = {}
     for island in islands(model, integer):
         least = wanted[island.nodes[0]].least_per_border
         named = any(fnmatchcase(node, each) for node in island.nodes for each in overrides)

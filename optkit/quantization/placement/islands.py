@@ -138,5 +138,5 @@ def _elements(value: ir.Value) -> int | None:
     """Of one sample; None if a size other than that of the batch is not known."""
     if value.shape is None:
         return None
-    sizes = list(value.shape)[1:]
-    return prod(sizes) if all(isinstance(each, int) for each in sizes) else None  # type: ignore[arg-type]
+    sizes = [size for size in list(value.shape)[1:] if isinstance(size, int)]
+    return prod(sizes) if len(sizes) == len(value.shape) - 1 else None
