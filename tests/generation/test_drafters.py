@@ -102,6 +102,19 @@ def test_one_interrupted_run_does_not_decide() -> None:
     assert length.choose(1, MOST, free=True) >= 4
 
 
+def test_interrupted_first_tries_are_repeated() -> None:
+    length, tried = DraftLength(), set[int]()
+
+    def time(count: int) -> float:
+        first = count > 0 and count not in tried
+        tried.add(count)
+        return (1 + 0.1 * count) * (20 if first else 1)
+
+    assert simulated(length, 0.9, time, free=True, texts=4) > 1  # interruptions included
+    simulated(length, 0.9, time, free=True, texts=20)
+    assert length.choose(1, MOST, free=True) >= 4
+
+
 def test_nothing_is_drafted_without_evidence_or_room() -> None:
     length = DraftLength(4)
     assert [length.choose(*given, free=True) for given in ((0, 9), (1, 0), (1, 2), (1, 9))] == [
