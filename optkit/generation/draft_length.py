@@ -9,12 +9,12 @@ better than it is. Otherwise it is 0, which is plain decoding.
 
     a      the share of accepted tokens, with weights that fall by FORGET from draft to draft, for
            each kind of evidence; a draft that was not verified counts too, as far as it is known
-    c(k)   the median of the last WINDOW runs (the lower one of two), each relative to the plain
-           runs before it, so that a busier machine changes nothing. After STALE runs without it, a
-           number that was tried once is as new, so that one interrupted run does not decide; it
-           takes twice as many for each further try. A number between two that were tried is taken
-           to cost no more than the smaller one, since kernels take several rows at once, so that
-           it is tried too; one beyond all of them is on their line
+    c(k)   the least of the last WINDOW runs, because interruptions only add time; each relative to
+           the plain runs before it, so that a busier machine changes nothing. After STALE runs
+           without it, a number that was tried once is as new, so that one interrupted run does not
+           decide; it takes twice as many for each further try. A number between two that were
+           tried is taken to cost no more than the smaller one, since kernels take several rows at
+           once, so that it is tried too; one beyond all of them is on their line
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from math import inf
-from statistics import median_low
 
 from optkit.generation.acceptance import agreement
 
@@ -90,12 +89,12 @@ class DraftLength:
             self._plain.append(seconds)
         elif self._plain:
             recent = self._relative.setdefault(verified, deque(maxlen=WINDOW))
-            recent.append(seconds / median_low(self._plain))
+            recent.append(seconds / min(self._plain))
             self._stale[verified] = self._runs + STALE * 2 ** (len(recent) - 1)
         if verified or self._runs >= self._next:
             known = {k: run for k, run in self._stale.items() if run > self._runs}
             self._next = min(known.values(), default=inf)
-            self._costs = _costs({k: median_low(self._relative[k]) for k in known})
+            self._costs = _costs({k: min(self._relative[k]) for k in known})
 
     def _fastest(self, share: float, most: int) -> int:
         best, fastest, expected, power = 0, WORTH, 1.0, 1.0
