@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from math import prod
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -24,6 +25,8 @@ Batch = Array | Sequence[object] | Mapping[str, object]
 
 LABELS = ("label", "labels", "label_ids", "start_positions", "end_positions")
 """Names of the labels that transformers' Trainer gives a model, so that it returns a loss."""
+
+T = TypeVar("T")
 
 _PEEKED_BYTES = 64 << 20
 
@@ -45,6 +48,30 @@ def items(batch: Batch, names: list[str]) -> dict[str, object]:
         }
     parts: Sequence[object] = list(batch) if isinstance(batch, list | tuple) else [batch]
     return dict(zip(names, parts, strict=False))
+
+
+def taken(forward: Callable[..., object], batch: Batch) -> Batch:
+    """The batch without the items that `forward` does not take: of a mapping those with other
+    names, of a sequence those behind its parameters that have no default."""
+    parameters = inspect.signature(forward).parameters.values()
+    if isinstance(batch, Mapping):
+        names = {parameter.name for parameter in parameters}
+        known = {name: value for name, value in batch.items() if name in names}
+        return known or dict(batch)
+    if isinstance(batch, list | tuple):
+        positional = [
+            parameter
+            for parameter in parameters
+            if parameter.kind
+            in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+            and parameter.default is inspect.Parameter.empty
+        ]
+        return tuple(batch[: max(1, len(positional))])
+    return batch
+
+
+def without_labels(named: Mapping[str, T]) -> dict[str, T]:
+    return {name: value for name, value in named.items() if name not in LABELS}
 
 
 def array(value: object) -> np.ndarray:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from optkit import api
 from optkit.api import jobs
-from optkit.api.batches import Batch
+from optkit.api.batches import Batch, taken
 from optkit.api.in_memory import Evaluate
 from optkit.api.jobs import RecipeLike
 from optkit.artifact import Artifact
@@ -164,18 +163,4 @@ def example_of(model: Module, batches: Iterable[Batch]) -> Batch:
     batch = next(iter(batches), None)
     if batch is None:
         raise ValueError("the loader has no batch, and the export needs one as an example")
-    parameters = inspect.signature(unwrapped(model).forward).parameters.values()
-    if isinstance(batch, Mapping):
-        names = {parameter.name for parameter in parameters}
-        known = {name: value for name, value in batch.items() if name in names}
-        return known or dict(batch)
-    if isinstance(batch, list | tuple):
-        positional = [
-            parameter
-            for parameter in parameters
-            if parameter.kind
-            in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-            and parameter.default is inspect.Parameter.empty
-        ]
-        return tuple(batch[: max(1, len(positional))])
-    return batch
+    return taken(unwrapped(model).forward, batch)

@@ -1,16 +1,21 @@
-"""The callback for the Trainer of Hugging Face transformers.
+"""The callback for the Trainer of Hugging Face transformers, and a Trainer that distils.
 
 Trainer(..., callbacks=[DeployCallback(Deployment(targets=["l4"], precisions=["int8"]))])
+DistillationTrainer(qat.prepare(model, ...), ...)
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from optkit.api.batches import Batch
+from optkit import qat
+from optkit.api.batches import Batch, without_labels
 from optkit.artifact import Artifact
 from optkit.integrations.deployment import Deployment
 
@@ -42,3 +47,51 @@ class DeployCallback(TrainerCallback):
     ) -> None:
         if state.is_world_process_zero:
             self.artifacts = self.deployment.build(model, train_dataloader)
+
+
+class DistillationTrainer(Trainer):
+    """The Trainer, for a module that `optkit.qat.prepare` returned: its loss is `distillation`, in
+    the training and in the evaluation (`eval_loss`). None: `qat.Distillation(model)`.
+
+    The model is in evaluation mode, see there. It gets the labels of the data set, if it has some,
+    and metrics are computed as in Trainer. A loss that is a function finds the loss of the labels
+    in the outputs of the model.
+
+    If no optimizer is given, it is Adam with `qat.parameter_groups`: 3e-4 is a good learning rate.
+    """
+
+    loss_is_scaled_for_ga = False  # it is the mean of a batch
+
+    def __init__(
+        self,
+        model: Module,
+        args: TrainingArguments | None = None,
+        *others: Any,
+        distillation: qat.Distillation | None = None,
+        **named: Any,
+    ) -> None:
+        self.distillation = distillation or qat.Distillation(model)
+        super().__init__(model, args, *others, **named)
+
+    def create_optimizer(self, model: Module | None = None) -> Optimizer:
+        if self.optimizer is None:
+            args = self.args
+            assert self.model is not None
+            self.optimizer = torch.optim.Adam(
+                qat.parameter_groups(self.model, args.learning_rate),
+                betas=(args.adam_beta1, args.adam_beta2),
+                eps=args.adam_epsilon,
+            )
+        return self.optimizer
+
+    def compute_loss(
+        self,
+        model: Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        model.eval()  # a step of Trainer begins with train()
+        outputs = model(**inputs)
+        loss = self.distillation(outputs, **without_labels(inputs))
+        return (loss, outputs) if return_outputs else loss

@@ -16,6 +16,8 @@ the trained scales; a build writes its Q/DQ graph from them with the same codes 
     products            convolutions and linear layers, and BatchNorm folded into them
     additions           additions in the code of a module
     activations         results of modules that have no parts
+    distillation        a loss against the float module, without labels
+    training            a short training with it, for a person who trains nothing else
 """
 
 from __future__ import annotations
@@ -38,14 +40,18 @@ from optkit.pipeline import delivery
 from optkit.precisions import Precision
 from optkit.qat import activations, additions, placing, products
 from optkit.qat.agreement import alike, check_same, results
+from optkit.qat.distillation import Distillation, Teacher, remove_recorders
 from optkit.qat.fake_quantization import ActivationQuantizer
 from optkit.qat.plan import Plan, plan
+from optkit.qat.training import Distilled, distill, parameter_groups
 from optkit.sources import wrappers
 from optkit.steps.files import GRAPH
 from optkit.trained_scales import BlockScales, TrainedActivation, TrainedScales, TrainedWeight
 from optkit.workspace import Workspace
 
-__all__ = ["export", "finalize", "prepare"]
+__all__ = [
+    "Distillation", "Distilled", "distill", "export", "finalize", "parameter_groups", "prepare",
+]  # fmt: skip
 
 Scales = Literal["learned", "fixed"]
 PRECISIONS = ("int8", "fp8", "int4", "w4a8")
@@ -88,6 +94,7 @@ def prepare(
     found = plan(_plain(trained), example_inputs, pair, recipe, calibration, workspace.runner())
     placing.place(trained, found, learned=scales == "learned")
     trained.qat_plan = found  # type: ignore[assignment]
+    trained.qat_teacher = Teacher(wrappers.unwrapped(model))  # type: ignore[assignment]
     check_same(trained, example_inputs, found)
     return trained
 
@@ -163,6 +170,8 @@ def _plain(model: Module) -> Module:
     """A copy without quantizers, with BatchNorm in the weights."""
     plain = copy.deepcopy(model).eval()
     vars(plain).pop("qat_plan", None)
+    vars(plain).pop("qat_teacher", None)
+    remove_recorders(plain)
     for part in list(plain.modules()):
         if isinstance(part, products.Product):
             products.as_plain(part)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from torch.nn import Module
 from optkit import graph
 from optkit.api.batches import Batch
 from optkit.errors import InputRefused
+from optkit.qat.calls import call
 from optkit.qat.fake_quantization import ActivationQuantizer
 from optkit.qat.plan import Plan, QuantizedValue
 from optkit.runtimes import SessionOptions, simulator
@@ -31,20 +32,8 @@ _LEAST_SQNR = 30.0  # dB
 
 def results(model: Module, example_inputs: Batch) -> list[np.ndarray]:
     """The tensors that the module returns, in the mode that it has."""
-    parameter = next(model.parameters(), None)
-    device = "cpu" if parameter is None else parameter.device
-
-    def moved(value: object) -> object:
-        tensor = torch.from_numpy(value) if isinstance(value, np.ndarray) else value
-        return tensor.to(device) if isinstance(tensor, Tensor) else tensor
-
     with torch.no_grad():
-        if isinstance(example_inputs, Mapping):
-            returned = model(**{name: moved(value) for name, value in example_inputs.items()})
-        elif isinstance(example_inputs, tuple | list):
-            returned = model(*map(moved, example_inputs))
-        else:
-            returned = model(moved(example_inputs))
+        returned = call(model, example_inputs)
     tensors = [leaf for leaf in leaves(returned).values() if isinstance(leaf, Tensor)]
     return [np.asarray(tensor.float().cpu()) for tensor in tensors]
 

@@ -1,0 +1,238 @@
+"""A short training by distillation, for a person who trains nothing else."""
+
+from __future__ import annotations
+
+import math
+import operator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, distributed
+from torch.nn import Module
+from torch.nn.parallel import DistributedDataParallel
+
+from optkit.api.batches import Batch
+from optkit.errors import InputRefused, UsageError
+from optkit.qat.calls import device_of
+from optkit.qat.distillation import Distillation
+from optkit.sources import wrappers
+from optkit.workspace import Workspace
+
+_CHECKS = 10  # of the held-out batches, in the whole budget
+_PATIENCE = 5  # checks without a gain
+_WARM_UP = 0.03  # of the budget
+_MOST_HELD = 8  # batches
+_OF_SCALES = 3.0  # their rate, as a multiple of that of weights
+_LEAST_SIZE = 1e-2  # of the numbers of a parameter that is no scale: biases may start at 0
+
+
+@dataclass(frozen=True)
+class Distilled:
+    """What a training gained. `loss_before`, `loss_after`: the mean loss of the held-out batches,
+    at the start and of the state that was kept, which is that after `best_step` steps; 0: nothing
+    was gained, and the module is as before. `stopped`: by the budget, or because half of the checks
+    gained nothing."""
+
+    steps: int
+    seconds: float
+    loss_before: float
+    loss_after: float
+    best_step: int
+    stopped: Literal["budget", "no gain"]
+
+
+def distill(
+    model: Module,
+    batches: Iterable[Batch],
+    *,
+    loss: Distillation | None = None,
+    steps: int = 400,
+    seconds: float | None = None,
+    learning_rate: float = 3e-4,
+    held_out: Iterable[Batch] | None = None,
+    workspace: Workspace = Workspace(),
+) -> Distilled:
+    """Train a prepared module, in place, until it returns what its float module returns. Labels are
+    not needed.
+
+    Each step takes a batch. Adam with a warm-up and a cosine schedule; the module is in evaluation
+    mode, so that statistics stay and nothing is dropped. Held-out batches are checked ten times,
+    and the best state is kept.
+
+    model: what `prepare` returned, also in DDP or torch.compile, on the device where it is. Its
+        parameters that require gradients are trained. In DDP, each process gives its own batches,
+        and all keep the same state.
+    batches: read as often as the budget needs. Items that `forward` does not take, such as labels,
+        are left out.
+    loss: None: `Distillation(model)`.
+    steps, seconds: the budget; the first one that is used up ends the training.
+    learning_rate: of each parameter, as a part of the root mean square of its numbers; scales have
+        three times the rate.
+    held_out: None: the first batches, an eighth of them and at most 8, which are not trained. If
+        the loader shuffles, later passes train these samples too.
+    workspace: its listener gets the progress.
+
+    Raises UsageError for a module that `prepare` did not return, a budget or rate that is not
+    positive, batches that can be read only once, and fewer than two; InputRefused if the loss is
+    not finite before the training.
+    """
+    if not learning_rate > 0:
+        raise UsageError(f"{learning_rate} is not above 0", where="learning_rate=")
+    training = _Training(model, loss or Distillation(model), _Budget(steps, seconds), learning_rate)
+    stream, held = _split(batches, held_out)
+    listener, label = workspace.runner().listener, f"distil {type(training.student).__name__}"
+    listener.start("distill", label)
+    try:
+        with wrappers.evaluating(model):
+            distilled = training.run(stream, held, listener.progress)
+    except BaseException:
+        listener.failed("distill", label)
+        raise
+    listener.done("distill", label, False, distilled.seconds)
+    if distilled.best_step == 0:
+        listener.note("the distillation gained nothing; the module is as before")
+    return distilled
+
+
+def parameter_groups(model: Module, learning_rate: float = 3e-4) -> list[dict[str, Any]]:
+    """Groups for Adam or AdamW, one for each parameter of a prepared module that requires a
+    gradient: Adam moves every number by about its rate, so that a rate that suits weights destroys
+    scales, which may be a thousand times as small. `learning_rate`: as of `distill`. No group has
+    weight decay."""
+    return [
+        {"params": [x], "lr": learning_rate * _size(name, x), "weight_decay": 0.0}
+        for name, x in wrappers.unwrapped(model).named_parameters()
+        if x.requires_grad
+    ]
+
+
+class _Budget:
+    """Steps, and seconds from now on; None: no limit."""
+
+    def __init__(self, steps: int, seconds: float | None) -> None:
+        if steps < 1 or (seconds is not None and not seconds > 0):
+            raise UsageError(f"{steps} steps, {seconds} seconds", where="steps=, seconds=",
+                             hint="give a budget above 0")  # fmt: skip
+        self.steps, self.seconds = steps, seconds
+        self.started = time.monotonic()
+
+    def elapsed(self) -> float:
+        return time.monotonic() - self.started
+
+    def spent(self, steps: int) -> float:
+        """The part that is used after so many steps, from 0 on."""
+        timed = 0.0 if self.seconds is None else self.elapsed() / self.seconds
+        return max(steps / self.steps, timed)
+
+
+@dataclass(frozen=True)
+class _State:
+    """The parameters after `step` steps, and the mean loss of the held-out batches."""
+
+    step: int
+    loss: float
+    parameters: list[Tensor]
+
+
+class _Training:
+    """The module, its parameters with their rates, and the budget."""
+
+    def __init__(
+        self, model: Module, loss: Distillation, budget: _Budget, learning_rate: float
+    ) -> None:
+        self.model, self.loss, self.budget = model, loss, budget
+        self.student = wrappers.unwrapped(model)
+        self.device = device_of(model)
+        self.parallel = any(isinstance(part, DistributedDataParallel) for part in model.modules())
+        groups = parameter_groups(model, learning_rate)
+        self.parameters: list[Tensor] = [x for group in groups for x in group["params"]]
+        self.rates = [group["lr"] for group in groups]
+        self.optimizer = torch.optim.Adam(groups, betas=(0.9, 0.99))
+
+    def run(
+        self, stream: Iterator[Batch], held: list[Batch], progress: Callable[[str, float], None]
+    ) -> Distilled:
+        first = best = self._state(0, held)
+        if not math.isfinite(first.loss):
+            raise InputRefused(f"the loss is {first.loss} before the training",
+                               where=type(self.student).__name__)  # fmt: skip
+        step, spent, checks, without_gain = 0, 0.0, 0, 0
+        while spent < 1 and without_gain < _PATIENCE:
+            self._train(next(stream), spent)
+            step += 1
+            spent = self._agreed(self.budget.spent(step), distributed.ReduceOp.MAX)
+            if spent * _CHECKS >= checks + 1:
+                checks = int(spent * _CHECKS)
+                found = self._state(step, held)
+                without_gain = 0 if found.loss < best.loss else without_gain + 1
+                best = min(best, found, key=_loss)
+            progress(f"loss {best.loss:.3g}, {first.loss:.3g} before", min(spent, 1.0))
+        with torch.no_grad():
+            for parameter, kept in zip(self.parameters, best.parameters, strict=True):
+                parameter.copy_(kept)
+        return Distilled(step, self.budget.elapsed(), first.loss, best.loss, best.step,
+                         "budget" if spent >= 1 else "no gain")  # fmt: skip
+
+    def _train(self, batch: Batch, spent: float) -> None:
+        factor = min(1.0, (spent + 1 / self.budget.steps) / _WARM_UP)
+        factor *= (1 + math.cos(math.pi * spent)) / 2
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = rate * factor
+        self.optimizer.zero_grad()
+        torch.autograd.backward(self.loss.of(self.model, batch))
+        self.optimizer.step()
+
+    @torch.no_grad()
+    def _state(self, step: int, held: list[Batch]) -> _State:
+        losses = [self.loss.of(self.model, batch).item() for batch in held]
+        total = self._agreed(sum(losses), distributed.ReduceOp.SUM)
+        count = self._agreed(len(losses), distributed.ReduceOp.SUM)
+        return _State(step, total / count, [x.detach().clone() for x in self.parameters])
+
+    def _agreed(self, number: float, reduction: distributed.ReduceOp.RedOpType) -> float:
+        """The same number in all processes of a DDP."""
+        if not self.parallel:
+            return number
+        shared = torch.tensor(number, dtype=torch.float64, device=self.device)
+        distributed.all_reduce(shared, reduction)
+        return shared.item()
+
+
+def _loss(state: _State) -> float:
+    return state.loss
+
+
+def _size(name: str, parameter: Tensor) -> float:
+    """The size of a parameter, by which its rate is multiplied: the root mean square."""
+    size = parameter.detach().float().square().mean().sqrt().item()
+    return _OF_SCALES * size if name.endswith("quantizer.scale") else max(size, _LEAST_SIZE)
+
+
+def _split(
+    batches: Iterable[Batch], held_out: Iterable[Batch] | None
+) -> tuple[Iterator[Batch], list[Batch]]:
+    """The batches for the training, without an end, and the held-out ones."""
+    if iter(batches) is batches:
+        raise UsageError("they can be read only once", where="batches",
+                         hint="give a list or a loader")  # fmt: skip
+    count = 0
+    if held_out is None:
+        count = min(max(operator.length_hint(batches) // 8, 1), _MOST_HELD)
+        held_out = islice(batches, count)
+    held = list(held_out)
+    if not held or next(islice(batches, count, None), None) is None:
+        raise UsageError(
+            "at least one batch to train and one to hold out are needed",
+            where="batches",
+            hint="give more batches, of fewer samples",
+        )
+    return _endless(batches, count), held
+
+
+def _endless(batches: Iterable[Batch], skipped: int) -> Iterator[Batch]:
+    while True:
+        yield from islice(batches, skipped, None)
