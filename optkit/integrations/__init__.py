@@ -3,6 +3,7 @@ experiment trackers.
 
     deploy(model, loader, targets=["l4"])                   a plain loop, or Accelerate
     transformers.DeployCallback(targets=["l4"])             the Trainer of Hugging Face
+    transformers.DistillationTrainer(qat.prepare(...))      the same, for a model that qat prepared
     lightning.DeployCallback(targets=["l4"])                PyTorch Lightning
     tracking.log(artifact, to="mlflow")                     the figures in a tracker
 
@@ -11,7 +12,7 @@ trained weights are worth more than an artifact, which `optkit build` can build 
 does not change.
 
     deployment      what is built, and how failures are handled
-    transformers    the callback for transformers.Trainer
+    transformers    the callback for transformers.Trainer, and a Trainer that distils
     lightning       the callback for Lightning's Trainer
     tracking        figures in MLflow, Weights & Biases or trackio
 """
