@@ -100,9 +100,8 @@ def distill(
 
 def parameter_groups(model: Module, learning_rate: float = 3e-4) -> list[dict[str, Any]]:
     """Groups for Adam or AdamW, one for each parameter of a prepared module that requires a
-    gradient: Adam moves every number by about its rate, so that a rate that suits weights destroys
-    scales, which may be a thousand times as small. `learning_rate`: as of `distill`. No group has
-    weight decay."""
+    gradient. Adam moves every number by about its rate, so the rate follows the size of the
+    parameter. `learning_rate`: as of `distill`. No group has weight decay."""
     return [
         {"params": [x], "lr": learning_rate * _size(name, x), "weight_decay": 0.0}
         for name, x in wrappers.unwrapped(model).named_parameters()
