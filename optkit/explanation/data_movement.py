@@ -26,6 +26,8 @@ def unfused_pairs(subject: Subject) -> Iterator[Finding]:
     groups += [[timed] for timed in subject.candidate
                if subject.kind(timed) == "other" and _there_and_back(subject, timed)]  # fmt: skip
     for group in groups:
+        if _is_first_term(subject, group):
+            continue
         pairs = tuple(n for timed in group for n in timed.layer.nodes if subject.op(n) in _PAIR)
         around = _around(subject, group)
         yield slow(
@@ -88,6 +90,17 @@ def _is_idle(subject: Subject, group: list[TimedLayer]) -> bool:
     ops = {op for timed in group if timed.layer.inputs for op in subject.ops(timed)}
     summed = any(subject.op(node) == "Add" for node in _around(subject, group))
     return "DequantizeLinear" in ops and ("QuantizeLinear" in ops or summed)
+
+
+def _is_first_term(subject: Subject, group: list[TimedLayer]) -> bool:
+    """Whether the pair is the first of two terms: a Sub makes the second of the value and of its
+    dequantized codes."""
+    pair = {node for timed in group for node in timed.layer.nodes}
+    read = [set(subject.nodes[node].reads) for node in pair
+            if subject.op(node) == "QuantizeLinear"]  # fmt: skip
+    rests = [set(subject.nodes[node].reads) for node in _around(subject, group)
+             if subject.op(node) == "Sub"]  # fmt: skip
+    return any(pair & rest and value <= rest for rest in rests for value in read)
 
 
 def _there_and_back(subject: Subject, timed: TimedLayer) -> bool:

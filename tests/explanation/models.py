@@ -79,10 +79,10 @@ def samples(count=256, seed=1):
     for start in range(0, count, 32):
         x = rng.uniform(-1, 1, (32, *{shape})).astype(np.float32)
         if start == 32:
-            x[0].flat[0] = 100.0
+            x[5].flat[0] = 100.0
         yield {{"x": x}}
 """
-"""One number of the calibration data, behind those that are compared, is a hundred times what all
+"""One number of the calibration data, none of those that are compared, is a hundred times what all
 others are."""
 
 
