@@ -21,9 +21,10 @@ def samples(count=256, seed=1):
 """
 
 
-def residual(folder: Path, channels: int = 32) -> Recipe:
+def residual(folder: Path, channels: int = 32, *, largest: float = 1.0) -> Recipe:
     """x [batch, 8, 32, 32] → stem → two residual blocks, the second at half the size → pool → y
-    [batch, 16], nodes named as a PyTorch export names them."""
+    [batch, 16], nodes named as a PyTorch export names them. `largest`: factor of one channel of
+    `blocks.0.conv2`."""
     net = _Net(("batch", 8, 32, 32), 16)
     x = net.conv("stem", "x", 8, channels)
     x = net.node("Relu", "stem", [x])
@@ -33,6 +34,7 @@ def residual(folder: Path, channels: int = 32) -> Recipe:
         inner = net.node("Relu", block, [net.conv(f"{block}.conv1", x, channels, channels)])
         inner = net.conv(f"{block}.conv2", inner, channels, channels)
         x = net.node("Relu", f"{block}.out", [net.node("Add", block, [inner, x])])
+    net.weights["blocks.0.conv2.weight"][0] *= largest
     x = net.node("GlobalAveragePool", "pool", [x])
     x = net.node("Flatten", "flat", [x])
     return net.save(folder, net.gemm("head", x, channels, 16), (8, 32, 32))

@@ -58,7 +58,7 @@ def test_an_unfused_pair_between_a_convolution_and_its_sum(
 def test_a_weight_whose_scales_lie_along_the_summed_axis(
     explained: Explained, tmp_path: Path
 ) -> None:
-    recipe = models.residual(tmp_path / "net")
+    recipe = models.residual(tmp_path / "net", largest=8.0)
     found = explained(recipe, "cpu", faults.weight_along_inputs("blocks.0.conv2/Conv"))
     assert (found[0]["rule"], found[0]["nodes"]) == ("weight_axis", ["blocks.0.conv2/Conv"])
     assert found[0]["modules"] == ["blocks.0.conv2"]
@@ -106,9 +106,9 @@ def test_the_recipe_s_own_line_is_what_mends_it(explained: Explained, tmp_path: 
 
 
 def test_a_wrong_axis_in_an_engine_for_a_gpu(explained: Explained, tmp_path: Path) -> None:
-    recipe = models.stack(tmp_path / "net", **_WIDE).with_overrides([_BY_CHANNEL])
-    found = explained(recipe, "l4", faults.weight_along_inputs("layers.1/Gemm"))
-    assert (found[0]["rule"], found[0]["nodes"]) == ("weight_axis", ["layers.1/Gemm"])
+    recipe = models.uneven(tmp_path / "net").with_overrides([_BY_CHANNEL])
+    found = explained(recipe, "l4", faults.weight_along_inputs("first/Conv"))
+    assert (found[0]["rule"], found[0]["nodes"]) == ("weight_axis", ["first/Conv"])
 
 
 @pytest.mark.parametrize("target", ["cpu", "l4"])
