@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from optkit import errors, qat
+from optkit.qat import training
 from optkit.qat.distillation import divergence
 from optkit.workspace import Workspace
 from tests.qat.conftest import RECIPE, Net, written
@@ -240,12 +243,22 @@ def test_a_training_that_gains_nothing_changes_nothing(
     assert all(torch.equal(before[name], state[name]) for name in before)
 
 
-def test_seconds_end_a_training(student: nn.Module, images: Tensor, workspace: Workspace) -> None:
+def test_seconds_end_a_training(
+    student: nn.Module, images: Tensor, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that goes on by a second whenever it is read, and a loss that always falls."""
+    clock, falling = itertools.count(), itertools.count(1)
+    monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+
+    def loss(y: Tensor, expected: Tensor) -> Tensor:
+        return 0 * (y - expected).sum() + 1 / next(falling)
+
     found = qat.distill(
-        student, list(images.split(8)), steps=10**9, seconds=0.5, workspace=workspace
-    )
-    assert 0 < found.steps < 10**9 and found.seconds >= 0.5
+        student, list(images.split(8)), steps=10**9, seconds=30,
+        loss=qat.Distillation(student, loss=loss), workspace=workspace,
+    )  # fmt: skip
     assert found.stopped == "budget"
+    assert 10 <= found.steps <= 31 and 30 <= found.seconds <= 32
 
 
 def test_batches_that_are_held_out(
