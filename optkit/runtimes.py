@@ -117,12 +117,13 @@ class SessionOptions:
 
     threads      of ONNX Runtime on the CPU; None: all physical cores that this process may use
     spinning     False: idle threads sleep, so that other work gets the cores
-    level        "basic" keeps the Q/DQ pairs of a simulation as they are written
+    level        "basic" keeps the Q/DQ pairs and the float weights of a simulation as they are
     pooled       False: memory goes back to the system as soon as it is free
     target       the device of the engine; None: that of this machine. An engine that is bound to a
                  device raises ToolchainMissing on another one
     cuda_graph   kernel launches are recorded and replayed, for inputs of fixed sizes
     kept         folder for what a library stores about this device (timings, compiled kernels)
+    float_weights  True: float weights between Q/DQ pairs stay so at the level "all" too
     """
 
     threads: int | None = None
@@ -132,6 +133,7 @@ class SessionOptions:
     target: str | None = None
     cuda_graph: bool = False
     kept: Path | None = None
+    float_weights: bool = False
 
 
 DEFAULT_OPTIONS = SessionOptions()

@@ -20,7 +20,7 @@ import numpy as np
 from optkit.backends.kernel_list import parse_kernels
 from optkit.backends.landing import landing, products
 from optkit.backends.ort_objects import NativeOptions
-from optkit.backends.ort_session import DISABLED, OrtSession, library
+from optkit.backends.ort_session import DISABLED, KEEPS_FLOAT_WEIGHTS, OrtSession, library
 from optkit.backends.shape_profile import batch, profile
 from optkit.devices import Target, cpu, runs_here
 from optkit.devices.machine import sums_in_16_bits
@@ -228,7 +228,9 @@ class OnnxRuntime:
     def session(self, model: Path, options: SessionOptions = DEFAULT_OPTIONS) -> OrtSession:
         """Load an ONNX file. It has the same sums on any CPU, for whichever CPU it was built: see
         `native_options`."""
-        return OrtSession(model, native_options(model, options))
+        kept = options.float_weights or options.level != "all"
+        disabled = KEEPS_FLOAT_WEIGHTS if kept else DISABLED
+        return OrtSession(model, native_options(model, options), disabled=disabled)
 
 
 def kernel_times(

@@ -32,6 +32,9 @@ _SINGLE = "batch_size must be 1 when sequence_length > 1 and past context is giv
 
 # Runs before Q/DQ pairs are absorbed: the Gemm that it makes of MatMul + Add stays in float.
 DISABLED = ("MatMulAddFusion",)
+# Gives a float weight between Q/DQ pairs codes of one scale for the whole tensor, from the level
+# `basic` on: a simulation would not compute what its graph says.
+KEEPS_FLOAT_WEIGHTS = (*DISABLED, "WeightBiasQuantization")
 
 
 class OrtSession:
@@ -44,6 +47,7 @@ class OrtSession:
         options: NativeOptions,
         providers: Providers = (CPU,),
         device: str = "cpu",
+        disabled: Sequence[str] = DISABLED,
     ) -> None:
         ort, asked = library(), [name for name, _ in providers]
         try:
@@ -51,7 +55,7 @@ class OrtSession:
                 str(model),
                 options,
                 providers=[(name, dict(settings)) for name, settings in providers],
-                disabled_optimizers=list(DISABLED),
+                disabled_optimizers=list(disabled),
                 enable_fallback=0,
             )
         except Exception as error:  # ONNX Runtime's exceptions derive directly from Exception

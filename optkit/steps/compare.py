@@ -20,7 +20,7 @@ class CompareOutputs(Shards, Step[ComparedOutputs]):
     of the graph that runs."""
 
     name = "compare"
-    version = 7
+    version = 8
     tools = ("onnxruntime", "numpy")
     stays = True
 

@@ -71,7 +71,7 @@ class Evaluate(RunsTask, Shards, Step[Evaluated]):
     """
 
     name = "evaluate"
-    version = 6
+    version = 7
     tools = ("onnxruntime", "numpy")
     anywhere: ClassVar[bool] = True
 

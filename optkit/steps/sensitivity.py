@@ -25,7 +25,7 @@ class MeasureSensitivity(Step[Sensitivities]):
     """
 
     name = "sensitivity"
-    version = 4
+    version = 5
     tools = ("onnxruntime", "numpy", "onnx-ir", "ml-dtypes")
     stays = True
 

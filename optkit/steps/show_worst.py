@@ -28,7 +28,7 @@ class ShowWorst(RunsTask, Step[ShownWorst]):
     """
 
     name = "show_worst"
-    version = 2
+    version = 3
     tools = ("onnxruntime", "numpy", "pillow")
     anywhere: ClassVar[bool] = True
 

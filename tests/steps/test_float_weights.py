@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 from optkit import graph
 from optkit.runtimes import SessionOptions, simulator
@@ -57,6 +59,41 @@ def test_outputs_are_equal_to_the_bit(tmp_path: Path) -> None:
         found = session.run({"x": x})
     for name, values in expected.items():
         np.testing.assert_array_equal(found[name], values)
+
+
+BETWEEN_PAIRS = """<ir_version: 10, opset_import: ["" : 21]>
+g (float[N,8] x, int8[8,8] w, float[8] s, float[8] b, float one, uint8 half) => (float[N,8] y) {
+  q = QuantizeLinear(x, one, half)
+  d = DequantizeLinear(q, one, half)
+  v = DequantizeLinear<axis=1>(w, s)
+  g = Gemm(d, v, b)
+  r = Relu(g)
+  p = QuantizeLinear(r, one, half)
+  y = DequantizeLinear(p, one, half)
+}"""
+
+
+@pytest.mark.parametrize("level", ["basic", "all"])
+def test_values_between_pairs_get_no_codes_of_one_scale_per_tensor(level: Any) -> None:
+    """ONNX Runtime's WeightBiasQuantization would give them such codes. The channels' scales lie
+    between 0.0001 and 0.1, so that codes of one scale lose the small channels."""
+    rng = np.random.default_rng(0)
+    numbers = {
+        "w": rng.integers(-128, 128, (8, 8)).astype(np.int8),
+        "s": np.geomspace(1e-4, 0.1, 8).astype(np.float32),
+        "b": np.zeros(8, np.float32), "one": np.float32(0.01), "half": np.uint8(128),
+    }  # fmt: skip
+    made = ir.from_onnx_text(BETWEEN_PAIRS)
+    for value in [value for value in made.graph.inputs if value.name in numbers]:
+        made.graph.inputs.remove(value)
+        value.const_value = ir.Tensor(numbers[str(value.name)])
+        made.graph.register_initializer(value)
+    x = rng.uniform(-1, 1, (64, 8)).astype(np.float32)
+    (expected,) = ReferenceEvaluator(ir.to_proto(made)).run(None, {"x": x})
+    with folded(made, level) as session:
+        found = session.run({"x": x})["y"]
+    np.testing.assert_allclose(found, expected, atol=0.0101)  # a sum between two codes
+    assert (found == expected).mean() > 0.99
 
 
 def test_only_codes_of_weights_become_values() -> None:

@@ -17,10 +17,17 @@ from optkit.steps.sessions import Engines
 
 
 def cpu(
-    model: Path, *, threads: int | None = None, level: Level = "all", pooled: bool = True
+    model: Path,
+    *,
+    threads: int | None = None,
+    level: Level = "all",
+    pooled: bool = True,
+    float_weights: bool = False,
 ) -> Session:
     # idle threads that spin take cores from other processes on this machine
-    options = SessionOptions(threads, spinning=False, level=level, pooled=pooled)
+    options = SessionOptions(
+        threads, spinning=False, level=level, pooled=pooled, float_weights=float_weights
+    )
     return simulator().session(model, options)
 
 
@@ -40,7 +47,7 @@ def folded(model: ir.Model, level: Level, *, pooled: bool = True) -> Session:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / GRAPH
         graph.save(model, place, inline_limit=0)  # the runtime maps weights
-        return cpu(place, level=level, pooled=pooled)
+        return cpu(place, level=level, pooled=pooled, float_weights=True)
 
 
 def engine(running: Engines, name: str, folder: Input | None, kept: Path | None) -> Session:
