@@ -32,7 +32,9 @@ class PlacementRules:
     min_conv_channels: int = 1  # a Conv with fewer input channels (of all groups) stays in float
     thin_conv: str = "float is faster"  # the reason
     grouped_conv: bool = True  # a grouped Conv may be quantized
-    depthwise_conv: bool = True  # a Conv whose groups have one input channel may be quantized
+    # where a Conv whose groups have one input channel may be quantized; "between": where it reads
+    # codes of quantized convolutions and they read its codes
+    depthwise_conv: Literal["anywhere", "between", "nowhere"] = "anywhere"
     max_kernel: int | None = None  # a Conv with a larger kernel stays in float
     biased_1d_to_one: bool = True  # a 1-D Conv to one output channel, with a bias, may be quantized
     # allowed block sizes: any, those that divide the summed axis into two or more blocks, or those

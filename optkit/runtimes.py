@@ -123,7 +123,6 @@ class SessionOptions:
                  device raises ToolchainMissing on another one
     cuda_graph   kernel launches are recorded and replayed, for inputs of fixed sizes
     kept         folder for what a library stores about this device (timings, compiled kernels)
-    float_weights  True: float weights between Q/DQ pairs stay so at the level "all" too
     """
 
     threads: int | None = None
@@ -133,7 +132,6 @@ class SessionOptions:
     target: str | None = None
     cuda_graph: bool = False
     kept: Path | None = None
-    float_weights: bool = False
 
 
 DEFAULT_OPTIONS = SessionOptions()

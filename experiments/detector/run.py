@@ -81,7 +81,9 @@ def ours(target: str, precision: str) -> Row:
     on_cpu = target == "cpu"
     name = f"optkit {precision.upper()}, {target}"
     options = {"target": target, "precision": precision}
-    own = {"disabled_optimizers": ["MatMulAddFusion"]}  # as in optkit's own sessions
+    own = {
+        "disabled_optimizers": ["MatMulAddFusion", "WeightBiasQuantization"]
+    }  # as in optkit's own sessions
     return Row(name, "optkit", options, session=own, timed=on_cpu, lands=not on_cpu)
 
 

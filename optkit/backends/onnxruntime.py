@@ -20,7 +20,7 @@ import numpy as np
 from optkit.backends.kernel_list import parse_kernels
 from optkit.backends.landing import landing, products
 from optkit.backends.ort_objects import NativeOptions
-from optkit.backends.ort_session import DISABLED, KEEPS_FLOAT_WEIGHTS, OrtSession, library
+from optkit.backends.ort_session import DISABLED, OrtSession, library
 from optkit.backends.shape_profile import batch, profile
 from optkit.devices import Target, cpu, runs_here
 from optkit.devices.machine import sums_in_16_bits
@@ -154,7 +154,7 @@ class OnnxRuntime:
             quantize_outputs=frozenset({"Conv"}),
             float_output=True,
             min_conv_channels=4,
-            depthwise_conv=False,
+            depthwise_conv="between",
             least_per_border=_LEAST_PER_BORDER[saturates],
             integer_bias=frozenset({"Conv", "Gemm"}),
             gemm_for_matrices=True,
@@ -182,7 +182,8 @@ class OnnxRuntime:
             reasons={
                 "profile": "ONNX Runtime takes any size; kernels are listed at the optimum",
                 "level": "what users run",
-                "disabled_optimizers": "a MatMul fused with its bias is not computed in integers",
+                "disabled_optimizers": "a MatMul fused with its bias is not computed in integers; "
+                "a float weight between Q/DQ pairs would get codes of one scale for all channels",
             },
         )
 
@@ -228,9 +229,7 @@ class OnnxRuntime:
     def session(self, model: Path, options: SessionOptions = DEFAULT_OPTIONS) -> OrtSession:
         """Load an ONNX file. It has the same sums on any CPU, for whichever CPU it was built: see
         `native_options`."""
-        kept = options.float_weights or options.level != "all"
-        disabled = KEEPS_FLOAT_WEIGHTS if kept else DISABLED
-        return OrtSession(model, native_options(model, options), disabled=disabled)
+        return OrtSession(model, native_options(model, options))
 
 
 def kernel_times(

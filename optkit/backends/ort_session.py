@@ -30,11 +30,10 @@ CPU = ("CPUExecutionProvider", MappingProxyType[str, str]({}))
 # GroupQueryAttention, with several new rows after a past
 _SINGLE = "batch_size must be 1 when sequence_length > 1 and past context is given"
 
-# Runs before Q/DQ pairs are absorbed: the Gemm that it makes of MatMul + Add stays in float.
-DISABLED = ("MatMulAddFusion",)
-# Gives a float weight between Q/DQ pairs codes of one scale for the whole tensor, from the level
-# `basic` on: a simulation would not compute what its graph says.
-KEEPS_FLOAT_WEIGHTS = (*DISABLED, "WeightBiasQuantization")
+# The first runs before Q/DQ pairs are absorbed: the Gemm that it makes of MatMul + Add stays in
+# float. The second gives a float weight between Q/DQ pairs codes of one scale for the whole tensor:
+# the session would not compute what its graph says.
+DISABLED = ("MatMulAddFusion", "WeightBiasQuantization")
 
 
 class OrtSession:

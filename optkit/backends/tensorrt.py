@@ -103,7 +103,7 @@ class TensorRT:
             residual_adds=not products_only,
             quantize_outputs=frozenset(),
             float_output=True,
-            depthwise_conv=False,
+            depthwise_conv="nowhere",
             blocks="halving",
             # TensorRT-RTX 1.7, of a network in INT8 or FP8: "convolution_common.cpp:27:
             # CHECK(nbdims_bias == 4 || nbdims_bias == 5) failed"

@@ -21,7 +21,7 @@ class ToOrt(Step[OrtGraph]):
     kernels. Its outputs are not compared: a sum in another order can change single codes."""
 
     name = "ort"
-    version = 9
+    version = 10
     tools = ("onnx", "onnx-ir")
     stays = True
 

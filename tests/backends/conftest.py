@@ -66,10 +66,19 @@ class Net:
         return self.constant(name, self.random.standard_normal(shape).astype(self.carrier) * 0.1)
 
     def conv(self, x: str, name: str, inputs: int, outputs: int, relu: bool = False) -> str:
+        """Its bias is int32 after uint8 codes (for a CPU), else float."""
         w = self.weight(name, (outputs, inputs, 3, 3), 0)
-        b = self.floats(f"{name}.b", (outputs,))
+        on_codes = self.activation == np.uint8 and x.endswith(".dq.y")
+        b = self._bias(name, x) if on_codes else self.floats(f"{name}.b", (outputs,))
         y = self.node("Conv", [x, w, b], name, kernel_shape=[3, 3], pads=[1, 1, 1, 1])
         return self.node("Relu", [y], f"{name}.relu") if relu else y
+
+    def _bias(self, name: str, x: str) -> str:
+        """The values of int32 codes, in steps of the scale of the input times that of the weight"""
+        scale = self.constants[f"{x.removesuffix('.dq.y')}.s"] * self.constants[f"{name}.ws"]
+        s = self.constant(f"{name}.bs", scale.astype(np.float32))
+        b = self.constant(f"{name}.b", self.random.integers(-99, 99, scale.shape, np.int32))
+        return self.node("DequantizeLinear", [b, s], f"{name}.bdq", axis=0)
 
     def matmul(self, x: str, name: str, inputs: int, outputs: int, **weight: Any) -> str:
         return self.node("MatMul", [x, self.weight(name, (inputs, outputs), 1, **weight)], name)

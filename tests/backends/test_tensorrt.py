@@ -71,7 +71,7 @@ def test_rules_follow_the_hardware_and_the_compiler() -> None:
     full, rtx = (b.rules(target("l4"), PRECISIONS["int8"]) for b in (TensorRT(), TensorRTRTX()))
     assert (rtx.activation.dtype, rtx.activation.symmetric) == ("int8", True)
     assert (rtx.weight.granularity, rtx.weight.symmetric) == ("channel", True)
-    assert not rtx.depthwise_conv
+    assert rtx.depthwise_conv == "nowhere"
     assert rtx.split_scale == rtx.ops and full == replace(rtx, split_scale=frozenset())
     assert "Conv" in TensorRTRTX().rules(target("t4"), PRECISIONS["int8"]).excluded
 

@@ -43,7 +43,9 @@ def test_a_folder_says_how_the_graph_is_loaded(tmp_path: Path) -> None:
     assert model["flavors"]["onnx"]["providers"] == ["CPUExecutionProvider"]
     assert model["flavors"]["onnx"]["onnx_session_options"] == {
         "graph_optimization_level": 99,
-        "extra_session_config": {"optimization.disable_specified_optimizers": "MatMulAddFusion"},
+        "extra_session_config": {
+            "optimization.disable_specified_optimizers": "MatMulAddFusion;WeightBiasQuantization"
+        },
     }
     assert json.loads(model["signature"]["inputs"]) == [
         {"name": "ids", "type": "tensor", "tensor-spec": {"dtype": "int64", "shape": [-1, -1]}},

@@ -56,7 +56,7 @@ def test_targets_with_different_providers_are_variants_of_one_component(tmp_path
         "cpu": CPU, "h100-sxm": "TensorrtExecutionProvider", "l4": "NvTensorRTRTXExecutionProvider",
     }  # fmt: skip
     assert variants["cpu"]["executor_info"]["ort"]["session_options"] == {
-        "optimization.disable_specified_optimizers": "MatMulAddFusion"
+        "optimization.disable_specified_optimizers": "MatMulAddFusion;WeightBiasQuantization"
     }
     assert variants["l4"]["executor_info"]["ort"]["session_options"] == {
         "graph_optimization_level": "enable_basic"

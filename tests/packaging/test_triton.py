@@ -225,7 +225,7 @@ def test_notes_for_cpus(tmp_path: Path) -> None:
     one = artifact(tmp_path, instruction_set="vnni", content={"model.onnx": graph(opset=23)})
     notes = " ".join(model(tmp_path, one).notes)
     for said in ("opset 23, which Triton runs from 26.02 on", "CPUs with VNNI only",
-                 "MatMulAddFusion, which Triton cannot switch off"):  # fmt: skip
+                 "MatMulAddFusion and WeightBiasQuantization, which Triton cannot"):  # fmt: skip
         assert said in notes
 
 

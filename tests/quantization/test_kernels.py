@@ -160,7 +160,7 @@ def test_a_depthwise_convolution_in_fp16_moves_less_on_an_l4_and_keeps_small_cha
     own = backend.rules(target("l4"), PRECISIONS["int8"])
     exact = workshop.run(model, given)["y"]
     quality, moved = {}, {}
-    for form, rules in {"ours": own, "all": replace(own, depthwise_conv=True)}.items():
+    for form, rules in {"ours": own, "all": replace(own, depthwise_conv="anywhere")}.items():
         simulated, assignment, _ = workshop.quantize(model, rules, simulated=True)
         quality[form] = sqnr(exact, workshop.run(simulated, given)["y"])
         quantized, _, _ = workshop.quantize(model, rules, carrier=half)

@@ -19,6 +19,7 @@ from optkit.fusion.apply import apply
 from optkit.fusion.ort.activation import activation, bias_gelu, fused_gemm
 from optkit.fusion.ort.attention import attention
 from optkit.fusion.ort.bags import bags
+from optkit.fusion.ort.bias import integer_bias
 from optkit.fusion.ort.cached import cached, note_in_place, past_length
 from optkit.fusion.ort.heads import unpack_heads
 from optkit.fusion.ort.layout import channels_last
@@ -61,6 +62,7 @@ RULES: tuple[Rule[Any], ...] = (
     sum_apart,
     sum_bias,
     multiply,
+    integer_bias,
     part,
     together,
     packed,

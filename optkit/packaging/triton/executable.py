@@ -13,6 +13,7 @@ from pathlib import Path
 
 from optkit import graph
 from optkit.artifact import MODEL, VNNI, Artifact, Manifest
+from optkit.backends.ort_session import DISABLED
 from optkit.backends.shape_profile import Profile
 from optkit.devices import target
 from optkit.documents.report import Report
@@ -93,8 +94,9 @@ def _on_cpu(artifact: Artifact, model: graph.Graph, stem: str) -> Executable:
         )
     if (scheme := precision(manifest.precision)).activations is not None:
         notes.append(
-            f"{manifest.target}: {scheme} was measured without ONNX Runtime's MatMulAddFusion, "
-            "which Triton cannot switch off: measure the latency again on the server"
+            f"{manifest.target}: {scheme} was measured without ONNX Runtime's "
+            f"{' and '.join(DISABLED)}, which Triton cannot switch off: measure latency and "
+            "accuracy again on the server"
         )
     level = _level(artifact, model)
     return Executable(

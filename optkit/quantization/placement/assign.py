@@ -17,7 +17,7 @@ from optkit.placement import PlacementRules
 from optkit.precisions import PRECISIONS, NumberFormat
 from optkit.quantization.placement import weighted_nodes
 from optkit.quantization.placement.block_size import fitting_block
-from optkit.quantization.placement.islands import islands
+from optkit.quantization.placement.islands import Island, between_codes, islands
 from optkit.quantization.placement.output_layers import averages_bins, last_layers, output_layers
 from optkit.quantization.placement.qdq_placement import tail
 from optkit.statistics import Statistics
@@ -63,36 +63,51 @@ def assign(
             reasons[name] = reason
     if not nodes and PRECISIONS[precision].quantized:
         _refuse_bodies(model)
-    small = _small_islands(model, nodes, rules, overrides or {})
-    return Assignment(nodes | dict.fromkeys(small, scheme.carrier), reasons | small)
+    slow = _slow_in_integers(model, nodes, rules, overrides or {})
+    return Assignment(nodes | dict.fromkeys(slow, scheme.carrier), reasons | slow)
 
 
-def _small_islands(
+def _slow_in_integers(
     model: ir.Model,
     nodes: Mapping[str, str],
     rules: Mapping[str, PlacementRules],
     overrides: Mapping[str, str],
 ) -> dict[str, str]:
-    """Convolutions whose island is too small to pay for its borders, with the reason; not those
-    that the recipe names."""
+    """Convolutions that are faster in float because of what is around them, with the reason:
+    depthwise ones beside float operators, and those whose island is too small to pay for its
+    borders (not if the recipe names one of them)."""
     wanted = {name: rules[each] for name, each in nodes.items() if PRECISIONS[each].quantized}
-    integer = [
-        str(node.name)
+    convolutions = [
+        node
         for node in model.graph
         if node.name in wanted and node.op_type in wanted[node.name].quantize_outputs
     ]
-    found: dict[str, str] = {}
-    for island in islands(model, integer):
+    integer = [str(node.name) for node in convolutions]
+    joining = {
+        str(node.name)
+        for node in convolutions
+        if wanted[str(node.name)].depthwise_conv == "between" and weighted_nodes.is_depthwise(node)
+    }
+
+    def too_small(island: Island) -> bool:
         least = wanted[island.nodes[0]].least_per_border
         named = any(fnmatchcase(node, each) for node in island.nodes for each in overrides)
-        if least is None or named or island.macs >= least * island.converted:
-            continue
-        per = island.macs / island.converted
-        reason = (
-            f"{per:.0f} multiplications per element that is converted at the borders of its "
-            f"integers: below {least:.0f}, float is faster"
-        )
-        found |= dict.fromkeys(island.nodes, reason)
+        return least is not None and not named and island.macs < least * island.converted
+
+    beside = joining - between_codes(model, integer, joining)
+    found = dict.fromkeys(beside, "depthwise: beside float operators, float is as fast")
+    for island in islands(model, [name for name in integer if name not in found]):
+        if too_small(island):
+            costly = "depthwise: in integers it costs what its neighbours gain"
+            found |= dict.fromkeys(joining.intersection(island.nodes), costly)
+    for island in islands(model, [name for name in integer if name not in found]):
+        if too_small(island):
+            reason = (
+                f"{island.macs / island.converted:.0f} multiplications per element that is "
+                "converted at the borders of its integers: below "
+                f"{wanted[island.nodes[0]].least_per_border:.0f}, float is faster"
+            )
+            found |= dict.fromkeys(island.nodes, reason)
     return found
 
 
@@ -176,7 +191,7 @@ def _why_not_its_kernel(node: ir.Node, weight: ir.Value, rules: PlacementRules) 
         return f"fewer than {rules.min_conv_channels} input channels: {rules.thin_conv}"
     if not rules.grouped_conv and node.attributes.get_int("group", 1) > 1:
         return "a convolution in groups has no kernel of this precision"
-    if not rules.depthwise_conv and _is_depthwise(node, weight):
+    if rules.depthwise_conv == "nowhere" and weighted_nodes.is_depthwise(node):
         return "depthwise: float is as fast, and one scale for all channels loses the small ones"
     if rules.max_kernel is not None and _kernel(weight) > rules.max_kernel:
         return f"its kernel has {_kernel(weight)} elements: {rules.max_kernel} are the most here"
@@ -257,11 +272,6 @@ def _is_thin(node: ir.Node, weight: ir.Value, rules: PlacementRules) -> bool:
     channels = int(weight.shape.numpy()[1]) * node.attributes.get_int("group", 1)
     pooled = any(reader.op_type == "MaxPool" for reader in tail(node).consumers())
     return channels < rules.min_conv_channels and not pooled
-
-
-def _is_depthwise(node: ir.Node, weight: ir.Value) -> bool:
-    assert weight.shape is not None
-    return node.attributes.get_int("group", 1) > 1 and weight.shape.numpy()[1] == 1
 
 
 def _is_biased_1d_to_one(node: ir.Node, weight: ir.Value) -> bool:

@@ -19,14 +19,18 @@ from math import prod
 import onnx_ir as ir
 
 from optkit.quantization.placement.qdq_placement import tail
-from optkit.quantization.placement.weighted_nodes import computed
+from optkit.quantization.placement.weighted_nodes import computed, is_depthwise
 
+# An integer depthwise convolution takes longer than a float one, by the time that two integer
+# multiplications of another convolution save: docs/quantization.md
+_DEPTHWISE = -2
 _KEEPS_CODES = frozenset({"MaxPool", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze"})
 
 
 @dataclass
 class Island:
-    """`macs`: of its convolutions; `converted`: elements at its borders. Both per sample."""
+    """`macs`: multiplications of its convolutions, each of a depthwise one counting
+    `_DEPTHWISE`; `converted`: elements at its borders. Both per sample."""
 
     nodes: list[str] = field(default_factory=list)
     macs: int = 0
@@ -72,6 +76,22 @@ def islands(model: ir.Model, integer: Collection[str]) -> list[Island]:
         if size is None:
             unknown.add(root(node))
     return [island for at, island in found.items() if at not in unknown]
+
+
+def between_codes(
+    model: ir.Model, integer: Collection[str], candidates: Collection[str]
+) -> set[str]:
+    """Those of the candidates (a part of `integer`) that read codes of convolutions in `integer`
+    and whose codes such convolutions read."""
+    inside = {node for node in model.graph if node.name in integer}
+    kept = {node for node in inside if node.name in candidates}
+    while outside := {
+        node for node in kept
+        if _makers(next(_read(node)), inside) is None or any(_left(node, inside))
+    }:  # fmt: skip
+        kept -= outside
+        inside -= outside
+    return {str(node.name) for node in kept}
 
 
 def _read(node: ir.Node) -> Iterator[ir.Value]:
@@ -131,7 +151,8 @@ def _macs(node: ir.Node) -> int | None:
     size = _elements(node.outputs[0])
     if size is None or weight is None or weight.shape is None:
         return None
-    return size * prod(int(each) for each in weight.shape.numpy()[1:])
+    macs = size * prod(int(each) for each in weight.shape.numpy()[1:])
+    return macs * _DEPTHWISE if is_depthwise(node) else macs
 
 
 def _elements(value: ir.Value) -> int | None:

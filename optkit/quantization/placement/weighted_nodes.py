@@ -50,6 +50,13 @@ def is_turned(node: ir.Node) -> bool:
     return turned
 
 
+def is_depthwise(node: ir.Node) -> bool:
+    """Whether it is a convolution whose groups have one input channel."""
+    grouped = node.op_type == "Conv" and node.attributes.get_int("group", 1) > 1
+    shape = constant(node).shape if grouped else None
+    return shape is not None and shape.numpy()[1] == 1
+
+
 def weight(node: ir.Node) -> np.ndarray:
     """The constant weight as the node reads it, after the Transposes before the node."""
     place = graph.constant_weight(node)

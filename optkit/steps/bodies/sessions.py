@@ -22,12 +22,9 @@ def cpu(
     threads: int | None = None,
     level: Level = "all",
     pooled: bool = True,
-    float_weights: bool = False,
 ) -> Session:
     # idle threads that spin take cores from other processes on this machine
-    options = SessionOptions(
-        threads, spinning=False, level=level, pooled=pooled, float_weights=float_weights
-    )
+    options = SessionOptions(threads, spinning=False, level=level, pooled=pooled)
     return simulator().session(model, options)
 
 
@@ -47,7 +44,7 @@ def folded(model: ir.Model, level: Level, *, pooled: bool = True) -> Session:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / GRAPH
         graph.save(model, place, inline_limit=0)  # the runtime maps weights
-        return cpu(place, level=level, pooled=pooled, float_weights=True)
+        return cpu(place, level=level, pooled=pooled)
 
 
 def engine(running: Engines, name: str, folder: Input | None, kept: Path | None) -> Session:

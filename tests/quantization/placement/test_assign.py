@@ -193,7 +193,7 @@ def test_depthwise_convolutions_stay_in_float_where_the_rules_say_so() -> None:
         [pointwise] y = Conv (e, w_3)
         }"""
     )
-    found = decide(network(text), replace(RULES["gpu"], depthwise_conv=False))
+    found = decide(network(text), replace(RULES["gpu"], depthwise_conv="nowhere"))
     assert found.nodes == {"depthwise": "fp16", "grouped": "int8", "pointwise": "int8"}
     assert found.reasons["depthwise"].startswith("depthwise: float is as fast")
     assert decide(network(text), RULES["gpu"]).nodes["depthwise"] == "int8"

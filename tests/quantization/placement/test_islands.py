@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from optkit.assignment import Assignment, Scheme
 from optkit.quantization.placement.assign import assign
-from optkit.quantization.placement.islands import islands
+from optkit.quantization.placement.islands import between_codes, islands
 from tests.networks import network
 from tests.quantization.workshop import RULES
 
@@ -48,6 +49,17 @@ GHOST = """g (float[N,8,4,4] x, float[4,8,1,1] w_a, float[4,1,3,3] w_d, float[8,
     [cat] j = Concat <axis=1> (l, r)
     [last] t = Conv (j, w_c)
     [float] y = Sigmoid (t)
+}"""
+
+
+MOBILE = """g (float[N,8,4,4] x, float[16,8,1,1] w_a, float[16,1,3,3] w_d, float[8,16,1,1] w_b)
+    => (float[N,8,4,4] y) {
+    [expand] h = Conv (x, w_a)
+    [relu] r = Relu (h)
+    [depthwise] d = Conv <group=16, pads=[1,1,1,1]> (r, w_d)
+    [relu_2] t = Relu (d)
+    [project] s = Conv (t, w_b)
+    [float] y = Sigmoid (s)
 }"""
 
 
@@ -93,10 +105,46 @@ def test_each_convolution_lies_on_one_island(integer: set[str], text: str) -> No
     assert sorted(listed) == sorted(map(str, names))
 
 
+def test_a_depthwise_convolution_costs_two_multiplications_for_each_of_its_own() -> None:
+    ((nodes, macs, converted),) = found(MOBILE, "expand", "depthwise", "project")
+    assert (nodes, converted) == (["expand", "depthwise", "project"], 2 * 8 * 16)
+    assert macs == 2 * 16 * 16 * 8 - 2 * 16 * 16 * 9
+
+
+@pytest.mark.parametrize(
+    ("text", "integer", "between"),
+    [
+        (MOBILE, ["expand", "depthwise", "project"], {"depthwise"}),
+        (MOBILE, ["depthwise", "project"], set()),  # it reads floats
+        (MOBILE, ["expand", "depthwise"], set()),  # a float convolution reads it
+        (MOBILE.replace("[relu_2] t = Relu", "[silu] t = Swish"),
+         ["expand", "depthwise", "project"], set()),
+        (GHOST, ["left", "right", "last"], {"right"}),
+        (GHOST, ["right", "last"], set()),
+    ],
+)  # fmt: skip
+def test_a_convolution_lies_between_codes(text: str, integer: list[str], between: set[str]) -> None:
+    model = network(HEADER + text)
+    assert between_codes(model, integer, {"depthwise", "right"}.intersection(integer)) == between
+
+
+def test_one_of_two_in_a_row_beside_a_float_takes_the_other_with_it() -> None:
+    two = MOBILE.replace(
+        "[project] s = Conv (t, w_b)", "[second] s = Conv <group=16, pads=[1,1,1,1]> (t, w_d)"
+    ).replace("float[N,8,4,4] y", "float[N,16,4,4] y")
+    names = ["expand", "depthwise", "second"]
+    assert between_codes(network(HEADER + two), names, names[1:]) == set()
+
+
 def decide(
-    model: ir.Model, least: float | None, overrides: dict[str, str] | None = None
+    model: ir.Model,
+    least: float | None,
+    overrides: dict[str, str] | None = None,
+    depthwise: Literal["between", "nowhere"] = "nowhere",
 ) -> Assignment:
-    rules = replace(RULES["cpu"], least_per_border=least, depthwise_conv=False, float_output=False)
+    rules = replace(
+        RULES["cpu"], least_per_border=least, depthwise_conv=depthwise, float_output=False
+    )
     return assign(model, Scheme("int8", "fp32", {"int8": rules}), None, overrides)
 
 
@@ -114,3 +162,25 @@ def test_an_island_below_the_least_stays_in_float(least: float | None, planned: 
 def test_a_node_that_the_recipe_names_keeps_its_precision() -> None:
     decided = decide(network(HEADER + GHOST), np.inf, {"le*": "int8"})
     assert decided.quantized() == {"left": "int8"}
+
+
+def test_a_depthwise_convolution_between_codes_joins_them_if_that_pays() -> None:
+    """`left`: 512 multiplications for 192 elements at its borders, `last` 1024 for 256; with the
+    depthwise one all three, 1536 - 2 * 576 for 256. Alone `right` costs more than it joins."""
+    model = network(HEADER + GHOST)
+    decided = decide(model, 1.4, depthwise="between")
+    assert set(decided.quantized()) == {"left", "right", "last"}
+    decided = decide(model, 1.6, depthwise="between")
+    assert set(decided.quantized()) == {"left", "last"}
+    assert decided.reasons["right"] == "depthwise: in integers it costs what its neighbours gain"
+    decided = decide(model, 2.7, depthwise="between")
+    assert set(decided.quantized()) == {"last"}
+    assert "3 multiplications per element" in decided.reasons["left"]
+
+
+def test_a_depthwise_convolution_beside_floats_stays_in_float() -> None:
+    decided = decide(network(HEADER + MOBILE), None, {"project": "fp32"}, "between")
+    assert decided.quantized() == {"expand": "int8"}
+    assert decided.reasons["depthwise"] == "depthwise: beside float operators, float is as fast"
+    decided = decide(network(HEADER + MOBILE), None, None, "between")
+    assert set(decided.quantized()) == {"expand", "depthwise", "project"}
