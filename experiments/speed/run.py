@@ -9,7 +9,9 @@ with the default settings from 32 samples, and the figure is that of the build: 
 turn, all cores, at batch 1 and 8.
 
 SCRATCH gets samples, the store and artifacts. With names, only these models are built again. Writes
-results.json and results.md beside itself.
+results.json and results.md beside itself, after each model, with the figures of each instruction
+set that was run: for AVX2 on a machine with VNNI, run it with the interpreter that
+`python -m tests.avx2.environment build/avx2` makes (build/avx2/bin/python).
 """
 
 from __future__ import annotations
@@ -17,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -30,12 +31,20 @@ from typing import Any
 import numpy as np
 import roof
 
+from optkit.devices import target
+from optkit.devices.machine import sums_in_16_bits
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BUILD = "import sys; from optkit.cli import main; sys.exit(main())"
 SAMPLES, TOKENS = 32, 128
 FLOOR = 0.98
 _RATIOS = ("min_ms", "p50_ms")
+WRITTEN = (
+    "`run.py` beside it wrote this; do not edit it. FP32 / INT8 of the least latencies, in "
+    "brackets of the medians. The roof (`roof.py`) is the most that INT8 can gain in a model of "
+    "large products."
+)
 IMAGES = {  # timm's name → size of its pictures
     "resnet18": 224, "resnet50": 224, "mobilenetv2_100": 224, "mobilenetv3_large_100": 224,
     "efficientnet_b0": 224, "convnext_tiny": 224, "regnety_008": 224, "densenet121": 224,
@@ -123,59 +132,72 @@ def figures(result: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def machine() -> str:
-    cpuinfo = Path("/proc/cpuinfo").read_text()
-    name = re.search(r"model name\s*: (.*)", cpuinfo)
-    vnni = "with VNNI" if re.search("avx512_vnni|avx_vnni", cpuinfo) else "without VNNI"
-    return f"{name[1] if name else 'unknown'}, {os.cpu_count()} cores, {vnni}"
+def instruction_set() -> str:
+    """Of the kernels that this process runs."""
+    here = target("cpu")
+    return "AVX2" if sums_in_16_bits(str(here.machine), here.features) else "VNNI"
 
 
-def page(made: Mapping[str, Any]) -> str:
-    written = (
-        f"`run.py` beside it wrote this on {made['date']} ({made['machine']}, ONNX Runtime "
-        f"{made['onnxruntime']}); do not edit it. FP32 / INT8 of the least latencies, in brackets "
-        "of the medians."
-    )
-    limit = made["roof"]
-    roofs = (
-        f"The roof of this machine (`roof.py`): {limit['fp32']:.0f} GFLOP/s of products in FP32, "
-        f"{limit['int8']:.0f} Gop/s in integers, {limit['ratio']:.1f} times as much; memory "
-        f"{limit['memory']:.0f} GB/s."
-    )
-    lines = ["# The default INT8 build beside FP32 on a CPU", "", written, "", roofs, ""]
-    lines += ["| model | landed | at batch 1 | at batch 8 | build, s |", "|---|---|---|---|---|"]
-    for name, row in made["models"].items():
-        told = [f"{least:.2f} ({median:.2f})" for least, median in row.get("ratios", {}).values()]
-        cells = [f"{row['landed']} of {row['planned']}", *told] if told else [row["error"], "", ""]
-        lines.append(f"| {name} | {' | '.join(map(str, cells))} | {row['seconds']:.0f} |")
-    slower = [name for name, row in made["models"].items()
-              if any(least < FLOOR for least, _ in row.get("ratios", {}).values())]  # fmt: skip
-    lines += ["", f"Slower than {FLOOR} × FP32: {', '.join(slower) or 'none'}.", ""]
+def conditions(threads: int) -> dict[str, Any]:
+    import onnxruntime
+
+    limit = roof.measured(threads)
+    return {
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "machine": f"{target('cpu').title}, {threads} cores",
+        "onnxruntime": onnxruntime.__version__,
+        "roof": {**asdict(limit), "ratio": limit.ratio},
+    }
+
+
+def page(kept: Mapping[str, Any]) -> str:
+    """`kept`: instruction set → its conditions, and its models by name."""
+    lines = ["# The default INT8 build beside FP32 on a CPU", ""]
+    lines += [WRITTEN, ""]
+    for name, run in kept.items():
+        limit = run["roof"]
+        lines.append(
+            f"- {name}: {run['date']}, {run['machine']}, ONNX Runtime {run['onnxruntime']}; roof: "
+            f"{limit['fp32']:.0f} GFLOP/s in FP32, {limit['int8']:.0f} Gop/s in integers, "
+            f"{limit['ratio']:.1f} times as much; memory {limit['memory']:.0f} GB/s"
+        )
+    heads = [f"{name}, {what}" for name in kept for what in ("landed", "batch 1", "batch 8")]
+    lines += ["", f"| model | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
+    for model in [*IMAGES, *TEXTS]:
+        cells = [cell for run in kept.values() for cell in row(run["models"].get(model))]
+        lines.append(f"| {model} | {' | '.join(cells)} |")
+    lines.append("")
+    for name, run in kept.items():
+        slower = [model for model, one in run["models"].items()
+                  if any(least < FLOOR for least, _ in one.get("ratios", {}).values())]  # fmt: skip
+        lines += [f"Slower than {FLOOR} × FP32, {name}: {', '.join(slower) or 'none'}.", ""]
     return "\n".join(lines)
 
 
-def main() -> None:
-    import onnxruntime
+def row(found: Mapping[str, Any] | None) -> list[str]:
+    if found is None:
+        return ["", "", ""]
+    if found.get("ratios") is None:
+        return [str(found["error"]), "", ""]
+    told = [f"{least:.2f} ({median:.2f})" for least, median in found["ratios"].values()]
+    return [f"{found['landed']} of {found['planned']}", *told]
 
+
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("scratch", type=Path)
     parser.add_argument("names", nargs="*", metavar="NAME")
     asked = parser.parse_args()
     scratch = asked.scratch.resolve()
-    folder, kept = project(scratch), HERE / "results.json"
-    models = json.loads(kept.read_text())["models"] if kept.exists() else {}
+    folder, file = project(scratch), HERE / "results.json"
+    kept = json.loads(file.read_text()) if file.exists() else {}
+    here = kept.setdefault(instruction_set(), {"models": {}})
+    here |= conditions(os.cpu_count() or 1)
     for name in asked.names or [*IMAGES, *TEXTS]:
-        models[name] = build(name, folder, scratch)
-        print(name, models[name], flush=True)
-    limit = roof.measured(os.cpu_count() or 1)
-    made = {
-        "roof": {**asdict(limit), "ratio": limit.ratio},
-        "date": f"{datetime.now(UTC):%Y-%m-%d}", "machine": machine(),
-        "onnxruntime": onnxruntime.__version__,
-        "models": {name: models[name] for name in [*IMAGES, *TEXTS] if name in models},
-    }  # fmt: skip
-    kept.write_text(json.dumps(made, indent=1) + "\n")
-    (HERE / "results.md").write_text(page(made))
+        here["models"][name] = build(name, folder, scratch)
+        print(name, here["models"][name], flush=True)
+        file.write_text(json.dumps(kept, indent=1) + "\n")
+        (HERE / "results.md").write_text(page(kept))
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ _WEIGHT_ONLY: Mapping[str, tuple[NumberFormat | None, int | None]] = MappingProx
 
 # `least_per_border` with VNNI, and with AVX2 alone, where an integer convolution is faster than a
 # float one by less: docs/quantization.md
-_LEAST_PER_BORDER = (30.0, 150.0)
+_LEAST_PER_BORDER = (60.0, 200.0)
 
 _LEVELS: dict[Level, str] = {
     "all": "ORT_ENABLE_ALL",
