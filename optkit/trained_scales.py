@@ -69,12 +69,14 @@ class TrainedWeight:
 @dataclass(frozen=True)
 class TrainedScales:
     """Value → its scale, node → the scales of its weight, by their names in the fused graph. All
-    numbers are float32. `target`, `precision`: for which they were trained."""
+    numbers are float32. `target`, `precision`: for which they were trained. `adapters`: modules
+    whose products were trained in floats beside quantized ones, and stay in float."""
 
     target: str
     precision: str
     activations: Mapping[str, TrainedActivation] = field(default_factory=dict)
     weights: Mapping[str, TrainedWeight] = field(default_factory=dict)
+    adapters: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, metadata: Mapping[str, str]) -> Self | None:
@@ -91,6 +93,7 @@ class TrainedScales:
                 {name: TrainedActivation(_positive(row["scale"]), int(row["zero_point"]))
                  for name, row in data["activations"].items()},
                 {name: _weight(**row) for name, row in data["weights"].items()},
+                tuple(map(str, data.get("adapters", ()))),
             )  # fmt: skip
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InputRefused(

@@ -34,6 +34,7 @@ SCALES = TrainedScales(
         "tensor": TrainedWeight(0.5),
         "blocks": TrainedWeight(BlockScales.of(BLOCKS)),
     },
+    ("q.adapter.down", "q.adapter.up"),
 )
 
 

@@ -13,6 +13,8 @@ the trained scales; a build writes its Q/DQ graph from them with the same codes 
     placing             its place in the module
     fake_quantization   the arithmetic, with gradients
     agreement           whether the module computes what the graph does
+    adapters            small float matrices beside quantized layers
+    frozen              the weights of a build in the module, and where adapters start
     products            convolutions and linear layers, and BatchNorm folded into them
     additions           additions in the code of a module
     activations         results of modules that have no parts
@@ -38,7 +40,8 @@ from optkit.devices import Target
 from optkit.errors import InputRefused, UsageError
 from optkit.pipeline import delivery
 from optkit.precisions import Precision
-from optkit.qat import activations, additions, placing, products
+from optkit.qat import activations, additions, frozen, placing, products
+from optkit.qat.adapters import merge, paths
 from optkit.qat.agreement import alike, check_same, results
 from optkit.qat.distillation import Distillation, Teacher, remove_recorders
 from optkit.qat.fake_quantization import ActivationQuantizer
@@ -51,10 +54,13 @@ from optkit.workspace import Workspace
 
 __all__ = [
     "Distillation", "Distilled", "distill", "export", "finalize", "parameter_groups", "prepare",
+    "prepare_adapters",
 ]  # fmt: skip
 
 Scales = Literal["learned", "fixed"]
+Adapters = Literal["keep", "merge"]
 PRECISIONS = ("int8", "fp8", "int4", "w4a8")
+ADAPTED = ("int4", "w4a8", "nf4")
 
 
 def prepare(
@@ -91,7 +97,8 @@ def prepare(
                          hint=" or ".join(PRECISIONS))  # fmt: skip
     trained = _copied(model)
     _fold(trained, example_inputs)
-    found = plan(_plain(trained), example_inputs, pair, recipe, calibration, workspace.runner())
+    found = plan(_plain(trained), example_inputs, pair, recipe, calibration, workspace.runner(),
+                 to_nearest=True)  # fmt: skip
     placing.place(trained, found, learned=scales == "learned")
     trained.qat_plan = found  # type: ignore[assignment]
     trained.qat_teacher = Teacher(wrappers.unwrapped(model))  # type: ignore[assignment]
@@ -99,18 +106,76 @@ def prepare(
     return trained
 
 
-def finalize(model: Module) -> Module:
+def prepare_adapters(
+    model: Module,
+    example_inputs: Batch,
+    *,
+    target: str | Target,
+    precision: str | Precision = "int4",
+    rank: int | None = None,
+    recipe: RecipeLike | None = None,
+    calibration: Iterable[Batch] | None = None,
+    workspace: Workspace = Workspace(),
+) -> Module:
+    """A copy of the module whose linear layers have the codes and scales of a build, which stay as
+    they are, and an adapter each, which is trained (QLoRA). BatchNorm is folded into weights.
+
+    The codes are those of the build without its smoothing of activations: GPTQ, unless the recipe
+    says otherwise. The adapters start with what the SVD of the error of the codes gives.
+
+    target, recipe, calibration, workspace: as for `optkit.build`.
+    precision: one of ADAPTED.
+    rank: None: for each layer the one whose matrices add a quarter to the bytes of its codes.
+
+    Raises what `build` raises; UsageError for a precision that is not in ADAPTED, for AWQ, and for
+    a rank larger than a weight; InputRefused if no linear layer is quantized in 4 bits, or as
+    `prepare` does.
+    """
+    pair = jobs.pair(target, precision)
+    if pair[1].name not in ADAPTED:
+        raise UsageError(f"it trains no adapters for {pair[1]}", where="precision=",
+                         hint=" or ".join(ADAPTED))  # fmt: skip
+    trained = _copied(model)
+    _fold(trained, example_inputs)
+    trained = _plain(trained)
+    found = plan(trained, example_inputs, pair, recipe, calibration, workspace.runner(),
+                 to_nearest=False)  # fmt: skip
+    placing.place(trained, found, learned=False)
+    lost = frozen.freeze(trained, found)
+    check_same(trained, example_inputs, found)
+    frozen.attach(lost, found, rank)
+    trained.qat_plan = found  # type: ignore[assignment]
+    trained.qat_teacher = Teacher(wrappers.unwrapped(model))  # type: ignore[assignment]
+    return trained
+
+
+def finalize(model: Module, *, adapters: Adapters = "keep") -> Module:
     """The float module with the trained weights, in evaluation mode, for `optkit.build`: without
     quantizers, with BatchNorm in the weights, and with the trained scales in its attribute
     `trained_scales`. `model` does not change; it may be in the wrappers of torch.compile, DDP or
-    AveragedModel. Raises UsageError for a module that `prepare` did not return."""
+    AveragedModel.
+
+    adapters: "keep": they stay beside the quantized layers, in floats; "merge": they are added to
+        the weights, which a build then rounds again, without trained scales.
+
+    Raises UsageError for a module that `prepare` or `prepare_adapters` did not return, and for
+    adapters to merge where there are none."""
+    if adapters not in ("keep", "merge"):
+        raise UsageError(f"{adapters!r} is not what becomes of adapters", where="adapters=",
+                         hint="keep or merge")  # fmt: skip
     module = wrappers.unwrapped(model)
     found = getattr(module, "qat_plan", None)
     if not isinstance(found, Plan):
         raise UsageError("it was not prepared", where=type(module).__name__,
                          hint="train the module that optkit.qat.prepare returns")  # fmt: skip
     plain = _plain(module)
-    plain.trained_scales = _trained(module, found)  # type: ignore[assignment]
+    if adapters == "keep":
+        plain.trained_scales = _trained(module, found)  # type: ignore[assignment]
+        return plain
+    if not paths(plain):
+        raise UsageError("it has no adapters to merge", where=type(module).__name__,
+                         hint="train what optkit.qat.prepare_adapters returns")  # fmt: skip
+    merge(plain)
     return plain
 
 
@@ -119,18 +184,19 @@ def export(
     example_inputs: Batch,
     *,
     out: str | Path,
+    adapters: Adapters = "keep",
     recipe: RecipeLike | None = None,
     workspace: Workspace = Workspace(),
 ) -> Path:
-    """Write `finalize(model)` as `model.onnx` into the new folder `out`: a float graph that carries
-    the trained scales, for `optkit build`. Returns the file. Raises UsageError if `out` exists, or
-    for a module that `prepare` did not return; ExportFailed."""
+    """Write `finalize(model, adapters=adapters)` as `model.onnx` into the new folder `out`: a float
+    graph that carries the trained scales, for `optkit build`. Returns the file. Raises UsageError
+    if `out` exists, or as `finalize` does; ExportFailed."""
     place = Path(out)
     if place.exists():
         raise UsageError("it exists already", where=str(place), hint="choose another folder")
     runner = workspace.runner()
     job = jobs.job_of(
-        finalize(model), example_inputs, jobs.pair("cpu", "fp32"), recipe=recipe,
+        finalize(model, adapters=adapters), example_inputs, jobs.pair("cpu", "fp32"), recipe=recipe,
         calibration=None, name=None, runner=runner,
     )  # fmt: skip
     graph = pipeline.run(job, runner, pipeline.EXPORT).source
@@ -201,4 +267,4 @@ def _trained(model: Module, found: Plan) -> TrainedScales:
             else:
                 weight = TrainedWeight(tuple(scale.tolist()) if scale.ndim else float(scale))
             weights[quantizer.node] = weight
-    return TrainedScales(found.target, found.precision, activations, weights)
+    return TrainedScales(found.target, found.precision, activations, weights, tuple(paths(model)))

@@ -249,6 +249,28 @@ class WeightQuantizer(nn.Module):
         return quantized.reshape(w.shape), bias
 
 
+class FrozenWeight(nn.Module):
+    """In the place of a WeightQuantizer: the weight of the product `node` already has the numbers
+    of the graph, whose scales are `scale`, and is not trained."""
+
+    common = None
+    scale: Tensor
+
+    def __init__(self, node: str, scale: Tensor) -> None:
+        super().__init__()
+        self.node = node
+        self.register_buffer("scale", scale.float())
+
+    def used_scale(self, weight: Tensor, bias: Tensor | None, activation: Tensor | None) -> Tensor:
+        """As that of WeightQuantizer."""
+        return self.scale
+
+    def forward(
+        self, weight: Tensor, bias: Tensor | None, activation: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        return weight, bias
+
+
 _BIAS_STEPS = 2.0**30  # the largest bias, see `quantization.numerics.scales`
 
 

@@ -14,17 +14,18 @@ from optkit import graph, pipeline, runtimes
 from optkit.api import jobs
 from optkit.api.batches import Batch
 from optkit.api.jobs import Pair, RecipeLike
+from optkit.errors import UsageError
 from optkit.execute.runner import Runner
 from optkit.pipeline import Build
 from optkit.placement import PlacementRules
 from optkit.precisions import NumberFormat, precision
 from optkit.quantization.placement import weighted_nodes
-from optkit.steps.files import GRAPH, SIMULATION
+from optkit.steps.files import GRAPH, SIMULATION, STATISTICS
 
-# a training rounds to nearest, and learns what these would do to weights and biases
-_SETTINGS = (
-    "quantization.weights=rtn", "quantization.smooth=off", "quantization.equalize=off",
-    "quantization.bias_correction=false", "quantization.two_term=[]",
+# what changes weights and biases before they are rounded; a training learns it
+_AS_IN_THE_MODULE = (
+    "quantization.smooth=off", "quantization.equalize=off", "quantization.bias_correction=false",
+    "quantization.two_term=[]",
 )  # fmt: skip
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 
@@ -58,9 +59,10 @@ class QuantizedWeight:
     """The weight of a product. `scale`: of the codes, [channels], [channels, blocks] or rank 0;
     `common`: the scalar before the product if the rest of the scale is a Mul after it.
     `integer_bias`: the bias is int32. `rounded`: the size of the blocks in which the kernel rounds
-    its input to 8 bits; None: it does not."""
+    its input to 8 bits; None: it does not. `reads`: the value that it multiplies."""
 
     node: str
+    reads: str
     format: NumberFormat
     scale: np.ndarray
     common: float | None
@@ -72,7 +74,8 @@ class QuantizedWeight:
 class Plan:
     """`additions`: an Add of two values → the path of the module whose code adds, and which of its
     additions it is. `embeddings`: a lookup in a table of 8 bits per row → the width of the table.
-    `graph`: the Q/DQ graph with FP32 carriers; `carrier`: that of the build."""
+    `graph`: the Q/DQ graph with FP32 carriers; `carrier`: that of the build. `statistics`: those of
+    the calibration, a file; None: there are none."""
 
     target: str
     precision: str
@@ -82,6 +85,7 @@ class Plan:
     weights: tuple[QuantizedWeight, ...]
     additions: Mapping[str, tuple[str, int]]
     embeddings: Mapping[str, int]
+    statistics: Path | None
 
 
 def plan(
@@ -91,18 +95,28 @@ def plan(
     recipe: RecipeLike | None,
     calibration: Iterable[Batch] | None,
     runner: Runner,
+    *,
+    to_nearest: bool,
 ) -> Plan:
-    """Build the module until it is quantized. Raises what `optkit.build` raises."""
+    """Build the module until it is quantized. `to_nearest`: weights are rounded to nearest,
+    whatever the recipe says. Raises what `optkit.build` raises, and UsageError for AWQ without
+    `to_nearest`."""
     job = jobs.job_of(
         model, example_inputs, pair, recipe=recipe, calibration=calibration, name=None,
         runner=runner,
     )  # fmt: skip
     # no engine is built, so the compiler of a GPU need not be installed where the training runs
     deferred = not job.target.is_cpu
-    job = replace(job, recipe=job.recipe.with_overrides(_SETTINGS), deferred=deferred)
+    rounding = ("quantization.weights=rtn",) if to_nearest else ()
+    recipe = job.recipe.with_overrides((*_AS_IN_THE_MODULE, *rounding))
+    if recipe.quantization.weights == "awq":
+        raise UsageError("AWQ changes the layers before those that it quantizes",
+                         where="quantization.weights", hint="auto, gptq, hqq or rtn")  # fmt: skip
+    job = replace(job, recipe=recipe, deferred=deferred)
     build = pipeline.run(job, runner, pipeline.QUANTIZE)
     quantized = build.quantized
     assert quantized is not None
+    observed = build.statistics
     file = quantized.path / (SIMULATION if SIMULATION in quantized.files else GRAPH)
     written = graph.load(file)
     return Plan(
@@ -114,6 +128,7 @@ def plan(
         tuple(_weights(written, build)),
         _additions(graph.load(build.source.path / GRAPH)),
         dict(_embeddings(written)),
+        None if observed is None else observed.path / STATISTICS,
     )
 
 
@@ -162,8 +177,8 @@ def _weights(written: ir.Model, build: Build) -> Iterator[QuantizedWeight]:
         if str(node.name) not in build.planned:
             continue
         rules = _rules(build, str(node.name))
-        if node.op_type == "MatMulNBits":
-            yield _by_bits(node, rules.weight)
+        if node.op_type in ("MatMulNBits", "MatMulBnb4"):
+            yield _in_one_operator(node, rules.weight)
             continue
         weight = node.inputs[1].producer() if len(node.inputs) > 1 and node.inputs[1] else None
         if weight is None:
@@ -175,22 +190,30 @@ def _weights(written: ir.Model, build: Build) -> Iterator[QuantizedWeight]:
             scale = scale if weight.attributes.get_int("axis") == 1 else scale.T
         ratio = _ratio(node)
         yield QuantizedWeight(
-            str(node.name), fmt,
+            str(node.name), _reads(node), fmt,
             scale if ratio is None else scale * ratio.reshape(-1),
             None if ratio is None else float(scale),
             node.op_type in rules.integer_bias and weighted_nodes.has_bias(node),
         )  # fmt: skip
 
 
-def _by_bits(node: ir.Node, fmt: NumberFormat) -> QuantizedWeight:
-    """Of a MatMulNBits (`qdq.nbits`), whose scales are [channels, blocks]."""
+def _in_one_operator(node: ir.Node, fmt: NumberFormat) -> QuantizedWeight:
+    """Of a MatMulNBits or MatMulBnb4 (`qdq.nbits`), whose scales are [channels, blocks] or the same
+    in a row."""
     scale, size = graph.array(node.inputs[2]), node.attributes.get_int("block_size")
-    assert scale is not None
-    rounds = node.attributes.get_int("accuracy_level") == 4
+    channels = node.attributes.get_int("N")
+    assert scale is not None and channels is not None
+    rounds = node.attributes.get_int("accuracy_level", 0) == 4
     return QuantizedWeight(
-        str(node.name), replace(fmt, block_size=size), scale, None, integer_bias=False,
-        rounded=size if rounds else None,
+        str(node.name), _reads(node), replace(fmt, block_size=size), scale.reshape(channels, -1),
+        None, integer_bias=False, rounded=size if rounds else None,
     )  # fmt: skip
+
+
+def _reads(node: ir.Node) -> str:
+    value = node.inputs[0]
+    assert value is not None
+    return str(weighted_nodes.uncast(value).name)
 
 
 def _ratio(node: ir.Node) -> np.ndarray | None:

@@ -14,19 +14,26 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from optkit.qat.fake_quantization import ActivationQuantizer, RunTimeQuantizer, WeightQuantizer
+from optkit.qat.adapters import NAME, AdaptedLinear, Adapter
+from optkit.qat.fake_quantization import (
+    ActivationQuantizer,
+    FrozenWeight,
+    RunTimeQuantizer,
+    WeightQuantizer,
+)
 
 
 class Product(nn.Module):
     """A mixin of the classes below. `input_quantizer`, `weight_quantizer`, `output_quantizer`: None
-    where the graph has floats. `_norm`: the folded BatchNorm in a tuple, so that it is no part of
-    this module; empty if there is none."""
+    where the graph has floats. `adapter`: beside the product, in floats. `_norm`: the folded
+    BatchNorm in a tuple, so that it is no part of this module; empty if there is none."""
 
     weight: Tensor
     bias: Tensor | None
     input_quantizer: ActivationQuantizer | RunTimeQuantizer | None
-    weight_quantizer: WeightQuantizer | None
+    weight_quantizer: WeightQuantizer | FrozenWeight | None
     output_quantizer: ActivationQuantizer | None
+    adapter: Adapter | None
     _norm: tuple[Any, ...]
 
     def folded(self) -> tuple[Tensor, Tensor | None]:
@@ -57,11 +64,12 @@ class Product(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = self.folded()
-        if self.input_quantizer is not None:
-            x = self.input_quantizer(x)
+        read = x if self.input_quantizer is None else self.input_quantizer(x)
         if self.weight_quantizer is not None:
             weight, bias = self.weight_quantizer(weight, bias, self._input_scale())
-        y = self.product(x, weight, bias)
+        y = self.product(read, weight, bias)
+        if self.adapter is not None:
+            y = y + self.adapter(x)
         return y if self.output_quantizer is None else self.output_quantizer(y)
 
 
@@ -108,7 +116,7 @@ def as_product(module: nn.Module) -> Product:
     if not isinstance(module, Product):
         setattr(module, "__class__", PRODUCTS[type(module)])  # noqa: B010  (of another type)
         vars(module)["_norm"] = ()
-        for name in ("input_quantizer", "weight_quantizer", "output_quantizer"):
+        for name in ("input_quantizer", "weight_quantizer", "output_quantizer", NAME):
             module.register_module(name, None)
     assert isinstance(module, Product)
     return module
@@ -129,15 +137,18 @@ def unfold(product: nn.Module, norm: nn.Module) -> None:
 
 @torch.no_grad()
 def as_plain(product: Product) -> None:
-    """Change the product back to its plain class, with the weights that it multiplies. A weight
-    that another module shares stays shared."""
+    """Change the product back to its plain class, with the weights that it multiplies and its
+    adapter. A weight that another module shares stays shared."""
     if product._norm:
         weight, bias = product.folded()
         product.weight = nn.Parameter(weight.detach().clone())
         product.bias = None if bias is None else nn.Parameter(bias.detach().clone())
     del product.input_quantizer, product.weight_quantizer, product.output_quantizer
     del product._norm
-    setattr(product, "__class__", _PLAIN[type(product)])  # noqa: B010  (of another type)
+    plain = _PLAIN[type(product)] if product.adapter is None else AdaptedLinear
+    if product.adapter is None:
+        del product.adapter
+    setattr(product, "__class__", plain)  # noqa: B010  (of another type)
 
 
 def _is_norm(module: nn.Module) -> bool:

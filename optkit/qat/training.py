@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from optkit.api.batches import Batch
 from optkit.errors import InputRefused, UsageError
+from optkit.qat.adapters import paths
 from optkit.qat.calls import device_of
 from optkit.qat.distillation import Distillation
 from optkit.sources import wrappers
@@ -26,7 +27,7 @@ _CHECKS = 10  # of the held-out batches, in the whole budget
 _PATIENCE = 5  # checks without a gain
 _WARM_UP = 0.03  # of the budget
 _MOST_HELD = 8  # batches
-_OF_SCALES = 3.0  # their rate, as a multiple of that of weights
+_OF_SCALES, _OF_ADAPTERS = 3.0, 100.0  # their rates, as multiples of that of weights
 _LEAST_SIZE = 1e-2  # of the numbers of a parameter that is no scale: biases may start at 0
 
 
@@ -63,15 +64,15 @@ def distill(
     mode, so that statistics stay and nothing is dropped. Held-out batches are checked ten times,
     and the best state is kept.
 
-    model: what `prepare` returned, also in DDP or torch.compile, on the device where it is. Its
-        parameters that require gradients are trained. In DDP, each process gives its own batches,
-        and all keep the same state.
+    model: what `prepare` or `prepare_adapters` returned, also in DDP or torch.compile, on the
+        device where it is. Its parameters that require gradients are trained. In DDP, each process
+        gives its own batches, and all keep the same state.
     batches: read as often as the budget needs. Items that `forward` does not take, such as labels,
         are left out.
     loss: None: `Distillation(model)`.
     steps, seconds: the budget; the first one that is used up ends the training.
     learning_rate: of each parameter, as a part of the root mean square of its numbers; scales have
-        three times the rate.
+        three times the rate, and adapters a hundred times.
     held_out: None: the first batches, an eighth of them and at most 8, which are not trained. If
         the loader shuffles, later passes train these samples too.
     workspace: its listener gets the progress.
@@ -102,11 +103,16 @@ def parameter_groups(model: Module, learning_rate: float = 3e-4) -> list[dict[st
     """Groups for Adam or AdamW, one for each parameter of a prepared module that requires a
     gradient. Adam moves every number by about its rate, so the rate follows the size of the
     parameter. `learning_rate`: as of `distill`. No group has weight decay."""
+    module = wrappers.unwrapped(model)
+    adapters = {f"{path}.weight" for path in paths(module)}
     return [
-        {"params": [x], "lr": learning_rate * _size(name, x), "weight_decay": 0.0}
-        for name, x in wrappers.unwrapped(model).named_parameters()
+        {
+            "params": [x], "weight_decay": 0.0,
+            "lr": learning_rate * _size(name, x) * (_OF_ADAPTERS if name in adapters else 1.0),
+        }
+        for name, x in module.named_parameters()
         if x.requires_grad
-    ]
+    ]  # fmt: skip
 
 
 class _Budget:

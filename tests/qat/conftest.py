@@ -19,7 +19,7 @@ from optkit.runtimes import SessionOptions, simulator
 from optkit.steps.files import GRAPH, SIMULATION
 from optkit.workspace import Workspace
 
-RECIPE = {"axes": {"batch": {"min": 1, "opt": 4, "max": 8}}}
+RECIPE: dict[str, object] = {"axes": {"batch": {"min": 1, "opt": 4, "max": 8}}}
 
 
 class Block(nn.Module):
@@ -109,11 +109,12 @@ def written(
     net: nn.Module | Path, images: Tensor, workspace: Workspace, target: str,
     precision: str = "int8",
     stages: tuple[pipeline.Stage, ...] = pipeline.QUANTIZE,
+    recipe: dict[str, object] = RECIPE,
 ) -> Written:  # fmt: skip
     runner = workspace.runner()
     example = None if isinstance(net, Path) else images[:4]
     job = jobs.job_of(
-        net, example, jobs.pair(target, precision), recipe={"name": "net", **RECIPE},
+        net, example, jobs.pair(target, precision), recipe={"name": "net", **recipe},
         calibration=list(images.split(8)), name=None, runner=runner,
     )  # fmt: skip
     build = pipeline.run(job, runner, stages)

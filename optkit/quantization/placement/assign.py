@@ -3,7 +3,7 @@ the graph."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
 from math import prod
 
@@ -13,6 +13,7 @@ from optkit import graph
 from optkit.assignment import Assignment, Scheme
 from optkit.dtypes import FLOATS
 from optkit.errors import InputRefused
+from optkit.node_names import module_of
 from optkit.placement import PlacementRules
 from optkit.precisions import PRECISIONS, NumberFormat
 from optkit.quantization.placement import weighted_nodes
@@ -31,6 +32,7 @@ def assign(
     scheme: Scheme,
     statistics: Statistics | None = None,
     overrides: Mapping[str, str] | None = None,
+    adapters: Collection[str] = (),
 ) -> Assignment:
     """Assign a precision to every Conv, ConvTranspose, MatMul and Gemm with a constant weight.
 
@@ -38,7 +40,8 @@ def assign(
     `?` → precision name), else the precision that its rules give to last layers, else that of the
     scheme; or, with the reason, the carrier. If the precision of last layers has no rules in the
     scheme, these layers get the scheme's. A node stays in float if it reads a value that has no
-    range in `statistics`. Nodes in the bodies of If and Loop also stay in float and are not listed.
+    range in `statistics`, or if its module is one of `adapters`. Nodes in the bodies of If and Loop
+    also stay in float and are not listed.
 
     Raises InputRefused if all products of the model are in such bodies.
     """
@@ -56,6 +59,8 @@ def assign(
         name = str(node.name)
         wanted = _wanted(name, at_the_end if node in last else precision, overrides or {})
         reason = _why_float(node, weight, wanted, rules, predicting, unbounded)
+        if module_of(name) in adapters:
+            reason = "it is part of an adapter, which was trained in floats"
         if reason is None and statistics is not None and rules[wanted].activation is not None:
             reason = _why_too_small(node, rules[wanted].activation, statistics, scheme)
         nodes[name] = scheme.carrier if reason else wanted

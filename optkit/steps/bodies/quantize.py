@@ -23,10 +23,11 @@ def run(step: Quantize, out: Path, progress: Progress) -> Quantized:
     rules, dtype = scheme.rules, scheme.dtype
     statistics = load(step.statistics.path / STATISTICS) if step.statistics is not None else None
     fused = graph.load(step.fused.path / GRAPH)
-    assignment = assign(fused, scheme, statistics, settings.nodes)
+    trained = TrainedScales.of(fused.metadata_props)
+    adapters = () if trained is None else trained.adapters
+    assignment = assign(fused, scheme, statistics, settings.nodes, adapters)
     observed = statistics.values.values() if statistics is not None else ()
     learned = settings.learns and any(value.rows is not None for value in observed)
-    trained = TrainedScales.of(fused.metadata_props)
     if trained is None and streamed.is_for(fused, assignment, rules, settings, learned=learned):
         place = step.carrier.path / GRAPH
         told = streamed.quantize(place, out / GRAPH, assignment, rules, settings, carrier=dtype)

@@ -50,6 +50,18 @@ def test_a_stem_in_front_of_max_pooling_is_quantized() -> None:
     assert decide(network(text), RULES["cpu"]).nodes["stem"] == "int8"
 
 
+def test_products_of_adapters_stay_in_float_with_the_reason() -> None:
+    text = """g (float[N,8] x, float[8,8] w, float[8,8] w_2) => (float[N,8] y, float[N,8] z) {
+        ["q/MatMul"] y = MatMul (x, w)
+        ["q.adapter.down/MatMul"] z = MatMul (x, w_2)
+        }"""
+    model, rules = network(HEADER + text), {"int8": RULES["gpu"]}
+    found = assign(model, Scheme("int8", "fp16", rules), adapters=("q.adapter.down",))
+    assert found.nodes == {"q/MatMul": "int8", "q.adapter.down/MatMul": "fp16"}
+    assert "adapter" in found.reasons["q.adapter.down/MatMul"]
+    assert not decide(model, RULES["gpu"]).reasons
+
+
 @pytest.mark.parametrize("reach", [1e-3, 0.0039, 0.004, 1.0, 0.0])
 @pytest.mark.parametrize("carrier", ["fp16", "bf16", "fp32"])
 def test_values_too_small_for_a_scale_stay_in_float(reach: float, carrier: str) -> None:

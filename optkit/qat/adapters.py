@@ -1,0 +1,73 @@
+"""Adapters: two small float matrices beside a linear layer whose codes stay as they are.
+
+    y = W_q x + b + up (down x)          down [rank, K], up [N, rank]
+
+The form is that of LoRA (Hu et al. 2021, arXiv:2106.09685); on quantized weights it is QLoRA
+(Dettmers et al. 2023, arXiv:2305.14314).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+NAME = "adapter"
+"""Of the adapter in its layer."""
+
+
+class Adapter(nn.Module):
+    """x [..., K] → up(down(x)) [..., N]"""
+
+    down: nn.Linear
+    up: nn.Linear
+
+    def __init__(self, down: Tensor, up: Tensor) -> None:
+        super().__init__()
+        self.down = _linear(down)
+        self.up = _linear(up)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.up(self.down(x))
+        return y
+
+    def product(self) -> Tensor:
+        """up · down, [N, K]"""
+        return torch.mm(self.up.weight, self.down.weight)
+
+
+class AdaptedLinear(nn.Linear):
+    """A linear layer with an adapter, in floats: what a build reads."""
+
+    adapter: Adapter
+
+    def forward(self, x: Tensor) -> Tensor:
+        side: Tensor = self.adapter(x)
+        return F.linear(x, self.weight, self.bias) + side
+
+
+@torch.no_grad()
+def merge(model: nn.Module) -> None:
+    """Add each adapter to the weight of its layer, in place."""
+    for part in list(model.modules()):
+        if isinstance(part, AdaptedLinear):
+            part.weight += part.adapter.product()
+            delattr(part, NAME)
+            setattr(part, "__class__", nn.Linear)  # noqa: B010  (of another type)
+
+
+def paths(model: nn.Module) -> list[str]:
+    """Of the modules in adapters that compute something."""
+    return [
+        f"{path}.{part}" if path else part
+        for path, adapter in model.named_modules()
+        if isinstance(adapter, Adapter)
+        for part in ("down", "up")
+    ]
+
+
+def _linear(weight: Tensor) -> nn.Linear:
+    outputs, inputs = weight.shape
+    layer = nn.Linear(inputs, outputs, bias=False, device="meta")
+    layer.weight = nn.Parameter(weight)
+    return layer
