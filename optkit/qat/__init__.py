@@ -11,6 +11,7 @@ the trained scales; a build writes its Q/DQ graph from them with the same codes 
 
     plan                what a build would quantize
     placing             its place in the module
+    initialization      the codes and biases of the build, as the start
     fake_quantization   the arithmetic, with gradients
     agreement           whether the module computes what the graph does
     adapters            small float matrices beside quantized layers
@@ -45,6 +46,7 @@ from optkit.qat.adapters import merge, paths
 from optkit.qat.agreement import alike, check_same, results
 from optkit.qat.distillation import Distillation, Teacher, remove_recorders
 from optkit.qat.fake_quantization import ActivationQuantizer
+from optkit.qat.initialization import initialize
 from optkit.qat.plan import Plan, plan
 from optkit.qat.training import Distilled, distill, parameter_groups
 from optkit.sources import wrappers
@@ -77,12 +79,14 @@ def prepare(
     """A copy of the module that computes with the numbers of the quantized graph, to be trained.
 
     The parameters keep their names, and a state of the float model can be loaded. BatchNorm after a
-    product is folded, with its statistics as they are.
+    product is folded, with its statistics as they are. With learned scales, weights and biases
+    start with the codes of the build, GPTQ and bias correction included: each weight becomes the
+    number nearest to it with this code. A weight that modules share stays as it is.
 
     target, precision, recipe, calibration, workspace: as for `optkit.build`.
     scales: "learned": the scales are parameters (LSQ, arXiv:1902.08153), which start with those of
         the build; "fixed": activations keep the scales of the build, and those of weights follow
-        the weights.
+        the weights, which start as they are.
 
     Raises what `build` raises; UsageError for a precision that is not in PRECISIONS; InputRefused
     for a node that qat cannot quantize (the hint leaves it
@@ -97,12 +101,16 @@ def prepare(
                          hint=" or ".join(PRECISIONS))  # fmt: skip
     trained = _copied(model)
     _fold(trained, example_inputs)
-    found = plan(_plain(trained), example_inputs, pair, recipe, calibration, workspace.runner(),
-                 to_nearest=True)  # fmt: skip
-    placing.place(trained, found, learned=scales == "learned")
+    learned = scales == "learned"
+    found = plan(
+        _plain(trained), example_inputs, pair, recipe, calibration, workspace.runner(),
+        rounding="start" if learned else "nearest",
+    )  # fmt: skip
+    placing.place(trained, found, learned=learned)
+    starts = initialize(trained, found) if learned else {}
     trained.qat_plan = found  # type: ignore[assignment]
     trained.qat_teacher = Teacher(wrappers.unwrapped(model))  # type: ignore[assignment]
-    check_same(trained, example_inputs, found)
+    check_same(trained, example_inputs, found, starts)
     return trained
 
 
@@ -139,10 +147,10 @@ def prepare_adapters(
     _fold(trained, example_inputs)
     trained = _plain(trained)
     found = plan(trained, example_inputs, pair, recipe, calibration, workspace.runner(),
-                 to_nearest=False)  # fmt: skip
+                 rounding="frozen")  # fmt: skip
     placing.place(trained, found, learned=False)
     lost = frozen.freeze(trained, found)
-    check_same(trained, example_inputs, found)
+    check_same(trained, example_inputs, found, {})
     frozen.attach(lost, found, rank)
     trained.qat_plan = found  # type: ignore[assignment]
     trained.qat_teacher = Teacher(wrappers.unwrapped(model))  # type: ignore[assignment]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +16,8 @@ from optkit import graph
 from optkit.api.batches import Batch
 from optkit.errors import InputRefused
 from optkit.qat.calls import call
-from optkit.qat.fake_quantization import ActivationQuantizer
+from optkit.qat.fake_quantization import ActivationQuantizer, WeightQuantizer
+from optkit.qat.initialization import Start
 from optkit.qat.plan import Plan, QuantizedValue
 from optkit.runtimes import SessionOptions, simulator
 from optkit.sources import torch_module, wrappers
@@ -46,10 +48,13 @@ def alike(before: Sequence[np.ndarray], after: Sequence[np.ndarray]) -> bool:
     )
 
 
-def check_same(model: Module, example_inputs: Batch, plan: Plan) -> None:
-    """Raise InputRefused if a quantized value or an output of the prepared module is not that of
-    the Q/DQ graph. Each quantizer passes on the numbers of the graph, so each layer is compared
-    alone: in a deep network, few other codes of one layer change many codes of the last."""
+def check_same(
+    model: Module, example_inputs: Batch, plan: Plan, starts: Mapping[str, Start]
+) -> None:
+    """Raise InputRefused if a quantized value, a weight or an output of the prepared module is not
+    that of the Q/DQ graph. Each quantizer passes on the numbers of the graph, so each layer is
+    compared alone: in a deep network, few other codes of one layer change many codes of the last.
+    `starts`: node → what the module took from the graph."""
     where = type(model).__name__
     expected, outputs = _run(plan, torch_module.named(model, example_inputs))
     of_graph = {value.value: expected[value.dequantized] for value in plan.values}
@@ -62,8 +67,20 @@ def check_same(model: Module, example_inputs: Batch, plan: Plan) -> None:
         # a copy, because the module may change it in place
         return torch.tensor(same).to(output) if same.shape == found.shape else output
 
-    quantizers = [part for part in model.modules() if isinstance(part, ActivationQuantizer)]
-    hooks = [quantizer.register_forward_hook(keep) for quantizer in quantizers]
+    def as_in_graph(quantizer: Any, inputs: Any, output: Any) -> tuple[Tensor, Tensor | None]:
+        start = starts[quantizer.node]
+        weight, bias = output
+        same = quantizer.values_of(start.codes, *inputs)
+        if start.taken and not torch.equal(weight, same):
+            raise _differs(f"codes of the weight of {quantizer.node!r} are others", where)
+        return same, bias if start.bias is None else start.bias
+
+    hooks = [
+        part.register_forward_hook(keep if isinstance(part, ActivationQuantizer) else as_in_graph)
+        for part in model.modules()
+        if isinstance(part, ActivationQuantizer)
+        or (isinstance(part, WeightQuantizer) and part.node in starts)
+    ]
     try:
         with wrappers.evaluating(model):
             computed = results(model, example_inputs)

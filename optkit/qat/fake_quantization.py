@@ -30,6 +30,9 @@ from torch import Tensor, nn
 from optkit.dtypes import BY_SHORT, FLOATS
 from optkit.precisions import NumberFormat
 
+_E4M3_LEAST, _E4M3_MANTISSA = -6, 3  # the least exponent of normal numbers, and bits
+_REACH = 0.5 - 1 / 64  # of the way to the next code: how far a weight may be from its own one
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -50,6 +53,25 @@ class Grid:
         """The nearest numbers of the grid; halves go to the even one."""
         u = u.clamp(self.low, self.high)
         return u.round() if self.integers else u.to(torch.float8_e4m3fn).to(u.dtype)
+
+    def into_cells(self, u: Tensor, q: Tensor, error: Tensor) -> Tensor:
+        """The numbers next to `u` whose nearest numbers of the grid are `q`, also if they change by
+        `error`. Beyond the last numbers of the grid, `u` stays."""
+        below, above = self._neighbours(q)
+        down, up = ((gap * _REACH - error).clamp_min(0) for gap in (q - below, above - q))
+        least = torch.where(q <= self.low, -torch.inf, q - down)
+        most = torch.where(q >= self.high, torch.inf, q + up)
+        return torch.minimum(torch.maximum(u, least), most)
+
+    def _neighbours(self, q: Tensor) -> tuple[Tensor, Tensor]:
+        """The numbers of the grid before and after each `q`."""
+        if self.integers:
+            return q - 1, q + 1
+        exponent = q.abs().clamp_min(2.0**_E4M3_LEAST).log2().floor()
+        step = torch.exp2(exponent - _E4M3_MANTISSA)
+        smaller = (q.abs() == torch.exp2(exponent)) & (exponent > _E4M3_LEAST)
+        inner = torch.where(smaller, step / 2, step)  # towards 0 from a power of 2
+        return q - torch.where(q > 0, inner, step), q + torch.where(q < 0, inner, step)
 
 
 class _FakeQuantize(torch.autograd.Function):
@@ -236,17 +258,46 @@ class WeightQuantizer(nn.Module):
         self, weight: Tensor, bias: Tensor | None, activation: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         """The weight and the bias as the graph has them. `activation`: the scale of the input."""
-        scale = self.used_scale(weight, bias, activation)
         w = held(weight, self.carrier)
-        if self.common is not None:
-            scale = scale * self.common
+        scale = self._scale_of_codes(weight, bias, activation)
         if self.floored and bias is not None and activation is not None:
             bias = _in_steps(bias, activation, scale)
         along = self._along(w)
         quantized = fake_quantize(along, scale[..., None], self.grid, along.shape[-1])
+        return self._as_weight(quantized, w), bias
+
+    def values_of(
+        self, codes: Tensor, weight: Tensor, bias: Tensor | None, activation: Tensor | None
+    ) -> Tensor:
+        """What these codes (numbers of the grid, in the shape of the weight) represent; the scale
+        is that of `forward` for the other arguments."""
+        scale = self._scale_of_codes(weight, bias, activation)
+        return self._as_weight(self._along(codes) * scale[..., None], weight)
+
+    def nearest_of(
+        self, codes: Tensor, weight: Tensor, bias: Tensor | None, activation: Tensor | None
+    ) -> Tensor:
+        """The numbers nearest to `weight` that get these codes. Arguments as of `values_of`."""
+        scale = self._scale_of_codes(weight, bias, activation)[..., None]
+        along, q = self._along(weight), self._along(codes)
+        carrier = FLOATS[BY_SHORT[self.carrier].name]
+        # of rounding to the carrier, in units of the scale
+        error = torch.maximum(q.abs(), carrier.smallest / scale.abs()) / carrier.exact
+        moved = self.grid.into_cells(along / scale, q, error) * scale
+        same = self.grid.nearest(self._along(held(weight, self.carrier)) / scale) == q
+        return self._as_weight(torch.where(same, along, moved), weight)
+
+    def _scale_of_codes(
+        self, weight: Tensor, bias: Tensor | None, activation: Tensor | None
+    ) -> Tensor:
+        scale = self.used_scale(weight, bias, activation)
+        return scale if self.common is None else scale * self.common
+
+    def _as_weight(self, along: Tensor, weight: Tensor) -> Tensor:
+        """The reverse of `_along`, in the shape of the weight."""
         if self.format.block_size is not None:
-            quantized = quantized.flatten(1)[:, : w[0].numel()]
-        return quantized.reshape(w.shape), bias
+            along = along.flatten(1)[:, : weight[0].numel()]
+        return along.reshape(weight.shape)
 
 
 class FrozenWeight(nn.Module):

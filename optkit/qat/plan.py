@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
@@ -20,13 +21,17 @@ from optkit.pipeline import Build
 from optkit.placement import PlacementRules
 from optkit.precisions import NumberFormat, precision
 from optkit.quantization.placement import weighted_nodes
+from optkit.recipe import Recipe
 from optkit.steps.files import GRAPH, SIMULATION, STATISTICS
 
-# what changes weights and biases before they are rounded; a training learns it
+# these change the weights of other modules, and the module has no second term
 _AS_IN_THE_MODULE = (
-    "quantization.smooth=off", "quantization.equalize=off", "quantization.bias_correction=false",
-    "quantization.two_term=[]",
+    "quantization.smooth=off", "quantization.equalize=off", "quantization.two_term=[]",
 )  # fmt: skip
+_UNCORRECTED = "quantization.bias_correction=false"
+Rounding = Literal["nearest", "start", "frozen"]
+"""nearest: weights are rounded to nearest, and biases stay; start: as in the build, and GPTQ in the
+place of AWQ, which rescales; frozen: as in the build, but for biases."""
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 
 
@@ -74,13 +79,15 @@ class QuantizedWeight:
 class Plan:
     """`additions`: an Add of two values → the path of the module whose code adds, and which of its
     additions it is. `embeddings`: a lookup in a table of 8 bits per row → the width of the table.
-    `graph`: the Q/DQ graph with FP32 carriers; `carrier`: that of the build. `statistics`: those of
-    the calibration, a file; None: there are none."""
+    `graph`: the Q/DQ graph with FP32 carriers; `fused`: the float graph that it is made from;
+    `carrier`: that of the build. `statistics`: those of the calibration, a file; None: there are
+    none."""
 
     target: str
     precision: str
     carrier: str
     graph: Path
+    fused: Path
     values: tuple[QuantizedValue, ...]
     weights: tuple[QuantizedWeight, ...]
     additions: Mapping[str, tuple[str, int]]
@@ -96,22 +103,17 @@ def plan(
     calibration: Iterable[Batch] | None,
     runner: Runner,
     *,
-    to_nearest: bool,
+    rounding: Rounding,
 ) -> Plan:
-    """Build the module until it is quantized. `to_nearest`: weights are rounded to nearest,
-    whatever the recipe says. Raises what `optkit.build` raises, and UsageError for AWQ without
-    `to_nearest`."""
+    """Build the module until it is quantized. Raises what `optkit.build` raises, and UsageError for
+    frozen weights that AWQ rounds."""
     job = jobs.job_of(
         model, example_inputs, pair, recipe=recipe, calibration=calibration, name=None,
         runner=runner,
     )  # fmt: skip
     # no engine is built, so the compiler of a GPU need not be installed where the training runs
     deferred = not job.target.is_cpu
-    rounding = ("quantization.weights=rtn",) if to_nearest else ()
-    recipe = job.recipe.with_overrides((*_AS_IN_THE_MODULE, *rounding))
-    if recipe.quantization.weights == "awq":
-        raise UsageError("AWQ changes the layers before those that it quantizes",
-                         where="quantization.weights", hint="auto, gptq, hqq or rtn")  # fmt: skip
+    recipe = job.recipe.with_overrides((*_AS_IN_THE_MODULE, *_of(rounding, job.recipe)))
     job = replace(job, recipe=recipe, deferred=deferred)
     build = pipeline.run(job, runner, pipeline.QUANTIZE)
     quantized = build.quantized
@@ -124,12 +126,26 @@ def plan(
         job.precision.name,
         build.baseline_precision.name,
         file,
+        build.fused.path / GRAPH,
         tuple(_values(written, build)),
         tuple(_weights(written, build)),
         _additions(graph.load(build.source.path / GRAPH)),
         dict(_embeddings(written)),
         None if observed is None else observed.path / STATISTICS,
     )
+
+
+def _of(rounding: Rounding, recipe: Recipe) -> tuple[str, ...]:
+    """The settings of the recipe that it overrides."""
+    if rounding == "nearest":
+        return "quantization.weights=rtn", _UNCORRECTED
+    if rounding == "start":
+        rescales = recipe.quantization.weights == "awq"
+        return ("quantization.weights=auto",) if rescales else ()
+    if recipe.quantization.weights == "awq":
+        raise UsageError("AWQ changes the layers before those that it quantizes",
+                         where="quantization.weights", hint="auto, gptq, hqq or rtn")  # fmt: skip
+    return (_UNCORRECTED,)
 
 
 def module_of(node: str) -> str:

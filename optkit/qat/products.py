@@ -41,14 +41,42 @@ class Product(nn.Module):
         if not self._norm:
             return self.weight, self.bias
         (norm,) = self._norm
-        factor = torch.rsqrt(norm.running_var + norm.eps)
-        if norm.weight is not None:
-            factor = factor * norm.weight
+        factor = self._factor()
         bias = -norm.running_mean if self.bias is None else self.bias - norm.running_mean
         bias = bias * factor
         if norm.bias is not None:
             bias = bias + norm.bias
         return self.weight * factor.reshape(-1, *[1] * (self.weight.ndim - 1)), bias
+
+    def _factor(self) -> Tensor:
+        """What BatchNorm multiplies the channels by, [channels]."""
+        (norm,) = self._norm
+        factor = torch.rsqrt(norm.running_var + norm.eps)
+        return factor if norm.weight is None else factor * norm.weight
+
+    @torch.no_grad()
+    def start_from(self, codes: Tensor) -> None:
+        """Move the weight as little as possible, so that it gets these codes (numbers of the grid,
+        in the shape of the weight)."""
+        assert isinstance(self.weight_quantizer, WeightQuantizer)
+        weight, bias = self.folded()
+        moved = self.weight_quantizer.nearest_of(codes, weight, bias, self._input_scale())
+        if self._norm:
+            own = moved / self._factor().reshape(-1, *[1] * (weight.ndim - 1))
+            moved = torch.where(moved == weight, self.weight, own)
+        self.weight.copy_(moved)
+
+    @torch.no_grad()
+    def correct(self, change: Tensor) -> bool:
+        """Add `change` [channels] to the bias after BatchNorm. False if there is no bias."""
+        norm = self._norm[0] if self._norm else None
+        if norm is not None and norm.bias is not None:
+            norm.bias += change
+        elif self.bias is not None:
+            self.bias += change if norm is None else change / self._factor()
+        else:
+            return False
+        return True
 
     def used_weight_scale(self) -> Tensor:
         """The scale of the weight as the graph has it, see `WeightQuantizer.used_scale`."""

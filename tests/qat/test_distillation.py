@@ -203,7 +203,7 @@ def test_a_short_training_comes_nearer(
     with torch.no_grad():
         held = error(student.eval()(images[:8]), net(images[:8]))
     torch.testing.assert_close(held, found.loss_after)
-    assert found.loss_after < 0.7 * found.loss_before
+    assert found.loss_after < 0.9 * found.loss_before
     assert progress.texts == ["start distil Net", "done distil Net"]
     assert progress.fractions == [step / 40 for step in range(1, 41)]
     graph = written(qat.finalize(student), images, workspace, "l4", "fp8")

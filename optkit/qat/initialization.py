@@ -1,0 +1,105 @@
+"""The start of a training: the codes and biases that the build without a training has.
+
+GPTQ gives a weight a code c that need not be the nearest one, because it compensates the error of
+other weights. Fake quantization rounds to nearest, so the weight becomes the number nearest to it
+with this code (`WeightQuantizer.nearest_of`). Biases become the corrected ones.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from optkit import graph
+from optkit.packaging.decoders import weights
+from optkit.packaging.decoders.codes import Codes
+from optkit.qat.fake_quantization import WeightQuantizer
+from optkit.qat.plan import Plan
+from optkit.qat.products import Product
+from optkit.quantization.placement import weighted_nodes
+
+
+@dataclass(frozen=True)
+class Start:
+    """`codes`: of the weight, as numbers of the grid, in its shape. `taken`: whether the module has
+    them; a weight that other modules share stays as it is. `bias`: a correction for which the
+    module has no bias; None: there is none."""
+
+    codes: Tensor
+    taken: bool
+    bias: Tensor | None
+
+
+def initialize(model: Module, plan: Plan) -> Mapping[str, Start]:
+    """Give the products of the module the codes and biases of the Q/DQ graph. Returns node → what
+    the graph has."""
+    written, fused = graph.load(plan.graph), graph.load(plan.fused)
+    nodes, floats = ({str(node.name): node for node in found.graph} for found in (written, fused))
+    readers = Counter(id(x) for part in model.modules() for x in part.parameters(recurse=False))
+    starts = {}
+    for product in model.modules():
+        if not isinstance(product, Product):
+            continue
+        if not isinstance(product.weight_quantizer, WeightQuantizer):
+            continue
+        name, weight = product.weight_quantizer.node, product.weight
+        numbers = torch.from_numpy(_codes(nodes[name])).to(weight.device)
+        codes = numbers.reshape(weight.shape)
+        taken = readers[id(weight)] == 1
+        if taken:
+            product.start_from(codes)
+        change = _correction(written, nodes[name], floats[name])
+        correction = None if change is None else torch.from_numpy(change).to(weight.device)
+        left = correction is not None and not product.correct(correction)
+        starts[name] = Start(codes, taken, correction if left else None)
+    return starts
+
+
+def _codes(node: ir.Node) -> np.ndarray:
+    """float32 [channels, ...]"""
+    if node.op_type == "MatMulNBits":
+        packed = weights.matrix(node)
+        assert isinstance(packed, Codes)
+        return packed.centred().astype(np.float32)
+    weight = node.inputs[1]
+    dequantized = None if weight is None else weight.producer()
+    codes = None if dequantized is None else graph.array(dequantized.inputs[0])
+    assert codes is not None
+    numbers = codes.astype(np.float32)
+    if node.op_type != "Conv" and weighted_nodes.channel_axis(node) == 1:
+        numbers = np.ascontiguousarray(numbers.T)
+    return numbers
+
+
+def _correction(written: ir.Model, node: ir.Node, fused: ir.Node) -> np.ndarray | None:
+    """float32 [channels]: what the quantization adds to the bias; None: nothing. By the names that
+    `qdq.writer` gives."""
+    constants = written.graph.initializers
+    before = weighted_nodes.bias(fused)
+    if (steps := constants.get(f"{node.name}_bias_quantized")) is not None:
+        codes, scale = graph.array(steps), graph.array(constants[f"{node.name}_bias_scale"])
+        assert codes is not None and scale is not None
+        return _change(codes * scale.astype(np.float64), before)
+    if (behind := constants.get(f"{node.name}_channel_bias")) is not None:
+        return _change(graph.array(behind), before)
+    if (joined := constants.get(f"{node.name}_bias")) is None:
+        return None
+    if before is None:  # the constant of an Add after the node
+        assert fused.graph is not None
+        (use,) = joined.uses()
+        add = next(other for other in fused.graph if other.name == use.node.name)
+        before = graph.array(add.inputs[use.idx])
+    return _change(graph.array(joined), before)
+
+
+def _change(after: np.ndarray | None, before: np.ndarray | None) -> np.ndarray:
+    assert after is not None
+    numbers = after.astype(np.float64).reshape(-1)
+    return (numbers if before is None else numbers - before.reshape(-1)).astype(np.float32)
