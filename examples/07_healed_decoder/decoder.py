@@ -13,12 +13,14 @@ from typing import cast
 import numpy as np
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "02_tiny_llama"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "02_tiny_llama"))
 import corpus
 
+WEIGHTS = Path(__file__).with_name("weights.safetensors")
 WINDOW, BATCH = 128, 16
 INPUT = "ids"
 FLOAT_STEPS, FLOAT_RATE = 2000, 3e-3
@@ -41,23 +43,32 @@ class Decoder(nn.Module):
         return cast(Tensor, self.llama(input_ids=ids).logits)
 
 
+def trained() -> Decoder:
+    """With the committed weights."""
+    net = Decoder()
+    net.load_state_dict(load_file(WEIGHTS))
+    return cast(Decoder, net.eval())
+
+
 def training_bytes() -> Tensor:
     """uint8 [bytes]"""
     return _bytes("".join(corpus.training()))
 
 
-def held_out() -> Tensor:
-    """512 windows, int64 [512, WINDOW], spread over the held-out files."""
-    windows = _bytes("".join(corpus.held_out()))
-    windows = windows[: len(windows) // WINDOW * WINDOW].view(-1, WINDOW)
-    return windows[torch.linspace(0, len(windows) - 1, 512).long()].long()
+def held_out(count: int = 512) -> Tensor:
+    """So many windows, int64 [count, WINDOW], spread over the held-out files."""
+    return _spread(_bytes("".join(corpus.held_out())), count)
 
 
-def calibration() -> list[Tensor]:
-    """256 windows of the training text, in batches of 8."""
-    text = training_bytes()
-    windows = text[: len(text) // WINDOW * WINDOW].view(-1, WINDOW)
-    return list(windows[torch.linspace(0, len(windows) - 1, 256).long()].long().split(8))
+def calibration(count: int = 256) -> list[Tensor]:
+    """So many windows of the training text, in batches of 8."""
+    return list(_spread(training_bytes(), count).split(8))
+
+
+def random_windows(text: Tensor) -> Tensor:
+    """A batch of the training, int64 [BATCH, WINDOW]."""
+    starts = torch.randint(len(text) - WINDOW, (BATCH, 1))
+    return text[starts + torch.arange(WINDOW)].long()
 
 
 def losses(logits: np.ndarray, ids: np.ndarray) -> np.ndarray:
@@ -75,8 +86,7 @@ def train(net: nn.Module, steps: int, rate: float) -> None:
     )
     net.train()
     for _ in range(steps):
-        starts = torch.randint(len(text) - WINDOW, (BATCH, 1))
-        ids = text[starts + torch.arange(WINDOW)].long()
+        ids = random_windows(text)
         optimizer.zero_grad()
         _loss(net(ids), ids, "mean").backward()
         nn.utils.clip_grad_norm_(net.parameters(), 1.0)
@@ -87,6 +97,11 @@ def train(net: nn.Module, steps: int, rate: float) -> None:
 
 def _loss(logits: Tensor, ids: Tensor, reduction: str) -> Tensor:
     return F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), reduction=reduction)
+
+
+def _spread(text: Tensor, count: int) -> Tensor:
+    windows = text[: len(text) // WINDOW * WINDOW].view(-1, WINDOW)
+    return windows[torch.linspace(0, len(windows) - 1, count).long()].long()
 
 
 def _bytes(text: str) -> Tensor:

@@ -1,0 +1,113 @@
+"""FP32, PTQ and healing adapters, kept and merged, with intervals.
+
+    python experiments/qat/adapters.py SCRATCH [--case NAME] [--steps 120] [--threads 2]
+
+The model is the decoder of bytes of examples/07_healed_decoder. Each case is a precision on `cpu`
+with the recipe that a user would write. The adapters are trained by distillation (`qat.distill`, KL
+divergence) on random windows of the training text. Perplexities are of the simulations of the
+graphs on 256 held-out windows, intervals are paired bootstraps over windows.
+
+Writes a line per case into adapters.json beside this file; the float model is kept in SCRATCH.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from table import Case, Metric, bytes_decoder, decoder, graph_score, in_torch
+from torch import Tensor
+
+from optkit import qat
+from optkit.benchmarking.intervals import bootstrap
+from optkit.qat.adapters import Adapter
+from optkit.workspace import Workspace
+
+BATCHES, WINDOWS = 128, 256
+
+CASES: dict[str, tuple[str, dict[str, object], int | None]] = {
+    "INT4 in blocks of 128": ("int4", {"block_size": 128}, None),
+    "the same, rank 8": ("int4", {"block_size": 128}, 8),
+    "the same, rounded to nearest, rank 8": ("int4", {"block_size": 128, "weights": "rtn"}, 8),
+    "NF4, rank 8": ("nf4", {}, 8),
+}
+"""Precision, quantization of the recipe, rank."""
+
+
+def case_of(scratch: Path, name: str) -> Case:
+    precision, quantization, _ = CASES[name]
+    case = bytes_decoder(scratch, "cpu", quantization, WINDOWS)
+    return replace(case, precision=precision)
+
+
+def windows() -> list[dict[str, Tensor]]:
+    text = decoder.training_bytes()
+    starts = torch.randint(len(text) - decoder.WINDOW, (BATCHES, decoder.BATCH, 1))
+    return [{"ids": text[each + torch.arange(decoder.WINDOW)].long()} for each in starts]
+
+
+def row(case: Case, rank: int | None, steps: int) -> dict[str, object]:
+    """A loss is that to FP32, a gain is that to PTQ, in perplexity."""
+    workspace = Workspace(listener=None)
+    torch.manual_seed(1)
+    started = time.monotonic()
+    student = qat.prepare_adapters(
+        case.net, {case.input: case.calibration[0][:4]}, target=case.target,
+        precision=case.precision, rank=rank, recipe=case.recipe, calibration=case.feeds(),
+        workspace=workspace,
+    )  # fmt: skip
+    begun = case.score(in_torch(student))
+    distilled = qat.distill(
+        student, windows(), loss=qat.Distillation(student, loss="kl"), steps=steps,
+        workspace=workspace,
+    )  # fmt: skip
+    minutes = (time.monotonic() - started) / 60
+    fp32, ptq = case.score(in_torch(case.net)), graph_score(case, case.net)
+    kept, merged = (graph_score(case, qat.finalize(student, adapters=way))
+                    for way in ("keep", "merge"))  # fmt: skip
+
+    def lead(first: Metric, second: Metric) -> list[float]:
+        def difference(indices: np.ndarray) -> float:
+            return second(indices) - first(indices)
+
+        found = bootstrap(case.samples, difference)
+        return [difference(np.arange(case.samples)), found.low, found.high]
+
+    adapters = [part for part in student.modules() if isinstance(part, Adapter)]
+    everything = np.arange(case.samples)
+    return {
+        "precision": case.precision, "quantization": case.quantization, "rank": rank,
+        "adapter_parameters": sum(p.numel() for each in adapters for p in each.parameters()),
+        "parameters": sum(p.numel() for p in case.net.parameters()),
+        "fp32": fp32(everything), "ptq_loss": lead(fp32, ptq), "start_loss": lead(fp32, begun),
+        "kept_loss": lead(fp32, kept), "kept_gain": lead(kept, ptq),
+        "merged_loss": lead(fp32, merged), "merged_gain": lead(merged, ptq),
+        "kl": [distilled.loss_before, distilled.loss_after],
+        "steps": steps, "minutes": minutes, "threads": torch.get_num_threads(),
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="FP32, PTQ and healing adapters.")
+    parser.add_argument("scratch", type=Path, help="the folder for the trained float model")
+    parser.add_argument("--case", action="append", choices=CASES, help="default: all")
+    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    options.scratch.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(options.threads)
+    place = Path(__file__).with_suffix(".json")
+    for name in options.case or CASES:
+        found = row(case_of(options.scratch, name), CASES[name][2], options.steps)
+        rows = json.loads(place.read_text()) if place.exists() else {}
+        place.write_text(json.dumps(rows | {name: found}, indent=1) + "\n")
+        print(name, json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()
