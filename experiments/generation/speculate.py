@@ -26,9 +26,7 @@ import argparse
 import json
 import os
 import platform
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import date
 from importlib.metadata import version
@@ -36,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from decode import artifact
 from safetensors.numpy import load_file
 from transformers import AutoTokenizer
 
@@ -56,7 +55,6 @@ PROMPTS, PROMPT, NEW = 128, 96, 64
 TEMPERATURE = 0.8
 PRECISIONS = ("fp32", "int4")
 DRAFT = "fp32"
-BUILD = [sys.executable, "-c", "from optkit.cli import main; main()", "build"]
 
 Write = Callable[[int], tuple[list[int], Pace]]
 """Continue the prompt of this number: its new tokens, and the pace of decode."""
@@ -92,16 +90,6 @@ def main() -> None:
                     print(json.dumps(rows[-1]), flush=True)
     found = {"circumstances": circumstances(options), "rows": rows}
     Path(__file__).with_name("speculate.json").write_text(f"{json.dumps(found, indent=1)}\n")
-
-
-def artifact(project: Path, precision: str, changes: Sequence[str], root: Path, name: str) -> Path:
-    out, cache = root / "artifacts" / name, root / "cache"
-    asked = ["--target", "cpu", "--precision", precision, "--out", out, "--cache", cache, "--json"]
-    done = subprocess.run(
-        [*BUILD, project, *map(str, asked), *(f"--set={change}" for change in changes)],
-        check=True, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    return Path(json.loads(done.stdout)["artifact"])
 
 
 def prompts(project: Path) -> list[list[int]]:
