@@ -1,4 +1,4 @@
-"""A Llama of bytes on Python's standard library: 0.9 M parameters, four layers of 128.
+"""A Llama of bytes on Python's standard library: 0.8 M parameters, four layers of 128.
 
 It reads the text of examples/02_tiny_llama one byte at a time, so it is trained to its end in
 minutes, and each weight counts.

@@ -245,18 +245,13 @@ def test_an_artifact_for_the_cpu_runs_it(
 
 
 @pytest.mark.slow
-def test_an_l4_runs_as_many_products_in_int4(
+def test_an_l4_runs_codes_beside_adapters_in_int4(
     mlp: Mlp, images: Tensor, workspace: Workspace
 ) -> None:
     net = qat.finalize(adapted(mlp, images, workspace, "l4"))
-    before, after = (
-        written(module, images, workspace, "l4", "int4", pipeline.COMPILE).build
-        for module in (mlp, net)
-    )
-    assert before.engine is not None and after.engine is not None
-    assert before.planned == after.planned
-    landed = [build.engine.engine.landing.by_dtype["int4"] for build in (before, after)]
-    assert landed[0] == landed[1] > 0
+    built = written(net, images, workspace, "l4", "int4", pipeline.COMPILE).build
+    assert built.engine is not None and set(built.planned.values()) == {"int4"}
+    assert built.engine.engine.landing.by_dtype["int4"] >= 2  # of 3
 
 
 def test_refusals_name_the_remedy(mlp: Mlp, images: Tensor, workspace: Workspace) -> None:
