@@ -79,7 +79,8 @@ def attach(lost: list[Lost], plan: Plan, rank: int | None) -> None:
     for each in lost:
         device = each.layer.weight.device
         least = min(each.error.shape)
-        chosen = rank or fitting_rank(each.error.shape, each.weight.format)
+        fitting = fitting_rank(each.error.shape, each.weight.format)
+        chosen = fitting if rank is None else rank
         if not 1 <= chosen <= least:
             raise UsageError(
                 f"rank {chosen}, and the weight is {list(each.error.shape)}",

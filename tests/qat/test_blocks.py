@@ -16,7 +16,7 @@ from optkit.qat.fake_quantization import RunTimeQuantizer
 from optkit.qat.products import Product
 from optkit.quantization.numerics import run_time_blocks
 from optkit.workspace import Workspace
-from tests.qat.conftest import RECIPE, Written, train, written
+from tests.qat.conftest import RECIPE, Tied, Written, train, written
 
 KINDS = [("l4", "int4", "learned"), ("l4", "int4", "fixed"),
          ("cpu", "w4a8", "learned"), ("cpu", "int4", "fixed")]  # fmt: skip
@@ -163,21 +163,6 @@ def test_inputs_are_rounded_as_the_quantizer_says() -> None:
     np.testing.assert_array_equal(y.detach(), run_time_blocks.rounded(x.detach().numpy(), fmt))
     y.sum().backward()
     assert x.grad is not None and torch.equal(x.grad, torch.ones_like(x))
-
-
-class Tied(nn.Module):
-    """The table of the embedding is the weight of the last layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding, self.first = nn.Embedding(300, 64), nn.Linear(144, 64)
-        self.head = nn.Linear(64, 300, bias=False)
-        self.head.weight = self.embedding.weight
-
-    def forward(self, image: Tensor) -> Tensor:
-        places = (image[:, :, 0, 0] * 299).long().clamp(0, 299)
-        x = torch.relu(self.first(image.flatten(2))) + self.embedding(places)
-        return cast(Tensor, self.head(x.mean(1)))
 
 
 @pytest.mark.parametrize("target", ["cpu", "l4"])

@@ -18,7 +18,7 @@ from optkit.qat.fake_quantization import WeightQuantizer, held
 from optkit.qat.initialization import initialize
 from optkit.qat.products import Product
 from optkit.workspace import Workspace
-from tests.qat.conftest import RECIPE, Net, written
+from tests.qat.conftest import RECIPE, Net, Tied, written
 
 PLAIN: dict[str, object] = {
     **RECIPE, "quantization": {"smooth": "off", "equalize": "off", "two_term": []}
@@ -164,21 +164,6 @@ def test_without_samples_weights_start_as_they_are(
     first = prepared(narrow, images, workspace, "cpu", "int4", calibrated=False)
     for name, parameter in narrow.named_parameters():
         assert torch.equal(first.get_parameter(name), parameter)
-
-
-class Tied(nn.Module):
-    """The table of the embedding is the weight of the last layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding, self.first = nn.Embedding(300, 64), nn.Linear(144, 64)
-        self.head = nn.Linear(64, 300, bias=False)
-        self.head.weight = self.embedding.weight
-
-    def forward(self, image: Tensor) -> Tensor:
-        places = (image[:, :, 0, 0] * 299).long().clamp(0, 299)
-        x = torch.relu(self.first(image.flatten(2))) + self.embedding(places)
-        return cast(Tensor, self.head(x.mean(1)))
 
 
 def test_a_shared_weight_stays_as_it_is(images: Tensor, workspace: Workspace) -> None:
