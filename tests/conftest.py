@@ -184,7 +184,23 @@ def shared_folder(factory: pytest.TempPathFactory, name: str) -> Path:
 
 
 @pytest.fixture(scope="session")
-def main_job(tmp_path_factory: pytest.TempPathFactory, optkit_apart: Optkit) -> MainJob:
+def quiet_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what the main job needs, in which nothing else happens. A step with user code
+    records each file of its project that any process opens meanwhile, so its key in the checkout
+    depends on the tests that run beside it."""
+    folder = shared_folder(tmp_path_factory, "quiet-project")
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            for name in ("recipes", "examples/00_digits_vit", "calibration", "eval"):
+                shutil.copytree(ROOT / name, folder / name)
+            shutil.copy(ROOT / "pyproject.toml", folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def main_job(
+    tmp_path_factory: pytest.TempPathFactory, optkit_apart: Optkit, quiet_project: Path
+) -> MainJob:
     """A cold build that nothing disturbs: the slowest thing that many tests start from."""
     folder = shared_folder(tmp_path_factory, "main-job")
     file = folder / "result.json"
@@ -195,7 +211,8 @@ def main_job(tmp_path_factory: pytest.TempPathFactory, optkit_apart: Optkit) -> 
             temporary.mkdir(parents=True)
             done = optkit_apart(
                 "build", "--recipe", "digits-vit", "--target", "l4", "--precision", "int8",
-                "--json", "--out", out, cache=cache, env={"TMPDIR": str(temporary)},
+                "--json", "--out", out,
+                cwd=quiet_project, cache=cache, env={"TMPDIR": str(temporary)},
             )  # fmt: skip
             assert done.code == 0, done.err
             file.write_text(done.out)

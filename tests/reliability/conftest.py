@@ -37,15 +37,17 @@ class Finished:
 
 @dataclass(frozen=True)
 class Demo:
-    """A store, a folder for artifacts and a TMPDIR of its own, in which the demo is built."""
+    """A store, a folder for artifacts and a TMPDIR of its own, in which the demo is built.
+    `project`: where the command runs."""
 
+    project: Path
     cache: Path
     out: Path
     temporary: Path
 
     @classmethod
-    def within(cls, folder: Path) -> Demo:
-        demo = cls(folder / "cache", folder / "artifacts", folder / "tmp")
+    def within(cls, folder: Path, project: Path) -> Demo:
+        demo = cls(project, folder / "cache", folder / "artifacts", folder / "tmp")
         demo.temporary.mkdir(parents=True)
         return demo
 
@@ -63,7 +65,7 @@ class Demo:
     def start(
         self,
         *command: str,
-        cwd: Path = ROOT,
+        cwd: Path | None = None,
         env: dict[str, str] | None = None,
         before: Callable[[], None] | None = None,
     ) -> subprocess.Popen[str]:
@@ -83,7 +85,7 @@ class Demo:
             stderr=subprocess.PIPE,
             text=True,
             encoding="utf-8",
-            cwd=cwd,
+            cwd=cwd or self.project,
             env=environment,
             preexec_fn=before,
         )
@@ -128,7 +130,7 @@ class Reference:
 
     def fork(self, folder: Path, *, without: Collection[str] = ()) -> Demo:
         """A copy of the finished store in `folder`, where these steps are still to be done."""
-        demo = Demo.within(folder)
+        demo = Demo.within(folder, self.demo.project)
         shutil.copytree(self.demo.cache, demo.cache)
         for key, step in demo.entries().items():
             if step in without:
@@ -159,16 +161,16 @@ def workers_of(pid: int) -> list[int]:
 
 
 @pytest.fixture(scope="session")
-def reference(main_job: MainJob) -> Reference:
+def reference(main_job: MainJob, quiet_project: Path) -> Reference:
     """The main job that other tests start from, too."""
-    demo = Demo(main_job.cache, main_job.out, main_job.temporary)
+    demo = Demo(quiet_project, main_job.cache, main_job.out, main_job.temporary)
     return Reference(demo, demo.artifact.digest, main_job.result)
 
 
 @pytest.fixture
-def demo(tmp_path: Path) -> Demo:
+def demo(tmp_path: Path, quiet_project: Path) -> Demo:
     """An empty store."""
-    return Demo.within(tmp_path / "demo")
+    return Demo.within(tmp_path / "demo", quiet_project)
 
 
 @pytest.fixture
