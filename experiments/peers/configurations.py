@@ -23,6 +23,8 @@ WORKLOADS = {
     "w2": Workload("ViT: 6 layers of 192, digits at 32×32", "accuracy", (1, 32)),
     "w3": Workload("Masked encoder: BERT-like, 6 layers of 384, padded text", "accuracy", (1, 8)),
     "w4": Workload("Decoder: Llama-like, 8 layers of 320, BPE 2048", "perplexity", (1, 8)),
+    "w5": Workload("ResNet-50, random weights, digits at 224×224", "cosine", (1, 8)),
+    "w6": Workload("BERT-base, random weights, padded text", "cosine", (1, 8)),
 }
 
 
@@ -84,6 +86,7 @@ def _optkit(
     )
 
 
+_FAST = "quantization.effort=fast"
 # W3's second matrices of the feed-forward blocks: what costs most in 8 bits
 _DOWN = ",".join(f"node_MatMul_{number}" for number in (110, 176, 242, 308, 374, 440))
 _OLIVE_U8S8 = {"activation_type": "uint8", "precision": "int8", "per_channel": True}
@@ -98,6 +101,7 @@ CONFIGURATIONS: tuple[Configuration, ...] = (
         "pass": "OnnxStaticQuantization", "samples": 256, "config": _OLIVE_U8S8}),
     Configuration("w1", "nncf", "default", {"samples": 256}),
     _optkit("w1", "int8"),
+    _optkit("w1", "int8-fast", _FAST),
     _optkit("w1", "int8-l4", target="l4"),
     _optkit("w1", "fp8-l4", target="l4", precision="fp8"),
     # W2
@@ -109,6 +113,7 @@ CONFIGURATIONS: tuple[Configuration, ...] = (
     Configuration("w2", "olive", "dynamic", {"pass": "OnnxDynamicQuantization"}),
     Configuration("w2", "nncf", "transformer", {"samples": 256, "transformer": True}),
     _optkit("w2", "int8"),
+    _optkit("w2", "int8-fast", _FAST),
     _optkit("w2", "int8-l4", target="l4"),
     _optkit("w2", "fp8-l4", target="l4", precision="fp8"),
     # W3
@@ -121,6 +126,8 @@ CONFIGURATIONS: tuple[Configuration, ...] = (
     Configuration("w3", "olive", "dynamic", {"pass": "OnnxDynamicQuantization"}),
     Configuration("w3", "nncf", "transformer", {"samples": 128, "transformer": True}),
     _optkit("w3", "int8", "calibration.samples=512"),
+    _optkit("w3", "int8-128", "calibration.samples=128"),
+    _optkit("w3", "int8-fast", "calibration.samples=128", _FAST),
     _optkit(
         "w3", "int8-two-term", "calibration.samples=512", f"quantization.two_term=[{_DOWN}]"
     ),
@@ -136,6 +143,7 @@ CONFIGURATIONS: tuple[Configuration, ...] = (
     Configuration("w4", "olive", "dynamic", {"pass": "OnnxDynamicQuantization"}),
     Configuration("w4", "nncf", "transformer", {"samples": 128, "transformer": True}),
     _optkit("w4", "int8"),
+    _optkit("w4", "int8-fast", _FAST),
     _optkit("w4", "int8-l4", target="l4"),
     _optkit("w4", "fp8-l4", target="l4", precision="fp8"),
     # W4 in 4 bits
@@ -149,6 +157,23 @@ CONFIGURATIONS: tuple[Configuration, ...] = (
          samples=64),
     _modelopt("w4", "int4-awq-clip", 16, mode="int4", method="awq_clip"),
     _optkit("w4", "int4", "calibration.samples=32", precision="int4"),
+    _optkit("w4", "int4-fast", "calibration.samples=32", _FAST, precision="int4"),
+    # W5
+    _ort("w5", "static", method="static", samples=32),
+    _modelopt("w5", "int8", 32, mode="int8"),
+    Configuration("w5", "olive", "static", {
+        "pass": "OnnxStaticQuantization", "samples": 32, "config": _OLIVE_U8S8}),
+    Configuration("w5", "nncf", "default", {"samples": 32}),
+    _optkit("w5", "int8"),
+    _optkit("w5", "int8-fast", _FAST),
+    # W6
+    _ort("w6", "dynamic", method="dynamic", preprocess=True),
+    _ort("w6", "static-const", method="static", samples=32, const_b_only=True),
+    _modelopt("w6", "int8-matmul", 32, mode="int8", ops=["MatMul", "Gemm"]),
+    Configuration("w6", "olive", "dynamic", {"pass": "OnnxDynamicQuantization"}),
+    Configuration("w6", "nncf", "transformer", {"samples": 32, "transformer": True}),
+    _optkit("w6", "int8"),
+    _optkit("w6", "int8-fast", _FAST),
 )  # fmt: skip
 
 

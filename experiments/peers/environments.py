@@ -22,14 +22,14 @@ REQUIREMENTS: dict[str, tuple[str, ...]] = {
     # also trains the workloads, scores every artifact and times it
     "onnxruntime": (
         TORCH, "numpy==2.4.6", "onnx==1.23.2", "onnx-ir==1.1.0", "onnxscript==0.7.2",
-        "onnxruntime==1.31.1", "transformers==5.23.0", "scikit-learn", "tokenizers", "sympy",
+        "onnxruntime==1.32.0", "transformers==5.23.0", "scikit-learn", "tokenizers", "sympy",
     ),
     "modelopt": (TORCH, "nvidia-modelopt[onnx]==0.47.0"),
     "olive": (
-        TORCH, "olive-ai==0.13.0", "onnxruntime==1.31.1", "transformers==5.23.0", "scikit-learn",
+        TORCH, "olive-ai==0.13.0", "onnxruntime==1.32.0", "transformers==5.23.0", "scikit-learn",
         "requests",  # not declared, and its import fails without
     ),
-    "nncf": (TORCH, "nncf==3.4.0", "onnx", "onnxruntime==1.31.1"),
+    "nncf": (TORCH, "nncf==3.4.0", "onnx", "onnxruntime==1.32.0"),
 }  # fmt: skip
 NAMED = ("torch", "numpy", "onnx", "onnxruntime", "onnxruntime-gpu", "nvidia-modelopt", "olive-ai",
          "nncf", "transformers", "optkit", "tensorrt-rtx")  # fmt: skip

@@ -1,8 +1,9 @@
-"""The four networks of the comparison, in plain torch and transformers.
+"""The networks of the comparison, in plain torch and transformers.
 
 W1 a residual CNN with BatchNorm, W2 a pre-LayerNorm vision transformer, W3 a post-LayerNorm
-BERT-like encoder with an attention mask, W4 a Llama-like decoder with grouped queries. The last
-two come from transformers because its exporter writes what users meet: masks as huge constants.
+BERT-like encoder with an attention mask, W4 a Llama-like decoder with grouped queries. W5 and W6
+are ResNet-50 and BERT-base with random weights: they show time and memory at a usual size. W3 to W6
+come from transformers, because its exports are what users meet: masks as huge constants.
 """
 
 from __future__ import annotations
@@ -143,3 +144,29 @@ class Decoder(nn.Module):
 
     def forward(self, input_ids: Tensor) -> Tensor:
         return self.body(input_ids=input_ids).logits
+
+
+class ResNet50(nn.Module):
+    """W5: images [B, 3, 224, 224] → logits [B, 1000]; 53 convolutions, 25.6 M parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from transformers import ResNetConfig, ResNetForImageClassification
+
+        self.body = ResNetForImageClassification(ResNetConfig(num_labels=1000))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x).logits
+
+
+class BertBase(nn.Module):
+    """W6: token ids and mask [B, 128] → token embeddings [B, 128, 768]; 72 linear layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from transformers import BertConfig, BertModel
+
+        self.body = BertModel(BertConfig(), add_pooling_layer=False)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        return self.body(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state

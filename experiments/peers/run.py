@@ -6,12 +6,13 @@
     python experiments/peers/run.py --quick                  # W1 with ONNX Runtime alone, no page
 
 Run it with the interpreter that has optkit installed (with its `cpu` and `rtx` extras; `--quick`
-also wants `torch` and `examples`, because it builds no environment). The first
-run trains the four workloads and builds one environment per peer in the cache ($OPTKIT_CACHE/peers
-or the user's cache folder; `--root`), which takes about half an hour on two cores. Afterwards only
-what changed is done again: a peer's rows when its adapter or version changes, optkit's whenever its
-source does, latency when any graph of that workload has changed. `--fresh` repeats all of the named
-rows; `--again latency` repeats the timings alone, on a machine that is quiet now.
+also wants `torch` and `examples`, because it builds no environment). The first run makes the
+workloads, of which it trains four, and builds one environment per peer in the cache
+($OPTKIT_CACHE/peers or the user's cache folder; `--root`), which takes about half an hour on two
+cores. Afterwards only what changed is done again: a peer's rows when its adapter or version
+changes, optkit's whenever its source does, latency when any graph of that workload has changed.
+`--fresh` repeats all of the named rows; `--again latency` repeats the timings alone, on a machine
+that is quiet now.
 
     quantize   with_PEER.py in the peer's environment: seconds, peak memory of the process tree
     score      score.py: the task's metric and SQNR to FP32

@@ -2,7 +2,7 @@
 
     python score.py --root DIR --workload w1 --model FILE --session JSON
 
-    SQNR = 20 log10(‖reference‖ / ‖output − reference‖)    over all outputs, W3's padding left out
+    SQNR = 20 log10(‖reference‖ / ‖output − reference‖)    over all outputs, padding left out
 
 Prints one line of JSON. FP32 outputs, as exported, are kept in `reference/`.
 """
@@ -19,7 +19,7 @@ import numpy as np
 from recipes.topics import prototypes
 from sessions import session
 
-BATCH = {"w1": 37, "w2": 37, "w3": 32, "w4": 20}
+BATCH = {"w1": 37, "w2": 37, "w3": 32, "w4": 20, "w5": 8, "w6": 8}
 
 
 def outputs(root: Path, workload: str, model: Path, asked: dict[str, Any]) -> np.ndarray:
@@ -86,16 +86,28 @@ def embeddings(
     return {**scores, "cosine": float(cosine.mean()), "worst_cosine": float(cosine.min())}
 
 
+def closeness(expected: np.ndarray, found: np.ndarray) -> dict[str, float]:
+    """Rows [N, D] of a network with random weights, which knows no task: mean cosine to FP32's, in
+    %."""
+    products = (expected * found).sum(-1)
+    norms = np.linalg.norm(expected, axis=-1) * np.linalg.norm(found, axis=-1)
+    return {"cosine": 100 * float((products / norms).mean(dtype=np.float64))}
+
+
 def score(root: Path, workload: str, model: Path, asked: dict[str, Any]) -> dict[str, float]:
     expected, found = reference(root, workload), outputs(root, workload, model, asked)
     count = feeds.TEST[workload]
     with np.load(feeds.path(root, workload)) as data:
-        if workload == "w3":
+        if workload in ("w3", "w6"):
             mask = data["test.attention_mask"][:count]
             real = mask.astype(bool)
-            task = embeddings(expected, found, mask, data["labels"][:count])
-            return {**task, "sqnr_db": sqnr(expected[real], found[real])}
-        if workload == "w4":
+            outside = {"sqnr_db": sqnr(expected[real], found[real])}
+            if workload == "w6":
+                return {**closeness(expected[real], found[real]), **outside}
+            return {**embeddings(expected, found, mask, data["labels"][:count]), **outside}
+        if workload == "w5":
+            task = closeness(expected, found)
+        elif workload == "w4":
             task = language(expected, found, data["test.input_ids"][:count])
         else:
             task = classes(expected, found, data["labels"][:count])

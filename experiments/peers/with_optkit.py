@@ -21,7 +21,9 @@ from typing import Any
 import feeds
 from adapter import Job, main
 
+from optkit.backends.ort_session import DISABLED
 from optkit.execute.process_tree import resident
+from optkit.recipe import Recipe
 
 _STEP = re.compile(r"^ +([\d.]+) s  (.+)$")
 _BEGUN = re.compile(r"^  \.\.\. (.+?)(?:: .* \d+%)?$")
@@ -32,7 +34,9 @@ RECIPES = Path(__file__).parent / "recipes"
 def quantize(job: Job) -> dict[str, Any]:
     options = job.options
     arrays = feeds.path(job.root, job.workload)
-    overrides = [f"calibration.args.path={arrays}", f"eval.args.path={arrays}"]
+    recipe = RECIPES / f"{job.workload}.yaml"
+    parts = ("calibration", "eval") if Recipe.load(recipe).eval else ("calibration",)
+    overrides = [f"{part}.args.path={arrays}" for part in parts]
     if "samples" in options:
         overrides.append(f"calibration.samples={options['samples']}")
     with tempfile.TemporaryDirectory(dir=job.out) as scratch:
@@ -40,7 +44,7 @@ def quantize(job: Job) -> dict[str, Any]:
         answer = _command(
             "quantize",
             job.source,
-            *("--recipe", RECIPES / f"{job.workload}.yaml"),
+            *("--recipe", recipe),
             *("--target", options.get("target", "cpu")),
             *("--precision", options.get("precision", "int8")),
             *("--out", made),
@@ -52,10 +56,9 @@ def quantize(job: Job) -> dict[str, Any]:
     graphs = [name for name in answer["files"] if name.endswith(".onnx")]
     if graphs and graphs[0] != job.model.name:
         (job.out / graphs[0]).replace(job.model)
-    session = {"disabled_optimizers": ["MatMulAddFusion"]}  # what optkit's own sessions set
     told = {name: answer[name] for name in ("notes", "steps", "peaks")}
     own = sum(seconds for name, seconds in answer["steps"].items() if not name.startswith(_BEFORE))
-    return {**told, "seconds": own, "session": session}
+    return {**told, "seconds": own, "session": {"disabled_optimizers": DISABLED}}
 
 
 def _command(*parts: Any) -> dict[str, Any]:

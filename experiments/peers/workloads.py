@@ -1,6 +1,6 @@
 """Trains and exports the workloads of the comparison, once, into the cache.
 
-    python experiments/peers/workloads.py [--root DIR] [w1 w2 w3 w4]
+    python experiments/peers/workloads.py [--root DIR] [w1 w2 w3 w4 w5 w6]
 
 Each becomes `models/<name>.onnx` (torch's dynamo exporter, opset 20, batch dynamic) and
 `models/<name>.npz`: `calibration.<input>`, `test.<input>`, and `labels` where the task has them.
@@ -89,6 +89,35 @@ def w4(folder: Path) -> None:
     _write(model, example, ["input_ids"], "logits", arrays, "w4", folder)
 
 
+def w5(folder: Path) -> None:
+    """ResNet-50 with random weights, on digits at 224×224."""
+    digits = corpus.digits()
+    arrays = {
+        f"{part}.input": _enlarged(digits[f"{part}.input"][:count], 224)
+        for part, count in (("calibration", 64), ("test", 64))
+    }
+    example = (torch.from_numpy(arrays["test.input"][:2]),)
+    _write(networks.ResNet50(), example, ["input"], "logits", arrays, "w5", folder)
+
+
+def w6(folder: Path) -> None:
+    """BERT-base with random weights, on the texts of W3."""
+    texts = corpus.texts()
+    names = ["input_ids", "attention_mask"]
+    arrays = {
+        f"{part}.{name}": texts[f"{part}.{name}"][:count]
+        for part, count in (("calibration", 128), ("test", 64))
+        for name in names
+    }
+    example = tuple(torch.from_numpy(arrays[f"test.{name}"][:2]) for name in names)
+    _write(networks.BertBase(), example, names, "embeddings", arrays, "w6", folder)
+
+
+def _enlarged(images: np.ndarray, side: int) -> np.ndarray:
+    """float32 [N, 3, H, W] → [N, 3, side, side]."""
+    return F.interpolate(torch.from_numpy(images), size=side, mode="bilinear").numpy()
+
+
 def _images(model: nn.Module, schedule: Schedule, name: str, folder: Path) -> None:
     arrays = corpus.digits()
     images = torch.from_numpy(arrays["calibration.input"])
@@ -134,7 +163,9 @@ def _write(
     unfinished.rename(folder / f"{name}.onnx")
 
 
-WORKLOADS: dict[str, Callable[[Path], None]] = {"w1": w1, "w2": w2, "w3": w3, "w4": w4}
+WORKLOADS: dict[str, Callable[[Path], None]] = {
+    "w1": w1, "w2": w2, "w3": w3, "w4": w4, "w5": w5, "w6": w6,
+}  # fmt: skip
 
 
 def main() -> None:
