@@ -22,7 +22,7 @@ class Fuse(Step[Fused]):
     warning says so."""
 
     name = "fuse"
-    version = 9
+    version = 10
     tools = ("onnx", "onnx-ir", "onnxscript", "onnxruntime")
     stays = True
 

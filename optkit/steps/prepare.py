@@ -16,7 +16,7 @@ class Prepare(Step[Fused]):
     `Fuse`."""
 
     name = "prepare"
-    version = 7
+    version = 8
     tools = ("onnxruntime", "numpy", "onnx-ir")
     stays = True
 

@@ -21,7 +21,7 @@ TOLERANCE = 1e-4  # float32 rounding through a deep network, relative to the lar
 _LARGEST = 0.1  # as a multiple of the difference that rounding explains
 _ROUNDINGS = 10.0  # a rewrite rounds at every operator, a rounded input only once
 _ULP = 2.0**-23
-_MOST_SAMPLES = 2  # of a random feed: an axis that a rewrite has frozen differs from 1 to 2
+_MOST_SAMPLES = 2  # of a feed: an axis that a rewrite has frozen differs from 1 to 2
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def _accepted_feed(session: Session, feeds: Feeds, bound: str, seed: int) -> tup
     """A feed and its outputs: from the samples if there are any, otherwise random. Some graphs
     refuse small sizes of an axis without a range, so larger sizes are tried."""
     if feeds.samples is not None:
-        feed = _sample(feeds.samples, seed)
+        feed = _few(spool.Spool(feeds.samples), feeds.random, bound, seed)
         return feed, session.run(feed)
     for guess in _GUESSES:
         feed = random_feed(feeds.random, bound, seed, guess, most=_MOST_SAMPLES)
@@ -143,10 +143,14 @@ def _remedy(drawn: RandomInputs) -> str:
     return f"{told}, which random numbers are not: give samples of the inputs (--calibration)"
 
 
-def _sample(path: Path, number: int) -> Feed:
-    """One of the first batches of a spool."""
-    feeds = [feed for feed, _ in islice(spool.Spool(path).batches(None), number + 1)]
-    return feeds[-1]
+def _few(stored: spool.Spool, drawn: RandomInputs, bound: str, number: int) -> Feed:
+    """One of the first batches, of `_MOST_SAMPLES` samples or, at the lower end, of one; of more if
+    the model's batch axis allows no fewer."""
+    axis = batch_axis(stored.inputs)
+    fewest = drawn.axes[axis].min if isinstance(axis, str) and axis in drawn.axes else 1
+    size = max(1 if bound == "min" else _MOST_SAMPLES, fewest)
+    batches = stored.batches(size if isinstance(axis, str) else None)
+    return [feed for feed, _ in islice(batches, number + 1)][-1]
 
 
 def random_feed(
