@@ -22,10 +22,11 @@ _CHUNK = 1 << 20
 
 def count_codes(x: np.ndarray) -> np.ndarray:
     """Elements per code (upper 16 bits), int64 [BINS]: not yet in the order of values."""
-    flat = np.ascontiguousarray(x, np.float32).reshape(-1).view(np.uint32)
-    counts = np.bincount(flat[:_CHUNK] >> 16, minlength=BINS)
-    for start in range(_CHUNK, flat.size, _CHUNK):  # widened to 64 bits in there: 8 MiB at most
-        counts += np.bincount(flat[start : start + _CHUNK] >> 16, minlength=BINS)
+    halves = np.ascontiguousarray(x, "<f4").reshape(-1).view("<u2")
+    codes = halves[1::2]  # a view takes less time than a shift of the whole numbers
+    counts = np.bincount(codes[:_CHUNK], minlength=BINS)
+    for start in range(_CHUNK, codes.size, _CHUNK):  # widened to 64 bits in there: 8 MiB at most
+        counts += np.bincount(codes[start : start + _CHUNK], minlength=BINS)
     return counts
 
 
