@@ -18,13 +18,13 @@ from torch import nn
 
 from optkit import graph, statistics
 from optkit.errors import InputRefused, UsageError
-from optkit.packaging.decoders import weights
-from optkit.packaging.decoders.codes import Codes
 from optkit.precisions import NumberFormat
 from optkit.qat.adapters import NAME, Adapter
 from optkit.qat.fake_quantization import FrozenWeight
 from optkit.qat.plan import Plan, QuantizedWeight
 from optkit.qat.products import Product
+from optkit.quantization.qdq import reader
+from optkit.quantization.qdq.codes import Codes
 from optkit.statistics import Statistics
 
 _MOST_BITS = 4  # codes of more bits lose nothing that an adapter could win back
@@ -47,7 +47,7 @@ def freeze(model: nn.Module, plan: Plan) -> list[Lost]:
     parameters. Returns the layers of few bits. Raises InputRefused if there are none."""
     by_node = {weight.node: weight for weight in plan.weights}
     values = {
-        str(node.name): weights.matrix(node)
+        str(node.name): reader.matrix(node)
         for node in graph.load(plan.graph).graph
         if node.name in by_node
     }

@@ -18,12 +18,11 @@ from torch import Tensor
 from torch.nn import Module
 
 from optkit import graph
-from optkit.packaging.decoders import weights
-from optkit.packaging.decoders.codes import Codes
 from optkit.qat.fake_quantization import WeightQuantizer
 from optkit.qat.plan import Plan
 from optkit.qat.products import Product
 from optkit.quantization.placement import weighted_nodes
+from optkit.quantization.qdq import reader
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ def initialize(model: Module, plan: Plan) -> Mapping[str, Start]:
         if not isinstance(product.weight_quantizer, WeightQuantizer):
             continue
         name, weight = product.weight_quantizer.node, product.weight
-        numbers = torch.from_numpy(_codes(nodes[name])).to(weight.device)
+        numbers = torch.from_numpy(reader.grid_numbers(nodes[name])).to(weight.device)
         codes = numbers.reshape(weight.shape)
         taken = readers[id(weight)] == 1
         if taken:
@@ -60,22 +59,6 @@ def initialize(model: Module, plan: Plan) -> Mapping[str, Start]:
         left = correction is not None and not product.correct(correction)
         starts[name] = Start(codes, taken, correction if left else None)
     return starts
-
-
-def _codes(node: ir.Node) -> np.ndarray:
-    """float32 [channels, ...]"""
-    if node.op_type == "MatMulNBits":
-        packed = weights.matrix(node)
-        assert isinstance(packed, Codes)
-        return packed.centred().astype(np.float32)
-    weight = node.inputs[1]
-    dequantized = None if weight is None else weight.producer()
-    codes = None if dequantized is None else graph.array(dequantized.inputs[0])
-    assert codes is not None
-    numbers = codes.astype(np.float32)
-    if node.op_type != "Conv" and weighted_nodes.channel_axis(node) == 1:
-        numbers = np.ascontiguousarray(numbers.T)
-    return numbers
 
 
 def _correction(written: ir.Model, node: ir.Node, fused: ir.Node) -> np.ndarray | None:

@@ -7,6 +7,7 @@ numerics        number formats, scales, clipping, the qparams; tiles of large we
 rounding        codes of weights: round to nearest, GPTQ, QuantEase, HQQ; bias correction
 choose_qparams  scales and codes of all values and weights of a graph
 qdq             writes them into the graph (writer; other forms: coding, dynamic, nbits, embeddings)
+                and reads them from it (reader)
 kv_cache        the key-value cache of a decoder as codes
 out_of_core     the same for weights that do not fit in memory: round to nearest in pieces, or GPTQ
                 and AWQ layer by layer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from optkit.packaging.decoders import Codes
+from optkit.quantization.qdq.codes import Codes
 
 
 def random_codes(

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from optkit.packaging.decoders import Architecture, Rotation, caveats, same
+from optkit.packaging.decoders import Architecture, Rotation, caveats
+from optkit.quantization.qdq.codes import same
 from tests.packaging import tiny
 from tests.packaging.coded import random_codes
 

@@ -2,7 +2,6 @@
 their own and take only its numbers (llama.cpp, MLX).
 
 architecture  the sizes in config.json, and which families these formats can hold
-codes         quantized codes with their scales
 caveats       what is not as in the artifact, whatever the format
 parameters    the parameters in the artifact's graph; what has no place in the architecture is
               refused
@@ -15,16 +14,13 @@ from __future__ import annotations
 
 from optkit.packaging.decoders.architecture import Architecture, Family, Rotation
 from optkit.packaging.decoders.caveats import caveats
-from optkit.packaging.decoders.codes import Codes, same
 from optkit.packaging.decoders.parameters import Parameter, parameters
 
 __all__ = [
     "Architecture",
-    "Codes",
     "Family",
     "Parameter",
     "Rotation",
     "caveats",
     "parameters",
-    "same",
 ]

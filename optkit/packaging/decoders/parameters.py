@@ -9,6 +9,7 @@ graph computes something that the network of another program does not.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,9 +17,9 @@ import onnx_ir as ir
 
 from optkit import graph
 from optkit.errors import UsageError
-from optkit.packaging.decoders import weights
-from optkit.packaging.decoders.architecture import EMBEDDING, Architecture
-from optkit.packaging.decoders.codes import Codes
+from optkit.packaging.decoders.architecture import EMBEDDING, OTHER_FORMATS, Architecture
+from optkit.quantization.qdq import reader
+from optkit.quantization.qdq.codes import Codes
 
 _SUMS, _FACTORS = ("Add", "Sum"), ("Mul",)
 _NORMS = ("RMSNormalization", "SimplifiedLayerNormalization", "Mul")
@@ -41,6 +42,17 @@ class Parameter:
     read: Callable[[], Codes | np.ndarray]
 
 
+@contextmanager
+def _other_formats() -> Iterator[None]:
+    """Errors without a remedy get the one that other formats hold this model."""
+    try:
+        yield
+    except UsageError as error:
+        error.hint = error.hint or OTHER_FORMATS
+        raise
+
+
+@_other_formats()
 def parameters(model: graph.Graph, architecture: Architecture) -> dict[str, Parameter]:
     """By name, all parameters of the architecture, and biases of its matrices as far as the graph
     has them. Numbers are not read yet, except small vectors.
@@ -71,7 +83,7 @@ class _Finder:
         names = [f"{module}.weight" for module in modules]
         if node.op_type == "Gather" and modules == [EMBEDDING]:
             self._add_embedding(node)
-        elif node.op_type in weights.PRODUCTS and set(names) <= self._matrices.keys():
+        elif node.op_type in reader.PRODUCTS and set(names) <= self._matrices.keys():
             self._add_product(node, [str(module) for module in modules])
         elif node.op_type in _NORMS and names[0] in self._vectors:
             self._add_norm(node, names[0])
@@ -102,7 +114,7 @@ class _Finder:
     def _add(self, name: str, read: Callable[[], Codes | np.ndarray], node: ir.Node) -> None:
         if name in self.found:
             raise UsageError(f"{name} is read a second time", where=f"node {node.name!r}")
-        self.found[name] = Parameter(name, read)
+        self.found[name] = Parameter(name, _other_formats()(read))
 
     def _add_embedding(self, node: ir.Node) -> None:
         """Rows of floats; or of codes, whose scales another Gather of this module reads."""
@@ -114,16 +126,16 @@ class _Finder:
             for each in _readers(node.inputs[1])
             if each.op_type == "Gather" and graph.module_of(each.name or "") == EMBEDDING
         ]
-        codes, scales = weights.embedding_parts([each.inputs[0] for each in siblings], node)
-        self._used |= weights.constants_of([codes, scales])
+        codes, scales = reader.embedding_parts([each.inputs[0] for each in siblings], node)
+        self._used |= reader.constants_of([codes, scales])
         shape = self._matrices[name]
-        self._add(name, lambda: _shaped(weights.table(codes, scales), shape, name), node)
+        self._add(name, lambda: _shaped(reader.table(codes, scales), shape, name), node)
 
     def _add_product(self, node: ir.Node, modules: list[str]) -> None:
         """One product, or several of one input with their rows one after another."""
-        self._used |= weights.constants_of(weights.inputs_of(node))
+        self._used |= reader.constants_of(reader.inputs_of(node))
         outputs = _outputs(node, len(modules))
-        first, bias = 0, weights.bias_of(node)
+        first, bias = 0, reader.bias_of(node)
         total = sum(self._matrices[f"{module}.weight"][0] for module in modules)
         for module, output in zip(modules, outputs, strict=True):
             name = f"{module}.weight"
@@ -147,8 +159,8 @@ class _Finder:
             constants = [value for value in others if _is_vector(value, rows)]
             if len(constants) != 1 or node.op_type not in (*_SUMS, *_FACTORS):
                 break
-            self._used |= weights.constants_of(constants)
-            numbers = weights.vector(constants[0])
+            self._used |= reader.constants_of(constants)
+            numbers = reader.vector(constants[0])
             if node.op_type in _FACTORS:
                 ratio, added = ratio * numbers, added * numbers
             else:
@@ -160,9 +172,9 @@ class _Finder:
         size = self._vectors[name]
         constants = [value for value in node.inputs if _is_vector(value, size)]
         if constants:
-            self._used |= weights.constants_of(constants)
+            self._used |= reader.constants_of(constants)
             value = constants[0]
-            self._add(name, lambda: weights.vector(value), node)
+            self._add(name, lambda: reader.vector(value), node)
 
     def _check_frequencies(self, node: ir.Node) -> None:
         architecture = self._architecture
@@ -170,19 +182,19 @@ class _Finder:
         for value in node.inputs:
             if not _is_vector(value, len(expected)):
                 continue
-            if not np.allclose(weights.vector(value), expected, rtol=_TOLERANCE, atol=0):
+            if not np.allclose(reader.vector(value), expected, rtol=_TOLERANCE, atol=0):
                 raise UsageError(
                     "its rotary frequencies are not those that config.json describes",
                     where=f"node {node.name!r}",
                 )
-            self._used |= weights.constants_of([value])
+            self._used |= reader.constants_of([value])
 
 
 def _reader(
     node: ir.Node, whole: tuple[int, int], rows: slice, ratio: np.ndarray, name: str
 ) -> Callable[[], Codes | np.ndarray]:
     def read() -> Codes | np.ndarray:
-        matrix = _shaped(weights.matrix(node), whole, name)
+        matrix = _shaped(reader.matrix(node), whole, name)
         matrix = matrix.rows(rows) if isinstance(matrix, Codes) else matrix[rows]
         if (ratio == 1).all():
             return matrix

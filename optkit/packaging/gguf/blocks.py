@@ -17,7 +17,7 @@ import numpy as np
 from gguf import GGMLQuantizationType
 
 from optkit.dtypes import FLOATS
-from optkit.packaging.decoders import Codes
+from optkit.quantization.qdq.codes import Codes
 
 _BLOCK = 32
 _LARGEST = FLOATS["float16"].largest

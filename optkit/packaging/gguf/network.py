@@ -16,8 +16,9 @@ from gguf import (
 )
 
 from optkit.errors import UsageError
-from optkit.packaging.decoders import Architecture, Codes, Parameter, same
+from optkit.packaging.decoders import Architecture, Parameter
 from optkit.packaging.decoders.architecture import EMBEDDING, HEAD
+from optkit.quantization.qdq.codes import Codes, same
 
 _NETWORKS = {
     "llama": MODEL_ARCH.LLAMA,

@@ -26,20 +26,14 @@ from optkit.artifact import Artifact
 from optkit.decoder import CONFIG
 from optkit.errors import UsageError
 from optkit.intake import COMPANIONS
-from optkit.packaging.decoders import (
-    Architecture,
-    Codes,
-    Parameter,
-    caveats,
-    parameters,
-    same,
-)
+from optkit.packaging.decoders import Architecture, Parameter, caveats, parameters
 from optkit.packaging.decoders.architecture import EMBEDDING, HEAD
 from optkit.packaging.formats import Packed
 from optkit.packaging.mlx import model_args, readme
 from optkit.packaging.mlx.quantized import Stored, store
 from optkit.packaging.mlx.shards import Shards
 from optkit.packaging.subject import Subject
+from optkit.quantization.qdq.codes import Codes, same
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _EMBEDDING, _HEAD = f"{EMBEDDING}.weight", f"{HEAD}.weight"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optkit.packaging.decoders import Codes
+from optkit.quantization.qdq.codes import Codes
 
 _SIZES = (128, 64, 32)  # the longest that fits: fewer scales
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from optkit.errors import UsageError
 from optkit.precisions import NumberFormat
 
 
@@ -39,12 +40,27 @@ def pack_zero_points(zero_points: np.ndarray, fmt: NumberFormat) -> np.ndarray:
     return _bytes(stored, fmt.bits)
 
 
+def unpack(packed: np.ndarray, bits: int) -> np.ndarray:
+    """The codes in the rows of B, or of zero points: uint8 [N, bytes] → uint8 [N, codes]. Raises
+    UsageError for another width than 4 or 8 bits."""
+    if bits == 8:
+        return packed
+    if bits != 4:
+        raise UsageError(f"its codes have {bits} bits; 4 and 8 are supported")
+    return np.stack((packed & 15, packed >> 4), axis=-1).reshape(len(packed), -1)
+
+
 def pack_bnb4(codes: np.ndarray) -> np.ndarray:
     """Codes [N, K] below 16 → uint8 [ceil(N · K / 2)]."""
     flat = np.ascontiguousarray(codes).reshape(-1)
     packed: np.ndarray = flat[0::2] << np.uint8(4)
     packed[: flat.size // 2] |= flat[1::2]
     return packed
+
+
+def unpack_bnb4(packed: np.ndarray, count: int) -> np.ndarray:
+    """The first `count` codes: uint8 [bytes] → uint8 [count]."""
+    return np.stack((packed >> 4, packed & 15), axis=1).reshape(-1)[:count]
 
 
 def attributes(n: int, k: int, bits: int, block: int, accuracy: int) -> dict[str, int]:

@@ -1,4 +1,5 @@
-"""The operators that hold weights, and the numbers in them.
+"""The operators that hold weights in a graph that `writer`, `coding` or `embeddings` has quantized,
+and the numbers in them.
 
 MatMul, Gemm          a matrix of floats, or DequantizeLinear of codes before the product
 MatMulNBits           codes of 4 or 8 bits in blocks (com.microsoft)
@@ -16,9 +17,10 @@ import onnx_ir as ir
 
 from optkit import graph
 from optkit.errors import UsageError
-from optkit.packaging.decoders.architecture import OTHER_FORMATS
-from optkit.packaging.decoders.codes import Codes
 from optkit.quantization.numerics.formats import NF4
+from optkit.quantization.placement import weighted_nodes
+from optkit.quantization.qdq import nbits
+from optkit.quantization.qdq.codes import Codes
 
 PRODUCTS = ("MatMul", "Gemm", "MatMulNBits", "MatMulBnb4", "MatMulIntegerToFloat")
 
@@ -75,6 +77,21 @@ def matrix(node: ir.Node) -> Codes | np.ndarray:
     if node.op_type == "Gemm" and node.attributes.get_float("alpha", 1.0) != 1.0:
         raise _unknown(node)
     return _stored(_input(node, 1), turned, node)
+
+
+def grid_numbers(node: ir.Node) -> np.ndarray:
+    """The codes of a weight that optkit has quantized, as the numbers that its scales multiply:
+    float32 [channels, ...]."""
+    if node.op_type == "MatMulNBits":
+        return _nbits(node).centred().astype(np.float32)
+    value = node.inputs[1]
+    dequantized = None if value is None else value.producer()
+    codes = None if dequantized is None else graph.array(dequantized.inputs[0])
+    assert codes is not None
+    numbers = codes.astype(np.float32)
+    if node.op_type != "Conv" and weighted_nodes.channel_axis(node) == 1:
+        numbers = np.ascontiguousarray(numbers.T)
+    return numbers
 
 
 def embedding_parts(
@@ -162,25 +179,25 @@ def _multiplied(parts: list[np.ndarray], block: int, by_rows: bool) -> np.ndarra
 
 
 def _nbits(node: ir.Node) -> Codes:
-    """Codes of a byte begin with the low half."""
+    """Of a MatMulNBits."""
     packed, scales = _array(node.inputs[1]), _array(node.inputs[2])
     n, k, bits = (node.attributes[name].as_int() for name in ("N", "K", "bits"))
     block = node.attributes["block_size"].as_int()
     zero = _input(node, 3)
-    codes = _unpacked(packed.reshape(n, -1), bits)[:, :k]
+    codes = nbits.unpack(packed.reshape(n, -1), bits)[:, :k]
     scales = scales.reshape(n, -1)
     half = np.full(scales.shape, 1 << bits - 1, np.uint8)
-    zeros = half if zero is None else _unpacked(_array(zero).reshape(n, -1), bits)
+    zeros = half if zero is None else nbits.unpack(_array(zero).reshape(n, -1), bits)
     return Codes(codes, scales, zeros[:, : scales.shape[1]], block, bits)
 
 
 def _bnb4(node: ir.Node) -> np.ndarray:
-    """Codes of a byte begin with the high half; blocks do not end with a row."""
+    """Of a MatMulBnb4, whose blocks do not end with a row."""
     packed, scales = (_array(value).reshape(-1) for value in node.inputs[1:3])
     n, k, block = (node.attributes[name].as_int() for name in ("N", "K", "block_size"))
     if node.attributes["quant_type"].as_int() != 1:
         raise _unknown(node)
-    codes = np.stack((packed >> 4, packed & 15), axis=1).reshape(-1)[: n * k]
+    codes = nbits.unpack_bnb4(packed, n * k)
     numbers: np.ndarray = NF4[codes] * np.repeat(scales.astype(np.float32), block)[: n * k]
     return numbers.reshape(n, k)
 
@@ -196,15 +213,6 @@ def _by_row(codes: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None) -> 
         codes.shape[1],
         8,
     )
-
-
-def _unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
-    """Codes of 8 bits, or of 4: two of a byte, the low half first."""
-    if bits == 8:
-        return packed
-    if bits != 4:
-        raise UsageError(f"its codes have {bits} bits; 4 and 8 are supported")
-    return np.stack((packed & 15, packed >> 4), axis=-1).reshape(len(packed), -1)
 
 
 def _numbers(value: ir.Value | None) -> np.ndarray:
@@ -247,8 +255,4 @@ def _input(node: ir.Node, at: int) -> ir.Value | None:
 
 def _unknown(node: ir.Node | None) -> UsageError:
     op, name = ("a value", "") if node is None else (node.op_type, node.name or "")
-    return UsageError(
-        f"the form of its weight is not known ({op})",
-        where=f"node {name!r}",
-        hint=OTHER_FORMATS,
-    )
+    return UsageError(f"the form of its weight is not known ({op})", where=f"node {name!r}")
