@@ -27,15 +27,11 @@ from safetensors.torch import load_model
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from optkit import pipeline
-from optkit.api import jobs
 from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.benchmarking.intervals import paired_score
 from optkit.devices import target
 from optkit.precisions import PRECISIONS, NumberFormat
 from optkit.qat.agreement import sqnr
-from optkit.runtimes import SessionOptions, simulator
-from optkit.steps.files import GRAPH, SIMULATION
 from optkit.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,11 +69,13 @@ def module(path: Path) -> ModuleType:
     return made
 
 
+distilled = module(ROOT / "experiments/qat/distilled.py")
+
+
 def networks(pictures: Tensor, labels: Tensor) -> dict[str, nn.Module]:
-    mobile = module(ROOT / "experiments/qat/distilled.py")
     cnn = module(ROOT / "examples/01_digits_cnn/model.py").create()
     load_model(cnn, ROOT / "examples/01_digits_cnn/weights.safetensors")
-    return {"small MobileNetV2": mobile.trained(pictures, labels), "digits CNN": cnn.eval()}
+    return {"small MobileNetV2": distilled.trained(pictures, labels), "digits CNN": cnn.eval()}
 
 
 def simulated(
@@ -89,25 +87,18 @@ def simulated(
     store: str,
 ) -> np.ndarray:
     """The logits of the graph whose weights have codes of so many bits."""
-    runner = Workspace(Path(store), listener=None).runner()
     rules = replace(
         PLAIN(OnnxRuntime(), target("cpu"), PRECISIONS["int8"]),
         weight=NumberFormat("int8", "channel", symmetric=True, limit_bits=bits),
         depthwise_conv="anywhere", least_per_border=None,
     )  # fmt: skip
     OnnxRuntime.rules = lambda *_: rules  # type: ignore[method-assign]
-    recipe = {"axes": {"batch": {"min": 1, "opt": 16, "max": 32}}, "quantization": settings}
-    job = jobs.job_of(
-        net, batches[0], jobs.pair("cpu", "int8"), recipe=recipe, calibration=batches,
-        name="digits", runner=runner,
-    )  # fmt: skip
-    quantized = pipeline.run(job, runner, pipeline.QUANTIZE).quantized
-    assert quantized is not None
-    file = quantized.path / (SIMULATION if SIMULATION in quantized.files else GRAPH)
-    with simulator().session(file, SessionOptions(1, level="none")) as session:
-        (name,) = (given.name for given in session.inputs)
-        parts = [next(iter(session.run({name: x.numpy()}).values())) for x in held.split(32)]
-    return np.concatenate(parts)
+    recipe = {**distilled.RECIPE, "quantization": settings}
+    workspace = Workspace(Path(store), listener=None)
+    logits: np.ndarray = distilled.graph_logits(
+        net, batches, "cpu", "int8", held, recipe, workspace
+    )
+    return logits
 
 
 def main() -> None:

@@ -34,7 +34,6 @@ from optkit.api import jobs
 from optkit.pipeline import tool_versions
 from optkit.qat.agreement import sqnr
 from optkit.runtimes import SessionOptions, simulator
-from optkit.steps.files import GRAPH, SIMULATION
 from optkit.workspace import Workspace
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "01_digits_cnn"
@@ -90,10 +89,8 @@ def trained() -> dict[str, Any]:
     )  # fmt: skip
     found = pipeline.run(job, runner, pipeline.QUANTIZE)
     assert found.quantized is not None
-    name = SIMULATION if SIMULATION in found.quantized.files else GRAPH
-    with simulator().session(
-        found.quantized.path / name, SessionOptions(1, level="none")
-    ) as session:
+    file = found.quantized.path / found.quantized.simulation
+    with simulator().session(file, SessionOptions(1, level="none")) as session:
         (graph,) = session.run({"image": held_out.cpu().numpy()}).values()
     return {
         "prepare_seconds": round(prepare_seconds, 2),

@@ -12,15 +12,22 @@ Writes a line per case into adapters.json beside this file; the float model is k
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from table import Case, Metric, bytes_decoder, decoder, graph_score, in_torch
+from table import (
+    Case,
+    Metric,
+    bytes_decoder,
+    command_line,
+    decoder,
+    graph_score,
+    in_torch,
+    write_rows,
+)
 from torch import Tensor
 
 from optkit import qat
@@ -93,20 +100,14 @@ def row(case: Case, rank: int | None, steps: int) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="FP32, PTQ and healing adapters.")
-    parser.add_argument("scratch", type=Path, help="the folder for the trained float model")
-    parser.add_argument("--case", action="append", choices=CASES, help="default: all")
+    parser = command_line("FP32, PTQ and healing adapters.", CASES)
     parser.add_argument("--steps", type=int, default=120)
-    parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    options.scratch.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(options.threads)
-    place = Path(__file__).with_suffix(".json")
-    for name in options.case or CASES:
-        found = row(case_of(options.scratch, name), CASES[name][2], options.steps)
-        rows = json.loads(place.read_text()) if place.exists() else {}
-        place.write_text(json.dumps(rows | {name: found}, indent=1) + "\n")
-        print(name, json.dumps(found), flush=True)
+
+    def row_of(name: str) -> dict[str, object]:
+        return row(case_of(options.scratch, name), CASES[name][2], options.steps)
+
+    write_rows(options, CASES, row_of, Path(__file__).with_suffix(".json"))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,6 @@ from optkit import pipeline, qat
 from optkit.api import jobs
 from optkit.qat.agreement import sqnr
 from optkit.runtimes import SessionOptions, simulator
-from optkit.steps.files import GRAPH, SIMULATION
 from optkit.workspace import Workspace
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "01_digits_cnn"
@@ -75,8 +74,7 @@ def build(net: nn.Module, images: Tensor, calibration: list[Tensor], target: str
     )  # fmt: skip
     found = pipeline.run(job, runner, pipeline.COMPILE)
     assert found.quantized is not None and found.engine is not None
-    files = found.quantized.files
-    file = found.quantized.path / (SIMULATION if SIMULATION in files else GRAPH)
+    file = found.quantized.path / found.quantized.simulation
     with simulator().session(file, SessionOptions(1, level="none")) as session:
         (logits,) = session.run({"image": images.numpy()}).values()
     engine = found.engine.engine

@@ -13,6 +13,7 @@ import json
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,10 +25,9 @@ from optkit import pipeline, qat
 from optkit.api import jobs
 from optkit.qat.agreement import sqnr
 from optkit.runtimes import SessionOptions, simulator
-from optkit.steps.files import GRAPH, SIMULATION
 from optkit.workspace import Workspace
 
-RECIPE = {"axes": {"batch": {"min": 1, "opt": 16, "max": 32}}}
+RECIPE: dict[str, Any] = {"axes": {"batch": {"min": 1, "opt": 16, "max": 32}}}
 QUIET = Workspace(listener=None)
 CASES = (("l4", "fp8"), ("l4", "int8"), ("cpu", "int8"), ("l4", "int4"), ("cpu", "int4"))
 BLOCKS = ((16, 16, 1), (16, 24, 2), (24, 24, 1), (24, 24, 1), (24, 40, 2), (40, 40, 1))
@@ -85,19 +85,26 @@ def trained(images: Tensor, labels: Tensor, steps: int = 350) -> nn.Module:
 
 
 def graph_logits(
-    net: nn.Module, batches: list[Tensor], target: str, precision: str, held: Tensor
+    net: nn.Module,
+    batches: list[Tensor],
+    target: str,
+    precision: str,
+    held: Tensor,
+    recipe: dict[str, Any] = RECIPE,
+    workspace: Workspace = QUIET,
 ) -> np.ndarray:
-    """What the simulation of the built graph returns for the held-out digits."""
-    runner = QUIET.runner()
+    """What the simulation of the built graph returns for the held-out digits: [samples, 10]."""
+    runner = workspace.runner()
     job = jobs.job_of(
-        net, batches[0], jobs.pair(target, precision), recipe=RECIPE, calibration=batches,
+        net, batches[0], jobs.pair(target, precision), recipe=recipe, calibration=batches,
         name="digits", runner=runner,
     )  # fmt: skip
     quantized = pipeline.run(job, runner, pipeline.QUANTIZE).quantized
     assert quantized is not None
-    file = quantized.path / (SIMULATION if SIMULATION in quantized.files else GRAPH)
+    file = quantized.path / quantized.simulation
     with simulator().session(file, SessionOptions(1, level="none")) as session:
-        parts = [next(iter(session.run({"image": x.numpy()}).values())) for x in held.split(32)]
+        (name,) = (given.name for given in session.inputs)
+        parts = [next(iter(session.run({name: x.numpy()}).values())) for x in held.split(32)]
     return np.concatenate(parts)
 
 

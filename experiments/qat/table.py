@@ -19,7 +19,7 @@ import importlib
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,6 @@ from optkit import pipeline, qat
 from optkit.api import jobs
 from optkit.benchmarking.intervals import bootstrap
 from optkit.runtimes import SessionOptions, simulator
-from optkit.steps.files import GRAPH, SIMULATION
 from optkit.workspace import Workspace
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -218,9 +217,8 @@ def graph_score(case: Case, net: nn.Module) -> Metric:
     )  # fmt: skip
     found = pipeline.run(job, runner, pipeline.QUANTIZE).quantized
     assert found is not None
-    file = found.path / (SIMULATION if SIMULATION in found.files else GRAPH)
     options = SessionOptions(torch.get_num_threads(), level="none")
-    with simulator().session(file, options) as session:
+    with simulator().session(found.path / found.simulation, options) as session:
         return case.score(lambda batch: next(iter(session.run({case.input: batch}).values())))
 
 
@@ -261,20 +259,34 @@ def row(case: Case) -> dict[str, object]:
     }  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="FP32, PTQ and QAT, with intervals.")
+def command_line(description: str, cases: Iterable[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("scratch", type=Path, help="the folder for trained float models")
-    parser.add_argument("--case", action="append", choices=CASES, help="default: all")
+    parser.add_argument("--case", action="append", choices=list(cases), help="default: all")
     parser.add_argument("--threads", type=int, default=2)
-    options = parser.parse_args()
+    return parser
+
+
+def write_rows(
+    options: argparse.Namespace,
+    cases: Iterable[str],
+    row_of: Callable[[str], dict[str, object]],
+    place: Path,
+) -> None:
+    """Measure the chosen cases, and write each row into `place`, which keeps those of others."""
     options.scratch.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(options.threads)
-    place = Path(__file__).with_suffix(".json")
-    for name in options.case or CASES:
-        found = row(CASES[name](options.scratch))
+    for name in options.case or cases:
+        found = row_of(name)
         rows = json.loads(place.read_text()) if place.exists() else {}
         place.write_text(json.dumps(rows | {name: found}, indent=1) + "\n")
         print(name, json.dumps(found), flush=True)
+
+
+def main() -> None:
+    options = command_line("FP32, PTQ and QAT, with intervals.", CASES).parse_args()
+    place = Path(__file__).with_suffix(".json")
+    write_rows(options, CASES, lambda name: row(CASES[name](options.scratch)), place)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,6 @@ from optkit.steps.compare import ComparedOutputs
 from optkit.steps.compare_layers import ComparedLayers
 from optkit.steps.compile import Compiled
 from optkit.steps.evaluate import Evaluated
-from optkit.steps.files import GRAPH, SIMULATION
 from optkit.steps.fuse import Fused
 from optkit.steps.graph import Graph, RandomInputs, Rewritten, infos
 from optkit.steps.peak import PeakMemory
@@ -271,7 +270,7 @@ class Build:
     @property
     def simulation(self) -> str:
         """The file of `graph` that ONNX Runtime runs for accuracy."""
-        return SIMULATION if SIMULATION in self.graph.files else GRAPH
+        return self.graph.simulation
 
     @property
     def evidence(self) -> Evidence:

@@ -22,7 +22,7 @@ from optkit.placement import PlacementRules
 from optkit.precisions import NumberFormat, precision
 from optkit.quantization.placement import weighted_nodes
 from optkit.recipe import Recipe
-from optkit.steps.files import GRAPH, SIMULATION, STATISTICS
+from optkit.steps.files import GRAPH, STATISTICS
 
 # these change the weights of other modules, and the module has no second term
 _AS_IN_THE_MODULE = (
@@ -119,7 +119,7 @@ def plan(
     quantized = build.quantized
     assert quantized is not None
     observed = build.statistics
-    file = quantized.path / (SIMULATION if SIMULATION in quantized.files else GRAPH)
+    file = quantized.path / quantized.simulation
     written = graph.load(file)
     return Plan(
         job.target.name,

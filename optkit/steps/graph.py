@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from optkit.execute.step import Result, always
+from optkit.steps.files import GRAPH, SIMULATION
 from optkit.tensors import AxisRange, InputSpec, TensorInfo
 
 Row = tuple[str, str, tuple[int | str, ...]]
@@ -36,6 +37,11 @@ class Graph(Result):
     parameters: int = 0
     trained: bool = False
     warnings: tuple[str, ...] = always(())
+
+    @property
+    def simulation(self) -> str:
+        """The file that ONNX Runtime runs for accuracy."""
+        return SIMULATION if SIMULATION in self.files else GRAPH
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from optkit import graph, pipeline
 from optkit.api import jobs
 from optkit.pipeline import Build
 from optkit.runtimes import SessionOptions, simulator
-from optkit.steps.files import GRAPH, SIMULATION
+from optkit.steps.files import GRAPH
 from optkit.workspace import Workspace
 
 RECIPE: dict[str, object] = {"axes": {"batch": {"min": 1, "opt": 4, "max": 8}}}
@@ -120,9 +120,8 @@ def written(
     )  # fmt: skip
     build = pipeline.run(job, runner, stages)
     assert build.quantized is not None
-    simulation = SIMULATION if SIMULATION in build.quantized.files else GRAPH
     path = build.quantized.path
-    return Written(build, graph.load(path / GRAPH), path / simulation)
+    return Written(build, graph.load(path / GRAPH), path / build.quantized.simulation)
 
 
 class Tied(nn.Module):
