@@ -21,11 +21,14 @@ from optkit.documents.quantized_graph import (
 )
 from optkit.errors import InputRefused, UsageError
 from optkit.evidence import Evidence
-from optkit.pipeline import Job, foreign_graph
+from optkit.execute.runner import Steps
+from optkit.pipeline import Build, Job, foreign_graph
 from optkit.pipeline.foreign_graph import Landed
 from optkit.precisions import precision as scheme
 from optkit.request import Request
 from optkit.steps.files import GRAPH
+from optkit.steps.graph import Graph
+from optkit.steps.repair import RepairedGraph
 from optkit.store import write_durably
 from optkit.workspace import Workspace
 
@@ -71,26 +74,10 @@ def examine(
     if float_model is not None:
         other = Job(settings.with_model(str(float_model)), job.target, job.precision)
         reference = pipeline.run(other, runner, pipeline.EXPORT).source
-    asked = {one.node: one.precision for one in repaired.products if one.precision is not None}
-    name = Counter(repaired.assignment.values()).most_common(1)
-    precision = scheme(name[0][0]) if name else job.precision
-    before = foreign_graph.landed(
-        build, build.source, asked, precision, runner, "compile it as given"
-    )
-    after = foreign_graph.landed(
-        build, repaired, repaired.assignment, precision, runner, "compile the repaired graph"
-    )
-    compared = [
-        foreign_graph.fidelity(build, graph, other, runner, label)
-        for graph, other, label in (
-            (build.source, reference, "compare with the float graph"),
-            (repaired, reference, "compare the repaired graph with the float graph"),
-            (repaired, build.source, "compare the repaired graph with the given one"),
-        )
-    ]
+    before, after = _landed(build, repaired, runner)
+    fidelity = _fidelity(build, repaired, reference, runner)
     if file is not None:
         write_durably(file, (repaired.path / GRAPH).read_bytes())
-    given, mended, change = (one.sqnr_db for one in compared)
     return QuantizedGraph(
         schema=QUANTIZED_GRAPH,
         model=str(source.place.path),
@@ -101,15 +88,43 @@ def examine(
         left=repaired.left,
         before=_compiled(before),
         after=_compiled(after),
-        fidelity=GraphFidelity(
-            evidence=compared[0].evidence,
-            samples=compared[0].samples,
-            inputs="samples" if build.evaluation or build.calibration else "random",
-            given_to_float=given,
-            repaired_to_float=mended,
-            repaired_to_given=change,
-        ),
+        fidelity=fidelity,
         out=None if file is None else str(file),
+    )
+
+
+def _landed(build: Build, repaired: RepairedGraph, runner: Steps) -> tuple[Landed, Landed]:
+    """What lands of the graph as given, and of the repaired one."""
+    asked = {one.node: one.precision for one in repaired.products if one.precision is not None}
+    most = Counter(repaired.assignment.values()).most_common(1)
+    precision = scheme(most[0][0]) if most else build.job.precision
+    return (
+        foreign_graph.landed(build, build.source, asked, precision, runner, "compile it as given"),
+        foreign_graph.landed(
+            build, repaired, repaired.assignment, precision, runner, "compile the repaired graph"
+        ),
+    )
+
+
+def _fidelity(
+    build: Build, repaired: RepairedGraph, reference: Graph, runner: Steps
+) -> GraphFidelity:
+    """How near the graphs are to each other. `reference`: the float graph."""
+    given, mended, change = (
+        foreign_graph.fidelity(build, graph, other, runner, label)
+        for graph, other, label in (
+            (build.source, reference, "compare with the float graph"),
+            (repaired, reference, "compare the repaired graph with the float graph"),
+            (repaired, build.source, "compare the repaired graph with the given one"),
+        )
+    )
+    return GraphFidelity(
+        evidence=given.evidence,
+        samples=given.samples,
+        inputs="samples" if build.evaluation or build.calibration else "random",
+        given_to_float=given.sqnr_db,
+        repaired_to_float=mended.sqnr_db,
+        repaired_to_given=change.sqnr_db,
     )
 
 
