@@ -26,7 +26,7 @@ class Calibrate(Shards, Step[Calibrated]):
     """
 
     name = "calibrate"
-    version = 5
+    version = 6
     tools = ("onnxruntime", "numpy", "onnx-ir")
     stays = True
 

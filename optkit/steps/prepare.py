@@ -16,7 +16,7 @@ class Prepare(Step[Fused]):
     `Fuse`."""
 
     name = "prepare"
-    version = 8
+    version = 9
     tools = ("onnxruntime", "numpy", "onnx-ir")
     stays = True
 

@@ -33,7 +33,7 @@ class ListLayers(Step[Layers]):
     the sizes of their weights. `rules`: precision → its placement rules."""
 
     name = "survey"
-    version = 2
+    version = 3
     tools = ("onnx", "onnx-ir")
     stays = True
 

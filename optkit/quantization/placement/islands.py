@@ -132,18 +132,29 @@ def _left(node: ir.Node, integer: Collection[ir.Node]) -> Iterator[ir.Value]:
     """The result of the convolution, or of its sum, if a float operator reads it."""
     sums = _sums(node)
     value = tail(sums[0]) if sums else tail(node)
-    if value.is_graph_output() or any(not _takes_codes(r, integer) for r in value.consumers()):
+    if not _stays_in_codes(value, integer):
         yield value
 
 
+def _stays_in_codes(value: ir.Value, integer: Collection[ir.Node]) -> bool:
+    return not value.is_graph_output() and all(
+        _takes_codes(reader, integer) for reader in value.consumers()
+    )
+
+
 def _takes_codes(node: ir.Node, integer: Collection[ir.Node]) -> bool:
+    """Whether the operator reads codes. A concatenation, or a sum that no convolution fuses with,
+    gets codes as its result, and so reads codes, only for operators after it that read codes."""
     if node in integer or node.op_type in ("MatMul", "Gemm"):
         return True
     if node.op_type in _KEEPS_CODES:
-        return all(_takes_codes(reader, integer) for reader in node.outputs[0].consumers())
+        return _stays_in_codes(node.outputs[0], integer)
+    makers = None
     if node.op_type in ("Add", "Concat"):
-        return _makers(node.outputs[0], integer) is not None
-    return False
+        makers = _makers(node.outputs[0], integer)
+    if makers is None:
+        return False
+    return any(node in _sums(maker) for maker in makers) or _stays_in_codes(tail(node), integer)
 
 
 def _macs(node: ir.Node) -> int | None:

@@ -50,8 +50,15 @@ GHOST = """g (float[N,8,4,4] x, float[4,8,1,1] w_a, float[4,1,3,3] w_d, float[8,
     [last] t = Conv (j, w_c)
     [float] y = Sigmoid (t)
 }"""
-
-
+SUM = """g (float[N,8,4,4] x, float[8,8,1,1] w_a, float[8,8,1,1] w_b, float[8,8,1,1] w_c)
+    => (float[N,8,4,4] y, float[N,8,4,4] z) {
+    [left] l = Conv (x, w_a)
+    [right] r = Conv (l, w_b)
+    [add] s = Add (l, r)
+    [float] y = Sigmoid (s)
+    [last] t = Conv (r, w_c)
+    [also] z = Sigmoid (t)
+}"""
 MOBILE = """g (float[N,8,4,4] x, float[16,8,1,1] w_a, float[16,1,3,3] w_d, float[8,16,1,1] w_b)
     => (float[N,8,4,4] y) {
     [expand] h = Conv (x, w_a)
@@ -92,6 +99,38 @@ def test_a_float_operand_makes_a_concatenation_a_border() -> None:
     ]  # fmt: skip
 
 
+def test_a_concatenation_that_float_operators_read_is_a_border() -> None:
+    apart = JOINED.replace("[last] t = Conv (p, w_c)", "[last] t = Exp (p)")
+    assert found(apart, "left", "right") == [
+        (["left"], 16 * 4 * 8, 8 * 16 + 4 * 16), (["right"], 16 * 4 * 8, 8 * 16 + 4 * 16)
+    ]  # fmt: skip
+    both = JOINED.replace("float[N,8,2,2] y)", "float[N,8,2,2] y, float[N,8,4,4] z)").replace(
+        "[float]", "[also] z = Sigmoid (j) [float]"
+    )
+    ((_, _, converted),) = found(both, "left", "right", "last")
+    assert converted == 8 * 16 + 2 * 4 * 16 + 8 * 4  # the operands instead of the concatenation
+
+
+def test_a_sum_of_codes_that_float_operators_read_is_a_border() -> None:
+    """No convolution fuses with the sum, because others read its operands."""
+    ((nodes, _, converted),) = found(SUM, "left", "right", "last")
+    assert nodes == ["left", "right", "last"]
+    assert converted == (8 + 8 + 8 + 8) * 16  # the input, both operands, the last result
+    coded = SUM.replace("Conv (r, w_c)", "Conv (s, w_c)").replace(
+        "[float] y = Sigmoid (s)", "[next] y = Conv (r, w_c)"
+    )
+    ((_, _, converted),) = found(coded, "left", "right", "last", "next")
+    assert converted == (8 + 8 + 8) * 16  # the input, both results
+
+
+def test_a_result_of_the_model_behind_pooling_is_a_border() -> None:
+    text = JOINED.replace("float[N,8,2,2] y)", "float[N,8,2,2] y, float[N,4,2,2] z)").replace(
+        "[cat]", "[out] z = MaxPool <kernel_shape=[2,2], strides=[2,2]> (l) [cat]"
+    )
+    ((_, _, converted),) = found(text, "left", "right", "last")
+    assert converted == 8 * 16 + 4 * 16 + 8 * 4
+
+
 def test_an_image_of_any_size_makes_an_island_unknown() -> None:
     text = CHAIN.replace("[N,8,4,4]", "[N,8,H,W]")
     assert found(text, "first", "second") == []
@@ -121,6 +160,7 @@ def test_a_depthwise_convolution_costs_two_multiplications_for_each_of_its_own()
          ["expand", "depthwise", "project"], set()),
         (GHOST, ["left", "right", "last"], {"right"}),
         (GHOST, ["right", "last"], set()),
+        (GHOST, ["left", "right"], set()),  # a float convolution reads the concatenation
     ],
 )  # fmt: skip
 def test_a_convolution_lies_between_codes(text: str, integer: list[str], between: set[str]) -> None:
