@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 import optkit
-from optkit.benchmarking import accuracy
+from optkit.benchmarking import accuracy, paired_drop
 from optkit.evidence import Evidence
 from optkit.measurement import Score
 from optkit.tensors import Feed
@@ -238,7 +238,7 @@ def lost(baseline: Precision, one: Precision) -> dict[str, float] | None:
     """The drop of mAP@.5:.95 in points with its 95 % interval; None for the baseline itself."""
     if one is baseline:
         return None
-    drop = accuracy.drop(baseline.score, one.score)
+    drop = paired_drop.drop(baseline.score, one.score)
     assert drop.ci95 is not None
     points = 100 * baseline.score.value
     return {"points": points * drop.value, "low": points * drop.ci95.low,

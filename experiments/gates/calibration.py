@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from optkit.benchmarking import sequential as looks
-from optkit.benchmarking.accuracy import drop
 from optkit.benchmarking.gates import certain, judge
 from optkit.benchmarking.intervals import wilson
+from optkit.benchmarking.paired_drop import drop
 from optkit.evidence import Evidence
 from optkit.measurement import Interval, Score
 from optkit.recipe.schema import Limits

@@ -10,7 +10,7 @@ from typing import Any
 from optkit import pipeline
 from optkit.api import jobs
 from optkit.api.jobs import RecipeLike
-from optkit.benchmarking import accuracy, sweep
+from optkit.benchmarking import paired_drop, sweep
 from optkit.devices import Target
 from optkit.documents.figures import (
     BatchSpeedup,
@@ -103,7 +103,7 @@ def evaluate(
     job = Job(settings, *jobs.pair(target, precision), strict=strict, code=Path.cwd())
     build = pipeline.run(job, runner, pipeline.EVAL)
     scores = task_scores(build)
-    drop = accuracy.drop(*scores.pair) if scores.pair else None
+    drop = paired_drop.drop(*scores.pair) if scores.pair else None
     return EvalFigures(
         model=job.recipe.name,
         target=job.target.name,

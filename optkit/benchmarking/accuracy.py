@@ -1,4 +1,4 @@
-"""Accuracy: a task's per-sample scores over a session, and the paired drop between two of them.
+"""Accuracy: a task's per-sample scores over a session, and the interval of the metric.
 
     mean       one score per sample, the metric is their mean: Wilson's interval and Tango's paired
                one where all are 0 or 1, else a bootstrap over samples
@@ -15,19 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from math import sqrt
 from typing import TypeVar
 
 import numpy as np
 
 from optkit.benchmarking.intervals import (
     CONFIDENCE,
-    Z95,
     carriers,
     corrected,
-    loss_interval,
     mean_interval,
-    paired_score,
     replicates,
     wilson,
 )
@@ -35,11 +31,10 @@ from optkit.benchmarking.partial_results import Kept
 from optkit.data.spool import counting
 from optkit.errors import InputRefused, OptkitError
 from optkit.evidence import Evidence
-from optkit.measurement import Difference, Interval, Score
+from optkit.measurement import Interval, Score
 from optkit.runtimes import Session
 from optkit.tensors import Feed, narrowed
 
-V = TypeVar("V", float, np.ndarray)
 P = TypeVar("P")
 Metric = Callable[[np.ndarray], float]
 """A metric of rows, or of how often each row counts."""
@@ -47,7 +42,6 @@ Metric = Callable[[np.ndarray], float]
 _FEW = 20  # samples; with fewer, a bootstrap does not represent the population well enough
 _CARRIERS = 10  # samples that determine a mean (`intervals.carriers`); fewer are not enough
 _SINGLE = frozenset({"aggregate", "weighted"})  # hooks that return one number
-_SEARCH_LIMIT = 100_000_000  # samples; for larger numbers, "more samples" is no useful advice
 
 
 @dataclass(frozen=True)
@@ -308,135 +302,3 @@ def too_little(score: Score) -> str | None:
 
 def _of_zeros_and_ones(values: np.ndarray) -> bool:
     return bool(values.size and np.isin(values, (0.0, 1.0)).all())
-
-
-def drop(baseline: Score, candidate: Score, confidence: float = CONFIDENCE) -> Difference:
-    """How much worse the candidate scores on the same samples; positive is worse.
-
-    Proportions: the difference, with Tango's paired score interval. Other metrics: the difference
-    divided by |baseline|, with a paired bootstrap over samples (the divisor stays fixed). If both
-    are the same object, the drop is exactly 0.
-    """
-    evidence = baseline.evidence.weaker(candidate.evidence)
-    if candidate is baseline:
-        return Difference(0.0, Interval(0.0, 0.0), evidence)
-    losses = _losses(baseline, candidate)
-    if _proportions(baseline, candidate):
-        lost, gained = _flips(losses)
-        interval = paired_score(lost, gained, losses.size, confidence)
-        return Difference((lost - gained) / losses.size, interval, evidence)
-    if baseline.value == 0:
-        raise InputRefused(
-            "the baseline scores 0, so a relative drop is not defined",
-            where=baseline.metric,
-            hint="check the evaluation task, or score each sample 0 or 1",
-        )
-    scale = abs(baseline.value)
-    value = _worse(baseline, baseline.value, candidate.value) / scale
-    interval = (
-        _of_aggregates(baseline, losses / scale, value, confidence)
-        if baseline.replicates
-        else loss_interval(losses / scale, _range(baseline, candidate) / scale, confidence)
-    )
-    return Difference(value, interval, evidence)
-
-
-def _range(*scores: Score) -> float:
-    """The range of all scores, which is the largest assumed loss of one sample."""
-    return float(np.ptp([score.per_sample for score in scores]))
-
-
-def _of_aggregates(
-    baseline: Score, relative: np.ndarray, value: float, confidence: float
-) -> Interval:
-    """The interval of losses per resample [RESAMPLES]. If all losses are 0, up to z²/(n + z²) of
-    the unseen samples may differ, as for proportions. The effect of one such sample follows from
-    the interval of the metric: it is 2·z standard errors wide, so √n times its width is 2·z
-    standard deviations."""
-    n = baseline.samples
-    if relative.any():
-        return corrected(relative, value, n, confidence)
-    low, high = baseline.ci95
-    bound = Z95**2 / (n + Z95**2) * sqrt(n) * (high - low) / abs(baseline.value)
-    return Interval(-bound, bound)
-
-
-def samples_to_decide(baseline: Score, candidate: Score, limit: float) -> int | None:
-    """The number of samples at which the interval of `drop` would exclude `limit`, at the observed
-    rates.
-
-    None if the observed drop equals the limit, because then no number decides.
-    """
-    losses = _losses(baseline, candidate)
-    n = baseline.samples
-    observed = drop(baseline, candidate)
-
-    def interval(size: int) -> Interval:
-        if _proportions(baseline, candidate):
-            lost, gained = _flips(losses)
-            return paired_score(lost * size / n, gained * size / n, size)
-        whole = observed.ci95 or Interval(observed.value, observed.value)
-        return _shrunk(observed.value, whole, sqrt(n / size))
-
-    def decided(size: int) -> bool:
-        low, high = interval(size)
-        return high <= limit or low > limit
-
-    return _fewest(decided)
-
-
-def samples_to_show(score: Score, limit: float) -> int | None:
-    """The number of samples at which the interval of the metric would exclude `limit`."""
-
-    def interval(size: int) -> Interval:
-        if score.proportion:
-            return wilson(score.value * size, size)
-        return _shrunk(score.value, score.ci95, sqrt(score.samples / size))
-
-    def decided(size: int) -> bool:
-        low, high = interval(size)
-        return not low <= limit <= high
-
-    return _fewest(decided)
-
-
-def _shrunk(value: float, interval: Interval, share: float) -> Interval:
-    return Interval(value - (value - interval.low) * share, value + (interval.high - value) * share)
-
-
-def _fewest(decided: Callable[[int], bool]) -> int | None:
-    undecided, enough = 0, 1
-    while not decided(enough):
-        undecided, enough = enough, enough * 2
-        if enough > _SEARCH_LIMIT:
-            return None
-    while enough - undecided > 1:
-        middle = (undecided + enough) // 2
-        undecided, enough = (undecided, middle) if decided(middle) else (middle, enough)
-    return enough
-
-
-def _losses(baseline: Score, candidate: Score) -> np.ndarray:
-    """The loss of the candidate per sample [samples] or per resample [RESAMPLES]. Raises ValueError
-    if the two cannot be paired."""
-    if baseline.metric != candidate.metric:
-        raise ValueError(f"drop between metrics {baseline.metric!r} and {candidate.metric!r}")
-    sides = [np.asarray(score.replicates or score.per_sample) for score in (baseline, candidate)]
-    if not sides[0].size or baseline.samples != candidate.samples:
-        raise ValueError("a paired drop needs the per-sample scores of the same samples")
-    return _worse(baseline, *sides)
-
-
-def _worse(metric: Score, before: V, after: V) -> V:
-    """The change; positive is worse."""
-    change: V = after - before if metric.lower_is_better else before - after
-    return change
-
-
-def _proportions(baseline: Score, candidate: Score) -> bool:
-    return baseline.proportion and candidate.proportion
-
-
-def _flips(losses: np.ndarray) -> tuple[int, int]:
-    """(right before and wrong now, wrong before and right now)."""
-    return int((losses > 0).sum()), int((losses < 0).sum())

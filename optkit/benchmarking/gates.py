@@ -13,14 +13,10 @@ from dataclasses import dataclass, replace
 
 from optkit.benchmarking import sequential as looks
 from optkit.benchmarking import slices as by_slice
-from optkit.benchmarking.accuracy import drop as drop_between
-from optkit.benchmarking.accuracy import (
-    samples_to_decide,
-    samples_to_show,
-    too_little,
-    value_interval,
-)
+from optkit.benchmarking.accuracy import too_little, value_interval
 from optkit.benchmarking.intervals import CONFIDENCE
+from optkit.benchmarking.paired_drop import drop as drop_between
+from optkit.benchmarking.sample_size import samples_to_decide, samples_to_show
 from optkit.benchmarking.slices import Slice
 from optkit.evidence import Evidence
 from optkit.measurement import (

@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from optkit.benchmarking.accuracy import drop, from_samples, value_interval
+from optkit.benchmarking.accuracy import from_samples, value_interval
 from optkit.benchmarking.intervals import CONFIDENCE
+from optkit.benchmarking.paired_drop import drop
 from optkit.measurement import Interval, Outcome, Score
 
 

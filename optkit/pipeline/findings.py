@@ -9,7 +9,7 @@ from safetensors.numpy import load_file
 
 from optkit import codec, pipeline, runtimes
 from optkit.assignment import Assignment
-from optkit.benchmarking import accuracy, gates
+from optkit.benchmarking import gates, paired_drop
 from optkit.benchmarking.latency import ratio
 from optkit.documents.pictures import WorstPictures
 from optkit.documents.record import Object
@@ -185,7 +185,7 @@ def judge_accuracy(build: Build, scores: Scores) -> Verdict:
     limits = build.job.recipe.gates.of(build.job.target.name)
     return gates.judge(
         limits.model_copy(update=dict.fromkeys(ENGINE_LIMITS)),
-        drop=accuracy.drop(*pair) if pair else None,
+        drop=paired_drop.drop(*pair) if pair else None,
         scores=pair,
         slices=slices(build),
         fidelity=fidelity(build),
@@ -276,7 +276,7 @@ def _findings(
     latency = candidate.latency
     speedup = speedups(build, times).get(latency.batch) if latency else None
     pair = Scores(candidate.accuracy, baseline.accuracy).pair
-    drop = accuracy.drop(*pair) if pair else None
+    drop = paired_drop.drop(*pair) if pair else None
     to_fp32 = fidelity(build)
     verdict = gates.judge(
         build.job.recipe.gates.of(build.job.target.name),

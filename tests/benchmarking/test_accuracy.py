@@ -8,14 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optkit.benchmarking import metrics
-from optkit.benchmarking.accuracy import (
-    Task,
-    drop,
-    from_samples,
-    samples_to_decide,
-    samples_to_show,
-)
+from optkit.benchmarking.accuracy import Task, from_samples
 from optkit.benchmarking.intervals import Z95, paired_score, wilson
+from optkit.benchmarking.paired_drop import drop
+from optkit.benchmarking.sample_size import samples_to_decide, samples_to_show
 from optkit.errors import InputRefused
 from optkit.evidence import Evidence
 from optkit.measurement import Score

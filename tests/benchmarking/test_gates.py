@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.benchmarking.accuracy import drop, from_samples
+from optkit.benchmarking.accuracy import from_samples
 from optkit.benchmarking.gates import judge
+from optkit.benchmarking.paired_drop import drop
 from optkit.codec import to_json
 from optkit.evidence import Evidence
 from optkit.measurement import (

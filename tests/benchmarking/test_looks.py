@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optkit.benchmarking import sequential as looks
-from optkit.benchmarking.accuracy import drop, from_samples
+from optkit.benchmarking.accuracy import from_samples
 from optkit.benchmarking.gates import certain, judge
+from optkit.benchmarking.paired_drop import drop
 from optkit.evidence import Evidence
 from optkit.measurement import Score
 from optkit.recipe.schema import Limits

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from optkit.benchmarking import accuracy, gates, latency
+from optkit.benchmarking import accuracy, gates, latency, paired_drop
 from optkit.benchmarking.fidelity import fidelity
 from optkit.evidence import Evidence
 from optkit.recipe.schema import Limits
@@ -75,7 +75,7 @@ def test_a_slightly_noisy_copy_is_measured_and_passes(tmp_path: Path) -> None:
     )
 
     assert scores[0].value > 0.9
-    drop = accuracy.drop(*scores)
+    drop = paired_drop.drop(*scores)
     assert drop.ci95 is not None
     signal, error = inputs @ CENTRES.T, inputs @ noise.T
     expected = 10 * np.log10((signal**2).sum() / (error**2).sum())

@@ -16,7 +16,8 @@ from tokenizers import Tokenizer
 
 from optkit import places, user_code
 from optkit.benchmarking import metrics
-from optkit.benchmarking.accuracy import Task, drop, pool, run
+from optkit.benchmarking.accuracy import Task, pool, run
+from optkit.benchmarking.paired_drop import drop
 from optkit.benchmarking.partial_results import Kept
 from optkit.errors import InputRefused
 from optkit.evidence import Evidence

@@ -12,7 +12,8 @@ import pytest
 from PIL import Image
 
 from optkit import places, user_code
-from optkit.benchmarking.accuracy import Task, drop, from_samples
+from optkit.benchmarking.accuracy import Task, from_samples
+from optkit.benchmarking.paired_drop import drop
 from optkit.evidence import Evidence
 from optkit.measurement import Score
 from optkit.tensors import Feed, TensorInfo

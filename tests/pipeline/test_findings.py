@@ -12,8 +12,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from optkit.benchmarking import sequential as looks
-from optkit.benchmarking.accuracy import drop, from_samples
+from optkit.benchmarking.accuracy import from_samples
 from optkit.benchmarking.gates import judge
+from optkit.benchmarking.paired_drop import drop
 from optkit.evidence import Evidence
 from optkit.execute.runner import Record
 from optkit.execute.step import Foreign

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from optkit.assignment import Assignment
-from optkit.benchmarking.accuracy import drop, from_samples
+from optkit.benchmarking.accuracy import from_samples
 from optkit.benchmarking.gates import judge
 from optkit.benchmarking.latency import ratio, summarize
+from optkit.benchmarking.paired_drop import drop
 from optkit.calibration.suspects import Finding
 from optkit.documents.record import Record
 from optkit.documents.report import LayerFidelity, Provenance, Report
