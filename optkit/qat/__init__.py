@@ -21,6 +21,7 @@ the trained scales; a build writes its Q/DQ graph from them with the same codes 
     activations         results of modules that have no parts
     distillation        a loss against the float module, without labels
     training            a short training with it, for a person who trains nothing else
+    calls               a module called with a batch
 """
 
 from __future__ import annotations
@@ -89,8 +90,8 @@ def prepare(
         the weights, which start as they are.
 
     Raises what `build` raises; UsageError for a precision that is not in PRECISIONS; InputRefused
-    for a node that qat cannot quantize (the hint leaves it
-    in float), or if the module does not compute what the quantized graph does.
+    for a node that qat cannot quantize (the hint leaves it in float), or if the module does not
+    compute what the quantized graph does.
     """
     if scales not in ("learned", "fixed"):
         raise UsageError(f"{scales!r} is no kind of scales", where="scales=",

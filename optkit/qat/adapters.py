@@ -57,7 +57,7 @@ def merge(model: nn.Module) -> None:
 
 
 def paths(model: nn.Module) -> list[str]:
-    """Of the modules in adapters that compute something."""
+    """The paths of the two linear layers of each adapter."""
     return [
         f"{path}.{part}" if path else part
         for path, adapter in model.named_modules()

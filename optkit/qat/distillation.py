@@ -150,7 +150,7 @@ class Distillation:
         part = dict(self._student.named_modules()).get(name)
         if part is None:
             raise UsageError(f"the model has no module {name!r}", where="features=")
-        if isinstance(part, Product) and part._norm:
+        if isinstance(part, Product) and part.has_folded_norm:
             raise UsageError(
                 f"the output of {name!r} has the BatchNorm after it, which the teacher's has not",
                 where="features=",

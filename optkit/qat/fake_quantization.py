@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from optkit.dtypes import BY_SHORT, FLOATS
 from optkit.precisions import NumberFormat
+from optkit.quantization.numerics.scales import BIAS_STEPS
 
 _E4M3_LEAST, _E4M3_MANTISSA = -6, 3  # the least exponent of normal numbers, and bits
 _REACH = 0.5 - 1 / 64  # of the way to the next code: how far a weight may be from its own one
@@ -233,7 +234,7 @@ class WeightQuantizer(nn.Module):
         else:
             scale = _learned(self.start, self.scale)
         if self.floored and bias is not None and activation is not None:
-            least = bias.detach().abs() / (activation.detach() * _BIAS_STEPS)
+            least = bias.detach().abs() / (activation.detach() * BIAS_STEPS)
             scale = torch.maximum(scale, least if self.per_channel else least.max())
         return held_scale(
             scale if self.common is None else scale / self.common, self.carrier,
@@ -320,9 +321,6 @@ class FrozenWeight(nn.Module):
         self, weight: Tensor, bias: Tensor | None, activation: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         return weight, bias
-
-
-_BIAS_STEPS = 2.0**30  # the largest bias, see `quantization.numerics.scales`
 
 
 def _in_steps(bias: Tensor, activation: Tensor, weight: Tensor) -> Tensor:

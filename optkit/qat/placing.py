@@ -13,15 +13,13 @@ from optkit.errors import InputRefused
 from optkit.qat.activations import quantize_result
 from optkit.qat.additions import RESULT, quantize_addition
 from optkit.qat.fake_quantization import ActivationQuantizer, RunTimeQuantizer, WeightQuantizer
-from optkit.qat.plan import Plan, QuantizedValue, Reader, module_of
-from optkit.qat.products import PRODUCTS, Product, as_product
-
-_PRODUCTS = ("Conv", "Gemm", "MatMul")
+from optkit.qat.plan import PRODUCTS, Plan, QuantizedValue, Reader, module_of
+from optkit.qat.products import MODULES, Product, as_product
 
 
 def place(model: Module, plan: Plan, *, learned: bool) -> None:
     """Quantize the module as the plan says. Raises InputRefused for a node that no module of
-    PRODUCTS computes, or that is computed by a module which runs more than once."""
+    MODULES computes, or that is computed by a module which runs more than once."""
     modules = dict(model.named_modules())
     taken: set[str] = set()
     for weight in plan.weights:
@@ -79,7 +77,7 @@ def _reader(
 
 
 def _maker(modules: dict[str, Module], plan: Plan, node: Reader) -> partial[None] | None:
-    if node.op in _PRODUCTS:
+    if node.op in PRODUCTS:
         return partial(setattr, as_product(_product(modules, node.node)), "output_quantizer")
     if node.node in plan.additions:
         return _addition(modules, plan, node, RESULT)
@@ -100,7 +98,7 @@ def _addition(
 
 def _product(modules: dict[str, Module], node: str) -> Module:
     module = _module(modules, module_of(node), node)
-    if type(module) not in PRODUCTS and not isinstance(module, Product):
+    if type(module) not in MODULES and not isinstance(module, Product):
         raise _refused(node, f"{type(module).__name__} computes it, which qat does not quantize")
     return module
 

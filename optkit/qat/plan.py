@@ -32,7 +32,7 @@ _UNCORRECTED = "quantization.bias_correction=false"
 Rounding = Literal["nearest", "start", "frozen"]
 """nearest: weights are rounded to nearest, and biases stay; start: as in the build, and GPTQ in the
 place of AWQ, which rescales; frozen: as in the build, but for biases."""
-_PRODUCTS = ("Conv", "Gemm", "MatMul")
+PRODUCTS = ("Conv", "Gemm", "MatMul")
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def plan(
     )  # fmt: skip
     # no engine is built, so the compiler of a GPU need not be installed where the training runs
     deferred = not job.target.is_cpu
-    recipe = job.recipe.with_overrides((*_AS_IN_THE_MODULE, *_of(rounding, job.recipe)))
+    recipe = job.recipe.with_overrides((*_AS_IN_THE_MODULE, *_overrides(rounding, job.recipe)))
     job = replace(job, recipe=recipe, deferred=deferred)
     build = pipeline.run(job, runner, pipeline.QUANTIZE)
     quantized = build.quantized
@@ -135,8 +135,9 @@ def plan(
     )
 
 
-def _of(rounding: Rounding, recipe: Recipe) -> tuple[str, ...]:
-    """The settings of the recipe that it overrides."""
+def _overrides(rounding: Rounding, recipe: Recipe) -> tuple[str, ...]:
+    """The settings of the recipe that a way of rounding changes, as KEY=VALUE. Raises UsageError
+    for frozen weights that AWQ rounds."""
     if rounding == "nearest":
         return "quantization.weights=rtn", _UNCORRECTED
     if rounding == "start":
@@ -200,7 +201,7 @@ def _weights(written: ir.Model, build: Build) -> Iterator[QuantizedWeight]:
         if weight is None:
             continue
         scale, fmt = graph.array(weight.inputs[1]), rules.weight_of(node.op_type)
-        assert scale is not None and node.op_type in _PRODUCTS
+        assert scale is not None and node.op_type in PRODUCTS
         if fmt.granularity == "block":
             fmt = replace(fmt, block_size=weight.attributes.get_int("block_size"))
             scale = scale if weight.attributes.get_int("axis") == 1 else scale.T

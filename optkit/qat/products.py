@@ -48,6 +48,10 @@ class Product(nn.Module):
             bias = bias + norm.bias
         return self.weight * factor.reshape(-1, *[1] * (self.weight.ndim - 1)), bias
 
+    @property
+    def has_folded_norm(self) -> bool:
+        return bool(self._norm)
+
     def _factor(self) -> Tensor:
         """What BatchNorm multiplies the channels by, [channels]."""
         (norm,) = self._norm
@@ -130,19 +134,20 @@ class Folded(nn.Module):
         return x
 
 
-PRODUCTS: dict[type[nn.Module], type[Product]] = {
+MODULES: dict[type[nn.Module], type[Product]] = {
     nn.Conv1d: Conv1d, nn.Conv2d: Conv2d, nn.Conv3d: Conv3d, nn.Linear: Linear,
 }  # fmt: skip
+"""A class of torch → the class that quantizes."""
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _PARTS = ["drop", "act"]  # of timm's BatchNormAct2d, which runs them after the normalization
-_PLAIN = {quantized: plain for plain, quantized in PRODUCTS.items()}
+_PLAIN = {quantized: plain for plain, quantized in MODULES.items()}
 
 
 def as_product(module: nn.Module) -> Product:
-    """The module, with the class that quantizes; `module` has a class of PRODUCTS or already such a
+    """The module, with the class that quantizes; `module` has a class of MODULES or already such a
     class."""
     if not isinstance(module, Product):
-        setattr(module, "__class__", PRODUCTS[type(module)])  # noqa: B010  (of another type)
+        setattr(module, "__class__", MODULES[type(module)])  # noqa: B010  (of another type)
         vars(module)["_norm"] = ()
         for name in ("input_quantizer", "weight_quantizer", "output_quantizer", NAME):
             module.register_module(name, None)
@@ -193,12 +198,12 @@ def foldable(model: nn.Module, run: Callable[[], object]) -> list[tuple[nn.Modul
 
     def watch(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         calls[module] = calls.get(module, 0) + 1
-        if type(module) in PRODUCTS:
+        if type(module) in MODULES:
             results[id(output)] = output, module
         elif _is_norm(module) and inputs and id(inputs[0]) in results:
             pairs.append((results[id(inputs[0])][1], module))
 
-    watched = [part for part in model.modules() if type(part) in PRODUCTS or _is_norm(part)]
+    watched = [part for part in model.modules() if type(part) in MODULES or _is_norm(part)]
     hooks = [part.register_forward_hook(watch) for part in watched]
     try:
         run()

@@ -19,6 +19,7 @@ from optkit.fusion.pattern import made_by, reader
 from optkit.fusion.rule import Declined, Rule, owner_of
 
 _MOST = 1 << 30  # codes: half of the accumulator
+_FLOAT = np.dtype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -69,5 +70,4 @@ def to_codes(match: FloatBias) -> str:
     return "int32, added to the integer products"
 
 
-_FLOAT = np.dtype(np.float32)
 integer_bias: Rule[FloatBias] = Rule("integer_bias", frozenset({"Conv", "Gemm"}), check, to_codes)

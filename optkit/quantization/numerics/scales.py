@@ -24,7 +24,7 @@ from optkit.precisions import SCALABLE, NumberFormat
 from optkit.quantization.numerics import clipping, formats
 
 Search = Literal["absmax", "mse"]
-_BIAS_STEPS = 2.0**30
+BIAS_STEPS = 2.0**30
 
 
 class Scale(NamedTuple):
@@ -142,7 +142,7 @@ def floor_for_bias(bias: np.ndarray | None, activation: Scale) -> np.ndarray | f
     a dead BatchNorm channel), whose output is only the bias. Without a bias: 0."""
     if bias is None:
         return 0.0
-    floor: np.ndarray = np.abs(bias.astype(np.float64)) / (float(activation.scale) * _BIAS_STEPS)
+    floor: np.ndarray = np.abs(bias.astype(np.float64)) / (float(activation.scale) * BIAS_STEPS)
     return floor
 
 
