@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from optkit.packaging.decoders import Architecture, Rotation, caveats
+from optkit.errors import UsageError
+from optkit.packaging.decoders import Architecture, Rotation, caveats, parameters
 from optkit.quantization.qdq.codes import same
+from tests.networks import network
 from tests.packaging import tiny
 from tests.packaging.coded import random_codes
 
@@ -48,3 +50,16 @@ def test_matrices_are_the_same_if_codes_and_scales_are() -> None:
     assert not same(codes, replace(codes, scales=codes.scales * 2))
     assert not same(codes, codes.numbers())
     assert not same(codes.numbers(), codes.numbers().astype(np.float16))
+
+
+def test_an_embedding_that_no_format_knows_comes_with_other_formats() -> None:
+    """Its rows are those of two tables of floats."""
+    model = network("""<ir_version: 10, opset_import: ["" : 21]>
+    g (int64[N] ids, float[32,64] a, float[32,64] b) => (float[N,64] y) {
+        ["model.embed_tokens/Gather"] r = Gather (a, ids)
+        ["model.embed_tokens/Gather_1"] s = Gather (b, ids)
+        [sum] y = Add (r, s)
+    }""")
+    with pytest.raises(UsageError, match="the form of its weight is not known") as refused:
+        parameters(model, LLAMA)
+    assert "huggingface, oci and slim" in str(refused.value.hint)
