@@ -123,6 +123,8 @@ class SessionOptions:
                  device raises ToolchainMissing on another one
     cuda_graph   kernel launches are recorded and replayed, for inputs of fixed sizes
     kept         folder for what a library stores about this device (timings, compiled kernels)
+    adapter      an adapter file, whose matrices replace those of the graph; ONNX Runtime on the CPU
+                 reads it
     """
 
     threads: int | None = None
@@ -132,6 +134,7 @@ class SessionOptions:
     target: str | None = None
     cuda_graph: bool = False
     kept: Path | None = None
+    adapter: Path | None = None
 
 
 DEFAULT_OPTIONS = SessionOptions()

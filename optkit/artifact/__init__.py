@@ -3,6 +3,7 @@
     manifest.json     schema optkit.artifact/v1: files with sha256 and size, recipe, inputs, tool
                       versions, the result with its evidence, and a checksum of all that
     model.onnx, engine, tokenizer, …      the files that serve (`roles`)
+    adapters/NAME.onnx_adapter            adapters that a session may use, one at a time
     baseline/, report.*, recipe.yaml, …   the files that prove its figures; a slim copy has none
     model.sig         the signature, if it is signed (`packaging.signing`)
     encoder/, decoder/   for a model of two graphs: an artifact each, instead of all these
@@ -24,6 +25,7 @@ from optkit.artifact.manifest import (
     EngineFile,
     File,
     Manifest,
+    adapter_file,
 )
 from optkit.artifact.reader import Artifact, Running, SessionArguments
 from optkit.artifact.writer import check_name, create, prepare, share, write
@@ -42,6 +44,7 @@ __all__ = [
     "Manifest",
     "Running",
     "SessionArguments",
+    "adapter_file",
     "check_name",
     "create",
     "prepare",

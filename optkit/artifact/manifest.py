@@ -32,9 +32,13 @@ BASELINE = "baseline"
 SIMULATION = "simulation.onnx"
 SAMPLES = "eval.safetensors"
 VNNI = "vnni"
+ADAPTERS = "adapters"
+"""The folder of the adapters."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """Characters that are safe in a file name on every system."""
+
+_ADAPTER = re.compile(rf"{ADAPTERS}/({NAME.pattern})\.onnx_adapter")
 
 _AGAIN = "copy the artifact again from an undamaged copy, or build it again"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -98,6 +102,11 @@ class Manifest:
             for name, file in self.files.items()
             if (file.role or role_of(name, self.parts)) == "serves"
         ]
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """The names of its adapters."""
+        return tuple(match[1] for name in self.files if (match := _ADAPTER.fullmatch(name)))
 
     @property
     def axes(self) -> dict[str, int]:
@@ -209,6 +218,11 @@ def read(path: Path) -> Manifest:
     except (ValueError, RecursionError) as error:
         raise IntegrityError("damaged: not JSON", where=str(where), hint=_AGAIN) from error
     return Manifest.of(data, str(where))
+
+
+def adapter_file(name: str) -> str:
+    """The file of an adapter in an artifact."""
+    return f"{ADAPTERS}/{name}.onnx_adapter"
 
 
 def is_safe(name: str) -> bool:

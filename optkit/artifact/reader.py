@@ -21,11 +21,19 @@ from optkit.artifact.manifest import (
     SIMULATION,
     VNNI,
     Manifest,
+    adapter_file,
     read,
 )
 from optkit.devices import cpu, names, target
 from optkit.devices.machine import sums_in_16_bits
-from optkit.errors import InputRefused, IntegrityError, ToolchainMissing, UnsafeFile, UsageError
+from optkit.errors import (
+    InputRefused,
+    IntegrityError,
+    ToolchainMissing,
+    UnsafeFile,
+    UsageError,
+    unknown_name,
+)
 from optkit.evidence import Evidence
 from optkit.execute.proxy import by_name
 from optkit.intake.files import show
@@ -43,6 +51,7 @@ class SessionArguments(TypedDict, total=False):
     pooled: bool
     cuda_graph: bool
     kept: Path | None
+    adapter: str | None
 
 
 @dataclass(frozen=True)
@@ -134,6 +143,11 @@ class Artifact:
         return {name: load(self.path / name, trusted=trusted) for name in self.manifest.parts}
 
     @property
+    def adapters(self) -> tuple[str, ...]:
+        """The names of the adapters that `session` may use."""
+        return self.manifest.adapters
+
+    @property
     def measurement(self) -> dict[str, Any]:
         """latency, accuracy and fidelity, each with its evidence (or None)."""
         return {figure: self.result.get(figure) for figure in ("latency", "accuracy", "fidelity")}
@@ -196,6 +210,7 @@ class Artifact:
         pooled: bool = True,
         cuda_graph: bool = False,
         kept: Path | None = None,
+        adapter: str | None = None,
     ) -> Running:
         """Verify the artifact, then open what can run here: the engine if its backend can run it;
         otherwise, on the target, the graph through ONNX Runtime's provider for the device;
@@ -206,9 +221,11 @@ class Artifact:
         `trust` records the success. The session itself runs in this process, without limits.
 
         Options are those of `runtimes.SessionOptions`. `level`: None: all optimizations for an
-        engine, basic ones for a simulation, which keeps its Q/DQ as written.
+        engine, basic ones for a simulation, which keeps its Q/DQ as written. `adapter`: one of
+        `adapters`; None: the model without one.
 
-        Raises IntegrityError, ToolchainMissing, UsageError (several graphs), InputRefused and
+        Raises IntegrityError, ToolchainMissing, UsageError (several graphs), UnknownName (the
+        adapter), InputRefused and
         WorkerFailed (a foreign graph).
         """
         if self.manifest.parts:
@@ -219,14 +236,15 @@ class Artifact:
             )
         self.verify()
         options = SessionOptions(
-            threads, spinning, level or "all", pooled, self.manifest.target, cuda_graph, kept
-        )
+            threads, spinning, level or "all", pooled, self.manifest.target, cuda_graph, kept,
+            self._adapter(adapter),
+        )  # fmt: skip
         reasons = [] if self.manifest.engine else ["no engine was compiled"]
         for name, file in self._on_target():
             if file in self.manifest.compiled and self._foreign_engine() is not None:
                 reasons.append(f"its engine is not opened: {trust.FOREIGN}; {trust.HINT}")
                 continue
-            self._admit(file, threads)
+            self._admit(file, options)
             try:
                 session = backend(name).session(self.path / file, options)
             except ToolchainMissing as error:
@@ -248,7 +266,7 @@ class Artifact:
                 "whole artifact",
             )
         graph = SIMULATION if SIMULATION in self.manifest.files else MODEL
-        self._admit(graph, options.threads)
+        self._admit(graph, options)
         basic = replace(options, level=level or "basic")
         session = simulator().session(self.path / graph, basic)
         return Running.of(session, SIMULATOR, Evidence.SIMULATED, f"{note}; {graph} runs")
@@ -289,10 +307,19 @@ class Artifact:
         foreign = (name for name in self.manifest.compiled if not trust.knows(files[name].sha256))
         return next(foreign, None)
 
-    def _admit(self, file: str, threads: int | None) -> None:
+    def _adapter(self, name: str | None) -> Path | None:
+        """The file of an adapter. Raises UnknownName."""
+        if name is None:
+            return None
+        if name not in self.adapters:
+            raise unknown_name("adapter", name, self.adapters)
+        return self.path / adapter_file(name)
+
+    def _admit(self, file: str, options: SessionOptions) -> None:
         """Raise unless the graph may be opened in this process. Engines are not checked."""
         whole = self.manifest.contents
-        tried = digest_json([whole, file])
+        adapter = options.adapter and options.adapter.name
+        tried = digest_json([whole, file, *([adapter] if adapter else [])])
         if self.trusted or file in self.manifest.compiled:
             return
         if trust.knows(whole) or trust.knows(tried):
@@ -301,7 +328,11 @@ class Artifact:
             self.path / file,
             self.manifest.inputs,
             self.manifest.axes,
-            {"level": "basic", **({} if threads is None else {"threads": threads})},
+            {
+                "level": "basic",
+                **({} if options.threads is None else {"threads": options.threads}),
+                **({} if options.adapter is None else {"adapter": str(options.adapter.absolute())}),
+            },
         )
         trust.know(tried)
 

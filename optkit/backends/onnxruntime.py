@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from optkit.backends import ort_adapter
 from optkit.backends.kernel_list import parse_kernels
 from optkit.backends.landing import landing, products
 from optkit.backends.ort_objects import NativeOptions
@@ -227,9 +228,13 @@ class OnnxRuntime:
         )
 
     def session(self, model: Path, options: SessionOptions = DEFAULT_OPTIONS) -> OrtSession:
-        """Load an ONNX file. It has the same sums on any CPU, for whichever CPU it was built: see
-        `native_options`."""
-        return OrtSession(model, native_options(model, options))
+        """Load an ONNX file, with an adapter if one is given. It has the same sums on any CPU, for
+        whichever CPU it was built: see `native_options`. Raises InputRefused for the adapter of
+        another graph."""
+        session = OrtSession(model, native_options(model, options))
+        if options.adapter is not None:
+            session.adapt(ort_adapter.read(options.adapter))
+        return session
 
 
 def kernel_times(

@@ -69,9 +69,24 @@ class OrtSession:
         self.inputs = tuple(_info(node) for node in self._session.get_inputs())
         self.outputs = tuple(_info(node) for node in self._session.get_outputs())
         self._where = str(model)
+        self._adapter: Feed = {}
         decoder = Decoder.of(self.inputs, self.outputs)
         if decoder is not None and decoder.codes is not None:
             require_codes(library().__version__, self._where)
+
+    def adapt(self, parameters: Feed) -> None:
+        """From now on, run with these values instead of initializers of the graph. Raises
+        InputRefused for a name or a shape that the graph does not have."""
+        replaceable = map(_info, self._session.get_overridable_initializers())
+        places = {info.name: info for info in replaceable}
+        for name, array in parameters.items():
+            if name not in places or not _fits(array.shape, places[name].shape, {}):
+                shape = f" of shape {list(array.shape)}" if name in places else ""
+                raise InputRefused(
+                    f"the graph has no place for {name}{shape}", where=self._where,
+                    hint="the adapter is one of another graph",
+                )  # fmt: skip
+        self._adapter = parameters
 
     def run(self, feed: Feed) -> Feed:
         """Outputs by name. Raises InputRefused, with the name of the input, for a feed that does
@@ -79,7 +94,7 @@ class OrtSession:
         check_feed(feed, self.inputs)
         names = [tensor.name for tensor in self.outputs]
         try:
-            found = self._session.run(names, feed)
+            found = self._session.run(names, {**feed, **self._adapter})
         except Exception as error:
             if _SINGLE in str(error) and isinstance(batch_axis(self.inputs), str):
                 return self._one_by_one(feed)
@@ -105,6 +120,7 @@ class OrtSession:
         in_place = room is not None and self._in_place(carried)
         if in_place:
             start = {**start, **{name: _widened(start[name], room or 0) for name in taken}}
+        start = {**start, **self._adapter}
         return OrtLoop(
             self._session, given, returned, carried, start, in_place, self._where, self._device
         )

@@ -69,6 +69,7 @@ def generate(
     max_new_tokens: int,
     threads: int | None,
     trusted: bool,
+    adapter: str | None,
     drawing: Drawing,
     drafts: Drafts,
     output: Output,
@@ -85,11 +86,11 @@ def generate(
     ):
         made = continue_(
             loaded, texts, audio=audio, max_new_tokens=max_new_tokens, sampling=drawing.sampling(),
-            speculation=drafts.speculation(trusted), threads=threads,
+            speculation=drafts.speculation(trusted), threads=threads, adapter=adapter,
             heard=lambda row, text: terminal.put(text, end="") if streaming else tell(),
         )  # fmt: skip
     if output.json:
-        terminal.put_json(_as_json(artifact, made))
+        terminal.put_json(_as_json(artifact, made, adapter))
         return
     if streaming:
         terminal.put("")
@@ -124,11 +125,12 @@ def _text(file: Path) -> str:
         raise UsageError("not UTF-8 text", where=str(file)) from error
 
 
-def _as_json(artifact: Path, made: Generated) -> dict[str, object]:
+def _as_json(artifact: Path, made: Generated, adapter: str | None) -> dict[str, object]:
     return {
         "schema": "optkit.generate/v1",
         "status": "ok",
         "artifact": str(artifact),
+        **({"adapter": adapter} if adapter else {}),
         "backend": made.backend,
         "note": made.note,
         "texts": [vars(text) for text in made.texts],

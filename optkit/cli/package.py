@@ -11,10 +11,19 @@ from optkit.documents.package import Package
 
 
 def package(
-    path: Path, form: str, out: Path, name: str | None, precision: str | None, output: Output
+    path: Path,
+    form: str,
+    out: Path,
+    name: str | None,
+    precision: str | None,
+    adapters: tuple[str, ...],
+    output: Output,
 ) -> None:
+    folders = dict(map(_named, adapters))
     with output.terminal() as ears:
-        written = api.package(path, format=form, out=out, name=name, precision=precision)
+        written = api.package(
+            path, format=form, out=out, name=name, precision=precision, adapters=folders
+        )
         document = Package.from_json(written)
         for note in document.notes:
             ears.note(note)
@@ -24,3 +33,9 @@ def package(
     size = sum(file.bytes for file in document.files)
     variants = ", ".join(f"{one.target} {one.precision}" for one in document.variants)
     terminal.put(f"{document.folder}  {len(document.files)} files, {size:,} bytes: {variants}")
+
+
+def _named(adapter: str) -> tuple[str, Path]:
+    """Name and folder of NAME=FOLDER, or of FOLDER, whose own name it is then."""
+    name, equals, folder = adapter.partition("=")
+    return (name, Path(folder)) if equals else (Path(adapter).resolve().name, Path(adapter))

@@ -110,7 +110,8 @@ def _drafter(
             hint="give a smaller model of the same family, whose tokens have the same ids",
         )
     context = Tokens.of(*tokenization.configs(artifact)).context
-    with artifact.session(**options) as session:
+    plain: SessionArguments = {**options, "adapter": None}  # that of the other model
+    with artifact.session(**plain) as session:
         yield DraftModel(session, draft, decoder.vocabulary, context, sampling)
 
 

@@ -22,11 +22,20 @@ from __future__ import annotations
 
 from optkit.intake.containers import stage_pt2, stage_ranges, stage_weights
 from optkit.intake.files import Limits, Staged
-from optkit.intake.folder import COMPANIONS, StagedFolder, stage_adapter, stage_folder
+from optkit.intake.folder import (
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    COMPANIONS,
+    StagedFolder,
+    stage_adapter,
+    stage_folder,
+)
 from optkit.intake.hub import download
 from optkit.intake.model import StagedModel, check_onnx, stage_onnx
 
 __all__ = [
+    "ADAPTER_CONFIG",
+    "ADAPTER_WEIGHTS",
     "COMPANIONS",
     "Limits",
     "Staged",

@@ -23,7 +23,7 @@ from typing import Protocol, cast
 from optkit.artifact import create, prepare
 from optkit.artifact.manifest import is_safe
 from optkit.documents.package import PACKAGE, Package, PackagedFile, PackagedVariant
-from optkit.errors import unknown_name
+from optkit.errors import UsageError, unknown_name
 from optkit.exchange import replacing
 from optkit.packaging.subject import PACKAGE_FILE, Subject
 from optkit.store import digest_file, digest_json, write_durably
@@ -33,6 +33,7 @@ MARKER = PACKAGE_FILE
 FORMATS: Mapping[str, str] = {
     "gguf": "a decoder in one file for llama.cpp",
     "huggingface": "a model repository of the Hugging Face hub",
+    "lora": "an artifact whose LoRA adapters are switched at run time",
     "mlflow": "a model folder of MLflow",
     "mlx": "a decoder as mlx-lm reads it, for Apple's computers",
     "oci": "an OCI image layout, for registries: ModelPack of the CNCF",
@@ -44,6 +45,9 @@ FORMATS: Mapping[str, str] = {
 
 BY_PRECISION = frozenset({"huggingface", "slim"})
 """The formats that hold several precisions for one target."""
+
+WITH_ADAPTERS = frozenset({"lora"})
+"""The formats that take adapters."""
 
 OF_PARTS = frozenset({"slim", "triton"})
 """The formats that hold artifacts of several graphs."""
@@ -69,6 +73,11 @@ def package(subject: Subject, form: str, out: Path) -> Package:
     """
     if form not in FORMATS:
         raise unknown_name("format", form, tuple(FORMATS))
+    if subject.adapters and form not in WITH_ADAPTERS:
+        raise UsageError(
+            f"the format {form} takes no adapters", where="--adapter",
+            hint="choose the format lora",
+        )  # fmt: skip
     if form not in BY_PRECISION:
         subject.check_one_per_target()
     module = cast(_Format, import_module(f"optkit.packaging.{form.replace('-', '_')}"))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self
 
 from optkit.artifact import MANIFEST, Artifact, check_name
@@ -52,11 +53,13 @@ class Variant:
 class Subject:
     """A model's artifacts. `check_one_per_target` for a format that names them by target.
 
-    `name`: the name of the model in the package; it is safe as a file name.
+    `name`: the name of the model in the package; it is safe as a file name. `adapters`: by name,
+    the folders of adapters that the package gets in addition.
     """
 
     name: str
     variants: tuple[Variant, ...]
+    adapters: Mapping[str, Path] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
@@ -96,6 +99,7 @@ class Subject:
         precision: str | None = None,
         *,
         parts: bool = False,
+        adapters: Mapping[str, Path] = MappingProxyType({}),
     ) -> Self:
         """The subject in folder `path`: an artifact, a fleet, or a slim package. Every file is
         verified.
@@ -103,6 +107,7 @@ class Subject:
         name: None: the name of the model, of its recipe.
         precision: chooses among the artifacts of a fleet.
         parts: whether an artifact may consist of several graphs.
+        adapters: those of the subject.
 
         Raises InputRefused (neither, or nothing was built), IntegrityError (damaged), UsageError
         (the name; an artifact of several graphs).
@@ -125,7 +130,7 @@ class Subject:
         where = f"--name {name}" if name else None
         name = name or variants[0].result.model or variants[0].artifact.name
         check_name("model", name, where)
-        return cls(name, variants)
+        return cls(name, variants, adapters)
 
 
 def _artifacts(path: Path) -> list[Artifact]:

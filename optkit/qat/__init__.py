@@ -43,7 +43,7 @@ from optkit.errors import InputRefused, UsageError
 from optkit.pipeline import delivery
 from optkit.precisions import Precision
 from optkit.qat import activations, additions, frozen, placing, products
-from optkit.qat.adapters import merge, paths
+from optkit.qat.adapters import merge, paths, save
 from optkit.qat.agreement import alike, check_same, results
 from optkit.qat.distillation import Distillation, Teacher, remove_recorders
 from optkit.qat.fake_quantization import ActivationQuantizer
@@ -57,7 +57,7 @@ from optkit.workspace import Workspace
 
 __all__ = [
     "Distillation", "Distilled", "distill", "export", "finalize", "parameter_groups", "prepare",
-    "prepare_adapters",
+    "prepare_adapters", "save_adapters",
 ]  # fmt: skip
 
 Scales = Literal["learned", "fixed"]
@@ -211,6 +211,22 @@ def export(
     graph = pipeline.run(job, runner, pipeline.EXPORT).source
     delivery.copy_out(graph, place, graph.meta)
     return place / GRAPH
+
+
+def save_adapters(model: Module, out: str | Path) -> Path:
+    """Write the adapters alone into the new folder `out`, as PEFT saves a LoRA adapter. They fit
+    the artifact of a build of the float model with the same recipe and `quantization.smooth: off`:
+    `optkit package --format lora` puts several beside its codes. Returns the folder. Raises
+    UsageError for a module without adapters, or if `out` exists."""
+    place = Path(out)
+    module = wrappers.unwrapped(model)
+    if not paths(module):
+        raise UsageError("it has no adapters to save", where=type(module).__name__,
+                         hint="train what optkit.qat.prepare_adapters returns")  # fmt: skip
+    if place.exists():
+        raise UsageError("it exists already", where=str(place), hint="choose another folder")
+    save(module, place)
+    return place
 
 
 def _copied(model: Module) -> Module:

@@ -8,9 +8,16 @@ The form is that of LoRA (Hu et al. 2021, arXiv:2106.09685); on quantized weight
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
+
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from optkit.intake import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 
 NAME = "adapter"
 """Of the adapter in its layer."""
@@ -64,6 +71,33 @@ def paths(model: nn.Module) -> list[str]:
         if isinstance(adapter, Adapter)
         for part in ("down", "up")
     ]
+
+
+@torch.no_grad()
+def save(model: nn.Module, folder: Path) -> None:
+    """Write the adapters of a module into this new folder as PEFT does. Their scaling, alpha / rank
+    there, is 1."""
+    layers = {
+        path.removesuffix(NAME).removesuffix("."): adapter
+        for path, adapter in model.named_modules()
+        if isinstance(adapter, Adapter)
+    }
+    ranks = {path: len(adapter.down.weight) for path, adapter in layers.items()}
+    largest = max(ranks.values())
+    patterns = {re.escape(path): rank for path, rank in ranks.items() if rank != largest}
+    config = {
+        "peft_type": "LORA", "task_type": None, "base_model_name_or_path": None, "bias": "none",
+        "r": largest, "lora_alpha": largest, "rank_pattern": patterns, "alpha_pattern": patterns,
+        "target_modules": sorted(layers), "inference_mode": True,
+    }  # fmt: skip
+    weights = {
+        f"base_model.model.{path}.lora_{side}.weight": part.weight.float().cpu().contiguous()
+        for path, adapter in layers.items()
+        for side, part in (("A", adapter.down), ("B", adapter.up))
+    }
+    folder.mkdir(parents=True)
+    (folder / ADAPTER_CONFIG).write_text(f"{json.dumps(config, indent=2)}\n")
+    save_file(weights, folder / ADAPTER_WEIGHTS)
 
 
 def _linear(weight: Tensor) -> nn.Linear:

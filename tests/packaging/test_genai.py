@@ -11,6 +11,7 @@ from pathlib import Path
 import platformdirs
 import pytest
 
+import optkit
 from optkit.decoder import Decoder
 from optkit.errors import InputRefused
 from optkit.generation import generate
@@ -18,6 +19,7 @@ from optkit.packaging import genai
 from optkit.tensors import TensorInfo
 from tests.generation import families
 from tests.generation.families import PROMPTS
+from tests.packaging import variants
 
 CACHES = tuple(
     TensorInfo(f"past_key_values.{layer}.{part}", "float32", ("batch", 2, "past_sequence", 16))
@@ -127,6 +129,67 @@ def genai_python() -> Path:
         subprocess.run([str(python), "-m", "pip", "install", "-q", *wanted], check=True)
         record.write_text(json.dumps(wanted))
     return python
+
+
+SWITCH = """
+import json, sys
+import onnxruntime_genai as og
+from snippet import continued
+
+folder, names = sys.argv[1], sys.argv[2:]
+model = og.Model(folder)
+tokenizer, adapters = og.Tokenizer(model), og.Adapters(model)
+for name in names:
+    adapters.load(f"{folder}/adapters/{name}.onnx_adapter", name)
+found = {}
+for name in ("", *names):
+    texts = found[name] = []
+    for prompt in json.load(open("prompts.json")):
+        ids = tokenizer.encode(prompt)
+        parameters = og.GeneratorParams(model)
+        parameters.set_search_options(max_length=len(ids) + 24, do_sample=False)
+        generator = og.Generator(model, parameters)
+        if name:
+            generator.set_active_adapter(adapters, name)
+        generator.append_tokens(ids)
+        while not generator.is_done():
+            generator.generate_next_token()
+        texts.append([int(token) for token in generator.get_sequence(0)][len(ids):])
+        if name:
+            assert continued(folder, name, prompt, 24) == tokenizer.decode(texts[-1])
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp32", "int4"])
+def test_the_library_switches_adapters(precision: str, genai_python: Path, tmp_path: Path) -> None:
+    """Each writes what optkit writes, and in FP32 what the model with the adapter in its weights
+    does."""
+    families.write("llama", tmp_path / "llama", END)
+    folders = {name: tmp_path / name for name in ("one", "two")}
+    for seed, folder in enumerate(folders.values()):
+        variants.write_adapter(tmp_path / "llama", folder, seed)
+    built = families.build(tmp_path / "llama", tmp_path, precision)
+    document = optkit.package(built.path, format="lora", out=tmp_path, adapters=folders)
+    artifact = optkit.load(Path(document["folder"]) / built.name)
+    (tmp_path / "prompts.json").write_text(json.dumps(PROMPTS))
+    page = (ROOT / "docs" / "generate.md").read_text().partition("### Adapters in ONNX")[2]
+    (tmp_path / "snippet.py").write_text(page.split("```python")[1].split("```")[0])
+    done = subprocess.run(
+        [str(genai_python), "-c", SWITCH, str(artifact.path), *folders],
+        capture_output=True, text=True, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr  # no warning for each matrix
+    found = json.loads(done.stdout)
+    assert len({json.dumps(texts) for texts in found.values()}) == 3
+    for name, texts in found.items():
+        ours = generate(artifact, PROMPTS, max_new_tokens=24, adapter=name or None)
+        assert texts == [[*text.tokens, *([END] if text.finish_reason == "stop" else [])]
+                         for text in ours.texts]  # fmt: skip
+    for name, folder in folders.items() if precision == "fp32" else ():
+        assert found[name] == variants.merged_texts(tmp_path / "llama", folder, PROMPTS, 24)
 
 
 @pytest.mark.slow

@@ -83,7 +83,7 @@ def write_sentencepiece(python: Path, folder: Path, texts: Sequence[str]) -> lis
     return found
 
 
-def write_adapter(base: Path, folder: Path) -> None:
+def write_adapter(base: Path, folder: Path, seed: int = 4) -> None:
     """A LoRA adapter that changes what the model computes."""
     import peft
 
@@ -92,11 +92,26 @@ def write_adapter(base: Path, folder: Path) -> None:
         r=4, lora_alpha=16, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM"
     )
     adapted = peft.get_peft_model(model, config)
-    torch.manual_seed(4)
+    torch.manual_seed(seed)
     for name, parameter in adapted.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(parameter, std=0.1)
     adapted.save_pretrained(folder)
+
+
+def merged_texts(base: Path, folder: Path, prompts: Sequence[str], length: int) -> list[list[int]]:
+    """The greedy tokens that transformers writes with an adapter merged into the weights."""
+    import peft
+
+    model = hf.AutoModelForCausalLM.from_pretrained(base)
+    merged = peft.PeftModel.from_pretrained(model, folder).merge_and_unload().eval()
+    tokenizer = hf.AutoTokenizer.from_pretrained(base)
+    found = []
+    for prompt in prompts:
+        ids = torch.tensor([tokenizer(prompt)["input_ids"]])
+        written = merged.generate(ids, max_new_tokens=length, do_sample=False)
+        found.append(written[0, ids.shape[1] :].tolist())
+    return found
 
 
 def with_zero_points(built: Artifact, out: Path) -> Artifact:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import peft
 import pytest
 import torch
 from torch import Tensor, nn
@@ -244,6 +246,35 @@ def test_an_artifact_for_the_cpu_runs_it(
     assert sqnr(expected, found) > 30
 
 
+def test_saved_adapters_are_those_of_peft_and_switch_beside_the_same_codes(
+    mlp: Mlp, images: Tensor, workspace: Workspace, tmp_path: Path
+) -> None:
+    net = adapted(mlp, images, workspace)
+    train(net, images)
+    folder = qat.save_adapters(net, tmp_path / "healing")
+    loaded = peft.PeftModel.from_pretrained(copy.deepcopy(mlp), folder)
+    for name in QUANTIZED:
+        with torch.no_grad():
+            product = net.get_submodule(f"{name}.adapter").product()  # type: ignore[operator]
+        delta = loaded.base_model.model.get_submodule(name).get_delta_weight("default")
+        torch.testing.assert_close(delta, product)
+    built = optkit.build(
+        mlp, images[:4], target="cpu", precision="int4", recipe=PLAIN,
+        calibration=list(images.split(8)), out=tmp_path / "out", workspace=workspace,
+    )  # fmt: skip
+    document = optkit.package(
+        built.path, format="lora", out=tmp_path / "packages", adapters={"healing": folder}
+    )
+    switched = optkit.load(Path(document["folder"]) / built.name)
+    with torch.no_grad():
+        expected = net(images[:8]).numpy()
+    found = []
+    for name in ("healing", None):
+        with switched.session(threads=1, adapter=name) as session:
+            found.append(*session.run({"image": images[:8].numpy()}).values())
+    assert sqnr(expected, found[0]) > max(30, sqnr(expected, found[1]) + 5)
+
+
 @pytest.mark.slow
 def test_an_l4_runs_codes_beside_adapters_in_int4(
     mlp: Mlp, images: Tensor, workspace: Workspace
@@ -273,3 +304,7 @@ def test_refusals_name_the_remedy(mlp: Mlp, images: Tensor, workspace: Workspace
                         calibration=list(images.split(8)), workspace=workspace)  # fmt: skip
     with pytest.raises(errors.UsageError, match="no adapters to merge"):
         qat.finalize(plain, adapters="merge")
+    with pytest.raises(errors.UsageError, match="no adapters to save"):
+        qat.save_adapters(plain, "adapters")
+    with pytest.raises(errors.UsageError, match="it exists already"):
+        qat.save_adapters(adapted(mlp, images, workspace), Path(__file__).parent)

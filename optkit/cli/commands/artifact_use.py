@@ -67,6 +67,7 @@ def diff() -> None:
 @options.command(
     "optkit package artifacts/house-numbers-fleet --format oci --out packages",
     "optkit package artifacts/house-numbers-cpu-int8 --format huggingface",
+    "optkit package artifacts/my-llama-cpu-int4 --format lora --adapter sql=loras/sql",
 )
 @click.argument("path", type=param_types.BUILT)
 @click.option(
@@ -75,7 +76,7 @@ def diff() -> None:
     required=True,
     metavar="NAME",
     type=param_types.Name("optkit.packaging.formats:FORMATS"),
-    help="gguf, huggingface, mlflow, mlx, oci, ort-package, slim or triton.",
+    help="gguf, huggingface, lora, mlflow, mlx, oci, ort-package, slim or triton.",
 )
 @click.option(
     "-o",
@@ -90,6 +91,13 @@ def diff() -> None:
     "--name",
     metavar="NAME",
     help="The name of the model in the package; default: that of its recipe.",
+)
+@click.option(
+    "--adapter",
+    "adapters",
+    multiple=True,
+    metavar="[NAME=]FOLDER",
+    help="For the format lora: a LoRA adapter that PEFT has saved; repeat for several.",
 )
 @options.under(
     "Target",
@@ -261,6 +269,8 @@ _texts = options.under(
 
 _host = options.under(
     "Where it runs",
+    click.option("--adapter", metavar="NAME",
+                 help="Run with this adapter of an ARTIFACT that has several to switch."),
     click.option("--threads", type=click.IntRange(min=1), metavar="N",
                  help="Default: the cores this process may use."),
     click.option("--trusted", is_flag=True,

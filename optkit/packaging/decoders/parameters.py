@@ -134,7 +134,7 @@ class _Finder:
     def _add_product(self, node: ir.Node, modules: list[str]) -> None:
         """One product, or several of one input with their rows one after another."""
         self._used |= reader.constants_of(reader.inputs_of(node))
-        outputs = _outputs(node, len(modules))
+        outputs = reader.outputs_of(node, len(modules))
         first, bias = 0, reader.bias_of(node)
         total = sum(self._matrices[f"{module}.weight"][0] for module in modules)
         for module, output in zip(modules, outputs, strict=True):
@@ -212,16 +212,6 @@ def _shaped(matrix: Codes | np.ndarray, shape: tuple[int, int], name: str) -> Co
             f"{name} is {list(matrix.shape)} in the graph, and {list(shape)} by config.json"
         )
     return matrix
-
-
-def _outputs(node: ir.Node, count: int) -> list[ir.Value]:
-    """The results of a product that replaces `count` products."""
-    if count == 1:
-        return list(node.outputs)
-    readers = _readers(node.outputs[0])
-    if len(readers) != 1 or readers[0].op_type != "Split" or len(readers[0].outputs) != count:
-        raise UsageError("its result is not split into its parts", where=f"node {node.name!r}")
-    return list(readers[0].outputs)
 
 
 def _readers(value: ir.Value | None) -> list[ir.Node]:

@@ -37,6 +37,17 @@ def inputs_of(node: ir.Node) -> list[ir.Value | None]:
     return list(node.inputs[1:])
 
 
+def outputs_of(node: ir.Node, count: int) -> list[ir.Value]:
+    """The results of a product that replaces `count` products. Raises UsageError if they are not
+    the parts of a Split."""
+    if count == 1:
+        return list(node.outputs)
+    readers = [use.node for use in node.outputs[0].uses()]
+    if len(readers) != 1 or readers[0].op_type != "Split" or len(readers[0].outputs) != count:
+        raise UsageError("its result is not split into its parts", where=f"node {node.name!r}")
+    return list(readers[0].outputs)
+
+
 def constants_of(values: Iterable[ir.Value | None]) -> set[ir.Value]:
     """The constants from which these values are computed."""
     found: set[ir.Value] = set()
