@@ -77,6 +77,7 @@ DTYPES: Mapping[str, Dtype] = MappingProxyType(
             Dtype("int16", 16, "int16", stored="I16"),
             Dtype("int8", 8, "int8", "INT8", stored="I8"),
             Dtype("int4", 4, "int4", "INT4"),
+            Dtype("int2", 2, "int2"),
             Dtype("uint64", 64, "uint64", stored="U64"),
             Dtype("uint32", 32, "uint32", stored="U32"),
             Dtype("uint16", 16, "uint16", stored="U16"),

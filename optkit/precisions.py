@@ -15,7 +15,7 @@ from optkit.dtypes import BY_SHORT, DTYPES, FLOATS
 from optkit.errors import UnknownName, check_single, nearest
 
 Granularity = Literal["tensor", "channel", "block"]
-Codes = Literal["int8", "uint8", "int4", "uint4", "float8e4m3fn", "float4e2m1", "nf4"]
+Codes = Literal["int8", "uint8", "int4", "uint4", "int2", "float8e4m3fn", "float4e2m1", "nf4"]
 Carrier = Literal["fp32", "fp16", "bf16"]
 Processor = Literal["cpu", "gpu"]
 
@@ -32,9 +32,9 @@ class NumberFormat:
 
     `limit_bits`: the bits that integer codes use, if the sums of a kernel would overflow with all
     of them. `block_size`: the numbers along the summed axis that share a scale, for granularity
-    "block". `signed_scale`: for symmetric 4-bit codes of kernels that accept negative scales (as in
-    Q4_0 of llama.cpp). The code -8, which has no positive counterpart, then represents the number
-    with the largest magnitude, for either sign.
+    "block". `signed_scale`: for symmetric codes of 4 or 2 bits, of kernels that accept negative
+    scales (as in Q4_0 of llama.cpp). The lowest code (-8, -2), which has no positive counterpart,
+    then represents the number with the largest magnitude, for either sign.
     """
 
     dtype: Codes
@@ -57,7 +57,7 @@ class NumberFormat:
     @property
     def qmin(self) -> int:
         """The smallest integer code. Symmetric signed 8-bit codes do not use the lowest one, so
-        that negation is exact: -127. Codes of four bits need it: -8."""
+        that negation is exact: -127. Codes of 4 and 2 bits need it: -8, -2."""
         if self.dtype.startswith("uint"):
             return 0
         return -self.qmax if self.symmetric and self.bits > 4 else -self.qmax - 1
@@ -169,6 +169,10 @@ PRECISIONS: MappingProxyType[str, Precision] = MappingProxyType(
             Precision(
                 "int4", "fp16", _blocks("int4", 32), None, ("int4",),
                 "W4A16: weights in blocks along the summed axis; on a CPU the kernel of w4a8",
+            ),
+            Precision(
+                "int2", "fp16", _blocks("int2", 64), None, (),
+                "W2A8: as w4a8 with codes of 2 bits, to be trained; ONNX Runtime only", ("cpu",),
             ),
             Precision(
                 "w4a8", "fp16", _blocks("int4", 32), None, (),

@@ -11,6 +11,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -52,6 +53,9 @@ _WEIGHT_ONLY: Mapping[str, tuple[NumberFormat | None, int | None]] = MappingProx
         # 0.5 dB less than level 0, and 1.4 times as fast: docs/quantization.md
         "int4": (_SIGNED, 4),
         "w4a8": (_SIGNED, 4),
+        # as accurate as zero points, which cost 2 bits per block; level 0 has no kernel of 2 bits
+        # and takes 70 times as long: docs/quantization.md
+        "int2": (replace(_SIGNED, dtype="int2", block_size=64), 4),
         "nf4": (None, None),
     }
 )
@@ -117,8 +121,8 @@ class OnnxRuntime:
 
         If only weights are quantized, the kernel rounds activations to 8 bits by block and
         multiplies integers. With 4-bit weights it can also multiply in floats (`nbits_accuracy` 0).
-        With 8-bit weights this dequantizes the whole weight in each run, which is fifty times
-        slower than FP32.
+        With weights of 8 or 2 bits this dequantizes the whole weight in each run, which is fifty
+        times slower than FP32.
 
         No later layer reduces the error of the last layer, and in a decoder the last layer had the
         largest error. With 8 bits it is as fast, if it fits in the cache (docs/quantization.md).
@@ -133,6 +137,7 @@ class OnnxRuntime:
             )
         if precision.weight_only:
             weight, accuracy = _WEIGHT_ONLY[precision.name]
+            weight_dtype = precision.weights.dtype
             return PlacementRules(
                 activation=None,
                 weight=weight or precision.weights,
@@ -140,10 +145,10 @@ class OnnxRuntime:
                 residual_adds=False,
                 quantize_outputs=frozenset(),
                 float_output=True,
-                blocks="powers" if precision.weights.dtype == "nf4" else "any",
+                blocks="powers" if weight_dtype == "nf4" else "any",
                 embeddings=True,
                 nbits_accuracy=accuracy,
-                last="int8-weight-only" if precision.weights.dtype == "int4" else None,
+                last="int8-weight-only" if weight_dtype in ("int4", "int2") else None,
             )
         saturates = target.is_cpu and sums_in_16_bits(str(target.machine), target.features)
         limit = 7 if saturates else None

@@ -311,7 +311,7 @@ def library() -> ModuleType:
 
 
 # the library neither takes nor returns them as numpy arrays
-_NOT_ARRAYS = ("bfloat16", "float8", "float4", "int4", "uint4")
+_NOT_ARRAYS = ("bfloat16", "float8", "float4", "int4", "uint4", "int2")
 
 
 def _info(node: Signature) -> TensorInfo:

@@ -62,8 +62,8 @@ __all__ = [
 
 Scales = Literal["learned", "fixed"]
 Adapters = Literal["keep", "merge"]
-PRECISIONS = ("int8", "fp8", "int4", "w4a8")
-ADAPTED = ("int4", "w4a8", "nf4")
+PRECISIONS = ("int8", "fp8", "int4", "w4a8", "int2")
+ADAPTED = ("int4", "w4a8", "int2", "nf4")
 
 
 def prepare(
@@ -137,8 +137,8 @@ def prepare_adapters(
     rank: None: for each layer the one whose matrices add a quarter to the bytes of its codes.
 
     Raises what `build` raises; UsageError for a precision that is not in ADAPTED, for AWQ, and for
-    a rank larger than a weight; InputRefused if no linear layer is quantized in 4 bits, or as
-    `prepare` does.
+    a rank larger than a weight; InputRefused if no linear layer is quantized in 4 bits or
+    fewer, or as `prepare` does.
     """
     pair = jobs.pair(target, precision)
     if pair[1].name not in ADAPTED:

@@ -66,7 +66,7 @@ def freeze(model: nn.Module, plan: Plan) -> list[Lost]:
         parameter.requires_grad = False
     if not lost:
         raise InputRefused(
-            "no linear layer is quantized in 4 bits", where=type(model).__name__,
+            "no linear layer is quantized in 4 bits or fewer", where=type(model).__name__,
             hint="adapters stand beside nn.Linear; train another model with optkit.qat.prepare",
         )  # fmt: skip
     return lost

@@ -231,7 +231,7 @@ class Quantization(Part):
 
     effort: Effort = "balanced"
     weights: Literal["auto", "rtn", "mse", "gptq", "awq", "hqq"] = "auto"
-    block_size: Literal[16, 32, 64, 128] | None = None  # for int4 and nf4
+    block_size: Literal[16, 32, 64, 128] | None = None  # for int4, int2 and nf4
     smooth: Literal["auto", "off"] | Annotated[float, Field(gt=0, lt=1)] = "auto"
     equalize: Literal["auto", "off"] = "auto"
     bias_correction: bool = True

@@ -16,14 +16,14 @@ from tests.packaging.coded import random_codes
 
 
 @settings(max_examples=30)
-@given(st.integers(0, 99), st.sampled_from((32, 64, 128)), st.sampled_from((4, 8)))
+@given(st.integers(0, 99), st.sampled_from((32, 64, 128)), st.sampled_from((2, 4, 8)))
 def test_symmetric_codes_are_carried_over_exactly(seed: int, block: int, bits: int) -> None:
     gguf = pytest.importorskip("gguf")
     from optkit.packaging.gguf import blocks
 
     codes = random_codes(seed, bits, block, symmetric=True)
     data, stored = blocks.store(codes)
-    assert stored.kind.name == ("Q4_0" if bits == 4 else "Q8_0") and stored.rounding == 0
+    assert stored.kind.name == ("Q8_0" if bits == 8 else "Q4_0") and stored.rounding == 0
     np.testing.assert_array_equal(gguf.dequantize(data, stored.kind), codes.numbers())
 
 

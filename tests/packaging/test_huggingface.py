@@ -147,7 +147,7 @@ BUILT = st.lists(
 )  # fmt: skip
 SUFFIXES = {
     "fp32": "", "fp16": "_fp16", "bf16": "_bf16", "int8": "_quantized", "int8-weight-only": "_int8",
-    "fp8": "_fp8", "w4a8": "_q4", "nvfp4": "_nvfp4", "nf4": "_bnb4",
+    "fp8": "_fp8", "w4a8": "_q4", "int2": "_int2", "nvfp4": "_nvfp4", "nf4": "_bnb4",
 }  # fmt: skip
 
 

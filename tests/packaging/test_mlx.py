@@ -37,7 +37,7 @@ def dequantized(tensors: Mapping[str, np.ndarray], form: Form) -> np.ndarray:
 
 @settings(max_examples=40)
 @given(
-    st.integers(0, 99), st.sampled_from((32, 64, 128)), st.sampled_from((4, 8)), st.booleans(),
+    st.integers(0, 99), st.sampled_from((32, 64, 128)), st.sampled_from((2, 4, 8)), st.booleans(),
     st.sampled_from(("float32", "float16")),
 )  # fmt: skip
 def test_codes_are_carried_over(

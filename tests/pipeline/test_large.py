@@ -22,7 +22,7 @@ def found(
     return way(7 * GIB, int(gib * GIB), rules, weights, sampled=sampled, where="m")
 
 
-@pytest.mark.parametrize("precision", ["int4", "nf4", "w4a8", "int8-weight-only"])
+@pytest.mark.parametrize("precision", ["int4", "int2", "nf4", "w4a8", "int8-weight-only"])
 def test_weights_in_blocks_go_layer_by_layer_with_samples(precision: str) -> None:
     for weights in ("auto", "gptq", "awq"):
         assert found(precision, weights) == "layers"

@@ -22,7 +22,7 @@ from optkit.qat.products import Product
 from optkit.workspace import Workspace
 from tests.qat.conftest import RECIPE, Written, train, written
 
-KINDS = [("cpu", "int4"), ("cpu", "w4a8"), ("cpu", "nf4"), ("l4", "int4")]
+KINDS = [("cpu", "int4"), ("cpu", "w4a8"), ("cpu", "int2"), ("cpu", "nf4"), ("l4", "int4")]
 QUANTIZED = {"first", "second"}
 PLAIN = {**RECIPE, "quantization": {"smooth": "off"}}
 """The recipe of a build whose codes adapters stand beside."""
@@ -288,7 +288,7 @@ def test_an_l4_runs_codes_beside_adapters_in_int4(
 def test_refusals_name_the_remedy(mlp: Mlp, images: Tensor, workspace: Workspace) -> None:
     with pytest.raises(errors.UsageError, match="no adapters for int8") as caught:
         adapted(mlp, images, workspace, precision="int8")
-    assert caught.value.hint == "int4 or w4a8 or nf4"
+    assert caught.value.hint == "int4 or w4a8 or int2 or nf4"
     for rank in (65, 0, -1):
         with pytest.raises(errors.UsageError, match=f"rank {rank}, and the weight is") as caught:
             adapted(mlp, images, workspace, rank=rank)

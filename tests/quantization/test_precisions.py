@@ -299,7 +299,7 @@ def test_precisions_mix_in_one_engine(rtx: TensorRTRTX, workshop: Any, tmp_path:
 # ── ONNX Runtime ───────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("name", ["int8", "int8-weight-only", "int4", "w4a8", "nf4"])
+@pytest.mark.parametrize("name", ["int8", "int8-weight-only", "int4", "w4a8", "int2", "nf4"])
 def test_all_that_is_planned_lands_on_a_processor(name: str, workshop: Any, tmp_path: Path) -> None:
     backend, model = OnnxRuntime(), network(HEADER + DECODER)
     rules = {name: backend.rules(target("cpu"), PRECISIONS[name])}
@@ -320,7 +320,15 @@ def test_precisions_mix_on_a_processor(workshop: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "accuracy"),
-    [("int8-weight-only", 4), ("int4", 4), ("int4", 0), ("w4a8", 4), ("nf4", None)],
+    [
+        ("int8-weight-only", 4),
+        ("int4", 4),
+        ("int4", 0),
+        ("w4a8", 4),
+        ("int2", 4),
+        ("int2", 0),
+        ("nf4", None),
+    ],
 )
 @pytest.mark.parametrize("form", ["MatMul", "Gemm", "transposed Gemm"])
 @pytest.mark.parametrize("width", [64, 80, 100])
@@ -410,19 +418,21 @@ def test_a_block_size_is_asked_of_those_that_have_none_of_their_own(
     assert fitting_block(next(iter(model.graph)), own, 64) == size
 
 
-@pytest.mark.parametrize("dtype", ["int4", "uint4", "int8", "uint8"])
+@pytest.mark.parametrize("dtype", ["int2", "int4", "uint4", "int8", "uint8"])
 @pytest.mark.parametrize(("accuracy", "tolerance"), [(0, 1e-4), (4, 0.02)])
+@pytest.mark.parametrize("block", [16, 64])
 def test_the_kernel_multiplies_by_what_was_packed(
-    dtype: Any, accuracy: int, tolerance: float
+    dtype: Any, accuracy: int, tolerance: float, block: int
 ) -> None:
-    """MatMulNBits itself against the same codes dequantized by hand; K ends inside a block."""
-    rng, n, k, block = np.random.default_rng(0), 5, 37, 16
+    """MatMulNBits itself against the same codes dequantized by hand, in float64; K ends inside a
+    block."""
+    rng, n, k = np.random.default_rng(0), 5, 2 * block + 5
     fmt = NumberFormat(dtype, "block", symmetric=not dtype.startswith("u"), block_size=block)
     blocks = -(-k // block)
     codes = rng.integers(fmt.qmin, fmt.qmax + 1, (n, k))
     zero = np.zeros((n, blocks), int) if fmt.symmetric else rng.integers(0, fmt.qmax, (n, blocks))
     scale = rng.uniform(0.5, 2, (n, blocks)).astype(np.float32)
-    if dtype == "int4":
+    if dtype in ("int2", "int4"):
         scale *= rng.choice([-1, 1], scale.shape)  # signed scales (`NumberFormat.signed_scale`)
     inputs = {"B": nbits.pack(codes, fmt, block), "s": scale}
     if not fmt.symmetric:

@@ -1,6 +1,6 @@
 """The types of GGML that hold an artifact's weights, and their bytes.
 
-Q4_0  32 codes of 4 bits q, a scale d:             W = (q - 8) d
+Q4_0  32 codes of 4 bits q, a scale d:             W = (q - 8) d    also codes of 2 bits
 Q4_1  32 codes of 4 bits q, a scale d, a minimum m: W = q d + m
 Q8_0  32 codes of 8 bits q, a scale d:             W = q d
 F16, BF16, F32
@@ -79,7 +79,7 @@ def _packed(weight: Codes) -> tuple[np.ndarray, GGMLQuantizationType, float] | N
     rounding = _change(half, scales, scales)
     centred = blocked.centred()
     low, high = int(centred.min(initial=0)), int(centred.max(initial=0))
-    if weight.bits == 4 and low >= -8 and high <= 7:
+    if weight.bits <= 4 and low >= -8 and high <= 7:
         return _rows(half, _halves(centred + 8)), GGMLQuantizationType.Q4_0, rounding
     if weight.bits == 4:
         shift = 0 if blocked.codes.dtype == np.uint8 else 8

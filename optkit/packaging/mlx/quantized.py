@@ -2,9 +2,9 @@
 
     W[n, k] = q[n, k] * scales[n, k // size] + biases[n, k // size]
 
-q are codes of 4 or 8 bits without a sign. A word of 32 bits holds consecutive codes of a row, the
-first one in its lowest bits. A group has 32, 64 or 128 codes (mlx, `mx.quantize`). A code with a
-zero point keeps its bits: the bias is -zero point * scale, and what turns a code with a sign into
+q are codes of 2, 4 or 8 bits without a sign. A word of 32 bits holds consecutive codes of a row,
+the first one in its lowest bits. A group has 32, 64 or 128 codes (mlx, `mx.quantize`). A code with
+a zero point keeps its bits: the bias is -zero point * scale, and what turns a code with a sign into
 one without is part of the zero point. Longer blocks get their scale repeated.
 """
 
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from optkit.quantization.qdq import nbits
 from optkit.quantization.qdq.codes import Codes
 
 _SIZES = (128, 64, 32)  # the longest that fits: fewer scales
@@ -69,7 +70,7 @@ def store(
 def _packed(weight: Codes) -> tuple[Mapping[str, np.ndarray], Stored] | None:
     """None: no form has these codes, blocks or scales."""
     blocked = next(filter(None, map(weight.in_blocks_of, _SIZES)), None)
-    if blocked is None or weight.bits not in (4, 8):
+    if blocked is None or weight.bits not in (2, 4, 8):
         return None
     shift = 0 if blocked.codes.dtype == np.uint8 else 1 << weight.bits - 1
     codes = (blocked.codes.astype(np.int16) + shift).astype(np.uint8)
@@ -92,9 +93,8 @@ def _packed(weight: Codes) -> tuple[Mapping[str, np.ndarray], Stored] | None:
 
 def _words(codes: np.ndarray, bits: int) -> np.ndarray:
     """uint8 [N, K] → uint32 [N, K * bits / 32]."""
-    if bits == 4:
-        codes = codes[:, 0::2] | codes[:, 1::2] << np.uint8(4)
-    return np.ascontiguousarray(codes).view("<u4").astype(np.uint32)
+    held = np.ascontiguousarray(nbits.pack_bits(codes, bits))
+    return held.view("<u4").astype(np.uint32)
 
 
 def _cast(numbers: np.ndarray, dtype: np.dtype[np.generic]) -> np.ndarray:

@@ -27,6 +27,7 @@ RATIOS = MappingProxyType(
     {
         "int4": np.linspace(0.6, 1.05, 10),
         "uint4": np.linspace(0.6, 1.05, 10),
+        "int2": np.linspace(0.3, 1.05, 16),
         "int8": np.linspace(0.7, 1.0, 16),
         "uint8": np.linspace(0.7, 1.0, 16),
         "float8e4m3fn": np.linspace(0.95, 1.9, 20),
@@ -34,6 +35,8 @@ RATIOS = MappingProxyType(
         "nf4": np.linspace(0.85, 1.35, 11),
     }
 )
+
+_LARGEST_DECIDES = 4  # bits: of fewer, either sign of a signed scale may have the least error
 
 
 def least_error(
@@ -82,6 +85,8 @@ def _of_tile(
 
     for ratio in RATIOS[fmt.dtype]:
         consider(ideal * ratio)
+        if fmt.signed_scale and fmt.bits < _LARGEST_DECIDES:
+            consider(ideal * -ratio)
     _, v = _error(x, carry(best), z, fmt, weights)
     over, under = _products(x, v, weights), _products(v, v, weights)
     consider(np.divide(over, under, out=best.copy(), where=(over * best > 0) & (under > 0)))

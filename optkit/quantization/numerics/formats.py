@@ -51,6 +51,7 @@ _STORAGE = MappingProxyType(
         "uint8": np.uint8,
         "int4": ml_dtypes.int4,
         "uint4": ml_dtypes.uint4,
+        "int2": ml_dtypes.int4,  # ONNX Runtime 1.32 reads INT2 from opset 25 on, graphs have 21
         "float8e4m3fn": ml_dtypes.float8_e4m3fn,
         "float4e2m1": ml_dtypes.float4_e2m1fn,
         "nf4": np.uint8,
@@ -60,7 +61,7 @@ _STORAGE = MappingProxyType(
 
 def storage(fmt: NumberFormat) -> np.dtype:
     """The numpy dtype of codes: ONNX's dtype, one code per byte; uint8 for NF4, which ONNX does not
-    have."""
+    have, and int4 for codes of 2 bits."""
     dtype: np.dtype = np.dtype(_STORAGE[fmt.dtype])
     return dtype
 

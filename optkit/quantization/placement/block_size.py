@@ -7,7 +7,7 @@ import onnx_ir as ir
 from optkit.placement import PlacementRules
 from optkit.quantization.placement import weighted_nodes
 
-_CHOSEN = ("int4", "uint4", "nf4")  # codes whose block size one may ask for
+_CHOSEN = ("int4", "uint4", "int2", "nf4")  # codes whose block size one may ask for
 _SMALLEST = 16  # below, scales weigh as much as the codes they are for
 
 
@@ -16,9 +16,9 @@ def fitting_block(
 ) -> int | None:
     """The block size for the weight of a MatMul or Gemm.
 
-    This is `block_size` (for 4-bit integers and NF4; other formats have a fixed one) if it divides
-    the summed axis or need not divide it, else the largest smaller size that divides it; None if
-    there is none. "halving": the weight must have at least two blocks.
+    This is `block_size` (for integers of 2 and 4 bits and NF4; other formats have a fixed one) if
+    it divides the summed axis or need not divide it, else the largest smaller size that divides it;
+    None if there is none. "halving": the weight must have at least two blocks.
     """
     fmt, length = rules.weight, weighted_nodes.summed(node)
     size = (block_size if fmt.dtype in _CHOSEN else None) or fmt.block_size

@@ -2,7 +2,7 @@
 and the numbers in them.
 
 MatMul, Gemm          a matrix of floats, or DequantizeLinear of codes before the product
-MatMulNBits           codes of 4 or 8 bits in blocks (com.microsoft)
+MatMulNBits           codes of 2, 4 or 8 bits in blocks (com.microsoft)
 MatMulBnb4            NF4 in blocks
 MatMulIntegerToFloat  codes of 8 bits, a scale per column
 Gather                the embedding: floats, or codes and scales by row

@@ -15,7 +15,7 @@ from optkit.quantization.numerics.clipping import RATIOS, least_error
 from optkit.quantization.numerics.scales import Scale, dequantize, expand, quantize, weight_scale
 
 DTYPES: tuple[Codes, ...] = (
-    "int8", "uint8", "int4", "uint4", "float8e4m3fn", "float4e2m1", "nf4",
+    "int8", "uint8", "int4", "uint4", "int2", "float8e4m3fn", "float4e2m1", "nf4",
 )  # fmt: skip
 
 
@@ -81,6 +81,19 @@ def test_clipping_pays_for_four_bits() -> None:
     w, fmt = weights(512, 64, seed=2), NumberFormat("int4", "block", True, block_size=128)
     plain, found = (weight_scale(w, 1, fmt, np.float16, search=s) for s in ("absmax", "mse"))
     assert lost(w, found, fmt).sum() < 0.8 * lost(w, plain, fmt).sum()
+
+
+def test_a_signed_scale_of_two_bits_takes_the_better_sign() -> None:
+    w = weights(512, 64, seed=5)
+    fmt = NumberFormat("int2", "block", True, block_size=64, signed_scale=True)
+    by_largest = weight_scale(w, 1, fmt, np.float32)
+    found = weight_scale(w, 1, fmt, np.float32, search="mse")
+    turned = (found.scale < 0) != (by_largest.scale < 0)
+    assert 0 < turned.sum() < turned.size
+    other = np.where(turned[..., None], RATIOS["int2"], 1) * by_largest.scale[..., None]
+    for scale in np.moveaxis(other, -1, 0):  # the sign of the largest number is worse there
+        error = lost(w, found._replace(scale=scale.astype(np.float32)), fmt)
+        assert (error >= lost(w, found, fmt) * (1 - 1e-4))[turned].all()
 
 
 @pytest.mark.parametrize("squares", [False, True])

@@ -18,7 +18,7 @@ from optkit.precisions import Codes, NumberFormat
 from optkit.quantization.numerics.formats import NF4, decode, encode, nearest, storage
 
 DTYPES: tuple[Codes, ...] = (
-    "int8", "uint8", "int4", "uint4", "float8e4m3fn", "float4e2m1", "nf4",
+    "int8", "uint8", "int4", "uint4", "int2", "float8e4m3fn", "float4e2m1", "nf4",
 )  # fmt: skip
 FLOATS = {"float8e4m3fn": ml_dtypes.float8_e4m3fn, "float4e2m1": ml_dtypes.float4_e2m1fn}
 FOUR_BITS = ("int4", "uint4", "float4e2m1", "nf4")
