@@ -13,7 +13,6 @@ Writes a line per case into adapters.json beside this file; the float model is k
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -42,14 +41,14 @@ CASES: dict[str, tuple[str, dict[str, object], int | None]] = {
     "the same, rank 8": ("int4", {"block_size": 128}, 8),
     "the same, rounded to nearest, rank 8": ("int4", {"block_size": 128, "weights": "rtn"}, 8),
     "NF4, rank 8": ("nf4", {}, 8),
+    "INT2, rank 8": ("int2", {}, 8),
 }
 """Precision, quantization of the recipe, rank."""
 
 
 def case_of(scratch: Path, name: str) -> Case:
     precision, quantization, _ = CASES[name]
-    case = bytes_decoder(scratch, "cpu", quantization, WINDOWS)
-    return replace(case, precision=precision)
+    return bytes_decoder(scratch, "cpu", quantization, WINDOWS, precision)
 
 
 def windows() -> list[dict[str, Tensor]]:

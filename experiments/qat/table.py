@@ -135,7 +135,9 @@ def vit(scratch: Path, target: str, precision: str, quantization: Any) -> Case:
     )  # fmt: skip
 
 
-def bytes_decoder(scratch: Path, target: str, quantization: Any, count: int = 512) -> Case:
+def bytes_decoder(
+    scratch: Path, target: str, quantization: Any, count: int = 512, precision: str = "int4"
+) -> Case:
     """The decoder of examples/07_healed_decoder."""
     net = trained_once(
         scratch, "decoder", decoder.Decoder,
@@ -150,7 +152,7 @@ def bytes_decoder(scratch: Path, target: str, quantization: Any, count: int = 51
 
     return Case(
         net, "ids", decoder.calibration(), lambda net: decoder.train(net, 300, 3e-4),
-        "perplexity of a byte", False, len(windows), score, target, "int4", quantization,
+        "perplexity of a byte", False, len(windows), score, target, precision, quantization,
     )  # fmt: skip
 
 
@@ -195,6 +197,7 @@ CASES: dict[str, Callable[[Path], Case]] = {
         place, "cpu", "w4a8", {"block_size": 128}
     ),
     "decoder of bytes, INT4, l4": lambda place: bytes_decoder(place, "l4", {}),
+    "decoder of bytes, INT2, cpu": lambda place: bytes_decoder(place, "cpu", {}, precision="int2"),
     "digit detector, FP8, l4": lambda _: detector(),
 }
 

@@ -24,8 +24,9 @@ def node(op: str, inputs: list[np.ndarray], attributes: dict[str, int]) -> ir.No
     return ir.node(op, [x, *constants], attributes, domain="com.microsoft")
 
 
-@pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.parametrize("signed", [True, False])
+@pytest.mark.parametrize(
+    ("bits", "signed"), [(2, True), (4, True), (4, False), (8, True), (8, False)]
+)
 def test_codes_in_blocks(bits: int, signed: bool) -> None:
     rng = np.random.default_rng(bits)
     fmt = NumberFormat(f"{'' if signed else 'u'}int{bits}", "block", symmetric=signed)
