@@ -53,7 +53,7 @@ _WEIGHT_ONLY: Mapping[str, tuple[NumberFormat | None, int | None]] = MappingProx
         # 0.5 dB less than level 0, and 1.4 times as fast: docs/quantization.md
         "int4": (_SIGNED, 4),
         "w4a8": (_SIGNED, 4),
-        # as accurate as zero points, which cost 2 bits per block; level 0 has no kernel of 2 bits
+        # nearly as accurate as with zero points; level 0 has no kernel of 2 bits
         # and takes 70 times as long: docs/quantization.md
         "int2": (replace(_SIGNED, dtype="int2", block_size=64), 4),
         "nf4": (None, None),

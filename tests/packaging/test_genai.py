@@ -185,9 +185,14 @@ def test_the_library_switches_adapters(precision: str, genai_python: Path, tmp_p
     found = json.loads(done.stdout)
     assert len({json.dumps(texts) for texts in found.values()}) == 3
     for name, texts in found.items():
-        ours = generate(artifact, PROMPTS, max_new_tokens=24, adapter=name or None)
-        assert texts == [[*text.tokens, *([END] if text.finish_reason == "stop" else [])]
-                         for text in ours.texts]  # fmt: skip
+        for guesses in (None, optkit.Speculation(), optkit.Speculation(built, 2)):
+            ours = generate(
+                artifact, PROMPTS, max_new_tokens=24, adapter=name or None, speculation=guesses
+            )
+            assert texts == [
+                [*text.tokens, *([END] if text.finish_reason == "stop" else [])]
+                for text in ours.texts
+            ]
     for name, folder in folders.items() if precision == "fp32" else ():
         assert found[name] == variants.merged_texts(tmp_path / "llama", folder, PROMPTS, 24)
 
