@@ -54,7 +54,7 @@ _WEIGHT_ONLY: Mapping[str, tuple[NumberFormat | None, int | None]] = MappingProx
         "int4": (_SIGNED, 4),
         "w4a8": (_SIGNED, 4),
         # nearly as accurate as with zero points; level 0 has no kernel of 2 bits
-        # and takes 70 times as long: docs/quantization.md
+        # and takes 80 times as long: docs/quantization.md
         "int2": (replace(_SIGNED, dtype="int2", block_size=64), 4),
         "nf4": (None, None),
     }
