@@ -13,6 +13,7 @@ from contextlib import suppress
 import numpy as np
 import onnx
 import onnx.defs
+import onnx.helper
 import onnx.reference
 import onnx.shape_inference
 import onnx.version_converter
@@ -28,6 +29,8 @@ from optkit.graph.weights import Computed
 
 _MINIMUM_IR_VERSION = 10  # the first IR version that may contain opset 21
 _INFERENCE_ERRORS = (RuntimeError, ValueError, onnx.shape_inference.InferenceError)
+# onnx 1.23 infers nothing for these; the result has dtype and shape of the first input
+_UNINFERRED = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
 _SMALL_BYTES = 1024  # shape inference sees initializers up to this size (shapes, axes)
 
 
@@ -40,6 +43,9 @@ def infer_shapes(model: ir.Model, *, strict: bool = True) -> ir.Model:
     """
     opsets.forget_dims(model, _is_guess)  # old shapes would hide the shapes that are known now
     light, _ = _without_weights(model)
+    for node in light.graph.node:
+        if node.domain in ("", "ai.onnx") and node.op_type in _UNINFERRED:
+            node.CopyFrom(onnx.helper.make_node("Identity", node.input[:1], node.output))
     _take_shapes(model.graph, _inferred(light, strict).graph)
     return model
 

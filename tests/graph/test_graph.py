@@ -18,6 +18,7 @@ from optkit import graph
 from optkit.errors import InputRefused, OptkitError, UnsafeFile
 from optkit.node_cost import GraphPrecision, Recurrence
 from optkit.tensors import TensorInfo
+from tests.networks import network
 
 RNG = np.random.default_rng(0)
 WEIGHT = RNG.standard_normal((16, 3, 3, 3)).astype(np.float32)
@@ -246,6 +247,22 @@ def test_bind_evaluates_derived_axes() -> None:
     model.graph.inputs[0].shape = ir.Shape(["past", "past + sequence", "batch size"])
     bound = graph.bind(model, {"past": 3, "sequence": 4})
     assert graph.outputs(bound)[0].shape == (3, 7, "batch size")
+
+
+@pytest.mark.parametrize(
+    "norm", ["GroupNormalization <num_groups=2> (c, w_g, w_g)", "MeanVarianceNormalization (c)"]
+)
+def test_a_normalization_without_inference_in_onnx_hides_no_costs(norm: str) -> None:
+    text = f"""<ir_version: 10, opset_import: ["" : 21]>
+    g (float[batch, 4, size] x, float[4, 4, 3] w_1, float[4] w_g) => (float[batch, 4, out] y) {{
+      [first] c = Conv <strides=[2]> (x, w_1)
+      [norm] n = {norm}
+      [second] y = Conv (n, w_1)
+    }}"""
+    model = graph.upgrade(network(text))
+    costs = graph.costs(model, {"batch": 2, "size": 13})
+    assert (costs["first"].macs, costs["norm"].out_bytes) == (2 * 4 * 6 * 12, 2 * 4 * 6 * 4)
+    assert costs["second"].macs == 2 * 4 * 4 * 12
 
 
 def test_infer_shapes_refuses_what_does_not_fit() -> None:
