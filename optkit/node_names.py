@@ -20,6 +20,7 @@ def names_in(name: str) -> list[str]:
 
 def module_of(name: str) -> str | None:
     """The path of the PyTorch module in the name of a node: "blocks.0.mlp" for
-    "blocks.0.mlp/MatMul" and for "/blocks.0/mlp/MatMul"; None if the name has none."""
-    path = names_in(name)[0].rpartition("/")[0].strip("/")
-    return path.replace("/", ".") or None
+    "blocks.0.mlp/MatMul" and, as other exporters write it, for "/blocks.0/mlp/MatMul"; None if the
+    name has none."""
+    path = names_in(name)[0].rpartition("/")[0]
+    return (path[1:].replace("/", ".") if path.startswith("/") else path) or None

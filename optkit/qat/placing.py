@@ -13,7 +13,7 @@ from optkit.errors import InputRefused
 from optkit.qat.activations import quantize_result
 from optkit.qat.additions import RESULT, quantize_addition
 from optkit.qat.fake_quantization import ActivationQuantizer, RunTimeQuantizer, WeightQuantizer
-from optkit.qat.plan import PRODUCTS, Plan, QuantizedValue, Reader, module_of
+from optkit.qat.plan import PRODUCTS, Plan, QuantizedValue, Reader, path_of
 from optkit.qat.products import MODULES, Product, as_product
 
 
@@ -24,9 +24,9 @@ def place(model: Module, plan: Plan, *, learned: bool) -> None:
     taken: set[str] = set()
     for weight in plan.weights:
         product = as_product(_product(modules, weight.node))
-        if module_of(weight.node) in taken:
+        if path_of(weight.node) in taken:
             raise _refused(weight.node, "its module runs more than once")
-        taken.add(module_of(weight.node))
+        taken.add(path_of(weight.node))
         product.weight_quantizer = WeightQuantizer(
             weight.node, weight.format, torch.from_numpy(weight.scale.copy()), weight.common,
             plan.carrier, floored=weight.integer_bias, learned=learned,
@@ -41,7 +41,7 @@ def place(model: Module, plan: Plan, *, learned: bool) -> None:
         for put in _places(modules, plan, value):
             put(quantizer)
     for lookup, width in plan.embeddings.items():
-        module = modules.get(module_of(lookup))
+        module = modules.get(path_of(lookup))
         if isinstance(module, nn.Embedding):  # one scale per row, which follows the table
             quantize_result(module, RunTimeQuantizer(width))
     trained = next(model.parameters(), None)
@@ -81,7 +81,7 @@ def _maker(modules: dict[str, Module], plan: Plan, node: Reader) -> partial[None
         return partial(setattr, as_product(_product(modules, node.node)), "output_quantizer")
     if node.node in plan.additions:
         return _addition(modules, plan, node, RESULT)
-    module = modules.get(module_of(node.node))
+    module = modules.get(path_of(node.node))
     if module is None or [*module.children(), *module.parameters()]:
         return None
     return partial(quantize_result, module)
@@ -97,7 +97,7 @@ def _addition(
 
 
 def _product(modules: dict[str, Module], node: str) -> Module:
-    module = _module(modules, module_of(node), node)
+    module = _module(modules, path_of(node), node)
     if type(module) not in MODULES and not isinstance(module, Product):
         raise _refused(node, f"{type(module).__name__} computes it, which qat does not quantize")
     return module

@@ -17,6 +17,7 @@ from optkit.api.batches import Batch
 from optkit.api.jobs import Pair, RecipeLike
 from optkit.errors import UsageError
 from optkit.execute.runner import Runner
+from optkit.node_names import module_of
 from optkit.pipeline import Build
 from optkit.placement import PlacementRules
 from optkit.precisions import NumberFormat, precision
@@ -149,9 +150,9 @@ def _overrides(rounding: Rounding, recipe: Recipe) -> tuple[str, ...]:
     return (_UNCORRECTED,)
 
 
-def module_of(node: str) -> str:
-    """The path of the module to which an export gives a node of this name; "" for the root."""
-    return node.rpartition("/")[0]
+def path_of(node: str) -> str:
+    """The module of the node as `named_modules` names it: "" for the root."""
+    return module_of(node) or ""
 
 
 def _rules(build: Build, node: str | None) -> PlacementRules:
@@ -267,8 +268,8 @@ def _additions(exported: ir.Model) -> dict[str, tuple[str, int]]:
     ]
     numbered = {}
     for name in adds:
-        path = module_of(name)
-        inside = [other for other in adds if _is_in(module_of(other), path)]
+        path = path_of(name)
+        inside = [other for other in adds if _is_in(path_of(other), path)]
         numbered[name] = path, inside.index(name)
     return numbered
 
