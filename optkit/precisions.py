@@ -22,6 +22,9 @@ Processor = Literal["cpu", "gpu"]
 SCALABLE = FLOATS["float16"].largest * 127
 """The largest magnitude for which the scale of 8-bit codes fits in FP16."""
 
+BIAS_STEPS = 2.0**30
+"""The most steps of an int32 bias: half of the accumulator, to which the products are added."""
+
 _LARGEST = {name: dtype.largest for name, dtype in FLOATS.items()} | {"nf4": 1.0}
 _NF4_BITS = 4  # for the one code that is no element type
 

@@ -28,8 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from optkit.dtypes import BY_SHORT, FLOATS
-from optkit.precisions import NumberFormat
-from optkit.quantization.numerics.scales import BIAS_STEPS
+from optkit.precisions import BIAS_STEPS, NumberFormat
 
 _E4M3_LEAST, _E4M3_MANTISSA = -6, 3  # the least exponent of normal numbers, and bits
 _REACH = 0.5 - 1 / 64  # of the way to the next code: how far a weight may be from its own one

@@ -17,8 +17,8 @@ import onnx_ir as ir
 from optkit import graph
 from optkit.fusion.pattern import made_by, reader
 from optkit.fusion.rule import Declined, Rule, owner_of
+from optkit.precisions import BIAS_STEPS
 
-_MOST = 1 << 30  # codes: half of the accumulator
 _FLOAT = np.dtype(np.float32)
 
 
@@ -49,7 +49,7 @@ def check(node: ir.Node) -> FloatBias | Declined | None:
     if bias.ndim != 1 or x.size != 1 or w.size not in (1, bias.size):
         return Declined("its scales are not one per tensor and one per output channel")
     step = (x.reshape(()) * (w.reshape(()) if w.size == 1 else w.reshape(-1))).astype(np.float32)
-    if not np.all(np.abs(bias) <= step.astype(np.float64) * _MOST):
+    if not np.all(np.abs(bias) <= step.astype(np.float64) * BIAS_STEPS):
         return Declined("its bias has more steps than an int32 sum can hold")
     return FloatBias(node, bias, step)
 

@@ -20,11 +20,10 @@ import numpy as np
 
 from optkit.dtypes import FLOATS
 from optkit.errors import InputRefused
-from optkit.precisions import SCALABLE, NumberFormat
+from optkit.precisions import BIAS_STEPS, SCALABLE, NumberFormat
 from optkit.quantization.numerics import clipping, formats
 
 Search = Literal["absmax", "mse"]
-BIAS_STEPS = 2.0**30
 
 
 class Scale(NamedTuple):
@@ -137,9 +136,9 @@ def expand(parameter: np.ndarray, fmt: NumberFormat, k: int) -> np.ndarray:
 
 
 def floor_for_bias(bias: np.ndarray | None, activation: Scale) -> np.ndarray | float:
-    """The least weight scales with |bias| <= 2**30 steps of s_x * s_w, so that an int32 bias uses
-    at most half of the accumulator. This affects channels with weights near zero (a pruned filter,
-    a dead BatchNorm channel), whose output is only the bias. Without a bias: 0."""
+    """The least weight scales with |bias| <= BIAS_STEPS steps of s_x * s_w. This affects channels
+    with weights near zero (a pruned filter, a dead BatchNorm channel), whose output is only the
+    bias. Without a bias: 0."""
     if bias is None:
         return 0.0
     floor: np.ndarray = np.abs(bias.astype(np.float64)) / (float(activation.scale) * BIAS_STEPS)

@@ -13,6 +13,8 @@ from onnx.reference import ReferenceEvaluator
 
 from optkit import graph
 from optkit.fusion.ort import to_ort
+from optkit.precisions import BIAS_STEPS
+from optkit.quantization.numerics.scales import Scale, floor_for_bias
 from tests import codes
 
 CONV = "p = Conv <pads = [1, 1, 1, 1]> (a, w, b) r = Relu(p)"
@@ -85,6 +87,17 @@ def test_codes_are_the_nearest(build: Any, bias: list[float]) -> None:
     np.testing.assert_array_equal(scale, wanted["sa"] * wanted["sw"])
     error = np.abs(values * scale.astype(np.float64) - np.array(bias, np.float32))
     assert (error <= scale / 2 * (1 + 1e-6)).all()
+
+
+@pytest.mark.parametrize(("steps", "counted"), [(BIAS_STEPS, 1), (BIAS_STEPS * (1 + 2**-23), None)])
+def test_the_limit_is_that_of_the_quantizer(build: Any, steps: float, counted: int | None) -> None:
+    """The largest bias for which the quantizer raises no scale."""
+    one = np.array(1, np.float32)
+    bias = np.full(6, steps, np.float32)
+    floor = floor_for_bias(bias, Scale(one, np.array(117), 0))
+    assert bool((floor <= 1).all()) == (counted is not None)
+    log = to_ort(model(build, GEMM, sa=one, sw=np.ones(6, np.float32), b=bias))
+    assert log.counts.get("integer_bias") == counted
 
 
 @pytest.mark.parametrize(
