@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from math import prod
@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optkit import pipeline
+from optkit import pipeline, runtimes
+from optkit.assignment import Scheme
 from optkit.decoder import PRESENT, Decoder, DecoderSizes
+from optkit.devices import target as find_target
 from optkit.documents.plan import PlannedDecoder, PlannedGraph
-from optkit.errors import UsageError
+from optkit.errors import InputRefused, UsageError
 from optkit.execute.runner import Runner
 from optkit.node_cost import NodeCost
 from optkit.pipeline import Build, Job
+from optkit.precisions import precision
 from optkit.prediction import decoder_shape
-from optkit.prediction.plans import Decoding, Graphed
+from optkit.prediction.plans import Decoding, Graphed, Quantized
 from optkit.steps.files import GRAPH
 from optkit.tensors import TensorInfo, axes_of, size_of
 
@@ -153,8 +156,30 @@ def _graphed(fused: ir.Model, build: Build, sizes: Mapping[str, int]) -> Subject
         name=build.job.recipe.name, kind="graph", parameters=count, macs=macs // batches[0],
         axes={n: size for n, size in sizes.items() if n != axis}, assumed=(),
     )  # fmt: skip
-    model = Graphed(count, at, live, passed, read, kept)
+    model = Graphed(count, at, live, passed, read, kept, _placement(fused, build.job))
     return Subject(model, facts, batches)
+
+
+def _placement(fused: ir.Model, job: Job) -> Callable[[str, str], Quantized]:
+    """What a build of the job quantizes for a target in a precision, as far as the graph decides:
+    the ranges of a calibration may keep further nodes in float."""
+
+    @cache
+    def quantized(target: str, number: str) -> Quantized:
+        from optkit.quantization.placement.assign import assign
+
+        of = replace(job, target=find_target(target), precision=precision(number))
+        backends = [runtimes.backend(option.name) for option in of.target.default_backends]
+        able = [each for each in backends if each.refuses(of.target, of.precision) is None]
+        if not able or not of.precision.quantized:
+            return None
+        scheme = Scheme(number, of.precision.carrier, pipeline.rules_of(able[0], of))
+        try:
+            return assign(fused, scheme, overrides=job.recipe.quantization.nodes).quantized()
+        except InputRefused:  # all products are in bodies of If and Loop
+            return {}
+
+    return quantized
 
 
 def _with_batch(sizes: Mapping[str, int], axis: int | str | None, batch: int) -> dict[str, int]:

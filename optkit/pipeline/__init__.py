@@ -30,7 +30,7 @@ from optkit.pipeline.job import Build, Job, calibration_of
 from optkit.pipeline.latency import time
 from optkit.pipeline.layer_fidelity import compare_layers
 from optkit.pipeline.peak_memory import weigh
-from optkit.pipeline.quantization import quantize
+from optkit.pipeline.quantization import quantize, rules_of
 from optkit.pipeline.refusals import bound, check, check_pair, check_timed, trained
 from optkit.pipeline.sources import (
     check_data,
@@ -66,6 +66,7 @@ __all__ = [
     "parts",
     "positions",
     "quantized_to",
+    "rules_of",
     "run",
     "signature",
     "tool_versions",

@@ -55,7 +55,7 @@ def _quantize_graph(build: Build, runner: Steps) -> None:
         build.quantized = imported(build, build.given, runner)
         build.graph = written(build, build.quantized, job.precision.name, runner)
         return
-    rules = _rules_of(runtimes.backend(build.compiler), job)
+    rules = rules_of(runtimes.backend(build.compiler), job)
     carrier: Graph = build.carrier
     scheme = Scheme(job.precision.name, build.baseline_precision.name, rules)
     settings = settings_of(job.recipe)
@@ -193,7 +193,7 @@ def _learned_rules(backend: runtimes.Backend, job: Job) -> dict[str, PlacementRu
     return rules
 
 
-def _rules_of(backend: runtimes.Backend, job: Job) -> dict[str, PlacementRules]:
+def rules_of(backend: runtimes.Backend, job: Job) -> dict[str, PlacementRules]:
     """Precision → placement rules, of the job's precision and those that its recipe gives to nodes,
     with the recipe's placement; and the backend's rules for the precision of the last layers.
     Raises Impossible."""

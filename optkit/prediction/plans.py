@@ -33,12 +33,21 @@ from optkit.prediction.fitted import UNSEEN, fitted
 from optkit.prediction.latency import link_of, longest
 from optkit.prediction.work import Work, total
 
+Quantized = Mapping[str, str] | None
+"""Node → precision of what a build quantizes; None: it is not known, and every product with a
+weight counts as quantized."""
+
+
+def _unknown(target: str, number: str) -> Quantized:
+    return None
+
 
 @dataclass(frozen=True)
 class Graphed:
     """A model of one call. `at`: batch → costs of its nodes; `live`: batch → bytes of activations
     alive at once. Bytes per sample: `passed`: of inputs and outputs; `inputs`: of inputs alone;
-    `cached`: of outputs that are a decoder's caches."""
+    `cached`: of outputs that are a decoder's caches. `quantized`: names of a target and a
+    precision → what a build for them quantizes."""
 
     parameters: int
     at: Callable[[int], Mapping[str, NodeCost]]
@@ -46,6 +55,12 @@ class Graphed:
     passed: float
     inputs: float = 0.0
     cached: float = 0.0
+    quantized: Callable[[str, str], Quantized] = _unknown
+
+    def works(self, batch: int, target: Target, number: Precision) -> list[Work]:
+        """Its kernels at that batch."""
+        quantized = self.quantized(target.name, number.name)
+        return layers.of_graph(self.at(batch), number, target, quantized)
 
 
 @dataclass(frozen=True)
@@ -130,7 +145,7 @@ def _graph(
     sizes: list[tuple[int, memory.Memory]] = []
     for batch in batches:
         costs = model.at(batch)
-        works = layers.of_graph(costs, number, target)
+        works = model.works(batch, target, number)
         held = _held(model, number, batch, works)
         sizes.append((batch, held))
         if held.total > (target.memory_bytes or 0):
@@ -239,7 +254,7 @@ def _encoder_memory(encoder: Graphed | None, target: Target, number: Precision) 
     makes are counted with the decoder's."""
     if encoder is None:
         return memory.Memory(0, 0, 0, 0, 0)
-    held = _held(encoder, number, 1, layers.of_graph(encoder.at(1), number, target))
+    held = _held(encoder, number, 1, encoder.works(1, target, number))
     cached = encoder.cached * number.carrier_bits / 32
     return replace(held, activations=max(0.0, held.activations - cached), runtime=0)
 
@@ -252,7 +267,7 @@ def _encode(
         return None
 
     def at(batch: int) -> Call:
-        works = layers.of_graph(encoder.at(batch), number, target)
+        works = encoder.works(batch, target, number)
         return call(works, target, batch, batch * encoder.passed)
 
     return at

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.api.plan_subject import _tokens
+import optkit
+from optkit import graph, pipeline
+from optkit.api import jobs
+from optkit.api.plan_subject import _tokens, exported
+from optkit.prediction.plans import Graphed
+from tests.networks import NETWORKS, network
 
 
 @pytest.mark.parametrize(
@@ -29,3 +38,26 @@ def test_tokens_that_nobody_asks_for(
 def test_defaults_fit_into_the_positions(positions: int) -> None:
     prompt, new = _tokens(None, None, positions)
     assert prompt >= 1 and new >= 1 and prompt + new <= positions
+
+
+@pytest.mark.parametrize("name", ["int8", "fp8", "int4"])
+def test_a_plan_quantizes_the_products_that_a_build_quantizes(name: str, tmp_path: Path) -> None:
+    """The stem has 3 channels, a convolution is depthwise, the others are none of both."""
+    model = tmp_path / "net.onnx"
+    graph.save(network(NETWORKS["chain"]), model)
+    runner = optkit.Workspace(tmp_path / "store", listener=None).runner()
+    samples = [{"x": np.random.default_rng(0).normal(size=(8, 3, 10, 10)).astype(np.float32)}]
+    job = jobs.job_of(
+        model, None, jobs.pair("cpu", "fp32"), recipe=None, calibration=samples, name=None,
+        runner=runner,
+    )  # fmt: skip
+    planned = exported(job, runner, None, None).model
+    device, number = jobs.pair("l4", name)
+    job = replace(job, target=device, precision=number, deferred=True)
+    build = pipeline.run(job, runner, pipeline.QUANTIZE)
+    assert isinstance(planned, Graphed)
+    assert build.planned == planned.quantized("l4", name)
+    kinds = {"int8": ["int8", "fp16", "int8", "int8", "int8"],
+             "fp8": ["fp16", "fp16", "fp8", "fp8", "fp8"], "int4": ["fp16"] * 5}  # fmt: skip
+    works = planned.works(1, device, number)
+    assert [work.dtype for work in works if work.operations] == kinds[name]

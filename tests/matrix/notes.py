@@ -39,5 +39,5 @@ WORTH = {
     "nearly tie, so that a rounding exchanges whole queries: its SQNR here says nothing of a "
     "trained model.",
     "Audio": "Not INT4: the encoder computes hundreds of frames at once and is limited by compute, "
-    "so that it gains nothing even at batch 1.",
+    "so that it gains little at batch 1 and nothing at batch 32.",
 }

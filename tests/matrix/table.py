@@ -44,7 +44,7 @@ def main() -> None:
     found: Found = json.loads(JSON.read_text()) if JSON.exists() else {}
     versions = {name: version(name) for name in PACKAGES}
     names = _asked(given, found)
-    if found.get("versions") != versions and set(names) != set(ROWS):
+    if names and found.get("versions") != versions and set(names) != set(ROWS):
         parser.error("table.json was written with other versions: run all rows")
     with tempfile.TemporaryDirectory() as scratch:
         shared = Shared(Path(scratch))
