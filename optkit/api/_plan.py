@@ -309,12 +309,15 @@ def _row(
     terms: Terms,
     stored: float | None,
 ) -> PlanRow:
-    if "gpu" not in scheme.runs_on:
-        raise Impossible(f"{scheme} runs on ONNX Runtime's CPU kernels only", where=device.name)
     if device.vendor not in _VENDORS:
         raise Impossible(
             f"latency is predicted for GPUs only; {device.title} is none", where=device.name,
             hint="`optkit bench --target cpu` measures this machine" if device.is_cpu else None,
+        )  # fmt: skip
+    if "gpu" not in scheme.runs_on:
+        raise Impossible(
+            f"{scheme} runs on ONNX Runtime's CPU kernels only", where=device.name,
+            hint=f"see `optkit targets {device.name}`",
         )  # fmt: skip
     reason = _why_not(device, scheme)
     if reason is not None:

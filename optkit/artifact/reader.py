@@ -224,9 +224,8 @@ class Artifact:
         engine, basic ones for a simulation, which keeps its Q/DQ as written. `adapter`: one of
         `adapters`; None: the model without one.
 
-        Raises IntegrityError, ToolchainMissing, UsageError (several graphs), UnknownName (the
-        adapter), InputRefused and
-        WorkerFailed (a foreign graph).
+        Raises IntegrityError, ToolchainMissing, UsageError (several graphs, no adapters),
+        UnknownName (the adapter), InputRefused and WorkerFailed (a foreign graph).
         """
         if self.manifest.parts:
             raise UsageError(
@@ -308,9 +307,15 @@ class Artifact:
         return next(foreign, None)
 
     def _adapter(self, name: str | None) -> Path | None:
-        """The file of an adapter. Raises UnknownName."""
+        """The file of an adapter. Raises UnknownName, UsageError (it has none)."""
         if name is None:
             return None
+        if not self.adapters:
+            raise UsageError(
+                f"it has no adapters, so none is named {name!r}",
+                where=str(self.path),
+                hint="`optkit package --format lora --adapter FOLDER` writes an artifact with them",
+            )
         if name not in self.adapters:
             raise unknown_name("adapter", name, self.adapters)
         return self.path / adapter_file(name)

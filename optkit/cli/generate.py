@@ -122,7 +122,9 @@ def _text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8-sig")  # without a mark of byte order
     except UnicodeDecodeError as error:
-        raise UsageError("not UTF-8 text", where=str(file)) from error
+        raise UsageError(
+            "not UTF-8 text", where=str(file), hint="save it as UTF-8, for example with iconv"
+        ) from error
 
 
 def _as_json(artifact: Path, made: Generated, adapter: str | None) -> dict[str, object]:

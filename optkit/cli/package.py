@@ -8,6 +8,7 @@ from optkit import api
 from optkit.cli import terminal
 from optkit.cli.terminal import Output
 from optkit.documents.package import Package
+from optkit.errors import UsageError
 
 
 def package(
@@ -19,7 +20,7 @@ def package(
     adapters: tuple[str, ...],
     output: Output,
 ) -> None:
-    folders = dict(map(_named, adapters))
+    folders = _folders(adapters)
     with output.terminal() as ears:
         written = api.package(
             path, format=form, out=out, name=name, precision=precision, adapters=folders
@@ -33,6 +34,19 @@ def package(
     size = sum(file.bytes for file in document.files)
     variants = ", ".join(f"{one.target} {one.precision}" for one in document.variants)
     terminal.put(f"{document.folder}  {len(document.files)} files, {size:,} bytes: {variants}")
+
+
+def _folders(adapters: tuple[str, ...]) -> dict[str, Path]:
+    """The folders of adapters by their names. Raises UsageError for a name that is given twice."""
+    folders: dict[str, Path] = {}
+    for name, folder in map(_named, adapters):
+        if name in folders:
+            raise UsageError(
+                f"{folders[name]} and {folder} have the same name, {name}", where="--adapter",
+                hint="--adapter NAME=FOLDER gives an adapter another name",
+            )  # fmt: skip
+        folders[name] = folder
+    return folders
 
 
 def _named(adapter: str) -> tuple[str, Path]:

@@ -69,7 +69,11 @@ def stage_folder(
 
 
 def stage_adapter(path: Path, store_objects: Path, *, limits: Limits | None = None) -> StagedFolder:
-    """Copy the folder of a PEFT adapter into the store. Raises the errors of `stage_folder`."""
+    """Copy the folder of a PEFT adapter into the store. Raises the errors of `stage_folder`, and
+    InputRefused if there is no such folder."""
+    if not path.is_dir():
+        reason = "it is no folder" if path.exists() else "no such folder"
+        raise InputRefused(reason, where=str(path), hint="give the folder that PEFT has saved")
     with _staging(path, store_objects, limits or Limits()) as staging:
         staging.require(ADAPTER_CONFIG, "PEFT's save_pretrained writes it")
         staging.take(ADAPTER_CONFIG)

@@ -49,6 +49,9 @@ BY_PRECISION = frozenset({"huggingface", "slim"})
 WITH_ADAPTERS = frozenset({"lora"})
 """The formats that take adapters."""
 
+HOLDS_ADAPTERS = WITH_ADAPTERS | {"oci", "slim"}
+"""The formats whose packages have the adapters of an artifact."""
+
 OF_PARTS = frozenset({"slim", "triton"})
 """The formats that hold artifacts of several graphs."""
 
@@ -90,10 +93,23 @@ def package(subject: Subject, form: str, out: Path) -> Package:
             rows = tuple(
                 _put(folder, name, content) for name, content in sorted(packed.files.items())
             )
-            document = _document(subject, form, out / folder_name, rows, packed.notes)
+            notes = (*packed.notes, *_without_adapters(subject, form))
+            document = _document(subject, form, out / folder_name, rows, notes)
             text = json.dumps(document.to_json(), indent=1, ensure_ascii=False)
             write_durably(folder / MARKER, f"{text}\n".encode())
     return document
+
+
+def _without_adapters(subject: Subject, form: str) -> list[str]:
+    """A note for each artifact whose adapters are not in the package."""
+    if form in HOLDS_ADAPTERS:
+        return []
+    return [
+        f"{artifact.name}: its adapters are not in the package, which computes the model without "
+        f"one: {', '.join(artifact.adapters)}"
+        for artifact in (variant.artifact for variant in subject.variants)
+        if artifact.adapters
+    ]
 
 
 def _put(folder: Path, name: str, content: Path | bytes) -> PackagedFile:

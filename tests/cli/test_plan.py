@@ -159,6 +159,7 @@ def test_a_load_at_spot_prices_and_on_bought_devices(
     [
         (("--target", "t4", "--precision", "fp8"), 5, "compute capability 8.9"),
         (("--target", "cpu"), 5, "for GPUs only"),
+        (("--target", "cpu", "--precision", "int2"), 5, "for GPUs only"),
         (("--target", "l4", "--precision", "nf4"), 5, "ONNX Runtime"),
         (("--target", "l44"), 2, "unknown target"),
         (("--target", "l4", "--precision", "int3"), 2, "unknown precision"),

@@ -21,6 +21,7 @@ from optkit.quantization.qdq import reader
 from optkit.quantization.qdq.codes import Codes
 from optkit.runtimes import Level
 from optkit.tensors import TensorInfo
+from tests.conftest import Optkit
 from tests.packaging import nets
 
 K, N = 32, 16
@@ -200,8 +201,36 @@ def test_an_unknown_adapter_is_named(switched: Artifact, folder: Path) -> None:
     with pytest.raises(UnknownName, match="unknown adapter 'won'") as told:
         switched.session(adapter="won")
     assert "one" in str(told.value.hint)
-    with pytest.raises(UnknownName):
+    with pytest.raises(UsageError, match="it has no adapters") as none:
         Artifact.load(folder / "artifacts" / "net-cpu-int4").session(adapter="one")
+    assert "--format lora" in str(none.value.hint)
+
+
+def test_two_adapters_of_one_name_are_refused(
+    optkit_here: Optkit, folder: Path, tmp_path: Path
+) -> None:
+    given = [f"--adapter=x={folder / name}" for name in ("one", "two")]
+    told = optkit_here("package", base(tmp_path).path, "--format", "lora", *given)
+    assert told.code == 2
+    told.told("two have the same name, x")
+
+
+def test_a_format_without_adapters_says_that_they_are_left_out(
+    switched: Artifact, tmp_path: Path
+) -> None:
+    told = {
+        form: str(api.package(switched.path, format=form, out=tmp_path)["notes"])
+        for form in ("triton", "slim", "oci")
+    }
+    assert "adapters are not in the package" in told["triton"] and "one, two" in told["triton"]
+    assert "not in the package" not in told["slim"] + told["oci"]
+
+
+def test_what_is_no_folder_is_named(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputRefused, match="no such folder"):
+        peft_folder.read(tmp_path / "nope", tmp_path / "scratch")
+    with pytest.raises(InputRefused, match="it is no folder"):
+        peft_folder.read(folder / "one" / "adapter_config.json", tmp_path / "scratch")
 
 
 def test_the_adapter_of_another_graph_is_refused(switched: Artifact, tmp_path: Path) -> None:
@@ -263,6 +292,19 @@ def test_other_adapters_are_refused(config: dict[str, object], told: str, tmp_pa
     adapter(tmp_path / "one", {FIRST: (K, N, 4)}, **config)
     with pytest.raises(InputRefused, match=told):
         peft_folder.read(tmp_path / "one", tmp_path / "scratch")
+
+
+@pytest.mark.parametrize(
+    ("config", "merged"),
+    [({"use_dora": True}, True), ({"alora_invocation_tokens": [1, 2]}, False)],
+)
+def test_only_what_weights_can_hold_is_to_be_merged(
+    config: dict[str, object], merged: bool, tmp_path: Path
+) -> None:
+    adapter(tmp_path / "one", {FIRST: (K, N, 4)}, **config)
+    with pytest.raises(InputRefused) as told:
+        peft_folder.read(tmp_path / "one", tmp_path / "scratch")
+    assert ("merge it" in str(told.value.hint)) == merged
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,10 @@ _OTHERS = (
 )  # fmt: skip
 """Settings with which more is computed than down and up."""
 
+_UNMERGED = frozenset({"alora_invocation_tokens", "arrow_config", "layer_replication"})
+"""Those that no weights can hold: they choose by the input, or change the layers of the base."""
+
+_PLAIN = "train it as plain LoRA beside linear layers"
 _HINT = "merge it into the model before the build: `model.adapter`, or --adapter of `optkit build`"
 
 
@@ -74,14 +78,16 @@ def _config(file: Path, where: str) -> dict[str, object]:
         raise InputRefused("not JSON", where=where, hint="save the adapter again") from error
     if not isinstance(config, dict) or config.get("peft_type") != "LORA":
         kind = config.get("peft_type") if isinstance(config, dict) else None
-        raise InputRefused(f"an adapter of kind {kind}; only LoRA is taken", where=where)
+        raise InputRefused(
+            f"an adapter of kind {kind}; only LoRA is taken", where=where, hint=_PLAIN
+        )
     used = [name for name in _OTHERS if config.get(name)]
     if config.get("bias", "none") != "none":
         used.append("bias")
     if used:
         raise InputRefused(
             f"{used[0]} is set: the adapter computes more than two matrices", where=where,
-            hint=_HINT,
+            hint=_PLAIN if used[0] in _UNMERGED else _HINT,
         )  # fmt: skip
     start = config.get("init_lora_weights")
     if start not in _KINDS:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _CONFIG = "adapter_config.json"
 _WEIGHTS = "adapter_model.safetensors"
 _TOLERANCE = 1e-4  # share of the largest output: the effect of two orders of float32 sums
+_PLAIN = "train it as plain LoRA beside the layers of the model"
 _HINT = "is it an adapter of this model? its config names the base it was trained on"
 
 
@@ -53,21 +54,34 @@ def merge(model: nn.Module, described: Described, folder: Path) -> None:
         _check_weights(adapted, folder / _WEIGHTS)
         model.eval()
         beside = _outputs(model, described, feed)
-        adapted.merge_and_unload(safe_merge=True)
+        try:
+            adapted.merge_and_unload(safe_merge=True)
+        except Exception as error:  # peft refuses what it cannot add to the weights
+            raise InputRefused(
+                f"the adapter cannot be merged: {export_failures.first_line(error)}",
+                where=str(folder),
+                hint=_PLAIN,
+            ) from error
     _compare(beside, _outputs(model, described, feed), str(folder))
 
 
 def _check_kind(config: Path) -> None:
     try:
-        kind = json.loads(config.read_bytes()).get("peft_type")
+        given = json.loads(config.read_bytes())
+        kind, replicated = given.get("peft_type"), given.get("layer_replication")
     except (ValueError, AttributeError) as error:
         raise InputRefused(
             "it is not the JSON of an adapter", where=str(config), hint="save the adapter again"
         ) from error
     if kind != "LORA":
         raise InputRefused(
-            f"an adapter of kind {kind}; only LoRA is merged", where=str(config), hint=_HINT
+            f"an adapter of kind {kind}; only LoRA is merged", where=str(config), hint=_PLAIN
         )
+    if replicated:
+        raise InputRefused(
+            "layer_replication is set: the adapter gives the model other layers",
+            where=str(config), hint=_PLAIN,
+        )  # fmt: skip
 
 
 def _check_weights(adapted: PeftModel, file: Path) -> None:

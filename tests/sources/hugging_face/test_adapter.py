@@ -68,6 +68,25 @@ def test_an_adapter_of_another_kind_is_refused(
         merged(folders("bert"), trained[1])
 
 
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"task_type": None, "alora_invocation_tokens": [3, 4]}, "cannot be merged: .*aLoRA"),
+        ({"layer_replication": [[0, 2], [0, 2]]}, "layer_replication is set"),
+    ],
+)
+def test_what_weights_cannot_hold_is_refused(
+    config: dict[str, object],
+    told: str,
+    trained: tuple[torch.nn.Module, Path],
+    folders: Callable[[str], Path],
+) -> None:
+    file = trained[1] / "adapter_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **config}))
+    with pytest.raises(InputRefused, match=told):
+        merged(folders("bert"), trained[1])
+
+
 def test_an_adapter_of_another_model_is_refused(
     trained: tuple[torch.nn.Module, Path], folders: Callable[[str], Path]
 ) -> None:
