@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
+from glob import escape
 from pathlib import Path
 
 from optkit import intake, runtimes
@@ -26,6 +28,7 @@ from optkit.steps.collect import Samples
 from optkit.steps.fuse import Fused
 from optkit.steps.given_ranges import TakeRanges
 from optkit.steps.graph import Graph
+from optkit.steps.noisy_nodes import FindNoisyNodes
 from optkit.steps.prepare import Prepare
 from optkit.steps.quantize import QuantizationSettings, Quantize, Quantized
 from optkit.steps.quantize_layers import QuantizeLayers
@@ -33,6 +36,7 @@ from optkit.steps.quantize_layers import QuantizeLayers
 # Calibration observes every value that any backend may quantize with these precisions, so all
 # targets share statistics. All precisions share them too: the others quantize no further values.
 _BACKENDS = tuple(runtimes.BACKENDS)
+_FINER = "int8-weight-only"
 _LEARNED = (precision("int8"), precision("fp8"))
 
 
@@ -70,19 +74,18 @@ def _quantize_graph(build: Build, runner: Steps) -> None:
             "trained scales need the whole graph in memory", where=job.name, hint="raise --memory"
         )
     statistics: Calibrated | Fused | None = _statistics(build, runner, way)
-    if statistics is not None and _prepares(build, rules):
-        random, reason = comparison(build, runner, "prepared")
-        step = Prepare(
-            graph=fused, statistics=statistics, scheme=scheme, settings=settings,
-            samples=compared_samples(build, runner), random=random, compare=reason is None,
-            uncompared=reason,
-        )  # fmt: skip
-        prepared = build.prepared = runner.do(step, "smooth and equalize")
-        fused = carrier = statistics = prepared
-        if build.baseline_precision.name != "fp32":
-            carrier = cast(
-                build, fused, build.baseline_precision.name, runner, "the smoothed graph "
-            )
+    if isinstance(statistics, Calibrated):
+        prepared = _prepared(build, statistics, scheme, settings, runner)
+        finer = _finer(build, prepared or statistics, scheme, settings, runner)
+        if finer is not None:
+            scheme, settings = finer
+            prepared = _prepared(build, statistics, scheme, settings, runner, "again ")
+        if prepared is not None:
+            build.prepared = fused = carrier = statistics = prepared
+            if build.baseline_precision.name != "fp32":
+                carrier = cast(
+                    build, fused, build.baseline_precision.name, runner, "the smoothed graph "
+                )
     if way == "layers" and (samples := observed(build, runner)) is not None:
         quantized = _quantize_layers(build, samples, runner, scheme, settings)
     else:
@@ -95,6 +98,59 @@ def _quantize_graph(build: Build, runner: Steps) -> None:
         )  # fmt: skip
     build.quantized = quantized
     build.graph = written(build, quantized, job.precision.name, runner)
+
+
+def _prepared(
+    build: Build,
+    statistics: Calibrated,
+    scheme: Scheme,
+    settings: QuantizationSettings,
+    runner: Steps,
+    again: str = "",
+) -> Fused | None:
+    """The graph in a form that quantizes better, with its statistics; None if it stays as it is."""
+    if not _prepares(build, scheme.rules):
+        return None
+    random, reason = comparison(build, runner, "prepared")
+    step = Prepare(
+        graph=build.fused, statistics=statistics, scheme=scheme, settings=settings,
+        samples=compared_samples(build, runner), random=random, compare=reason is None,
+        uncompared=reason,
+    )  # fmt: skip
+    return runner.do(step, f"smooth and equalize {again}".rstrip())
+
+
+def _finer(
+    build: Build,
+    statistics: Calibrated | Fused,
+    scheme: Scheme,
+    settings: QuantizationSettings,
+    runner: Steps,
+) -> tuple[Scheme, QuantizationSettings] | None:
+    """A scheme and settings in which products whose activation needs more than one scale have only
+    their weights quantized, and the kernel rounds activations in blocks. None if there are no such
+    products, or nobody looks for them: the backend runs no two terms or its codes have 7 bits,
+    whose kernels gain too little; the recipe has its own choice or the least effort; or the model
+    has trained scales."""
+    method, rules = settings.settings, scheme.rules
+    able = any(own.two_term and own.weight.limit_bits is None for own in rules.values())
+    asked = method.two_term == "auto" and method.effort != "fast" and not build.source.trained
+    samples = observed(build, runner)
+    if not able or not asked or samples is None:
+        return None
+    step = FindNoisyNodes(
+        graph=statistics if isinstance(statistics, Fused) else build.fused,
+        statistics=statistics, samples=samples, scheme=scheme, settings=settings,
+    )  # fmt: skip
+    names = runner.do(step, "judge activations at the outputs").nodes
+    if not names:
+        return None
+    own = runtimes.backend(build.compiler).rules(build.job.target, precision(_FINER))
+    nodes = {escape(name): _FINER for name in names} | method.nodes  # a recipe's patterns go last
+    chosen = replace(
+        settings, settings=method.model_copy(update={"nodes": nodes}), order=tuple(nodes)
+    )
+    return replace(scheme, rules={**rules, _FINER: own}), chosen
 
 
 def _statistics(build: Build, runner: Steps, way: large.Way) -> Calibrated | None:

@@ -72,20 +72,14 @@ def choose_qparams(
     if trained is not None:
         settings = settings.model_copy(update=_AS_TRAINED)
     qparams = QParams()
-    planned = assignment.quantized()
     chooser = _Chooser(
-        planned, statistics, rules, settings, method, percentile, np.dtype(carrier), trained
-    )
-    for placement in qdq_placements(model, assignment, rules):
-        source = str(weighted_nodes.uncast(placement.value).name)
-        if statistics is not None and statistics.value(source).unbounded:
-            continue  # no node that multiplies it is planned: an operand of a sum stays in float
-        nodes = [n for n, index in placement.readers if index == 0 and n.name in planned]
-        with located(f"tensor {source!r}"):
-            numbers = chooser.activation(placement, source, nodes)
-        qparams.activations[source, placement.format] = numbers
+        assignment.quantized(), statistics, rules, settings, method, percentile, np.dtype(carrier),
+        trained,
+    )  # fmt: skip
+    for _, nodes, numbers in chooser.activations(model, assignment):
+        qparams.activations[numbers.source, numbers.format] = numbers
         qparams.weights.update(chooser.weights(nodes, numbers))
-    for nodes in _sharing(model, planned, rules):
+    for nodes in _sharing(model, chooser.planned, rules):
         qparams.weights.update(chooser.weights(nodes, None))
     if trained is not None:
         trained.check_all_used({source for source, _ in qparams.activations}, qparams.weights)
@@ -93,7 +87,26 @@ def choose_qparams(
     return replace(qparams, warnings=tuple(warnings))
 
 
-def _sharing(model: ir.Model, planned: dict[str, str], rules: Rules) -> Iterator[list[ir.Node]]:
+def choose_activations(
+    model: ir.Model,
+    assignment: Assignment,
+    statistics: Statistics,
+    rules: Rules,
+    settings: Quantization,
+    *,
+    method: Method,
+    percentile: float,
+    carrier: np.dtype | type,
+) -> list[tuple[QdqPlacement, ActivationQParams]]:
+    """The qparams of the activations alone, as `choose_qparams` computes them."""
+    chooser = _Chooser(
+        assignment.quantized(), statistics, rules, settings, method, percentile, np.dtype(carrier)
+    )
+    found = chooser.activations(model, assignment)
+    return [(placement, numbers) for placement, _, numbers in found]
+
+
+def _sharing(model: ir.Model, planned: Mapping[str, str], rules: Rules) -> Iterator[list[ir.Node]]:
     """The nodes with weight-only quantization, grouped by the value that they read."""
     groups: dict[ir.Value | None, list[ir.Node]] = {}
     for node in model.graph:
@@ -116,6 +129,19 @@ class _Chooser:
     _solved: dict[tuple[str, int | None, bytes, NumberFormat], tuple[np.ndarray, Scale]] = field(
         default_factory=dict
     )
+
+    def activations(
+        self, model: ir.Model, assignment: Assignment
+    ) -> Iterator[tuple[QdqPlacement, list[ir.Node], ActivationQParams]]:
+        """The qparams of each activation, with the nodes that multiply it."""
+        for placement in qdq_placements(model, assignment, self.rules):
+            source = str(weighted_nodes.uncast(placement.value).name)
+            if self.statistics is not None and self.statistics.value(source).unbounded:
+                continue  # no node that multiplies it is planned: an operand of a sum stays float
+            nodes = [n for n, index in placement.readers if index == 0 and n.name in self.planned]
+            with located(f"tensor {source!r}"):
+                numbers = self.activation(placement, source, nodes)
+            yield placement, nodes, numbers
 
     def activation(
         self, placement: QdqPlacement, source: str, nodes: Sequence[ir.Node]

@@ -137,6 +137,7 @@ class Chain:
             "calibrate", {"graph": self.fused, "samples": samples},
             batch=8, families=families, moments=True, memory=4 << 30,
         )  # fmt: skip
+        self._samples = samples
         self._prepared: dict[tuple[object, ...], dict[str, Path]] = {}
 
     def quantize(
@@ -144,18 +145,18 @@ class Chain:
     ) -> tuple[Path, dict[str, Any]]:
         """Folder of the graph (on a GPU also its simulation) and what the step tells of it."""
         chosen = Quantization(**settings)
-        names = {precision, *chosen.nodes.values()} & PRECISIONS.keys()
-        params = {
-            "precision": precision,
-            "carrier": "fp32" if where == "cpu" else "fp16",
-            "rules": rules_of(where, [n for n in names if PRECISIONS[n].quantized]),
-            "method": method, "percentile": 99.99, "order": [],
-            "settings": chosen.model_dump(mode="json"),
-        }  # fmt: skip
+        params = _params(where, precision, method, chosen)
         key = (where, precision, chosen.two_term)
         if key not in self._prepared:
             self._prepared[key] = self._prepare(where, params)
         return self._step("quantize", self._prepared[key], **params)
+
+    def noisy_nodes(self, where: str, precision: str, **settings: Any) -> dict[str, Any]:
+        """What the step tells that looks for products with too much noise."""
+        params = _params(where, precision, "minmax", Quantization(**settings))
+        prepared = self._prepare(where, params)["fused"]
+        inputs = {"graph": prepared, "statistics": prepared, "samples": self._samples}
+        return dict(self._step("noisy_nodes", inputs, **params)[1])
 
     def deployed(self, quantized: Path) -> Path:
         """The form that ONNX Runtime runs on a CPU."""
@@ -173,6 +174,17 @@ class Chain:
         out = self.folder / f"{name}-{len(list(self.folder.iterdir()))}"
         out.mkdir()
         return out, perform(name, inputs, params, out, _silent)
+
+
+def _params(where: str, precision: str, method: Method, chosen: Quantization) -> dict[str, Any]:
+    names = {precision, *chosen.nodes.values()} & PRECISIONS.keys()
+    return {
+        "precision": precision,
+        "carrier": "fp32" if where == "cpu" else "fp16",
+        "rules": rules_of(where, [n for n in names if PRECISIONS[n].quantized]),
+        "method": method, "percentile": 99.99, "order": [],
+        "settings": chosen.model_dump(mode="json"),
+    }  # fmt: skip
 
 
 _ALONE = {"inputs": [], "axes": {}, "compare": False, "uncompared": "tests look themselves"}

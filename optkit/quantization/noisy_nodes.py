@@ -1,0 +1,140 @@
+"""Which products need finer activations than one scale for all, by the outputs of the model.
+
+The noise of a product says little about the outputs: in a sentence encoder (all-mpnet-base-v2) the
+inputs of the attention's projections with 38 dB cost more than those of its output projections with
+34 dB. So each activation alone is rounded in the float graph, where an input of the graph switches
+it:
+
+    x ──┬── Q ── DQ ──► Where(switch) ──► MatMul, Gemm, Conv
+        └─────────────►
+
+The noises of activations that are rounded one at a time add up, if their errors are independent
+(Lin, Talathi, Annapureddy, ICML 2016; see `benchmarking.sensitivity`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import onnx_ir as ir
+
+from optkit import graph
+from optkit.assignment import Assignment
+from optkit.quantization.numerics.output_noise import OF_MODEL
+from optkit.quantization.numerics.qparams import ActivationQParams
+from optkit.quantization.placement.qdq_placement import QdqPlacement, Rules
+from optkit.quantization.placement.read_weight import MATRIX
+from optkit.quantization.placement.weighted_nodes import known_dtype
+
+SWITCHES = "noisy_nodes.switches"
+"""The input of the graph, bool [activations]: whether each is rounded."""
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """An activation that the graph rounds when it is switched on. `able`: its products may have
+    finer ones. `cost`: their multiply-adds per row."""
+
+    nodes: tuple[str, ...]
+    able: bool
+    cost: int
+
+
+def insert_switches(
+    model: ir.Model,
+    activations: Iterable[tuple[QdqPlacement, ActivationQParams]],
+    assignment: Assignment,
+    rules: Rules,
+) -> list[Rounded]:
+    """Let the graph, in place, round each activation that `SWITCHES` says, in this order. Those of
+    two terms, and formats with scales computed at run time, are left out."""
+    planned = assignment.quantized()
+    names = graph.FreeNames(model)
+    switches = ir.Value(name=SWITCHES, type=ir.TensorType(ir.DataType.BOOL))
+    found: list[Rounded] = []
+    for placement, numbers in activations:
+        if numbers.rest is not None or numbers.format.granularity == "block":
+            continue
+        _insert(model.graph, placement, numbers, switches, len(found), names)
+        readers = [node for node, index in placement.readers if index == 0 and node.name in planned]
+        able = len(readers) == len(placement.readers) and all(
+            node.op_type in MATRIX and rules[planned[str(node.name)]].two_term for node in readers
+        )
+        cost = sum(map(_weight_size, readers)) if able else 0
+        found.append(Rounded(tuple(str(node.name) for node in readers), able, cost))
+    switches.shape = ir.Shape([len(found)])
+    model.graph.inputs.append(switches)
+    return found
+
+
+def _weight_size(node: ir.Node) -> int:
+    shape = getattr(node.inputs[1], "shape", None)
+    return prod(shape.numpy()) if shape is not None else 0
+
+
+def _insert(
+    owner: ir.Graph,
+    placement: QdqPlacement,
+    numbers: ActivationQParams,
+    switches: ir.Value,
+    index: int,
+    names: graph.FreeNames,
+) -> None:
+    value, name = placement.value, str(placement.value.name)
+    scale = numbers.scale.scale.astype(known_dtype(value).numpy())
+
+    def constant(what: str, number: np.ndarray) -> ir.Value:
+        return graph.add_constant(owner, names.value(f"{name}_{what}"), number)
+
+    def node(op: str, inputs: Sequence[ir.Value], what: str) -> ir.Node:
+        made = ir.node(op, inputs, name=names.node(f"{name}_{what}"))
+        made.outputs[0].name = names.value(f"{name}_{what}")
+        return made
+
+    s, z = constant("scale", scale), constant("zero_point", numbers.scale.zero_point)
+    quantize = node("QuantizeLinear", [value, s, z], "quantized")
+    dequantize = node("DequantizeLinear", [quantize.outputs[0], s, z], "dequantized")
+    at = constant("index", np.asarray(index, np.int64))
+    switch = node("Gather", [switches, at], "switch")
+    choose = node("Where", [switch.outputs[0], dequantize.outputs[0], value], "rounded")
+    nodes = [quantize, dequantize, switch, choose]
+    producer = value.producer()
+    if producer is None:
+        owner.insert_before(owner[0], nodes)
+    else:
+        owner.insert_after(producer, nodes)
+    for reader, position in placement.readers:
+        reader.replace_input_with(position, choose.outputs[0])
+
+
+def chosen(
+    noises: Sequence[float], costs: Sequence[int], together: float, others: float
+) -> list[int]:
+    """The indices of the activations that must be finer, in their order: as few multiply-adds as
+    the order of noise per multiply-add finds, until the noise of the rest is at most OF_MODEL, or
+    that of the `others`, which cannot be finer.
+
+    noises: of each activation alone, relative to the outputs' power; costs: multiply-adds of its
+    products; together: the noise of all of them at once, of which each has the share that it has of
+    the sum.
+    """
+    total = sum(noises)
+    allowed = max(OF_MODEL, others)
+    if together <= allowed or not total:
+        return []
+    shares = [together * noise / total for noise in noises]
+    order = sorted(range(len(noises)), key=lambda at: shares[at] / max(costs[at], 1), reverse=True)
+    left, found = together, []
+    for at in order:
+        if left <= allowed:
+            break
+        left -= shares[at]
+        found.append(at)
+    for at in list(found):  # those that a later, larger one has made unnecessary
+        if left + shares[at] <= allowed:
+            left += shares[at]
+            found.remove(at)
+    return sorted(found)
