@@ -1,6 +1,7 @@
 """optkit through its own command line, on the exported graph.
 
-options: target, precision, set (list of KEY=VALUE for `--set`), samples (calibration comparison).
+options: target, precision, set (list of KEY=VALUE for `--set`), samples (calibration comparison),
+method "forward" (only ONNX Runtime on the samples).
 Each run gets a store of its own, so that nothing is ever found finished. `steps` and `peaks` tell
 seconds and most resident bytes (command and workers together) of every step, by its label.
 `seconds` are those of the steps that the peers, too, are timed in: from calibration on.
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import feeds
+import onnxruntime
 from adapter import Job, main
 
 from optkit.backends.ort_session import DISABLED
@@ -26,13 +28,14 @@ from optkit.execute.process_tree import resident
 from optkit.recipe import Recipe
 
 _STEP = re.compile(r"^ +([\d.]+) s  (.+)$")
-_BEGUN = re.compile(r"^  \.\.\. (.+?)(?:: .* \d+%)?$")
 _BEFORE = ("export", "fuse", "collect")  # steps that check and fuse the graph and read the data
 RECIPES = Path(__file__).parent / "recipes"
 
 
-def quantize(job: Job) -> dict[str, Any]:
+def quantize(job: Job) -> dict[str, Any] | None:
     options = job.options
+    if options.get("method") == "forward":
+        return forward(job)
     arrays = feeds.path(job.root, job.workload)
     recipe = RECIPES / f"{job.workload}.yaml"
     parts = ("calibration", "eval") if Recipe.load(recipe).eval else ("calibration",)
@@ -61,6 +64,13 @@ def quantize(job: Job) -> dict[str, Any]:
     return {**told, "seconds": own, "session": {"disabled_optimizers": DISABLED}}
 
 
+def forward(job: Job) -> None:
+    """The float graph on the samples and nothing else: what a calibration takes at least."""
+    session = onnxruntime.InferenceSession(job.source, providers=["CPUExecutionProvider"])
+    for feed in job.calibration():
+        session.run(None, feed)
+
+
 def _command(*parts: Any) -> dict[str, Any]:
     """The JSON answer; and of every step, as progress on stderr tells of it, seconds ("steps") and
     most bytes ("peaks")."""
@@ -72,12 +82,12 @@ def _command(*parts: Any) -> dict[str, Any]:
         watch.start()
         assert child.stderr is not None
         steps: dict[str, float] = {}
+        peaks: dict[str, int] = {}
         for line in child.stderr:
             sys.stderr.write(line)
             if found := _STEP.match(line):
                 steps[found[2]] = float(found[1])
-            if found := _BEGUN.match(line):
-                watch.step = found[1]
+                peaks[found[2]] = watch.taken()
         code = child.wait()
         watch.ended.set()
         watch.join()
@@ -86,20 +96,24 @@ def _command(*parts: Any) -> dict[str, Any]:
     if code:
         error = answer.get("error") or {}
         raise SystemExit(f"Error: {error.get('message', 'no answer')}")
-    return {**answer, "steps": steps, "peaks": watch.peaks}
+    return {**answer, "steps": steps, "peaks": peaks}
 
 
 class _Watch(threading.Thread):
-    """The most bytes that a process tree holds while each step runs."""
+    """The most bytes that a process tree holds; steps run one after the other."""
 
     def __init__(self, pid: int) -> None:
         super().__init__()
-        self.pid, self.step, self.ended = pid, "", threading.Event()
-        self.peaks: dict[str, int] = {}
+        self.pid, self.ended, self._most = pid, threading.Event(), 0
 
     def run(self) -> None:
         while not self.ended.wait(0.02):
-            self.peaks[self.step] = max(self.peaks.get(self.step, 0), resident(self.pid))
+            self._most = max(self._most, resident(self.pid))
+
+    def taken(self) -> int:
+        """The most since the last call."""
+        most, self._most = self._most, 0
+        return most
 
 
 if __name__ == "__main__":

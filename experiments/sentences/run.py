@@ -175,7 +175,7 @@ def of_encoder(name: str, scratch: Path, peers: Path | None) -> dict[str, Measur
     files["FP32"] = files["one term"].parent / "baseline" / "model.onnx"
     files["ORT dynamic"] = dynamic(files["FP32"], folder / "dynamic.onnx")
     if peers is not None:
-        root = padded(files["FP32"], Vectors(tokenizer, calibration), folder / "peers")
+        root = for_peers(model, Vectors(tokenizer, calibration), folder / "peers")
         files |= {form: by_peer(form, root, peers.absolute()) for form in PEERS}
     return compare(files, Vectors(tokenizer, held))
 
@@ -246,15 +246,36 @@ def dynamic(source: Path, out: Path) -> Path:
     return out
 
 
-def padded(source: Path, sentences: Vectors, root: Path) -> Path:
-    """A folder as the adapters of experiments/peers expect it, with one workload, "encoder"."""
+def for_peers(model: Path, sentences: Vectors, root: Path) -> Path:
+    """A folder as the adapters of experiments/peers expect it, with one workload, "encoder": the
+    graph as torch exports it, in the opset that all of them read, and padded sentences."""
     models = root / "models"
     models.mkdir(parents=True, exist_ok=True)
-    if not (models / "encoder.onnx").exists():
-        (models / "encoder.onnx").symlink_to(source)
+    graph = models / "encoder.onnx"
     feed = sentences.feed(np.arange(64), 128)
     np.savez(models / "encoder.npz", **{f"calibration.{key}": x for key, x in feed.items()})
+    if not graph.exists() and model.is_dir():
+        export(model, {key: x[:2] for key, x in feed.items()}, graph)
+    elif not graph.exists():
+        graph.write_bytes(model.read_bytes())
     return root
+
+
+def export(folder: Path, feed: Mapping[str, np.ndarray], out: Path) -> None:
+    import torch
+    from transformers import AutoModel
+
+    shape = {0: torch.export.Dim("batch"), 1: torch.export.Dim("tokens", max=512)}
+    torch.onnx.export(
+        AutoModel.from_pretrained(folder).eval(),
+        (),
+        str(out),
+        kwargs={key: torch.from_numpy(array) for key, array in feed.items()},
+        dynamic_shapes=dict.fromkeys(feed, shape),
+        dynamo=True,
+        opset_version=20,
+        external_data=False,
+    )
 
 
 def by_peer(form: str, root: Path, peers: Path) -> Path:
