@@ -199,7 +199,8 @@ def rehearse(
     workspace: Workspace = Workspace(),
 ) -> Rehearsed:
     """The steps of a build: which of them are in the store, and how long the others took before.
-    Writes nothing. Raises what `build` raises before its first step."""
+    Writes nothing. Raises what `build` raises before its first step, and InputRefused for a Python
+    model without declared inputs, which a build refuses once it has loaded the model."""
     limits = Limits(available_memory() // 2)
     specs: dict[tuple[str, str], BuildSpec] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -212,4 +213,8 @@ def rehearse(
         for part_job in [_part(job, part) for part in parts] or [job]:
             build = pipeline.run(part_job, rehearsal, pipeline.BUILD)
             specs |= {(spec.backend, spec.precision): spec for spec in build.build_spec.values()}
+    if recipe.source is not None and recipe.source.kind == "python" and not recipe.inputs:
+        from optkit.sources import torch_module
+
+        raise torch_module.undeclared(recipe.name)
     return Rehearsed(job.precision.name, rehearsal.lines, list(specs.values()))

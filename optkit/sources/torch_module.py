@@ -64,7 +64,8 @@ def export(
     """
     toolchain.require()
     if not specs:
-        raise _undeclared(module)
+        names = tuple(inspect.signature(module.forward).parameters)
+        raise undeclared(f"{type(module).__name__}.forward({', '.join(names)})", names)
     module = unwrapped(module)
     specs, axes = fix_single_sizes(specs, axes)
     sizes = traced_sizes(axes)
@@ -100,12 +101,13 @@ def export(
     return ExportLog("python", described, returned, translation.OPSET, nodes, checks)
 
 
-def _undeclared(module: nn.Module) -> InputRefused:
-    names = list(inspect.signature(module.forward).parameters)
+def undeclared(where: str, names: Sequence[str] = ()) -> InputRefused:
+    """A model whose inputs the recipe does not declare. `names`: those of forward, if it was
+    loaded."""
     example = f"inputs: {{{names[0] if names else 'x'}: {{dtype: float32, shape: [batch, ...]}}}}"
     return InputRefused(
         "the recipe does not declare the inputs of the Python model",
-        where=f"{type(module).__name__}.forward({', '.join(names)})",
+        where=where,
         hint=f"add dtype and shape of each to the recipe, {example}; `optkit init MODEL` writes "
         "a recipe that does; or give --calibration FILE.npz with one array of samples for each",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -247,3 +248,22 @@ def test_a_graph_without_products_has_a_latency_above_nothing(
     assert 0 < low <= high
     assert result["speedup"]["ci95"] == [1, 1]
     assert result["latency"]["throughput"] > 0
+
+
+@pytest.mark.parametrize("target", ["cpu", "l4"])
+def test_a_rehearsal_refuses_what_the_build_refuses(
+    optkit_here: Optkit, tmp_path: Path, target: str
+) -> None:
+    """The build names the arguments of forward, which a rehearsal does not load."""
+    (tmp_path / "model.py").write_text(MODEL)
+    line = ["build", "model.py:create", "--target", target, "--precision", "fp16", "--json"]
+    if target == "cpu":
+        line[line.index("fp16")] = "fp32"
+    store = tmp_path / "cache"
+    both = [optkit_here(*line, *more, cwd=tmp_path, cache=store) for more in ((), ("--dry-run",))]
+    assert [one.code for one in both] == [5, 5]
+    built, planned = (json.loads(one.out)["error"] for one in both)
+    assert built["message"] == planned["message"]
+    assert "does not declare the inputs" in planned["message"]
+    assert (built["where"], planned["where"]) == ("Net.forward(x)", "model")
+    assert "optkit init MODEL" in planned["hint"]
