@@ -32,6 +32,10 @@ _GENERIC = frozenset(
     {"best", "checkpoint", "export", "last", "main", "model", "network", "onnx", "weights"}
 )
 """Names of files and folders that many models have in common."""
+_FACTORIES = frozenset(
+    {"build", "create", "factory", "get", "load", "main", "make", "model", "net", "network"}
+)
+"""Names of factories that say nothing of the model, also before "_model"."""
 _FILES = (".onnx", ".pt2")
 _OTHER_FILES = (".py", ".yaml", ".yml", ".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 
@@ -175,7 +179,8 @@ def model_name(model: str) -> str:
     characters that names must not have.
 
     A name that many models have in common follows that of its folder or package, if MODEL contains
-    one: "resnet/model.py:create" is "resnet-model".
+    one: "resnet/model.py:create" is "resnet-model". A factory whose name says which model it makes
+    follows, because a file may have several: "models.py:small" is "models-small".
     """
     text = model.partition(":")[0]
     if ":" in model and not is_python_file(model):
@@ -190,6 +195,9 @@ def model_name(model: str) -> str:
     names = [stem]
     while names[0] in _GENERIC and parents:
         names.insert(0, parents.pop())
+    factory = model.partition(":")[2]
+    if factory.removesuffix("_model") not in {"", stem, *_FACTORIES}:
+        names.append(factory)
     return re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(names)).strip("-._")[:100] or "model"
 
 
