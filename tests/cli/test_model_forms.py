@@ -267,3 +267,17 @@ def test_a_rehearsal_refuses_what_the_build_refuses(
     assert "does not declare the inputs" in planned["message"]
     assert (built["where"], planned["where"]) == ("Net.forward(x)", "model")
     assert "optkit init MODEL" in planned["hint"]
+
+
+def test_a_model_imports_its_neighbour_and_not_that_of_the_current_folder(
+    export: Callable[..., Path], tmp_path: Path
+) -> None:
+    project = tmp_path / "project"
+    for folder, width in ((project, 8), (project / "other", 24)):
+        folder.mkdir()
+        (folder / "sizes.py").write_text(f"WIDTH = {width}\n")
+    code = MODEL.replace("import torch\n", "import sizes\nimport torch\n", 1)
+    (project / "other" / "model.py").write_text(code.replace("width=32", "width=sizes.WIDTH"))
+    (project / "other" / "net.yaml").write_text(FACTORY.replace(", args: {width: 64}", ""))
+    graph = onnx.load(export("--recipe", "other/net.yaml", cwd=project)).graph
+    assert sorted(each.dims[0] for each in graph.initializer) == [4, 4, 24, 24]

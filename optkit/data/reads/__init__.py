@@ -77,20 +77,20 @@ def note_names(folder: str | os.PathLike[str]) -> None:
 
 @contextmanager
 def record(
-    code: str | os.PathLike[str] | None = None,
+    code: Sequence[str | os.PathLike[str]] = (),
     *,
     roots: Sequence[str] = (),
     ignored: Sequence[str | os.PathLike[str]] = (),
 ) -> Iterator[Reads]:
-    """Record what the body reads. code: a folder from which its modules may be imported. ignored:
-    files and folders that are recorded otherwise, or that the step itself writes.
+    """Record what the body reads. code: folders from which its modules may be imported, the first
+    one first. ignored: files and folders that are recorded otherwise, or that the step itself
+    writes.
 
     Modules that were imported before are recorded too, because the body may depend on them. If the
     body raises, the record stays empty.
     """
-    if code is not None and str(code) not in sys.path:
-        # at the end, so that a file next to it does not hide an installed package
-        sys.path.append(str(code))
+    # at the end, so that a file next to them does not hide an installed package
+    sys.path += [folder for folder in map(str, code) if folder not in sys.path]
     reads = Reads(tuple(roots))
     with tempfile.TemporaryDirectory() as scratch:
         watch = Watch(

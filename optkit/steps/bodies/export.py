@@ -25,7 +25,7 @@ _FILES = (OnnxModel, TorchArchive)  # that may hold the codes of another tool
 def run(step: Export, out: Path, progress: Progress) -> Exported:
     with ExitStack() as stack:
         stack.enter_context(_named(_path(step.weights), step.given_weights))
-        told = recorded(step, out, step.code)
+        told = recorded(step, out, _folders(step))
         record = stack.enter_context(told) if step.reads_code else None
         log = _export(step, out / GRAPH, progress)
     if isinstance(step.source, HuggingFaceModel):
@@ -58,6 +58,13 @@ def _export(step: Export, out: Path, progress: Progress) -> ExportLog:
         f"{step.file or step.module}:{step.attribute}", source.args, _path(step.weights), specs,
         source.axes, out, session=cpu, progress=progress, given_weights=step.given_weights,
     )  # fmt: skip
+
+
+def _folders(step: Export) -> list[Path]:
+    """Where the factory's modules are: a file finds its neighbours before those of the folder in
+    which the command runs."""
+    found = [None if step.file is None else step.file.parent, step.code]
+    return [folder for folder in found if folder is not None]
 
 
 def _model(step: Export) -> Path:
