@@ -23,19 +23,18 @@ from types import ModuleType
 import numpy as np
 import torch
 import torch.nn.functional as F
+from cpu_rules import changed_rules
 from safetensors.torch import load_model
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.benchmarking.intervals import paired_score
-from optkit.devices import target
-from optkit.precisions import PRECISIONS, NumberFormat
+from optkit.placement import PlacementRules
+from optkit.precisions import NumberFormat
 from optkit.qat.agreement import sqnr
 from optkit.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
-PLAIN = OnnxRuntime.rules
 NEAREST: dict[str, object] = {
     "weights": "rtn",
     "smooth": "off",
@@ -87,17 +86,17 @@ def simulated(
     store: str,
 ) -> np.ndarray:
     """The logits of the graph whose weights have codes of so many bits."""
-    rules = replace(
-        PLAIN(OnnxRuntime(), target("cpu"), PRECISIONS["int8"]),
-        weight=NumberFormat("int8", "channel", symmetric=True, limit_bits=bits),
-        depthwise_conv="anywhere", least_per_border=None,
-    )  # fmt: skip
-    OnnxRuntime.rules = lambda *_: rules  # type: ignore[method-assign]
+
+    def everywhere(rules: PlacementRules) -> PlacementRules:
+        weight = NumberFormat("int8", "channel", symmetric=True, limit_bits=bits)
+        return replace(rules, weight=weight, depthwise_conv="anywhere", least_per_border=None)
+
     recipe = {**distilled.RECIPE, "quantization": settings}
     workspace = Workspace(Path(store), listener=None)
-    logits: np.ndarray = distilled.graph_logits(
-        net, batches, "cpu", "int8", held, recipe, workspace
-    )
+    with changed_rules("int8", everywhere):
+        logits: np.ndarray = distilled.graph_logits(
+            net, batches, "cpu", "int8", held, recipe, workspace
+        )
     return logits
 
 

@@ -3,11 +3,11 @@
     python experiments/fourbit/low_rank.py PEERS    writes low_rank.json beside itself
 
 The decoder is W4 of experiments/peers; PEERS is the folder of its `--root`. Codes are those of GPTQ
-in blocks of 32 with the rules of a CPU build, whose last layer has 8 bits; for 3 and 2 bits the
-others get fewer codes and stay Q/DQ pairs, because no kernel reads 3 bits. The low-rank matrices
-are the start of `qat.prepare_adapters`: the SVD of the rounding error weighted by the second
-moments of the inputs (EoRA, Liu et al. 2024, arXiv:2410.21271). Nothing is trained. SQNR is that of
-the logits of the module on the held-out windows, in float32.
+in blocks of 32 with the rules of a CPU build, but in the last layer as well, and as Q/DQ pairs,
+because no kernel reads 3 bits. The low-rank matrices are the start of `qat.prepare_adapters`: the
+SVD of the rounding error weighted by the second moments of the inputs (EoRA, Liu et al. 2024,
+arXiv:2410.21271). Nothing is trained. SQNR is that of the logits of the module on the held-out
+windows, in float32.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from cpu_rules import changed_rules
 from torch import Tensor, nn
 
 from optkit import qat
-from optkit.backends.onnxruntime import OnnxRuntime
-from optkit.devices import target
-from optkit.precisions import PRECISIONS
+from optkit.placement import PlacementRules
 from optkit.qat.adapters import Adapter
 from optkit.qat.agreement import sqnr
 from optkit.workspace import Workspace
@@ -34,13 +33,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "peers"))
 from networks import Decoder
 from training import resume
 
-PLAIN = OnnxRuntime.rules
 BLOCK, WINDOWS, SAMPLES = 32, 200, 64
 
 
 @dataclass(frozen=True)
 class Row:
-    """`bits` per weight of the layers but the last: codes, and scales and matrices in FP16.
+    """`bits` per weight: codes, and scales and matrices in FP16.
     `perplexity` is that of the next token."""
 
     bits_of_codes: int
@@ -67,17 +65,17 @@ def perplexity(found: Tensor, windows: Tensor) -> float:
 
 
 def prepared(model: nn.Module, calibration: list[Tensor], bits: int, rank: int) -> nn.Module:
-    rules = PLAIN(OnnxRuntime(), target("cpu"), PRECISIONS["int4"])
-    assert rules.weight is not None
-    weight = replace(rules.weight, limit_bits=bits)
-    fewer = replace(rules, weight=weight, nbits_accuracy=None)
-    OnnxRuntime.rules = lambda *_: fewer  # type: ignore[method-assign]
+    def fewer(rules: PlacementRules) -> PlacementRules:
+        weight = replace(rules.weight, limit_bits=bits)
+        return replace(rules, weight=weight, nbits_accuracy=None, last=None)
+
     recipe = {"axes": {"batch": {"min": 1, "opt": 2, "max": 32}},
               "quantization": {"block_size": BLOCK}}  # fmt: skip
-    return qat.prepare_adapters(
-        model, calibration[0][:2], target="cpu", precision="int4", rank=max(rank, 1),
-        recipe=recipe, calibration=calibration, workspace=Workspace(listener=None),
-    )  # fmt: skip
+    with changed_rules("int4", fewer):
+        return qat.prepare_adapters(
+            model, calibration[0][:2], target="cpu", precision="int4", rank=max(rank, 1),
+            recipe=recipe, calibration=calibration, workspace=Workspace(listener=None),
+        )  # fmt: skip
 
 
 def main() -> None:
