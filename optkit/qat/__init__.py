@@ -230,13 +230,21 @@ def save_adapters(model: Module, out: str | Path) -> Path:
 
 
 def _copied(model: Module) -> Module:
+    """A copy to prepare. Raises UsageError for a module that is prepared already, InputRefused for
+    parameters that are not float32 and for a module that cannot be copied."""
     module = wrappers.unwrapped(model)
+    where = type(module).__name__
+    if isinstance(getattr(module, "qat_plan", None), Plan):
+        raise UsageError("it is prepared already", where=where,
+                         hint="give the float module, or finalize this one first")  # fmt: skip
+    for name, parameter in module.named_parameters():
+        if parameter.is_floating_point() and parameter.dtype != torch.float32:
+            raise InputRefused(f"its parameter {name!r} is {parameter.dtype}", where=where,
+                               hint="train it in float32: model.float()")  # fmt: skip
     try:
         return copy.deepcopy(module)
     except Exception as error:  # of what the module holds besides its weights
-        raise InputRefused(
-            f"the module cannot be copied: {error}", where=type(module).__name__
-        ) from error
+        raise InputRefused(f"the module cannot be copied: {error}", where=where) from error
 
 
 def _fold(model: Module, example_inputs: Batch) -> None:

@@ -24,9 +24,10 @@ def place(model: Module, plan: Plan, *, learned: bool) -> None:
     taken: set[str] = set()
     for weight in plan.weights:
         product = as_product(_product(modules, weight.node))
-        if path_of(weight.node) in taken:
-            raise _refused(weight.node, "its module runs more than once")
-        taken.add(path_of(weight.node))
+        path = path_of(weight.node)
+        if path in taken:
+            raise _refused(weight.node, "its module runs more than once", f"{path}/*")
+        taken.add(path)
         product.weight_quantizer = WeightQuantizer(
             weight.node, weight.format, torch.from_numpy(weight.scale.copy()), weight.common,
             plan.carrier, floored=weight.integer_bias, learned=learned,
@@ -109,9 +110,7 @@ def _module(modules: dict[str, Module], path: str, node: str) -> Module:
     return modules[path]
 
 
-def _refused(node: str, problem: str) -> InputRefused:
-    return InputRefused(
-        problem,
-        where=f"node {node!r}",
-        hint=f'leave it in float: recipe={{"quantization": {{"nodes": {{"{node}": "fp16"}}}}}}',
-    )
+def _refused(node: str, problem: str, nodes: str | None = None) -> InputRefused:
+    """`nodes`: the pattern of those that have to stay in float; None: the node."""
+    left = f'{{"quantization": {{"nodes": {{"{nodes or node}": "fp16"}}}}}}'
+    return InputRefused(problem, where=f"node {node!r}", hint=f"leave it in float: recipe={left}")

@@ -311,14 +311,31 @@ def test_batch_norm_that_shares_its_input_is_not_folded(
 
 
 def test_a_module_that_runs_twice_is_refused(images: Tensor, workspace: Workspace) -> None:
-    with pytest.raises(errors.InputRefused, match="runs more than once"):
+    with pytest.raises(errors.InputRefused, match="runs more than once") as caught:
         prepared(Twice().eval(), images, workspace, "l4")
+    assert '"nodes": {"conv/*": "fp16"}' in str(caught.value.hint)
 
 
 def test_what_it_does_not_quantize_is_named(images: Tensor, workspace: Workspace) -> None:
     with pytest.raises(errors.InputRefused, match="Functional computes it") as caught:
         prepared(Functional(), images, workspace, "l4")
     assert "nodes" in str(caught.value.hint)
+
+
+def test_parameters_of_half_precision_are_refused(net: Net, images: Tensor) -> None:
+    half = copy.deepcopy(net).half()
+    for prepare in (qat.prepare, qat.prepare_adapters):
+        with pytest.raises(
+            errors.InputRefused, match=r"parameter '.*' is torch\.float16"
+        ) as caught:
+            prepare(half, images, target="cpu", precision="int4")
+        assert "model.float()" in str(caught.value.hint)
+
+
+def test_a_prepared_module_is_refused(images: Tensor, workspace: Workspace) -> None:
+    once = prepared(Shared().eval(), images, workspace, "l4")
+    with pytest.raises(errors.UsageError, match="prepared already"):
+        prepared(once, images, workspace, "l4")
 
 
 def test_wrong_calls_are_refused(net: Net, images: Tensor) -> None:
