@@ -343,4 +343,10 @@ def _refusal(error: Exception, where: str) -> OptkitError:
         return WorkerFailed(text, verdict="oom", where=where)
     match = _NODE.search(text)
     node = next((name for name in match.groups() if name), None) if match else None
-    return InputRefused(text, where=f"{where}: node {node!r}" if node else where)
+    hint = None
+    if "out of data bounds" in lowered:
+        hint = (
+            "an index of the inputs is outside the table of this node: give indices within its "
+            "range, or tokens of the model's tokenizer"
+        )
+    return InputRefused(text, where=f"{where}: node {node!r}" if node else where, hint=hint)

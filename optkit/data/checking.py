@@ -237,6 +237,8 @@ def _fits(shape: Sequence[int], wanted: Sequence[int | str]) -> bool:
 
 def _shape_hint(shape: tuple[int, ...], info: TensorInfo) -> str:
     """How to correct a shape that does not fit: for an axis of another size, give it a name."""
+    if not info.shape:
+        return "it has no axes: give one number, once for all samples"
     batch = "axis 0 is the batch, also for a single sample"
     if len(shape) != len(info.shape):
         return batch

@@ -223,16 +223,24 @@ def _why_not(target: Target, precision: Precision) -> str | None:
 def check_samples(job: Job) -> None:
     """Refuse a precision that needs calibration samples if there are none. Raises InputRefused."""
     has_samples = job.calibration is not None or job.recipe.calibration_source is not None
-    learns = job.recipe.quantization.weights in ("gptq", "awq")
+    weights = job.recipe.quantization.weights
+    learns = weights in ("gptq", "awq")
     if job.recipe.ranges_file is not None and not learns:
         return
     for scheme in () if has_samples else job.quantized:
         if learns or not scheme.weight_only:
+            what = f"quantization.weights {weights}" if scheme.weight_only else f"{scheme}"
+            rest = (
+                "leave it out: --set quantization.weights=auto"
+                if scheme.weight_only
+                else "ranges of another tool with --calib; or build "
+                f"{'fp32' if job.target.is_cpu else 'fp16'}"
+            )
             raise InputRefused(
-                f"{scheme} needs calibration samples and there are none",
+                f"{what} needs calibration samples and there are none",
                 where=job.recipe.name,
                 hint="give --calibration PATH, `calibration: {source: ...}` in the recipe or "
-                "calibration=batches in Python; ranges of another tool with --calib; or build fp16",
+                f"calibration=batches in Python; {rest}",
             )
 
 

@@ -6,6 +6,7 @@ outside torch, and, during the translation of operators, the current fx node.
 
 from __future__ import annotations
 
+import keyword
 import linecache
 import re
 import traceback
@@ -29,6 +30,7 @@ _PACKED = (
 )
 _NUMBER = re.compile(r"\d+")
 _MISSING = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.]+)'")
+_ATTRIBUTE = re.compile(r"\.(\w+)")  # in the code that torch writes for a graph
 _SUGGESTED = re.compile(r"Suggested fixes:\s*(.+?)\s*(\n\n|$)", re.DOTALL)
 
 
@@ -112,8 +114,17 @@ def _packs(frame: FrameType) -> bool:
 
 def conversion(error: Exception) -> ExportFailed:
     """The captured program has no ONNX form."""
+    root = _root(error)
+    code = root.text or "" if isinstance(root, SyntaxError) else ""
+    word = next(filter(keyword.iskeyword, _ATTRIBUTE.findall(code)), None)
+    if word is not None:
+        return ExportFailed(
+            f"a part of the model has the name {word!r}, a keyword of Python, for which torch "
+            f"writes code that it cannot compile: {code.strip()}",
+            hint="rename this module or key of an nn.ModuleDict, also in the weights",
+        )
     missing = _MISSING.search(str(error))
-    what = f"ONNX has no operator for {missing[1]}" if missing else first_line(_root(error))
+    what = f"ONNX has no operator for {missing[1]}" if missing else first_line(root)
     path, place = _translated(error)
     return ExportFailed(
         f"{path or 'the model'} cannot be translated: {what}",

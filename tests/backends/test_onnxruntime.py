@@ -504,6 +504,19 @@ def test_a_node_that_fails_while_running_is_named(ort: OnnxRuntime, tmp_path: Pa
     assert "onnxruntime_src" not in caught.value.message
 
 
+def test_an_index_outside_a_table_comes_with_a_remedy(ort: OnnxRuntime, tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Cast", ["x"], ["ids"], to=TensorProto.INT64),
+        helper.make_node("Gather", ["table", "ids"], ["y"], name="lookup"),
+    ]
+    table = {"table": np.ones((5, 2), np.float32)}
+    model = saved(tmp_path / "m.onnx", nodes, {"x": ("n",), "y": ("n", 2)}, constants=table)
+    with ort.session(model) as session, pytest.raises(InputRefused) as caught:
+        session.run({"x": np.array([5], np.float32)})
+    assert "'lookup'" in (caught.value.where or "")
+    assert "give indices within its range" in str(caught.value.hint)
+
+
 def test_running_out_of_memory_is_a_verdict(ort: OnnxRuntime, tmp_path: Path) -> None:
     node = helper.make_node("Expand", ["x", "shape"], ["y"], name="e")
     shape = {"shape": np.array([1 << 46])}

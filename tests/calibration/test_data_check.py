@@ -160,6 +160,24 @@ def test_the_first_product_tells_the_scale_where_there_is_no_batch_norm(
     assert kinds(check(model, x, tmp_path)) == [kind]
 
 
+@pytest.mark.parametrize(("count", "what"), [(1, "only 1 sample"), (3, "only 3 samples")])
+def test_few_samples_are_told_as_few_and_nothing_else(
+    tmp_path: Path, count: int, what: str
+) -> None:
+    """One number of the first product per sample: it cannot vary in a single one."""
+    conv = helper.make_node("Conv", ["image", "whole"], ["features"])
+    nodes = [
+        conv,
+        helper.make_node("Add", ["features", "added"], ["biased"]),
+        helper.make_node("Relu", ["biased"], ["y"]),
+    ]
+    whole, added = (RANDOM.standard_normal(size).astype(np.float32)
+                    for size in ((8, 1, 8, 8), (1, 8, 1, 1)))  # fmt: skip
+    model = write(tmp_path / "whole", nodes, {"whole": whole, "added": added})
+    (finding,) = check(model, sets.training()[:count], tmp_path)["check"]["findings"]
+    assert finding["kind"] == "duplicates" and finding["what"] == what
+
+
 def test_a_saturated_first_layer_is_reported(tmp_path: Path) -> None:
     model = positions(tmp_path, then="Sigmoid")
     assert kinds(check(model, sets.training()[:64], tmp_path / "sound")) == []

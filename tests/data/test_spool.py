@@ -423,6 +423,14 @@ class Stubborn:
         raise RuntimeError("I require grad")
 
 
+def test_a_value_without_axes_is_given_once(tmp_path: Path) -> None:
+    infos = (TensorInfo("image", "float32", ("batch", 2)), TensorInfo("t", "float32", ()))
+    feed = {"image": np.zeros((3, 2), np.float32), "t": np.zeros(3, np.float32)}
+    with pytest.raises(InputRefused, match=r"\[3\], but the model takes \[\]") as caught:
+        write([feed], tmp_path, infos)
+    assert "it has no axes" in str(caught.value.hint)
+
+
 @pytest.mark.parametrize(
     ("bad", "text", "hint"),
     [

@@ -54,6 +54,23 @@ def test_samples_that_only_some_nodes_need() -> None:
         check(job("int4", {"*head*": "int8"}))
 
 
+@pytest.mark.parametrize(
+    ("name", "precision", "weights", "said", "remedy"),
+    [
+        ("cpu", "int8", "auto", "int8 needs", "or build fp32"),
+        ("l4", "int8", "gptq", "int8 needs", "or build fp16"),
+        ("cpu", "int2", "awq", r"quantization\.weights awq needs", "quantization.weights=auto"),
+    ],
+)
+def test_what_needs_samples_and_what_helps_without(
+    name: str, precision: str, weights: str, said: str, remedy: str
+) -> None:
+    recipe = Recipe.from_dict({"name": "net", "quantization": {"weights": weights}})
+    with pytest.raises(InputRefused, match=said) as caught:
+        check(Job(recipe, target(name), PRECISIONS[precision]))
+    assert remedy in str(caught.value.hint)
+
+
 def test_a_cache_of_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     """It needs ONNX Runtime on a CPU, a version that computes with it, and calibration samples."""
     asked = {"quantization": {"kv_cache": "int8"}}

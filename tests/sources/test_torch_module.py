@@ -260,6 +260,14 @@ def test_failures_name_module_line_and_remedy(
     assert not (tmp_path / "m.onnx").exists()
 
 
+def test_a_module_that_is_named_like_a_keyword(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.ModuleDict({"class": nn.Linear(4, 3)}))
+    model.forward = lambda x: model[0]["class"](x)  # type: ignore[method-assign]
+    with pytest.raises(ExportFailed, match="the name 'class', a keyword") as caught:
+        export(model, tmp_path / "m.onnx", spec("x", "batch", 4))
+    assert "rename" in str(caught.value.hint)
+
+
 def test_the_axes_that_disagree_are_named(tmp_path: Path) -> None:
     class Recommender(nn.Module):
         def __init__(self) -> None:

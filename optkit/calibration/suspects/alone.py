@@ -42,9 +42,10 @@ def whole_set(profile: Profile) -> Iterator[Finding]:
     """Too few different samples."""
     n, distinct = profile.samples, profile.distinct
     if distinct < FEWEST or distinct < _DUPLICATES * n:
+        few = f"only {n} sample{'s' if n > 1 else ''}"
         yield Finding(
             "duplicates", None,
-            f"only {distinct} of {n} samples are different",
+            few if distinct == n else f"only {distinct} of {n} samples are different",
             distinct, n, "give different samples: 128 to 512 are usual",
         )  # fmt: skip
 

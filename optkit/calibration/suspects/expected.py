@@ -172,7 +172,7 @@ def first_product(x: Numbers, entrance: Entrance, seen: Mapping[str, Seen]) -> I
             "twice",
             x.high, 1.0, "prepare pictures as the model was trained",
         )  # fmt: skip
-    elif entrance.constants and response < _HIDDEN * entrance.constants:
+    elif entrance.constants and x.samples > 1 and response < _HIDDEN * entrance.constants:
         yield Finding(
             "vanishing", x.info.name,
             f"the samples hardly move the first product: standard deviation {response:.2g}, while "
