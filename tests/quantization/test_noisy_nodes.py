@@ -106,6 +106,19 @@ def test_where_a_convolution_costs_more_finer_products_would_not_help(tmp_path: 
     assert found["others"] > found["noise"]
 
 
+def test_outputs_of_another_size_cannot_be_judged(tmp_path: Path) -> None:
+    """The indices of what is above zero are more or fewer when activations are rounded."""
+    text = DIFFERENCE.replace("(float[N,32] y)", "(int64[2,M] found)").replace(
+        "[late] y = MatMul (r, w_late)", "[late] y = MatMul (r, w_late) [found] found = NonZero (r)"
+    )
+    model = network(text)
+    weights = model.graph.initializers
+    weights["w_b"].const_value = ir.tensor(np.asarray(graph.array(weights["w_a"])), name="w_b")
+    x = np.random.default_rng(0).standard_normal((64, 32)).astype(np.float32)
+    found = Chain(tmp_path / "chain", model, [{"x": x}]).noisy_nodes("cpu", "int8")
+    assert not found.get("nodes") and found.get("noise") is None
+
+
 @pytest.mark.parametrize("on", [(), (0,), (1,), (2,), (0, 1, 2)])
 def test_a_switch_rounds_its_activation_and_nothing_else(
     chain: Chain, tmp_path: Path, on: tuple[int, ...]
