@@ -152,6 +152,8 @@ def stage_files(
             hint=f"`optkit build --target {name}` makes an artifact to finish on a host with it",
         )
     details = {key: value for key, value in result.meta.items() if key != "reads"}
+    if build.quantized is not None:  # a later step wrote the graph
+        details["quantization"] = dict(build.quantized.log)
     names = delivery.copy_out(result, out, details)
     notes = [rewrite.note for rewrite in _rewrites(details)]
     return StageFiles(str(out), names, notes, details, findings.calibration(build))

@@ -13,6 +13,7 @@ from optkit.quantization.qdq import apply as qdq
 from optkit.quantization.qdq.apply import QuantLog
 from optkit.statistics import load
 from optkit.steps.bodies.signature import signature
+from optkit.steps.bodies.weight_remarks import shortened
 from optkit.steps.files import GRAPH, SIMULATION, STATISTICS
 from optkit.steps.quantize import Quantize, Quantized
 from optkit.trained_scales import KEY, TrainedScales
@@ -33,7 +34,7 @@ def run(step: Quantize, out: Path, progress: Progress) -> Quantized:
         told = streamed.quantize(place, out / GRAPH, assignment, rules, settings, carrier=dtype)
         written = signature(graph.load(out / GRAPH))
         return Quantized(
-            log=told.to_json(), assignment=assignment, warnings=tuple(told.warnings),
+            log=told.to_json(), assignment=assignment, warnings=shortened(told.warnings),
             **written._asdict(),
         )  # fmt: skip
     progress("finding scales and codes", 0.1)
@@ -59,7 +60,10 @@ def run(step: Quantize, out: Path, progress: Progress) -> Quantized:
         graph.save(fused, out / SIMULATION)
     return Quantized(
         log=log.to_json(), assignment=assignment,
-        warnings=_doubled(log) if settings.two_term == "auto" else (),
+        warnings=(
+            *(_doubled(log) if settings.two_term == "auto" else ()),
+            *shortened(qparams.warnings),
+        ),
         **signature(carrier)._asdict(),
     )  # fmt: skip
 

@@ -30,6 +30,7 @@ from optkit.runtimes import Session
 from optkit.statistics import Statistics
 from optkit.steps.bodies.sessions import cpu
 from optkit.steps.bodies.signature import signature
+from optkit.steps.bodies.weight_remarks import shortened
 from optkit.steps.files import GRAPH
 from optkit.steps.quantize import Quantized
 from optkit.steps.quantize_layers import QuantizeLayers
@@ -65,7 +66,7 @@ def run(step: QuantizeLayers, out: Path, progress: Progress) -> Quantized:
         graph.save(model, out / GRAPH)
     graph.check(out / GRAPH)
     return Quantized(
-        log=log.to_json(), assignment=assignment, warnings=tuple(log.warnings),
+        log=log.to_json(), assignment=assignment, warnings=shortened(log.warnings),
         **signature(model)._asdict(),
     )  # fmt: skip
 
