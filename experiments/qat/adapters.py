@@ -17,17 +17,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from table import (
-    Case,
-    Metric,
-    bytes_decoder,
-    command_line,
-    decoder,
-    graph_score,
-    in_torch,
-    write_rows,
-)
-from torch import Tensor
+from cases import PERPLEXITY, Case, Metric, bytes_decoder, decoder
+from table import command_line, graph_score, in_torch, write_rows
+from torch import Tensor, nn
 
 from optkit import qat
 from optkit.benchmarking.intervals import bootstrap
@@ -57,6 +49,10 @@ def windows() -> list[dict[str, Tensor]]:
     return [{"ids": text[each + torch.arange(decoder.WINDOW)].long()} for each in starts]
 
 
+def in_floats(case: Case, net: nn.Module) -> Metric:
+    return case.score(in_torch(net))[PERPLEXITY]
+
+
 def row(case: Case, rank: int | None, steps: int) -> dict[str, object]:
     """A loss is that to FP32, a gain is that to PTQ, in perplexity."""
     workspace = Workspace(listener=None)
@@ -67,14 +63,14 @@ def row(case: Case, rank: int | None, steps: int) -> dict[str, object]:
         precision=case.precision, rank=rank, recipe=case.recipe, calibration=case.feeds(),
         workspace=workspace,
     )  # fmt: skip
-    begun = case.score(in_torch(student))
+    begun = in_floats(case, student)
     distilled = qat.distill(
         student, windows(), loss=qat.Distillation(student, loss="kl"), steps=steps,
         workspace=workspace,
     )  # fmt: skip
     minutes = (time.monotonic() - started) / 60
-    fp32, ptq = case.score(in_torch(case.net)), graph_score(case, case.net)
-    kept, merged = (graph_score(case, qat.finalize(student, adapters=way))
+    fp32, ptq = in_floats(case, case.net), graph_score(case, case.net)[PERPLEXITY]
+    kept, merged = (graph_score(case, qat.finalize(student, adapters=way))[PERPLEXITY]
                     for way in ("keep", "merge"))  # fmt: skip
 
     def lead(first: Metric, second: Metric) -> list[float]:

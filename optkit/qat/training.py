@@ -24,7 +24,9 @@ from optkit.sources import wrappers
 from optkit.workspace import Workspace
 
 _CHECKS = 10  # of the held-out batches, in the whole budget
-_PATIENCE = 5  # checks without a gain
+_PATIENCE = 5  # checks without a gain, one after the other, before the rates are lowered
+_SLOWER = 1 / 3  # the rates then
+_END = 8  # checks without a gain, one after the other
 _WARM_UP = 0.03  # of the budget
 _MOST_HELD = 8  # batches
 _OF_SCALES, _OF_ADAPTERS = 3.0, 100.0  # their rates, as multiples of that of weights
@@ -35,8 +37,8 @@ _LEAST_SIZE = 1e-2  # of the numbers of a parameter that is no scale: biases may
 class Distilled:
     """What a training gained. `loss_before`, `loss_after`: the mean loss of the held-out batches,
     at the start and of the state that was kept, which is that after `best_step` steps; 0: nothing
-    was gained, and the module is as before. `stopped`: by the budget, or because half of the checks
-    gained nothing."""
+    was gained, and the module is as before. `stopped`: by the budget, or because eight checks
+    gained nothing, one after the other."""
 
     steps: int
     seconds: float
@@ -62,7 +64,8 @@ def distill(
 
     Each step takes a batch. Adam with a warm-up and a cosine schedule; the module is in evaluation
     mode, so that statistics stay and nothing is dropped. Held-out batches are checked ten times,
-    and the best state is kept.
+    and the best state is kept. After five checks without a gain the training goes on from the
+    best state, with a third of the rates.
 
     model: what `prepare` or `prepare_adapters` returned, also in DDP or torch.compile, on the
         device where it is. Its parameters that require gradients are trained. In DDP, each process
@@ -165,9 +168,9 @@ class _Training:
         if not math.isfinite(first.loss):
             raise InputRefused(f"the loss is {first.loss} before the training",
                                where=type(self.student).__name__)  # fmt: skip
-        step, spent, checks, without_gain = 0, 0.0, 0, 0
-        while spent < 1 and without_gain < _PATIENCE:
-            self._train(next(stream), spent)
+        step, spent, checks, without_gain, slowed = 0, 0.0, 0, 0, 1.0
+        while spent < 1 and without_gain < _END:
+            self._train(next(stream), spent, slowed)
             step += 1
             spent = self._agreed(self.budget.spent(step), distributed.ReduceOp.MAX)
             if spent * _CHECKS >= checks + 1:
@@ -175,15 +178,21 @@ class _Training:
                 found = self._state(step, held)
                 without_gain = 0 if found.loss < best.loss else without_gain + 1
                 best = min(best, found, key=_loss)
+                if without_gain == _PATIENCE:
+                    self._return_to(best)
+                    slowed *= _SLOWER
             progress(f"loss {best.loss:.3g}, {first.loss:.3g} before", min(spent, 1.0))
-        with torch.no_grad():
-            for parameter, kept in zip(self.parameters, best.parameters, strict=True):
-                parameter.copy_(kept)
+        self._return_to(best)
         return Distilled(step, self.budget.elapsed(), first.loss, best.loss, best.step,
                          "budget" if spent >= 1 else "no gain")  # fmt: skip
 
-    def _train(self, batch: Batch, spent: float) -> None:
-        factor = min(1.0, (spent + 1 / self.budget.steps) / _WARM_UP)
+    @torch.no_grad()
+    def _return_to(self, state: _State) -> None:
+        for parameter, kept in zip(self.parameters, state.parameters, strict=True):
+            parameter.copy_(kept)
+
+    def _train(self, batch: Batch, spent: float, slowed: float) -> None:
+        factor = slowed * min(1.0, (spent + 1 / self.budget.steps) / _WARM_UP)
         factor *= (1 + math.cos(math.pi * spent)) / 2
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor

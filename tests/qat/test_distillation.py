@@ -7,6 +7,7 @@ import itertools
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from optkit import errors, qat
+from optkit.api.batches import Batch
 from optkit.qat import training
 from optkit.qat.distillation import divergence
 from optkit.workspace import Workspace
@@ -233,7 +235,7 @@ def test_a_training_that_gains_nothing_changes_nothing(
     before = copy.deepcopy(student.state_dict())
     progress = Progress()
     found = qat.distill(
-        student, list(images.split(8)), steps=40, learning_rate=1.0,
+        student, list(images.split(8)), steps=40, learning_rate=1e4,
         workspace=Workspace(workspace.cache, listener=progress),
     )  # fmt: skip
     assert found.stopped == "no gain" and found.best_step == 0 and found.steps < 40
@@ -241,6 +243,34 @@ def test_a_training_that_gains_nothing_changes_nothing(
     assert progress.texts[-1] == "the distillation gained nothing; the module is as before"
     state = student.state_dict()
     assert all(torch.equal(before[name], state[name]) for name in before)
+
+
+def test_a_rate_that_loses_is_lowered(
+    student: nn.Module, images: Tensor, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After five checks that lose, the training returns to the best state and goes on with a third
+    of the rates."""
+    losses = iter([5.0, *[6.0] * 5, 3.0, *[7.0] * 4])
+    rates: list[float] = []
+    starts: list[Tensor] = []
+    check, train = training._Training._state, training._Training._train
+
+    def checked(self: training._Training, step: int, held: list[Batch]) -> training._State:
+        return replace(check(self, step, held), loss=next(losses))
+
+    def trained(self: training._Training, batch: Batch, spent: float, slowed: float) -> None:
+        starts.append(self.parameters[0].detach().clone())
+        rates.append(slowed)
+        train(self, batch, spent, slowed)
+
+    monkeypatch.setattr(training._Training, "_state", checked)
+    monkeypatch.setattr(training._Training, "_train", trained)
+    found = qat.distill(student, list(images.split(8)), steps=10, workspace=workspace)
+    assert rates == pytest.approx([1] * 5 + [1 / 3] * 5)
+    assert torch.equal(starts[5], starts[0]) and not torch.equal(starts[4], starts[0])
+    assert found.best_step == 6 and found.loss_after == 3.0 and found.stopped == "budget"
+    (kept,) = qat.parameter_groups(student)[0]["params"]
+    assert torch.equal(kept, starts[6])
 
 
 def test_seconds_end_a_training(
