@@ -7,6 +7,8 @@ checkpointing runs the module again, and torch.compile traces it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import torch
@@ -73,9 +75,21 @@ def quantize_addition(module: nn.Module, number: int, place: int, quantizer: nn.
     """Quantize an operand (0 or 1) of the addition `number` of the module, or its RESULT."""
     if not isinstance(module, QuantizedAdditions):
         plain = type(module)
-        module.__class__ = type(f"Quantized{plain.__name__}", (QuantizedAdditions, plain), {})
+        body = {"forward": _forward_of(plain)}
+        module.__class__ = type(f"Quantized{plain.__name__}", (QuantizedAdditions, plain), body)
         module.register_module(QUANTIZERS, nn.ModuleDict())
     getattr(module, QUANTIZERS)[f"{number}_{place}"] = quantizer
+
+
+def _forward_of(plain: type[nn.Module]) -> Callable[..., Any]:
+    """The forward of `QuantizedAdditions` with the signature of the float class: a trainer may drop
+    the columns of a dataset that the signature does not name."""
+
+    @wraps(plain.forward)
+    def forward(self: QuantizedAdditions, *args: Any, **kwargs: Any) -> Any:
+        return QuantizedAdditions.forward(self, *args, **kwargs)
+
+    return forward
 
 
 def as_plain(module: nn.Module) -> None:
