@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Collection, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from math import log10
 from pathlib import Path
 from typing import Self
@@ -59,7 +61,13 @@ def _switched(step: FindNoisyNodes, place: Path) -> tuple[tuple[str, ...], list[
     ]
     activations = insert_switches(model, numbers, assignment, scheme.rules)
     graph.save(model, place, inline_limit=0)  # the runtime maps weights
-    return tuple(inside), activations
+    asked = own.settings.nodes  # what the recipe asks for them stays
+    free = [replace(one, able=one.able and not _named(one.nodes, asked)) for one in activations]
+    return tuple(name for name in inside if not _named((name,), asked)), free
+
+
+def _named(nodes: Sequence[str], patterns: Collection[str]) -> bool:
+    return any(fnmatchcase(node, pattern) for node in nodes for pattern in patterns)
 
 
 def _judged(
