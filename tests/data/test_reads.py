@@ -137,7 +137,7 @@ def test_the_given_folder_is_importable_but_hides_nothing(folder: Path) -> None:
     code = (
         "import sys, json\n"
         "from optkit.data.reads import record\n"
-        f"with record({str(folder)!r}) as reads:\n"
+        f"with record([{str(folder)!r}]) as reads:\n"
         "    import reads_neighbour\n"
         "print(json.dumps(reads.relative().to_json()))\n"
     )
