@@ -198,7 +198,7 @@ CALIBRATIONS: tuple[Calibration, ...] = (
         for samples in (128, 512, 2048)
     ),
     Calibration("optkit", "and second moments", {"samples": 512}),  # which GPTQ needs
-    Calibration("optkit", "nothing: FP32 alone", {"method": "forward", "samples": 512}),
+    Calibration("optkit", "FP32 alone", {"method": "forward", "samples": 512}),
 )  # fmt: skip
 
 

@@ -178,7 +178,9 @@ def test_in_parts_it_is_as_good_as_in_one_and_better_than_rounding(
     starved, rounded = bench.quantize(1 << 16, where=where)
     assert len(told["log"]["nodes"]) == 3 * LAYERS + 1
     assert not [w for w in told["warnings"] if "rounded to nearest" in w]
-    assert len([w for w in rounded["warnings"] if "rounded to nearest" in w]) == 3 * LAYERS + 1
+    assert (
+        len([w for w in rounded["log"]["warnings"] if "rounded to nearest" in w]) == 3 * LAYERS + 1
+    )
     best, plain = bench.sqnr(in_one / "model.onnx"), bench.sqnr(starved / "model.onnx")
     assert bench.sqnr(in_parts / "model.onnx") > max(best - 0.3, plain + 3)
     written = operators(in_parts / "model.onnx")
@@ -296,7 +298,7 @@ def test_a_killed_run_goes_on_with_the_part_it_was_at(bench: Bench, tmp_path: Pa
 def test_what_cannot_be_solved_is_named_and_rounded(bench: Bench) -> None:
     """128 wide fits, 256 wide does not."""
     out, told = bench.quantize(3 << 20)
-    named = [w for w in told["warnings"] if "rounded to nearest" in w]
+    named = [w for w in told["log"]["warnings"] if "rounded to nearest" in w]
     assert named and all("'wd" in told for told in named)
     assert bench.sqnr(out / "model.onnx") > 10
 
@@ -308,7 +310,7 @@ def test_a_weight_that_is_constant_is_reported(tmp_path: Path) -> None:
     bench = Bench(tmp_path, model)
     for memory in (SMALL, 1 << 16):
         _, told = bench.quantize(memory)
-        assert "weight 'wu1' is constant (0)" in told["warnings"]
+        assert "weight 'wu1' is constant (0)" in told["log"]["warnings"]
 
 
 @pytest.mark.slow
