@@ -19,9 +19,11 @@ the trained scales; a build writes its Q/DQ graph from them with the same codes 
     products            convolutions and linear layers, and BatchNorm folded into them
     additions           additions in the code of a module
     activations         results of modules that have no parts
+    derived             the classes that modules have meanwhile
     distillation        a loss against the float module, without labels
     training            a short training with it, for a person who trains nothing else
     calls               a module called with a batch
+    checks              what a caller may give
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ from optkit.precisions import Precision
 from optkit.qat import activations, additions, frozen, placing, products
 from optkit.qat.adapters import merge, paths, save
 from optkit.qat.agreement import alike, check_same, results
+from optkit.qat.checks import check_batches, check_count, check_example, new_folder, unwrapped
 from optkit.qat.distillation import Distillation, Teacher, remove_recorders
 from optkit.qat.fake_quantization import ActivationQuantizer
 from optkit.qat.initialization import initialize
@@ -100,7 +103,7 @@ def prepare(
     if pair[1].name not in PRECISIONS:
         raise UsageError(f"it does not train {pair[1]}", where="precision=",
                          hint=" or ".join(PRECISIONS))  # fmt: skip
-    trained = _copied(model)
+    trained = _copied(model, example_inputs, calibration)
     _fold(trained, example_inputs)
     learned = scales == "learned"
     found = plan(
@@ -137,14 +140,16 @@ def prepare_adapters(
     rank: None: for each layer the one whose matrices add a quarter to the bytes of its codes.
 
     Raises what `build` raises; UsageError for a precision that is not in ADAPTED, for AWQ, and for
-    a rank larger than a weight; InputRefused if no linear layer is quantized in 4 bits or
-    fewer, or as `prepare` does.
+    a rank that is no whole number from 1 on or is larger than a weight; InputRefused if no linear
+    layer is quantized in 4 bits or fewer, or as `prepare` does.
     """
     pair = jobs.pair(target, precision)
     if pair[1].name not in ADAPTED:
         raise UsageError(f"it trains no adapters for {pair[1]}", where="precision=",
                          hint=" or ".join(ADAPTED))  # fmt: skip
-    trained = _copied(model)
+    if rank is not None:
+        check_count("rank=", rank, "give a whole number from 1 on, or None")
+    trained = _copied(model, example_inputs, calibration)
     _fold(trained, example_inputs)
     trained = _plain(trained)
     found = plan(trained, example_inputs, pair, recipe, calibration, workspace.runner(),
@@ -200,9 +205,7 @@ def export(
     """Write `finalize(model, adapters=adapters)` as `model.onnx` into the new folder `out`: a float
     graph that carries the trained scales, for `optkit build`. Returns the file. Raises UsageError
     if `out` exists, or as `finalize` does; ExportFailed."""
-    place = Path(out)
-    if place.exists():
-        raise UsageError("it exists already", where=str(place), hint="choose another folder")
+    place = new_folder(out)
     runner = workspace.runner()
     job = jobs.job_of(
         finalize(model, adapters=adapters), example_inputs, jobs.pair("cpu", "fp32"), recipe=recipe,
@@ -218,21 +221,23 @@ def save_adapters(model: Module, out: str | Path) -> Path:
     the artifact of a build of the float model with the same recipe and `quantization.smooth: off`:
     `optkit package --format lora` puts several beside its codes. Returns the folder. Raises
     UsageError for a module without adapters, or if `out` exists."""
-    place = Path(out)
-    module = wrappers.unwrapped(model)
+    module = unwrapped(model)
     if not paths(module):
         raise UsageError("it has no adapters to save", where=type(module).__name__,
                          hint="train what optkit.qat.prepare_adapters returns")  # fmt: skip
-    if place.exists():
-        raise UsageError("it exists already", where=str(place), hint="choose another folder")
+    place = new_folder(out)
     save(module, place)
     return place
 
 
-def _copied(model: Module) -> Module:
-    """A copy to prepare. Raises UsageError for a module that is prepared already, InputRefused for
-    parameters that are not float32 and for a module that cannot be copied."""
-    module = wrappers.unwrapped(model)
+def _copied(model: Module, example_inputs: Batch, calibration: Iterable[Batch] | None) -> Module:
+    """A copy to prepare. Raises UsageError for a module that is prepared already, and for objects
+    that are no batches; InputRefused for parameters that are not float32 and for a module that
+    cannot be copied."""
+    module = unwrapped(model)
+    check_example(example_inputs)
+    if calibration is not None:
+        check_batches("calibration=", calibration)
     where = type(module).__name__
     if isinstance(getattr(module, "qat_plan", None), Plan):
         raise UsageError("it is prepared already", where=where,

@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import nn
 
+from optkit.qat.derived import derive, restore
+
 QUANTIZER = "output_quantizer"
 
 
@@ -19,12 +21,11 @@ class QuantizedResult(nn.Module):
 
 def quantize_result(module: nn.Module, quantizer: nn.Module) -> None:
     """Quantize what the module returns."""
-    plain = type(module)
-    module.__class__ = type(f"Quantized{plain.__name__}", (QuantizedResult, plain), {})
+    derive(module, QuantizedResult, "Quantized")
     module.register_module(QUANTIZER, quantizer)
 
 
 def as_plain(module: nn.Module) -> None:
     """Change the module back to its own class."""
     delattr(module, QUANTIZER)
-    module.__class__ = type(module).__bases__[1]
+    restore(module)

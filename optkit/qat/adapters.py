@@ -48,9 +48,9 @@ class AdaptedLinear(nn.Linear):
 
     adapter: Adapter
 
-    def forward(self, x: Tensor) -> Tensor:
-        side: Tensor = self.adapter(x)
-        return F.linear(x, self.weight, self.bias) + side
+    def forward(self, input: Tensor) -> Tensor:
+        side: Tensor = self.adapter(input)
+        return F.linear(input, self.weight, self.bias) + side
 
 
 @torch.no_grad()

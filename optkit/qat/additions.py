@@ -1,19 +1,19 @@
 """Fake quantization at additions that the code of a module writes, such as those of shortcuts.
 
-A module of a class that `quantizing` returns runs its `forward` in a TorchFunctionMode that counts
+A module that `quantize_addition` has changed runs its `forward` in a TorchFunctionMode that counts
 the additions of two tensors. It is entered by the module itself, so it is there too when gradient
 checkpointing runs the module again, and torch.compile traces it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+
+from optkit.qat.derived import derive, restore
 
 RESULT = 2
 """The place of the sum, beside those of its operands, 0 and 1."""
@@ -64,7 +64,7 @@ def _of_values(args: tuple[Any, ...]) -> bool:
 
 
 class QuantizedAdditions(nn.Module):
-    """The first base of the classes of `quantizing`."""
+    """The first base of the classes of modules whose additions are quantized."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         with _Additions(getattr(self, QUANTIZERS)):
@@ -74,25 +74,12 @@ class QuantizedAdditions(nn.Module):
 def quantize_addition(module: nn.Module, number: int, place: int, quantizer: nn.Module) -> None:
     """Quantize an operand (0 or 1) of the addition `number` of the module, or its RESULT."""
     if not isinstance(module, QuantizedAdditions):
-        plain = type(module)
-        body = {"forward": _forward_of(plain)}
-        module.__class__ = type(f"Quantized{plain.__name__}", (QuantizedAdditions, plain), body)
+        derive(module, QuantizedAdditions, "Quantized")
         module.register_module(QUANTIZERS, nn.ModuleDict())
     getattr(module, QUANTIZERS)[f"{number}_{place}"] = quantizer
-
-
-def _forward_of(plain: type[nn.Module]) -> Callable[..., Any]:
-    """The forward of `QuantizedAdditions` with the signature of the float class: a trainer may drop
-    the columns of a dataset that the signature does not name."""
-
-    @wraps(plain.forward)
-    def forward(self: QuantizedAdditions, *args: Any, **kwargs: Any) -> Any:
-        return QuantizedAdditions.forward(self, *args, **kwargs)
-
-    return forward
 
 
 def as_plain(module: nn.Module) -> None:
     """Change the module back to its own class."""
     delattr(module, QUANTIZERS)
-    module.__class__ = type(module).__bases__[1]
+    restore(module)

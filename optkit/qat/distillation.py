@@ -8,7 +8,7 @@ Romero et al. 2015 (FitNets, arXiv:1412.6550).
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from optkit.api.batches import Batch, taken, without_labels
 from optkit.errors import UsageError
 from optkit.qat.calls import arguments, device_of
+from optkit.qat.checks import check_above_zero
 from optkit.qat.products import Product
 from optkit.sources import wrappers
 from optkit.sources.outputs import leaves
@@ -86,8 +87,8 @@ class Distillation:
         a function (outputs, outputs of the teacher) → loss, for models with losses of their own.
     features: names of modules. The normalized errors of their outputs are added, as their mean.
 
-    Raises UsageError for a module that `prepare` did not return, and for a name that it does not
-    have.
+    Raises UsageError for a module that `prepare` did not return, for a name that it does not have,
+    and for a temperature that is no number above 0.
     """
 
     def __init__(
@@ -106,8 +107,10 @@ class Distillation:
         if loss not in ("mse", "kl") and not callable(loss):
             raise UsageError(f"{loss!r} is no loss", where="loss=",
                              hint='"mse", "kl" or a function of two outputs')  # fmt: skip
-        if not temperature > 0:
-            raise UsageError(f"{temperature} is not above 0", where="temperature=")
+        check_above_zero("temperature=", temperature)
+        if isinstance(features, str) or not isinstance(features, Iterable):
+            raise UsageError(f"{features!r} is no list of names", where="features=",
+                             hint='give a list, e.g. ["blocks.3"]')  # fmt: skip
         model.eval()
         self._teacher = teacher
         self._loss = loss

@@ -73,15 +73,15 @@ def freeze(model: nn.Module, plan: Plan) -> list[Lost]:
 
 
 def attach(lost: list[Lost], plan: Plan, rank: int | None) -> None:
-    """Put an adapter beside each of these layers. Raises UsageError for a rank that a layer does
-    not have."""
+    """Put an adapter beside each of these layers. Raises UsageError for a rank that is larger than
+    a layer."""
     known = None if plan.statistics is None else statistics.load(plan.statistics)
     for each in lost:
         device = each.layer.weight.device
         least = min(each.error.shape)
         fitting = fitting_rank(each.error.shape, each.weight.format)
         chosen = fitting if rank is None else rank
-        if not 1 <= chosen <= least:
+        if chosen > least:
             raise UsageError(
                 f"rank {chosen}, and the weight is {list(each.error.shape)}",
                 where=f"node {each.weight.node!r}", hint=f"give a rank from 1 to {least}, or none",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import json
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -13,34 +15,37 @@ from optkit.errors import InputRefused
 from optkit.qat.activations import quantize_result
 from optkit.qat.additions import RESULT, quantize_addition
 from optkit.qat.fake_quantization import ActivationQuantizer, RunTimeQuantizer, WeightQuantizer
-from optkit.qat.plan import PRODUCTS, Plan, QuantizedValue, Reader, path_of
+from optkit.qat.plan import PRODUCTS, Plan, QuantizedValue, QuantizedWeight, Reader, path_of
 from optkit.qat.products import MODULES, Product, as_product
 
 
+class _Refusal(Exception):
+    """A node that cannot be quantized. `nodes`: the pattern of those that have to stay in float;
+    None: the node."""
+
+    def __init__(self, node: str, problem: str, nodes: str | None = None) -> None:
+        self.node, self.problem, self.nodes = node, problem, nodes or node
+
+
 def place(model: Module, plan: Plan, *, learned: bool) -> None:
-    """Quantize the module as the plan says. Raises InputRefused for a node that no module of
-    MODULES computes, or that is computed by a module which runs more than once."""
+    """Quantize the module as the plan says. Raises InputRefused for nodes that no module of MODULES
+    computes, or that are computed by a module which runs more than once; the hint names all."""
     modules = dict(model.named_modules())
+    refusals: list[_Refusal] = []
     taken: set[str] = set()
     for weight in plan.weights:
-        product = as_product(_product(modules, weight.node))
-        path = path_of(weight.node)
-        if path in taken:
-            raise _refused(weight.node, "its module runs more than once", f"{path}/*")
-        taken.add(path)
-        product.weight_quantizer = WeightQuantizer(
-            weight.node, weight.format, torch.from_numpy(weight.scale.copy()), weight.common,
-            plan.carrier, floored=weight.integer_bias, learned=learned,
-        )  # fmt: skip
-        if weight.rounded is not None:
-            product.input_quantizer = RunTimeQuantizer(weight.rounded)
+        with _kept(refusals):
+            _place_weight(modules, plan, weight, taken, learned=learned)
     for value in plan.values:
         quantizer = ActivationQuantizer(
             value.value, value.format, value.scale, value.zero_point, plan.carrier,
             learned=learned,
         )  # fmt: skip
-        for put in _places(modules, plan, value):
-            put(quantizer)
+        with _kept(refusals):
+            for put in _places(modules, plan, value):
+                put(quantizer)
+    if refusals:
+        raise _refused(refusals)
     for lookup, width in plan.embeddings.items():
         module = modules.get(path_of(lookup))
         if isinstance(module, nn.Embedding):  # one scale per row, which follows the table
@@ -49,6 +54,24 @@ def place(model: Module, plan: Plan, *, learned: bool) -> None:
     for part in model.modules():
         if trained is not None and isinstance(part, ActivationQuantizer | WeightQuantizer):
             part.to(trained.device)
+
+
+def _place_weight(
+    modules: dict[str, Module], plan: Plan, weight: QuantizedWeight, taken: set[str], *,
+    learned: bool,
+) -> None:  # fmt: skip
+    """`taken`: the paths of the modules that have a quantizer already."""
+    product = as_product(_product(modules, weight.node))
+    path = path_of(weight.node)
+    if path in taken:
+        raise _Refusal(weight.node, "its module runs more than once", f"{path}/*")
+    taken.add(path)
+    product.weight_quantizer = WeightQuantizer(
+        weight.node, weight.format, torch.from_numpy(weight.scale.copy()), weight.common,
+        plan.carrier, floored=weight.integer_bias, learned=learned,
+    )  # fmt: skip
+    if weight.rounded is not None:
+        product.input_quantizer = RunTimeQuantizer(weight.rounded)
 
 
 def _places(
@@ -63,7 +86,7 @@ def _places(
     made = value.made_by and _maker(modules, plan, value.made_by)
     if not made:
         reader = next(r for r, put in zip(value.readers, readers, strict=True) if put is None)
-        raise _refused(reader.node, f"its {reader.op} reads {value.value!r} in codes")
+        raise _Refusal(reader.node, f"its {reader.op} reads {value.value!r} in codes")
     return [made]
 
 
@@ -100,17 +123,34 @@ def _addition(
 def _product(modules: dict[str, Module], node: str) -> Module:
     module = _module(modules, path_of(node), node)
     if type(module) not in MODULES and not isinstance(module, Product):
-        raise _refused(node, f"{type(module).__name__} computes it, which qat does not quantize")
+        raise _Refusal(node, f"{type(module).__name__} computes it, which qat does not quantize")
     return module
 
 
 def _module(modules: dict[str, Module], path: str, node: str) -> Module:
     if path not in modules:
-        raise _refused(node, f"the model has no module {path!r}")
+        raise _Refusal(node, f"the model has no module {path!r}")
     return modules[path]
 
 
-def _refused(node: str, problem: str, nodes: str | None = None) -> InputRefused:
-    """`nodes`: the pattern of those that have to stay in float; None: the node."""
-    left = f'{{"quantization": {{"nodes": {{"{nodes or node}": "fp16"}}}}}}'
-    return InputRefused(problem, where=f"node {node!r}", hint=f"leave it in float: recipe={left}")
+@contextmanager
+def _kept(refusals: list[_Refusal]) -> Iterator[None]:
+    """Append a refusal, so that the others are found too."""
+    try:
+        yield
+    except _Refusal as refusal:
+        refusals.append(refusal)
+
+
+def _refused(refusals: Sequence[_Refusal]) -> InputRefused:
+    """The error for the first one, with a hint for all."""
+    first = refusals[0]
+    others = len({refusal.node for refusal in refusals}) - 1
+    nouns = "node" if others == 1 else "nodes"
+    nodes = dict.fromkeys((refusal.nodes for refusal in refusals), "fp16")
+    return InputRefused(
+        first.problem + (f"; the hint names {others} more such {nouns}" if others else ""),
+        where=f"node {first.node!r}",
+        hint=f"leave {'them' if others else 'it'} in float: "
+        f"recipe={json.dumps({'quantization': {'nodes': nodes}})}",
+    )

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from optkit.qat.adapters import NAME, AdaptedLinear, Adapter
+from optkit.qat.derived import derive, restore
 from optkit.qat.fake_quantization import (
     ActivationQuantizer,
     FrozenWeight,
@@ -94,14 +95,14 @@ class Product(nn.Module):
     def _input_scale(self) -> Tensor | None:
         return None if self.input_quantizer is None else self.input_quantizer.used_scale()
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         weight, bias = self.folded()
-        read = x if self.input_quantizer is None else self.input_quantizer(x)
+        read = input if self.input_quantizer is None else self.input_quantizer(input)
         if self.weight_quantizer is not None:
             weight, bias = self.weight_quantizer(weight, bias, self._input_scale())
         y = self.product(read, weight, bias)
         if self.adapter is not None:
-            y = y + self.adapter(x)
+            y = y + self.adapter(input)
         return y if self.output_quantizer is None else self.output_quantizer(y)
 
 
@@ -128,7 +129,8 @@ class Linear(Product, nn.Linear):  # type: ignore[misc]  # the bias of a Linear 
 class Folded(nn.Module):
     """The first base of the classes of BatchNorm that is folded. Only its parts run."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
+        x = input
         for part in self.children():
             x = part(x)
         return x
@@ -158,14 +160,13 @@ def as_product(module: nn.Module) -> Product:
 def fold(product: nn.Module, norm: nn.Module) -> None:
     """Fold BatchNorm into the product before it."""
     as_product(product)._norm = (norm,)
-    plain = type(norm)
-    norm.__class__ = type(f"Folded{plain.__name__}", (Folded, plain), {})
+    derive(norm, Folded, "Folded")
 
 
 def unfold(product: nn.Module, norm: nn.Module) -> None:
     """The reverse of `fold`."""
     as_product(product)._norm = ()
-    norm.__class__ = type(norm).__bases__[1]
+    restore(norm)
 
 
 @torch.no_grad()

@@ -19,6 +19,7 @@ from optkit.api.batches import Batch
 from optkit.errors import InputRefused, UsageError
 from optkit.qat.adapters import paths
 from optkit.qat.calls import device_of
+from optkit.qat.checks import check_above_zero, check_batches, check_count, unwrapped
 from optkit.qat.distillation import Distillation
 from optkit.sources import wrappers
 from optkit.workspace import Workspace
@@ -80,12 +81,14 @@ def distill(
         the loader shuffles, later passes train these samples too.
     workspace: its listener gets the progress.
 
-    Raises UsageError for a module that `prepare` did not return, a budget or rate that is not
-    positive, batches that can be read only once, and fewer than two; InputRefused if the loss is
-    not finite before the training.
+    Raises UsageError for a module that `prepare` did not return, a loss that is no Distillation, a
+    budget or rate that is no number above 0, batches that can be read only once, and fewer than
+    two; InputRefused if the loss is not finite before the training.
     """
-    if not learning_rate > 0:
-        raise UsageError(f"{learning_rate} is not above 0", where="learning_rate=")
+    check_batches("batches", batches)
+    if not isinstance(loss, Distillation | None):
+        raise UsageError(f"{loss!r} is no Distillation", where="loss=",
+                         hint='loss=qat.Distillation(model, loss="kl")')  # fmt: skip
     training = _Training(model, loss or Distillation(model), _Budget(steps, seconds), learning_rate)
     stream, held = _split(batches, held_out)
     listener, label = workspace.runner().listener, f"distil {type(training.student).__name__}"
@@ -105,8 +108,10 @@ def distill(
 def parameter_groups(model: Module, learning_rate: float = 3e-4) -> list[dict[str, Any]]:
     """Groups for Adam or AdamW, one for each parameter of a prepared module that requires a
     gradient. Adam moves every number by about its rate, so the rate follows the size of the
-    parameter. `learning_rate`: as of `distill`. No group has weight decay."""
-    module = wrappers.unwrapped(model)
+    parameter. `learning_rate`: as of `distill`. No group has weight decay. Raises UsageError for a
+    rate that is no number above 0."""
+    check_above_zero("learning_rate=", learning_rate)
+    module = unwrapped(model)
     adapters = {f"{path}.weight" for path in paths(module)}
     return [
         {
@@ -122,9 +127,9 @@ class _Budget:
     """Steps, and seconds from now on; None: no limit."""
 
     def __init__(self, steps: int, seconds: float | None) -> None:
-        if steps < 1 or (seconds is not None and not seconds > 0):
-            raise UsageError(f"{steps} steps, {seconds} seconds", where="steps=, seconds=",
-                             hint="give a budget above 0")  # fmt: skip
+        check_count("steps=", steps)
+        if seconds is not None:
+            check_above_zero("seconds=", seconds)
         self.steps, self.seconds = steps, seconds
         self.started = time.monotonic()
 
@@ -237,6 +242,7 @@ def _split(
     if held_out is None:
         count = min(max(operator.length_hint(batches) // 8, 1), _MOST_HELD)
         held_out = islice(batches, count)
+    check_batches("held_out=", held_out)
     held = list(held_out)
     if not held or next(islice(batches, count, None), None) is None:
         raise UsageError(

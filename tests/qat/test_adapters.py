@@ -289,10 +289,9 @@ def test_refusals_name_the_remedy(mlp: Mlp, images: Tensor, workspace: Workspace
     with pytest.raises(errors.UsageError, match="no adapters for int8") as caught:
         adapted(mlp, images, workspace, precision="int8")
     assert caught.value.hint == "int4 or w4a8 or int2 or nf4"
-    for rank in (65, 0, -1):
-        with pytest.raises(errors.UsageError, match=f"rank {rank}, and the weight is") as caught:
-            adapted(mlp, images, workspace, rank=rank)
-        assert "1 to" in str(caught.value.hint) and "node" in str(caught.value.where)
+    with pytest.raises(errors.UsageError, match="rank 65, and the weight is") as caught:
+        adapted(mlp, images, workspace, rank=65)
+    assert "1 to" in str(caught.value.hint) and "node" in str(caught.value.where)
     with pytest.raises(errors.UsageError, match="AWQ changes the layers"):
         adapted(mlp, images, workspace,
                 recipe={**RECIPE, "quantization": {"weights": "awq"}})  # fmt: skip

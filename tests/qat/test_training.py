@@ -442,6 +442,35 @@ def test_the_hint_for_a_product_in_code_leaves_it_in_float(
     assert set(products(found)) == {"first", "head"}
 
 
+class Attending(nn.Module):
+    """An attention of torch: its own code computes the products of queries, keys, values and
+    results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(144, 32)
+        self.attention = nn.MultiheadAttention(32, 2, batch_first=True)
+        self.head = nn.Linear(32, 5)
+
+    def forward(self, image: Tensor) -> Tensor:
+        x = self.first(image.flatten(2))
+        found: Tensor = self.head((x + self.attention(x, x, x, need_weights=False)[0]).mean(1))
+        return found
+
+
+def test_the_hint_names_all_products_of_an_attention(images: Tensor, workspace: Workspace) -> None:
+    torch.manual_seed(0)
+    net = Attending().eval()
+    with pytest.raises(errors.InputRefused, match="the hint names 1 more such node") as refused:
+        prepared(net, images, workspace, "cpu")
+    assert refused.value.hint is not None and refused.value.hint.startswith("leave them in float")
+    hinted = ast.literal_eval(refused.value.hint.partition("recipe=")[2])
+    assert len(hinted["quantization"]["nodes"]) == 2
+    found = qat.prepare(net, images[:4], target="cpu", recipe=RECIPE | hinted,
+                        calibration=list(images.split(8)), workspace=workspace)  # fmt: skip
+    assert set(products(found)) == {"first", "head"}
+
+
 _RANK = """
 import sys, torch
 from pathlib import Path
