@@ -1,11 +1,11 @@
 """FP32, PTQ and healing adapters, kept and merged, with intervals.
 
-    python experiments/qat/adapters.py SCRATCH [--case NAME] [--steps 120] [--threads 2]
+    python experiments/qat/adapters.py SCRATCH [--case NAME] [--steps 120] [--windows 256]
 
 The model is the decoder of bytes of examples/07_healed_decoder. Each case is a precision on `cpu`
 with the recipe that a user would write. The adapters are trained by distillation (`qat.distill`, KL
 divergence) on random windows of the training text. Perplexities are of the simulations of the
-graphs on 256 held-out windows, intervals are paired bootstraps over windows.
+graphs on held-out windows, intervals are paired bootstraps over windows.
 
 Writes a line per case into adapters.json beside this file; the float model is kept in SCRATCH.
 """
@@ -26,7 +26,7 @@ from optkit.benchmarking.intervals import bootstrap
 from optkit.qat.adapters import Adapter
 from optkit.workspace import Workspace
 
-BATCHES, WINDOWS = 128, 256
+BATCHES = 128
 
 CASES: dict[str, tuple[str, dict[str, object], int | None]] = {
     "INT4 in blocks of 128": ("int4", {"block_size": 128}, None),
@@ -38,9 +38,9 @@ CASES: dict[str, tuple[str, dict[str, object], int | None]] = {
 """Precision, quantization of the recipe, rank."""
 
 
-def case_of(scratch: Path, name: str) -> Case:
+def case_of(scratch: Path, name: str, held_out: int) -> Case:
     precision, quantization, _ = CASES[name]
-    return bytes_decoder(scratch, "cpu", quantization, WINDOWS, precision)
+    return bytes_decoder(scratch, "cpu", quantization, held_out, precision)
 
 
 def windows() -> list[dict[str, Tensor]]:
@@ -86,7 +86,8 @@ def row(case: Case, rank: int | None, steps: int) -> dict[str, object]:
         "precision": case.precision, "quantization": case.quantization, "rank": rank,
         "adapter_parameters": sum(p.numel() for each in adapters for p in each.parameters()),
         "parameters": sum(p.numel() for p in case.net.parameters()),
-        "fp32": fp32(everything), "ptq_loss": lead(fp32, ptq), "start_loss": lead(fp32, begun),
+        "windows": case.samples, "fp32": fp32(everything),
+        "ptq_loss": lead(fp32, ptq), "start_loss": lead(fp32, begun),
         "kept_loss": lead(fp32, kept), "kept_gain": lead(kept, ptq),
         "merged_loss": lead(fp32, merged), "merged_gain": lead(merged, ptq),
         "kl": [distilled.loss_before, distilled.loss_after],
@@ -97,10 +98,11 @@ def row(case: Case, rank: int | None, steps: int) -> dict[str, object]:
 def main() -> None:
     parser = command_line("FP32, PTQ and healing adapters.", CASES)
     parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--windows", type=int, default=256, help="held-out windows")
     options = parser.parse_args()
 
     def row_of(name: str) -> dict[str, object]:
-        return row(case_of(options.scratch, name), CASES[name][2], options.steps)
+        return row(case_of(options.scratch, name, options.windows), CASES[name][2], options.steps)
 
     write_rows(options, CASES, row_of, Path(__file__).with_suffix(".json"))
 
