@@ -196,8 +196,18 @@ PRECISIONS: MappingProxyType[str, Precision] = MappingProxyType(
     }
 )  # fmt: skip
 
-# Names in the matrices of targets that are not separate precisions.
-NOT_BUILT = ("tf32", "mxfp8")
+_HALVES = (
+    "TensorRT-RTX 1.7 dequantizes both sides and multiplies floats (docs/quantization.md, "
+    "Microscaling formats)"
+)
+NOT_BUILT: MappingProxyType[str, str] = MappingProxyType(
+    {
+        "tf32": "it is a way to multiply fp32, which means IEEE single precision here",
+        "mxfp8": f"no backend multiplies it: {_HALVES}",
+        "mxfp4": f"no backend multiplies it: {_HALVES}",
+    }
+)
+"""Formats that hardware has and optkit does not build, and why."""
 
 
 def precision(name: str) -> Precision:
@@ -207,8 +217,10 @@ def precision(name: str) -> Precision:
     if found is not None:
         return found
     built = ", ".join(PRECISIONS)
-    if name.lower() in NOT_BUILT:
-        raise UnknownName(f"precision {name!r} is not built yet", hint=f"choose one of: {built}")
+    if reason := NOT_BUILT.get(name.lower()):
+        raise UnknownName(
+            f"precision {name!r} is not built: {reason}", hint=f"choose one of: {built}"
+        )
     check_single("--precision", name, PRECISIONS)
     close = nearest(name, PRECISIONS)
     hint = f"choose one of: {built}"

@@ -16,7 +16,7 @@ class Prepare(Step[Fused]):
     `Fuse`."""
 
     name = "prepare"
-    version = 9
+    version = 10
     tools = ("onnxruntime", "numpy", "onnx-ir")
     stays = True
 

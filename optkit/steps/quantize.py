@@ -38,7 +38,7 @@ class Quantize(Step[Quantized]):
     the FP32 simulation."""
 
     name = "quantize"
-    version = 12
+    version = 13
     tools = ("numpy", "onnx", "onnx-ir", "ml-dtypes")
     stays = True
 

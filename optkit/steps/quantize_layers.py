@@ -17,7 +17,7 @@ class QuantizeLayers(Resumes, Step[Quantized]):
     """
 
     name = "quantize_layers"
-    version = 4
+    version = 5
     tools = ("onnxruntime", "numpy", "onnx", "onnx-ir", "ml-dtypes")
 
     fused: Input

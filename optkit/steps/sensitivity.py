@@ -25,7 +25,7 @@ class MeasureSensitivity(Step[Sensitivities]):
     """
 
     name = "sensitivity"
-    version = 5
+    version = 6
     tools = ("onnxruntime", "numpy", "onnx-ir", "ml-dtypes")
     stays = True
 

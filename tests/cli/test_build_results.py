@@ -148,7 +148,13 @@ def test_a_target_that_nothing_here_compiles_for_is_pending(build: Optkit, tmp_p
         (["--target", "l44"], 2, ["unknown target 'l44'", "l4"]),
         (["--target", "nosuch"], 2, ["unknown target 'nosuch'", "did you mean"]),
         (["--target", "l4", "--precision", "int9"], 2, ["'int9'", "fp32, fp16, bf16, int8"]),
-        (["--target", "l4", "--precision", "mxfp8"], 2, ["'mxfp8' is not built yet", "fp16, bf16"]),
+        (
+            ["--target", "l4", "--precision", "mxfp8"],
+            2,
+            ["'mxfp8' is not built: no backend multiplies it: TensorRT-RTX", "fp16, bf16"],
+        ),
+        (["--target", "rtx5090", "--precision", "MXFP4"], 2, ["'MXFP4' is not built", "nvfp4"]),
+        (["--target", "l4", "--precision", "tf32"], 2, ["IEEE single precision", "fp32, fp16"]),
         (["--target", "l4", "--precision", "nf4"], 5, ["l4 × nf4", "no kernels", "int8"]),
         (
             ["--target", "t4", "--precision", "fp8"],

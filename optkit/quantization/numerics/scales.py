@@ -25,6 +25,11 @@ from optkit.quantization.numerics import clipping, formats
 
 Search = Literal["absmax", "mse"]
 
+OF_LARGEST_WEIGHT = 256.0
+"""The E4M3 scale of the block with the largest weight (NVFP4). Not the largest one, so that the
+search can map this weight to 4 instead of 6 as well, with the scale 384 (Cook et al. 2025,
+arXiv:2512.02010)."""
+
 
 class Scale(NamedTuple):
     """`scale` (float32 values that the carrier dtype represents exactly) and zero point.
@@ -78,7 +83,7 @@ def weight_scale(
     if not has_two_levels(fmt):
         outer = None
     elif outer is None:
-        outer = outer_scale(float(extreme.max(initial=0.0)))
+        outer = outer_scale(float(extreme.max(initial=0.0)), OF_LARGEST_WEIGHT)
     least = np.max(floor) if ideal.ndim == 0 else floor
 
     def hold(wanted: np.ndarray) -> tuple[np.ndarray, int]:
@@ -99,11 +104,11 @@ def has_two_levels(fmt: NumberFormat) -> bool:
     return fmt.dtype == "float4e2m1" and fmt.granularity == "block"
 
 
-def outer_scale(extreme: float) -> np.ndarray:
-    """The outer scale of NVFP4 blocks, float32 of rank 0: the largest weight of the tensor gets the
-    largest E4M3 scale and the largest code, s = max|w| / (448 * 6)."""
-    most = formats.E4M3_MOST * FLOATS["float4e2m1"].largest
-    return carried(np.asarray(extreme / most), np.float32)[0]
+def outer_scale(extreme: float, of_largest: float = formats.E4M3_MOST) -> np.ndarray:
+    """The outer scale of NVFP4 blocks, float32 of rank 0: with the largest code, 6, the number with
+    the largest magnitude in the tensor has the E4M3 scale `of_largest`."""
+    largest = of_largest * FLOATS["float4e2m1"].largest
+    return carried(np.asarray(extreme / largest), np.float32)[0]
 
 
 def two_level(scale: Scale) -> tuple[np.ndarray, np.ndarray]:

@@ -99,7 +99,9 @@ def _of_tile(
 def _blank(w: np.ndarray, fmt: NumberFormat) -> Scale:
     """Scales that are filled in tile by tile."""
     k, n = w.shape
-    outer = scales.outer_scale(_largest(w)) if scales.has_two_levels(fmt) else None
+    outer = None
+    if scales.has_two_levels(fmt):
+        outer = scales.outer_scale(_largest(w), scales.OF_LARGEST_WEIGHT)
     shape = (-(-k // tiles.span(fmt.block_size, k)), n) if fmt.granularity == "block" else (n,)
     return Scale(np.ones(shape, np.float32), np.zeros(shape, formats.storage(fmt)), 0, outer)
 

@@ -343,16 +343,29 @@ def test_nvfp4_scales_have_nvidias_two_levels(seed: int) -> None:
     assert fmt is not None
     scale = weight_scale(w, 1, fmt, np.float16)
     blocks, outer = two_level(scale)
-    assert outer == pytest.approx(np.abs(w).max() / (6 * 448), rel=1e-6) and outer.shape == ()
+    assert outer == pytest.approx(np.abs(w).max() / (6 * 256), rel=1e-6) and outer.shape == ()
     assert blocks.dtype == ml_dtypes.float8_e4m3fn and blocks.shape == (5, 6)
     units = blocks.astype(np.float32)
     assert np.array_equal(units * outer, scale.scale)
     wanted = np.abs(w[:16]).max(axis=0) / 6 / outer
     assert np.array_equal(blocks[0], np.maximum(wanted, 2.0**-9).astype(ml_dtypes.float8_e4m3fn))
-    assert units.max() == 448 and (units[1] == 1).all()
+    assert units.max() == 256 and (units[1] == 1).all()
     codes = quantize(w, scale, fmt)
     again = codes.astype(np.float32) * np.repeat(units, 16, axis=0)[:70] * outer
     assert dequantize(codes, scale, fmt=fmt) == pytest.approx(again, rel=1e-6)
+
+
+def test_the_largest_weight_of_nvfp4_can_get_the_code_4() -> None:
+    """12 and 9 fit the codes 4 and 3, but not 6 and 4.5: the block with the largest weight of the
+    tensor can have the scale that this needs."""
+    fmt = PRECISIONS["nvfp4"].weights
+    assert fmt is not None
+    w = np.full((32, 1), 0.5, np.float32)
+    w[0], w[1:16] = 12, 9
+    searched = weight_scale(w, 1, fmt, np.float16, search="mse")
+    blocks, outer = two_level(searched)
+    assert blocks[0, 0] == 384 and outer == np.float32(12 / (6 * 256))
+    assert quantize(w, searched, fmt)[:2, 0].astype(float).tolist() == [4, 3]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
