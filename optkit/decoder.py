@@ -41,10 +41,15 @@ IN_PLACE = "optkit.in_place"
 """Metadata of a graph: a JSON list of the longer caches among its outputs that may be written into
 the buffer which the shorter one is read from. Its length is then that of the buffer."""
 
+WINDOW = "optkit.window"
+"""Metadata of a graph, if no attention with a cache in place sees more than this number of keys: a
+row of the cache that is further from the next token than that is never read again."""
+
 _PAST = re.compile(rf"{PAST}(\.\d+(?:\.decoder)?\.(?:key|value))")
 _CROSSED = re.compile(rf"{PAST}\.\d+\.encoder\.(?:key|value)|encoder_attention_mask")
 _CODES: dict[str, Literal["int8", "int4"]] = {"int8": "int8", "uint8": "int4"}  # by dtype
 _CODES_SINCE = (1, 28)
+_GLOBAL_EVERY = {"gemma2": 2, "gemma3_text": 6, "cohere2": 4}  # defaults of their configurations
 _CONTEXT = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
 
 
@@ -135,6 +140,36 @@ class Tokens:
         limits = (limit for name in _CONTEXT if isinstance(limit := said.get(name), int))
         pad = pad if isinstance(pad, int) and pad >= 0 else next(iter(ends), 0)
         return cls(begin if isinstance(begin, int) else None, ends, pad, next(limits, None))
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Sliding windows: `layers` layers read at most `window` tokens, the others all."""
+
+    window: int
+    layers: int
+
+    @classmethod
+    def of(cls, config: Mapping[str, object]) -> Self | None:
+        """From config.json; None if it names no layer with a window. Older files have no
+        `layer_types`: all layers have the window, or those from `max_window_layers` on (Qwen2), or
+        all but each n-th (Gemma, Cohere)."""
+        text = config.get("text_config")
+        said = text if isinstance(text, dict) else config
+        window, count = said.get("sliding_window"), said.get("num_hidden_layers")
+        if not isinstance(window, int) or not isinstance(count, int) or window < 1:
+            return None
+        kinds, first = said.get("layer_types"), said.get("max_window_layers")
+        every = said.get("sliding_window_pattern", _GLOBAL_EVERY.get(str(said.get("model_type"))))
+        if isinstance(kinds, list):
+            layers = kinds.count("sliding_attention")
+        elif said.get("use_sliding_window") is False:
+            layers = 0
+        elif isinstance(every, int) and every > 0:
+            layers = count - count // every
+        else:
+            layers = count - min(first, count) if isinstance(first, int) else count
+        return cls(window, layers) if layers else None
 
 
 def require_codes(version: str, where: str) -> None:

@@ -36,6 +36,22 @@ class Loop(Protocol):
         grow. A buffer of full length stays as it is: the feed of the next run says how much of it
         is filled."""
 
+    @property
+    def sliding(self) -> Sliding | None:
+        """None: the next run may read every row of the values that grow."""
+
+
+class Sliding(Protocol):
+    """The part of a loop that forgets rows which no later run reads. `window`: a new row reads
+    itself and the `window` - 1 rows before it."""
+
+    @property
+    def window(self) -> int: ...
+
+    def slide(self, filled: int, kept: int, room: int) -> None:
+        """Of the `filled` rows, keep only the last `kept` ones, at the start of a buffer of `room`
+        rows."""
+
 
 class Session(Protocol):
     """A loaded model that runs. Context manager; `run` takes and returns arrays by name."""

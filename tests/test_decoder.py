@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import transformers
 
-from optkit.decoder import LOGITS, Decoder, require_codes
+from optkit.decoder import LOGITS, Decoder, Windows, require_codes
 from optkit.errors import ToolchainMissing
 from optkit.tensors import TensorInfo
 
@@ -42,3 +43,42 @@ def test_an_older_runtime_is_refused(version: str) -> None:
 @pytest.mark.parametrize("version", ["1.28.0", "1.32.0", "2.0.0", "1.30.0.dev20260801"])
 def test_a_newer_runtime_is_not(version: str) -> None:
     require_codes(version, "model.onnx")
+
+
+@pytest.mark.parametrize(
+    ("config", "layers"),
+    [
+        ({}, 12),
+        ({"sliding_window": None}, None),
+        ({"use_sliding_window": False}, None),
+        ({"use_sliding_window": True, "max_window_layers": 9}, 3),
+        ({"use_sliding_window": True, "max_window_layers": 28}, None),
+        ({"layer_types": ["sliding_attention", "full_attention"] * 6}, 6),
+        ({"layer_types": ["full_attention"] * 12, "sliding_window_pattern": 6}, None),
+        ({"sliding_window_pattern": 6}, 10),
+        ({"model_type": "gemma2"}, 6),
+        ({"model_type": "gemma3_text"}, 10),
+    ],
+)
+@pytest.mark.parametrize("nested", [False, True])
+def test_windows_are_read_from_old_and_new_configurations(
+    config: dict[str, object], layers: int | None, nested: bool
+) -> None:
+    whole = {"num_hidden_layers": 12, "sliding_window": 64, **config}
+    found = Windows.of({"model_type": "of images", "text_config": whole} if nested else whole)
+    assert found == (None if layers is None else Windows(64, layers))
+
+
+def test_windows_of_transformers_are_those_of_its_layers() -> None:
+    configs = (
+        (transformers.Gemma2Config(num_hidden_layers=5, sliding_window=8), 3),
+        (transformers.Gemma3TextConfig(num_hidden_layers=13, sliding_window=8), 11),
+        (transformers.MistralConfig(num_hidden_layers=5, sliding_window=8), 5),
+        (transformers.Qwen2Config(num_hidden_layers=5, sliding_window=8), None),
+        (transformers.LlamaConfig(num_hidden_layers=5), None),
+    )
+    for config, layers in configs:
+        said = config.to_dict()
+        for known in (said, {k: v for k, v in said.items() if k != "layer_types"}):
+            found = Windows.of(known)
+            assert found == (None if layers is None else Windows(8, layers)), config.model_type

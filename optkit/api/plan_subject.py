@@ -89,6 +89,8 @@ def _fused(job: Job, runner: Runner, prompt: int | None, new_tokens: int | None)
     if decoder is not None:
         shape = decoder_shape.of_graph(decoder, graph.costs(fused, sizes), count)
         shape = replace(shape, crossed=_crossed(decoder, sizes))
+        if (windows := pipeline.windows(build, runner)) is not None:
+            shape = replace(shape, window=windows.window, local_layers=windows.layers)
         positions = pipeline.positions(build, runner)
         model = Decoding(shape, count, *_tokens(prompt, new_tokens, positions), positions)
         _check_positions(model, recipe.name)

@@ -361,6 +361,10 @@ class EngineLoop:
         self._shapes |= {into: shapes[out] for out, into in self._carried.items()}
         return found
 
+    @property
+    def sliding(self) -> None:
+        """No graph for an engine notes its window."""
+
     def cut(self, rows: int, axis: int) -> None:
         """Keep only the first rows; see `runtimes.Loop`. They pass through the host."""
         for into in self._carried.values():

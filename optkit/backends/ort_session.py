@@ -20,7 +20,7 @@ import numpy as np
 
 from optkit.backends.kernel_list import NUMPY
 from optkit.backends.ort_objects import Binding, InferenceSession, NativeOptions, Signature, Value
-from optkit.decoder import IN_PLACE, Decoder, require_codes
+from optkit.decoder import IN_PLACE, WINDOW, Decoder, require_codes
 from optkit.errors import InputRefused, OptkitError, ToolchainMissing, WorkerFailed
 from optkit.tensors import Feed, TensorInfo, batch_axis, batched, count_samples, leading
 
@@ -121,9 +121,11 @@ class OrtSession:
         if in_place:
             start = {**start, **{name: _widened(start[name], room or 0) for name in taken}}
         start = {**start, **self._adapter}
+        window = self._noted.get(WINDOW) if in_place and self._device == "cpu" else None
         return OrtLoop(
-            self._session, given, returned, carried, start, in_place, self._where, self._device
-        )
+            self._session, given, returned, carried, start, in_place, self._where, self._device,
+            None if window is None else int(window),
+        )  # fmt: skip
 
     def profile(self) -> list[dict[str, Any]]:
         """End profiling (which the options must have turned on) and return its events."""
@@ -141,14 +143,18 @@ class OrtSession:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    @property
+    def _noted(self) -> Mapping[str, str]:
+        return self._session.get_modelmeta().custom_metadata_map
+
     def _in_place(self, carried: Mapping[str, str]) -> bool:
-        noted = self._session.get_modelmeta().custom_metadata_map.get(IN_PLACE, "[]")
-        return carried.keys() <= set(json.loads(noted))
+        return carried.keys() <= set(json.loads(self._noted.get(IN_PLACE, "[]")))
 
 
 class OrtLoop:
     """A graph that runs on its own outputs. They stay where the kernels wrote them: `in_place`
-    outputs in the buffer from which they were read, the others in tensors that grow in each run."""
+    outputs in the buffer from which they were read, the others in tensors that grow in each run.
+    `window`: that of the values in place, if a new row does not read all rows before it."""
 
     def __init__(
         self,
@@ -160,11 +166,14 @@ class OrtLoop:
         in_place: bool,
         where: str,
         device: str,
+        window: int | None = None,
     ) -> None:
         self._session, self._given, self._where = session, given, where
+        self._window = window
         self._device = device
         self._binding = session.io_binding()
         self._grown = {} if in_place else carried
+        self._placed = carried if in_place else {}
         self._returned = [info.name for info in returned]
         self._axes = [dim for info in returned for dim in info.shape if isinstance(dim, str)]
         self._fed: Feed = {}
@@ -174,7 +183,7 @@ class OrtLoop:
         self._state = {name: held(array, device) for name, array in start.items()}
         for name, value in self._state.items():
             self._binding.bind_ortvalue_input(name, value)
-        for out, into in carried.items() if in_place else ():
+        for out, into in self._placed.items():
             self._binding.bind_ortvalue_output(out, self._state[into])
 
     def run(self, feed: Feed) -> Feed:
@@ -210,6 +219,27 @@ class OrtLoop:
             cache = self._found.get(out, self._state[into]).numpy()  # a view
             self._state[into] = held(leading(cache, rows, axis).copy(), self._device)
             self._binding.bind_ortvalue_input(into, self._state[into])
+
+    @property
+    def sliding(self) -> Self | None:
+        return None if self._window is None else self
+
+    @property
+    def window(self) -> int:
+        assert self._window is not None
+        return self._window
+
+    def slide(self, filled: int, kept: int, room: int) -> None:
+        """Keep only the last rows; see `runtimes.Sliding`."""
+        for out, into in self._placed.items():
+            cache = self._state[into].numpy()  # a view
+            rows = cache[:, :, filled - kept : filled]
+            if cache.shape[2] == room:
+                cache[:, :, :kept] = rows.copy()
+                continue
+            self._state[into] = held(_widened(rows, room), self._device)
+            self._binding.bind_ortvalue_input(into, self._state[into])
+            self._binding.bind_ortvalue_output(out, self._state[into])
 
     def _bind(self, name: str, array: np.ndarray) -> None:
         """Bind an array of optkit. On the CPU it is read in place, so it may be overwritten."""

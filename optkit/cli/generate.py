@@ -186,6 +186,8 @@ def _pace(made: Generated) -> str:
         if pace and pace.tokens
     ]
     cache = f"cache {made.cache.format}, {made.cache.token_bytes:,} bytes per token"
+    if made.cache.window is not None:
+        cache += f", cut to the window of {made.cache.window} tokens"
     note = f" ({made.note})" if made.note else ""
     drafts = f"; {_drafted(made.speculation)}" if made.speculation else ""
     return f"{made.evidence} with {made.backend}: {'; '.join(phases)}; {cache}{drafts}{note}"

@@ -64,7 +64,8 @@ def generate(
     )
     return Generated(
         texts, None, decoded.prefill, decoded.decode,
-        session.backend, session.evidence, session.note, Cache.of(decoder), speculated,
+        session.backend, session.evidence, session.note,
+        Cache.of(decoder, decoded.window), speculated,
     )  # fmt: skip
 
 

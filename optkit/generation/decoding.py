@@ -6,6 +6,11 @@
 
 The cache stays inside the runtime (`Recurrent.loop`). The attention mask hides the padding, and
 positions count only real tokens, so a prompt gives the same tokens in any batch.
+
+If all layers have a sliding window of W tokens, the cache keeps only tokens that are still read:
+W - 1 before the next one. They move to the start of the buffer when it is full, once for every
+quarter of a window, so that a move costs less than reading the window once. The mask then begins
+with the first token in the buffer; positions go on.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from typing import Literal
 import numpy as np
 
 from optkit.decoder import IDS, LOGITS, MASK, POSITIONS, Decoder
-from optkit.runtimes import Recurrent
+from optkit.runtimes import Loop, Recurrent
 from optkit.tensors import Feed
 
 Choose = Callable[[np.ndarray], np.ndarray]
@@ -28,6 +33,8 @@ Heard = Callable[[int, int], None]
 """Called for every new token: its row, its id."""
 
 FinishReason = Literal["stop", "length"]
+
+_MOVES = 4  # of the tokens in the buffer per window
 
 
 @dataclass(frozen=True)
@@ -53,12 +60,14 @@ class Pace:
 
 @dataclass(frozen=True)
 class Decoded:
-    """New tokens by row, without the one that ended it, and the reason why each row ended."""
+    """New tokens by row, without the one that ended it, and the reason why each row ended.
+    `window`: the sliding window of all layers, if the cache kept only the tokens in it."""
 
     tokens: list[list[int]]
     reasons: list[FinishReason]
     prefill: Pace  # this phase includes the choice of each row's first new token
     decode: Pace
+    window: int | None = None
 
     def __add__(self, other: Decoded) -> Decoded:
         """These texts and those of another decoding, which ran after it."""
@@ -91,12 +100,13 @@ def decode(
     start = {**decoder.empty(rows), **(crossed or {})}
     # the last new token is chosen but not read
     loop = session.loop(decoder.carried, start, longest + ending.limit - 1)
+    kept = _Kept(loop, decoder)
 
     marks = [time.perf_counter()]
     for seen in range(longest, longest + ending.limit):
         feed = {IDS: ids}
         if decoder.masked:
-            feed[MASK] = mask[:, :seen]
+            feed[MASK] = mask[:, kept.first(seen - ids.shape[1]) : seen]
         if decoder.positions:
             feed[POSITIONS] = positions[:, seen - ids.shape[1] : seen]
         chosen = choose(loop.run(feed)[LOGITS][:, -1])
@@ -109,7 +119,37 @@ def decode(
         [reason or "length" for reason in text.reasons],
         Pace(sum(map(len, prompts)), marks[1] - marks[0]),
         Pace(text.choices - rows, marks[-1] - marks[1]),
+        kept.window,
     )
+
+
+class _Kept:
+    """The tokens in the cache of a loop: all, or those that a sliding window still reads. A graph
+    that counts positions by its cache keeps all."""
+
+    def __init__(self, loop: Loop, decoder: Decoder) -> None:
+        self._sliding = loop.sliding if decoder.positions else None
+        self._first = 0
+
+    @property
+    def window(self) -> int | None:
+        return None if self._sliding is None else self._sliding.window
+
+    def first(self, seen: int) -> int:
+        """The first token in the cache before the next token is read; `seen`: those read so far.
+        Makes room for it if the buffer is full."""
+        filled = seen - self._first
+        if self._sliding is not None and filled >= rows_kept(self._sliding.window):
+            kept = self._sliding.window - 1
+            self._sliding.slide(filled, kept, rows_kept(self._sliding.window))
+            self._first = seen - kept
+        return self._first
+
+
+def rows_kept(window: int) -> int:
+    """The largest number of tokens in the cache of layers with this sliding window, after a prompt
+    that is not longer."""
+    return window - 1 + max(1, window // _MOVES)
 
 
 class _Text:

@@ -26,14 +26,16 @@ class Text:
 @dataclass(frozen=True)
 class Cache:
     """The keys and values that a decoder keeps. `format`: their dtype, or int4. `token_bytes`: what
-    one token of one text adds."""
+    one token of one text adds. `window`: the sliding window to which the cache is cut; None: it
+    keeps all tokens."""
 
     format: str
     token_bytes: int
+    window: int | None = None
 
     @classmethod
-    def of(cls, decoder: Decoder) -> Self:
-        return cls(decoder.codes or decoder.cache[0].dtype, decoder.token_bytes)
+    def of(cls, decoder: Decoder, window: int | None = None) -> Self:
+        return cls(decoder.codes or decoder.cache[0].dtype, decoder.token_bytes, window)
 
 
 @dataclass(frozen=True)

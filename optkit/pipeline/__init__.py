@@ -40,6 +40,7 @@ from optkit.pipeline.sources import (
     parts,
     positions,
     signature,
+    windows,
 )
 from optkit.steps.files import GRAPH
 from optkit.steps.graph import Graph
@@ -70,6 +71,7 @@ __all__ = [
     "run",
     "signature",
     "tool_versions",
+    "windows",
 ]
 
 _VERSIONED = ("optkit", "torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxruntime-gpu",

@@ -15,7 +15,7 @@ from optkit import places
 from optkit.data.parts import whole
 from optkit.data.sequences import IDS, MASK
 from optkit.data.spool import Spool, overlap
-from optkit.decoder import Tokens
+from optkit.decoder import CONFIG, Tokens, Windows, read_json
 from optkit.errors import InputRefused, UsageError, located
 from optkit.execute.runner import Steps, versions
 from optkit.execute.step import Foreign
@@ -111,9 +111,21 @@ def positions(build: Build, runner: Steps) -> int | None:
     learned = None if log is None else log.positions
     if learned is not None or source is None or source.kind != "hf":
         return learned
-    config = json.loads((_hugging_face(source, runner).path / "config.json").read_bytes())
+    config = _config(source, runner)
     targets = config.get("max_target_positions")
     return targets if isinstance(targets, int) else Tokens.of(config, {}).context
+
+
+def windows(build: Build, runner: Steps) -> Windows | None:
+    """The sliding windows of a Hugging Face model; None if it has none."""
+    source = build.job.recipe.source
+    is_folder = source is not None and source.kind == "hf"
+    return Windows.of(_config(source, runner)) if source is not None and is_folder else None
+
+
+def _config(source: Source, runner: Steps) -> dict[str, object]:
+    file = _hugging_face(source, runner).path / CONFIG
+    return read_json(file.read_bytes(), CONFIG)
 
 
 def signature(recipe: Recipe, runner: Steps) -> tuple[TensorInfo, ...]:

@@ -22,7 +22,8 @@ _CROSSING_KERNELS = 4.0  # of a cross attention: norm, query, attention, output 
 class DecoderShape:
     """Sizes of a decoder. `ffn`: inner size of the MLP. `tied`: one table is both the embedding and
     the vocabulary projection. `crossed`: tokens of an encoder whose keys and values each layer
-    reads beside those of its own cache; the products of that attention count to the MLP."""
+    reads beside those of its own cache; the products of that attention count to the MLP. `window`:
+    how many tokens each of `local_layers` layers reads at most; the others read all."""
 
     layers: int
     hidden: int
@@ -34,6 +35,8 @@ class DecoderShape:
     gated: bool = True
     tied: bool = False
     crossed: int = 0
+    window: int | None = None
+    local_layers: int = 0
 
     @property
     def attention_weights(self) -> int:
@@ -66,7 +69,21 @@ class DecoderShape:
 
     def cache_bytes(self, tokens: float, bits: int = 16) -> float:
         """What a sequence of so many tokens keeps, with what its encoder made."""
-        return self.kv_bytes(bits) * (tokens + self.crossed)
+        return self.kv_bytes(bits) * (self.cached(tokens) + self.crossed)
+
+    def cached(self, tokens: float) -> float:
+        """Of so many tokens, how many are in the cache of a layer: the mean over the layers."""
+        return tokens - self._local_share * max(0.0, tokens - (self.window or tokens))
+
+    def causal_pairs(self, tokens: float) -> float:
+        """Pairs of a query and a key that it sees, for a text of so many tokens: the mean over the
+        layers. With a window of w, t - w queries see i - w keys less, for i from w + 1 to t."""
+        hidden = max(0.0, tokens - (self.window or tokens))
+        return (tokens * (tokens + 1) - self._local_share * hidden * (hidden + 1)) / 2
+
+    @property
+    def _local_share(self) -> float:
+        return self.local_layers / self.layers
 
 
 @dataclass(frozen=True)
@@ -88,7 +105,7 @@ def prefill(
     kernels: float = FUSED_KERNELS,
 ) -> list[Work]:  # fmt: skip
     """Work of reading `batch` prompts of `tokens` each. Attention is causal: half of all pairs."""
-    pairs = tokens * (tokens + 1) / 2 + tokens * shape.crossed
+    pairs = shape.causal_pairs(tokens) + tokens * shape.crossed
     cache = shape.kv_bytes(numbers.kv_bits) * shape.crossed * batch
     return _forward(shape, numbers, tokens * batch, batch, pairs * batch, cache, devices, kernels)
 
@@ -102,7 +119,8 @@ def step(
     their prompt, and what an encoder made come from memory once for all of them, and for the others
     from the L2 cache."""
     rows, each = batch * beams, shape.kv_bytes(numbers.kv_bits)
-    shared, context = shared + shape.crossed, context + shape.crossed
+    context = shape.cached(context) + shape.crossed
+    shared = min(shape.cached(shared) + shape.crossed, context)
     cache = each * (shared + beams * (context - shared)) * batch
     reread = each * shared * (beams - 1) * batch
     return _forward(shape, numbers, rows, rows, context * rows, cache, devices, kernels, reread)

@@ -33,7 +33,9 @@ FORMATS = MappingProxyType(
     {name: NumberFormat(name, "channel", symmetric=True) for name in ("int8", "int4")}
 )
 _ROWS = 2048  # tokens that are kept to find a scale of 4 bits
-_PAST, _SCALES = (3, 4), (12, 13)  # inputs of GroupQueryAttention: keys, values
+_PAST = (3, 4)  # inputs of GroupQueryAttention: keys, values
+SCALES = (12, 13)
+"""Its inputs with the scales of the cache of keys and of values."""
 
 
 @dataclass
@@ -105,8 +107,8 @@ def quantize_caches(
 def _quantize(
     owner: ir.Graph, node: ir.Node, scales: Mapping[str, np.ndarray], fmt: NumberFormat
 ) -> None:
-    node.resize_inputs(_SCALES[-1] + 1)
-    for past, scale, present in zip(_PAST, _SCALES, node.outputs[1:3], strict=True):
+    node.resize_inputs(SCALES[-1] + 1)
+    for past, scale, present in zip(_PAST, SCALES, node.outputs[1:3], strict=True):
         for value in (node.inputs[past], present):
             assert value is not None and value.shape is not None
             _store_codes(value, fmt)

@@ -70,9 +70,29 @@ def test_a_folder_tells_that_its_embeddings_are_tied(
     assert found["model"]["shape"] == {
         "layers": 2, "hidden": 64, "heads": 4, "kv_heads": 2, "head_dim": 16, "ffn": 176,
         "vocabulary": 4096, "gated": True, "tied": True, "crossed": 0,
+        "window": None, "local_layers": 0,
     }  # fmt: skip
     weights = sum(p.numel() for p in model.parameters())
     assert found["results"][0]["memory"]["weights"] == pytest.approx(2 * weights, rel=0.01)
+
+
+@pytest.mark.slow
+def test_a_sliding_window_bounds_the_cache(optkit_here: Optkit, tmp_path: Path) -> None:
+    from transformers import MistralConfig, MistralForCausalLM
+
+    sizes = {"vocab_size": 512, "hidden_size": 64, "intermediate_size": 176,
+             "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+             "max_position_embeddings": 512}  # fmt: skip
+    held = {}
+    for window in (None, 32):
+        folder = tmp_path / str(window)
+        MistralForCausalLM(MistralConfig(sliding_window=window, **sizes)).save_pretrained(folder)
+        asked = ("plan", folder, "--target", "l4", "--precision", "fp16", "--prompt", 300)
+        found = optkit_here(*asked, "--new", 100, "--json").result
+        assert found["model"]["shape"]["window"] == window
+        held[window] = found["results"][0]["memory"]["cache"]
+    per_token = 2 * 2 * 2 * 16 * 2  # keys and values, layers, heads, head size, bytes
+    assert held == {None: 400 * per_token, 32: 32 * per_token}
 
 
 def test_a_model_is_exported_and_fused_first(

@@ -39,6 +39,27 @@ def test_sizes_are_the_published_ones(shape: DecoderShape, parameters: int, cach
     assert shape.kv_bytes() == cache and shape.kv_bytes(8) == cache // 2
 
 
+@given(tokens=st.integers(1, 200), window=st.integers(1, 250), local=st.integers(0, 6))
+def test_a_window_bounds_the_cache_and_the_pairs_of_its_layers(
+    tokens: int, window: int, local: int
+) -> None:
+    shape = replace(LLAMA_2_7B, layers=6, window=window, local_layers=local)
+    seen = [[min(at, w) for at in range(1, tokens + 1)] for w in (window, tokens)]
+    kept = local * seen[0][-1] + (6 - local) * seen[1][-1]
+    assert shape.cache_bytes(tokens) == pytest.approx(shape.kv_bytes() / 6 * kept)
+    pairs = local * sum(seen[0]) + (6 - local) * sum(seen[1])
+    assert 6 * shape.causal_pairs(tokens) == pytest.approx(pairs)
+
+
+def test_a_step_reads_the_window_and_not_the_text() -> None:
+    numbers = Numbers(16, "fp16")
+    whole, local = LLAMA_2_7B, replace(LLAMA_2_7B, window=4096, local_layers=32)
+    steps = {name: total(step(shape, numbers, tokens, 1)) for name, shape, tokens in (
+        ("whole", whole, 4096), ("local", local, 4096), ("long", local, 65536))}  # fmt: skip
+    assert steps["whole"] == steps["local"] == steps["long"]
+    assert memory.of_decoder(local, numbers, tokens=65536, batch=2).cache == 2 * 4096 * 524_288
+
+
 def test_a_description_gives_the_weights_back() -> None:
     shape, assumed = decoder_shape.described(
         DecoderSizes(70e9, layers=80, kv_heads=8, head_dim=128)

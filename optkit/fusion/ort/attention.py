@@ -1,6 +1,7 @@
 """Scaled dot-product attention as one operator (Vaswani et al., arXiv:1706.03762).
 
     softmax(s · Q Kᵀ + mask) V          Attention of opset 23, on rows [B, S, N·D] if possible
+    c tanh(s · Q Kᵀ / c) for s · Q Kᵀ   its softcap (Gemma 2, arXiv:2408.00118, section 2)
     K = [past; k], V = [past; v]        its caches, which it returns with the new rows: the KV cache
 
 The kernel splits and joins the heads itself, repeats no key heads, adds the mask, and computes the
@@ -50,7 +51,8 @@ class Heads:
 
 @dataclass(frozen=True)
 class Match:
-    """`node` is the product with V. `mask`: a number per query and key, or only per key."""
+    """`node` is the product with V. `mask`: a number per query and key, or only per key. `cap`: of
+    the scores, before the mask is added."""
 
     node: ir.Node
     query: Heads
@@ -58,6 +60,7 @@ class Match:
     value: Heads
     mask: ir.Value | Keys | None
     scale: float
+    cap: float | None = None
 
     @property
     def rows(self) -> list[Rows]:
@@ -76,11 +79,12 @@ class Match:
         cache."""
         alike = self.query.rows and self.key.rows and self.query.rows.heads == self.key.rows.heads
         plain = self.key.cache is None and self.node.outputs[0].dtype == ir.DataType.FLOAT
-        return bool(self.rows) and bool(alike) and plain
+        return bool(self.rows) and bool(alike) and plain and self.cap is None
 
 
 _SCORES = Op("MatMul", Var("query"), Var("key"), result="scores")
-_MASKED = Op("Add", Scaled(_SCORES, "inner"), Var("mask"))
+_CAPPED = Scaled(Op("Tanh", Scaled(_SCORES, "inner")), "cap")
+_MASKED = Op("Add", Either((Scaled(_SCORES, "inner"), _CAPPED)), Var("mask"))
 _SUM = Scaled(Either((_SCORES, _MASKED)), "outer")
 _WEIGHTS = Op("Softmax", _SUM, result="weights")
 
@@ -95,7 +99,8 @@ def check(node: ir.Node) -> Match | Declined | None:
         return Declined("its softmax runs along another axis")
     if not read_once(match["weights"]) or not read_once(match["scores"]):
         return Declined("its weights are also used elsewhere")
-    scale = match.numbers["outer"] * match.numbers.get("inner", 1.0)
+    cap = match.numbers.get("cap")
+    scale = match.numbers["outer"] * match.numbers.get("inner", 1.0) * (cap or 1.0)
     return too_old(node) or _match(node, match, scale)
 
 
@@ -130,6 +135,8 @@ def _with_mask(match: Match, heads: list[int]) -> Operator:
     assert not isinstance(match.mask, Keys)
     mask = above_lowest(match.mask, match.node) if match.mask is not None else None
     attributes: Attributes = {"scale": match.scale}
+    if match.cap is not None:
+        attributes = {**attributes, "softcap": match.cap}
     if heads:
         attributes = {**attributes, "q_num_heads": heads[0], "kv_num_heads": heads[1]}
     return "Attention", "", [mask], attributes
@@ -152,7 +159,8 @@ def _match(node: ir.Node, product: pattern.Match, scale: float) -> Match | Decli
         return Declined("its keys are not the transposed heads, or its scale is not positive")
     if not _continue_alike(key, value):
         key, value = _whole(key), _whole(value)
-    match = Match(node, query, key, value, product.values.get("mask"), scale)
+    mask, cap = product.values.get("mask"), product.numbers.get("cap")
+    match = Match(node, query, key, value, mask, scale, cap)
     if key.value is None and not match.rows:
         return Declined("its keys are transposed with the heads, and the rows are not known")
     if reason := _why_not(query, key, value):

@@ -9,7 +9,11 @@ the past as an input, so the past may be a buffer of the full length; if the out
 buffer, only the S new rows are written. Therefore T and P are read from the attention mask, [B, T],
 and from an input with one row per new token, and no longer from the cache.
 
-The operator hides later keys itself. Any other mask becomes its bias, a number per query and key.
+The operator hides later keys itself. Any other mask becomes its bias, a number per query and key;
+also a sliding window, because the attribute of the operator for windows saves nothing: the kernel
+computes all scores, and the padding needs a bias anyway (docs/fusion.md). The graph notes the
+window, so that a loop may forget the rows before it.
+
 For a row of padding, from which the mask hides all keys, it computes the mean of the keys up to
 this row, while Attention computes the mean of all; no node reads this row. The kernel refuses a
 batch of several samples with several new rows each after a past (`backends.ort_session` runs them
@@ -19,22 +23,23 @@ one by one).
 from __future__ import annotations
 
 import json
-from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import onnx_ir as ir
 
-from optkit import graph
-from optkit.decoder import IN_PLACE
+from optkit.decoder import IN_PLACE, WINDOW
+from optkit.fusion.ort.heads import SPLIT, joined, split_from
 from optkit.fusion.ort.mask import HIDDEN
+from optkit.fusion.ort.visible_keys import conjuncts, hides_later, length_of, terms, window
 from optkit.fusion.ort.write import MICROSOFT, Attributes, constant, length, once, put
-from optkit.fusion.pattern import dims, ints, known_equal, made_by, scalar
+from optkit.fusion.pattern import dims, known_equal, made_by, scalar
 from optkit.fusion.rule import Declined, Guards, Rule, owner_of, remove, replace, unmet
 
 _PAST = (3, 4)  # inputs of GroupQueryAttention
-_ATTRIBUTES = {"q_num_heads", "kv_num_heads", "scale"}
+_HEADS = ("q_num_heads", "kv_num_heads")  # attributes of Attention on rows
+_COUNTS = ("num_heads", "kv_num_heads")  # of GroupQueryAttention
 _HIDES = -1e4  # a number that removes a score when it is added: exp(-104) is 0 in float32
 _WIDTH = 8  # head sizes of its kernel are multiples of it
 
@@ -52,11 +57,13 @@ class Lengths:
 @dataclass(frozen=True)
 class Cached:
     """`node` is a causal Attention with a cache. `hidden`: its mask, or [B, 1, 1, T] booleans of
-    existing keys; None: it only hides later keys."""
+    existing keys; None: it only hides later keys. `window`: the number of keys that a query sees at
+    most; None: all."""
 
     node: ir.Node
     lengths: Lengths
     hidden: ir.Value | None
+    window: int | None
 
 
 @dataclass(frozen=True)
@@ -70,23 +77,24 @@ class Past:
 def check(node: ir.Node) -> Cached | Declined | None:
     if node.domain != "" or len(node.outputs) != 3 or len(node.inputs) != 6:
         return None
-    past, rows = dims(node.inputs[4], 4), dims(node.inputs[0], 3)
-    if past is None or rows is None or node.attributes.keys() != _ATTRIBUTES:
-        return Declined("it is not on rows, or does more than to attend")
+    past, rows = dims(node.inputs[4], 4), _rows(node)
+    attributes = node.attributes.keys() - {"softcap"}
+    if past is None or rows is None or attributes != {"scale", *(_HEADS if _on_rows(node) else ())}:
+        return Declined("its rows are not known, or it does more than to attend")
     candidate = _Candidate(node, past, rows)
     if declined := unmet(candidate, _GUARDS):
         return declined
     assert candidate.lengths is not None
-    return Cached(node, candidate.lengths, candidate.hidden)
+    return Cached(node, candidate.lengths, candidate.hidden, candidate.window)
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    """An Attention with a cache `past` [B, G, P, D] on `rows` [B, S, N·D]."""
+    """An Attention with a cache `past` [B, G, P, D], which reads S = `rows` new rows."""
 
     node: ir.Node
     past: list[int | ir.SymbolicDim]
-    rows: list[int | ir.SymbolicDim]
+    rows: int | ir.SymbolicDim
 
     @property
     def caches(self) -> list[ir.Value | None]:
@@ -94,20 +102,20 @@ class _Candidate:
 
     @cached_property
     def lengths(self) -> Lengths | None:
-        return _lengths(self.node.graph, self.past[2], self.rows[1])
+        return _lengths(self.node.graph, self.past[2], self.rows)
 
     @property
     def used_elsewhere(self) -> bool:
         reads = [use.node for value in self.caches if value is not None for use in value.uses()]
-        return any(_length_of(node) is None for node in reads if not _attends(node))
+        return any(length_of(node) is None for node in reads if not _attends(node))
 
     @cached_property
     def conditions(self) -> tuple[list[ir.Value], list[ir.Value]]:
         """The conditions under which a key is visible: those that hide later keys, and the
         others."""
         choice = made_by(self.node.inputs[3], "Where")
-        parts = _conjuncts(choice.inputs[0]) if choice is not None else []
-        later = [part for part in parts if _hides_later(part, self.past[2])]
+        parts = conjuncts(choice.inputs[0]) if choice is not None else []
+        later = [part for part in parts if hides_later(part, self.past[2])]
         return later, [part for part in parts if part not in later]
 
     @property
@@ -123,6 +131,11 @@ class _Candidate:
         """The mask without the part that hides later keys."""
         assert self.lengths is not None
         return _hidden(self.conditions[1], self.node.inputs[3], self.lengths)
+
+    @property
+    def window(self) -> int | None:
+        sizes = (window(part, self.past[2]) for part in self.conditions[1])
+        return min((size for size in sizes if size is not None), default=None)
 
 
 _GUARDS: Guards[_Candidate] = (
@@ -168,30 +181,85 @@ def attend(match: Cached) -> str:
     owner = owner_of(node)
     given = node.attributes
     attributes: Attributes = {
-        "num_heads": given.get_int("q_num_heads"),
-        "kv_num_heads": given.get_int("kv_num_heads"),
+        **dict(zip(_COUNTS, _heads(node), strict=True)),
         "scale": given.get_float("scale"),
-    }  # fmt: skip
+        **({"softcap": given.get_float("softcap")} if "softcap" in given else {}),
+    }
     total, last = _filled(owner, lengths)
     bias = _bias(match, owner)
     result, *presents = node.outputs
     longer = [ir.Value(name=f"{each.name}.kept", type=each.type, shape=each.shape)
               for each in presents]  # fmt: skip
-    inputs = [*node.inputs[:3], *node.inputs[4:], last, total, None, None, None, bias]
+    rows = [_as_rows(value, node) for value in node.inputs[:3]]
+    join = None if _on_rows(node) else joined(result)
+    result, replaced = join if join is not None else (result, [])
+    inputs = [*rows, *node.inputs[4:], last, total, None, None, None, bias]
     put(
         node, "GroupQueryAttention", inputs, result, more=longer, attributes=attributes,
         domain=MICROSOFT, removed=(),
     )  # fmt: skip
+    attending = longer[0].producer()
+    if match.window is not None and attending is not None:
+        attending.metadata_props[WINDOW] = str(match.window)
     for old, new in zip(presents, longer, strict=True):
         name = old.name
         old.replace_all_uses_with(new, replace_graph_outputs=True)
         old.name, new.name = None, name
-    remove(node)
+    for each in (*replaced, node):
+        remove(each)
     return "its cache may be a buffer of full length"
 
 
+def _heads(node: ir.Node) -> list[int]:
+    """The numbers of query heads and of key heads."""
+    if _on_rows(node):
+        return [node.attributes.get_int(name) for name in _HEADS]
+    shapes = [dims(value, 4) or [] for value in node.inputs[:2]]
+    return [shape[1] for shape in shapes if isinstance(shape[1], int)]
+
+
+def _on_rows(node: ir.Node) -> bool:
+    return dims(node.inputs[0], 3) is not None
+
+
+def _rows(node: ir.Node) -> int | ir.SymbolicDim | None:
+    """S of an Attention on rows [B, S, N·D], or on heads [B, N, S, D] whose result becomes rows."""
+    rows, heads = dims(node.inputs[0], 3), [dims(value, 4) for value in node.inputs[:3]]
+    if rows is not None:
+        return rows[1]
+    known = all(
+        shape is not None and isinstance(shape[1], int) and isinstance(shape[3], int)
+        for shape in heads
+    )
+    return heads[0][2] if heads[0] is not None and known and joined(node.outputs[0]) else None
+
+
+def _as_rows(value: ir.Value | None, node: ir.Node) -> ir.Value | None:
+    """Heads [B, N, S, D] as rows [B, S, N·D]; rows as they are."""
+    heads = dims(value, 4)
+    if value is None or heads is None:
+        return value
+    split = split_from(value)
+    if split is not None:
+        return split.value
+    owner, name = owner_of(node), f"{value.name}.joined"
+    batch, count, rows, size = heads
+    assert isinstance(count, int) and isinstance(size, int)
+    apart, flat = ir.Value(name=f"{name}.apart"), ir.Value(name=name)
+    apart.type = flat.type = value.type
+    apart.shape, flat.shape = (
+        ir.Shape([batch, rows, count, size]),
+        ir.Shape([batch, rows, count * size]),
+    )
+    width = constant(owner, f"{name}.shape", np.array([0, 0, count * size], np.int64))
+    turn = ir.node("Transpose", [value], {"perm": SPLIT}, outputs=[apart], name=apart.name)
+    join = ir.node("Reshape", [apart, width], outputs=[flat], name=name)
+    owner.insert_before(node, [turn, join])
+    return flat
+
+
 def check_past(node: ir.Node) -> Past | None:
-    source, axis = node.inputs[0], _length_of(node)
+    source, axis = node.inputs[0], length_of(node)
     if source is None or axis != 2 or not source.is_graph_input():
         return None
     attending = next((use.node for use in source.uses() if use.idx in _PAST), None)
@@ -213,37 +281,36 @@ def subtract(match: Past) -> str:
 
 
 def note_in_place(model: ir.Model) -> None:
-    """Record in the metadata which outputs are caches that may be written in place."""
-    outputs = [
-        str(output.name)
-        for node in model.graph
-        if node.op_type == "GroupQueryAttention"
+    """Record in the metadata which outputs are caches that may be written in place, and the window
+    if each of them has one."""
+    attending = [node for node in model.graph if node.op_type == "GroupQueryAttention"]
+    kept = {
+        str(output.name): node.metadata_props.get(WINDOW)
+        for node in attending
         for output, past in zip(node.outputs[1:], node.inputs[3:5], strict=True)
         if output.is_graph_output() and past is not None and past.is_graph_input()
-    ]
-    model.metadata_props.pop(IN_PLACE, None)
-    if outputs:
-        model.metadata_props[IN_PLACE] = json.dumps(outputs)
+    }
+    windows = [int(text) for text in kept.values() if text is not None]
+    noted = {
+        IN_PLACE: json.dumps([*kept]) if kept else None,
+        WINDOW: str(max(windows)) if kept and len(windows) == len(kept) else None,
+    }
+    for name, text in noted.items():
+        model.metadata_props.pop(name, None)
+        if text is not None:
+            model.metadata_props[name] = text
 
 
 def _attends(node: ir.Node) -> bool:
     return node.op_type in ("Attention", "GroupQueryAttention")
 
 
-def _length_of(node: ir.Node) -> int | None:
-    """The only axis whose length a Shape returns."""
-    if node.op_type != "Shape" or node.domain != "":
-        return None
-    start, end = (node.attributes.get_int(name, 0) for name in ("start", "end"))
-    return start if start >= 0 and end == start + 1 else None
-
-
 def _lengths(
     owner: ir.Graph | None, past: int | ir.SymbolicDim, new: int | ir.SymbolicDim
 ) -> Lengths | None:
-    total = _terms(past) + _terms(new)
+    total = terms(past) + terms(new)
     inputs = [value for value in owner.inputs if value.shape is not None] if owner else []
-    masks = (value for value in inputs if (shape := dims(value, 2)) and _terms(shape[1]) == total)
+    masks = (value for value in inputs if (shape := dims(value, 2)) and terms(shape[1]) == total)
     rows = (
         (value, axis)
         for value in inputs
@@ -252,73 +319,6 @@ def _lengths(
     )
     mask, row = next(masks, None), next(rows, None)
     return None if mask is None or row is None else Lengths(mask, *row)
-
-
-def _terms(dim: int | ir.SymbolicDim) -> Counter[str]:
-    """A length as a sum of axes: axis → how often it occurs; numbers have the key ""."""
-    if isinstance(dim, int):
-        return Counter({"": dim} if dim else {})
-    return Counter((dim.value or "?").split(" + "))
-
-
-def _conjuncts(condition: ir.Value | None) -> list[ir.Value]:
-    """The operands of a condition that consists of Ands, without those that are constantly True."""
-    node = made_by(condition, "And")
-    if node is not None:
-        return [each for side in node.inputs for each in _conjuncts(side)]
-    numbers = graph.array(condition)
-    always = numbers is not None and bool(numbers.all())
-    return [] if condition is None or always else [condition]
-
-
-def _hides_later(condition: ir.Value, past: int | ir.SymbolicDim) -> bool:
-    """Whether the condition is key ≤ query, both counted from the first row of the cache: query i
-    of S is row P + i."""
-    node = made_by(condition, "LessOrEqual", "GreaterOrEqual")
-    if node is None:
-        return False
-    sides = node.inputs if node.op_type == "LessOrEqual" else reversed(node.inputs)
-    keys, queries = (_counted(value) for value in sides)
-    return keys == (-1, Counter()) and queries == (-2, _terms(past))
-
-
-def _counted(value: ir.Value | None) -> tuple[int, Counter[str]] | None:
-    """(axis from the right, first number) if `value` counts up by one along one axis."""
-    shape = value.shape if value is not None else None
-    if shape is None:
-        return None
-    long = [axis - len(shape) for axis, dim in enumerate(shape) if dim != 1]
-    while (node := made_by(value, "Unsqueeze", "Cast")) is not None:
-        value = node.inputs[0]
-    first: Counter[str] | None = Counter()
-    if (add := made_by(value, "Add")) is not None:
-        ranges = [made_by(side, "Range") is not None for side in add.inputs]
-        if sum(ranges) != 1:
-            return None
-        first, value = _number(add.inputs[ranges.index(False)]), add.inputs[ranges.index(True)]
-    counting = made_by(value, "Range")
-    if counting is None or scalar(counting.inputs[2]) != 1 or len(long) != 1:
-        return None
-    start = _number(counting.inputs[0])
-    return None if first is None or start is None else (long[0], first + start)
-
-
-def _number(value: ir.Value | None) -> Counter[str] | None:
-    """A number that is computed from constants and lengths, in the form of `_terms`."""
-    known = ints(value)
-    if known is not None:
-        return _terms(known[0]) if len(known) == 1 and known[0] >= 0 else None
-    node = made_by(value, "Shape", "Squeeze", "Cast", "Add", "Identity")
-    if node is None:
-        return None
-    if node.op_type == "Add":
-        left, right = map(_number, node.inputs)
-        return None if left is None or right is None else left + right
-    source, axis = node.inputs[0], _length_of(node)
-    if node.op_type != "Shape":
-        return _number(source)
-    shape = source.shape if source is not None else None
-    return _terms(shape[axis]) if shape is not None and axis is not None else None
 
 
 def _hidden(left: list[ir.Value], mask: ir.Value | None, lengths: Lengths) -> ir.Value | None:

@@ -18,6 +18,7 @@ import onnx_ir as ir
 from optkit import graph
 from optkit.errors import UsageError
 from optkit.packaging.decoders.architecture import EMBEDDING, OTHER_FORMATS, Architecture
+from optkit.quantization.kv_cache import SCALES
 from optkit.quantization.qdq import reader
 from optkit.quantization.qdq.codes import Codes
 
@@ -55,7 +56,8 @@ def _other_formats() -> Iterator[None]:
 @_other_formats()
 def parameters(model: graph.Graph, architecture: Architecture) -> dict[str, Parameter]:
     """By name, all parameters of the architecture, and biases of its matrices as far as the graph
-    has them. Numbers are not read yet, except small vectors.
+    has them. Numbers are not read yet, except small vectors. The scales of a cache of codes do not
+    count.
 
     Raises UsageError: a parameter is missing, is there twice or has another form; a constant has
     no place in the architecture; other rotary frequencies than those of config.json.
@@ -89,6 +91,9 @@ class _Finder:
             self._add_norm(node, names[0])
         elif modules[0] is not None and modules[0].endswith(_ROTARY):
             self._check_frequencies(node)
+        elif node.op_type == "GroupQueryAttention":
+            scales = (node.inputs[at] for at in SCALES if at < len(node.inputs))
+            self._used |= {value for value in scales if value is not None}
 
     def check_complete(self) -> None:
         missing = (self._matrices.keys() | self._vectors.keys()) - self.found.keys()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from optkit import graph
 from optkit.artifact import MODEL, VNNI
-from optkit.decoder import CONFIG
+from optkit.decoder import CONFIG, Decoder
 from optkit.errors import UsageError
 from optkit.intake import COMPANIONS
 from optkit.packaging import model_card
@@ -31,8 +31,8 @@ CARD = "README.md"
 
 
 def files(subject: Subject, scratch: Path) -> Packed:
-    """Raises UsageError (two artifacts for one file name, an encoder-decoder), InputRefused,
-    IntegrityError."""
+    """Raises UsageError (two artifacts for one file name, an encoder-decoder, a cache of codes),
+    InputRefused, IntegrityError."""
     listed = _listed(subject)
     companions = _companions(subject)
     content: dict[str, Path | bytes] = {**companions}
@@ -53,6 +53,7 @@ def _listed(subject: Subject) -> list[Listed]:
     by_file: dict[str, Listed] = {}
     for variant in subject.variants:
         _refuse_encoder_decoder(variant)
+        _refuse_codes(variant)
         manifest = variant.artifact.manifest
         name = names.name_of(manifest.precision, manifest.target)
         file = f"model{name.suffix}.onnx"
@@ -77,6 +78,19 @@ def _refuse_encoder_decoder(variant: Variant) -> None:
             "them, but the graphs of this encoder-decoder pass keys and values",
             where=str(variant.artifact.path),
             hint="run it with `optkit generate`",
+        )
+
+
+def _refuse_codes(variant: Variant) -> None:
+    manifest = variant.artifact.manifest
+    decoder = Decoder.of(manifest.inputs, manifest.outputs)
+    if decoder is not None and decoder.codes is not None:
+        raise UsageError(
+            f"optimum and transformers.js feed the key-value cache as floats, but this graph has "
+            f"it in {decoder.codes}",
+            where=str(variant.artifact.path),
+            hint="build it with `--set quantization.kv_cache=null` for this format, or run it with "
+            "`optkit generate`",
         )
 
 

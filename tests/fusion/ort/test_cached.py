@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from optkit import graph
 from optkit.backends.ort_session import OrtSession
 from optkit.decoder import IN_PLACE
+from optkit.decoder import WINDOW as NOTED
 from optkit.fusion.ort import to_ort
 from optkit.runtimes import SessionOptions, backend
 from optkit.tensors import Feed
@@ -35,11 +36,25 @@ BODY = f"""
 """
 WINDOW = """apart = Sub(queries, two) near = GreaterOrEqual(keys, apart)
     both = And(later, near) keep = And(both, seen)"""
+WINDOWED = BODY.replace("keep = And(later, seen)", WINDOW)  # of three keys
+ON_HEADS = f"""
+    qa = Reshape(q, apart_q) ka = Reshape(k, apart_k) va = Reshape(v, apart_k)
+    qt = Transpose<perm = [0, 2, 1, 3]>(qa) kt = Transpose<perm = [0, 2, 1, 3]>(ka)
+    qh = Neg(qt) kh = Neg(kt) vh = Transpose<perm = [0, 2, 1, 3]>(va)
+    {
+    BODY.replace(f"q_num_heads = {HEADS}, kv_num_heads = {GROUPS}, ", "")
+    .replace("y, nk", "heads, nk")
+    .replace("(q, k, v, b", "(qh, kh, vh, b")
+}
+    turned = Transpose<perm = [0, 2, 1, 3]>(heads) y = Reshape(turned, together)
+"""
 CONSTANTS = {
     "zero": np.array(0), "one": np.array(1), "two": np.array(2), "low": np.array(LOW),
     "nothing": np.array(0, np.float32), "soft": np.array(-2, np.float32),
     "key_axes": np.array([0, 1, 2]), "query_axes": np.array([0, 1, 3]),
     "mask_axes": np.array([1, 2]), "first": np.array([0]), "second": np.array([1]),
+    "apart_q": np.array([0, 0, HEADS, SIZE]), "apart_k": np.array([0, 0, GROUPS, SIZE]),
+    "together": np.array([0, 0, HEADS * SIZE]),
 }  # fmt: skip
 SHAPES = {
     "q": ("b", "s", HEADS * SIZE), "k": ("b", "s", GROUPS * SIZE), "v": ("b", "s", GROUPS * SIZE),
@@ -81,7 +96,7 @@ def feed(batch: int, rows: int, past: int, padding: int = 0, size: int = SIZE) -
     return {"mask": mask, **{name: x.astype(np.float32) for name, x in found.items()}}
 
 
-def reference(f: Feed) -> np.ndarray:
+def reference(f: Feed, window: int = 1 << 20) -> np.ndarray:
     """In float64, for the rows that are no padding; the others are zero."""
     batch, rows, _ = f["q"].shape
     q, k, v = (
@@ -92,8 +107,8 @@ def reference(f: Feed) -> np.ndarray:
         for past, new in (("pk", k), ("pv", v))
     )
     past = f["pk"].shape[2]
-    hidden = np.arange(past + rows) > past + np.arange(rows)[:, None]
-    hidden = hidden | (f["mask"] == 0)[:, None, None, :]
+    distance = past + np.arange(rows)[:, None] - np.arange(past + rows)
+    hidden = (distance < 0) | (distance >= window) | (f["mask"] == 0)[:, None, None, :]
     scores = np.where(hidden, -np.inf, 0.3 * (q @ k.swapaxes(2, 3)))
     weights = np.exp(scores - np.maximum(scores.max(-1, keepdims=True), -1e30))
     weights /= np.maximum(weights.sum(-1, keepdims=True), 1e-300)
@@ -101,8 +116,7 @@ def reference(f: Feed) -> np.ndarray:
     return found
 
 
-@pytest.mark.parametrize("body", [BODY, BODY.replace("keep = And(later, seen)", WINDOW)],
-                         ids=["causal", "window"])  # fmt: skip
+@pytest.mark.parametrize("body", [BODY, WINDOWED], ids=["causal", "window"])
 @pytest.mark.parametrize("sizes", [(1, 1, 0), (3, 7, 0), (3, 1, 9, 4), (1, 4, 9, 2)], ids=str)
 def test_it_computes_the_same(as_ort, build, body: str, sizes: tuple[int, ...]) -> None:
     after, log = as_ort(attention(build, body), feed(*sizes))
@@ -114,6 +128,37 @@ def test_it_computes_the_same(as_ort, build, body: str, sizes: tuple[int, ...]) 
     assert json.loads(after.metadata_props[IN_PLACE]) == ["nk", "nv"]
 
 
+@pytest.mark.parametrize("cap", ["", ", softcap = 1.5"], ids=["plain", "capped"])
+@pytest.mark.parametrize("body", [BODY, ON_HEADS], ids=["rows", "heads"])
+def test_it_takes_heads_and_a_cap_of_the_scores(as_ort, build, body: str, cap: str) -> None:
+    capped = body.replace("scale = 0.3", f"scale = 0.3{cap}")
+    after, log = as_ort(attention(build, capped), feed(1, 5, 4, 2))
+    assert log.counts["cached"] == 1
+    (node,) = (node for node in after.graph if node.op_type == "GroupQueryAttention")
+    assert node.attributes.get_float("softcap", 0.0) == (1.5 if cap else 0.0)
+    turned = [node for node in after.graph if node.op_type == "Transpose"]
+    assert len(turned) == (4 if body == ON_HEADS else 0)  # q and k to heads and back; v is rows
+    as_ort(attention(build, capped), feed(3, 7, 0))
+
+
+@pytest.mark.parametrize(
+    ("near", "width"),
+    [
+        ("GreaterOrEqual(keys, apart)", 3),
+        ("Greater(keys, apart)", 2),
+        ("LessOrEqual(apart, keys)", 3),
+        ("Less(apart, keys)", 2),
+        ("Less(keys, apart)", None),
+        ("Greater(queries, apart)", None),
+    ],
+)
+def test_the_window_of_all_layers_is_noted(build, near: str, width: int | None) -> None:
+    model = attention(build, WINDOWED.replace("GreaterOrEqual(keys, apart)", near))
+    to_ort(model)
+    assert model.metadata_props.get(NOTED) == (None if width is None else str(width))
+    assert IN_PLACE in model.metadata_props
+
+
 def test_what_a_mask_hides_from_all_queries_is_all_that_stays_of_it(as_ort, build) -> None:
     after, _ = as_ort(attention(build), feed(2, 1, 5, 2))
     assert {"Range", "LessOrEqual", "And"}.isdisjoint(node.op_type for node in after.graph)
@@ -121,11 +166,19 @@ def test_what_a_mask_hides_from_all_queries_is_all_that_stays_of_it(as_ort, buil
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> OrtSession:
+    return loaded(BODY, tmp_path_factory.mktemp("cached") / "attention.onnx")
+
+
+@pytest.fixture(scope="module")
+def windowed(tmp_path_factory: pytest.TempPathFactory) -> OrtSession:
+    return loaded(WINDOWED, tmp_path_factory.mktemp("windowed") / "attention.onnx")
+
+
+def loaded(body: str, path: Path) -> OrtSession:
     from tests.fusion.ort.conftest import _build
 
-    model = attention(_build)
+    model = attention(_build, body)
     to_ort(model)
-    path = tmp_path_factory.mktemp("cached") / "attention.onnx"
     graph.save(model, path)
     graph.check(path)
     found = backend("onnxruntime").session(path, SessionOptions(threads=1))
@@ -166,6 +219,31 @@ def test_one_buffer_gives_what_longer_caches_give(
     np.testing.assert_allclose(session.run(rest)["y"], expected[:, prompt:], rtol=1e-5, atol=1e-5)
 
 
+@settings(max_examples=30, deadline=None)
+@given(
+    batch=st.integers(1, 2), prompt=st.integers(1, 9), new=st.integers(1, 9),
+    padding=st.integers(0, 8), spare=st.integers(1, 3),
+)  # fmt: skip
+def test_rows_before_the_window_can_be_forgotten(
+    windowed: OrtSession, batch: int, prompt: int, new: int, padding: int, spare: int
+) -> None:
+    """The buffer has room for the window and `spare` rows less one; where it is full, the rows that
+    are still read move to its start."""
+    whole = feed(batch, prompt + new, 0, min(padding, prompt - 1))
+    expected = reference(whole, window=3)
+    loop = windowed.loop(CARRIED, {n: whole[n] for n in CARRIED.values()}, room=prompt + new)
+    assert loop.sliding is not None and loop.sliding.window == 3
+    first = 0
+    for start, stop in ((0, prompt), *((at, at + 1) for at in range(prompt, prompt + new))):
+        if start and start - first >= 2 + spare:
+            loop.sliding.slide(start - first, 2, 2 + spare)
+            first = start - 2
+        rows = {name: whole[name][:, start:stop] for name in "qkv"}
+        found = loop.run({**rows, "mask": whole["mask"][:, first:stop]})["y"]
+        real = whole["mask"][:, start:stop] == 1
+        np.testing.assert_allclose(found[real], expected[:, start:stop][real], rtol=1e-5, atol=1e-5)
+
+
 @settings(max_examples=20, deadline=None)
 @given(prompt=st.integers(1, 6), new=st.integers(1, 5), wrong=st.integers(1, 4))
 def test_several_rows_are_read_at_once_where_others_were_before(
@@ -191,7 +269,7 @@ def test_several_rows_are_read_at_once_where_others_were_before(
         ("keep = And(later, seen)", "keep = Or(later, seen)", "later keys"),
         ("Where(keep, nothing, low)", "Where(keep, low, nothing)", "later keys"),
         ("Where(keep, nothing, low)", "Where(keep, nothing, soft)", "later keys"),
-        ("scale = 0.3", "scale = 0.3, softcap = 5.0", "more than to attend"),
+        ("scale = 0.3", "scale = 0.3, is_causal = 0", "more than to attend"),
         (PAST, "sizes = Shape(pk) past = Gather(sizes, two)", "used elsewhere"),
     ],
 )
