@@ -11,6 +11,7 @@ the trained scales; a build writes its Q/DQ graph from them with the same codes 
 
     plan                what a build would quantize
     placing             its place in the module
+    equalization        the factors that a build moves between layers, in the parameters
     initialization      the codes and biases of the build, as the start
     fake_quantization   the arithmetic, with gradients
     agreement           whether the module computes what the graph does
@@ -30,6 +31,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -44,7 +46,7 @@ from optkit.devices import Target
 from optkit.errors import InputRefused, UsageError
 from optkit.pipeline import delivery
 from optkit.precisions import Precision
-from optkit.qat import activations, additions, frozen, placing, products
+from optkit.qat import activations, additions, equalization, frozen, placing, products
 from optkit.qat.adapters import merge, paths, save
 from optkit.qat.agreement import alike, check_same, results
 from optkit.qat.checks import check_batches, check_count, check_example, new_folder, unwrapped
@@ -83,9 +85,10 @@ def prepare(
     """A copy of the module that computes with the numbers of the quantized graph, to be trained.
 
     The parameters keep their names, and a state of the float model can be loaded. BatchNorm after a
-    product is folded, with its statistics as they are. With learned scales, weights and biases
-    start with the codes of the build, GPTQ and bias correction included: each weight becomes the
-    number nearest to it with this code. A weight that modules share stays as it is.
+    product is folded, with its statistics as they are. Where the build equalizes the channels of
+    layers, the parameters have its factors. With learned scales, weights and biases start with the
+    codes of the build, GPTQ and bias correction included: each weight becomes the number nearest to
+    it with this code. A weight that modules share stays as it is.
 
     target, precision, recipe, calibration, workspace: as for `optkit.build`.
     scales: "learned": the scales are parameters (LSQ, arXiv:1902.08153), which start with those of
@@ -105,15 +108,22 @@ def prepare(
                          hint=" or ".join(PRECISIONS))  # fmt: skip
     trained = _copied(model, example_inputs, calibration)
     _fold(trained, example_inputs)
+    if iter(calibration or ()) is calibration:  # it may be read twice
+        calibration = list(calibration)
     learned = scales == "learned"
-    found = plan(
-        _plain(trained), example_inputs, pair, recipe, calibration, workspace.runner(),
+    planned = partial(
+        plan, _plain(trained), example_inputs, pair, recipe, calibration, workspace.runner(),
         rounding="start" if learned else "nearest",
     )  # fmt: skip
+    found = planned(equalized=True)
+    factors = equalization.equalize(trained, example_inputs, found)
+    if factors is None:
+        found, factors = planned(equalized=False), {}
+    equalization.scale_states(trained, factors)
     placing.place(trained, found, learned=learned)
     starts = initialize(trained, found) if learned else {}
     trained.qat_plan = found  # type: ignore[assignment]
-    trained.qat_teacher = Teacher(wrappers.unwrapped(model))  # type: ignore[assignment]
+    trained.qat_teacher = Teacher(wrappers.unwrapped(model), factors)  # type: ignore[assignment]
     check_same(trained, example_inputs, found, starts)
     return trained
 
@@ -153,13 +163,13 @@ def prepare_adapters(
     _fold(trained, example_inputs)
     trained = _plain(trained)
     found = plan(trained, example_inputs, pair, recipe, calibration, workspace.runner(),
-                 rounding="frozen")  # fmt: skip
+                 rounding="frozen", equalized=False)  # fmt: skip
     placing.place(trained, found, learned=False)
     lost = frozen.freeze(trained, found)
     check_same(trained, example_inputs, found, {})
     frozen.attach(lost, found, rank)
     trained.qat_plan = found  # type: ignore[assignment]
-    trained.qat_teacher = Teacher(wrappers.unwrapped(model))  # type: ignore[assignment]
+    trained.qat_teacher = Teacher(wrappers.unwrapped(model), {})  # type: ignore[assignment]
     return trained
 
 
@@ -275,6 +285,7 @@ def _plain(model: Module) -> Module:
     plain = copy.deepcopy(model).eval()
     vars(plain).pop("qat_plan", None)
     vars(plain).pop("qat_teacher", None)
+    vars(plain).pop("qat_factors", None)
     remove_recorders(plain)
     for part in list(plain.modules()):
         if isinstance(part, products.Product):

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn import Module
+from torch.nn import Module, Parameter
 from torch.nn.modules.dropout import _DropoutNd
 
 from optkit.api.batches import Batch, taken, without_labels
@@ -32,12 +32,27 @@ Criterion = Callable[[Any, Any], Tensor]
 
 class Teacher:
     """The float module in evaluation mode, without gradients. It shares its weights with the module
-    that `prepare` got. Copies of the student have the same teacher."""
+    that `prepare` got. Copies of the student have the same teacher. `factors`: by which the
+    equalization has multiplied parameters of the student."""
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: Module, factors: Mapping[str, Tensor]) -> None:
         tensors = chain(module.parameters(), module.buffers())
         shared: dict[int, Any] = {id(tensor): tensor for tensor in tensors}
         self.module = copy.deepcopy(module, shared).eval()
+        self._factors = factors
+
+    def equalized(self) -> Teacher:
+        """The teacher whose results inside have the units of the student."""
+        if not self._factors:
+            return self
+        other = Teacher(self.module, {})
+        for name, factor in self._factors.items():
+            path, _, last = name.rpartition(".")
+            part = other.module.get_submodule(path)
+            parameter = part.get_parameter(last).detach()
+            product = (parameter.double() * factor.to(parameter.device)).to(parameter)
+            setattr(part, last, Parameter(product, requires_grad=False))
+        return other
 
     def __deepcopy__(self, memo: object) -> Teacher:
         return self
@@ -112,7 +127,7 @@ class Distillation:
             raise UsageError(f"{features!r} is no list of names", where="features=",
                              hint='give a list, e.g. ["blocks.3"]')  # fmt: skip
         model.eval()
-        self._teacher = teacher
+        self._teacher = teacher.equalized() if features else teacher
         self._loss = loss
         self._temperature = temperature
         self._recorders = {name: self._recorder(name) for name in features}

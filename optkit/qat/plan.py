@@ -22,13 +22,13 @@ from optkit.pipeline import Build
 from optkit.placement import PlacementRules
 from optkit.precisions import NumberFormat, precision
 from optkit.quantization.placement import weighted_nodes
+from optkit.quantization.rescaling.factors import Factor, load
 from optkit.recipe import Recipe
-from optkit.steps.files import GRAPH, STATISTICS
+from optkit.steps.files import FACTORS, GRAPH, STATISTICS
 
-# these change the weights of other modules, and the module has no second term
-_AS_IN_THE_MODULE = (
-    "quantization.smooth=off", "quantization.equalize=off", "quantization.two_term=[]",
-)  # fmt: skip
+# a Mul that smoothing inserts has no module, and the module has no second term
+_AS_IN_THE_MODULE = "quantization.smooth=off", "quantization.two_term=[]"
+_UNEQUALIZED = "quantization.equalize=off"
 _UNCORRECTED = "quantization.bias_correction=false"
 Rounding = Literal["nearest", "start", "frozen"]
 """nearest: weights are rounded to nearest, and biases stay; start: as in the build, and GPTQ in the
@@ -81,8 +81,8 @@ class Plan:
     """`additions`: an Add of two values → the path of the module whose code adds, and which of its
     additions it is. `embeddings`: a lookup in a table of 8 bits per row → the width of the table.
     `graph`: the Q/DQ graph with FP32 carriers; `fused`: the float graph that it is made from;
-    `carrier`: that of the build. `statistics`: those of the calibration, a file; None: there are
-    none."""
+    `carrier`: that of the build. `factors`: of equalization, which the constants of `fused` have.
+    `statistics`: those of the calibration, a file; None: there are none."""
 
     target: str
     precision: str
@@ -93,6 +93,7 @@ class Plan:
     weights: tuple[QuantizedWeight, ...]
     additions: Mapping[str, tuple[str, int]]
     embeddings: Mapping[str, int]
+    factors: tuple[Factor, ...]
     statistics: Path | None
 
 
@@ -105,21 +106,24 @@ def plan(
     runner: Runner,
     *,
     rounding: Rounding,
+    equalized: bool,
 ) -> Plan:
-    """Build the module until it is quantized. Raises what `optkit.build` raises, and UsageError for
-    frozen weights that AWQ rounds."""
+    """Build the module until it is quantized; `equalized`: with equalization, unless the recipe
+    says otherwise. Raises what `optkit.build` raises, and UsageError for frozen weights that AWQ
+    rounds."""
     job = jobs.job_of(
         model, example_inputs, pair, recipe=recipe, calibration=calibration, name=None,
         runner=runner,
     )  # fmt: skip
     # no engine is built, so the compiler of a GPU need not be installed where the training runs
     deferred = not job.target.is_cpu
-    recipe = job.recipe.with_overrides((*_AS_IN_THE_MODULE, *_overrides(rounding, job.recipe)))
+    changes = _AS_IN_THE_MODULE if equalized else (*_AS_IN_THE_MODULE, _UNEQUALIZED)
+    recipe = job.recipe.with_overrides((*changes, *_overrides(rounding, job.recipe)))
     job = replace(job, recipe=recipe, deferred=deferred)
     build = pipeline.run(job, runner, pipeline.QUANTIZE)
     quantized = build.quantized
     assert quantized is not None
-    observed = build.statistics
+    observed, prepared = build.statistics, build.prepared
     file = quantized.path / quantized.simulation
     written = graph.load(file)
     return Plan(
@@ -127,11 +131,12 @@ def plan(
         job.precision.name,
         build.baseline_precision.name,
         file,
-        build.fused.path / GRAPH,
+        (prepared or build.fused).path / GRAPH,
         tuple(_values(written, build)),
         tuple(_weights(written, build)),
         _additions(graph.load(build.source.path / GRAPH)),
         dict(_embeddings(written)),
+        () if prepared is None else tuple(load(prepared.path / FACTORS)),
         None if observed is None else observed.path / STATISTICS,
     )
 

@@ -3,6 +3,7 @@
 GRAPH = "model.onnx"
 SIMULATION = "simulation.onnx"
 STATISTICS = "statistics.safetensors"
+FACTORS = "factors.safetensors"
 SCORES = "scores.safetensors"
 RAW_SCORES = ("per_sample", "replicates")  # the parts of a Score that this file contains
 SLICE = "slice/"  # and the name of a slice: its value, then its replicates

@@ -12,8 +12,8 @@ from optkit.steps.quantize import QuantizationSettings
 @dataclass(frozen=True, kw_only=True)
 class Prepare(Step[Fused]):
     """FP32 graph and its statistics → the same function in a form that quantizes better, and the
-    statistics of that form. Its outputs are compared with those of the graph before, as in
-    `Fuse`."""
+    statistics of that form, with the factors that were folded into constants. Its outputs are
+    compared with those of the graph before, as in `Fuse`."""
 
     name = "prepare"
     version = 10

@@ -21,7 +21,7 @@ from optkit.workspace import Workspace
 from tests.qat.conftest import RECIPE, Net, Tied, written
 
 PLAIN: dict[str, object] = {
-    **RECIPE, "quantization": {"smooth": "off", "equalize": "off", "two_term": []}
+    **RECIPE, "quantization": {"smooth": "off", "two_term": []}
 }  # fmt: skip
 
 
@@ -139,9 +139,13 @@ def test_what_is_not_quantized_does_not_change(
 def test_scales_that_follow_the_weights_leave_them(
     net: Net, images: Tensor, workspace: Workspace
 ) -> None:
+    """But for the factors of equalization."""
     first = prepared(net, images, workspace, "l4", "int8", scales="fixed")
+    factors = cast("dict[str, Tensor]", first.qat_factors)
+    assert factors
     for name, parameter in net.named_parameters():
-        assert torch.equal(first.get_parameter(name), parameter)
+        expected = (parameter.double() * factors.get(name, torch.tensor(1.0))).float()
+        assert torch.equal(first.get_parameter(name), expected)
 
 
 @pytest.mark.parametrize("weights", ["rtn", "hqq", "awq"])

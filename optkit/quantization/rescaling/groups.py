@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from optkit import graph
 from optkit.quantization.rescaling.channels import dims, of_axis
+from optkit.quantization.rescaling.factors import Factor
 from optkit.quantization.rescaling.fold import FoldPath, find_fold
 from optkit.quantization.rescaling.rules import Declined
 
@@ -86,17 +87,20 @@ def why_not_scalable(nodes: Collection[ir.Node]) -> Declined | None:
     return None
 
 
-def fold(group: Group, path: FoldPath, s: np.ndarray) -> None:
+def fold(group: Group, path: FoldPath, s: np.ndarray) -> list[Factor]:
     """Divide the value by `s` [channels] where it is computed, and multiply the weights of all its
-    readers by `s`.
+    readers by `s`. Returns what constants were multiplied by.
 
     Channels that `path.ties` joins must have the same factor.
     """
     reciprocal = 1.0 / s.astype(np.float64)
+    factors = []
     for sink in path.sinks:
         ones = np.where(sink.labels < 0, 1.0, reciprocal[sink.labels])
-        _scale_constant(sink.node, sink.index, 1.0 / ones if sink.divide else ones)
-    _scale_weights(group.readers, s)
+        factor = 1.0 / ones if sink.divide else ones
+        _scale_constant(sink.node, sink.index, factor)
+        factors.append(Factor(str(sink.node.name), sink.index, factor))
+    return factors + _scale_weights(group.readers, s)
 
 
 def insert_mul(group: Group, s: np.ndarray) -> ir.Value:
@@ -157,14 +161,18 @@ def _weighted(node: ir.Node) -> bool:
     return matrix and numbers.dtype == np.float32
 
 
-def _scale_weights(nodes: Collection[ir.Node], s: np.ndarray) -> None:
+def _scale_weights(nodes: Collection[ir.Node], s: np.ndarray) -> list[Factor]:
     done: set[ir.Value] = set()
+    factors = []
     for node in nodes:
         weight = node.inputs[1]
         assert weight is not None
         if weight not in done:
             done.add(weight)
-            _scale_constant(node, 1, _along_inputs(node, s), copied=False)
+            factor = _along_inputs(node, s).astype(np.float64)
+            _scale_constant(node, 1, factor, copied=False)
+            factors.append(Factor(str(node.name), 1, factor))
+    return factors
 
 
 def _along_inputs(node: ir.Node, s: np.ndarray) -> np.ndarray:

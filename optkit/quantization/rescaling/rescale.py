@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from math import inf
 from typing import Literal
@@ -32,6 +32,7 @@ from optkit.quantization.placement.qdq_placement import Rules
 from optkit.quantization.rescaling import awq, equalization, smoothquant
 from optkit.quantization.rescaling.channels import classes
 from optkit.quantization.rescaling.factor_search import Choice
+from optkit.quantization.rescaling.factors import Factor
 from optkit.quantization.rescaling.fold import FoldPath
 from optkit.quantization.rescaling.groups import (
     Group,
@@ -96,9 +97,11 @@ class RescaleEntry:
 
 @dataclass(frozen=True)
 class RescaleLog:
-    """Every value that was considered, in the order of the graph."""
+    """Every value that was considered, in the order of the graph, and what folding has multiplied
+    constants by."""
 
     entries: tuple[RescaleEntry, ...]
+    factors: tuple[Factor, ...] = ()
 
     @property
     def counts(self) -> dict[str, int]:
@@ -106,7 +109,8 @@ class RescaleLog:
         return dict(sorted(Counter(entry.outcome for entry in self.entries).items()))
 
     def to_json(self) -> dict[str, object]:
-        return {**asdict(self), "counts": self.counts}
+        """Without the factors, which may be as many as the channels of all layers."""
+        return {"entries": [asdict(entry) for entry in self.entries], "counts": self.counts}
 
 
 def rescale(
@@ -139,7 +143,7 @@ def rescale(
         elif group.axis == -1 and settings.alpha != "off":
             entries.append(work.smooth(group))
     entries += [work.scale_salient(group) for group in find_groups(model, alone)]
-    return RescaleLog(tuple(entries)), work.statistics
+    return RescaleLog(tuple(entries), tuple(work.factors)), work.statistics
 
 
 @dataclass
@@ -149,6 +153,7 @@ class _Rescaling:
     statistics: Statistics  # of the present graph
     planned: dict[str, PlacementRules]
     settings: RescaleSettings
+    factors: list[Factor] = field(default_factory=list)
 
     def smooth(self, group: Group) -> RescaleEntry:
         """Fold a factor if that is possible and gains enough; otherwise insert a Mul if that gains
@@ -228,16 +233,11 @@ class _Rescaling:
         sample, formats = judged
         kernels = _kernels(group)
         choice = smoothquant.search(
-            sample,
-            kernels,
-            formats,
-            alphas=() if by_weights else smoothquant.ALPHAS,
-            ties=_ties(path, group),
-            others=() if cross is None or path.ties else (cross,),
-            leave=not by_weights,
-            besides=_besides(path, kernels, formats),
+            sample, kernels, formats, alphas=() if by_weights else smoothquant.ALPHAS,
+            ties=_ties(path, group), others=() if cross is None or path.ties else (cross,),
+            leave=not by_weights, besides=_besides(path, kernels, formats),
             products=self.settings.products,
-        )
+        )  # fmt: skip
         if by_weights or choice.gain_db >= self.settings.fold_gain_db:
             return self._fold(group, "equalize", path, choice)
         return _entry(group, "equalize", "declined", "nothing to gain", None, choice.gain_db)
@@ -301,7 +301,7 @@ class _Rescaling:
 
     def _fold(self, group: Group, method: Method, path: FoldPath, choice: Choice) -> RescaleEntry:
         assert choice.factors is not None
-        fold(group, path, choice.factors)
+        self.factors += fold(group, path, choice.factors)
         changed = {
             str(value.name): np.where(labels < 0, 1.0, choice.factors[labels]).reshape(-1)
             for value, labels in path.values

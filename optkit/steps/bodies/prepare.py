@@ -7,13 +7,14 @@ from typing import Any
 from optkit import graph
 from optkit.execute.step import Progress
 from optkit.quantization.placement.assign import assign
+from optkit.quantization.rescaling import factors
 from optkit.quantization.rescaling import rescale as rescaling
 from optkit.quantization.rescaling.smoothquant import MOST_PRODUCTS
 from optkit.recipe.schema import Effort
 from optkit.statistics import load, save
 from optkit.steps.bodies.comparison import TOLERANCE, Feeds, difference
 from optkit.steps.bodies.signature import signature
-from optkit.steps.files import GRAPH, STATISTICS
+from optkit.steps.files import FACTORS, GRAPH, STATISTICS
 from optkit.steps.fuse import Fused
 from optkit.steps.prepare import Prepare
 
@@ -45,6 +46,7 @@ def run(step: Prepare, out: Path, progress: Progress) -> Fused:
     log, statistics = rescaling.rescale(model, statistics, assignment, scheme.rules, wishes)
     graph.save(model, out / GRAPH)
     save(statistics, out / STATISTICS)
+    factors.save(log.factors, out / FACTORS)
     made = Fused(log=log.to_json(), max_error=None, **signature(model)._asdict())
     if log.counts.keys() <= {"declined"}:
         return replace(made, max_error=0.0)
@@ -62,4 +64,5 @@ def run(step: Prepare, out: Path, progress: Progress) -> Fused:
     save(load(step.statistics.path / STATISTICS), out / STATISTICS)
     told = f"output {name!r} moved by {error:.2e} of its largest value: not smoothed or equalized"
     log = rescaling.RescaleLog(())
+    factors.save(log.factors, out / FACTORS)
     return Fused(log=log.to_json(), max_error=0.0, warnings=(told,), **signature(plain)._asdict())
