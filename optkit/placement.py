@@ -6,7 +6,51 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Self
 
+from optkit import codec
 from optkit.precisions import NumberFormat
+
+ConvKind = Literal["conv", "grouped_conv", "depthwise_conv"]
+
+
+@dataclass(frozen=True)
+class OperatorSpeed:
+    """What one element costs, and what each run of the operator costs beside its elements."""
+
+    element_ns: float
+    operator_us: float
+
+    def ms(self, elements: int) -> float:
+        return self.element_ns * elements / 1e6 + self.operator_us / 1e3
+
+
+@dataclass(frozen=True)
+class ConvSpeed:
+    """Billions of multiply-adds per second of a convolution in floats and in integers, and what
+    each element of its result costs beside them."""
+
+    float_gmacs: float
+    int8_gmacs: float
+    float_result_ns: float
+    int8_result_ns: float
+
+    def saved_ms(self, macs: int, results: int) -> float:
+        """Milliseconds that integers save; negative if they are slower."""
+        by_macs = macs * (1 / self.float_gmacs - 1 / self.int8_gmacs)
+        return (by_macs + results * (self.float_result_ns - self.int8_result_ns)) / 1e6
+
+
+@dataclass(frozen=True)
+class KernelSpeeds:
+    """How fast one core of a CPU runs the kernels of a build: convolutions, the change of values
+    between floats and codes (and between the layouts of their kernels), sums of codes. `source`:
+    whose speeds they are."""
+
+    conv: ConvSpeed
+    grouped_conv: ConvSpeed
+    depthwise_conv: ConvSpeed
+    conversion: OperatorSpeed
+    sum: OperatorSpeed
+    source: str
 
 
 @dataclass(frozen=True)
@@ -40,9 +84,9 @@ class PlacementRules:
     # allowed block sizes: any, those that divide the summed axis into two or more blocks, or those
     # that divide it and are powers of two
     blocks: Literal["any", "halving", "powers"] = "any"
-    # multiplications per converted element at the borders of an island of convolutions, below which
-    # the island stays in float; None: borders cost nothing
-    least_per_border: float | None = None
+    # an island of convolutions stays in float if these say that its borders cost more than it
+    # saves; None: borders cost nothing
+    kernels: KernelSpeeds | None = None
     two_term: bool = False  # an activation may have two terms; its product then runs twice
     free_bias: bool = False  # a product with a bias is not slower, so a bias may be added
     embeddings: bool = False  # embedding tables may be stored in 8 bits per row
@@ -80,7 +124,8 @@ class PlacementRules:
     def from_json(cls, data: dict[str, Any]) -> Self:
         formats = {key: data[key] and NumberFormat(**data[key]) for key in ("activation", "weight")}
         sets = {key: frozenset(data[key]) for key in _RULE_SETS}
-        return cls(**{**data, **formats, **sets})
+        kernels = data["kernels"] and codec.from_json(KernelSpeeds, data["kernels"])
+        return cls(**{**data, **formats, **sets, "kernels": kernels})
 
 
 _RULE_SETS = ("ops", "quantize_outputs", "integer_bias", "split_scale", "tensor_ops")

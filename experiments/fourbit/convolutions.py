@@ -89,7 +89,7 @@ def simulated(
 
     def everywhere(rules: PlacementRules) -> PlacementRules:
         weight = NumberFormat("int8", "channel", symmetric=True, limit_bits=bits)
-        return replace(rules, weight=weight, depthwise_conv="anywhere", least_per_border=None)
+        return replace(rules, weight=weight, depthwise_conv="anywhere", kernels=None)
 
     recipe = {**distilled.RECIPE, "quantization": settings}
     workspace = Workspace(Path(store), listener=None)

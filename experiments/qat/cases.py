@@ -221,7 +221,7 @@ def narrowed(bits: int) -> AbstractContextManager[object]:
 
     def everywhere(rules: PlacementRules) -> PlacementRules:
         weight = NumberFormat("int8", "channel", symmetric=True, limit_bits=bits)
-        return replace(rules, weight=weight, depthwise_conv="anywhere", least_per_border=None)
+        return replace(rules, weight=weight, depthwise_conv="anywhere", kernels=None)
 
     return changed_rules("int8", everywhere)
 

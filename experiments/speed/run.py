@@ -32,7 +32,7 @@ import numpy as np
 import roof
 
 from optkit.devices import target
-from optkit.devices.machine import sums_in_16_bits
+from optkit.devices.machine import kernel_kind
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -127,6 +127,7 @@ def figures(result: Mapping[str, Any]) -> dict[str, Any]:
     landing = result["engine"]["landing"]
     return {
         "landed": landing["landed"], "planned": landing["planned"],
+        "sqnr_db": result["fidelity"] and result["fidelity"]["sqnr_db"],
         "ratios": {str(slow["batch"]): [round(slow[key] / fast[key], 3) for key in _RATIOS]
                    for slow, fast in zip(*sides, strict=True)},
     }  # fmt: skip
@@ -135,7 +136,8 @@ def figures(result: Mapping[str, Any]) -> dict[str, Any]:
 def instruction_set() -> str:
     """Of the kernels that this process runs."""
     here = target("cpu")
-    return "AVX2" if sums_in_16_bits(str(here.machine), here.features) else "VNNI"
+    kind = kernel_kind(str(here.machine), here.features)
+    return {"cpu-avx2": "AVX2", "cpu-amx": "AMX"}.get(kind, "VNNI")
 
 
 def conditions(threads: int) -> dict[str, Any]:
@@ -187,11 +189,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("scratch", type=Path)
     parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--name", default=instruction_set(), help="of the columns; default the "
+                        "instruction set")  # fmt: skip
     asked = parser.parse_args()
     scratch = asked.scratch.resolve()
     folder, file = project(scratch), HERE / "results.json"
     kept = json.loads(file.read_text()) if file.exists() else {}
-    here = kept.setdefault(instruction_set(), {"models": {}})
+    here = kept.setdefault(asked.name, {"models": {}})
     here |= conditions(os.cpu_count() or 1)
     for name in asked.names or [*IMAGES, *TEXTS]:
         here["models"][name] = build(name, folder, scratch)

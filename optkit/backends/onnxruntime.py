@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,11 +25,12 @@ from optkit.backends.ort_objects import NativeOptions
 from optkit.backends.ort_session import DISABLED, OrtSession, library
 from optkit.backends.shape_profile import batch, profile
 from optkit.devices import Target, cpu, runs_here
-from optkit.devices.machine import sums_in_16_bits
+from optkit.devices import target as target_of
+from optkit.devices.machine import kernel_kind, sums_in_16_bits
 from optkit.engines import BuildSpec, Engine, FusedLayer
 from optkit.errors import Impossible, ToolchainMissing
 from optkit.execute.reads import installed
-from optkit.placement import PlacementRules
+from optkit.placement import ConvKind, ConvSpeed, KernelSpeeds, OperatorSpeed, PlacementRules
 from optkit.precisions import PRECISIONS, NumberFormat, Precision
 from optkit.runtimes import (
     DEFAULT_OPTIONS,
@@ -59,10 +60,6 @@ _WEIGHT_ONLY: Mapping[str, tuple[NumberFormat | None, int | None]] = MappingProx
         "nf4": (None, None),
     }
 )
-
-# `least_per_border` with VNNI, and with AVX2 alone, where an integer convolution is faster than a
-# float one by less: docs/quantization.md
-_LEAST_PER_BORDER = (60.0, 200.0)
 
 _LEVELS: dict[Level, str] = {
     "all": "ORT_ENABLE_ALL",
@@ -161,7 +158,7 @@ class OnnxRuntime:
             float_output=True,
             min_conv_channels=4,
             depthwise_conv="between",
-            least_per_border=_LEAST_PER_BORDER[saturates],
+            kernels=kernel_speeds(target) if target.is_cpu else None,
             integer_bias=frozenset({"Conv", "Gemm"}),
             gemm_for_matrices=True,
             two_term=True,
@@ -240,6 +237,31 @@ class OnnxRuntime:
         if options.adapter is not None:
             session.adapt(ort_adapter.read(options.adapter))
         return session
+
+
+def kernel_speeds(target: Target) -> KernelSpeeds:
+    """Of the kind of CPU that has the integer instructions of this one. Arm and AVX-VNNI without
+    AVX-512 were not measured; they are taken as VNNI, whose ratio of integers to floats is theirs
+    by their instructions."""
+    kind = kernel_kind(str(target.machine), target.features)
+    like = target_of(kind)
+    measured = set(like.features) <= set(target.features)
+    figure = {name: float(fact.value or 0) for name, fact in like.kernels.items()}
+
+    def conv(kind: ConvKind) -> ConvSpeed:
+        return ConvSpeed(**{key.name: figure[f"{kind}_{key.name}"] for key in fields(ConvSpeed)})
+
+    def operator(kind: str) -> OperatorSpeed:
+        return OperatorSpeed(figure[f"{kind}_element_ns"], figure[f"{kind}_operator_us"])
+
+    return KernelSpeeds(
+        conv=conv("conv"),
+        grouped_conv=conv("grouped_conv"),
+        depthwise_conv=conv("depthwise_conv"),
+        conversion=operator("conversion"),
+        sum=operator("sum"),
+        source=kind if measured else f"{kind}, assumed for this CPU",
+    )
 
 
 def kernel_times(

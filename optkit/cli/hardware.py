@@ -56,6 +56,7 @@ def _one_target(target: Target) -> None:
         here = ", measured on this machine" if runs_here(target) else ""
         terminal.put(f"  {target.machine}: {' '.join(target.features)}{here}")
     peaks = {f"peak {dtype} TFLOP/s": fact for dtype, fact in target.peaks.items()}
+    kernels = {f"kernel {name}": fact for name, fact in target.kernels.items()}
     facts = [
         [
             key,
@@ -63,7 +64,7 @@ def _one_target(target: Target) -> None:
             "read" if fact.verified else "unverified",
             _cut(sources().get(fact.source, fact.source)),
         ]
-        for key, fact in {**target.facts, **peaks}.items()
+        for key, fact in {**target.facts, **peaks, **kernels}.items()
     ]
     terminal.put(terminal.table(["figure", "value", "how known", "source"], facts))
     if not target.backends:

@@ -102,9 +102,17 @@ def sums_in_16_bits(machine: str, features: Iterable[str]) -> bool:
     return machine in ("x86_64", "AMD64") and _VNNI.isdisjoint(features)
 
 
+def kernel_kind(machine: str, features: Iterable[str]) -> str:
+    """The kind in the table whose integer kernels run on this CPU; where none was measured, the
+    nearest one."""
+    if sums_in_16_bits(machine, features):
+        return "cpu-avx2"
+    return "cpu-amx" if "amx_int8" in features else "cpu-avx512-vnni"
+
+
 def describe(info: CpuInfo) -> Target:
-    """A Target for a detected CPU. Its peaks and bandwidth are those of its kind, and
-    unverified."""
+    """A Target for a detected CPU. Its peaks, its bandwidth and the speeds of its kernels are those
+    of its kind, and unverified."""
     facts = {
         "cores": Fact(info.threads, "MACHINE", True, note="physical, usable by this process"),
         "memory_gb": Fact(info.memory_bytes / 1e9, "MACHINE", True),
@@ -127,6 +135,7 @@ def describe(info: CpuInfo) -> Target:
         peaks=MappingProxyType({} if kind is None else _peaks(kind, info)),
         precisions=MappingProxyType(matrix("onnxruntime-cpu", info.name, None)),
         ops_per_cycle=MappingProxyType({} if kind is None else kind.ops_per_cycle),
+        kernels=MappingProxyType(_kernels(info)),
         machine=info.machine,
         features=info.features,
         identity=MappingProxyType(
@@ -222,6 +231,14 @@ def _clock_mhz(fields: dict[str, str], sys: Path) -> float | None:
     if "flags" in fields and re.fullmatch(r"[\d.]+", fields.get("bogomips", "")):
         return round(float(fields["bogomips"]) / 2)
     return None
+
+
+def _kernels(info: CpuInfo) -> dict[str, Fact]:
+    kind = kernel_kind(info.machine, info.features)
+    note = f"of the kind {kind}, not of this machine"
+    return {
+        name: replace(fact, verified=False, note=note) for name, fact in read(kind).kernels.items()
+    }
 
 
 def _peaks(kind: Target, info: CpuInfo) -> dict[str, Fact]:

@@ -104,6 +104,7 @@ class Target:
     precisions: Mapping[str, Support]
     sustained: Mapping[str, Fact] = field(default_factory=dict)  # TFLOP/s that GEMMs reached
     ops_per_cycle: Mapping[str, Fact] = field(default_factory=dict)  # CPU kinds: per physical core
+    kernels: Mapping[str, Fact] = field(default_factory=dict)  # CPU kinds: G/s of one core
     prices: tuple[Price, ...] = ()
     machine: str | None = None  # of CPUs: x86_64, aarch64, …
     features: tuple[str, ...] = ()  # of CPUs: the instructions that programs may assume
@@ -194,6 +195,7 @@ class Target:
         data = {name: to_json(getattr(self, name)) for name in names}
         used = {fact.source for fact in (*self.facts.values(), *self.peaks.values())}
         used |= {fact.source for fact in (*self.sustained.values(), *self.ops_per_cycle.values())}
+        used |= {fact.source for fact in self.kernels.values()}
         used |= {price.source for price in self.prices}
         texts = sources()
         return {**data, "sources": {key: texts[key] for key in sorted(used)}}
@@ -256,6 +258,7 @@ class _File:
     peaks: Mapping[str, Fact | _Absent] = field(default_factory=dict)
     sustained: Mapping[str, Fact] = field(default_factory=dict)
     ops_per_cycle: Mapping[str, Fact] = field(default_factory=dict)
+    kernels: Mapping[str, Fact] = field(default_factory=dict)
     prices: tuple[Price, ...] = ()
     machine: str | None = None
     features: tuple[str, ...] | None = None
@@ -282,6 +285,7 @@ def read(name: str) -> Target:
         precisions=MappingProxyType(precisions),
         sustained=MappingProxyType(data.sustained),
         ops_per_cycle=MappingProxyType(data.ops_per_cycle),
+        kernels=MappingProxyType(data.kernels),
         prices=data.prices,
         machine=data.machine,
         features=data.features or (),

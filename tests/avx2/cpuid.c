@@ -1,4 +1,4 @@
-/* CPUID answers without AVX-512, VNNI and AMX.
+/* CPUID answers without AVX-512, VNNI and AMX; if KEEP_AVX512 is defined, without AMX alone.
 
    Libraries choose their kernels by CPUID. A copy of such a library in which `int3; nop` stands for
    each `cpuid` asks this one instead, which is named in LD_PRELOAD. All runs at full speed; what
@@ -13,11 +13,17 @@
 
 /* bits of leaf 7: AVX-512 F, DQ, IFMA, PF, ER, CD, BW, VL (EBX); VBMI, VBMI2, VNNI, BITALG,
    VPOPCNTDQ (ECX); 4VNNIW, 4FMAPS, VP2INTERSECT, AMX, FP16 (EDX) */
+#ifdef KEEP_AVX512
+static const uint32_t EBX_7 = 0, ECX_7 = 0, EDX_7 = 1u << 22 | 1u << 24 | 1u << 25;
+static const uint32_t EAX_7_1 = 1u << 21, EDX_7_1 = 1u << 8;
+#else
 static const uint32_t EBX_7 = 1u << 16 | 1u << 17 | 1u << 21 | 1u << 26 | 1u << 27 | 1u << 28 |
                               1u << 30 | 1u << 31;
 static const uint32_t ECX_7 = 1u << 1 | 1u << 6 | 1u << 11 | 1u << 12 | 1u << 14;
 static const uint32_t EDX_7 = 1u << 2 | 1u << 3 | 1u << 8 | 1u << 22 | 1u << 23 | 1u << 24 |
                               1u << 25;
+static const uint32_t EAX_7_1 = ~0u, EDX_7_1 = ~0u;
+#endif
 
 static void mask(uint32_t leaf, uint32_t sub, uint32_t *eax, uint32_t *ebx, uint32_t *ecx,
                  uint32_t *edx) {
@@ -26,9 +32,9 @@ static void mask(uint32_t leaf, uint32_t sub, uint32_t *eax, uint32_t *ebx, uint
     *ecx &= ~ECX_7;
     *edx &= ~EDX_7;
   } else if (leaf == 7 && sub == 1) {
-    *eax = 0; /* AVX-VNNI, AVX512-BF16, AMX-FP16 */
-    *edx = 0; /* AVX-VNNI-INT8, AVX10 */
-  } else if (leaf == 0x24) {
+    *eax &= ~EAX_7_1; /* AVX-VNNI, AVX512-BF16, AMX-FP16 */
+    *edx &= ~EDX_7_1; /* AVX-VNNI-INT8, AMX-COMPLEX, AVX10 */
+  } else if (leaf == 0x24 && EBX_7) {
     *eax = *ebx = *ecx = *edx = 0; /* AVX10 */
   }
 }

@@ -4,6 +4,8 @@ that this Python starts, sees an AVX2 processor through CPUID.
     python -m tests.avx2.environment FOLDER
     FOLDER/bin/python -m pytest
 
+With `--keep-avx512` it sees an AVX-512 processor with VNNI that lacks AMX alone.
+
 Libraries choose their kernels by CPUID. ONNX Runtime's library is copied, and each CPUID
 instruction is replaced by a trap, which `cpuid.c` answers; numpy, OpenBLAS, torch and oneDNN have
 settings for it. The kernels are those of an AVX2 machine, at the full speed of this machine. The
@@ -12,6 +14,7 @@ environment does not detect an instruction beyond AVX2 that a library uses witho
 
 from __future__ import annotations
 
+import argparse
 import re
 import shlex
 import shutil
@@ -26,17 +29,19 @@ NEEDED = ("cc", "objdump", "readelf")
 MISSING = [program for program in NEEDED if shutil.which(program) is None]
 """Of Debian's gcc and binutils."""
 
-_SETTINGS = {
+_AVX2 = {
     "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",
     "OPENBLAS_CORETYPE": "Haswell",
     "ATEN_CPU_CAPABILITY": "avx2",
     "ONEDNN_MAX_CPU_ISA": "AVX2",
 }
+_AVX512 = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
 _CPUID, _TRAP = b"\x0f\xa2", b"\xcc\x90"  # cpuid; int3, nop
 
 
-def avx2_python(folder: Path) -> Path:
-    """The Python of an environment made in `folder`, with this environment's packages."""
+def avx2_python(folder: Path, keep_avx512: bool = False) -> Path:
+    """The Python of an environment made in `folder`, with this environment's packages.
+    `keep_avx512`: it lacks AMX alone."""
     folder = folder.resolve()
     packages = folder / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
     program = folder / "bin" / "python"
@@ -55,9 +60,11 @@ def avx2_python(folder: Path) -> Path:
         _trap(library)
     mask = folder / "cpuid.so"
     source = Path(__file__).with_name("cpuid.c")
-    subprocess.run(["cc", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o", mask, source],
+    kept = ["-DKEEP_AVX512"] if keep_avx512 else []
+    subprocess.run(["cc", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", *kept, "-o", mask, source],
                    check=True)  # fmt: skip
-    settings = shlex.join(f"{key}={value}" for key, value in _SETTINGS.items())
+    chosen = _AVX512 if keep_avx512 else _AVX2
+    settings = shlex.join(f"{key}={value}" for key, value in chosen.items())
     real = shlex.quote(str(Path(sys.executable).resolve()))
     # `exec -a`: `sys.executable`, and so every worker and child of a test, is this program
     program.write_text(
@@ -97,6 +104,9 @@ def _output(*command: object) -> str:
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[1])
-    shutil.rmtree(target, ignore_errors=True)
-    print(avx2_python(target))
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split(":")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--keep-avx512", action="store_true", help="mask AMX alone")
+    asked = parser.parse_args()
+    shutil.rmtree(asked.folder, ignore_errors=True)
+    print(avx2_python(asked.folder, asked.keep_avx512))

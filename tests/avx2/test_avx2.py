@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from optkit.devices import cpu
 from tests.avx2.environment import MISSING, avx2_python
 from tests.codes import SATURATES
 from tests.conftest import ROOT, Optkit, environment
@@ -46,6 +47,19 @@ def test_the_machine_has_no_vnni(python: Path) -> None:
             [python, "-c", code], env=environment(None), capture_output=True, text=True, check=True
         )
         assert done.stdout.split() == ["avx2", "fma", "f16c", "cpu-avx2"]
+
+
+@pytest.mark.skipif("amx_int8" not in cpu().features, reason="this machine has no AMX")
+def test_amx_alone_is_hidden(tmp_path: Path) -> None:
+    """As experiments/speed/kernels.py measures VNNI on a machine with AMX."""
+    python = avx2_python(tmp_path / "env", keep_avx512=True)
+    look = "from optkit.devices import cpu; print(*cpu().features, cpu().kind)"
+    done = subprocess.run(
+        [python, "-c", look], env=environment(None), capture_output=True, text=True, check=True
+    )
+    *features, kind = done.stdout.split()
+    hidden = {"amx_tile", "amx_int8", "amx_bf16"}
+    assert (set(features), kind) == (set(cpu().features) - hidden, "cpu-avx512-vnni")
 
 
 @pytest.mark.parametrize("path", CHOSEN)

@@ -193,6 +193,43 @@ def test_weights_keep_to_seven_bits_where_pairs_add_in_sixteen(
     assert OnnxRuntime().rules(target("l4"), PRECISIONS["int8"]).weight.bits == 8
 
 
+_AVX2 = ("avx2", "fma", "f16c")
+_VNNI = (*_AVX2, "avx512f", "avx512_vnni")
+
+
+@pytest.mark.parametrize(
+    ("machine", "features", "source"),
+    [
+        ("x86_64", _AVX2, "cpu-avx2"),
+        ("x86_64", (*_AVX2, "avx512f"), "cpu-avx2"),
+        ("x86_64", _VNNI, "cpu-avx512-vnni"),
+        ("x86_64", target("cpu-amx").features, "cpu-amx"),
+        ("x86_64", (*_AVX2, "avx_vnni"), "cpu-avx512-vnni, assumed for this CPU"),
+        ("x86_64", (), "cpu-avx2, assumed for this CPU"),
+        ("aarch64", ("asimd", "asimddp", "i8mm"), "cpu-avx512-vnni, assumed for this CPU"),
+    ],
+)
+def test_the_speeds_of_kernels_are_of_the_instructions(
+    machine: str, features: tuple[str, ...], source: str
+) -> None:
+    here = describe(replace(cpu(), machine=machine, features=features))
+    kernels = OnnxRuntime().rules(here, PRECISIONS["int8"]).kernels
+    assert kernels is not None and kernels.source == source
+    kind = source.partition(",")[0]
+    assert kernels.conv.int8_gmacs == target(kind).kernels["conv_int8_gmacs"].value
+    assert here.kernels.keys() == target(kind).kernels.keys()
+    assert not any(fact.verified for fact in here.kernels.values())
+
+
+def test_the_speeds_of_a_kind_do_not_depend_on_this_machine() -> None:
+    for name in ("cpu-avx2", "cpu-avx512-vnni", "cpu-amx"):
+        kernels = OnnxRuntime().rules(target(name), PRECISIONS["int8"]).kernels
+        assert kernels is not None and kernels.source == name
+        # a large convolution is faster in integers, a depthwise one is not
+        assert kernels.conv.saved_ms(10**9, 10**6) > 0 > kernels.depthwise_conv.saved_ms(10**8, 1)
+    assert OnnxRuntime().rules(target("l4"), PRECISIONS["int8"]).kernels is None
+
+
 @pytest.mark.parametrize(
     ("name", "bits"), [("cpu-avx2", 7), ("cpu-avx512-vnni", 8), ("cpu-amx", 8)]
 )

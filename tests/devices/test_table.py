@@ -126,7 +126,9 @@ def test_any_name_gives_a_target_or_unknown_name(name: str) -> None:
 @pytest.mark.parametrize("name", DATA)
 def test_every_figure_has_a_known_source(name: str) -> None:
     device = target(name)
-    groups = (device.facts, device.peaks, device.sustained, device.ops_per_cycle)
+    groups = (
+        device.facts, device.peaks, device.sustained, device.ops_per_cycle, device.kernels
+    )  # fmt: skip
     facts: list[Fact] = [fact for group in groups for fact in group.values()]
     assert facts
     for fact in facts:
@@ -140,7 +142,8 @@ def test_every_figure_has_a_known_source(name: str) -> None:
 @pytest.mark.parametrize("name", names())
 def test_json_stands_alone(name: str) -> None:
     data = json.loads(json.dumps(target(name).to_json()))
-    used = {f["source"] for g in ("facts", "peaks", "ops_per_cycle") for f in data[g].values()}
+    groups = ("facts", "peaks", "ops_per_cycle", "kernels")
+    used = {f["source"] for group in groups for f in data[group].values()}
     assert used <= set(data["sources"])
     json.dumps(target(name).fingerprint())
 

@@ -14,11 +14,17 @@ from optkit.assignment import Assignment, Scheme
 from optkit.dtypes import FLOATS
 from optkit.errors import InputRefused
 from optkit.node_names import module_of
-from optkit.placement import PlacementRules
+from optkit.placement import KernelSpeeds, PlacementRules
 from optkit.precisions import PRECISIONS, NumberFormat
 from optkit.quantization.placement import weighted_nodes
 from optkit.quantization.placement.block_size import fitting_block
-from optkit.quantization.placement.islands import Island, between_codes, islands
+from optkit.quantization.placement.islands import (
+    MARGIN,
+    Island,
+    between_codes,
+    islands,
+    pays,
+)
 from optkit.quantization.placement.output_layers import averages_bins, last_layers, output_layers
 from optkit.quantization.placement.qdq_placement import tail
 from optkit.statistics import Statistics
@@ -95,9 +101,9 @@ def _slow_in_integers(
     }
 
     def too_small(island: Island) -> bool:
-        least = wanted[island.nodes[0]].least_per_border
+        speeds = wanted[island.nodes[0]].kernels
         named = any(fnmatchcase(node, each) for node in island.nodes for each in overrides)
-        return least is not None and not named and island.macs < least * island.converted
+        return speeds is not None and not named and not pays(island, speeds)
 
     beside = joining - between_codes(model, integer, joining)
     found = dict.fromkeys(beside, "depthwise: beside float operators, float is as fast")
@@ -107,13 +113,22 @@ def _slow_in_integers(
             found |= dict.fromkeys(joining.intersection(island.nodes), costly)
     for island in islands(model, [name for name in integer if name not in found]):
         if too_small(island):
-            reason = (
-                f"{island.macs / island.converted:.0f} multiplications per element that is "
-                "converted at the borders of its integers: below "
-                f"{wanted[island.nodes[0]].least_per_border:.0f}, float is faster"
-            )
-            found |= dict.fromkeys(island.nodes, reason)
+            found |= dict.fromkeys(island.nodes, _why(island, wanted[island.nodes[0]].kernels))
     return found
+
+
+def _why(island: Island, speeds: KernelSpeeds | None) -> str:
+    """Why the island stays in float."""
+    assert speeds is not None
+    return (
+        f"its island of {len(island.nodes)} would save {_told(island.saved(speeds))} in integers "
+        f"and lose {_told(island.spent(speeds))} at its borders, per sample on one core with the "
+        f"kernels of {speeds.source}; it must save {MARGIN} times what it loses"
+    )
+
+
+def _told(ms: float) -> str:
+    return f"{1000 * ms:.0f} µs" if abs(ms) < 1 else f"{ms:.1f} ms"
 
 
 def _refuse_bodies(model: ir.Model) -> None:

@@ -2,8 +2,9 @@
 
 An integer convolution saves time for each multiplication. At the border of an island, where floats
 become codes or codes floats, every element is converted, and ONNX Runtime changes the layout as
-well (integer convolutions read NHWC, float ones blocks of channels). An island of few
-multiplications per converted element is slower than in floats.
+well (integer convolutions read NHWC, float ones blocks of channels). A sum is free in a float
+convolution and an operator of its own in integers. How long each takes is measured for each
+instruction set (`KernelSpeeds`), so an island that costs more than it saves is known.
 
     float ── Q ──► Conv ──► Conv ──► Add ── DQ ──► float        an island of two convolutions
                                       ▲
@@ -12,33 +13,51 @@ multiplications per converted element is slower than in floats.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from math import prod
 
 import onnx_ir as ir
 
+from optkit.placement import ConvKind, ConvSpeed, KernelSpeeds
 from optkit.quantization.placement.qdq_placement import tail
 from optkit.quantization.placement.weighted_nodes import computed, is_depthwise
 
-# An integer depthwise convolution takes longer than a float one, by the time that two integer
-# multiplications of another convolution save: docs/quantization.md
-_DEPTHWISE = -2
+# Speeds are those of one core, and a conversion hardly uses a second one: docs/quantization.md
+MARGIN = 1.5
 _KEEPS_CODES = frozenset({"MaxPool", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze"})
 
 
 @dataclass
 class Island:
-    """`macs`: multiplications of its convolutions, each of a depthwise one counting
-    `_DEPTHWISE`; `converted`: elements at its borders. Both per sample."""
+    """`macs` and `results`: multiply-adds of its convolutions, and elements of their results, by
+    their kind; `borders`: elements that are converted; `sums`: elements of the sums behind its
+    convolutions. All per sample."""
 
     nodes: list[str] = field(default_factory=list)
-    macs: int = 0
+    macs: Counter[ConvKind] = field(default_factory=Counter)
+    results: Counter[ConvKind] = field(default_factory=Counter)
     borders: dict[ir.Value, int] = field(default_factory=dict)
+    sums: dict[ir.Node, int] = field(default_factory=dict)
 
-    @property
-    def converted(self) -> int:
-        return sum(self.borders.values())
+    def saved(self, speeds: KernelSpeeds) -> float:
+        """Milliseconds that its convolutions save in integers, per sample on one core. Negative
+        where they are slower."""
+        kinds: dict[ConvKind, ConvSpeed] = {
+            "conv": speeds.conv,
+            "grouped_conv": speeds.grouped_conv,
+            "depthwise_conv": speeds.depthwise_conv,
+        }
+        return sum(
+            speed.saved_ms(self.macs[kind], self.results[kind]) for kind, speed in kinds.items()
+        )
+
+    def spent(self, speeds: KernelSpeeds) -> float:
+        """Milliseconds that its borders and sums cost in integers, per sample on one core."""
+        return sum(map(speeds.conversion.ms, self.borders.values())) + sum(
+            map(speeds.sum.ms, self.sums.values())
+        )
 
 
 def islands(model: ir.Model, integer: Collection[str]) -> list[Island]:
@@ -67,15 +86,28 @@ def islands(model: ir.Model, integer: Collection[str]) -> list[Island]:
         island = found.setdefault(root(node), Island())
         island.nodes.append(str(node.name))
         macs = _macs(node)
-        island.macs += macs or 0
+        island.macs[conv_kind(node)] += macs or 0
+        island.results[conv_kind(node)] += _elements(node.outputs[0]) or 0
         if macs is None:
             unknown.add(root(node))
+        island.sums |= {sum_: _elements(sum_.outputs[0]) or 0 for sum_ in _sums(node)}
     for node, value in borders:
         size = _elements(value)
         found[root(node)].borders[value] = size or 0
         if size is None:
             unknown.add(root(node))
     return [island for at, island in found.items() if at not in unknown]
+
+
+def pays(island: Island, speeds: KernelSpeeds) -> bool:
+    """Whether integers save by a margin more than they cost."""
+    return island.saved(speeds) > MARGIN * island.spent(speeds)
+
+
+def conv_kind(node: ir.Node) -> ConvKind:
+    if is_depthwise(node):
+        return "depthwise_conv"
+    return "grouped_conv" if node.attributes.get_int("group", 1) > 1 else "conv"
 
 
 def between_codes(
@@ -162,8 +194,7 @@ def _macs(node: ir.Node) -> int | None:
     size = _elements(node.outputs[0])
     if size is None or weight is None or weight.shape is None:
         return None
-    macs = size * prod(int(each) for each in weight.shape.numpy()[1:])
-    return macs * _DEPTHWISE if is_depthwise(node) else macs
+    return size * prod(int(each) for each in weight.shape.numpy()[1:])
 
 
 def _elements(value: ir.Value) -> int | None:

@@ -70,7 +70,7 @@ def taps_of_families(
     for rules in families:
         for precision in rules:
             # also of islands that do not pay: a recipe may name their nodes
-            every = {name: replace(one, least_per_border=None) for name, one in rules.items()}
+            every = {name: replace(one, kernels=None) for name, one in rules.items()}
             assignment = assign(model, Scheme(precision, "fp32", every))
             taps += taps_of(model, assignment, rules, moments=moments)
     return merged_taps(taps)
