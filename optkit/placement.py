@@ -116,6 +116,18 @@ class PlacementRules:
         one = op in self.tensor_ops and self.weight.granularity == "channel"
         return replace(self.weight, granularity="tensor") if one else self.weight
 
+    def with_zero_points(self, wanted: bool) -> Self:
+        """The same rules, but codes of 4 bits that a MatMulNBits reads have zero points, or else
+        signed scales. A training knows signed scales only."""
+        four_bits = self.nbits_accuracy is not None and self.weight.dtype in ("int4", "uint4")
+        if not four_bits or wanted != self.weight.symmetric:
+            return self
+        weight = replace(
+            self.weight, dtype="uint4" if wanted else "int4", symmetric=not wanted,
+            signed_scale=not wanted,
+        )  # fmt: skip
+        return replace(self, weight=weight)
+
     def to_json(self) -> dict[str, object]:
         sets = {key: sorted(getattr(self, key)) for key in _RULE_SETS}
         return {**asdict(self), **sets, "excluded": dict(self.excluded)}

@@ -66,6 +66,7 @@ def perplexity(found: Tensor, windows: Tensor) -> float:
 
 def prepared(model: nn.Module, calibration: list[Tensor], bits: int, rank: int) -> nn.Module:
     def fewer(rules: PlacementRules) -> PlacementRules:
+        rules = rules.with_zero_points(False)
         weight = replace(rules.weight, limit_bits=bits)
         return replace(rules, weight=weight, nbits_accuracy=None, last=None)
 

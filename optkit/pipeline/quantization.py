@@ -60,6 +60,8 @@ def _quantize_graph(build: Build, runner: Steps) -> None:
         build.graph = written(build, build.quantized, job.precision.name, runner)
         return
     rules = rules_of(runtimes.backend(build.compiler), job)
+    if build.source.trained:
+        rules = {name: rule.with_zero_points(False) for name, rule in rules.items()}
     carrier: Graph = build.carrier
     scheme = Scheme(job.precision.name, build.baseline_precision.name, rules)
     settings = settings_of(job.recipe)
@@ -262,9 +264,13 @@ def rules_of(backend: runtimes.Backend, job: Job) -> dict[str, PlacementRules]:
 
 def _placed(rules: PlacementRules, placement: Placement) -> PlacementRules:
     """The rules with the recipe's placement, except for rules that the backend does not have."""
+    if placement.zero_points is not None:
+        rules = rules.with_zero_points(placement.zero_points)
     changes = {
         key: value
-        for key, value in placement.model_dump(mode="json", exclude_none=True).items()
+        for key, value in placement.model_dump(
+            mode="json", exclude_none=True, exclude={"zero_points"}
+        ).items()
         if getattr(rules, key) is not None
     }
     return PlacementRules.from_json({**rules.to_json(), **changes})

@@ -26,8 +26,11 @@ from optkit.quantization.rescaling.factors import Factor, load
 from optkit.recipe import Recipe
 from optkit.steps.files import FACTORS, GRAPH, STATISTICS
 
-# a Mul that smoothing inserts has no module, and the module has no second term
-_AS_IN_THE_MODULE = "quantization.smooth=off", "quantization.two_term=[]"
+# a Mul that smoothing inserts has no module, and the module has no second term and no zero points
+_AS_IN_THE_MODULE = (
+    "quantization.smooth=off", "quantization.two_term=[]",
+    "quantization.placement.zero_points=false",
+)  # fmt: skip
 _UNEQUALIZED = "quantization.equalize=off"
 _UNCORRECTED = "quantization.bias_correction=false"
 Rounding = Literal["nearest", "start", "frozen"]
@@ -163,7 +166,8 @@ def path_of(node: str) -> str:
 def _rules(build: Build, node: str | None) -> PlacementRules:
     """The rules for the precision of a node; None: for that of the build."""
     name = build.planned.get(node or "", build.job.precision.name)
-    return runtimes.backend(build.compiler).rules(build.job.target, precision(name))
+    rules = runtimes.backend(build.compiler).rules(build.job.target, precision(name))
+    return rules.with_zero_points(False)
 
 
 def _values(written: ir.Model, build: Build) -> Iterator[QuantizedValue]:

@@ -220,6 +220,9 @@ class Placement(Part):
     split_scale: Operators | None = None
     # of MatMulNBits: multiply in floats (0), or round activations to 8 bits (4)
     nbits_accuracy: Literal[0, 4] | None = None
+    # of MatMulNBits with codes of 4 bits: zero points, or else signed scales. Not in the dump if
+    # null: it changes no other key then
+    zero_points: bool | None = Field(default=None, exclude_if=lambda v: v is None)
 
 
 Effort = Literal["fast", "balanced", "best"]

@@ -16,7 +16,7 @@ class Prepare(Step[Fused]):
     compared with those of the graph before, as in `Fuse`."""
 
     name = "prepare"
-    version = 10
+    version = 11
     tools = ("onnxruntime", "numpy", "onnx-ir")
     stays = True
 

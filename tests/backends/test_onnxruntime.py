@@ -574,3 +574,17 @@ def test_a_graph_from_the_future_wants_a_newer_runtime(
     with pytest.raises(ToolchainMissing) as caught:
         ort.session(model)
     assert "newer onnxruntime" in (caught.value.hint or "")
+
+
+def test_codes_of_4_bits_may_have_zero_points_in_place_of_signed_scales() -> None:
+    rules = {name: OnnxRuntime().rules(target("cpu"), one) for name, one in PRECISIONS.items()
+             if one.weight_only and "cpu" in one.runs_on}  # fmt: skip
+    for name in ("int4", "w4a8"):
+        own = rules[name]
+        assert own.weight.signed_scale and own.with_zero_points(False) is own
+        other = own.with_zero_points(True)
+        assert (other.weight.dtype, other.weight.symmetric) == ("uint4", False)
+        assert not other.weight.signed_scale
+        assert other.with_zero_points(True) is other and other.with_zero_points(False) == own
+    for name in ("int8-weight-only", "int2", "nf4"):
+        assert rules[name].with_zero_points(True) is rules[name].with_zero_points(False)

@@ -23,7 +23,8 @@ from optkit.backends.tensorrt_rtx import _CAPABILITIES, TensorRTRTX
 from optkit.devices import target
 from optkit.engines import Engine
 from optkit.errors import Impossible
-from optkit.pipeline import check_pair
+from optkit.pipeline import Job, check_pair
+from optkit.pipeline.quantization import rules_of
 from optkit.placement import PlacementRules
 from optkit.precision_cast.cast import HALVES, to_half
 from optkit.precisions import PRECISIONS, NumberFormat, precision
@@ -34,7 +35,7 @@ from optkit.quantization.placement.block_size import fitting_block
 from optkit.quantization.qdq import nbits
 from optkit.quantization.qdq.apply import apply, taps
 from optkit.quantization.qdq.dynamic import rounded
-from optkit.recipe import Quantization
+from optkit.recipe import Quantization, Recipe
 from optkit.runtimes import SessionOptions
 from optkit.statistics import Tap
 from optkit.tensors import AxisRange
@@ -355,6 +356,23 @@ def test_a_packed_weight_multiplies_as_its_codes_say(
     tolerance = 2e-2 if accuracy == 4 else 1e-5
     error = np.abs(workshop.run(real, given)["y"] - reference).max()
     assert error <= tolerance * np.abs(reference).max()
+
+
+@pytest.mark.parametrize("accuracy", [0, 4])
+def test_a_recipe_may_ask_for_zero_points(accuracy: int, workshop: Any) -> None:
+    placement = {"zero_points": True, "nbits_accuracy": accuracy}
+    recipe = Recipe.from_dict({"name": "net", "quantization": {"placement": placement}})
+    rules = rules_of(OnnxRuntime(), Job(recipe, target("cpu"), PRECISIONS["int4"]))
+    assert rules["int4"].weight.dtype == "uint4" and rules["int8-weight-only"].weight.symmetric
+    text = "g (float[N,100] x, float[100,24] w) => (float[N,24] y) { [fc] y = MatMul (x, w) }"
+    model = network(HEADER + text)
+    real, simulated, _ = quantized(workshop, model, "int4", {"int4": rules["int4"]})
+    (product,) = [node for node in real.graph if node.op_type == "MatMulNBits"]
+    assert len(product.inputs) == 4  # the last one: zero points
+    given = feed(model)
+    reference = ReferenceEvaluator(ir.to_proto(simulated)).run(None, given)[0]
+    error = np.abs(workshop.run(real, given)["y"] - reference).max()
+    assert error <= (2e-2 if accuracy else 1e-5) * np.abs(reference).max()
 
 
 @pytest.mark.parametrize(("name", "accuracy"), [("int4", 0), ("nf4", None)])

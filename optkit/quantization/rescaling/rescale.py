@@ -60,8 +60,8 @@ class RescaleSettings:
 
     `equalize`: for convolutions, by the ranges of weights, of activations, or by the better of
     both, or "off". A factor is applied if it gains this many dB at the outputs that it changes:
-    `fold_gain_db` if it is folded (`block_gain_db` before MatMulNBits, where GPTQ afterwards makes
-    up for less), `mul_gain_db` if it needs a Mul (inf: never; MatMulNBits never gets one).
+    `fold_gain_db` if it is folded (`block_gain_db` before a MatMulNBits of less than 8 bits, where
+    GPTQ makes up for less), `mul_gain_db` if it needs a Mul (inf: never; MatMulNBits gets none).
     `salient`: AWQ's factors, instead, for nodes with weight-only quantization. `block_size`: of
     weight-only quantization (None: that of the format). `leave`: names of nodes whose input must
     not change. `carrier`: the dtype of scales. `products`: multiply-accumulates by which one
@@ -156,8 +156,7 @@ class _Rescaling:
     factors: list[Factor] = field(default_factory=list)
 
     def smooth(self, group: Group) -> RescaleEntry:
-        """Fold a factor if that is possible and gains enough; otherwise insert a Mul if that gains
-        enough."""
+        """Fold a factor if that is possible and gains enough, or else insert a Mul if that does."""
         settings = self.settings
         judged = self._judged(group)
         if isinstance(judged, Declined):
@@ -178,7 +177,8 @@ class _Rescaling:
             return _entry(group, "smooth", "declined", "two terms instead")
         better = _gain(mul) - _gain(folded) >= settings.mul_gain_db
         if isinstance(path, FoldPath) and folded is not None and (forced or not better):
-            enough = settings.block_gain_db if weight_only else settings.fold_gain_db
+            few_bits = weight_only and judged[1].weight.bits < 8
+            enough = settings.block_gain_db if few_bits else settings.fold_gain_db
             if forced or folded.gain_db >= enough:
                 return self._fold(group, "smooth", path, folded)
         elif mul is not None and (forced or mul.gain_db >= settings.mul_gain_db):

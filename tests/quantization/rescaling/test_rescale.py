@@ -316,6 +316,28 @@ def test_even_channels_of_weights_in_blocks_are_left(workshop: Any) -> None:
     assert set(outcomes(forced).values()) == {"folded"}
 
 
+def test_weights_of_8_bits_in_blocks_are_smoothed_for_less(workshop: Any) -> None:
+    """Their noise is that of the rounded activations, for which GPTQ cannot make up."""
+    plain = graph.infer_shapes(network(NETWORKS["llama"]))
+    feed = networks.feed(plain, 8, seed=9)
+    wanted = workshop.run(plain, feed)["y"]
+    uneven = graph.infer_shapes(planted(plain, 2.0))
+    statistics = calibrated(workshop, uneven)
+    counts, qualities = {}, {}
+    for precision in ("int4", "int8-weight-only"):
+        model = uneven.clone()
+        nodes = Assignment(dict.fromkeys(assigned(model).nodes, precision))
+        rules = OnnxRuntime().rules(target("cpu"), PRECISIONS[precision])
+        log, _ = rescale(model, statistics, nodes, {precision: rules})
+        counts[precision] = log.counts
+        made = [workshop.quantize(each, rules, precision=precision)[0] for each in (uneven, model)]
+        qualities[precision] = [float(sqnr(wanted, workshop.run(m, feed)["y"])) for m in made]
+    assert counts["int4"] == {"declined": 4}
+    assert counts["int8-weight-only"]["folded"] >= 2
+    before, after = qualities["int8-weight-only"]
+    assert after > before + 0.5
+
+
 @pytest.mark.parametrize(
     "fmt",
     [
