@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from optkit import graph, pipeline
 from optkit.api import jobs
+from optkit.backends import onnxruntime
 from optkit.pipeline import Build
 from optkit.runtimes import SessionOptions, simulator
 from optkit.steps.files import GRAPH
@@ -52,6 +54,15 @@ class Net(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         x = self.blocks(self.pool(F.relu(self.norm(self.stem(image)))))
         return self.head(F.relu(self.norm1d(self.hidden(x.mean(dim=(2, 3))))))
+
+
+@pytest.fixture(autouse=True, scope="package")
+def integers_in_small_networks() -> Iterator[None]:
+    """These networks are too small to gain in integers on a CPU; a build would leave their
+    convolutions in float."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(onnxruntime, "kernel_speeds", lambda target: None)
+        yield
 
 
 @pytest.fixture(scope="session")
