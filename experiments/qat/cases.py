@@ -39,7 +39,7 @@ AXES = {"batch": {"min": 1, "opt": 8, "max": 64}}
 QUIET = Workspace(listener=None)
 MOVES = 16
 PERPLEXITY = "perplexity of a byte"
-SCENES, DETECTOR_STEPS = 1024, 200
+SCENES, DETECTOR_STEPS, LABELLED_STEPS = 1024, 200, 400
 TOP1, NATS = "top-1, %", "cross-entropy, nats"
 DIVERGENCE = "divergence from FP32, nats"
 MAP = "mAP@.5:.95, %"
@@ -247,10 +247,11 @@ def bytes_decoder(
     )  # fmt: skip
 
 
-def detector(target: str, precision: str, bits: int | None = None) -> Case:
+def detector(target: str, precision: str, bits: int | None = None, *, labels: bool = False) -> Case:
     """The digit detector of examples/05_digit_detector, on scenes of its test part. `bits`: of all
-    weights, `narrowed`. Distilled on new scenes: the divergence of the probabilities, and the
-    distance of the boxes in cells, weighted by the largest probability of the float model."""
+    weights, `narrowed`. Trained on new scenes: with their boxes and its own losses if `labels`,
+    or else distilled: the divergence of the probabilities, and the distance of the boxes in cells,
+    weighted by the largest probability of the float model."""
     training = module_in("05_digit_detector", "train")
     task, scene, feed = training.task, training.scene, training.feed
     samples = module_in("05_digit_detector", "samples").samples
@@ -265,10 +266,31 @@ def detector(target: str, precision: str, bits: int | None = None) -> Case:
         away = (found[:, :4] - expected[:, :4]).abs().sum(1) / training.STRIDE
         return (divergence.sum() + (weight * away).sum()) / weight.sum()
 
-    def train(net: nn.Module) -> None:
+    def scenes(at: int) -> list[Any]:
+        return [scene("train", n) for n in range(2_000_000 + 16 * at, 2_000_016 + 16 * at)]
+
+    def with_labels(net: Any) -> None:
+        prepared = hasattr(net, "qat_plan")
+        groups = qat.parameter_groups(net, 3e-4) if prepared else [{"params": net.parameters()}]
+        optimizer = torch.optim.AdamW(groups, lr=3e-4, weight_decay=0)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, max_lr=[group["lr"] for group in optimizer.param_groups],
+            total_steps=LABELLED_STEPS, pct_start=0.1,
+        )  # fmt: skip
+        for step in range(LABELLED_STEPS):
+            drawn = scenes(step)
+            sides, logits = net.maps(torch.from_numpy(feed(drawn)["image"]))
+            middle = training.middles(*logits.shape[2:])
+            loss = training.loss(sides, logits, middle, drawn, training.RADIUS)
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(net.parameters(), 10)
+            optimizer.step()
+            schedule.step()
+
+    def distil(net: nn.Module) -> None:
         def drawn(at: int) -> Tensor:
-            numbers = range(2_000_000 + 16 * at, 2_000_016 + 16 * at)
-            image: Tensor = torch.from_numpy(feed([scene("train", n) for n in numbers])["image"])
+            image: Tensor = torch.from_numpy(feed(scenes(at))["image"])
             return image
 
         qat.distill(
@@ -283,7 +305,8 @@ def detector(target: str, precision: str, bits: int | None = None) -> Case:
         return {MAP: lambda chosen: float(100 * precision(np.bincount(chosen, minlength=SCENES)))}
 
     return Case(
-        net.eval(), "image", [torch.from_numpy(each["image"]) for each in samples()], train,
-        {MAP: True}, SCENES, score, target, precision, {}, labels=False,
+        net.eval(), "image", [torch.from_numpy(each["image"]) for each in samples()],
+        with_labels if labels else distil,
+        {MAP: True}, SCENES, score, target, precision, {}, labels=labels,
         rules=nullcontext if bits is None else partial(narrowed, bits),
     )  # fmt: skip

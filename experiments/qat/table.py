@@ -39,6 +39,7 @@ CASES: dict[str, Callable[[Path], Case]] = {
     "decoder of bytes, INT2, cpu": lambda place: bytes_decoder(place, "cpu", {}, precision="int2"),
     "digit detector, FP8, l4": lambda _: detector("l4", "fp8"),
     "digit detector, W4A8, simulated": lambda _: detector("cpu", "int8", bits=4),
+    "digit detector, W4A8, with labels": lambda _: detector("cpu", "int8", bits=4, labels=True),
 }
 
 
