@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -191,3 +192,15 @@ def test_quick_training_runs_and_keeps_the_weights() -> None:
     )  # fmt: skip
     assert "validation mAP@.5:.95: 0." in done.stdout
     assert hashlib.sha256(WEIGHTS.read_bytes()).hexdigest() == before
+
+
+@pytest.mark.slow
+def test_a_training_with_its_own_losses_is_built(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, FOLDER / "quantize.py", "--out", tmp_path, "--quick"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    found = dict(re.findall(r"^(PTQ|QAT): ([\d.]+)% mAP, gate: [a-z]+$", done.stdout, re.M))
+    assert found.keys() == {"PTQ", "QAT"}
+    assert min(map(float, found.values())) > 75
+    assert len(list(tmp_path.glob("detector-*-l4-fp8"))) == 2
