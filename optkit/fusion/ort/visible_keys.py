@@ -102,7 +102,7 @@ def _counted(value: ir.Value | None) -> tuple[int, Counter[str]] | None:
 
 
 def _number(value: ir.Value | None) -> Counter[str] | None:
-    """A number that is computed from constants and lengths, in the form of `_terms`."""
+    """A number that is computed from constants and lengths, in the form of `terms`."""
     known = ints(value)
     if known is not None:
         return terms(known[0]) if len(known) == 1 and known[0] >= 0 else None
