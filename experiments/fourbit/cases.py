@@ -4,13 +4,12 @@ and the trained workloads of experiments/peers."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from layer_inputs import hooked
 from torch import Tensor, nn
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,22 +34,6 @@ class Case:
         modules = self.net.named_modules()
         linear = {name: part for name, part in modules if isinstance(part, nn.Linear)}
         return {name: part for name, part in linear.items() if but not in name}
-
-
-@contextmanager
-def hooked(
-    layers: dict[str, nn.Linear], seen: Callable[[str, Tensor], Tensor | None]
-) -> Iterator[None]:
-    """Inside, `seen` gets the input of each layer, and may return another."""
-    handles = [
-        part.register_forward_pre_hook(lambda _, given, name=name: seen(name, given[0]))
-        for name, part in layers.items()
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @torch.no_grad()

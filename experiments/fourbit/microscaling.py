@@ -24,7 +24,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from cases import Case, bytes_decoder, digits_vit, hooked, observed
+from cases import Case, bytes_decoder, digits_vit, observed
+from layer_inputs import hooked
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from torch import Tensor
 

@@ -32,7 +32,8 @@ from unittest import mock
 
 import numpy as np
 import torch
-from cases import Case, bytes_decoder, digits_vit, hooked, observed, of_peers
+from cases import Case, bytes_decoder, digits_vit, observed, of_peers
+from layer_inputs import hooked
 from torch import Tensor
 
 from optkit.precisions import PRECISIONS

@@ -37,7 +37,6 @@ import sysconfig
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -55,6 +54,9 @@ from optkit.quantization.rounding.gptq import gptq
 from optkit.quantization.rounding.rtn import round_to_nearest
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "experiments" / "fourbit"))
+from layer_inputs import hooked  # noqa: E402  (of this folder)
+
 INT4 = NumberFormat("int4", "block", symmetric=True, block_size=32, signed_scale=True)
 INT8 = NumberFormat("int8", "channel", symmetric=True)
 LAST = NumberFormat("int8", "block", symmetric=True, block_size=128)
@@ -219,22 +221,6 @@ class Seen:
 
 def linears(net: nn.Module) -> dict[str, nn.Linear]:
     return {name: part for name, part in net.named_modules() if isinstance(part, nn.Linear)}
-
-
-@contextmanager
-def hooked(
-    layers: dict[str, nn.Linear], seen: Callable[[str, Tensor], Tensor | None]
-) -> Iterator[None]:
-    """Inside, `seen` gets the input of each layer, and may return another."""
-    handles = [
-        part.register_forward_pre_hook(lambda _, given, name=name: seen(name, given[0]))
-        for name, part in layers.items()
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @torch.no_grad()
