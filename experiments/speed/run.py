@@ -6,7 +6,7 @@ transformers in the shapes that people deploy.
 Run it with an interpreter that has optkit installed (with its `cpu` and `hf` extras) and timm.
 Weights and samples are random, because kernels take as long with any numbers. Each model is built
 with the default settings from 32 samples, and the figure is that of the build: FP32 and INT8 in
-turn, all cores, at batch 1 and 8.
+turn, on all cores that the process may use (`taskset -c 1` for one), at batch 1 and 8.
 
 SCRATCH gets samples, the store and artifacts. With names, only these models are built again. Writes
 results.json and results.md beside itself, after each model, with the figures of each instruction
@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 import roof
 
-from optkit.devices import target
+from optkit.devices import cpu, target
 from optkit.devices.machine import kernel_kind
 
 HERE = Path(__file__).resolve().parent
@@ -146,7 +146,7 @@ def conditions(threads: int) -> dict[str, Any]:
     limit = roof.measured(threads)
     return {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "machine": f"{target('cpu').title}, {threads} cores",
+        "machine": f"{target('cpu').title}, {threads} {'core' if threads == 1 else 'cores'}",
         "onnxruntime": onnxruntime.__version__,
         "roof": {**asdict(limit), "ratio": limit.ratio},
     }
@@ -196,7 +196,7 @@ def main() -> None:
     folder, file = project(scratch), HERE / "results.json"
     kept = json.loads(file.read_text()) if file.exists() else {}
     here = kept.setdefault(asked.name, {"models": {}})
-    here |= conditions(os.cpu_count() or 1)
+    here |= conditions(cpu().threads)
     for name in asked.names or [*IMAGES, *TEXTS]:
         here["models"][name] = build(name, folder, scratch)
         print(name, here["models"][name], flush=True)

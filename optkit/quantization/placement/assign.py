@@ -4,6 +4,7 @@ the graph."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from math import prod
 
@@ -49,7 +50,8 @@ def assign(
     range in `statistics`, or if its module is one of `adapters`. Nodes in the bodies of If and Loop
     also stay in float and are not listed.
 
-    Raises InputRefused if all products of the model are in such bodies.
+    Raises InputRefused if all products of the model are in such bodies, and if a pattern matches
+    none of the products.
     """
     precision, rules = scheme.precision, scheme.rules
     unbounded = {} if statistics is None else statistics.unbounded()
@@ -74,6 +76,7 @@ def assign(
             reasons[name] = reason
     if not nodes and PRECISIONS[precision].quantized:
         _refuse_bodies(model)
+    _refuse_unmatched(overrides or {}, nodes)
     slow = _slow_in_integers(model, nodes, rules, overrides or {})
     return Assignment(nodes | dict.fromkeys(slow, scheme.carrier), reasons | slow)
 
@@ -155,6 +158,18 @@ def _refuse_bodies(model: ir.Model) -> None:
         f"onnx.numpy_helper.from_array(np.array(VALUE, {dtype!r}), {name!r})); "
         "onnx.save(m, 'MODEL-one.onnx')",
     )
+
+
+def _refuse_unmatched(overrides: Mapping[str, str], names: Collection[str]) -> None:
+    """Refuse a pattern that changes nothing, which is probably misspelt. Raises InputRefused."""
+    for pattern in overrides:
+        if names and not any(fnmatchcase(name, pattern) for name in names):
+            near = get_close_matches(pattern.strip("*"), names, cutoff=0) or sorted(names)[:3]
+            raise InputRefused(
+                f"no product or convolution with weights has a name that matches {pattern!r}",
+                where="quantization.nodes",
+                hint=f"the graph has {len(names)}, such as {', '.join(near)}",
+            )
 
 
 def _wanted(name: str, precision: str, overrides: Mapping[str, str]) -> str:

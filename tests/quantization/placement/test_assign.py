@@ -209,3 +209,12 @@ def test_depthwise_convolutions_stay_in_float_where_the_rules_say_so() -> None:
     assert found.nodes == {"depthwise": "fp16", "grouped": "int8", "pointwise": "int8"}
     assert found.reasons["depthwise"].startswith("depthwise: float is as fast")
     assert decide(network(text), RULES["gpu"]).nodes["depthwise"] == "int8"
+
+
+def test_a_pattern_that_matches_no_product_is_refused() -> None:
+    model, scheme = network(NETWORKS["residual"]), Scheme("int8", "fp16", {"int8": RULES["gpu"]})
+    assert assign(model, scheme, overrides={"*v1": "fp16"}).nodes["conv1"] == "fp16"
+    with pytest.raises(InputRefused, match=r"a name that matches '\*haed\*'") as caught:
+        assign(model, scheme, overrides={"conv1": "fp16", "*haed*": "fp16"})
+    assert caught.value.where == "quantization.nodes"
+    assert "the graph has 6, such as head" in (caught.value.hint or "")
