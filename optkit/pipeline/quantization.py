@@ -25,6 +25,7 @@ from optkit.precisions import precision
 from optkit.recipe import Placement, Recipe
 from optkit.steps.calibrate import Calibrate, Calibrated
 from optkit.steps.collect import Samples
+from optkit.steps.compensate import Compensate
 from optkit.steps.fuse import Fused
 from optkit.steps.given_ranges import TakeRanges
 from optkit.steps.graph import Graph
@@ -88,6 +89,13 @@ def _quantize_graph(build: Build, runner: Steps) -> None:
                 carrier = cast(
                     build, fused, build.baseline_precision.name, runner, "the smoothed graph "
                 )
+    if statistics is not None and _compensates(build, scheme.rules):
+        statistics = _compensated(build, fused, statistics, scheme, settings, runner)
+        fused = carrier = statistics
+        if build.baseline_precision.name != "fp32":
+            carrier = cast(
+                build, fused, build.baseline_precision.name, runner, "the compensated graph "
+            )
     if way == "layers" and (samples := observed(build, runner)) is not None:
         quantized = _quantize_layers(build, samples, runner, scheme, settings)
     else:
@@ -153,6 +161,25 @@ def _finer(
         settings, settings=method.model_copy(update={"nodes": nodes}), order=tuple(nodes)
     )
     return replace(scheme, rules={**rules, _FINER: own}), chosen
+
+
+def _compensated(
+    build: Build,
+    fused: Graph,
+    statistics: Calibrated | Fused,
+    scheme: Scheme,
+    settings: QuantizationSettings,
+    runner: Steps,
+) -> Fused:
+    """The graph whose weights make up for the errors of the products before them, with its
+    statistics."""
+    samples = observed(build, runner)
+    assert samples is not None
+    step = Compensate(
+        graph=fused, statistics=statistics, samples=samples, scheme=scheme, settings=settings,
+        batch=sample_batch(build), memory=runner.limits.memory_bytes,
+    )  # fmt: skip
+    return runner.do(step, "compensate errors in order")
 
 
 def _statistics(build: Build, runner: Steps, way: large.Way) -> Calibrated | None:
@@ -286,6 +313,12 @@ def settings_of(recipe: Recipe) -> QuantizationSettings:
         recipe.quantization.model_copy(update={"kv_cache": None}),
         tuple(recipe.quantization.nodes),
     )
+
+
+def _compensates(build: Build, rules: Mapping[str, PlacementRules]) -> bool:
+    """Whether weights make up for the errors of the products before them."""
+    asked = build.job.recipe.quantization.weights == "gptaq" and not build.source.trained
+    return asked and any(own.weights_in_blocks for own in rules.values())
 
 
 def _prepares(build: Build, rules: Mapping[str, PlacementRules]) -> bool:

@@ -224,7 +224,7 @@ def check_samples(job: Job) -> None:
     """Refuse a precision that needs calibration samples if there are none. Raises InputRefused."""
     has_samples = job.calibration is not None or job.recipe.calibration_source is not None
     weights = job.recipe.quantization.weights
-    learns = weights in ("gptq", "awq")
+    learns = weights in ("gptq", "gptaq", "awq")
     if job.recipe.ranges_file is not None and not learns:
         return
     for scheme in () if has_samples else job.quantized:

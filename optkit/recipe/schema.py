@@ -233,7 +233,7 @@ class Quantization(Part):
     """How qparams are computed, and which nodes are exceptions."""
 
     effort: Effort = "balanced"
-    weights: Literal["auto", "rtn", "mse", "gptq", "awq", "hqq"] = "auto"
+    weights: Literal["auto", "rtn", "mse", "gptq", "gptaq", "awq", "hqq"] = "auto"
     block_size: Literal[16, 32, 64, 128] | None = None  # for int4, int2 and nf4
     smooth: Literal["auto", "off"] | Annotated[float, Field(gt=0, lt=1)] = "auto"
     equalize: Literal["auto", "off"] = "auto"
@@ -250,7 +250,9 @@ class Quantization(Part):
     @property
     def learns(self) -> bool:
         """Whether weights are rounded by GPTQ where the inputs of their products are known."""
-        return self.weights == "gptq" or (self.weights == "auto" and self.effort != "fast")
+        return self.weights in ("gptq", "gptaq") or (
+            self.weights == "auto" and self.effort != "fast"
+        )
 
     def is_two_term(self, node: str) -> bool:
         """Whether the recipe gives the activation of the node two terms, by a pattern."""

@@ -360,7 +360,7 @@ _EVALUATION = """\
 
 _QUANTIZATION = """\
 # quantization:
-#   weights: auto         # or rtn, mse, gptq, awq, hqq
+#   weights: auto         # or rtn, mse, gptq, gptaq, awq, hqq
 #   nodes: {"*head*": fp16}"""
 
 _BENCH = """\

@@ -16,6 +16,7 @@ from optkit.steps.check_data import CheckData
 from optkit.steps.collect import Collect
 from optkit.steps.compare import CompareOutputs
 from optkit.steps.compare_layers import CompareLayers
+from optkit.steps.compensate import Compensate
 from optkit.steps.compile import Compile
 from optkit.steps.dequantize import Dequantize
 from optkit.steps.deviate import Deviate
@@ -50,6 +51,7 @@ _ALL: tuple[type[Step[Result]], ...] = (
     CompareLayers, MeasureLatency, MeasurePeak, PredictLatency, PredictLayers, Attribute,
     ListLayers, MeasureSensitivity, Deviate, RepairGraph, Dequantize,
     ImportQuantized, ShowWorst, TakeRanges, Shorten, QuantizeCache, FindNoisyNodes,
+    Compensate,
 )  # fmt: skip
 
 STEPS: Mapping[str, type[Step[Result]]] = MappingProxyType({step.name: step for step in _ALL})

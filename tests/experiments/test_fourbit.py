@@ -9,6 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 
 from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.devices import target
@@ -93,3 +94,30 @@ def test_four_over_six_takes_the_better_of_both(study: Any) -> None:
     w[0], w[16:], w[16] = 4.0, 3.9, 6.0  # 4 and 3 are codes; 3.9 is nearer to 4 than to 4.5
     scale = nvfp4.four_over_six(w, np.asarray(1 / 256, np.float32))
     assert (scale.scale[:, 0] * 256).tolist() == [256.0, 256.0]
+
+
+def test_learned_codes_are_those_of_gptq_until_something_is_gained(study: Any) -> None:
+    """What is worse on the batch that is not trained is not kept. Before the first codes there are
+    no errors."""
+    learned = study("learned_codes")
+    torch.manual_seed(0)
+    block = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 32))
+    net = torch.nn.Sequential(block, torch.nn.Linear(32, 8)).eval()
+    network = learned.Network(net, ["0"], {"0.2": "0"}, "1")
+    batches = [(x,) for x in torch.randn(8, 64, 64)]
+    fmt = study("learned").INT4
+    start = learned.of_layers(network, fmt, batches, 2)
+    found = learned.in_order(network, fmt, batches, alpha=0.0)
+    assert np.array_equal(found.codes["0.0"].codes, start.codes["0.0"].codes)
+
+    def noise(chosen: Any, part: int) -> float:
+        with torch.no_grad():
+            y, exact = chosen.applied(network)(*batches[part]), net(*batches[part])
+        return float(learned.error(y, exact))
+
+    trained = learned.of_the_network(network, start, batches, 20)
+    assert noise(trained, 0) <= noise(start, 0) * (1 + 1e-5)  # the first one is not trained
+    better = learned.in_order(network, fmt, batches)
+    assert np.mean([noise(better, n) for n in range(8)]) < np.mean(
+        [noise(start, n) for n in range(8)]
+    )

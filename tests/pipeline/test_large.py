@@ -34,7 +34,7 @@ def test_weights_in_blocks_go_layer_by_layer_with_samples(precision: str) -> Non
 @pytest.mark.parametrize(
     ("precision", "weights", "where"),
     [("int8", "auto", "l4"), ("int8-weight-only", "gptq", "l4"), ("nvfp4", "rtn", "rtx5090"),
-     ("int4", "hqq", "cpu")],
+     ("int4", "hqq", "cpu"), ("int4", "gptaq", "cpu")],
 )  # fmt: skip
 def test_what_needs_the_whole_graph_is_refused(precision: str, weights: str, where: str) -> None:
     with pytest.raises(InputRefused) as caught:

@@ -60,6 +60,7 @@ def test_samples_that_only_some_nodes_need() -> None:
         ("cpu", "int8", "auto", "int8 needs", "or build fp32"),
         ("l4", "int8", "gptq", "int8 needs", "or build fp16"),
         ("cpu", "int2", "awq", r"quantization\.weights awq needs", "quantization.weights=auto"),
+        ("l4", "int4", "gptaq", r"quantization\.weights gptaq needs", "quantization.weights=auto"),
     ],
 )
 def test_what_needs_samples_and_what_helps_without(

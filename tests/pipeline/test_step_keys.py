@@ -74,6 +74,7 @@ PREPARED: dict[str, dict[str, Any]] = {
     "draw": {"info": INFO},
     "calibrate": {"values": 1, "samples": 64},
     "prepare": {"log": {}, "max_error": 0.0, **GRAPH},
+    "compensate": {"log": {}, "max_error": None, **GRAPH},
     "noisy_nodes": {"noise": 0.0001, "others": 0.0},
     "quantize": {"log": {}, "assignment": NODES, **GRAPH},
     "ort": {"log": {}, "in_place": [], "instruction_set": None, **GRAPH},

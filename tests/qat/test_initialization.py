@@ -148,7 +148,7 @@ def test_scales_that_follow_the_weights_leave_them(
         assert torch.equal(first.get_parameter(name), expected)
 
 
-@pytest.mark.parametrize("weights", ["rtn", "hqq", "awq"])
+@pytest.mark.parametrize("weights", ["rtn", "hqq", "awq", "gptaq"])
 def test_weights_start_as_the_recipe_rounds_them(
     narrow: nn.Module, images: Tensor, workspace: Workspace, weights: str
 ) -> None:
@@ -160,6 +160,11 @@ def test_weights_start_as_the_recipe_rounds_them(
         narrow, images, workspace, "cpu", "int4", recipe={**RECIPE, "quantization": rounding}
     )
     np.testing.assert_array_equal(found.run(images), expected.run(images))
+    trained = written(
+        qat.finalize(first), images, workspace, "cpu", "int4",
+        recipe={**RECIPE, "quantization": {"weights": weights}},
+    )  # fmt: skip
+    np.testing.assert_array_equal(trained.run(images), found.run(images))
 
 
 def test_without_samples_weights_start_as_they_are(

@@ -77,6 +77,7 @@ def _lost(x: np.ndarray, w: np.ndarray, found: WeightQParams) -> float:
         ("balanced", "auto", "nvfp4", True),
         ("fast", "auto", "int4", False),
         ("fast", "gptq", "int4", True),
+        ("fast", "gptaq", "int4", True),
         ("best", "awq", "int4", False),
     ],
 )

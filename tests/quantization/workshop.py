@@ -146,7 +146,7 @@ class Chain:
         """Folder of the graph (on a GPU also its simulation) and what the step tells of it."""
         chosen = Quantization(**settings)
         params = _params(where, precision, method, chosen)
-        key = (where, precision, chosen.two_term)
+        key = (where, precision, chosen.two_term, chosen.weights == "gptaq")
         if key not in self._prepared:
             self._prepared[key] = self._prepare(where, params)
         return self._step("quantize", self._prepared[key], **params)
@@ -165,6 +165,9 @@ class Chain:
     def _prepare(self, where: str, params: dict[str, Any]) -> dict[str, Path]:
         inputs = {"graph": self.fused, "statistics": self.statistics}
         prepared, _ = self._step("prepare", inputs, **params, **_ALONE)
+        if params["settings"]["weights"] == "gptaq":
+            inputs = {"graph": prepared, "statistics": prepared, "samples": self._samples}
+            prepared, _ = self._step("compensate", inputs, **params, batch=8, memory=4 << 30)
         made = {"fused": prepared, "statistics": prepared, "carrier": prepared}
         if where != "cpu":
             made["carrier"], _ = self._step("cast", {"graph": prepared}, carrier="fp16")

@@ -40,7 +40,8 @@ VERDICTS = {
 _OTHERS = ("adopt", "random", "quantize_layers", "ort", "bench", "summary", "survey",
            "sensitivity", "deviate", "divide", "outline", "peak", "attribute",
            "dequantize", "repair", "import_quantized", "show_worst",
-           "given_ranges", "shorten", "kv_cache", "noisy_nodes")  # fmt: skip
+           "given_ranges", "shorten", "kv_cache", "noisy_nodes",
+           "compensate")  # fmt: skip
 STEPS = tuple(name for name in ALL if name not in _OTHERS)
 MIB = 2**20
 

@@ -65,6 +65,26 @@ def weight(node: ir.Node) -> np.ndarray:
     return _laid_out(node.inputs[index], stored)
 
 
+def reads_alone(node: ir.Node) -> bool:
+    """Whether no other node reads its stored weight."""
+    value, stored = node.inputs[1], constant(node)
+    while value is not None and value is not stored:
+        producer = value.producer()
+        if producer is None or producer.op_type != "Transpose" or len(value.uses()) > 1:
+            return False
+        value = producer.inputs[0]
+    return stored.is_initializer() and len(stored.uses()) == 1 and not stored.is_graph_output()
+
+
+def replace_weight(node: ir.Node, by_columns: np.ndarray) -> None:
+    """Store another weight [K, N] for a MatMul or Gemm, which reads its weight alone."""
+    stored = constant(node)
+    assert stored.const_value is not None
+    numbers = by_columns if summed_axis(node) == 0 else by_columns.T
+    numbers = (numbers.T if is_turned(node) else numbers).astype(stored.const_value.dtype.numpy())
+    stored.const_value = ir.Tensor(np.ascontiguousarray(numbers), name=stored.name)
+
+
 def window(node: ir.Node) -> Window:
     """How a Conv reads its input."""
     shape = constant(node).shape
