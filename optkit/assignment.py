@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
@@ -31,7 +31,7 @@ class Scheme:
 class Assignment:
     """Node name → precision name, for every node that was *considered* (Conv, MatMul and Gemm with
     a constant weight). A node that stays in float has the carrier as its precision ("fp16", ...)
-    and a reason."""
+    and a reason; others may have one."""
 
     nodes: dict[str, str] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
@@ -39,6 +39,10 @@ class Assignment:
     def quantized(self) -> dict[str, str]:
         """The nodes with a quantized precision. Landing is counted relative to these."""
         return {node: name for node, name in self.nodes.items() if PRECISIONS[name].quantized}
+
+    def told(self, reasons: Mapping[str, str]) -> Assignment:
+        """The same, with these reasons."""
+        return replace(self, reasons=self.reasons | dict(reasons))
 
     def to_json(self) -> dict[str, object]:
         return asdict(self)

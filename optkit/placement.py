@@ -10,6 +10,8 @@ from optkit import codec
 from optkit.precisions import NumberFormat
 
 ConvKind = Literal["conv", "grouped_conv", "depthwise_conv"]
+ProductForm = Literal["two terms", "int8-weight-only", "float"]
+"""How a product is computed whose activation needs more than one scale."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +42,30 @@ class ConvSpeed:
 
 
 @dataclass(frozen=True)
+class ProductSpeeds:
+    """Billions of multiply-adds per second of a product of many rows: in floats, in integers, and
+    with weights of 8 bits alone (in blocks, to which the kernel rounds the activation as well).
+    Nanoseconds per element: of an activation, for the codes of its first term, and for what makes
+    its second term; of a result, for the sum of the products of both terms."""
+
+    float_gmacs: float
+    int8_gmacs: float
+    blocks_gmacs: float
+    first_term_ns: float
+    second_term_ns: float
+    terms_sum_ns: float
+
+
+@dataclass(frozen=True)
 class KernelSpeeds:
-    """How fast one core of a CPU runs the kernels of a build: convolutions, the change of values
-    between floats and codes (and between the layouts of their kernels), sums of codes. `source`:
-    whose speeds they are."""
+    """How fast one core of a CPU runs the kernels of a build: convolutions, products, the change of
+    values between floats and codes (and between the layouts of their kernels), sums of codes.
+    `source`: whose speeds they are."""
 
     conv: ConvSpeed
     grouped_conv: ConvSpeed
     depthwise_conv: ConvSpeed
+    product: ProductSpeeds
     conversion: OperatorSpeed
     sum: OperatorSpeed
     source: str

@@ -12,7 +12,8 @@ interpreters run in turn, on one thread and on two, and the least time of each k
 because other processes and the hypervisor only add to it.
 
 Writes kernels.json (each kernel) and kernels.md (speeds by kind) beside itself. `kernels:` in
-`optkit/devices/data/cpu-*.yaml` has what `distilled` makes of them.
+`optkit/devices/data/cpu-*.yaml` has what `distilled` makes of them. With `--kind` only kernels of
+this kind are measured, and the others keep their rows.
 """
 
 from __future__ import annotations
@@ -231,6 +232,25 @@ def weight_only(size: tuple[int, int, int], bits: int, block: int, level: int) -
     )  # fmt: skip
 
 
+def two_terms(size: tuple[int, int, int]) -> Case:
+    """A product whose activation is the sum of two terms of 8 bits, as builds write it."""
+    rows, summed, columns = size
+    graph, shape = Graph(), (1, rows, summed)
+    first = graph.codes("x")
+    second = graph.codes(graph.node("Sub", "x", first))
+    weight = graph.weight((summed, columns), True, axis=1)
+    products = [graph.node("MatMul", term, weight) for term in (first, second)]
+    y = graph.node("Add", *products)
+    elements = {"QuantizeLinear": "codes of a term", "DequantizeLinear": "value of a term",
+                "Sub": "rest of a term", "Add": "sum of two products"}  # fmt: skip
+    work = dict.fromkeys(elements.values(), rows * summed) | {"sum of two products": rows * columns}
+    return Case(
+        graph.model(y, {"x": shape}), {"x": np.ones(shape, np.float32)},
+        {op: (kind, "two terms") for op, kind in elements.items()}, work,
+        f"{rows} × {summed} × {columns}",
+    )  # fmt: skip
+
+
 def cases() -> Iterator[Case]:
     for integer in (False, True):
         for kind, sizes in CONVOLUTIONS.items():
@@ -239,12 +259,13 @@ def cases() -> Iterator[Case]:
         yield from (product(size, integer) for size in PRODUCTS)
     for form in WEIGHT_ONLY:
         yield from (weight_only(size, *form) for size in PRODUCTS[:1] + PRODUCTS[2:4])
+    yield from (two_terms(size) for size in PRODUCTS[1:])
 
 
-def measure(threads: int) -> list[dict[str, Any]]:
-    """The least time of each kernel on this interpreter's instruction set: kind, numbers, shape,
-    work, ns."""
-    listed = list(cases())
+def measure(threads: int, kind: str | None = None) -> list[dict[str, Any]]:
+    """The least time of each kernel (of this kind) on this interpreter's instruction set: kind,
+    numbers, shape, work, ns."""
+    listed = [case for case in cases() if kind in (None, *(k for k, _ in case.kernels.values()))]
     with tempfile.TemporaryDirectory() as folder:
         sessions = []
         for at, case in enumerate(listed):
@@ -294,7 +315,9 @@ def times(case: Case, events: Sequence[Mapping[str, Any]]) -> Iterator[dict[str,
                "results": case.work.get("out of codes"), "ns": float(spent)}  # fmt: skip
 
 
-def compared(pythons: Mapping[str, str], minutes: float) -> list[dict[str, Any]]:
+def compared(
+    pythons: Mapping[str, str], minutes: float, kind: str | None = None
+) -> list[dict[str, Any]]:
     """The rows, with `ns` by instruction set and threads."""
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
     ends = time.monotonic() + 60 * minutes
@@ -302,6 +325,7 @@ def compared(pythons: Mapping[str, str], minutes: float) -> list[dict[str, Any]]
         for name, python in pythons.items():
             for threads in THREADS:
                 command = [python, __file__, "--threads", str(threads)]
+                command += [] if kind is None else ["--kind", kind]
                 told = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
                 for row in json.loads(told):
                     key = (row["kind"], row["numbers"], row["shape"])
@@ -333,11 +357,17 @@ OPERATORS = {
     "sum": (("sum",), "int8"),
 }
 
+PRODUCT_FORMS = (
+    ("float", "float"), ("int8", "int8"), ("blocks", "8 bits in blocks of 128, level 4"),
+)  # fmt: skip
+TERM_KINDS = ("codes of a term", "value of a term", "rest of a term", "sum of two products")
+
 
 def distilled(rows: Sequence[Mapping[str, Any]], name: str) -> dict[str, float]:
     """What a build needs of one instruction set, on one thread, in three digits. The time of a
     convolution is fitted as multiply-adds · a + elements of the result · b, that of other operators
-    as elements · a + b, with relative errors and no negative term."""
+    as elements · a + b, with relative errors and no negative term. The second term of an activation
+    costs the value of the first, the rest and its codes."""
     found = {}
     for kind, kinds in CONV_KINDS.items():
         for numbers in ("float", "int8"):
@@ -347,11 +377,12 @@ def distilled(rows: Sequence[Mapping[str, Any]], name: str) -> dict[str, float]:
     for kind, (kinds, numbers) in OPERATORS.items():
         by_element, once = _fitted(rows, name, kinds, numbers, ("work", "runs"))
         found |= {f"{kind}_element_ns": by_element, f"{kind}_operator_us": once / 1e3}
-    of_products = [r for r in rows if r["kind"] == "product"]
-    for numbers in ("float", "int8"):
-        chosen = [r for r in of_products if r["numbers"] == numbers]
-        spent = sum(r["ns"][name]["1"] for r in chosen)
-        found[f"product_{numbers}_gmacs"] = sum(r["work"] for r in chosen) / spent
+    each = speeds(rows, name, 1)
+    found |= {f"product_{form}_gmacs": each[f"product, {kind}"] for form, kind in PRODUCT_FORMS}
+    ns = {kind: 1 / each[f"{kind}, two terms"] for kind in TERM_KINDS}
+    found["first_term_ns"] = ns["codes of a term"]
+    found["second_term_ns"] = sum(ns[kind] for kind in TERM_KINDS[:3])
+    found["terms_sum_ns"] = ns["sum of two products"]
     return {key: float(f"{value:.3g}") for key, value in found.items()}
 
 
@@ -394,12 +425,17 @@ def main() -> None:
     parser.add_argument("pythons", nargs="*", metavar="NAME=PYTHON")
     parser.add_argument("--threads", type=int, help="measure this interpreter; print JSON")
     parser.add_argument("--minutes", type=float, default=4.0)
+    parser.add_argument("--kind", help="measure kernels of this kind; keep the other rows")
     asked = parser.parse_args()
     if asked.threads:
-        print(json.dumps(measure(asked.threads)))
+        print(json.dumps(measure(asked.threads, asked.kind)))
         return
     pythons = dict(each.split("=", 1) for each in asked.pythons)
-    rows = compared(pythons, asked.minutes)
+    rows = compared(pythons, asked.minutes, asked.kind)
+    if asked.kind is not None:
+        names = {row["kind"] for row in rows}
+        kept = json.loads((HERE / "kernels.json").read_text())["rows"]
+        rows = [row for row in kept if row["kind"] not in names] + rows
     found = {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "cpu": f"{cpu().name} ({', '.join(cpu().features)}), {cpu().threads} cores",

@@ -30,7 +30,14 @@ from optkit.devices.machine import kernel_kind, sums_in_16_bits
 from optkit.engines import BuildSpec, Engine, FusedLayer
 from optkit.errors import Impossible, ToolchainMissing
 from optkit.execute.reads import installed
-from optkit.placement import ConvKind, ConvSpeed, KernelSpeeds, OperatorSpeed, PlacementRules
+from optkit.placement import (
+    ConvKind,
+    ConvSpeed,
+    KernelSpeeds,
+    OperatorSpeed,
+    PlacementRules,
+    ProductSpeeds,
+)
 from optkit.precisions import PRECISIONS, NumberFormat, Precision
 from optkit.runtimes import (
     DEFAULT_OPTIONS,
@@ -259,6 +266,14 @@ def kernel_speeds(target: Target) -> KernelSpeeds:
         conv=conv("conv"),
         grouped_conv=conv("grouped_conv"),
         depthwise_conv=conv("depthwise_conv"),
+        product=ProductSpeeds(
+            figure["product_float_gmacs"],
+            figure["product_int8_gmacs"],
+            figure["product_blocks_gmacs"],
+            figure["first_term_ns"],
+            figure["second_term_ns"],
+            figure["terms_sum_ns"],
+        ),
         conversion=operator("conversion"),
         sum=operator("sum"),
         source=kind if measured else f"{kind}, assumed for this CPU",

@@ -104,8 +104,8 @@ GIVEN = "as given"
 
 
 class NodeDecision(Record):
-    """One node that was considered: its precision, and its range or the reason why it stayed in
-    float."""
+    """One node that was considered: its precision, its range, and the reason why it stayed in float
+    or why its product has a finer form than others."""
 
     node: str
     precision: str

@@ -14,6 +14,7 @@ from optkit.errors import Impossible, InputRefused, located
 from optkit.execute.runner import Steps
 from optkit.execute.step import Foreign
 from optkit.pipeline import large
+from optkit.pipeline.attribution import tuned
 from optkit.pipeline.foreign_graph import imported
 from optkit.pipeline.graphs import cast, compared_samples, comparison, written
 from optkit.pipeline.job import Build, Job, calibration_of
@@ -76,12 +77,13 @@ def _quantize_graph(build: Build, runner: Steps) -> None:
         raise InputRefused(
             "trained scales need the whole graph in memory", where=job.name, hint="raise --memory"
         )
+    reasons: Mapping[str, str] = {}
     statistics: Calibrated | Fused | None = _statistics(build, runner, way)
     if isinstance(statistics, Calibrated):
         prepared = _prepared(build, statistics, scheme, settings, runner)
         finer = _finer(build, prepared or statistics, scheme, settings, runner)
         if finer is not None:
-            scheme, settings = finer
+            scheme, settings, reasons = finer
             prepared = _prepared(build, statistics, scheme, settings, runner, "again ")
         if prepared is not None:
             build.prepared = fused = carrier = statistics = prepared
@@ -106,7 +108,7 @@ def _quantize_graph(build: Build, runner: Steps) -> None:
             ),
             f"quantize to {job.precision}",
         )  # fmt: skip
-    build.quantized = quantized
+    build.quantized = replace(quantized, assignment=quantized.assignment.told(reasons))
     build.graph = written(build, quantized, job.precision.name, runner)
 
 
@@ -136,14 +138,13 @@ def _finer(
     scheme: Scheme,
     settings: QuantizationSettings,
     runner: Steps,
-) -> tuple[Scheme, QuantizationSettings] | None:
-    """A scheme and settings in which products whose activation needs more than one scale have only
-    their weights quantized, and the kernel rounds activations in blocks. None if there are no such
-    products, or nobody looks for them: the backend runs no two terms or its codes have 7 bits,
-    whose kernels gain too little; the recipe has its own choice or the least effort; or the model
-    has trained scales."""
+) -> tuple[Scheme, QuantizationSettings, dict[str, str]] | None:
+    """A scheme and settings in which products whose activation needs more than one scale have the
+    form that is fastest on the target, and the reasons of these nodes. None if there are no such
+    products, or nobody looks for them: the backend runs no two terms; the recipe has its own choice
+    or the least effort; or the model has trained scales."""
     method, rules = settings.settings, scheme.rules
-    able = any(own.two_term and own.weight.limit_bits is None for own in rules.values())
+    able = any(own.two_term for own in rules.values())
     asked = method.two_term == "auto" and method.effort != "fast" and not build.source.trained
     samples = observed(build, runner)
     if not able or not asked or samples is None:
@@ -151,16 +152,24 @@ def _finer(
     step = FindNoisyNodes(
         graph=statistics if isinstance(statistics, Fused) else build.fused,
         statistics=statistics, samples=samples, scheme=scheme, settings=settings,
+        sizes=tuned(build.job.recipe),
     )  # fmt: skip
-    names = runner.do(step, "judge activations at the outputs").nodes
-    if not names:
+    found = runner.do(step, "judge activations at the outputs")
+    if not found.nodes:
         return None
     own = runtimes.backend(build.compiler).rules(build.job.target, precision(_FINER))
-    nodes = {escape(name): _FINER for name in names} | method.nodes  # a recipe's patterns go last
+    twice = tuple(escape(name) for name, form in found.nodes.items() if form == "two terms")
+    others = {
+        escape(name): scheme.carrier if form == "float" else _FINER
+        for name, form in found.nodes.items()
+        if form != "two terms"
+    }
+    nodes = others | method.nodes  # a recipe's patterns go last
     chosen = replace(
-        settings, settings=method.model_copy(update={"nodes": nodes}), order=tuple(nodes)
-    )
-    return replace(scheme, rules={**rules, _FINER: own}), chosen
+        settings, order=tuple(nodes),
+        settings=method.model_copy(update={"nodes": nodes, "two_term": twice}),
+    )  # fmt: skip
+    return replace(scheme, rules={**rules, _FINER: own}), chosen, found.reasons
 
 
 def _compensated(

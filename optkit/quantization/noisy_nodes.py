@@ -14,9 +14,8 @@ The noises of activations that are rounded one at a time add up, if their errors
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 import onnx_ir as ir
@@ -25,6 +24,7 @@ from optkit import graph
 from optkit.assignment import Assignment
 from optkit.quantization.numerics.output_noise import OF_MODEL
 from optkit.quantization.numerics.qparams import ActivationQParams
+from optkit.quantization.placement.product_forms import Products, products
 from optkit.quantization.placement.qdq_placement import QdqPlacement, Rules
 from optkit.quantization.placement.read_weight import MATRIX
 from optkit.quantization.placement.weighted_nodes import known_dtype
@@ -35,12 +35,25 @@ SWITCHES = "noisy_nodes.switches"
 
 @dataclass(frozen=True)
 class Rounded:
-    """An activation that the graph rounds when it is switched on. `able`: its products may have
-    finer ones. `cost`: their multiply-adds per row."""
+    """An activation, and the nodes that multiply it. `products`: theirs; None: they cannot have
+    finer activations."""
 
     nodes: tuple[str, ...]
-    able: bool
-    cost: int
+    products: Products | None
+
+
+def two_terms(
+    activations: Iterable[tuple[QdqPlacement, ActivationQParams]], sizes: Mapping[str, int]
+) -> list[Rounded]:
+    """Those that have two terms, because one leaves too much noise in their products. `sizes`: of
+    named axes."""
+    found = []
+    for placement, numbers in activations:
+        if numbers.rest is not None:
+            nodes = [node for node, index in placement.readers if _multiplies(node, index)]
+            names = tuple(str(node.name) for node in nodes)
+            found.append(Rounded(names, products(placement.value, nodes, sizes)))
+    return found
 
 
 def insert_switches(
@@ -48,9 +61,11 @@ def insert_switches(
     activations: Iterable[tuple[QdqPlacement, ActivationQParams]],
     assignment: Assignment,
     rules: Rules,
+    sizes: Mapping[str, int],
 ) -> list[Rounded]:
     """Let the graph, in place, round each activation that `SWITCHES` says, in this order. Those of
-    two terms, and formats with scales computed at run time, are left out."""
+    two terms, and formats with scales computed at run time, are left out. `sizes`: of named
+    axes."""
     planned = assignment.quantized()
     names = graph.FreeNames(model)
     switches = ir.Value(name=SWITCHES, type=ir.TensorType(ir.DataType.BOOL))
@@ -58,21 +73,20 @@ def insert_switches(
     for placement, numbers in activations:
         if numbers.rest is not None or numbers.format.granularity == "block":
             continue
-        _insert(model.graph, placement, numbers, switches, len(found), names)
         readers = [node for node, index in placement.readers if index == 0 and node.name in planned]
         able = len(readers) == len(placement.readers) and all(
-            node.op_type in MATRIX and rules[planned[str(node.name)]].two_term for node in readers
+            _multiplies(node) and rules[planned[str(node.name)]].two_term for node in readers
         )
-        cost = sum(map(_weight_size, readers)) if able else 0
-        found.append(Rounded(tuple(str(node.name) for node in readers), able, cost))
+        read = products(placement.value, readers, sizes) if able else None
+        found.append(Rounded(tuple(str(node.name) for node in readers), read))
+        _insert(model.graph, placement, numbers, switches, len(found) - 1, names)
     switches.shape = ir.Shape([len(found)])
     model.graph.inputs.append(switches)
     return found
 
 
-def _weight_size(node: ir.Node) -> int:
-    shape = getattr(node.inputs[1], "shape", None)
-    return prod(shape.numpy()) if shape is not None else 0
+def _multiplies(node: ir.Node, index: int = 0) -> bool:
+    return index == 0 and node.op_type in MATRIX
 
 
 def _insert(
@@ -111,15 +125,15 @@ def _insert(
 
 
 def chosen(
-    noises: Sequence[float], costs: Sequence[int], together: float, others: float
+    noises: Sequence[float], costs: Sequence[float], together: float, others: float
 ) -> list[int]:
-    """The indices of the activations that must be finer, in their order: as few multiply-adds as
-    the order of noise per multiply-add finds, until the noise of the rest is at most OF_MODEL, or
-    that of the `others`, which cannot be finer.
+    """The indices of the activations that must be finer, in their order: as little time as the
+    order of noise per time finds, until the noise of the rest is at most OF_MODEL, or that of the
+    `others`, which cannot be finer.
 
-    noises: of each activation alone, relative to the outputs' power; costs: multiply-adds of its
-    products; together: the noise of all of them at once, of which each has the share that it has of
-    the sum.
+    noises: of each activation alone, relative to the outputs' power; costs: nanoseconds per row
+    that finer products take longer; together: the noise of all of them at once, of which each has
+    the share that it has of the sum.
     """
     total = sum(noises)
     allowed = max(OF_MODEL, others)

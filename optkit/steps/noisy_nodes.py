@@ -1,19 +1,23 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from optkit.assignment import Scheme
 from optkit.execute.step import Input, Result, Step, spread
+from optkit.placement import ProductForm
 from optkit.steps.quantize import QuantizationSettings
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyNodes(Result):
-    """`nodes`: names of those whose activation needs more than one scale for all of it. The noise
-    at the outputs, relative to their power, of activations with one scale: `noise` of those that
-    may have more, `others` of the rest; None: not measured."""
+    """`nodes`: those whose activation needs more than one scale for all of it, and the form of
+    their products; `reasons`: why each has this form. The noise at the outputs, relative to their
+    power, of activations with one scale: `noise` of those that may have more, `others` of the rest;
+    None: not measured."""
 
-    nodes: tuple[str, ...] = ()
+    nodes: dict[str, ProductForm] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
     noise: float | None = None
     others: float | None = None
     warnings: tuple[str, ...] = ()
@@ -22,11 +26,11 @@ class NoisyNodes(Result):
 @dataclass(frozen=True, kw_only=True)
 class FindNoisyNodes(Step[NoisyNodes]):
     """Products whose activation needs more than one scale: where this leaves too much noise in the
-    product, and so many more that little noise is left at the outputs of the model. The fields are
-    as in `Quantize`."""
+    product, and so many more that little noise is left at the outputs of the model; and the form
+    of them that is fastest. The fields are as in `Quantize`; `sizes`: of named axes."""
 
     name = "noisy_nodes"
-    version = 1
+    version = 2
     tools = ("onnxruntime", "numpy", "onnx-ir", "ml-dtypes")
     stays = True
 
@@ -35,3 +39,4 @@ class FindNoisyNodes(Step[NoisyNodes]):
     samples: Input
     scheme: Scheme = spread()
     settings: QuantizationSettings = spread()
+    sizes: Mapping[str, int]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,14 @@ from hypothesis import strategies as st
 import optkit
 from optkit import Request, graph
 from optkit.assignment import Assignment
-from optkit.placement import PlacementRules
+from optkit.backends import onnxruntime
+from optkit.backends.onnxruntime import kernel_speeds
+from optkit.devices import target
+from optkit.placement import PlacementRules, ProductSpeeds
 from optkit.quantization.choose_qparams import choose_activations
 from optkit.quantization.noisy_nodes import SWITCHES, chosen, insert_switches
 from optkit.quantization.numerics.output_noise import OF_MODEL
+from optkit.quantization.placement.product_forms import Products
 from optkit.recipe import Quantization
 from optkit.runtimes import SessionOptions, simulator
 from optkit.statistics import load
@@ -134,11 +139,11 @@ def test_a_switch_rounds_its_activation_and_nothing_else(
         model, assignment, load(chain.statistics / "statistics.safetensors"), rules,
         Quantization(two_term=()), method="minmax", percentile=99.99, carrier=np.float32,
     )  # fmt: skip
-    rounded = insert_switches(model, numbers, assignment, rules)
+    rounded = insert_switches(model, numbers, assignment, rules, {"N": 8})
     graph.save(model, tmp_path / "model.onnx")
     assert [one.nodes for one in rounded] == [("left",), ("right",), ("late",)]
-    assert [one.able for one in rounded] == [True, True, True]
-    assert [one.cost for one in rounded] == [32 * 64, 32 * 64, 64 * 32]
+    sizes = [(8, 32, 64), (8, 32, 64), (8, 64, 32)]
+    assert [one.products for one in rounded] == [Products(*each) for each in sizes]
     x = np.random.default_rng(2).standard_normal((8, 32)).astype(np.float32)
     switches = np.isin(np.arange(3), on)
     found = outputs(tmp_path / "model.onnx", {"x": x, SWITCHES: switches})
@@ -196,6 +201,35 @@ def test_a_build_gives_them_weights_of_8_bits_alone(
     nodes = graph.load(out / "model.onnx").graph
     assert {str(node.name) for node in nodes if node.op_type == "MatMulNBits"} == finer
     assert any(node.op_type == "QuantizeLinear" for node in nodes)
+
+
+@pytest.mark.parametrize(("form", "gmacs"), [("two terms", 1e6), ("float", 1.0)])
+def test_a_build_gives_them_the_form_that_is_fastest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, gmacs: float
+) -> None:
+    """Of a CPU whose integer products are as fast as this. The other activations have one scale,
+    and the report says why."""
+    own = kernel_speeds(target("cpu-amx"))
+    product = ProductSpeeds(10.0, gmacs, 1.0, 0.0, 0.0, 0.0)
+    monkeypatch.setattr(onnxruntime, "kernel_speeds", lambda _: replace(own, product=product))
+    graph.save(difference(), tmp_path / "model.onnx")
+    x = np.random.default_rng(0).standard_normal((64, 32)).astype(np.float32)
+    np.savez(tmp_path / "x.npz", x=x)
+    request = Request(str(tmp_path / "model.onnx"), calibration=str(tmp_path / "x.npz"))
+    built = optkit.build(
+        request, out=tmp_path / "out", target="cpu", precision="int8",
+        workspace=optkit.Workspace(tmp_path / "cache"),
+    )  # fmt: skip
+    report = json.loads((built.path / "report.json").read_text())
+    decided = {row["node"]: row for row in report["quantization"]}
+    precision = "fp32" if form == "float" else "int8"
+    assert {name: row["precision"] for name, row in decided.items()} == {
+        "left": precision, "right": precision, "late": "int8"
+    }  # fmt: skip
+    for name in ("left", "right"):
+        assert decided[name]["reason"].startswith(f"{form}, because one scale")
+        assert "the kernels of cpu-amx" in decided[name]["reason"]
+    assert decided["late"]["reason"] is None
 
 
 NOISES = st.lists(st.tuples(st.floats(0, 1e-2), st.integers(0, 1 << 20)), max_size=12)

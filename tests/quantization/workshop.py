@@ -156,7 +156,7 @@ class Chain:
         params = _params(where, precision, "minmax", Quantization(**settings))
         prepared = self._prepare(where, params)["fused"]
         inputs = {"graph": prepared, "statistics": prepared, "samples": self._samples}
-        return dict(self._step("noisy_nodes", inputs, **params)[1])
+        return dict(self._step("noisy_nodes", inputs, **params, sizes={})[1])
 
     def deployed(self, quantized: Path) -> Path:
         """The form that ONNX Runtime runs on a CPU."""

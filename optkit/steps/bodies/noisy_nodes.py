@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from math import log10
 from pathlib import Path
@@ -16,10 +16,12 @@ from optkit.data.spool import Spool
 from optkit.errors import InputRefused
 from optkit.execute.local import trim
 from optkit.execute.step import Progress
+from optkit.placement import KernelSpeeds, ProductForm
 from optkit.quantization.choose_qparams import choose_activations
-from optkit.quantization.noisy_nodes import SWITCHES, Rounded, chosen, insert_switches
+from optkit.quantization.noisy_nodes import SWITCHES, Rounded, chosen, insert_switches, two_terms
 from optkit.quantization.numerics.output_noise import OF_MODEL, ONE_TERM
 from optkit.quantization.placement.assign import assign
+from optkit.quantization.placement.product_forms import Products, fastest
 from optkit.runtimes import Session
 from optkit.statistics import load
 from optkit.steps.bodies.sessions import cpu
@@ -28,6 +30,24 @@ from optkit.steps.noisy_nodes import FindNoisyNodes, NoisyNodes
 from optkit.tensors import Feed
 
 _SAMPLES = 8
+_INSIDE = f"leaves less than {-10 * log10(ONE_TERM):.0f} dB of the product"
+_OUTSIDE = f"for each activation leaves less than {-10 * log10(OF_MODEL):.0f} dB at the outputs"
+_FORMS: Mapping[ProductForm, str] = {
+    "two terms": "computed twice, with an activation of two terms",
+    "int8-weight-only": "int8-weight-only, which rounds activations at run time in blocks",
+    "float": "kept in float",
+}
+
+
+@dataclass(frozen=True)
+class _Finer:
+    """Nodes that multiply one activation, the form of their products, why they need it, and why
+    they have this form."""
+
+    nodes: tuple[str, ...]
+    form: ProductForm
+    need: str
+    why: str
 
 
 def run(step: FindNoisyNodes, out: Path, progress: Progress) -> NoisyNodes:
@@ -36,13 +56,13 @@ def run(step: FindNoisyNodes, out: Path, progress: Progress) -> NoisyNodes:
         place = Path(folder) / GRAPH
         inside, activations = _switched(step, place)
         trim()
-        if not any(one.able for one in activations):
-            return NoisyNodes(nodes=inside, warnings=_told(inside, ()))
+        if not any(one.products for one in activations):
+            return _told(inside, None, None)
         with cpu(place, pooled=False) as session:
             return _judged(step, session, inside, activations, progress)
 
 
-def _switched(step: FindNoisyNodes, place: Path) -> tuple[tuple[str, ...], list[Rounded]]:
+def _switched(step: FindNoisyNodes, place: Path) -> tuple[list[_Finer], list[Rounded]]:
     """Write the graph whose activations can be rounded one by one. Returns the nodes whose product
     already has too much noise, and the other activations."""
     model = graph.load(step.graph.path / GRAPH)
@@ -53,33 +73,46 @@ def _switched(step: FindNoisyNodes, place: Path) -> tuple[tuple[str, ...], list[
         model, assignment, statistics, scheme.rules, own.settings,
         method=own.method, percentile=own.percentile, carrier=scheme.dtype,
     )  # fmt: skip
-    inside = [
-        str(node.name)
-        for placement, each in numbers
-        if each.rest is not None
-        for node, _ in placement.readers
-    ]
-    activations = insert_switches(model, numbers, assignment, scheme.rules)
-    graph.save(model, place, inline_limit=0)  # the runtime maps weights
     asked = own.settings.nodes  # what the recipe asks for them stays
-    free = [replace(one, able=one.able and not _named(one.nodes, asked)) for one in activations]
-    return tuple(name for name in inside if not _named((name,), asked)), free
+    inside = []
+    for one in two_terms(numbers, step.sizes):
+        assert one.products is not None
+        named = tuple(name for name in one.nodes if _named((name,), asked))
+        free = tuple(name for name in one.nodes if name not in named)
+        inside += [_Finer(named, "two terms", _INSIDE, "the recipe gives it int8")] * bool(named)
+        inside += [_finer(free, one.products, _INSIDE, _speeds(step))] * bool(free)
+    activations = insert_switches(model, numbers, assignment, scheme.rules, step.sizes)
+    graph.save(model, place, inline_limit=0)  # the runtime maps weights
+    return inside, [
+        replace(one, products=None) if _named(one.nodes, asked) else one for one in activations
+    ]
 
 
 def _named(nodes: Sequence[str], patterns: Collection[str]) -> bool:
     return any(fnmatchcase(node, pattern) for node in nodes for pattern in patterns)
 
 
+def _speeds(step: FindNoisyNodes) -> KernelSpeeds | None:
+    return next((own.kernels for own in step.scheme.rules.values() if own.two_term), None)
+
+
+def _finer(
+    nodes: tuple[str, ...], read: Products, need: str, speeds: KernelSpeeds | None
+) -> _Finer:
+    form, why = fastest(read, speeds)
+    return _Finer(nodes, form, need, why)
+
+
 def _judged(
     step: FindNoisyNodes,
     session: Session,
-    inside: tuple[str, ...],
+    inside: Sequence[_Finer],
     activations: Sequence[Rounded],
     progress: Progress,
 ) -> NoisyNodes:
     count = len(activations)
-    able = [at for at, one in enumerate(activations) if one.able]
-    rest = [at for at, one in enumerate(activations) if not one.able]
+    able = {at: one.products for at, one in enumerate(activations) if one.products is not None}
+    rest = [at for at in range(count) if at not in able]
     feeds = Spool(step.samples.path).spread(_SAMPLES)
     recorded = record(_Switched(session, (), count), feeds, samples=_SAMPLES)
 
@@ -93,36 +126,38 @@ def _judged(
             progress(f"activation {done + 1} of {len(able)}", done / len(able))
             noises.append(noise([at]))
     except InputRefused:  # outputs whose sizes depend on the numbers cannot be compared
-        return NoisyNodes(nodes=inside, warnings=_told(inside, ()))
-    costs = [activations[at].cost for at in able]
+        return _told(inside, None, None)
+    speeds = _speeds(step)
+    finer = [_finer(activations[at].nodes, read, _OUTSIDE, speeds) for at, read in able.items()]
+    costs = [read.slower(one.form, speeds) for one, read in zip(finer, able.values(), strict=True)]
     picked = chosen(noises, costs, together, others) if noises else []
-    outside = [name for at in picked for name in activations[able[at]].nodes]
+    return _told([*inside, *(finer[at] for at in picked)], together, others)
+
+
+def _told(found: Sequence[_Finer], noise: float | None, others: float | None) -> NoisyNodes:
+    """The result, with a note for each form and need."""
+    groups: dict[tuple[ProductForm, str], list[str]] = {}
+    for one in found:
+        groups.setdefault((one.form, one.need), []).extend(one.nodes)
+    notes = (
+        f"{_some(names)} {_FORMS[form]}, because one scale {need}; "
+        "`--set quantization.two_term=[]` forbids it"
+        for (form, need), names in groups.items()
+    )
     return NoisyNodes(
-        nodes=(*inside, *outside), noise=together, others=others, warnings=_told(inside, outside)
-    )
-
-
-def _told(inside: Sequence[str], outside: Sequence[str]) -> tuple[str, ...]:
-    """Notes about the nodes that become finer, by the reason."""
-    reasons = (
-        (inside, f"leaves less than {_db(ONE_TERM)} of the product"),
-        (outside, f"for each activation leaves less than {_db(OF_MODEL)} at the outputs"),
-    )
-    return tuple(
-        f"{_some(names)} int8-weight-only, which rounds activations at run time in blocks, because "
-        f"one scale {reason}; `--set quantization.two_term=[]` forbids it"
-        for names, reason in reasons
-        if names
-    )
+        nodes={name: one.form for one in found for name in one.nodes},
+        reasons={
+            name: f"{one.form}, because one scale {one.need}; {one.why}"
+            for one in found
+            for name in one.nodes
+        },
+        noise=noise, others=others, warnings=tuple(notes),
+    )  # fmt: skip
 
 
 def _some(names: Sequence[str]) -> str:
     more = len(names) - 1
     return f"{names[0]!r} and {more} more are" if more else f"{names[0]!r} is"
-
-
-def _db(noise: float) -> str:
-    return f"{-10 * log10(noise):.0f} dB"
 
 
 class _Switched:
