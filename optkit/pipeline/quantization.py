@@ -10,6 +10,7 @@ from pathlib import Path
 
 from optkit import intake, runtimes
 from optkit.assignment import Scheme
+from optkit.decoder import IDS, Decoder
 from optkit.errors import Impossible, InputRefused, located
 from optkit.execute.runner import Steps
 from optkit.execute.step import Foreign
@@ -34,6 +35,7 @@ from optkit.steps.noisy_nodes import FindNoisyNodes
 from optkit.steps.prepare import Prepare
 from optkit.steps.quantize import QuantizationSettings, Quantize, Quantized
 from optkit.steps.quantize_layers import QuantizeLayers
+from optkit.tensors import axes_of
 
 # Calibration observes every value that any backend may quantize with these precisions, so all
 # targets share statistics. All precisions share them too: the others quantize no further values.
@@ -152,7 +154,7 @@ def _finer(
     step = FindNoisyNodes(
         graph=statistics if isinstance(statistics, Fused) else build.fused,
         statistics=statistics, samples=samples, scheme=scheme, settings=settings,
-        sizes=tuned(build.job.recipe),
+        sizes=_sizes(build),
     )  # fmt: skip
     found = runner.do(step, "judge activations at the outputs")
     if not found.nodes:
@@ -189,6 +191,16 @@ def _compensated(
         batch=sample_batch(build), memory=runner.limits.memory_bytes,
     )  # fmt: skip
     return runner.do(step, "compensate errors in order")
+
+
+def _sizes(build: Build) -> dict[str, int]:
+    """The sizes of the named axes in most runs. A decoder with a cache runs once for each token of
+    a text."""
+    sizes = tuned(build.job.recipe)
+    if Decoder.of(build.inputs, build.outputs) is None:
+        return sizes
+    ids = next(info for info in build.inputs if info.name == IDS)
+    return sizes | dict.fromkeys(axes_of(ids.shape), 1)
 
 
 def _statistics(build: Build, runner: Steps, way: large.Way) -> Calibrated | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,10 @@ import numpy as np
 import pytest
 
 from optkit import graph
+from optkit.backends import onnxruntime
+from optkit.backends.onnxruntime import kernel_speeds
+from optkit.devices import target
+from optkit.placement import ProductForm, ProductSpeeds
 from optkit.runtimes import SessionOptions, simulator
 from tests.networks import network, sqnr
 from tests.quantization.workshop import Chain
@@ -83,3 +88,28 @@ def test_what_gets_two_terms_is_not_smoothed(made: tuple[bool, Chain]) -> None:
     activations = {meta["log"]["nodes"][name]["activation"] for name in doubled}
     assert not {name for name in activations if "rescaled" in name}
     assert not [name for name in names if name.startswith("Mul_a_rescaled")] or not spikes
+
+
+FASTEST: dict[ProductForm, ProductSpeeds] = {
+    "two terms": ProductSpeeds(1.0, 100.0, 1.0, 0.0, 0.0, 0.0),
+    "int8-weight-only": ProductSpeeds(1.0, 1.0, 100.0, 0.0, 0.0, 0.0),
+    "float": ProductSpeeds(100.0, 1.0, 1.0, 0.0, 0.0, 0.0),
+}
+
+
+@pytest.mark.parametrize("form", FASTEST)
+def test_their_form_is_the_fastest_of_the_cpu_unless_the_recipe_says_int8(
+    made: tuple[bool, Chain], form: ProductForm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spikes, chain = made
+    own = replace(kernel_speeds(target("cpu-amx")), product=FASTEST[form])
+    monkeypatch.setattr(onnxruntime, "kernel_speeds", lambda _: own)
+    found = chain.noisy_nodes("cpu", "int8")
+    noisy = [name for name, why in found.get("reasons", {}).items() if "28 dB" in why]
+    assert ("down" in noisy) == spikes
+    if spikes:
+        assert found["nodes"]["down"] == form
+        assert found["reasons"]["down"].startswith(f"{form}, because one scale leaves less than")
+        asked = chain.noisy_nodes("cpu", "int8", nodes={"d*": "int8"})
+        assert asked["nodes"]["down"] == "two terms"
+        assert asked["reasons"]["down"].endswith("the recipe gives it int8")
