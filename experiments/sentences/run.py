@@ -13,7 +13,9 @@ Olive and ONNX Runtime's static quantizer get 64 of the sentences, padded to 128
 there is only ONNX Runtime's dynamic one.
 
 SCRATCH gets packages, sentences, the store and artifacts; a form that is there is not built again.
-With names, only these encoders are run again. Writes results.json and results.md beside itself.
+With names, only these encoders are run again. Writes results.json and results.md beside itself, a
+table for each machine; an interpreter of tests/avx2/environment.py, with a SCRATCH of its own, is a
+machine of a lesser instruction set.
 """
 
 from __future__ import annotations
@@ -33,12 +35,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
 from tokenizers import Tokenizer
 
 from optkit.backends.ort_session import DISABLED
+from optkit.devices import cpu
+from optkit.devices.machine import kernel_kind
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -145,14 +150,12 @@ def main() -> None:
     if unknown := set(asked.names) - ENCODERS.keys():
         parser.error(f"no encoders: {', '.join(sorted(unknown))}")
     path = HERE / "results.json"
-    kept = json.loads(path.read_text())["encoders"] if path.exists() else {}
+    made = json.loads(path.read_text()) if path.exists() else {}
+    own = made.setdefault(machine(), {"encoders": {}})
     for name in asked.names or ENCODERS:
         measured = of_encoder(name, asked.scratch.absolute(), asked.peers)
-        kept[name] = {form: asdict(found) for form, found in measured.items()}
-        made = {
-            "date": f"{datetime.now(UTC):%Y-%m-%d}", "machine": machine(),
-            "onnxruntime": onnxruntime.__version__, "encoders": kept,
-        }  # fmt: skip
+        own["encoders"][name] = {form: asdict(found) for form, found in measured.items()}
+        own |= {"date": f"{datetime.now(UTC):%Y-%m-%d}", "onnxruntime": onnxruntime.__version__}
         path.write_text(json.dumps(made, indent=1) + "\n")
         (HERE / "results.md").write_text(page(made))
 
@@ -378,29 +381,26 @@ def timed(
 
 
 def machine() -> str:
-    cpuinfo = Path("/proc/cpuinfo").read_text()
-    name = re.search(r"model name\s*: (.*)", cpuinfo)
-    vnni = "with VNNI" if "avx512_vnni" in cpuinfo else "without VNNI"
-    return f"{name[1] if name else 'unknown'}, {os.cpu_count()} cores, {vnni}"
+    kind = kernel_kind(cpu().machine, cpu().features)
+    return f"{cpu().name}, {cpu().threads} cores, kernels of {kind}"
 
 
-def page(made: Mapping[str, object]) -> str:
-    encoders = made["encoders"]
-    assert isinstance(encoders, dict)
+def page(made: Mapping[str, Any]) -> str:
     written = (
-        f"`run.py` beside it wrote this on {made['date']} ({made['machine']}, ONNX Runtime "
-        f"{made['onnxruntime']}); do not edit it. Beside FP32: {HELD} held-out sentences; SQNR, "
-        "mean and least cosine of their vectors, the nearest other sentence, and the ratio of the "
-        "least latencies."
+        f"`run.py` beside it wrote this; do not edit it. Beside FP32: {HELD} held-out sentences; "
+        "SQNR, mean and least cosine of their vectors, the nearest other sentence, and the ratio "
+        "of the least latencies."
     )
-    title = "# Sentence encoders that packages ship, in INT8 on a CPU"
-    lines = [title, "", written, "", f"| {' | '.join(_HEAD)} |", f"|{'---|' * len(_HEAD)}"]
-    for name, forms in encoders.items():
-        for form, found in forms.items():
-            figures = (f"{found['sqnr_db']:.1f}", f"{found['cosine']:.5f}",
-                       f"{found['least_cosine']:.4f}", f"{100 * found['nearest']:.1f}",
-                       *(f"{ratio:.2f}" for ratio in found["ratios"]))  # fmt: skip
-            lines.append(f"| {' | '.join((name, form, *figures))} |")
+    lines = ["# Sentence encoders that packages ship, in INT8 on a CPU", "", written]
+    for where, own in made.items():
+        lines += ["", f"{where}, ONNX Runtime {own['onnxruntime']}, {own['date']}:", "",
+                  f"| {' | '.join(_HEAD)} |", f"|{'---|' * len(_HEAD)}"]  # fmt: skip
+        for name, forms in own["encoders"].items():
+            for form, found in forms.items():
+                figures = (f"{found['sqnr_db']:.1f}", f"{found['cosine']:.5f}",
+                           f"{found['least_cosine']:.4f}", f"{100 * found['nearest']:.1f}",
+                           *(f"{ratio:.2f}" for ratio in found["ratios"]))  # fmt: skip
+                lines.append(f"| {' | '.join((name, form, *figures))} |")
     return "\n".join(lines) + "\n"
 
 

@@ -22,6 +22,7 @@ import onnx_ir as ir
 
 from optkit import graph
 from optkit.assignment import Assignment
+from optkit.placement import PlacementRules
 from optkit.quantization.numerics.output_noise import OF_MODEL
 from optkit.quantization.numerics.qparams import ActivationQParams
 from optkit.quantization.placement.product_forms import Products, products
@@ -75,7 +76,7 @@ def insert_switches(
             continue
         readers = [node for node, index in placement.readers if index == 0 and node.name in planned]
         able = len(readers) == len(placement.readers) and all(
-            _multiplies(node) and rules[planned[str(node.name)]].two_term for node in readers
+            _multiplies(node) and _can_be_finer(rules[planned[str(node.name)]]) for node in readers
         )
         read = products(placement.value, readers, sizes) if able else None
         found.append(Rounded(tuple(str(node.name) for node in readers), read))
@@ -83,6 +84,11 @@ def insert_switches(
     switches.shape = ir.Shape([len(found)])
     model.graph.inputs.append(switches)
     return found
+
+
+def _can_be_finer(rules: PlacementRules) -> bool:
+    """What finer activations gain beside weights of 7 bits was not measured."""
+    return rules.two_term and rules.weight.limit_bits is None
 
 
 def _multiplies(node: ir.Node, index: int = 0) -> bool:

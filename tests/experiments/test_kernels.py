@@ -34,25 +34,31 @@ def rows(costs: dict[str, tuple[float, float]]) -> list[dict[str, Any]]:
         *((kind, numbers) for kinds in KERNELS.CONV_KINDS.values() for kind in kinds
           for numbers in ("float", "int8")),
         *((kind, numbers) for kinds, numbers in KERNELS.OPERATORS.values() for kind in kinds),
-        ("product", "float"), ("product", "int8"),
+        *(("product", numbers) for _, numbers in KERNELS.PRODUCT_FORMS),
+        *((kind, "two terms") for kind in KERNELS.TERM_KINDS),
     ]:  # fmt: skip
         for work, results in ((10**6, 10**4), (10**7, 10**6), (10**5, 10**5)):
             first, second = costs[numbers]
             other = results if kind.endswith(("3×3", "5×5", "pointwise")) else 1
-            ns = work * first + second * (0 if kind == "product" else other)
+            linear = kind == "product" or numbers == "two terms"
+            ns = work * first + second * (0 if linear else other)
             made.append({"kind": kind, "numbers": numbers, "work": work, "results": results,
                          "ns": {"X": {"1": ns}}})  # fmt: skip
     return made
 
 
 def test_costs_that_are_known_are_found() -> None:
-    costs = {"float": (0.01, 0.1), "int8": (0.002, 0.2), "conversion": (0.4, 5000.0)}
+    costs = {"float": (0.01, 0.1), "int8": (0.002, 0.2), "conversion": (0.4, 5000.0),
+             "8 bits in blocks of 128, level 4": (0.005, 0.0), "two terms": (0.3, 0.0)}  # fmt: skip
     found = KERNELS.distilled(rows(costs), "X")
     assert found["conv_float_gmacs"] == found["depthwise_conv_float_gmacs"] == 100
     assert found["conv_int8_gmacs"] == found["product_int8_gmacs"] == 500
     assert (found["grouped_conv_float_result_ns"], found["conv_int8_result_ns"]) == (0.1, 0.2)
     assert (found["conversion_element_ns"], found["conversion_operator_us"]) == (0.4, 5)
     assert found["sum_element_ns"] == 0.002
+    assert found["product_blocks_gmacs"] == 200
+    assert found["first_term_ns"] == found["terms_sum_ns"] == 0.3
+    assert found["second_term_ns"] == 0.9  # value, rest and codes
 
 
 def test_graphs_hold_the_kernels_that_count() -> None:
@@ -66,6 +72,7 @@ def test_graphs_hold_the_kernels_that_count() -> None:
         "product",
         "product, 1 row",
         "sum",
+        "sum of two products",
     }
     for case in every:
         assert all(case.work[kind] > 0 for kind, _ in case.kernels.values())

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optkit.assignment import Assignment, Scheme
-from optkit.placement import ConvSpeed, KernelSpeeds, OperatorSpeed
+from optkit.placement import ConvSpeed, KernelSpeeds, OperatorSpeed, ProductSpeeds
 from optkit.quantization.placement.assign import assign
 from optkit.quantization.placement.islands import (
     MARGIN,
@@ -208,6 +208,7 @@ SPEEDS = KernelSpeeds(
     conv=ConvSpeed(0.0005, 0.001, 0.0, 0.0),
     grouped_conv=ConvSpeed(0.0005, 0.001, 0.0, 0.0),
     depthwise_conv=ConvSpeed(0.0005, 0.00025, 0.0, 0.0),
+    product=ProductSpeeds(0.0005, 0.001, 0.0005, 0.0, 0.0, 0.0),
     conversion=FREE,
     sum=FREE,
     source="cpu-avx2",
