@@ -380,9 +380,9 @@ def distilled(rows: Sequence[Mapping[str, Any]], name: str) -> dict[str, float]:
     each = speeds(rows, name, 1)
     found |= {f"product_{form}_gmacs": each[f"product, {kind}"] for form, kind in PRODUCT_FORMS}
     ns = {kind: 1 / each[f"{kind}, two terms"] for kind in TERM_KINDS}
-    found["first_term_ns"] = ns["codes of a term"]
-    found["second_term_ns"] = sum(ns[kind] for kind in TERM_KINDS[:3])
-    found["terms_sum_ns"] = ns["sum of two products"]
+    found["product_first_term_ns"] = ns["codes of a term"]
+    found["product_second_term_ns"] = sum(ns[kind] for kind in TERM_KINDS[:3])
+    found["product_terms_sum_ns"] = ns["sum of two products"]
     return {key: float(f"{value:.3g}") for key, value in found.items()}
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
@@ -30,14 +30,7 @@ from optkit.devices.machine import kernel_kind, sums_in_16_bits
 from optkit.engines import BuildSpec, Engine, FusedLayer
 from optkit.errors import Impossible, ToolchainMissing
 from optkit.execute.reads import installed
-from optkit.placement import (
-    ConvKind,
-    ConvSpeed,
-    KernelSpeeds,
-    OperatorSpeed,
-    PlacementRules,
-    ProductSpeeds,
-)
+from optkit.placement import ConvSpeed, KernelSpeeds, OperatorSpeed, PlacementRules, ProductSpeeds
 from optkit.precisions import PRECISIONS, NumberFormat, Precision
 from optkit.runtimes import (
     DEFAULT_OPTIONS,
@@ -247,6 +240,9 @@ class OnnxRuntime:
         return session
 
 
+_Speed = TypeVar("_Speed", ConvSpeed, OperatorSpeed, ProductSpeeds)
+
+
 def kernel_speeds(target: Target) -> KernelSpeeds:
     """Of the kind of CPU that has the integer instructions of this one. Arm and AVX-VNNI without
     AVX-512 were not measured; they are taken as VNNI, whose ratio of integers to floats is theirs
@@ -256,26 +252,16 @@ def kernel_speeds(target: Target) -> KernelSpeeds:
     measured = set(like.features) <= set(target.features)
     figure = {name: float(fact.value or 0) for name, fact in like.kernels.items()}
 
-    def conv(kind: ConvKind) -> ConvSpeed:
-        return ConvSpeed(**{key.name: figure[f"{kind}_{key.name}"] for key in fields(ConvSpeed)})
-
-    def operator(kind: str) -> OperatorSpeed:
-        return OperatorSpeed(figure[f"{kind}_element_ns"], figure[f"{kind}_operator_us"])
+    def speed(of: type[_Speed], kind: str) -> _Speed:
+        return of(**{key.name: figure[f"{kind}_{key.name}"] for key in fields(of)})
 
     return KernelSpeeds(
-        conv=conv("conv"),
-        grouped_conv=conv("grouped_conv"),
-        depthwise_conv=conv("depthwise_conv"),
-        product=ProductSpeeds(
-            figure["product_float_gmacs"],
-            figure["product_int8_gmacs"],
-            figure["product_blocks_gmacs"],
-            figure["first_term_ns"],
-            figure["second_term_ns"],
-            figure["terms_sum_ns"],
-        ),
-        conversion=operator("conversion"),
-        sum=operator("sum"),
+        conv=speed(ConvSpeed, "conv"),
+        grouped_conv=speed(ConvSpeed, "grouped_conv"),
+        depthwise_conv=speed(ConvSpeed, "depthwise_conv"),
+        product=speed(ProductSpeeds, "product"),
+        conversion=speed(OperatorSpeed, "conversion"),
+        sum=speed(OperatorSpeed, "sum"),
         source=kind if measured else f"{kind}, assumed for this CPU",
     )
 

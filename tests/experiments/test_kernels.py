@@ -57,8 +57,8 @@ def test_costs_that_are_known_are_found() -> None:
     assert (found["conversion_element_ns"], found["conversion_operator_us"]) == (0.4, 5)
     assert found["sum_element_ns"] == 0.002
     assert found["product_blocks_gmacs"] == 200
-    assert found["first_term_ns"] == found["terms_sum_ns"] == 0.3
-    assert found["second_term_ns"] == 0.9  # value, rest and codes
+    assert found["product_first_term_ns"] == found["product_terms_sum_ns"] == 0.3
+    assert found["product_second_term_ns"] == 0.9  # value, rest and codes
 
 
 def test_graphs_hold_the_kernels_that_count() -> None:
