@@ -88,18 +88,12 @@ def _quantize_graph(build: Build, runner: Steps) -> None:
             scheme, settings, reasons = finer
             prepared = _prepared(build, statistics, scheme, settings, runner, "again ")
         if prepared is not None:
-            build.prepared = fused = carrier = statistics = prepared
-            if build.baseline_precision.name != "fp32":
-                carrier = cast(
-                    build, fused, build.baseline_precision.name, runner, "the smoothed graph "
-                )
+            build.prepared = fused = statistics = prepared
+            carrier = _as_carrier(build, fused, runner, "the smoothed graph ")
     if statistics is not None and _compensates(build, scheme.rules):
         statistics = _compensated(build, fused, statistics, scheme, settings, runner)
-        fused = carrier = statistics
-        if build.baseline_precision.name != "fp32":
-            carrier = cast(
-                build, fused, build.baseline_precision.name, runner, "the compensated graph "
-            )
+        fused = statistics
+        carrier = _as_carrier(build, fused, runner, "the compensated graph ")
     if way == "layers" and (samples := observed(build, runner)) is not None:
         quantized = _quantize_layers(build, samples, runner, scheme, settings)
     else:
@@ -112,6 +106,12 @@ def _quantize_graph(build: Build, runner: Steps) -> None:
         )  # fmt: skip
     build.quantized = replace(quantized, assignment=quantized.assignment.told(reasons))
     build.graph = written(build, quantized, job.precision.name, runner)
+
+
+def _as_carrier(build: Build, fused: Graph, runner: Steps, what: str) -> Graph:
+    """The graph in the floats around its codes. `what`: names it in the progress."""
+    name = build.baseline_precision.name
+    return fused if name == "fp32" else cast(build, fused, name, runner, what)
 
 
 def _prepared(
