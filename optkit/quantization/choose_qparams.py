@@ -317,7 +317,7 @@ class _Chooser:
             solved = gptq(
                 matrices, second, fmt, self.carrier,
                 scales=None if fmt.granularity == "block" else [weight.scale for weight in alike],
-                damping=damping(len(second), count),
+                damping=_damping(len(second), count),
                 sweeps=_SWEEPS if isinstance(learned, Moments) else 0,
             )  # fmt: skip
             for weight, quantized in zip(alike, solved, strict=True):
@@ -344,7 +344,7 @@ class _Chooser:
         if not self.settings.learns or learned is None or not scales.scalable(weight.numbers):
             return scales.quantize(weight.numbers, weight.scale, weight.format, weight.axis)
         second = _second_moments(learned, window.groups)
-        share = damping(second.shape[-1], learned.count)
+        share = _damping(second.shape[-1], learned.count)
         return convolution.solve(weight.numbers, weight.scale, weight.format, second, share)
 
     def _bias(
@@ -395,7 +395,7 @@ def _second_moments(learned: Moments | Rows, groups: int | None = None) -> np.nd
     return learned.matrix() if isinstance(learned, Moments) else learned.second_moments(groups)
 
 
-def damping(k: int, count: int) -> float:
+def _damping(k: int, count: int) -> float:
     """The damping of GPTQ: the fewer rows the second moments are from, the larger."""
     return float(np.clip(_DAMPING * k / count, *_DAMPED))
 
