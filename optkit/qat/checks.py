@@ -7,6 +7,7 @@ from math import isfinite
 from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
+from typing import TypeGuard
 
 from torch.nn import Module
 
@@ -16,11 +17,20 @@ from optkit.sources import wrappers
 
 def check_above_zero(where: str, number: object) -> None:
     """Raise UsageError for all but a finite number above 0."""
-    if isinstance(number, bool) or not (
-        isinstance(number, Real) and isfinite(number) and float(number) > 0
-    ):
+    if not _is_finite(number) or float(number) <= 0:
         raise UsageError(f"{number!r} is no number above 0", where=where,
                          hint="give a finite number above 0")  # fmt: skip
+
+
+def check_rate(where: str, number: object) -> None:
+    """Raise UsageError for all but a finite number from 0 on: an optimizer takes a rate of 0."""
+    if not _is_finite(number) or float(number) < 0:
+        raise UsageError(f"{number!r} is no number from 0 on", where=where,
+                         hint="give a finite number from 0 on")  # fmt: skip
+
+
+def _is_finite(number: object) -> TypeGuard[Real]:
+    return not isinstance(number, bool) and isinstance(number, Real) and isfinite(number)
 
 
 def check_count(where: str, number: object, hint: str = "give a whole number from 1 on") -> None:

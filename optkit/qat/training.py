@@ -19,7 +19,7 @@ from optkit.api.batches import Batch
 from optkit.errors import InputRefused, UsageError
 from optkit.qat.adapters import paths
 from optkit.qat.calls import device_of
-from optkit.qat.checks import check_above_zero, check_batches, check_count, unwrapped
+from optkit.qat.checks import check_above_zero, check_batches, check_count, check_rate, unwrapped
 from optkit.qat.distillation import Distillation
 from optkit.sources import wrappers
 from optkit.workspace import Workspace
@@ -109,8 +109,8 @@ def parameter_groups(model: Module, learning_rate: float = 3e-4) -> list[dict[st
     """Groups for Adam or AdamW, one for each parameter of a prepared module that requires a
     gradient. Adam moves every number by about its rate, so the rate follows the size of the
     parameter. `learning_rate`: as of `distill`. No group has weight decay. Raises UsageError for a
-    rate that is no number above 0."""
-    check_above_zero("learning_rate=", learning_rate)
+    rate that is no number from 0 on."""
+    check_rate("learning_rate=", learning_rate)
     module = unwrapped(model)
     adapters = {f"{path}.weight" for path in paths(module)}
     return [

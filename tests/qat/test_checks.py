@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from optkit import qat
 from optkit.errors import UsageError
-from optkit.qat.checks import check_above_zero, check_count, new_folder
+from optkit.qat.checks import check_above_zero, check_count, check_rate, new_folder
 from optkit.workspace import Workspace
 from tests.qat.conftest import RECIPE, Net
 
@@ -28,6 +28,15 @@ def test_no_number_above_zero(number: object) -> None:
     with pytest.raises(UsageError, match="is no number above 0") as refused:
         check_above_zero("seconds=", number)
     assert refused.value.where == "seconds=" and refused.value.hint
+
+
+def test_a_rate_is_a_number_from_zero_on() -> None:
+    check_rate("learning_rate=", 0)
+    check_rate("learning_rate=", np.float32(0.5))
+    for number in (each for each in OTHER_KINDS if each != 0 or each is False):
+        with pytest.raises(UsageError, match="is no number from 0 on") as refused:
+            check_rate("learning_rate=", number)
+        assert refused.value.where == "learning_rate=" and refused.value.hint
 
 
 @pytest.mark.parametrize("number", [*OTHER_KINDS, 2.5, 2.0, np.float32(2)], ids=repr)
@@ -84,8 +93,8 @@ def test_what_is_trained(net: Net, images: Tensor, workspace: Workspace) -> None
         assert caught.value.where == where
     with pytest.raises(UsageError, match="has no batches"):
         qat.distill(student, 3)  # type: ignore[arg-type]
-    for rate in (0, "1e-3", math.nan):
-        with pytest.raises(UsageError, match="no number above 0"):
+    for rate in (-1e-3, "1e-3", math.nan):
+        with pytest.raises(UsageError, match="no number from 0 on"):
             qat.parameter_groups(student, rate)  # type: ignore[arg-type]
     for features in ("stem", 3):
         with pytest.raises(UsageError, match="no list of names"):
