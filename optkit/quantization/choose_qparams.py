@@ -344,8 +344,8 @@ class _Chooser:
         if not self.settings.learns or learned is None or not scales.scalable(weight.numbers):
             return scales.quantize(weight.numbers, weight.scale, weight.format, weight.axis)
         second = _second_moments(learned, window.groups)
-        share = _damping(second.shape[-1], learned.count)
-        return convolution.solve(weight.numbers, weight.scale, weight.format, second, share)
+        damping = _damping(second.shape[-1], learned.count)
+        return convolution.solve(weight.numbers, weight.scale, weight.format, second, damping)
 
     def _bias(
         self, weight: ReadWeight, codes: np.ndarray, activation: ActivationQParams | None
