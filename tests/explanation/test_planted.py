@@ -44,7 +44,10 @@ def explained(cache: Path, tmp_path: Path) -> Explained:
 def test_an_unfused_pair_between_a_convolution_and_its_sum(
     explained: Explained, tmp_path: Path
 ) -> None:
-    recipe = models.residual(tmp_path / "net", channels=64)
+    # with finer activations in the head the sum's pair would be a smaller part of the noise
+    recipe = models.residual(tmp_path / "net", channels=64).with_overrides(
+        ["quantization.two_term=[]"]
+    )
     found = explained(recipe, "cpu", faults.unfused_pair("blocks.0.conv2/Conv", 0.02))
     # the sum's own pair reads what the planted one gives; then comes what it costs in time
     assert (found[0]["rule"], found[0]["nodes"]) == ("duplicated", ["blocks.0/Add"])
