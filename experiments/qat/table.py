@@ -33,7 +33,7 @@ from optkit.workspace import Workspace
 
 CASES: dict[str, Callable[[Path], Case]] = {
     "ViT of width 32, INT4, l4": lambda place: vit(place, "l4", "int4", {}),
-    "ViT of width 32, INT2, cpu": lambda place: vit(place, "cpu", "int2", {}, 400),
+    "ViT of width 32, INT2, cpu": lambda place: vit(place, "cpu", "int2", {}, 2000),
     "MobileNetV2, W4A8, simulated": lambda place: convolutions(place, 4),
     "decoder of bytes, INT4, l4": lambda place: bytes_decoder(place, "l4", {}),
     "decoder of bytes, INT2, cpu": lambda place: bytes_decoder(place, "cpu", {}, precision="int2"),
