@@ -18,7 +18,8 @@ from optkit import Request, graph
 from optkit.assignment import Assignment
 from optkit.backends import onnxruntime
 from optkit.backends.onnxruntime import kernel_speeds
-from optkit.devices import target
+from optkit.devices import cpu, target
+from optkit.devices.machine import sums_in_16_bits
 from optkit.placement import PlacementRules, ProductSpeeds
 from optkit.quantization.choose_qparams import choose_activations
 from optkit.quantization.noisy_nodes import SWITCHES, chosen, insert_switches
@@ -54,6 +55,12 @@ CONVOLUTION = """<ir_version: 10, opset_import: ["" : 21]>
     }"""
 
 
+@pytest.fixture
+def vnni(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Codes of weights have 8 bits, also where the tests run with AVX2 alone."""
+    monkeypatch.setattr(onnxruntime, "sums_in_16_bits", lambda *_: False)
+
+
 def difference() -> ir.Model:
     model = network(DIFFERENCE)
     weights = model.graph.initializers
@@ -78,6 +85,7 @@ def decibels(chain: Chain, folder: Path) -> float:
     return sqnr(*(outputs(one / "model.onnx", feed) for one in (chain.fused, folder)))
 
 
+@pytest.mark.usefixtures("vnni")
 def test_the_activations_that_cost_the_outputs_most_are_found(
     chain: Chain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +106,7 @@ def test_the_activations_that_cost_the_outputs_most_are_found(
     assert decibels(chain, finer) > decibels(chain, one) + 1
 
 
+@pytest.mark.usefixtures("vnni")
 def test_an_accurate_model_gets_none(tmp_path: Path) -> None:
     """All its values have one size, which 8 bits round finely."""
     text = DIFFERENCE.replace("[apart] d = Sub (a, b)", "[apart] d = Add (a, b)")
@@ -107,6 +116,7 @@ def test_an_accurate_model_gets_none(tmp_path: Path) -> None:
     assert not found.get("nodes") and 0 < found["noise"] <= OF_MODEL
 
 
+@pytest.mark.usefixtures("vnni")
 def test_where_a_convolution_costs_more_finer_products_would_not_help(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     x = random.standard_normal((16, 64, 6, 6)).astype(np.float32)
@@ -120,6 +130,7 @@ def test_where_a_convolution_costs_more_finer_products_would_not_help(tmp_path: 
     assert found["others"] > found["noise"]
 
 
+@pytest.mark.usefixtures("vnni")
 def test_outputs_of_another_size_cannot_be_judged(tmp_path: Path) -> None:
     """The indices of what is above zero are more or fewer when activations are rounded."""
     text = DIFFERENCE.replace("(float[N,32] y)", "(int64[2,M] found)").replace(
@@ -133,6 +144,7 @@ def test_outputs_of_another_size_cannot_be_judged(tmp_path: Path) -> None:
     assert not found.get("nodes") and found.get("noise") is None
 
 
+@pytest.mark.usefixtures("vnni")
 @pytest.mark.parametrize("on", [(), (0,), (1,), (2,), (0, 1, 2)])
 def test_a_switch_rounds_its_activation_and_nothing_else(
     chain: Chain, tmp_path: Path, on: tuple[int, ...]
@@ -214,6 +226,11 @@ def test_a_build_gives_them_the_form_that_is_fastest(
 ) -> None:
     """Of a CPU whose integer products are as fast as this. The other activations have one scale,
     and the report says why."""
+    here = cpu()
+    if form == "two terms" and sums_in_16_bits(here.machine, here.features):
+        pytest.skip(
+            "ONNX Runtime loads no two products of one weight of 8 bits here: docs/limits.md"
+        )
     own = kernel_speeds(target("cpu-amx"))
     product = ProductSpeeds(10.0, gmacs, 1.0, 0.0, 0.0, 0.0)
     monkeypatch.setattr(onnxruntime, "kernel_speeds", lambda _: replace(own, product=product))
@@ -222,7 +239,7 @@ def test_a_build_gives_them_the_form_that_is_fastest(
     np.savez(tmp_path / "x.npz", x=x)
     request = Request(str(tmp_path / "model.onnx"), calibration=str(tmp_path / "x.npz"))
     built = optkit.build(
-        request, out=tmp_path / "out", target="cpu", precision="int8",
+        request, out=tmp_path / "out", target="cpu-avx512-vnni", precision="int8",
         workspace=optkit.Workspace(tmp_path / "cache"),
     )  # fmt: skip
     report = json.loads((built.path / "report.json").read_text())
