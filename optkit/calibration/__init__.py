@@ -7,6 +7,7 @@ dropped.
     part        the elements of a value that are data, in one part of the samples
     observer    streaming observers of one value
     feeds       division of feeds into parts that fit in memory
+    segments    values that wait between the segments of a graph
     checkpoint  the state of a run on disk
     collect     the loop
 """

@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
 
+import numpy as np
+
 from optkit.data.spool import Spool
 from optkit.errors import InputRefused
 from optkit.runtimes import Session
@@ -105,6 +107,14 @@ class Cutter:
 
     def cut(self, feed: Feed, start: int, stop: int) -> Feed:
         return {n: a[start:stop] if n in self.batched else a for n, a in feed.items()}
+
+    def run(self, feed: Feed) -> Feed:
+        """The outputs of a feed, in as many runs as the memory requires."""
+        self.measure(feed)
+        runs = [self.session.run(part) for part in self.parts(feed, 0, 0)]
+        if len(runs) == 1:
+            return runs[0]
+        return {name: np.concatenate([found[name] for found in runs]) for name in runs[0]}
 
     def measure(self, feed: Feed) -> None:
         """Update the size of a sample if this feed's samples are larger than all before."""

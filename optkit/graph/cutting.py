@@ -14,7 +14,6 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from optkit.errors import InputRefused, OptkitError
 from optkit.graph.nodes import constant_weight, is_constant
@@ -77,23 +76,16 @@ def between(model: ir.Model, reads: Collection[str], wanted: Sequence[str]) -> i
     Raises OptkitError for a name that the graph does not have, InputRefused for a value of unknown
     type.
     """
-    copy = model.clone()
-    values = ir.convenience.create_value_mapping(copy.graph, include_subgraphs=False)
+    values = ir.convenience.create_value_mapping(model.graph, include_subgraphs=False)
     for name in (*reads, *wanted):
         if name not in values:
             raise OptkitError(f"the graph has no value {name!r}", where="part")
         if values[name].type is None:
             raise InputRefused("its type is not known", where=f"tensor {name!r}")
-    copy.graph.outputs.clear()
-    for name in reads:
-        old = values[name]
-        values[name] = ir.Value(name=name, type=old.type, shape=old.shape)
-        old.replace_all_uses_with(values[name])
-        old.name = None
-        copy.graph.inputs.append(values[name])
-    copy.graph.outputs.extend(values[name] for name in dict.fromkeys(wanted))
-    RemoveUnusedNodesPass()(copy)
-    return copy
+    inputs = [*model.graph.inputs, *(values[name] for name in reads)]
+    outputs = [values[name] for name in dict.fromkeys(wanted)]
+    part = ir.convenience.extract(model.graph, inputs, outputs)
+    return ir.Model(part, ir_version=model.ir_version, metadata_props=dict(model.metadata_props))
 
 
 def _crossing(nodes: Sequence[ir.Node], borders: Iterable[int]) -> Iterator[list[ir.Value]]:

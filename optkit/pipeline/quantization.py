@@ -27,13 +27,13 @@ from optkit.precisions import precision
 from optkit.recipe import Placement, Recipe
 from optkit.steps.calibrate import Calibrate, Calibrated
 from optkit.steps.collect import Samples
-from optkit.steps.compensate import Compensate
 from optkit.steps.fuse import Fused
 from optkit.steps.given_ranges import TakeRanges
 from optkit.steps.graph import Graph
 from optkit.steps.noisy_nodes import FindNoisyNodes
 from optkit.steps.prepare import Prepare
 from optkit.steps.quantize import QuantizationSettings, Quantize, Quantized
+from optkit.steps.quantize_in_order import QuantizeInOrder
 from optkit.steps.quantize_layers import QuantizeLayers
 from optkit.tensors import axes_of
 
@@ -90,20 +90,15 @@ def _quantize_graph(build: Build, runner: Steps) -> None:
         if prepared is not None:
             build.prepared = fused = statistics = prepared
             carrier = _as_carrier(build, fused, runner, "the smoothed graph ")
-    if statistics is not None and _compensates(build, scheme.rules):
-        statistics = _compensated(build, fused, statistics, scheme, settings, runner)
-        fused = statistics
-        carrier = _as_carrier(build, fused, runner, "the compensated graph ")
     if way == "layers" and (samples := observed(build, runner)) is not None:
         quantized = _quantize_layers(build, samples, runner, scheme, settings)
     else:
-        quantized = runner.do(
-            Quantize(
-                fused=fused, carrier=carrier, statistics=statistics, scheme=scheme,
-                settings=settings,
-            ),
-            f"quantize to {job.precision}",
-        )  # fmt: skip
+        step = Quantize(
+            fused=fused, carrier=carrier, statistics=statistics, scheme=scheme, settings=settings
+        )
+        if statistics is not None and _compensates(build, scheme.rules):
+            step = _in_order(build, step, runner)
+        quantized = runner.do(step, f"quantize to {job.precision}")
     build.quantized = replace(quantized, assignment=quantized.assignment.told(reasons))
     build.graph = written(build, quantized, job.precision.name, runner)
 
@@ -174,23 +169,15 @@ def _finer(
     return replace(scheme, rules={**rules, _FINER: own}), chosen, found.reasons
 
 
-def _compensated(
-    build: Build,
-    fused: Graph,
-    statistics: Calibrated | Fused,
-    scheme: Scheme,
-    settings: QuantizationSettings,
-    runner: Steps,
-) -> Fused:
-    """The graph whose weights make up for the errors of the products before them, with its
-    statistics."""
+def _in_order(build: Build, step: Quantize, runner: Steps) -> Quantize:
+    """The step in which weights make up for the errors of the products before them."""
     samples = observed(build, runner)
     assert samples is not None
-    step = Compensate(
-        graph=fused, statistics=statistics, samples=samples, scheme=scheme, settings=settings,
-        batch=sample_batch(build), memory=runner.limits.memory_bytes,
+    return QuantizeInOrder(
+        fused=step.fused, carrier=step.carrier, statistics=step.statistics, scheme=step.scheme,
+        settings=step.settings, samples=samples, batch=sample_batch(build),
+        memory=runner.limits.memory_bytes,
     )  # fmt: skip
-    return runner.do(step, "compensate errors in order")
 
 
 def _sizes(build: Build) -> dict[str, int]:

@@ -45,6 +45,7 @@ from optkit.trained_scales import TrainedScales
 _DAMPING, _DAMPED = 0.02, (0.01, 0.05)
 # to a trained scale belong the nearest codes, the trained bias and a single term
 _AS_TRAINED = {"weights": "rtn", "bias_correction": False, "two_term": ()}
+NOTHING = QParams()
 _SWEEPS = 2  # sweeps of coordinate descent after GPTQ, if the moments are those of all rows
 
 
@@ -59,32 +60,33 @@ def choose_qparams(
     percentile: float,
     carrier: np.dtype | type,
     trained: TrainedScales | None = None,
+    known: QParams = NOTHING,
 ) -> QParams:
     """Compute all qparams for `assignment` on the FP32 graph `model`.
 
     `carrier`: the dtype of scales and float weights in the final graph; both are rounded to it
     before codes are computed. `trained`: the scales of a training, from which only codes are then
-    computed, by rounding to nearest.
+    computed, by rounding to nearest. `known`: weights that are taken as they are.
 
     Raises InputRefused for a value without statistics, a weight that is not finite, or trained
     scales that are not those of the assignment.
     """
     if trained is not None:
         settings = settings.model_copy(update=_AS_TRAINED)
-    qparams = QParams()
+    qparams = QParams(weights=dict(known.weights))
     chooser = _Chooser(
         assignment.quantized(), statistics, rules, settings, method, percentile, np.dtype(carrier),
         trained,
     )  # fmt: skip
     for _, nodes, numbers in chooser.activations(model, assignment):
         qparams.activations[numbers.source, numbers.format] = numbers
-        qparams.weights.update(chooser.weights(nodes, numbers))
+        qparams.weights.update(chooser.weights(_other(nodes, known), numbers))
     for nodes in _sharing(model, chooser.planned, rules):
-        qparams.weights.update(chooser.weights(nodes, None))
+        qparams.weights.update(chooser.weights(_other(nodes, known), None))
     if trained is not None:
         trained.check_all_used({source for source, _ in qparams.activations}, qparams.weights)
-    warnings = sorted(f"weight {name!r} {what}" for name, what in chooser.remarks.items())
-    return replace(qparams, warnings=tuple(warnings))
+    warnings = {f"weight {name!r} {what}" for name, what in chooser.remarks.items()}
+    return replace(qparams, warnings=tuple(sorted(warnings | set(known.warnings))))
 
 
 def choose_activations(
@@ -104,6 +106,10 @@ def choose_activations(
     )
     found = chooser.activations(model, assignment)
     return [(placement, numbers) for placement, _, numbers in found]
+
+
+def _other(nodes: Sequence[ir.Node], known: QParams) -> list[ir.Node]:
+    return [node for node in nodes if node.name not in known.weights]
 
 
 def _sharing(model: ir.Model, planned: Mapping[str, str], rules: Rules) -> Iterator[list[ir.Node]]:

@@ -18,7 +18,7 @@ and the second moments of X'. Both graphs run side by side as one:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -41,8 +41,12 @@ _DAMPING, _DAMPED = 10.0, (0.01, 1.0)
 
 Choose = Callable[[ir.Model, Assignment, Statistics], QParams]
 """As `choose_qparams`, with its settings."""
-Observe = Callable[[ir.Model], Moments | None]
-"""The second moments of the only output of a graph over all samples; None if it has no numbers."""
+Errors = tuple[Moments, np.ndarray]
+"""The second moments of X', and the means of X'ᵀ[X - X', T], float64 [K, M]."""
+Advance = Callable[[ir.Model, Sequence[str], int], Errors | None]
+"""Runs a segment over all samples, with the values that the one before it left, and leaves those of
+these names. The first output of the segment is [X', X - X', T], with so many channels of X'. None
+if it has no numbers."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,14 @@ class Group:
 
     source: str
     nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Compensated:
+    """The statistics, with the second moments of X', and the numbers of the weights v."""
+
+    statistics: Statistics
+    qparams: QParams
 
 
 def groups(
@@ -79,103 +91,154 @@ def compensate(
     found: Sequence[Group],
     *,
     choose: Choose,
-    observe: Observe,
+    advance: Advance,
     progress: Callable[[str, float], None],
-) -> Statistics:
-    """Give the products of these groups the weights v, in place. Returns the statistics with the
-    second moments of their inputs X'. A weight that several nodes read stays as it is."""
-    pair = _Pair.of(model)
+) -> Compensated:
+    """Give the products of these groups the weights v, in place. A weight that several nodes read
+    stays as it is."""
+    pair = _Pair.of(model, found)
     nodes = {str(node.name): node for node in model.graph}
+    weights: dict[str, WeightQParams] = {}
+    warnings: list[str] = []
     for done, group in enumerate(found):
         progress(f"weights of {group.nodes[0]!r} and its group", done / len(found))
-        errors = pair.errors(group)
-        joint = observe(errors.graph)
-        if joint is None:
+        segment = pair.segment(done)
+        seen = advance(segment.graph, pair.crossing[done], segment.channels)
+        if seen is None:
             continue
-        k = errors.channels
-        inputs = Moments(joint.total[:k, :k].copy(), joint.diagonal[:k].copy(), joint.count)
+        inputs, products = seen
         statistics = _with_moments(statistics, group.source, inputs)
-        second = joint.matrix()
-        for name in group.nodes:
-            if weighted_nodes.reads_alone(nodes[name]):
-                w = matrix(nodes[name])
-                own = errors.sums.get(name)
-                missing = second[:k, k : 2 * k] @ w if own is None else second[:k, own]
-                damping = float(np.clip(_DAMPING * k / joint.count, *_DAMPED))
-                v = compensated(w, second[:k, :k], missing, damping)
-                weighted_nodes.replace_weight(nodes[name], v)
+        own = [nodes[name] for name in group.nodes if weighted_nodes.reads_alone(nodes[name])]
+        _move_weights(own, inputs, segment.missing(products, own))
         planned = {name: assignment.nodes[name] for name in group.nodes}
         numbers = choose(model, replace(assignment, nodes=planned), statistics)
         for name in group.nodes:
             pair.round(name, numbers.weights[name])
-    return statistics
+        # a weight that several nodes read has the codes of the first one
+        weights |= {str(node.name): numbers.weights[str(node.name)] for node in own}
+        warnings += numbers.warnings
+    return Compensated(statistics, QParams(weights=weights, warnings=tuple(warnings)))
+
+
+def _move_weights(own: Sequence[ir.Node], inputs: Moments, missing: Sequence[np.ndarray]) -> None:
+    """From w to v."""
+    if not own:
+        return
+    weights = [matrix(node) for node in own]
+    damping = float(np.clip(_DAMPING * len(weights[0]) / inputs.count, *_DAMPED))
+    moved = compensated(
+        np.concatenate(weights, axis=1), inputs.matrix(), np.concatenate(missing, axis=1), damping
+    )
+    ends = np.cumsum([w.shape[1] for w in weights])[:-1]
+    for node, v in zip(own, np.split(moved, ends, axis=1), strict=True):
+        weighted_nodes.replace_weight(node, v)
+
+
+def crossing(model: ir.Model, found: Sequence[Group]) -> list[tuple[str, ...]]:
+    """For each group, the values that are computed before its products and read by them or after
+    them."""
+    places = {str(node.name): place for place, node in enumerate(model.graph)}
+    parts = graph.cut(model, [places[group.nodes[0]] for group in found])
+    reads = {part.nodes[0]: part.reads for part in parts}
+    return [reads[group.nodes[0]] for group in found]
 
 
 @dataclass(frozen=True)
-class _Errors:
-    """A graph whose output is [X', X - X', S - S', …], `channels` of X, and the columns of the sums
-    of products."""
+class _Segment:
+    """A segment whose first output is [X', X - X', T of each sum], `channels` of X', and the
+    columns of the T behind them. Without products that are not added, there is no X - X'."""
 
     graph: ir.Model
     channels: int
-    sums: dict[str, slice] = field(default_factory=dict)
+    sums: dict[str, slice]
+
+    def missing(self, products: np.ndarray, nodes: Sequence[ir.Node]) -> list[np.ndarray]:
+        """For each product X'ᵀ(X - X') w or X'ᵀT, from X'ᵀ[X - X', T]."""
+        names = [str(node.name) for node in nodes]
+        return [
+            products[:, self.sums[name]]
+            if name in self.sums
+            else products[:, : self.channels] @ matrix(node)
+            for name, node in zip(names, nodes, strict=True)
+        ]
 
 
 @dataclass(frozen=True)
 class _Pair:
-    """The float graph, and beside it the one with the codes so far."""
+    """The float graph, and beside it the one with the codes so far. `crossing`: for each group, the
+    values of both that cross the border before its products."""
 
     model: ir.Model
     floats: dict[str, ir.Node]
     rounded: dict[str, ir.Node]
+    groups: Sequence[Group]
+    crossing: list[list[str]]
 
     @classmethod
-    def of(cls, model: ir.Model) -> _Pair:
+    def of(cls, model: ir.Model, found: Sequence[Group]) -> _Pair:
         both, other = model.clone(), model.clone()
         floats = {str(node.name): node for node in both.graph}
         rounded = {str(node.name): node for node in other.graph}
+        # nothing runs behind the last group
+        borders = [[*names, *(f"{_PREFIX}{n}" for n in names)] for names in crossing(model, found)]
+        borders[-1:] = [[]]
         _move(other.graph, both.graph)
-        return cls(both, floats, rounded)
+        return cls(both, floats, rounded, found, borders)
 
-    def errors(self, group: Group) -> _Errors:
-        """The graph of the errors of a group. The products themselves have float weights."""
-        parent, nodes = self.model.graph, list(group.nodes)
-        exact, found = (_input(own[nodes[0]]) for own in (self.floats, self.rounded))
-        k = int(matrix(self.floats[nodes[0]]).shape[0])
-        pairs, sums, end = [(exact, found)], {}, 2 * k
-        for name in nodes:
-            whole, same = _sum(self.floats[name]), _sum(self.rounded[name])
-            if whole is None or same is None:
+    def segment(self, index: int) -> _Segment:
+        """The segment from the border of the group before this one. The products of the group still
+        have float weights."""
+        parent, group = self.model.graph, self.groups[index]
+        exact, found = (_input(own[group.nodes[0]]) for own in (self.floats, self.rounded))
+        k = int(matrix(self.floats[group.nodes[0]]).shape[0])
+        beside = {name: self._beside(name) for name in group.nodes}
+        added = [ir.node("Sub", [exact, found])]
+        error = added[0].outputs[0]
+        parts, sums, end = [found], {}, 0
+        if None in beside.values():
+            parts.append(error)
+            end = k
+        for name, pair in beside.items():
+            if pair is None:
                 continue
+            product = _without_bias(self.floats[name], error)
+            rest = ir.node("Sub", pair)
+            whole = ir.node("Add", [product.outputs[0], rest.outputs[0]])
+            added += [product, rest, whole]
+            parts.append(whole.outputs[0])
             width = int(matrix(self.floats[name]).shape[1])
-            pairs.append((whole, same))
             sums[name] = slice(end, end + width)
             end += width
-        differences = [ir.node("Sub", each) for each in pairs]
-        parts = [found, *(each.outputs[0] for each in differences)]
         joined = ir.node("Concat", parts, {"axis": -1})
-        parent.extend([*differences, joined])
         out = joined.outputs[0]
         out.name, out.type = f"{_PREFIX}errors", ir.TensorType(ir.DataType.FLOAT)
-        cut = graph.between(self.model, (), [out.name])
-        parent.remove([joined, *differences], safe=True)
-        return _Errors(cut, k, sums)
+        parent.extend([*added, joined])
+        known = self.crossing[index - 1] if index else []
+        fresh = [name for name in self.crossing[index] if name not in known]
+        cut = graph.between(self.model, known, [out.name, *fresh])
+        parent.remove([joined, *reversed(added)], safe=True)
+        return _Segment(cut, k, sums)
 
     def round(self, name: str, numbers: WeightQParams) -> None:
         node = self.rounded[name]
-        constant = graph.new_constant(self.model.graph, f"{_PREFIX}{name}", numbers.floats())
-        node.replace_input_with(1, constant)
+        codes = graph.add_constant(self.model.graph, f"{_PREFIX}codes of {name}", numbers.floats())
+        node.replace_input_with(1, codes)
+
+    def _beside(self, name: str) -> list[ir.Value] | None:
+        """The values in both graphs to which the product is added; None if it is not added."""
+        pair = [_added(own[name]) for own in (self.floats, self.rounded)]
+        found = [value for value in pair if value is not None]
+        return found if len(found) == len(pair) else None
 
 
 def _move(source: ir.Graph, target: ir.Graph) -> None:
-    """Move all nodes and constants to a graph with the same inputs, under other names."""
+    """Move all nodes to a graph with the same inputs and constants, under other names. The runtime
+    computes equal values of both once."""
     for old, new in zip(source.inputs, target.inputs, strict=True):
         old.replace_all_uses_with(new)
     source.outputs.clear()
     for value in list(source.initializers.values()):
-        source.initializers.pop(str(value.name))
-        value.name = f"{_PREFIX}{value.name}"
-        target.register_initializer(value)
+        value.replace_all_uses_with(target.initializers[str(value.name)])
     nodes = list(source)
     source.remove(nodes)
     for node in nodes:
@@ -191,9 +254,14 @@ def _input(node: ir.Node) -> ir.Value:
     return value
 
 
-def _sum(node: ir.Node) -> ir.Value | None:
-    """The sum of the product, after its bias, and another value, in the same shape; None if it is
-    not added."""
+def _without_bias(node: ir.Node, value: ir.Value) -> ir.Node:
+    """The product of this value and the weight of the node."""
+    return ir.Node("", node.op_type, [value, node.inputs[1]], node.attributes.values())
+
+
+def _added(node: ir.Node) -> ir.Value | None:
+    """The value to which the product is added, after its bias, if the sum has the shape of the
+    product."""
     value = node.outputs[0]
     shape = value.shape
     while len(value.uses()) == 1 and not value.is_graph_output():
@@ -203,7 +271,7 @@ def _sum(node: ir.Node) -> ir.Value | None:
         other = use.node.inputs[1 - use.idx]
         value = use.node.outputs[0]
         if not graph.is_constant(other):
-            return value if shape is not None and value.shape == shape else None
+            return other if shape is not None and value.shape == shape else None
     return None
 
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from optkit.assignment import Assignment, Scheme
 from optkit.execute.step import Input, Step, always, spread
@@ -39,7 +39,7 @@ class Quantize(Step[Quantized]):
 
     name = "quantize"
     version = 13
-    tools = ("numpy", "onnx", "onnx-ir", "ml-dtypes")
+    tools: ClassVar[tuple[str, ...]] = ("numpy", "onnx", "onnx-ir", "ml-dtypes")
     stays = True
 
     fused: Input

@@ -16,7 +16,6 @@ from optkit.steps.check_data import CheckData
 from optkit.steps.collect import Collect
 from optkit.steps.compare import CompareOutputs
 from optkit.steps.compare_layers import CompareLayers
-from optkit.steps.compensate import Compensate
 from optkit.steps.compile import Compile
 from optkit.steps.dequantize import Dequantize
 from optkit.steps.deviate import Deviate
@@ -36,6 +35,7 @@ from optkit.steps.predict import PredictLatency
 from optkit.steps.predict_layers import PredictLayers
 from optkit.steps.prepare import Prepare
 from optkit.steps.quantize import Quantize
+from optkit.steps.quantize_in_order import QuantizeInOrder
 from optkit.steps.quantize_layers import QuantizeLayers
 from optkit.steps.random import Random
 from optkit.steps.repair import RepairGraph
@@ -51,7 +51,7 @@ _ALL: tuple[type[Step[Result]], ...] = (
     CompareLayers, MeasureLatency, MeasurePeak, PredictLatency, PredictLayers, Attribute,
     ListLayers, MeasureSensitivity, Deviate, RepairGraph, Dequantize,
     ImportQuantized, ShowWorst, TakeRanges, Shorten, QuantizeCache, FindNoisyNodes,
-    Compensate,
+    QuantizeInOrder,
 )  # fmt: skip
 
 STEPS: Mapping[str, type[Step[Result]]] = MappingProxyType({step.name: step for step in _ALL})

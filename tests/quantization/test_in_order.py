@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +12,15 @@ import pytest
 
 import optkit
 from optkit import Request, graph
+from optkit.assignment import Assignment
+from optkit.quantization.in_order import Group, compensate
+from optkit.quantization.numerics.qparams import QParams
+from optkit.quantization.placement.read_weight import matrix
 from optkit.runtimes import SessionOptions, simulator
+from optkit.statistics import Statistics
+from optkit.steps.bodies.quantize_in_order import solve
 from optkit.tensors import Feed
-from tests.networks import network, sqnr
+from tests.networks import ATTENTION, network, sqnr
 from tests.quantization.workshop import Chain
 
 # `second` is added to `x`, which has no error, and `third` to a value that has one
@@ -45,6 +53,8 @@ READS = {"first": "x", "second": "r", "wide": "s", "third": "t", "last": "u"}
 BESIDE = {"second": ("s", "x"), "third": ("u", "s")}
 """The sum of a product, and what is added to it."""
 ALL = dict.fromkeys(READS, "int4")
+WITHIN = {"qkv": "n1", "out": "mm", "up": "n2", "down": "ge"}  # of the network with attention
+AROUND = {"out": ("r1", "x"), "down": ("y", "r1")}
 
 
 def feeds(seed: int, rows: int = 512) -> list[Feed]:
@@ -54,23 +64,36 @@ def feeds(seed: int, rows: int = 512) -> list[Feed]:
     return [{"x": part} for part in np.split(x, 8)]
 
 
-def values(folder: Path, names: list[str]) -> dict[str, np.ndarray]:
-    """Over all samples, float64. Kernels with codes do not round their activations."""
-    model = graph.expose(graph.load(folder / "model.onnx"), [n for n in names if n != "x"])
-    for node in model.graph:
-        node.attributes.pop("accuracy_level", None)
-    place = folder / "exposed.onnx"
-    graph.save(model, place)
+def values(
+    model: ir.Model, names: list[str], given: list[Feed], place: Path
+) -> dict[str, np.ndarray]:
+    """Of one run of the whole graph over all samples, rows in float64."""
+    own = [n for n in names if n not in given[0]]
+    graph.save(graph.expose(model, own), place)
     with simulator().session(place, SessionOptions(1, level="none")) as session:
-        runs = [feed | session.run(feed) for feed in feeds(0)]
-    return {name: np.concatenate([run[name] for run in runs]).astype(np.float64) for name in names}
+        runs = [feed | session.run(feed) for feed in given]
+    rows = {name: np.concatenate([run[name] for run in runs]) for name in names}
+    return {name: x.reshape(-1, x.shape[-1]).astype(np.float64) for name, x in rows.items()}
 
 
-def by_columns(folder: Path, name: str) -> np.ndarray:
-    found: ir.Model = graph.load(folder / "model.onnx")
-    numbers = graph.array(found.graph.initializers[f"w_{name}"])
-    assert numbers is not None
-    return (numbers.T if name == "second" else numbers).astype(np.float64)
+def solved(chain: Chain, nodes: Collection[str]) -> tuple[ir.Model, ir.Model, ir.Model]:
+    """The float graph, the one with the weights v, and the one with their codes."""
+    step = chain.in_order("int4", nodes=dict.fromkeys(nodes, "int4"))
+    exact, moved = (graph.load(step.fused.path / "model.onnx") for _ in range(2))
+    _, _, qparams = solve(step, moved, lambda what, share: None)
+    coded = exact.clone()
+    for node in coded.graph:
+        if node.name in nodes:
+            numbers = qparams.weights[str(node.name)].floats()
+            node.replace_input_with(
+                1, graph.new_constant(coded.graph, f"{node.name}_codes", numbers)
+            )
+    return exact, moved, coded
+
+
+def by_columns(model: ir.Model, name: str) -> np.ndarray:
+    node = next(node for node in model.graph if node.name == name)
+    return matrix(node).astype(np.float64)
 
 
 @pytest.fixture(scope="module")
@@ -78,32 +101,31 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Chain:
     return Chain(tmp_path_factory.mktemp("in_order") / "chain", network(TEXT), feeds(0))
 
 
-def of(chain: Chain, step: str) -> Path:
-    """The folder of the last such step."""
-    return max(chain.folder.glob(f"{step}-*"), key=lambda place: int(place.name.split("-")[1]))
-
-
+@pytest.mark.parametrize("text", [TEXT, ATTENTION], ids=["products", "attention"])
 def test_each_weight_solves_the_least_squares_of_its_inputs_in_the_quantized_graph(
-    tmp_path: Path,
+    tmp_path: Path, text: str
 ) -> None:
-    chain = Chain(tmp_path / "own", network(TEXT), feeds(0))
-    quantized, _ = chain.quantize("cpu", "int4", weights="gptaq", nodes=ALL)
-    exact = values(of(chain, "prepare"), [*READS.values()])
-    given = values(quantized, [*READS.values()])
-    for name, read in READS.items():
-        w, v = by_columns(of(chain, "prepare"), name), by_columns(of(chain, "compensate"), name)
-        x = given[read]
+    """The reference runs both whole graphs."""
+    given = feeds(0) if text == TEXT else [{"x": f["x"].reshape(-1, 8, 32)} for f in feeds(0, 4096)]
+    reads, beside = (READS, BESIDE) if text == TEXT else (WITHIN, AROUND)
+    chain = Chain(tmp_path / "own", network(text), given)
+    before, after, coded = solved(chain, reads)
+    names = list(dict.fromkeys([*reads.values(), *itertools.chain.from_iterable(beside.values())]))
+    exact, found = (values(m, names, given, tmp_path / "run.onnx") for m in (before, coded))
+    for name, read in reads.items():
+        w, v = by_columns(before, name), by_columns(after, name)
+        x = found[read]
         missing = (exact[read] - x) @ w
-        if name in BESIDE:  # the rest of the sum has errors too
-            whole, other = BESIDE[name]
+        if name in beside:  # the rest of the sum has errors too
+            whole, other = beside[name]
             bias = exact[whole] - exact[other] - exact[read] @ w
-            missing = exact[whole] - given[other] - bias - x @ w
+            missing = exact[whole] - found[other] - bias - x @ w
         damping = min(10 * x.shape[1] / len(x), 1.0)
         ridge = np.sqrt(len(x) * damping * np.mean(x**2)) * np.eye(x.shape[1])
         rows = np.concatenate([missing, np.zeros((len(ridge), w.shape[1]))])
         change = np.linalg.lstsq(np.concatenate([x, ridge]), rows)[0]
         np.testing.assert_allclose(v - w, change, rtol=1e-3, atol=2e-5)
-        assert name == "first" or np.abs(change).max() > 1e-3
+        assert name == next(iter(reads)) or np.abs(change).max() > 1e-3
 
 
 @pytest.mark.parametrize("where", ["cpu", "l4"])
@@ -144,11 +166,9 @@ def outputs(folder: Path) -> np.ndarray:
 def test_a_weight_with_two_readers_and_too_few_rows_change_nothing(tmp_path: Path) -> None:
     text = TEXT.replace("[wide] c = MatMul (s, w_wide)", "[wide] c = MatMul (s, w_first)")
     shared = Chain(tmp_path / "shared", network(text), feeds(0))
-    shared.quantize("cpu", "int4", weights="gptaq", nodes=ALL)
     few = Chain(tmp_path / "few", network(TEXT), feeds(0, rows=120))
-    few.quantize("cpu", "int4", weights="gptaq", nodes=ALL)
     for chain, same, other in ((shared, "first", "third"), (few, "wide", None)):
-        before, after = of(chain, "prepare"), of(chain, "compensate")
+        before, after, _ = solved(chain, READS)
         assert np.array_equal(by_columns(before, same), by_columns(after, same))
         if other is not None:
             assert not np.array_equal(by_columns(before, other), by_columns(after, other))
@@ -158,8 +178,36 @@ def test_a_sum_of_another_shape_is_no_aim(tmp_path: Path) -> None:
     """The product then makes up for the errors of its own inputs."""
     wide = [{"x": feed["x"].reshape(-1, 4, 32)} for feed in feeds(0, rows=2048)]
     chain = Chain(tmp_path / "spread", network(SPREAD), wide)
-    chain.quantize(
-        "cpu", "int4", weights="gptaq", nodes=dict.fromkeys(["first", "third", "last"], "int4")
-    )
-    before, after = (by_columns(of(chain, step), "third") for step in ("prepare", "compensate"))
-    assert 1e-3 < np.abs(after - before).max() < 0.5
+    before, after, _ = solved(chain, ["first", "third", "last"])
+    change = by_columns(after, "third") - by_columns(before, "third")
+    assert 1e-3 < np.abs(change).max() < 0.5
+
+
+def test_each_node_runs_in_one_segment(tmp_path: Path) -> None:
+    """Of a chain of 12 layers, in both graphs. What is behind the last products does not run."""
+    nodes = [
+        f"[p{i}] a{i} = MatMul ({f'r{i - 1}' if i else 'x'}, w{i})\n[r{i}] r{i} = Relu (a{i})"
+        for i in range(12)
+    ]
+    inputs = ", ".join(["float[N,32] x", *(f"float[32,32] w{i}" for i in range(12))])
+    head = '<ir_version: 10, opset_import: ["" : 21]>'
+    text = f"{head} g ({inputs}) => (float[N,32] r11) {{ {' '.join(nodes)} }}"
+    model, ran = network(text), []
+    found = [Group(f"r{i - 1}" if i else "x", (f"p{i}",)) for i in range(12)]
+
+    def advance(segment: ir.Model, left: Sequence[str], channels: int) -> None:
+        assert channels == 32
+        ran.extend(node.name for node in segment.graph if node.op_type in ("MatMul", "Relu"))
+
+    compensate(
+        model, Statistics({}, 0, ""), Assignment({}), found, choose=unused, advance=advance,
+        progress=lambda what, share: None,
+    )  # fmt: skip
+    both = [
+        f"{prefix}{kind}{i}" for i in range(11) for kind in "pr" for prefix in ("", "in_order.")
+    ]
+    assert sorted(ran) == sorted(both)
+
+
+def unused(*_: object) -> QParams:
+    raise AssertionError

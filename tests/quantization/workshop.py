@@ -25,6 +25,7 @@ from optkit.recipe import Quantization
 from optkit.runtimes import SessionOptions, backend
 from optkit.statistics import Statistics, Tap
 from optkit.steps import perform
+from optkit.steps.quantize_in_order import QuantizeInOrder
 from optkit.tensors import Feed
 from tests.networks import feed
 
@@ -146,10 +147,22 @@ class Chain:
         """Folder of the graph (on a GPU also its simulation) and what the step tells of it."""
         chosen = Quantization(**settings)
         params = _params(where, precision, method, chosen)
-        key = (where, precision, chosen.two_term, chosen.weights == "gptaq")
+        key = (where, precision, chosen.two_term)
         if key not in self._prepared:
             self._prepared[key] = self._prepare(where, params)
-        return self._step("quantize", self._prepared[key], **params)
+        inputs = self._prepared[key]
+        if chosen.weights != "gptaq":
+            return self._step("quantize", inputs, **params)
+        inputs = {**inputs, "samples": self._samples}
+        return self._step("quantize_in_order", inputs, **params, batch=8, memory=4 << 30)
+
+    def in_order(
+        self, precision: str, *, memory: int = 4 << 30, **settings: Any
+    ) -> QuantizeInOrder:
+        """The step on a CPU that `quantize` takes for weights that make up for errors."""
+        params = _params("cpu", precision, "minmax", Quantization(weights="gptaq", **settings))
+        inputs = {**self._prepare("cpu", params), "samples": self._samples}
+        return QuantizeInOrder.of(inputs, {**params, "batch": 8, "memory": 4 << 30})
 
     def noisy_nodes(self, where: str, precision: str, **settings: Any) -> dict[str, Any]:
         """What the step tells that looks for products with too much noise."""
@@ -165,9 +178,6 @@ class Chain:
     def _prepare(self, where: str, params: dict[str, Any]) -> dict[str, Path]:
         inputs = {"graph": self.fused, "statistics": self.statistics}
         prepared, _ = self._step("prepare", inputs, **params, **_ALONE)
-        if params["settings"]["weights"] == "gptaq":
-            inputs = {"graph": prepared, "statistics": prepared, "samples": self._samples}
-            prepared, _ = self._step("compensate", inputs, **params, batch=8, memory=4 << 30)
         made = {"fused": prepared, "statistics": prepared, "carrier": prepared}
         if where != "cpu":
             made["carrier"], _ = self._step("cast", {"graph": prepared}, carrier="fp16")

@@ -3,15 +3,19 @@ from __future__ import annotations
 from math import log10
 from pathlib import Path
 
+import onnx_ir as ir
+
 from optkit import graph
+from optkit.assignment import Assignment
 from optkit.execute.step import Progress
 from optkit.quantization.choose_qparams import choose_qparams
 from optkit.quantization.numerics.output_noise import ONE_TERM
+from optkit.quantization.numerics.qparams import QParams
 from optkit.quantization.out_of_core import streamed
 from optkit.quantization.placement.assign import assign
 from optkit.quantization.qdq import apply as qdq
 from optkit.quantization.qdq.apply import QuantLog
-from optkit.statistics import load
+from optkit.statistics import Statistics, load
 from optkit.steps.bodies.signature import signature
 from optkit.steps.bodies.weight_remarks import shortened
 from optkit.steps.files import GRAPH, SIMULATION, STATISTICS
@@ -44,6 +48,16 @@ def run(step: Quantize, out: Path, progress: Progress) -> Quantized:
         trained=trained,
     )  # fmt: skip
     progress("writing Q/DQ", 0.8)
+    return write(step, fused, qparams, assignment, statistics, out)
+
+
+def write(
+    step: Quantize, fused: ir.Model, qparams: QParams, assignment: Assignment,
+    statistics: Statistics | None, out: Path,
+) -> Quantized:  # fmt: skip
+    """Write the numbers into the carrier graph and, if there is a simulation, into the FP32 one."""
+    scheme, settings = step.scheme, step.settings.settings
+    rules, dtype = scheme.rules, scheme.dtype
     carrier = graph.load(step.carrier.path / GRAPH)
     for model in (fused, carrier):
         model.metadata_props.pop(KEY, None)  # the graph has these scales now

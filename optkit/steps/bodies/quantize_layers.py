@@ -20,6 +20,7 @@ import onnx_ir as ir
 
 from optkit import calibration, graph
 from optkit.calibration.feeds import Cutter
+from optkit.calibration.segments import feed_size
 from optkit.data.spool import Spool
 from optkit.execute.process_tree import resident
 from optkit.execute.step import Progress
@@ -35,7 +36,7 @@ from optkit.steps.files import GRAPH
 from optkit.steps.quantize import Quantized
 from optkit.steps.quantize_layers import QuantizeLayers
 from optkit.store import storage_errors
-from optkit.tensors import Feed, batch_axis
+from optkit.tensors import Feed
 
 _WEIGHTS_SHARE = 16  # share of the memory for the weights of one part, as they are stored
 _SOLVING_SHARE = 0.75
@@ -53,7 +54,8 @@ def run(step: QuantizeLayers, out: Path, progress: Progress) -> Quantized:
         shared = _shared(fused, parts)
         layers = Layers(assignment, rules, settings, carrier, solving, folder, shared)
         samples = Spool(step.samples.path)
-        size = _feed_size(fused, parts, samples, step.batch)
+        crossing = {name for part in parts for name in part.reads}
+        size = feed_size(fused, crossing, samples, step.batch)
         run = _Run(fused, layers, samples, size, step.memory, folder)
         wanted = assignment.quantized().keys()
         last = max((n for n, p in enumerate(parts) if wanted & set(p.nodes)), default=-1)
@@ -99,7 +101,8 @@ class _Run:
         self.layers.quantize(small, statistics, index)
         if not last:
             progress("running it with its codes", 0.8)
-            self._carry(graph.between(small, (), made), part, feeds, self._values(index + 1))
+            segment = graph.between(small, (), made) if made else None
+            self._carry(segment, part, feeds, self._values(index + 1))
         shutil.rmtree(self._values(index), ignore_errors=True)
 
     def _observe(self, small: ir.Model, feeds: _Feeds, progress: Progress) -> Statistics | None:
@@ -118,15 +121,16 @@ class _Run:
                 total=len(self.samples),
             )  # fmt: skip
 
-    def _carry(self, small: ir.Model, part: Part, feeds: _Feeds, place: Path) -> None:
-        """For every feed, keep the values that later parts read."""
+    def _carry(self, segment: ir.Model | None, part: Part, feeds: _Feeds, place: Path) -> None:
+        """For every feed, keep the values that later parts read. `segment`: computes those that the
+        part makes; None if it makes none."""
         temporary = place.with_name(f".{place.name}")
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
-        with _session(small) if small.graph.outputs else nullcontext() as session:
+        with nullcontext() if segment is None else _session(segment) as session:
             cutter = Cutter(session, self._free // 2) if session is not None else None
             for number, feed in enumerate(feeds):
-                found = feed if cutter is None else feed | _run(cutter, feed)
+                found = feed if cutter is None else feed | cutter.run(feed)
                 with storage_errors(temporary):
                     np.savez(temporary / f"{number}.npz", *(found[n] for n in part.leaves))
         temporary.rename(place)
@@ -170,15 +174,6 @@ class _Share:
         self.progress(told, (self.index + share) / self.parts)
 
 
-def _run(cutter: Cutter, feed: Feed) -> Feed:
-    """The outputs of a feed, in as many runs as the memory requires."""
-    cutter.measure(feed)
-    runs = [cutter.session.run(part) for part in cutter.parts(feed, 0, 0)]
-    if len(runs) == 1:
-        return runs[0]
-    return {name: np.concatenate([found[name] for found in runs]) for name in runs[0]}
-
-
 @contextmanager
 def _session(model: ir.Model) -> Iterator[Session]:
     """A session of the graph without optimization, because folding and reordering constants would
@@ -203,16 +198,3 @@ def _shared(model: ir.Model, parts: Sequence[Part]) -> frozenset[str]:
         if (weight := graph.constant_weight(node)) is not None:
             found.setdefault(str(weight[1].name), set()).add(place[str(node.name)])
     return frozenset(name for name, places in found.items() if len(places) > 1)
-
-
-def _feed_size(
-    model: ir.Model, parts: Sequence[Part], samples: Spool, batch: int | None
-) -> int | None:
-    """Samples per feed. It is one if a value between two parts may have another axis than the batch
-    in front, because a part of a batch could then not be cut out of it."""
-    axis = batch_axis(samples.inputs)
-    values = ir.convenience.create_value_mapping(model.graph, include_subgraphs=False)
-    crossing = [values[name] for part in parts for name in part.reads]
-    first = [v.shape[0] if v.shape is not None and len(v.shape) else None for v in crossing]
-    alike = all(isinstance(dim, ir.SymbolicDim) and dim.value == axis for dim in first)
-    return batch if alike or batch is None else 1

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import onnx_ir as ir
+
+from optkit import graph
+from optkit.assignment import Assignment
+from optkit.calibration.segments import Segments, feed_size
+from optkit.data.spool import Spool
+from optkit.execute.process_tree import resident
+from optkit.execute.step import Progress
+from optkit.quantization.choose_qparams import choose_qparams
+from optkit.quantization.in_order import Errors, compensate, crossing, groups
+from optkit.quantization.numerics.qparams import QParams
+from optkit.quantization.placement.assign import assign
+from optkit.statistics import Statistics, load
+from optkit.steps.bodies.quantize import write
+from optkit.steps.bodies.sessions import cpu
+from optkit.steps.files import GRAPH, STATISTICS
+from optkit.steps.quantize import Quantized
+from optkit.steps.quantize_in_order import QuantizeInOrder
+
+
+def run(step: QuantizeInOrder, out: Path, progress: Progress) -> Quantized:
+    fused = graph.load(step.fused.path / GRAPH)
+    assignment, statistics, qparams = solve(step, fused, progress)
+    return write(step, fused, qparams, assignment, statistics, out)
+
+
+def solve(
+    step: QuantizeInOrder, fused: ir.Model, progress: Progress
+) -> tuple[Assignment, Statistics, QParams]:
+    """The assignment, the statistics with the inputs that the quantized products give, and all
+    numbers. The graph gets the float weights that make up for the errors, in place."""
+    assert step.statistics is not None
+    statistics = load(step.statistics.path / STATISTICS)
+    scheme, own = step.scheme, step.settings
+    assignment = assign(fused, scheme, statistics, own.settings.nodes)
+    found = groups(fused, assignment, statistics, scheme.rules)
+    choose = partial(
+        choose_qparams, rules=scheme.rules, settings=own.settings, method=own.method,
+        percentile=own.percentile, carrier=scheme.dtype,
+    )  # fmt: skip
+    samples = Spool(step.samples.path)
+    names = {name for border in crossing(fused, found) for name in border}
+    with tempfile.TemporaryDirectory() as folder:
+        segments = Segments(
+            samples, feed_size(fused, names, samples, step.batch),
+            lambda: max(step.memory - resident(os.getpid()), 0), Path(folder),
+        )  # fmt: skip
+        made = compensate(
+            fused, statistics, assignment, found, choose=choose,
+            advance=partial(_advance, segments),
+            progress=lambda what, share: progress(what, share * 0.9),
+        )  # fmt: skip
+    numbers = choose(fused, assignment, made.statistics, known=made.qparams)
+    return assignment, made.statistics, numbers
+
+
+def _advance(
+    segments: Segments, segment: ir.Model, left: Sequence[str], channels: int
+) -> Errors | None:
+    errors, *_ = (str(value.name) for value in segment.graph.outputs)
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / GRAPH
+        graph.save(segment, place, inline_limit=0)  # the runtime maps weights
+        with cpu(place, pooled=False) as session:
+            return segments.advance(session, left, errors, channels)
