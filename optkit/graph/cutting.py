@@ -84,7 +84,11 @@ def between(model: ir.Model, reads: Collection[str], wanted: Sequence[str]) -> i
             raise InputRefused("its type is not known", where=f"tensor {name!r}")
     inputs = [*model.graph.inputs, *(values[name] for name in reads)]
     outputs = [values[name] for name in dict.fromkeys(wanted)]
-    part = ir.convenience.extract(model.graph, inputs, outputs)
+    if outputs:
+        part = ir.convenience.extract(model.graph, inputs, outputs)
+    else:  # which `extract` refuses
+        versions = model.graph.opset_imports
+        part = ir.GraphView(inputs, [], nodes=[], opset_imports=versions, name="part").clone()
     return ir.Model(part, ir_version=model.ir_version, metadata_props=dict(model.metadata_props))
 
 

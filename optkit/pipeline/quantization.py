@@ -324,9 +324,11 @@ def settings_of(recipe: Recipe) -> QuantizationSettings:
 
 
 def _compensates(build: Build, rules: Mapping[str, PlacementRules]) -> bool:
-    """Whether weights make up for the errors of the products before them."""
-    asked = build.job.recipe.quantization.weights == "gptaq" and not build.source.trained
-    return asked and any(own.weights_in_blocks for own in rules.values())
+    """Whether weights in blocks make up for the errors of the products before them. `rules`: of the
+    precisions of the job; the last layer alone has nothing to make up for."""
+    asked = build.job.recipe.quantization.compensates and build.calibration is not None
+    own = (rules[scheme.name] for scheme in build.job.quantized)
+    return asked and not build.source.trained and any(one.weights_in_blocks for one in own)
 
 
 def _prepares(build: Build, rules: Mapping[str, PlacementRules]) -> bool:

@@ -254,6 +254,12 @@ class Quantization(Part):
             self.weights == "auto" and self.effort != "fast"
         )
 
+    @property
+    def compensates(self) -> bool:
+        """Whether weights in blocks make up for the errors of the layers before them, where samples
+        are known."""
+        return self.weights == "gptaq" or (self.weights == "auto" and self.effort == "best")
+
     def is_two_term(self, node: str) -> bool:
         """Whether the recipe gives the activation of the node two terms, by a pattern."""
         return self.two_term != "auto" and any(fnmatchcase(node, one) for one in self.two_term)

@@ -3,7 +3,9 @@ specifications."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -121,3 +123,17 @@ def test_learned_codes_are_those_of_gptq_until_something_is_gained(study: Any) -
     assert np.mean([noise(better, n) for n in range(8)]) < np.mean(
         [noise(start, n) for n in range(8)]
     )
+
+
+@pytest.mark.slow
+def test_errors_of_the_layers_before_are_made_up_for_in_builds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, study: Any
+) -> None:
+    in_order = study("in_order")
+    monkeypatch.setattr(in_order, "FILE", tmp_path / "rows.json")
+    rows: list[dict[str, Any]] = []
+    in_order.measure(in_order.digits_vit(tmp_path), "vit", 32, tmp_path / "build", rows)
+    plain, best = rows
+    assert plain["gain_db"] == [0.0, 0.0, 0.0]
+    assert best["gain_db"][1] > 0.3
+    assert json.loads((tmp_path / "rows.json").read_text())["rows"] == rows

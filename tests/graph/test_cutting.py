@@ -169,6 +169,9 @@ def test_what_follows_from_the_inputs_is_computed_anew() -> None:
     again = graph.between(model, second.reads, ["y"])
     assert [n.name for n in again.graph] == ["m", "c", "d"]
     assert [v.name for v in again.graph.inputs] == ["x", "mask", "b"]
+    nothing = graph.between(model, second.reads, [])
+    assert not list(nothing.graph) and not nothing.graph.initializers
+    assert [v.name for v in nothing.graph.inputs] == ["x", "mask", "b"]
 
 
 @pytest.mark.parametrize("which", [True, False])

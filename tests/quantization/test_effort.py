@@ -87,3 +87,18 @@ def test_second_moments_are_summed_where_they_pay(
     recipe = SimpleNamespace(quantization=Quantization(effort=effort, weights=weights))
     job: Any = SimpleNamespace(recipe=recipe, quantized=(precision(scheme),))
     assert _sums_moments(job) is summed
+
+
+@pytest.mark.parametrize(
+    ("effort", "weights", "compensates"),
+    [
+        ("balanced", "auto", False),
+        ("best", "auto", True),
+        ("best", "gptq", False),
+        ("fast", "gptaq", True),
+    ],
+)
+def test_errors_of_the_layers_before_count_with_the_best_effort(
+    effort: Effort, weights: Any, compensates: bool
+) -> None:
+    assert Quantization(effort=effort, weights=weights).compensates is compensates

@@ -137,24 +137,28 @@ def test_other_samples_have_less_error_at_the_outputs(chain: Chain, where: str) 
     assert decibels("gptaq") > decibels("gptq") + 0.5
 
 
-def test_a_build_does_so_for_weights_in_blocks_alone(tmp_path: Path) -> None:
+def test_a_build_does_so_for_weights_in_blocks_alone(
+    tmp_path: Path,
+) -> None:
     graph.save(network(TEXT), tmp_path / "model.onnx")
     np.savez(tmp_path / "x.npz", x=np.concatenate([feed["x"] for feed in feeds(0)]))
 
-    def built(precision: str, weights: str) -> np.ndarray:
+    def built(precision: str, setting: str) -> np.ndarray:
         request = Request(
             str(tmp_path / "model.onnx"), calibration=str(tmp_path / "x.npz"),
-            overrides=["calibration.samples=512", f"quantization.weights={weights}"],
+            overrides=["calibration.samples=512", f"quantization.{setting}"],
         )  # fmt: skip
         out = optkit.quantize(
-            request, out=tmp_path / f"{precision}-{weights}", target="cpu", precision=precision,
+            request, out=tmp_path / f"{precision}-{setting}", target="cpu", precision=precision,
             workspace=optkit.Workspace(tmp_path / "cache"),
         )  # fmt: skip
         return outputs(out)
 
     exact = outputs(tmp_path)
-    assert sqnr(exact, built("int4", "gptaq")) > sqnr(exact, built("int4", "gptq")) + 0.5
-    np.testing.assert_array_equal(built("int8", "gptaq"), built("int8", "gptq"))
+    compensated, plain = (built("int4", f"weights={name}") for name in ("gptaq", "gptq"))
+    assert sqnr(exact, compensated) > sqnr(exact, plain) + 0.5
+    np.testing.assert_array_equal(built("int4", "effort=best"), compensated)
+    np.testing.assert_array_equal(built("int8", "weights=gptaq"), built("int8", "weights=gptq"))
 
 
 def outputs(folder: Path) -> np.ndarray:

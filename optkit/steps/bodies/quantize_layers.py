@@ -101,8 +101,7 @@ class _Run:
         self.layers.quantize(small, statistics, index)
         if not last:
             progress("running it with its codes", 0.8)
-            segment = graph.between(small, (), made) if made else None
-            self._carry(segment, part, feeds, self._values(index + 1))
+            self._carry(graph.between(small, (), made), part, feeds, self._values(index + 1))
         shutil.rmtree(self._values(index), ignore_errors=True)
 
     def _observe(self, small: ir.Model, feeds: _Feeds, progress: Progress) -> Statistics | None:
@@ -121,13 +120,12 @@ class _Run:
                 total=len(self.samples),
             )  # fmt: skip
 
-    def _carry(self, segment: ir.Model | None, part: Part, feeds: _Feeds, place: Path) -> None:
-        """For every feed, keep the values that later parts read. `segment`: computes those that the
-        part makes; None if it makes none."""
+    def _carry(self, small: ir.Model, part: Part, feeds: _Feeds, place: Path) -> None:
+        """For every feed, keep the values that later parts read."""
         temporary = place.with_name(f".{place.name}")
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
-        with nullcontext() if segment is None else _session(segment) as session:
+        with _session(small) if small.graph.outputs else nullcontext() as session:
             cutter = Cutter(session, self._free // 2) if session is not None else None
             for number, feed in enumerate(feeds):
                 found = feed if cutter is None else feed | cutter.run(feed)
