@@ -341,5 +341,6 @@ def _prepares(build: Build, rules: Mapping[str, PlacementRules]) -> bool:
     smooths = settings.smooth != "off"
     activations = any(own.activation is not None for own in rules.values())
     blocks = any(own.nbits_accuracy is not None for own in rules.values())
-    rescales = smooths or settings.equalize != "off"
+    splits = settings.outlier_channels != "off" and any(own.two_term for own in rules.values())
+    rescales = smooths or settings.equalize != "off" or splits
     return (activations and rescales) or (blocks and smooths) or settings.weights == "awq"

@@ -26,9 +26,10 @@ from optkit.quantization.rescaling.factors import Factor, load
 from optkit.recipe import Recipe
 from optkit.steps.files import FACTORS, GRAPH, STATISTICS
 
-# a Mul that smoothing inserts has no module, and the module has no second term and no zero points
+# a Mul that smoothing inserts has no module, and the module has no second term, no second product
+# for outlier channels, and no zero points
 _AS_IN_THE_MODULE = (
-    "quantization.smooth=off", "quantization.two_term=[]",
+    "quantization.smooth=off", "quantization.two_term=[]", "quantization.outlier_channels=off",
     "quantization.placement.zero_points=false",
 )  # fmt: skip
 _UNEQUALIZED = "quantization.equalize=off"

@@ -174,7 +174,8 @@ class _Chooser:
         scale = scales.activation_scale(span.low, span.high, placement.format, self.carrier)
         clipped = value.fraction_outside(*scales.representable(scale, placement.format))
         rest = None
-        if self._needs_two_terms(matrices, value, span.rounding):
+        split = weighted_nodes.is_split(placement.value)
+        if self._needs_two_terms(matrices, value, span.rounding, split):
             half = float(scale.scale) / 2
             rest = scales.activation_scale(-half, half, placement.format, self.carrier)
         return ActivationQParams(
@@ -182,16 +183,17 @@ class _Chooser:
         )
 
     def _needs_two_terms(
-        self, matrices: Sequence[ir.Node], value: ValueStatistics, noise: float
+        self, matrices: Sequence[ir.Node], value: ValueStatistics, noise: float, split: bool
     ) -> bool:
         """Whether the activation that these nodes multiply gets a second term: where the recipe
         says so, or, by itself, if one term leaves too much noise in the products and the backend
-        runs two."""
+        runs two. If outlier channels are split from the activation, they are most of the signal, so
+        the noise of the others, relative to themselves, says little."""
         names = [str(node.name) for node in matrices]
         if self.settings.two_term != "auto":
             return any(map(self.settings.is_two_term, names))
         able = bool(names) and all(self.rules[self.planned[name]].two_term for name in names)
-        judged = value.rows is not None and not value.given
+        judged = value.rows is not None and not value.given and not split
         return able and judged and noise > ONE_TERM
 
     def weights(

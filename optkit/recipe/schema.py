@@ -241,6 +241,10 @@ class Quantization(Part):
     embeddings: bool = True  # embedding tables in 8 bits, if the backend can look them up in 8 bits
     # patterns of node names; auto: where one term leaves too much noise
     two_term: Literal["auto"] | Annotated[tuple[str, ...], Field(strict=False)] = "auto"
+    # whether few outlier channels of an activation may be multiplied in float
+    outlier_channels: Literal["auto", "off"] = Field(
+        default="auto", exclude_if=lambda v: v == "auto"
+    )
     # of a decoder, stored as codes; null: as floats. Not in the dump then: it changes no other key
     kv_cache: Literal["int8", "int4"] | None = Field(default=None, exclude_if=lambda v: v is None)
     # pattern of a node's name → its precision

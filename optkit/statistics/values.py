@@ -233,7 +233,7 @@ class ValueStatistics:
         return int(self.counts[outside].sum()) / max(self.count, 1)
 
     def scaled(self, s: np.ndarray) -> Self:
-        """The statistics of x / s, with s > 0 [K], one number per channel.
+        """The statistics of x / s, with s > 0 [K], one number per channel (inf: it becomes zero).
 
         Numbers per channel, rows, moments and extremes are exact up to rounding. The histogram is
         computed from the scaled rows, so it assumes that all elements are like the sample. An

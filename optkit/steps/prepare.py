@@ -16,7 +16,7 @@ class Prepare(Step[Fused]):
     compared with those of the graph before, as in `Fuse`."""
 
     name = "prepare"
-    version = 11
+    version = 12
     tools = ("onnxruntime", "numpy", "onnx-ir")
     stays = True
 

@@ -147,7 +147,7 @@ class Chain:
         """Folder of the graph (on a GPU also its simulation) and what the step tells of it."""
         chosen = Quantization(**settings)
         params = _params(where, precision, method, chosen)
-        key = (where, precision, chosen.two_term)
+        key = (where, precision, chosen.two_term, chosen.smooth, chosen.outlier_channels)
         if key not in self._prepared:
             self._prepared[key] = self._prepare(where, params)
         inputs = self._prepared[key]
@@ -163,6 +163,12 @@ class Chain:
         params = _params("cpu", precision, "minmax", Quantization(weights="gptaq", **settings))
         inputs = {**self._prepare("cpu", params), "samples": self._samples}
         return QuantizeInOrder.of(inputs, {**params, "batch": 8, "memory": 4 << 30})
+
+    def prepared(self, where: str, precision: str, **settings: Any) -> dict[str, Any]:
+        """What the step tells that makes the graph easier to quantize."""
+        params = _params(where, precision, "minmax", Quantization(**settings))
+        inputs = {"graph": self.fused, "statistics": self.statistics}
+        return dict(self._step("prepare", inputs, **params, **_ALONE)[1])
 
     def noisy_nodes(self, where: str, precision: str, **settings: Any) -> dict[str, Any]:
         """What the step tells that looks for products with too much noise."""

@@ -94,8 +94,8 @@ def _check(variant: Variant, adapters: Mapping[str, Path]) -> None:
             raise UsageError(
                 f"its build rescaled the value {row.get('value')!r}, which adapters read or change",
                 where=where,
-                hint="build it with `quantization: {smooth: off, equalize: off}`, and with other "
-                "`weights` than awq",
+                hint="build it with `quantization: {smooth: off, equalize: off, outlier_channels: "
+                "off}`, and with other `weights` than awq",
             )
 
 

@@ -200,6 +200,8 @@ def _why_not_its_operator(
 ) -> str | None:
     index, constant = weight
     op = node.op_type
+    if weighted_nodes.multiplies_outliers(node):
+        return "it multiplies the outlier channels of its activation"
     if op in rules.excluded:
         return rules.excluded[op]
     if op not in rules.ops:

@@ -9,6 +9,9 @@ from optkit import graph
 from optkit.errors import InputRefused
 from optkit.statistics import Window
 
+MOST_OUTLIERS = 64
+"""The most outlier channels of an activation that are multiplied in float beside the others."""
+
 
 def constant(node: ir.Node) -> ir.Value:
     """The stored weight of a node that has one (`graph.constant_weight`)."""
@@ -119,6 +122,33 @@ def loose_bias(node: ir.Node) -> bool:
 
 def has_bias(node: ir.Node) -> bool:
     return len(node.inputs) > 2 and node.inputs[2] is not None
+
+
+def biased(value: ir.Value) -> ir.Value:
+    """The result of a product, or its sum with a constant if this sum alone reads it."""
+    uses = list(value.uses())
+    if len(uses) != 1 or value.is_graph_output() or uses[0].node.op_type != "Add":
+        return value
+    other = uses[0].node.inputs[1 - uses[0].idx]
+    constant = other is not None and graph.is_constant(other)
+    return uses[0].node.outputs[0] if constant else value
+
+
+def multiplies_outliers(node: ir.Node) -> bool:
+    """Whether it is a product of few channels that a Gather takes from an activation
+    (`rescaling.outlier_channels`)."""
+    source = node.inputs[0].producer() if node.inputs[0] is not None else None
+    if node.op_type != "MatMul" or source is None or source.op_type != "Gather":
+        return False
+    taken = graph.array(source.inputs[1])
+    last = source.attributes.get_int("axis", 0) == -1
+    return last and taken is not None and taken.ndim == 1 and taken.size <= MOST_OUTLIERS
+
+
+def is_split(value: ir.Value) -> bool:
+    """Whether other products multiply the outlier channels of this activation."""
+    readers = (reader for use in value.uses() for reader in use.node.outputs[0].uses())
+    return any(multiplies_outliers(reader.node) for reader in readers if reader.idx == 0)
 
 
 def known_dtype(value: ir.Value | None) -> ir.DataType:

@@ -172,7 +172,7 @@ class Writer:
     def _join_bias(self, node: ir.Node, bias: np.ndarray) -> bool:
         """Add the bias to the constant of an Add after the node. False if there is no such Add."""
         result = node.outputs[0]
-        add = _biased(result).producer()
+        add = weighted_nodes.biased(result).producer()
         if add is None or add is node:
             return False
         index = 0 if add.inputs[1] is result else 1
@@ -190,7 +190,7 @@ class Writer:
         second = self._second.get(first) if first is not None else None
         if second is None or node.op_type not in ("MatMul", "Gemm"):
             return
-        result = _biased(node.outputs[0])
+        result = weighted_nodes.biased(node.outputs[0])
         name = str(result.name)
         uses = list(result.uses())
         result.name = self._names.value(f"{name}_first")
@@ -332,16 +332,6 @@ def _by_bits(numbers: WeightQParams, rules: PlacementRules) -> bool:
 
 def _is_of_matrices(node: ir.Node) -> bool:
     return all(v is not None and v.shape is not None and len(v.shape) == 2 for v in node.inputs)
-
-
-def _biased(value: ir.Value) -> ir.Value:
-    """The value, or its sum with a constant if this sum is its only reader."""
-    uses = list(value.uses())
-    if len(uses) != 1 or value.is_graph_output() or uses[0].node.op_type != "Add":
-        return value
-    other = uses[0].node.inputs[1 - uses[0].idx]
-    constant = other is not None and graph.is_constant(other)
-    return uses[0].node.outputs[0] if constant else value
 
 
 def _rank(node: ir.Node) -> int:

@@ -35,6 +35,11 @@ class Group:
     def readers(self) -> tuple[ir.Node, ...]:
         return (*self.members, *self.partners)
 
+    @property
+    def kernels(self) -> list[np.ndarray]:
+        """The weights of the members, as `kernel` has them."""
+        return [kernel(node) for node in self.members]
+
 
 def find_groups(model: ir.Model, nodes: Collection[str]) -> list[Group]:
     """The values that the named nodes multiply by constant weights, in the order of the graph."""

@@ -26,11 +26,12 @@ import onnx_ir as ir
 from optkit import graph
 from optkit.assignment import Assignment
 from optkit.placement import PlacementRules
-from optkit.quantization.numerics import scales
 from optkit.quantization.numerics.output_noise import ONE_TERM
+from optkit.quantization.placement import weighted_nodes
 from optkit.quantization.placement.qdq_placement import Rules
 from optkit.quantization.rescaling import awq, equalization, smoothquant
 from optkit.quantization.rescaling.channels import classes
+from optkit.quantization.rescaling.comparison import comparison, judgeable, weight_format
 from optkit.quantization.rescaling.factor_search import Choice
 from optkit.quantization.rescaling.factors import Factor
 from optkit.quantization.rescaling.fold import FoldPath
@@ -43,13 +44,12 @@ from optkit.quantization.rescaling.groups import (
     kernel,
     why_not_scalable,
 )
-from optkit.quantization.rescaling.product_formats import product_formats, weight_format
 from optkit.quantization.rescaling.rules import Declined
 from optkit.quantization.rescaling.smoothquant import Formats, Sample
 from optkit.statistics import Statistics, ValueStatistics
 
-Method = Literal["smooth", "equalize", "awq"]
-Outcome = Literal["folded", "multiplied", "declined"]
+Method = Literal["split", "smooth", "equalize", "awq"]
+Outcome = Literal["split", "folded", "multiplied", "declined"]
 
 _COARSE = 4  # factors before MatMulNBits are judged by a quarter of the products
 
@@ -167,7 +167,7 @@ class _Rescaling:
         alphas = (float(settings.alpha),) if forced else searched
         products = settings.products // _COARSE if weight_only else settings.products
         choose = partial(
-            smoothquant.search, judged[0], _kernels(group), judged[1],
+            smoothquant.search, judged[0], group.kernels, judged[1],
             alphas=alphas, leave=not forced, products=products,
         )  # fmt: skip
         path = self._path(group)
@@ -194,11 +194,11 @@ class _Rescaling:
         quantize."""
         found = [choice for choice in choices if choice is not None]
         able = all(self.planned[str(node.name)].two_term for node in group.members)
-        if not self.settings.second_terms or not able:
+        if not self.settings.second_terms or not able or weighted_nodes.is_split(group.value):
             return False
         if any(10 ** (-choice.sqnr_db / 10) <= ONE_TERM for choice in found):
             return False  # with the clipping of other data, too
-        (sample, formats), kernels = judged, _kernels(group)
+        (sample, formats), kernels = judged, group.kernels
         most = self.settings.products
         if smoothquant.activation_error(sample, kernels, formats, products=most) <= ONE_TERM:
             return False
@@ -231,7 +231,7 @@ class _Rescaling:
         if by_weights and cross is None:
             return _entry(group, "equalize", "declined", "no layer's weights make it")
         sample, formats = judged
-        kernels = _kernels(group)
+        kernels = group.kernels
         choice = smoothquant.search(
             sample, kernels, formats, alphas=() if by_weights else smoothquant.ALPHAS,
             ties=_ties(path, group), others=() if cross is None or path.ties else (cross,),
@@ -252,43 +252,23 @@ class _Rescaling:
         rows = value.rows.data if value is not None and value.rows is not None else None
         if rows is None or rows.shape[1:] != (group.channels,):
             return _entry(group, "awq", "declined", "no rows of it were kept")
-        if not _scalable_kernels(group):
+        if not judgeable(group):
             return _entry(group, "awq", "declined", "a weight is too large to be judged")
         node = group.members[0]
         fmt = weight_format(node, self.planned[str(node.name)], self.settings.block_size)
-        weights = [w[0, :, :, 0] for w in _kernels(group)]
+        weights = [w[0, :, :, 0] for w in group.kernels]
         choice = awq.search(weights, rows, fmt, self.settings.carrier, _ties(path, group))
         if choice.factors is None:
             return _entry(group, "awq", "declined", "nothing to gain", None, 0.0)
         return self._fold(group, "awq", path, choice)
 
     def _judged(self, group: Group) -> tuple[Sample, Formats] | Declined:
-        """The sample and the formats by which candidates are compared."""
-        if any(node.name in self.settings.leave for node in group.members):
+        settings = self.settings
+        if any(node.name in settings.leave for node in group.members):
             return Declined("it was asked to leave it as it is")
-        value = self.statistics.values.get(str(group.value.name))
-        if value is None:
-            return Declined("it has no statistics")
-        if value.unbounded is not None:
-            return Declined(value.unbounded)
-        if value.channels is None or value.rows is None or not value.rows.data.size:
-            return Declined("no rows of it were kept")
-        if value.rows.data.shape[1] != group.channels:
-            return Declined("its rows were kept along another axis")
-        if not _scalable_kernels(group):
-            return Declined("a weight is too large to be judged")
-        if (formats := self._formats(group)) is None:
-            return Declined("its readers want different formats")
-        channels = value.channels
-        return Sample(value.rows.data, channels.low, channels.high, channels.count), formats
-
-    def _formats(self, group: Group) -> Formats | None:
-        """The formats, if all members have the same."""
-        size, carrier = self.settings.block_size, self.settings.carrier
-        rules = [self.planned[str(node.name)] for node in group.members]
-        both = zip(group.members, rules, strict=True)
-        formats = {product_formats(node, own, size, carrier) for node, own in both}
-        return formats.pop() if len(formats) == 1 else None
+        return comparison(
+            group, self.statistics, self.planned, settings.block_size, settings.carrier
+        )
 
     def _path(self, group: Group) -> FoldPath | Declined:
         """The way to fold the factor, if the statistics can be rescaled too."""
@@ -367,10 +347,6 @@ def _ties(path: FoldPath, group: Group) -> np.ndarray | None:
     return classes(group.channels, path.ties) if path.ties else None
 
 
-def _kernels(group: Group) -> list[np.ndarray]:
-    return [kernel(node) for node in group.members]
-
-
 def _scalable(known: ValueStatistics, labels: np.ndarray) -> bool:
     """Whether the statistics can be divided by a factor of these labels."""
     if known.unbounded is not None:
@@ -378,10 +354,6 @@ def _scalable(known: ValueStatistics, labels: np.ndarray) -> bool:
     along_one_axis = labels.size == max(labels.shape, default=1)
     channels = known.channels.low.size if known.channels is not None else None
     return along_one_axis and known.rows is not None and channels == labels.size
-
-
-def _scalable_kernels(group: Group) -> bool:
-    return all(scales.scalable(w) for w in _kernels(group))
 
 
 def _gain(choice: Choice | None) -> float:

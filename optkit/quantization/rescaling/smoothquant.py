@@ -70,6 +70,10 @@ class Sample:
         return replace(self, rows=self.rows / s, low=self.low / s, high=self.high / s)
 
 
+Whole = tuple[Sample, Sequence[np.ndarray]]
+"""An activation and the kernels that multiply it, whose outputs are the signal."""
+
+
 @dataclass(frozen=True)
 class Formats:
     """The number formats of activations (None: they are not rounded) and weights. `carrier`: the
@@ -180,15 +184,17 @@ def search(
     others: Sequence[np.ndarray] = (),
     besides: Callable[[np.ndarray | None], float] = lambda s: 0.0,
     products: int = MOST_PRODUCTS,
+    whole: Whole | None = None,
 ) -> Choice:
     """The candidate with the least output error. `leave`: the unchanged activation is one of the
     candidates.
 
     others: further factors [K] to try, from any source; their alpha is None. besides: the error
     that the factors cause at other nodes; it is added to that of the outputs. products:
-    multiply-accumulates for one candidate, at most.
+    multiply-accumulates for one candidate, at most. whole: what the outputs are part of.
     """
-    judge = _Judge(*_thinned(sample, kernels, products), formats)
+    signal = None if whole is None else _thinned(*whole, products)
+    judge = _Judge(*_thinned(sample, kernels, products), formats, signal)
     x, w = sample.absmax, absmax(kernels)
     candidates: list[Candidate] = [(alpha, factors(x, w, alpha, ties)) for alpha in alphas]
     candidates += [(None, s) for s in others]
@@ -198,14 +204,23 @@ def search(
 class _Judge:
     """Compares candidates, and keeps what the comparisons have in common."""
 
-    def __init__(self, sample: Sample, kernels: Sequence[np.ndarray], formats: Formats) -> None:
+    def __init__(
+        self,
+        sample: Sample,
+        kernels: Sequence[np.ndarray],
+        formats: Formats,
+        whole: Whole | None = None,
+    ) -> None:
         self._sample, self._formats = sample, formats
         self._kernels = [_kernel(w) for w in kernels]
         self._wanted = [_product(sample.rows, w) for w in self._kernels]
         # noise of the outputs per unit of an error's power in each channel, averaged over the
         # weights
         self._weight = np.zeros(sample.rows.shape[1])
-        self._per_output = [channel_weights(wanted) for wanted in self._wanted]
+        signals = self._wanted
+        if whole is not None:
+            signals = [_product(whole[0].rows, _kernel(w)) for w in whole[1]]
+        self._per_output = [channel_weights(signal) for signal in signals]
         for w, weights in zip(self._kernels, self._per_output, strict=True):
             squares = np.square(w, dtype=np.float64)  # [groups, inputs, outputs, taps]
             of_outputs = weights.reshape(w.shape[0], 1, w.shape[2], w.shape[3])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from optkit.execute.step import Progress
 from optkit.quantization.placement.assign import assign
 from optkit.quantization.rescaling import factors
 from optkit.quantization.rescaling import rescale as rescaling
+from optkit.quantization.rescaling.outlier_channels import split_outliers
 from optkit.quantization.rescaling.smoothquant import MOST_PRODUCTS
 from optkit.recipe.schema import Effort
 from optkit.statistics import load, save
@@ -43,7 +45,11 @@ def run(step: Prepare, out: Path, progress: Progress) -> Fused:
         second_terms=settings.two_term == "auto",
         leave=frozenset(name for name in assignment.nodes if settings.is_two_term(name)),
     )
+    split: list[rescaling.RescaleEntry] = []
+    if settings.outlier_channels == "auto":
+        split, statistics = split_outliers(model, statistics, assignment, scheme.rules, wishes)
     log, statistics = rescaling.rescale(model, statistics, assignment, scheme.rules, wishes)
+    log = replace(log, entries=(*split, *log.entries))
     graph.save(model, out / GRAPH)
     save(statistics, out / STATISTICS)
     factors.save(log.factors, out / FACTORS)
@@ -51,12 +57,12 @@ def run(step: Prepare, out: Path, progress: Progress) -> Fused:
     if log.counts.keys() <= {"declined"}:
         return replace(made, max_error=0.0)
     if not step.compare:
-        return replace(made, warnings=(str(step.uncompared),))
+        return replace(made, warnings=(str(step.uncompared), *_noted(split)))
     progress("comparing with the graph as it was", 0.8)
     feeds = Feeds(step.random, None if step.samples is None else step.samples.path)
     name, error = difference(step.graph.path / GRAPH, out / GRAPH, feeds)
     if error <= TOLERANCE:
-        return replace(made, max_error=error)
+        return replace(made, max_error=error, warnings=_noted(split))
     # the rewrite is exact except for rounding, but this graph amplifies rounding, so the original
     # is used
     plain = graph.load(step.graph.path / GRAPH)
@@ -66,3 +72,16 @@ def run(step: Prepare, out: Path, progress: Progress) -> Fused:
     log = rescaling.RescaleLog(())
     factors.save(log.factors, out / FACTORS)
     return Fused(log=log.to_json(), max_error=0.0, warnings=(told,), **signature(plain)._asdict())
+
+
+def _noted(split: Sequence[rescaling.RescaleEntry]) -> tuple[str, ...]:
+    """A note about the activations whose outlier channels are multiplied in float."""
+    if not split:
+        return ()
+    more = len(split) - 1
+    some = f"{split[0].value!r} and {more} more" if more else f"{split[0].value!r}"
+    note = (
+        f"the outlier channels of {some} are multiplied in float, beside the others in int8; "
+        "`--set quantization.outlier_channels=off` forbids it"
+    )
+    return (note,)

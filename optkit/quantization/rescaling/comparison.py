@@ -1,0 +1,76 @@
+"""By what candidates are compared: sampled rows of an activation, and the number formats in which
+nodes multiply it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from optkit.placement import PlacementRules
+from optkit.precisions import NumberFormat
+from optkit.quantization.numerics import run_time_blocks, scales
+from optkit.quantization.placement.block_size import fitting_block
+from optkit.quantization.rescaling.groups import Group
+from optkit.quantization.rescaling.rules import Declined
+from optkit.quantization.rescaling.smoothquant import Formats, Sample
+from optkit.statistics import Statistics
+
+
+def comparison(
+    group: Group,
+    statistics: Statistics,
+    planned: Mapping[str, PlacementRules],
+    block_size: int | None,
+    carrier: np.dtype | type,
+) -> tuple[Sample, Formats] | Declined:
+    """The sample of the group's value and the formats of its members. `planned`: node → its rules;
+    `block_size`: that of the recipe; `carrier`: the dtype of scales."""
+    value = statistics.values.get(str(group.value.name))
+    if value is None:
+        return Declined("it has no statistics")
+    if value.unbounded is not None:
+        return Declined(value.unbounded)
+    if value.channels is None or value.rows is None or not value.rows.data.size:
+        return Declined("no rows of it were kept")
+    if value.rows.data.shape[1] != group.channels:
+        return Declined("its rows were kept along another axis")
+    if not judgeable(group):
+        return Declined("a weight is too large to be judged")
+    rules = [planned[str(node.name)] for node in group.members]
+    both = zip(group.members, rules, strict=True)
+    formats = {_formats(node, own, block_size, carrier) for node, own in both}
+    if len(formats) > 1:
+        return Declined("its readers want different formats")
+    channels = value.channels
+    sample = Sample(value.rows.data, channels.low, channels.high, channels.count)
+    return sample, formats.pop()
+
+
+def judgeable(group: Group) -> bool:
+    """Whether products with its weights can be computed in float32."""
+    return all(scales.scalable(w) for w in group.kernels)
+
+
+def _formats(
+    node: ir.Node, rules: PlacementRules, block_size: int | None, carrier: np.dtype | type
+) -> Formats:
+    """The formats of the activation and of the weight. MatMulNBits with accuracy level 4 rounds the
+    activation itself. `block_size`: that of the recipe."""
+    activation = rules.activation
+    if rules.nbits_accuracy is None:
+        return Formats(activation, rules.weight_of(node.op_type), carrier)
+    weight = weight_format(node, rules, block_size)
+    if rules.nbits_accuracy == 4:
+        activation = run_time_blocks.activation(weight)
+    return Formats(activation, weight, carrier)
+
+
+def weight_format(node: ir.Node, rules: PlacementRules, block_size: int | None) -> NumberFormat:
+    """The format of the weight of a node with weight-only quantization, with its block size."""
+    fmt = rules.weight_of(node.op_type)
+    if fmt.granularity != "block":
+        return fmt
+    return replace(fmt, block_size=fitting_block(node, rules, block_size))

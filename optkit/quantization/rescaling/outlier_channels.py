@@ -1,0 +1,156 @@
+"""Outlier channels: few channels of an activation, many times as large as the others, are
+multiplied in float beside the integer product of the others.
+
+    x W  =  x W₀ + x[I] W[I]          W₀: W with zeros in the rows I
+
+(Dettmers et al. 2022, LLM.int8(), arXiv:2208.07339, who find I for each input at run time; Ashkboos
+et al. 2023, QUIK, arXiv:2310.09259, fix it by calibration, as here.) The range of x leaves the
+channels I out: its codes saturate there, where W₀ is zero. The product of a dozen channels takes
+little of the time of all.
+
+    x ──┬── Q ── DQ ──► MatMul(W₀) ──► Add ──►
+        └── Gather(I) ► MatMul(W[I]) ───┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import onnx_ir as ir
+
+from optkit import graph
+from optkit.assignment import Assignment
+from optkit.quantization.placement import weighted_nodes
+from optkit.quantization.placement.qdq_placement import Rules
+from optkit.quantization.placement.read_weight import matrix
+from optkit.quantization.placement.weighted_nodes import MOST_OUTLIERS
+from optkit.quantization.rescaling import smoothquant
+from optkit.quantization.rescaling.comparison import comparison
+from optkit.quantization.rescaling.groups import Group, find_groups, why_not_scalable
+from optkit.quantization.rescaling.rescale import RescaleEntry, RescaleSettings
+from optkit.quantization.rescaling.rules import Declined
+from optkit.quantization.rescaling.smoothquant import Formats, Sample
+from optkit.statistics import Statistics
+
+_LEAST, _SHARE = 4, 48  # the fewest channels, and the largest part of all
+_NARROWER = 2.0  # the range of the others must be so much narrower, which is 6 dB of noise
+_AS_NARROW = 1.06  # fewer channels do if the range stays within half a dB of the narrowest
+_GAIN_DB = 1.0  # over smoothing alone
+
+
+def split_outliers(
+    model: ir.Model,
+    statistics: Statistics,
+    assignment: Assignment,
+    rules: Rules,
+    settings: RescaleSettings,
+) -> tuple[list[RescaleEntry], Statistics]:
+    """Split the outlier channels from activations of `model`, in place, where that gains more than
+    smoothing. Only products that may have other forms too (`PlacementRules.two_term`) are
+    considered, because they are faster than in float even with a second product.
+
+    Returns an entry for each split activation, and the statistics, in which its outlier channels
+    are zero.
+    """
+    planned = {node: rules[name] for node, name in assignment.quantized().items()}
+    able = {node: own for node, own in planned.items() if own.two_term and own.activation}
+    names, entries = graph.FreeNames(model), []
+    for group in find_groups(model, able.keys() - settings.leave):
+        if group.axis != -1 or why_not_scalable(group.members) is not None:
+            continue
+        judged = comparison(group, statistics, able, settings.block_size, settings.carrier)
+        if isinstance(judged, Declined) or judged[1].weight_only:
+            continue
+        channels = outliers(judged[0])
+        gain_db = 0.0 if channels is None else _gain_db(group, *judged, channels, settings)
+        if channels is None or gain_db < _GAIN_DB:
+            continue
+        _split(group, channels, names)
+        name = str(group.value.name)
+        statistics = statistics.scaled({name: _removal(channels, group.channels)})
+        nodes = tuple(str(node.name) for node in group.members)
+        why = f"{len(channels)} of {group.channels} channels are multiplied in float"
+        entries.append(RescaleEntry(name, nodes, "split", "split", None, gain_db, why))
+    return entries, statistics
+
+
+def outliers(sample: Sample) -> np.ndarray | None:
+    """The outlier channels [k], in order: the largest ones, and as few as leave the others a range
+    nearly as narrow as the most do. None if their range is not much narrower than that of all."""
+    order = np.argsort(-sample.absmax, kind="stable")
+    most = min(MOST_OUTLIERS, len(order) // _SHARE)
+    counts = [_LEAST << power for power in range(5) if _LEAST << power <= most]
+    widths = [_width(sample, order[k:]) for k in counts]
+    if not counts or _NARROWER * widths[-1] > _width(sample, order):
+        return None
+    enough = (
+        k for k, width in zip(counts, widths, strict=True) if width <= _AS_NARROW * widths[-1]
+    )
+    return np.sort(order[: next(enough)])
+
+
+def _width(sample: Sample, channels: np.ndarray) -> float:
+    low, high = sample.low[channels].min(initial=0.0), sample.high[channels].max(initial=0.0)
+    return float(high - low)
+
+
+def _removal(channels: np.ndarray, count: int) -> np.ndarray:
+    """The factors [count] by which an activation is divided so that these channels become zero."""
+    return np.asarray(np.where(np.isin(np.arange(count), channels), np.inf, 1.0), np.float32)
+
+
+def _gain_db(
+    group: Group, sample: Sample, formats: Formats, channels: np.ndarray, settings: RescaleSettings
+) -> float:
+    """What the SQNR of the products gains over that with all channels, both smoothed."""
+    alphas = smoothquant.ALPHAS if settings.alpha == "search" else ()
+    search = partial(smoothquant.search, formats=formats, alphas=alphas, products=settings.products)
+    kernels = group.kernels
+    others = [w.copy() for w in kernels]
+    for w in others:
+        w[:, channels] = 0
+    rest = sample.divided(_removal(channels, group.channels))
+    split = search(rest, others, whole=(sample, kernels))
+    return split.sqnr_db - search(sample, kernels).sqnr_db
+
+
+def _split(group: Group, channels: np.ndarray, names: graph.FreeNames) -> None:
+    """Let the members multiply these channels beside the others, in place. Results keep their
+    names. No other node may read the weights of the members."""
+    owner, value = group.members[0].graph, group.value
+    assert isinstance(owner, ir.Graph) and value.shape is not None
+
+    def made(op: str, inputs: Sequence[ir.Value], name: str, shape: ir.Shape | None) -> ir.Node:
+        result = ir.Value(name=names.value(name), type=value.type, shape=shape)
+        return ir.node(op, inputs, outputs=[result], name=names.node(f"{op}_{name}"))
+
+    def constant(name: str, numbers: np.ndarray) -> ir.Value:
+        return graph.add_constant(owner, names.value(name), numbers)
+
+    index = constant(f"{value.name}_outlier_channels", channels.astype(np.int64))
+    shape = ir.Shape([*value.shape[:-1], len(channels)])
+    gather = made("Gather", [value, index], f"{value.name}_outliers", shape)
+    gather.attributes.add(ir.AttrInt64("axis", -1))
+    owner.insert_before(next(node for node in owner if node in group.members), gather)
+    for member in group.members:
+        weight = matrix(member)
+        others = weight.copy()
+        others[channels] = 0
+        weighted_nodes.replace_weight(member, others)
+        result = weighted_nodes.biased(member.outputs[0])
+        name = str(result.name)
+        rows = constant(f"{name}_outlier_weight", weight[channels])
+        parts = [gather.outputs[0], rows]
+        product = made("MatMul", parts, f"{name}_outliers", result.shape)
+        result.name = names.value(f"{name}_others")
+        total = made("Add", [result, product.outputs[0]], f"{name}_sum", result.shape)
+        uses = [use for use in result.uses() if use.node is not total]
+        for reader, position in uses:
+            reader.replace_input_with(position, total.outputs[0])
+        graph.replace_output(owner, result, total.outputs[0])
+        total.outputs[0].name = name
+        before = result.producer()
+        assert before is not None
+        owner.insert_after(before, [product, total])
