@@ -23,7 +23,7 @@ import onnx_ir as ir
 from optkit import graph
 from optkit.assignment import Assignment
 from optkit.quantization.placement import weighted_nodes
-from optkit.quantization.placement.qdq_placement import Rules
+from optkit.quantization.placement.qdq_placement import Rules, qdq_placements
 from optkit.quantization.placement.read_weight import matrix
 from optkit.quantization.placement.weighted_nodes import MOST_OUTLIERS
 from optkit.quantization.rescaling import smoothquant
@@ -56,10 +56,15 @@ def split_outliers(
     """
     planned = {node: rules[name] for node, name in assignment.quantized().items()}
     able = {node: own for node, own in planned.items() if own.two_term and own.activation}
+    rounded: dict[ir.Value, set[ir.Node]] = {}
+    for placement in qdq_placements(model, assignment, rules):
+        rounded.setdefault(placement.value, set()).update(node for node, _ in placement.readers)
     names, entries = graph.FreeNames(model), []
     for group in find_groups(model, able.keys() - settings.leave):
-        if group.axis != -1 or why_not_scalable(group.members) is not None:
-            continue
+        others = rounded.get(group.value, set()) - set(group.members)
+        known = group.axis == -1 and group.value.shape is not None
+        if others or not known or why_not_scalable(group.members) is not None:
+            continue  # others would read the codes without the outlier channels
         judged = comparison(group, statistics, able, settings.block_size, settings.carrier)
         if isinstance(judged, Declined) or judged[1].weight_only:
             continue
