@@ -214,7 +214,7 @@ class Runner:
                 inputs={name: str(value.path) for name, value in step.inputs.items()},
                 params={**step.params, **step.beside},
                 out=str(folder),
-                stays=step.stays,
+                stays=step.shares_worker,
                 shards=isinstance(step, Shards),
                 reads_code=reads_code,
                 versions=versions(step.tools),

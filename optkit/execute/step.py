@@ -150,14 +150,19 @@ class Step(Generic[R_co]):
     """Base of all steps, see above. Raise `version` if a step gives another result for the same
     inputs; `tools`: the distributions whose versions are part of the step's identity.
 
-    `stays`: the step runs no foreign code and leaves nothing behind, so the next step may use its
-    worker.
+    `stays`: the default of `shares_worker`.
     """
 
     name: ClassVar[str]
     version: ClassVar[int]
     tools: ClassVar[tuple[str, ...]] = ()
     stays: ClassVar[bool] = False
+
+    @property
+    def shares_worker(self) -> bool:
+        """Whether the step runs no foreign code and leaves nothing behind, so that the next step
+        may use its worker."""
+        return self.stays
 
     @property
     def inputs(self) -> dict[str, Input]:

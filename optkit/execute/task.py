@@ -31,9 +31,9 @@ class Limits:
 @dataclass(frozen=True)
 class Task:
     """A step to run. `inputs`: the path of each input; `params`: the other fields of the step, as
-    JSON; `out`: the folder for its files. `stays`, `versions`: see `Step.stays`, `Step.tools`;
-    `shards`: whether it can be done in parts; `reads_code`: whether its code is only on this
-    machine."""
+    JSON; `out`: the folder for its files. `stays`, `versions`: see `Step.shares_worker` and
+    `Step.tools`; `shards`: whether it can be done in parts; `reads_code`: whether its code is only
+    on this machine."""
 
     step: str
     inputs: Mapping[str, str]

@@ -1,8 +1,9 @@
 """Steps that run only optkit's code share a worker. The next step runs in the worker of the step
 before, which saves the start of the interpreter and its imports (0.6 s).
 
-A step that runs the user's code, compiles, or measures time gets a new worker. So does a step after
-a failure, and a step after one that left much memory allocated.
+A step that runs the user's code, uses a compiler, or measures time gets a new worker, and the
+shared one sleeps meanwhile. A step after a failure, and a step after one that left much memory
+allocated, get a new worker too.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from optkit.execute.local import Child
 from optkit.execute.step import Progress
 from optkit.execute.task import Limits, Task, silent
 
-_LEFT = 8  # a worker is used again if it holds less than this part of its memory limit
+# a worker sleeps until the next step if it holds less than this part of its memory limit, because
+# its memory adds to that of the steps that run alone
+_LEFT = 8
 
 
 class Workers:
     """As `local.run`, but tasks with `stays` may share a child process.
 
-    The child ends with this object, with the program, or before a task that must run alone.
+    The child ends with this object, or with the program.
     """
 
     def __init__(self) -> None:
@@ -38,7 +41,6 @@ class Workers:
         scratch_root: Path | None = None,
     ) -> Mapping[str, object]:
         if not task.stays:
-            self.close()  # otherwise its memory would add to that of the task
             return local.run(task, limits, progress, scratch_root=scratch_root)
         if self._child is not None and not self._child.resident:
             self.close()  # it ended with the thread that had started it

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from optkit import runtimes
 from optkit.engines import BuildSpec, Engine
 from optkit.execute.step import Input, Result, Step, beside_the_key
 
@@ -34,3 +35,8 @@ class Compile(Step[Compiled]):
     versions: Mapping[str, str]
     host: Mapping[str, object] | None
     kept: Path | None = beside_the_key(None)
+
+    @property
+    def shares_worker(self) -> bool:
+        """An engine that is the graph itself needs no compiler."""
+        return runtimes.backend(self.backend).traits.engine == "graph"

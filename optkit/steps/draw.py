@@ -14,6 +14,7 @@ class Draw(Step[Samples]):
     name = "draw"
     version = 1
     tools = ("numpy", "safetensors")
+    stays = True
 
     samples: Input
     start: int

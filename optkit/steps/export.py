@@ -89,3 +89,7 @@ class Export(ReadsCode, Step[Exported]):
     @property
     def reads_code(self) -> bool:
         return isinstance(self.source, PythonModel)
+
+    @property
+    def shares_worker(self) -> bool:
+        return isinstance(self.source, OnnxModel)  # the others import torch

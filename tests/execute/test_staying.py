@@ -60,10 +60,17 @@ def test_the_next_task_runs_where_the_last_one_ended(
 
 
 def test_a_task_that_does_not_stay_is_alone(workers: Workers, task: Task) -> None:
-    alone = replace(task, stays=False)
-    workers(task, ROOMY)
-    workers(alone, ROOMY)
+    workers(replace(task, stays=False), ROOMY)
     assert children() == []
+
+
+def test_it_sleeps_while_another_task_runs_alone(workers: Workers, task: Task) -> None:
+    expected = workers(task, ROOMY)
+    (child,) = children()
+    workers(replace(task, stays=False), ROOMY)
+    assert [c.pid for c in children()] == [child.pid]
+    assert workers(task, ROOMY) == expected
+    assert [c.pid for c in children()] == [child.pid]
 
 
 def test_a_failure_ends_it(workers: Workers, task: Task) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from math import inf
 from pathlib import Path
@@ -32,6 +33,7 @@ from optkit.evidence import Evidence
 from optkit.execute.step import Progress
 from optkit.quantization.placement import weight_layout
 from optkit.runtimes import Level
+from optkit.steps.bodies.float_weights import dequantize_weights
 from optkit.steps.bodies.sessions import cpu, folded
 from optkit.steps.compare_layers import ComparedLayers, CompareLayers, uncompared
 from optkit.steps.files import GRAPH
@@ -56,9 +58,10 @@ def run(step: CompareLayers, out: Path, progress: Progress) -> ComparedLayers:
     with folded(pair.model, level, pooled=False) as session:
         compared = pair.compare(session, feeds)
     del pair
-    outputs = _Outputs(reference, candidate, feeds, level)
-    gains = outputs.restored(_noisiest(compared, step.restored), progress)
-    faults, alone = outputs.without(compared)
+    with tempfile.TemporaryDirectory() as folder:
+        outputs = _Outputs(reference, candidate, feeds, level, Path(folder))
+        gains = outputs.restored(_noisiest(compared, step.restored), progress)
+        faults, alone = outputs.without(compared)
     return ComparedLayers(
         layers=LayerFidelity(
             evidence=Evidence.SIMULATED,
@@ -112,15 +115,24 @@ def _value(clipping: Clipping, alone: OutputFidelity | None) -> PairFidelity:
 
 
 class _Outputs:
-    """SQNR of the candidate's outputs, unchanged (`sqnr_db`) and with some parts changed."""
+    """SQNR of the candidate's outputs, unchanged (`sqnr_db`) and with some parts changed.
+
+    `folder` gets both graphs with their weights in data files, those of the candidate as values.
+    The files of a changed graph are links to these, so each weight is computed and written once.
+    """
 
     def __init__(
-        self, reference: Path, candidate: Path, feeds: Sequence[Feed], level: Level
+        self, reference: Path, candidate: Path, feeds: Sequence[Feed], level: Level, folder: Path
     ) -> None:
-        self._reference, self._candidate, self._level = reference, candidate, level
+        self._level = level
         with cpu(reference, level="basic") as session:
             self._recorded = record(session, feeds, samples=len(feeds))
-        self.sqnr_db = self._changed(graph.load(candidate)).sqnr_db
+        self._reference, self._candidate = folder / "reference.onnx", folder / "candidate.onnx"
+        graph.save(graph.load(reference), self._reference, inline_limit=0)
+        model = graph.load(candidate)
+        dequantize_weights(model)
+        graph.save(model, self._candidate, inline_limit=0)
+        self.sqnr_db = self._changed(graph.load(self._candidate)).sqnr_db
 
     def restored(self, groups: list[list[Layer]], progress: Progress) -> dict[str, OutputFidelity]:
         """The fidelity by node, with the node's group of layers in FP32."""
