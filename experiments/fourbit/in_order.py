@@ -1,8 +1,9 @@
 """What GPTAQ gains in builds in INT4, and what time it takes.
 
     python experiments/fourbit/in_order.py SCRATCH [NAME ...] [--peers PEERS] [--samples 32 128 256]
+        [--precision int4]
 
-`optkit quantize --precision int4` of a digits ViT, of a decoder of bytes and, with PEERS (folder
+`optkit quantize` of a digits ViT, of a decoder of bytes and, with PEERS (folder
 of `experiments/peers/run.py --root`), of its workload w4, with the efforts `balanced` (GPTQ) and
 `best` (GPTAQ), and for w4 also with zero points. The artifacts run with the kernels of this CPU,
 which round activations to 8 bits. A row has the SQNR of the outputs on held-out samples, what the
@@ -86,7 +87,9 @@ def w4(peers: Path) -> Study:
         )
 
 
-def quantized(study: Study, folder: Path, samples: int, settings: list[str]) -> tuple[Path, float]:
+def quantized(
+    study: Study, folder: Path, samples: int, precision: str, settings: list[str]
+) -> tuple[Path, float]:
     """The artifact's graph, and the CPU seconds of the command."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -95,7 +98,7 @@ def quantized(study: Study, folder: Path, samples: int, settings: list[str]) -> 
     np.savez(folder / "samples.npz", **{name: study.calibration[:samples]})  # type: ignore[arg-type]
     command = [
         sys.executable, "-c", COMMAND, "quantize", str(study.model), "--target", "cpu",
-        "--precision", "int4", "--recipe", str(folder / "recipe.yaml"),
+        "--precision", precision, "--recipe", str(folder / "recipe.yaml"),
         "--calibration", str(folder / "samples.npz"), "--cache", str(folder / "cache"),
         "--out", str(folder / "out"), "--set", f"calibration.samples={samples}",
         *(word for setting in settings for word in ("--set", setting)),
@@ -121,7 +124,12 @@ def _session(model: Path) -> onnxruntime.InferenceSession:
 
 
 def measure(
-    study: Study, name: str, samples: int, folder: Path, rows: list[dict[str, object]]
+    study: Study,
+    name: str,
+    samples: int,
+    precision: str,
+    folder: Path,
+    rows: list[dict[str, object]],
 ) -> None:
     exact = outputs(study.model, study.test)
     plain: dict[bool, np.ndarray] = {}
@@ -129,15 +137,18 @@ def measure(
         zero_points = way.startswith("zero")
         if zero_points and name != "w4":
             continue
-        model, seconds = quantized(study, folder, samples, settings)
+        model, seconds = quantized(study, folder, samples, precision, settings)
         found = outputs(model, study.test)
         before = plain.setdefault(zero_points, found)
         row = {
-            "model": name, "samples": samples, "way": way, "sqnr_db": sqnr(exact, found),
-            "gain_db": gain(exact, before, found), "cpu_seconds": seconds,
+            "model": name, "precision": precision, "samples": samples, "way": way,
+            "sqnr_db": sqnr(exact, found), "gain_db": gain(exact, before, found),
+            "cpu_seconds": seconds,
         }  # fmt: skip
         rows[:] = [
-            one for one in rows if any(one[k] != row[k] for k in ("model", "samples", "way"))
+            one
+            for one in rows
+            if any(one[k] != row[k] for k in ("model", "precision", "samples", "way"))
         ]
         rows.append(row)
         print(json.dumps(row), flush=True)
@@ -150,6 +161,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=["vit", "bytes"], help="vit, bytes, w4")
     parser.add_argument("--peers", type=Path, help="the folder of experiments/peers/run.py --root")
     parser.add_argument("--samples", type=int, nargs="+", default=[32, 128, 256])
+    parser.add_argument("--precision", default="int4", choices=["int4", "int2", "nf4"])
     asked = parser.parse_args()
     asked.scratch.mkdir(parents=True, exist_ok=True)
     rows = json.loads(FILE.read_text())["rows"] if FILE.exists() else []
@@ -160,7 +172,7 @@ def main() -> None:
     for name in asked.names:
         study = studies[name]()
         for samples in asked.samples:
-            measure(study, name, samples, asked.scratch / "build", rows)
+            measure(study, name, samples, asked.precision, asked.scratch / "build", rows)
 
 
 if __name__ == "__main__":

@@ -132,7 +132,7 @@ def test_errors_of_the_layers_before_are_made_up_for_in_builds(
     in_order = study("in_order")
     monkeypatch.setattr(in_order, "FILE", tmp_path / "rows.json")
     rows: list[dict[str, Any]] = []
-    in_order.measure(in_order.digits_vit(tmp_path), "vit", 32, tmp_path / "build", rows)
+    in_order.measure(in_order.digits_vit(tmp_path), "vit", 32, "int4", tmp_path / "build", rows)
     plain, best = rows
     assert plain["gain_db"] == [0.0, 0.0, 0.0]
     assert best["gain_db"][1] > 0.3
