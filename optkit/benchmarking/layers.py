@@ -15,7 +15,7 @@ values, as in `fidelity`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import isfinite, log10, sqrt
 from typing import Any, Literal, NamedTuple, get_args
@@ -167,6 +167,7 @@ def side_by_side(reference: ir.Model, candidate: ir.Model, nodes: Collection[str
     Raises InputRefused if the candidate has another input.
     """
     known, fixed = by_name(reference), constants(reference)
+    ours = {str(node.name): node for node in reference.graph}
     taken = graph.value_names(reference)
     theirs = merge(reference, candidate, taken)
     copies = Copies(reference, theirs, {n: v for n, v in known.items() if v not in fixed}, taken)
@@ -184,9 +185,11 @@ def side_by_side(reference: ir.Model, candidate: ir.Model, nodes: Collection[str
     for quantize, value, again in copies.quantized():
         ends = range_of(quantize)
         if ends is not None:
-            sums.clip(f"pair {len(made.pairs)}", known[value], copies.pair(quantize), ends)
-            read = theirs.reaches(quantize, nodes)
             readers = theirs.readers(quantize)
+            channels = _multiplied([ours[name] for name in readers if name in ours])
+            pair = copies.pair(quantize)
+            sums.clip(f"pair {len(made.pairs)}", known[value], pair, ends, channels)
+            read = theirs.reaches(quantize, nodes)
             made.pairs.append(_Pair(own_name(quantize), read, again, value, readers, ends))
     made.real = {dim: str(value.name) for dim, value in sums.real.items()}
     reference.graph.outputs[:] = sums.outputs
@@ -232,6 +235,21 @@ def restored(reference: ir.Model, candidate: ir.Model, layers: Iterable[Layer]) 
         values[layer.tensor] = new
     RemoveUnusedNodesPass()(candidate)
     return candidate
+
+
+def _multiplied(readers: Sequence[ir.Node]) -> np.ndarray | None:
+    """The channels of an activation that these products multiply by other numbers than zero, if
+    there are others: outlier channels are multiplied elsewhere, and their codes saturate. None: all
+    channels, or a reader is no product."""
+    found: np.ndarray | None = None
+    for node in readers:
+        weight = graph.array(node.inputs[1]) if node.op_type in ("MatMul", "Gemm") else None
+        if weight is None or weight.ndim != 2 or node.attributes.get_int("transA", 0) == 1:
+            return None
+        turned = node.attributes.get_int("transB", 0) == 1
+        own = np.asarray((weight if turned else weight.T).any(axis=0))
+        found = own if found is None else np.logical_or(found, own)
+    return None if found is None or found.all() or not found.any() else np.flatnonzero(found)
 
 
 class _Pair(NamedTuple):

@@ -43,9 +43,20 @@ class Sums:
             self._node("ReduceMax", self._node("Abs", error)),
         ])  # fmt: skip
 
-    def clip(self, name: str, x: ir.Value, y: ir.Value, ends: tuple[float, float]) -> None:
-        """Σ x², Σ (x-y)², Σ (x-clip(x))², elements that are clipped, all elements, min x, max x."""
+    def clip(
+        self,
+        name: str,
+        x: ir.Value,
+        y: ir.Value,
+        ends: tuple[float, float],
+        channels: np.ndarray | None = None,
+    ) -> None:
+        """Σ x², Σ (x-y)², Σ (x-clip(x))², elements that are clipped, all elements, min x, max x; of
+        these channels along the last axis (None: of all)."""
         places = self._places(x)
+        if channels is not None:
+            taken = self._constant(f"{name} channels", channels)
+            x, y = (self._node("Gather", one, taken, axis=-1) for one in (x, y))
         least, most = (self._flattened(self._shown(x, places, end)) for end in (_MOST, -_MOST))
         size = self._node("Cast", self._node("Size", x), to=ir.DataType.FLOAT)
         if places:

@@ -140,6 +140,24 @@ def test_what_a_pair_clips(compared: Compared) -> None:
     assert found.seen == pytest.approx((0.0, r.max()))
 
 
+def test_channels_that_no_product_multiplies_are_not_clipped(tmp_path: Path) -> None:
+    """As those of outlier channels, which another product multiplies."""
+    r, w2 = np.maximum(H, 0), W2.copy()
+    apart = np.argsort(r.max(axis=0))[-3:]
+    w2[apart] = 0
+    reference = filled(ir.from_onnx_text(FLOAT), {**NUMBERS, "w2": w2})
+    made = side_by_side(reference, model(CODES), ["first", "second"])
+    graph.save(made.model, tmp_path / "model.onnx")
+    with OnnxRuntime().session(tmp_path / "model.onnx", SessionOptions(level="none")) as session:
+        compared = made.compare(session, FEEDS)
+    found = {one.value: one for one in compared.clipping}["r"]
+    rest = np.delete(r, apart, axis=1)
+    assert found.share == pytest.approx((rest > 127 * SR).mean(), abs=1e-6)
+    assert found.share < (r > 127 * SR).mean()
+    assert found.sqnr_db == pytest.approx(sqnr(rest, pair(rest, SR)), abs=1e-3)
+    assert found.seen == pytest.approx((0.0, rest.max()))
+
+
 @pytest.mark.parametrize("names", [["first"], ["second"], ["first", "second"]])
 def test_a_restored_layer_multiplies_floats_again(
     compared: Compared, names: list[str], tmp_path: Path

@@ -15,6 +15,7 @@ little of the time of all.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -28,7 +29,13 @@ from optkit.quantization.placement.read_weight import matrix
 from optkit.quantization.placement.weighted_nodes import MOST_OUTLIERS
 from optkit.quantization.rescaling import smoothquant
 from optkit.quantization.rescaling.comparison import comparison
-from optkit.quantization.rescaling.groups import Group, find_groups, why_not_scalable
+from optkit.quantization.rescaling.fold import FoldPath
+from optkit.quantization.rescaling.groups import (
+    Group,
+    find_groups,
+    fold_path,
+    why_not_scalable,
+)
 from optkit.quantization.rescaling.rescale import RescaleEntry, RescaleSettings
 from optkit.quantization.rescaling.rules import Declined
 from optkit.quantization.rescaling.smoothquant import Formats, Sample
@@ -37,7 +44,7 @@ from optkit.statistics import Statistics
 _LEAST, _SHARE = 4, 48  # the fewest channels, and the largest part of all
 _NARROWER = 2.0  # the range of the others must be so much narrower, which is 6 dB of noise
 _AS_NARROW = 1.06  # fewer channels do if the range stays within half a dB of the narrowest
-_GAIN_DB = 1.0  # over smoothing alone
+_GAIN_DB, _FOLDED_DB = 1.0, 3.0  # over smoothing alone; where it can be folded it takes no time
 
 
 def split_outliers(
@@ -56,21 +63,20 @@ def split_outliers(
     """
     planned = {node: rules[name] for node, name in assignment.quantized().items()}
     able = {node: own for node, own in planned.items() if own.two_term and own.activation}
-    rounded: dict[ir.Value, set[ir.Node]] = {}
-    for placement in qdq_placements(model, assignment, rules):
-        rounded.setdefault(placement.value, set()).update(node for node, _ in placement.readers)
     names, entries = graph.FreeNames(model), []
     for group in find_groups(model, able.keys() - settings.leave):
-        others = rounded.get(group.value, set()) - set(group.members)
         known = group.axis == -1 and group.value.shape is not None
-        if others or not known or why_not_scalable(group.members) is not None:
-            continue  # others would read the codes without the outlier channels
+        if not known or why_not_scalable(group.members) is not None:
+            continue
         judged = comparison(group, statistics, able, settings.block_size, settings.carrier)
         if isinstance(judged, Declined) or judged[1].weight_only:
             continue
         channels = outliers(judged[0])
         gain_db = 0.0 if channels is None else _gain_db(group, *judged, channels, settings)
-        if channels is None or gain_db < _GAIN_DB:
+        least_db = _FOLDED_DB if isinstance(fold_path(group), FoldPath) else _GAIN_DB
+        if channels is None or gain_db < least_db:
+            continue
+        if _read_in_codes(model, group, assignment, rules):
             continue
         _split(group, channels, names)
         name = str(group.value.name)
@@ -79,6 +85,14 @@ def split_outliers(
         why = f"{len(channels)} of {group.channels} channels are multiplied in float"
         entries.append(RescaleEntry(name, nodes, "split", "split", None, gain_db, why))
     return entries, statistics
+
+
+def _read_in_codes(model: ir.Model, group: Group, assignment: Assignment, rules: Rules) -> bool:
+    """Whether other nodes read the value in codes too, which saturate in the outlier channels."""
+    members = {str(node.name) for node in group.members}
+    others = {name: own for name, own in assignment.nodes.items() if name not in members}
+    placements = qdq_placements(model, replace(assignment, nodes=others), rules)
+    return any(placement.value is group.value for placement in placements)
 
 
 def outliers(sample: Sample) -> np.ndarray | None:

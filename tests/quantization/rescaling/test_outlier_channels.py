@@ -133,6 +133,19 @@ def test_an_activation_that_other_nodes_read_in_codes_is_left_alone(
     assert names == []
 
 
+def test_an_activation_that_its_producer_writes_in_codes_is_left_alone(workshop: Workshop) -> None:
+    """All its readers would read the codes, that of the outlier channels too."""
+    before = "[before] p = MatMul (x, w_before)\n[in] a = Relu (p)"
+    text = BLOCK.replace("[in] a = Mul (x, two)", before)
+    model = network(text.replace("[N,192] x,", "[N,192] x, float[192,192] w_before,"))
+    value = model.graph.initializers["w_before"]
+    value.const_value = ir.tensor(np.eye(192, dtype=np.float32), name="w_before")
+    names, statistics, _ = split(workshop, model)
+    channels = statistics.value("a").channels
+    assert channels is not None and channels.absmax[list(BIG)].min() > 50
+    assert names == []
+
+
 def test_a_weight_that_two_nodes_read_is_left_alone(workshop: Workshop) -> None:
     names, _, _ = split(workshop, network(SHARED))
     assert names == []
