@@ -22,7 +22,7 @@ from optkit.tensors import Feed, batched, count_samples
 # Bytes in use at the peak, per byte of tapped values: the runtime's buffer, its copy for numpy,
 # other inner values that are alive, and the previous part, which is still being counted.
 PEAK = 4
-_ENOUGH = 160 << 20  # bytes; larger parts take as much time per sample
+_ENOUGH = 80 << 20  # bytes; larger parts take little less time per sample, and more memory
 
 
 class SpooledFeeds:
