@@ -167,7 +167,8 @@ def test_a_signal_in_mid_build_leaves_no_process_and_the_same_command_goes_on(
     child = optkit_started(*line, cwd=project, cache=cache, start_new_session=True)
     try:
         wait_for(project / "started", child)
-        assert len(alive(cache)) == 2  # the command, and the worker that samples
+        # the command, the worker that samples, and the one that sleeps until then
+        assert len(alive(cache)) == 3
         (os.killpg if group else os.kill)(child.pid, number)
         out, err = child.communicate(timeout=60)
     finally:
