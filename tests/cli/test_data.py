@@ -274,8 +274,11 @@ def test_a_killed_evaluation_goes_on(
     """The step itself, which finds in its checkpoint what an earlier try had scored."""
     assert optkit_here(*EVAL, cwd=project).code == 0
     (task,) = (ROOT / "eval").glob("perplexity.py")
-    (samples,) = {
-        path.parent for path in cache.rglob("index.json") if '"labelled": true' in path.read_text()
+    (samples,) = {  # as they were collected, not sorted by length
+        path.parent
+        for path in cache.rglob("index.json")
+        if '"labelled": true' in path.read_text()
+        and json.loads((path.parent / "entry.json").read_text())["step"] == "collect"
     }
     graph = tmp_path / "graph"
     graph.mkdir()

@@ -67,7 +67,13 @@ def test_int8_lands_keeps_its_accuracy_and_writes(
         for part, products in zip(("encoder", "decoder"), PRODUCTS[family], strict=True):
             found = done.result["parts"][part]
             landing = found["engine"]["landing"]
-            assert landing["planned"] == landing["landed"] == products, (target, part)
+            file = tmp_path / done.result["artifact"] / part / "report.json"
+            report = json.loads(file.read_text())
+            small = [row for row in report["quantization"] if "its island" in (row["reason"] or "")]
+            # with AMX the two convolutions of whisper gain less than their borders cost
+            few = len(small)
+            assert few in ((0, 2) if (target, part) == ("cpu", "encoder") else (0,)), small
+            assert landing["planned"] == landing["landed"] == products - few, (target, part)
             assert found["fidelity"]["sqnr_db"] > LEAST_SQNR, (target, part)
         made[target] = Artifact.load(tmp_path / done.result["artifact"])
     data = made["cpu"].parts["decoder"].manifest.data["calibration"]
