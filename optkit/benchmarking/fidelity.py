@@ -34,6 +34,13 @@ from optkit.runtimes import Session
 from optkit.tensors import Feed, count_samples, narrowed
 
 _LEAST = 20  # units that an interval needs
+_NOT_FINITE = {
+    "reference": "the model itself returns it, before any change of precision: look at these "
+    "samples, and in the model for a division by 0, a logarithm of 0 or an overflow",
+    "compared graph": "the reference is finite there: look for values that are too large for FP16 "
+    "(above 65504) if the graph has FP16, and for a division by, or a logarithm of, a value that "
+    "its codes round to 0",
+}
 
 
 def fidelity(
@@ -192,6 +199,6 @@ def _pair(
             raise InputRefused(
                 f"the {side} returns a value that is not finite",
                 where=f"output {output!r}, samples from {first}",
-                hint="look for an overflow: the largest FP16 value is 65504",
+                hint=_NOT_FINITE[side],
             )
     return r, c

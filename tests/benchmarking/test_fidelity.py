@@ -226,6 +226,10 @@ def test_a_value_that_is_not_finite_names_output_and_sample(session: Any, bad: f
     with pytest.raises(InputRefused, match="compared graph") as caught:
         compare(session, lambda f: f, broken)
     assert caught.value.where == "output 'x', samples from 42"
+    assert "if the graph has FP16" in str(caught.value.hint)
+    with pytest.raises(InputRefused, match="the reference") as caught:
+        compare(session, broken, lambda f: f)
+    assert "FP16" not in str(caught.value.hint)
 
 
 def test_outputs_that_do_not_match_are_refused(session: Any) -> None:
