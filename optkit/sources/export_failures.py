@@ -19,7 +19,7 @@ from optkit.errors import ExportFailed
 from optkit.tensors import Feed, InputSpec
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import fx, nn
 
 _LISTED = 5
 _DATA_DEPENDENT = "data-dependent expression "
@@ -127,7 +127,7 @@ def conversion(error: Exception) -> ExportFailed:
     what = f"ONNX has no operator for {missing[1]}" if missing else first_line(root)
     path, place = _translated(error)
     return ExportFailed(
-        f"{path or 'the model'} cannot be translated: {what}",
+        f"{path} cannot be translated: {what}",
         where=place,
         hint="replace the operation by ones that ONNX has, or compute it outside the model",
     )
@@ -160,14 +160,19 @@ def _translated(error: BaseException) -> tuple[str, str | None]:
     for frame, _ in reversed(list(_frames(error))):
         node = frame.f_locals.get("node")
         if isinstance(node, fx.Node):
-            stack = list(node.meta.get("nn_module_stack", {}).values())
-            path, kind = stack[-1] if stack else ("", "the model")
-            name = kind if isinstance(kind, str) else kind.__qualname__
-            frames = re.findall(r'File "(.+)", line (\d+)', node.meta.get("stack_trace") or "")
-            lines = [_shown(file, int(n)) for file, n in frames if not file.startswith(_ours())]
-            where = lines[-1] if lines else None
-            return f"{path or 'the model'} ({name.rpartition('.')[2]})", where
-    return "", None
+            return module_and_line(node)
+    return "the model", None
+
+
+def module_and_line(node: fx.Node) -> tuple[str, str | None]:
+    """ "encoder.pool (Pool)" and "model.py:12: return self.pool(x)", of a node that torch
+    captured."""
+    stack = list(node.meta.get("nn_module_stack", {}).values())
+    path, kind = stack[-1] if stack else ("", "the model")
+    name = kind if isinstance(kind, str) else kind.__qualname__
+    frames = re.findall(r'File "(.+)", line (\d+)', node.meta.get("stack_trace") or "")
+    lines = [_shown(file, int(n)) for file, n in frames if not file.startswith(_ours())]
+    return f"{path or 'the model'} ({name.rpartition('.')[2]})", lines[-1] if lines else None
 
 
 def _ours() -> tuple[str, ...]:

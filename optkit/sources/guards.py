@@ -18,10 +18,12 @@ _GUARD = re.compile(
     r"(?:(?P<low>\d+) <= )?\w+ <= (?P<high>\d+) satisfy the generated guard (?P<guard>.+)"
 )
 _PLAIN = (
-    ast.Expression, ast.Compare, ast.BinOp, ast.UnaryOp, ast.Name, ast.Load, ast.Constant,
+    ast.Expression, ast.Compare, ast.BinOp, ast.UnaryOp, ast.Load,
     ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.USub,
     ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE,
 )  # fmt: skip
+_FUNCTIONS = {"trunc": np.trunc, "floor": np.floor, "sym_float": np.float64}
+_MODULE = re.compile(r"\b(math|torch)\.(?=(trunc|floor|sym_float)\()")
 
 
 def hold(text: str) -> bool:
@@ -36,27 +38,29 @@ def _holds(reason: str) -> bool:
     if match is None:
         return False
     low, high = int(match["low"] or 1), int(match["high"])
-    guard = match["guard"].replace(match["size"], "n")
+    guard = _MODULE.sub("", match["guard"].replace(match["size"], "n"))
     try:
         tree = ast.parse(guard, mode="eval")
     except SyntaxError:
         return False
     if high - low >= _LARGEST or not all(_is_plain(node) for node in ast.walk(tree)):
         return False
-    sizes = np.arange(low, high + 1, dtype=np.int64)
+    names = {**_FUNCTIONS, "n": np.arange(low, high + 1, dtype=np.int64)}
     with np.errstate(divide="raise"):
         try:
-            return bool(np.all(eval(compile(tree, "guard", "eval"), {"n": sizes})))
+            return bool(np.all(eval(compile(tree, "guard", "eval"), names)))
         except (FloatingPointError, ZeroDivisionError):
             return False
 
 
 def _is_plain(node: ast.AST) -> bool:
-    """Whether it is part of one comparison of integers and of the size."""
+    """Whether it is part of one comparison of numbers and of the size."""
     if isinstance(node, ast.Compare):
         return len(node.ops) == 1
     if isinstance(node, ast.Name):
-        return node.id == "n"
+        return node.id == "n" or node.id in _FUNCTIONS
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS
     if isinstance(node, ast.Constant):
-        return type(node.value) is int
+        return type(node.value) in (int, float)
     return isinstance(node, _PLAIN)

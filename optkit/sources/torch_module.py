@@ -13,6 +13,7 @@ from optkit.data.synthetic import random_feed
 from optkit.errors import InputRefused, OptkitError, UsageError
 from optkit.runtimes import Progress, Session
 from optkit.sources import (
+    adaptive_pools,
     agreement,
     embedding_bags,
     export_failures,
@@ -263,6 +264,7 @@ def _capture(
 
     with (
         toolchain.quiet(),
+        adaptive_pools.open_bins(),
         embedding_bags.gathered(),
         recurrences.kept(),
         tensor_lengths.symbolic(module),

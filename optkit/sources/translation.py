@@ -21,7 +21,7 @@ from onnx_ir.passes import common as passes
 
 from optkit import graph
 from optkit.errors import ExportFailed
-from optkit.sources import embedding_bags, export_failures, recurrences
+from optkit.sources import adaptive_pools, embedding_bags, export_failures, recurrences
 from optkit.sources.axes import declare, values
 from optkit.sources.toolchain import quiet
 from optkit.tensors import InputSpec, TensorInfo
@@ -54,13 +54,15 @@ def translate(
     # attention with a trainable bias is decomposed in another way, which fails
     with torch.no_grad(), quiet():
         try:
-            program = embedding_bags.decomposed(program)
+            program = adaptive_pools.decomposed(embedding_bags.decomposed(program))
             converted = torch.onnx.export(
                 program, (), input_names=inputs, opset_version=opset, optimize=False, verbose=False,
                 custom_translation_table=recurrences.translations(),
             )  # fmt: skip
             assert converted is not None
             model = _settle(converted.model)
+        except ExportFailed:
+            raise
         except Exception as error:  # the exporter raises many kinds of exceptions
             raise export_failures.conversion(error) from error
     for value, name in zip(model.graph.inputs, inputs, strict=True):

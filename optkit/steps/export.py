@@ -72,7 +72,7 @@ class Export(ReadsCode, Step[Exported]):
     """
 
     name = "export"
-    version = 6
+    version = 7
     tools = ("torch", "onnxscript", "onnx", "onnx-ir")
 
     model: Input | None = None

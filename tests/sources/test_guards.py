@@ -22,6 +22,9 @@ def test_what_holds_for_every_size_is_accepted() -> None:
     squared = f"({SIZE} // 320)*({SIZE} // 320)"
     assert guards.hold(message(f"({SIZE} // 320) != {squared}", f"{squared} >= ({SIZE} // 320)"))
     assert guards.hold(message(f"{SIZE} >= 1", low=""))
+    half = f"math.trunc(0.5*torch.sym_float({SIZE}))"
+    assert guards.hold(message(f"{half} >= 2", f"2*{half} != {SIZE} + 2"))
+    assert not guards.hold(message(f"{half} != 900"))
 
 
 @pytest.mark.parametrize(
