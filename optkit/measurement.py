@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from optkit.codec import to_json
 from optkit.evidence import Evidence
+from optkit.sqnr import worst
 
 if TYPE_CHECKING:  # a worker does not import pydantic
     from pydantic import JsonValue
@@ -166,12 +167,47 @@ class Scores:
 
 
 @dataclass(frozen=True)
+class ChannelSpread:
+    """SQNR in dB of the channels of one axis, each by itself: the least, the 5th percentile and the
+    median; None: no error. `count`: of the channels with a signal."""
+
+    axis: int
+    count: int
+    least: float | None
+    p5: float | None
+    median: float | None
+
+
+@dataclass(frozen=True)
+class OutputFidelity:
+    """Agreement of one output, or of a part of it whose values have a unit of their own.
+
+    `part`: the channels (`benchmarking.output_parts`); None: the whole output. `equal`: the share
+    of equal values, only for integers and bools. `silent`: the reference is zero here; the SQNR is
+    that of the error beside the signal of all outputs. `constant`: the compared graph has lost 99 %
+    of the variance of the reference.
+    """
+
+    output: str
+    part: str | None = None
+    sqnr_db: float | None = None  # None: bit-equal, or no floats
+    cosine: float | None = None
+    max_abs_error: float = 0.0
+    ci95: Interval | None = None
+    equal: float | None = None
+    silent: Literal[True] | None = None
+    constant: Literal[True] | None = None
+    channels: ChannelSpread | None = None
+
+
+@dataclass(frozen=True)
 class Fidelity:
     """Agreement of the outputs with those of a reference graph on the same inputs. SQNR in dB
     (10·log10 of signal power divided by error power, over all outputs and samples) with its 95 %
     interval (None: too few samples); cosine over flattened outputs. `all_zero`: True if both graphs
     return only zeros on these inputs, so nothing was compared. `varying`: the share of the power of
-    the reference's outputs that differs between samples (None: not known)."""
+    the reference's outputs that differs between samples (None: not known). `outputs`: the same of
+    each output and of its parts; what is judged is the `worst`."""
 
     evidence: Evidence
     reference: str
@@ -182,6 +218,15 @@ class Fidelity:
     ci95: Interval | None = None
     all_zero: Literal[True] | None = None
     varying: float | None = None
+    outputs: tuple[OutputFidelity, ...] = ()
+
+    @property
+    def worst(self) -> OutputFidelity:
+        """The output, or the part of one, with the least SQNR; the pooled figures, with an empty
+        name, if no output has one."""
+        return worst(self.outputs) or OutputFidelity(
+            "", None, self.sqnr_db, self.cosine, self.max_abs_error, self.ci95
+        )
 
 
 @dataclass(frozen=True)

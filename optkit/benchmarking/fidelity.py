@@ -2,11 +2,17 @@
 
     SQNR = 10·log10( Σ r² / Σ (r - c)² )  dB        cosine = Σ r·c / √(Σ r² · Σ c²)
 
-pooled over all outputs and samples, summed in float64, one batch in memory at a time. The interval
-of the SQNR is a bootstrap over samples: a few of them may hold most of the noise. Integer and bool
-outputs (class indices, masks) are left out where the model also gives floats: a distance of
-two indices means nothing, and it would drown the floats. So are caches of floats that the
-candidate stores as codes. Padding is left out: nothing reads it.
+for each output, for each part of an output whose values have a unit of their own (`output_parts`),
+and pooled over all outputs; over all samples, summed in float64, one batch in memory at a time. The
+pooled figure hides a small output behind a large one, so what is judged is the worst of them. The
+interval of an SQNR is a bootstrap over samples: a few of them may hold most of the noise.
+
+- Integer and bool outputs (class indices, masks) have the share of equal values, and no SQNR where
+  the model also gives floats: a distance of two indices means nothing, and it would drown the
+  floats. So have caches of floats that the candidate stores as codes no figure.
+- Padding is left out: nothing reads it. So are NaN and infinities that both have at the same place.
+- The error of an output that is zero in the reference is compared with the signal of all outputs.
+  A constant one has an SQNR as any other, from its power; `varying` says that it tells little.
 
     varying = Σ_b var(p_b) / Σ_b mean(p_b²)        p_b = Σ s_i·r_i over the elements i of bucket b
 
@@ -18,18 +24,22 @@ expectation of those over all elements (Charikar et al., "Finding frequent items
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from math import log10, sqrt
 
 import numpy as np
 
 from optkit.benchmarking.intervals import bootstrap
+from optkit.benchmarking.output_parts import named, parts
+from optkit.benchmarking.output_sums import Layout, Totals, fill, layouts
 from optkit.benchmarking.partial_results import Kept
+from optkit.codec import from_json, to_json
 from optkit.data.padding import Tokens
 from optkit.data.spool import Batch, counting
 from optkit.errors import InputRefused
 from optkit.evidence import Evidence
-from optkit.measurement import Fidelity, Interval
+from optkit.measurement import ChannelSpread, Fidelity, Interval, OutputFidelity
 from optkit.runtimes import Session
 from optkit.tensors import Feed, count_samples, narrowed
 
@@ -62,8 +72,8 @@ def run(reference: Session, candidate: Session, batches: Iterable[Batch], kept: 
     """Compare two sessions on the feeds of a spool's `batches`, and add the sums to `kept`. `kept`
     contains those of an earlier run, whose batches are not in `batches`.
 
-    Padding is left out, and so are infinities that both have at the same place (attention masks).
-    Raises InputRefused for any other value that is not finite, and for outputs that do not match.
+    Raises InputRefused for a value that is not finite, unless both have it at the same place or it
+    is padding, and for outputs that do not match.
     """
     samples = kept.first + int(sum(rows[:, _SAMPLES].sum() for rows in kept.scores))
     for feed, labels in batches:
@@ -71,8 +81,11 @@ def run(reference: Session, candidate: Session, batches: Iterable[Batch], kept: 
         hidden = counting(padding(reference, feed, outputs), feed, labels)
         expected = counting(outputs, feed, labels)
         actual = counting(candidate.run(narrowed(feed, candidate.inputs)), feed, labels)
+        if kept.layout is None:
+            kept.layout = to_json(layouts(expected, actual, reference.outputs))
         count = count_samples(feed) if labels is None else len(labels)
-        kept.add(_rows(_judged(expected, actual), actual, hidden, count, first=samples))
+        columns = _layouts(kept)
+        kept.add(_rows(columns, expected, actual, hidden, count, first=samples))
         samples += count
 
 
@@ -90,49 +103,169 @@ def padding(session: Session, feed: Feed, outputs: Feed) -> Feed:
     return {name: hidden for name, hidden in found.items() if hidden is not None}
 
 
-def pool(kept: Kept, *, name: str, evidence: Evidence) -> Fidelity:
+def pool(kept: Kept, *, name: str, evidence: Evidence, intervals: bool = True) -> Fidelity:
     """The Fidelity from all kept sums. `name`: the reference, e.g. "fp32". Raises InputRefused if
     there is nothing to compare."""
-    rows = np.concatenate([np.zeros((0, _SKETCH + _BUCKETS)), *kept.scores])
+    columns = _layouts(kept)
+    width = _HEAD + sum(layout.width for layout in columns)
+    rows = np.concatenate([np.zeros((0, width)), *kept.scores])
     samples = int(rows[:, _SAMPLES].sum())
-    signal, noise, power, dot = (float(total) for total in rows[:, :_LARGEST].sum(axis=0))
+    units = np.zeros((len(rows), 2))  # signal and noise of all judged outputs
+    power = dot = most = 0.0
+    for layout, own in _split(columns, rows):
+        if layout.judged:
+            _, whole = next(layout.blocks(own))
+            units += whole[:, :2, 0]
+            sums = Totals.of(whole)
+            power, dot = power + float(sums.power[0]), dot + float(sums.dot[0])
+            most = max(most, float(sums.most[0]))
+    signal, noise = (float(total) for total in units.sum(axis=0))
     if not samples or (signal == 0 and noise > 0):
         what = "all its outputs are zero" if samples else "there are no samples"
         raise InputRefused(f"fidelity to {name} is not defined: {what}", where=name)
     return Fidelity(
         evidence=evidence,
         reference=name,
-        sqnr_db=10 * log10(signal / noise) if noise > 0 else None,
-        ci95=_interval(rows[:, :2]) if noise > 0 else None,
+        sqnr_db=_decibels(signal, noise),
+        ci95=_interval(units) if intervals and noise > 0 else None,
         cosine=_cosine(signal, power, dot) if noise > 0 else 1.0,
-        max_abs_error=float(rows[:, _LARGEST].max()),
+        max_abs_error=most,
         samples=samples,
         all_zero=True if signal == 0 and noise == 0 else None,
         varying=_varying(rows),
+        outputs=tuple(
+            figure
+            for layout, own in _split(columns, rows)
+            for figure in _figures(layout, own, beside=signal, intervals=intervals)
+        ),
     )
 
 
-_LARGEST, _SAMPLES, _SKETCH = 4, 5, 6
 _BUCKETS = 32
+_SAMPLES, _SKETCH = 0, 1
+_HEAD = _SKETCH + _BUCKETS
+_VARIES = 1e-3  # the least variance, as a share of the power, that a candidate can lose
+_LOST = 0.01  # of the variance
 
 
-def _rows(expected: Feed, actual: Feed, hidden: Feed, count: int, *, first: int) -> np.ndarray:
-    """Σr², Σ(r-c)², Σc², Σr·c, max |r-c|, the number of samples and the sketch of r, float64
-    [units, 6 + buckets]: for each sample, or for the whole batch if an output does not have one row
-    per sample."""
-    apart = all(values.shape[:1] == (count,) for values in expected.values())
-    found = np.zeros((count if apart else 1, _SKETCH + _BUCKETS))
+def _layouts(kept: Kept) -> tuple[Layout, ...]:
+    return from_json(tuple[Layout, ...], kept.layout or ())
+
+
+def _split(columns: Sequence[Layout], rows: np.ndarray) -> Iterator[tuple[Layout, np.ndarray]]:
+    """Each output with its columns of the rows, in place."""
+    start = _HEAD
+    for layout in columns:
+        yield layout, rows[:, start : start + layout.width]
+        start += layout.width
+
+
+def _rows(
+    columns: Sequence[Layout],
+    expected: Feed,
+    actual: Feed,
+    hidden: Feed,
+    count: int,
+    *,
+    first: int,
+) -> np.ndarray:
+    """The number of samples, the sketch of the judged outputs and the columns of all outputs,
+    float64 [rows, …]: for each sample, or for the whole batch if a judged output does not have one
+    row per sample."""
+    judged = [layout.output for layout in columns if layout.judged]
+    apart = all(expected[name].shape[:1] == (count,) for name in judged)
+    rows = count if apart else 1
+    found = np.zeros((rows, _HEAD + sum(layout.width for layout in columns)))
     found[:, _SAMPLES] = 1 if apart else count
-    for number, (output, values) in enumerate(expected.items()):
-        sides = _pair(output, values, actual, hidden.get(output), first=first)
-        r, c = (x.reshape(len(found), -1) for x in sides)
-        error = r - c
-        for column, (x, y) in enumerate(((r, r), (error, error), (c, c), (r, c))):
-            found[:, column] += np.einsum("nk,nk->n", x, y)
-        found[:, _SKETCH:] += _sketch(r, number)
-        most = np.abs(error).max(axis=1, initial=0.0)
-        found[:, _LARGEST] = np.maximum(found[:, _LARGEST], most)
+    for layout, own in _split(columns, found):
+        name = layout.output
+        values, other = expected[name], actual.get(name)
+        if not layout.judged:
+            same = other is not None and other.shape == values.shape
+            equal = np.count_nonzero(values == other) if same else 0
+            own[0] = values.size, equal
+            continue
+        r, c, seen = _pair(name, values, actual, hidden.get(name), first=first)
+        lead = len(values) if values.ndim else 1
+        shape = (rows, lead // rows, *values.shape[1:])
+        fill(layout, own, r.reshape(shape), c.reshape(shape), seen.reshape(shape))
+        number = judged.index(name)
+        found[:, _SKETCH:_HEAD] += _sketch(r.reshape(rows, -1), number)
     return found
+
+
+def _figures(
+    layout: Layout, rows: np.ndarray, *, beside: float, intervals: bool
+) -> Iterator[OutputFidelity]:
+    """The figures of an output and of its parts, from its columns. `beside`: the signal of all
+    outputs."""
+    if not layout.judged:
+        count, equal = (float(total) for total in rows.sum(axis=0))
+        yield OutputFidelity(layout.output, equal=equal / count if count else 1.0)
+        return
+    (_, whole), *axes = layout.blocks(rows)
+    blocks = {axis: block for axis, block in axes if axis is not None}
+    sums = {axis: Totals.of(block) for axis, block in blocks.items()}
+    found = parts(sums)
+    every = Totals.of(whole) if found is None else sums[found.axis]
+    spread = None if found is None else _spread(found.axis, every)
+    figure = _figure(layout, whole, every, intervals=intervals)
+    if figure.silent:
+        figure = replace(figure, sqnr_db=_decibels(beside, float(whole[:, 1].sum())))
+    yield replace(figure, channels=spread)
+    for channels in found.channels if found is not None else ():
+        assert found is not None
+        block = blocks[found.axis][:, :, channels]
+        figure = _figure(layout, block, Totals.of(block), intervals=intervals)
+        yield replace(figure, part=named(channels))
+
+
+def _figure(
+    layout: Layout, block: np.ndarray, by_channel: Totals, *, intervals: bool
+) -> OutputFidelity:
+    """The figure of all columns of a block. `by_channel`: the sums of the same values for each
+    channel, as far as channels are known."""
+    sums, units = Totals.of(block), block[:, :2].sum(axis=2)
+    signal, noise, power, dot = (
+        float(total.sum()) for total in (sums.signal, sums.noise, sums.power, sums.dot)
+    )
+    return OutputFidelity(
+        layout.output,
+        sqnr_db=_decibels(signal, noise) if signal > 0 else None,
+        cosine=_cosine(signal, power, dot) if noise > 0 else 1.0,
+        max_abs_error=float(sums.most.max()),
+        ci95=_interval(units) if intervals and noise > 0 and signal > 0 else None,
+        equal=float(sums.equal.sum() / max(sums.count.sum(), 1)) if layout.exact else None,
+        silent=True if signal == 0 else None,
+        constant=True if _constant(by_channel) else None,
+    )
+
+
+def _constant(sums: Totals) -> bool:
+    """Whether the values of the reference vary about the means of their channels, and those of the
+    candidate do not."""
+    count = np.maximum(sums.count, 1)
+    varies, left = (
+        float((squares - total**2 / count).sum())
+        for squares, total in ((sums.signal, sums.mean), (sums.power, sums.other))
+    )
+    return varies > _VARIES * float(sums.signal.sum()) and left < _LOST * varies
+
+
+def _spread(axis: int, sums: Totals) -> ChannelSpread | None:
+    """The SQNR of the channels, each by itself; None for channels that are all zero."""
+    loud = sums.signal > 0
+    if not loud.any():
+        return None
+    with np.errstate(divide="ignore"):
+        decibels = 10 * np.log10(sums.signal[loud] / sums.noise[loud])
+    ends = np.percentile(decibels, (0, 5, 50), method="lower")
+    least, p5, median = (float(end) if np.isfinite(end) else None for end in ends)
+    return ChannelSpread(axis, int(loud.sum()), least, p5, median)
+
+
+def _decibels(signal: float, noise: float) -> float | None:
+    return 10 * log10(signal / noise) if noise > 0 else None
 
 
 def _sketch(values: np.ndarray, number: int) -> np.ndarray:
@@ -148,7 +281,7 @@ def _sketch(values: np.ndarray, number: int) -> np.ndarray:
 def _varying(rows: np.ndarray) -> float | None:
     """The share of the power that differs between samples; None for fewer than two samples, for
     outputs that do not have one row per sample, and for outputs that are all zero."""
-    samples = rows[rows[:, _SAMPLES] == 1, _SKETCH:]
+    samples = rows[rows[:, _SAMPLES] == 1, _SKETCH:_HEAD]
     power = float(np.square(samples).mean(axis=0).sum()) if len(samples) > 1 else 0.0
     return min(1.0, float(samples.var(axis=0).sum()) / power) if power > 0 else None
 
@@ -166,34 +299,27 @@ def _interval(units: np.ndarray) -> Interval | None:
     return bootstrap(len(units), pooled)
 
 
-def _judged(outputs: Feed, actual: Feed) -> Feed:
-    """The outputs that are compared: floats in both graphs, or all if the reference has none."""
-    floats = {name: values for name, values in outputs.items() if values.dtype.kind == "f"}
-    codes = {name for name in floats if name in actual and actual[name].dtype.kind in "iu"}
-    return {name: values for name, values in floats.items() if name not in codes} or outputs
-
-
 def _cosine(signal: float, power: float, dot: float) -> float:
-    return max(-1.0, min(1.0, dot / sqrt(signal * power))) if power > 0 else 0.0
+    return max(-1.0, min(1.0, dot / sqrt(signal * power))) if signal * power > 0 else 0.0
 
 
 def _pair(
     output: str, values: np.ndarray, actual: Feed, hidden: np.ndarray | None, *, first: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """The two sides of one output as flat float64 vectors, with zeros where both have an infinity,
-    or where it is `hidden`."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The two sides of one output in float64, and which of their values count: those that are not
+    `hidden`, nor NaN or the same infinity on both sides; the others are 0."""
     if output not in actual or actual[output].shape != values.shape:
         got = list(actual[output].shape) if output in actual else "nothing"
         raise InputRefused(
             f"expected shape {list(values.shape)}, the compared graph gives {got}",
             where=f"output {output!r}",
         )
-    r = np.array(values, dtype=np.float64).ravel()
-    c = np.array(actual[output], dtype=np.float64).ravel()
-    both = np.isinf(r) & (r == c)
+    r = np.array(values, dtype=np.float64)
+    c = np.array(actual[output], dtype=np.float64)
+    seen = ~((np.isinf(r) & (r == c)) | (np.isnan(r) & np.isnan(c)))
     if hidden is not None:
-        both |= np.broadcast_to(hidden, values.shape).ravel()
-    r[both] = c[both] = 0.0
+        seen &= ~hidden
+    r[~seen] = c[~seen] = 0.0
     for side, array in (("reference", r), ("compared graph", c)):
         if not np.isfinite(array).all():
             raise InputRefused(
@@ -201,4 +327,4 @@ def _pair(
                 where=f"output {output!r}, samples from {first}",
                 hint=_NOT_FINITE[side],
             )
-    return r, c
+    return r, c, seen

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -30,21 +31,23 @@ _DAMAGED = (SafetensorError, OSError, ValueError, KeyError, TypeError)
 
 class Kept:
     """`scores`: one array [batch, …] per finished batch, those of an earlier run first; `samples`:
-    the number of their rows. `folder`: None if nothing is written. `first`: the number of the first
+    the number of their rows; `layout`: what their columns are, as JSON, where the user of the
+    scores needs that. `folder`: None if nothing is written. `first`: the number of the first
     sample, which is not 0 in a part of the samples."""
 
     def __init__(self, folder: Path | None, first: int = 0) -> None:
         self.first = first
         self.scores: list[np.ndarray] = []
+        self.layout: object = None
         self._file = None if folder is None else folder / _FILE
         self._next = time.monotonic() + _SECONDS
         if self._file is not None:
             with storage_errors(self._file):
                 self._file.parent.mkdir(parents=True, exist_ok=True)
             try:
-                self.scores = _read(self._file)
+                self.layout, self.scores = _read(self._file)
             except _DAMAGED:
-                self.scores = []
+                self.layout, self.scores = None, []
         self.samples = sum(map(len, self.scores))
 
     @classmethod
@@ -54,10 +57,12 @@ class Kept:
         kept = cls(None)
         for folder in parts:
             try:
-                kept.scores += _read(folder / _FILE)
+                layout, scores = _read(folder / _FILE)
             except _DAMAGED as error:
                 where = str(folder / _FILE)
                 raise IntegrityError("a part's scores cannot be read", where=where) from error
+            kept.scores += scores
+            kept.layout = kept.layout or layout
         kept.samples = sum(map(len, kept.scores))
         return kept
 
@@ -78,10 +83,21 @@ class Kept:
         file = folder / _FILE
         scores = np.concatenate(self.scores or [np.zeros(0)])
         with storage_errors(file), durably(file) as temporary:
-            write_tensors(temporary, {_SCORES: scores}, [len(batch) for batch in self.scores])
+            metadata = _Metadata([len(batch) for batch in self.scores], self.layout)
+            write_tensors(temporary, {_SCORES: scores}, metadata)
 
 
-def _read(file: Path) -> list[np.ndarray]:
+@dataclass(frozen=True)
+class _Metadata:
+    """`sizes`: the number of rows of each batch."""
+
+    sizes: list[int]
+    layout: object
+
+
+def _read(file: Path) -> tuple[object, list[np.ndarray]]:
+    """The layout and the scores of a file."""
     metadata, tensors = read_tensors(file, mapped="-")
-    sizes = from_json(list[int], metadata)
-    return np.split(tensors[_SCORES], np.cumsum(sizes)[:-1]) if sizes else []
+    found = from_json(_Metadata, metadata)
+    parts = np.split(tensors[_SCORES], np.cumsum(found.sizes)[:-1]) if found.sizes else []
+    return found.layout, parts

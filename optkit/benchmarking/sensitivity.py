@@ -1,13 +1,14 @@
 """The noise of a quantized variant's outputs relative to recorded outputs of the reference, without
 labels.
 
-    noise      Σ (r - c)² / Σ r², the inverse of the SQNR, pooled as in `fidelity`
+    noise      Σ (r - c)² / Σ r², the inverse of the SQNR, of the worst output (see `fidelity`)
     divergence mean over rows of KL(softmax(r) || softmax(c)) = Σ p (log p - log q), in nats
 
 The noises of layers that are quantized one at a time add up to the noise of all of them, if their
 errors are independent (Lin, Talathi, Annapureddy: Fixed Point Quantization of Deep Convolutional
-Networks, ICML 2016). The divergence measures the effect of the noise on a decision, if outputs are
-logits along their last axis. Both leave out padding.
+Networks, ICML 2016), and to more if each has another output as its worst. The divergence measures
+the effect of the noise on a decision, if outputs are logits along their last axis. Both leave out
+padding.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from typing import Self
 
 import numpy as np
 
-from optkit.benchmarking.fidelity import fidelity, padding
+from optkit.benchmarking.fidelity import padding, pool, run
+from optkit.benchmarking.partial_results import Kept
 from optkit.evidence import Evidence
 from optkit.measurement import Deviation
 from optkit.runtimes import Session
@@ -38,9 +40,11 @@ class Recorded:
     def deviation(self, candidate: Session) -> Deviation:
         """Run the candidate on the same inputs. Raises InputRefused as `fidelity` does."""
         watched = _Watched(candidate, self)
-        batches = ((feed, None) for feed in self.feeds)
-        found = fidelity(_Replay(self), watched, batches, name="fp32", evidence=Evidence.SIMULATED)
-        noise = 0.0 if found.sqnr_db is None else 10 ** (-found.sqnr_db / 10)
+        kept = Kept(None)
+        run(_Replay(self), watched, ((feed, None) for feed in self.feeds), kept)
+        found = pool(kept, name="fp32", evidence=Evidence.SIMULATED, intervals=False)
+        worst = found.worst.sqnr_db
+        noise = 0.0 if worst is None else 10 ** (-worst / 10)
         return Deviation(noise, watched.divergence, found.samples)
 
 

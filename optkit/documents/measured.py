@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import not_
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -14,10 +15,12 @@ from optkit.documents.record import (
     Number,
     Record,
     Rows,
+    Share,
     absent,
     said,
 )
 from optkit.evidence import Evidence
+from optkit.sqnr import worst
 
 Outcome = Literal["pass", "fail", "inconclusive"]
 
@@ -113,8 +116,44 @@ class ScoreFigures(Record):
     lower_is_better: bool = False  # the first artifacts do not have this key
 
 
+class ChannelSpreadFigures(Record):
+    """SQNR in dB of the channels of one axis, each by itself. Null if there is no error."""
+
+    axis: AtLeastOne
+    count: Annotated[Count, said("Of the channels with a signal.")]
+    least: Number | None = None
+    p5: Annotated[Number | None, said("5th percentile.")] = None
+    median: Number | None = None
+
+
+class OutputFidelityFigures(Record):
+    """Agreement of one output, or of a part of it whose values have a unit of their own, such as
+    boxes beside scores."""
+
+    output: Annotated[str, said("Empty: all outputs together.")]
+    part: Annotated[str | None, said("The channels; null for the whole output.")] = None
+    sqnr_db: Annotated[
+        Number | None, said("Null if bit-equal, and for integers beside floats.")
+    ] = None
+    cosine: Number | None = None
+    max_abs_error: Number
+    ci95: Interval | None = None
+    equal: Annotated[Share | None, said("Share of equal values, only for integers.")] = None
+    silent: Annotated[
+        bool | None,
+        said("True: the reference is zero here; the SQNR is relative to all outputs' signal."),
+    ] = None
+    constant: Annotated[
+        bool | None, said("True: the variance of the reference is lost in this graph.")
+    ] = None
+    channels: Annotated[
+        ChannelSpreadFigures | None, said("Null for a part, and without an axis of fixed size.")
+    ] = None
+
+
 class FidelityFigures(Record):
-    """Agreement of the outputs with a reference graph on the same inputs."""
+    """Agreement of the outputs with a reference graph on the same inputs. The figures are pooled
+    over all outputs; what is judged is the worst of `outputs`."""
 
     evidence: Evidence
     reference: str
@@ -139,6 +178,21 @@ class FidelityFigures(Record):
             "little.",
         ),
     ] = None
+    outputs: Annotated[
+        Rows[OutputFidelityFigures],
+        Field(
+            exclude_if=not_,  # older artifacts have none
+            description="Each output, and the parts of an output whose values have other units.",
+        ),
+    ] = ()
+
+    @property
+    def worst(self) -> OutputFidelityFigures:
+        """As `measurement.Fidelity.worst`."""
+        return worst(self.outputs) or OutputFidelityFigures(
+            output="", sqnr_db=self.sqnr_db, cosine=self.cosine, max_abs_error=self.max_abs_error,
+            ci95=self.ci95,
+        )  # fmt: skip
 
 
 class DifferenceFigures(Record):

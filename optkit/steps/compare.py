@@ -20,7 +20,7 @@ class CompareOutputs(Shards, Step[ComparedOutputs]):
     of the graph that runs."""
 
     name = "compare"
-    version = 8
+    version = 9
     tools = ("onnxruntime", "numpy")
     stays = True
 

@@ -25,7 +25,7 @@ class CompareLayers(Step[ComparedLayers]):
     """
 
     name = "compare_layers"
-    version = 8
+    version = 9
     tools = ("onnxruntime", "numpy", "onnx", "onnx-ir")
     stays = True
 

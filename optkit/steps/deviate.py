@@ -18,7 +18,7 @@ class Deviate(Step[Deviated]):
     `count` samples. `file`: the file of the graph."""
 
     name = "deviate"
-    version = 4
+    version = 5
     tools = ("onnxruntime", "numpy")
     stays = True
 

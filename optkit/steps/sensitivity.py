@@ -25,7 +25,7 @@ class MeasureSensitivity(Step[Sensitivities]):
     """
 
     name = "sensitivity"
-    version = 6
+    version = 7
     tools = ("onnxruntime", "numpy", "onnx-ir", "ml-dtypes")
     stays = True
 
