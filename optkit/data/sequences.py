@@ -48,7 +48,7 @@ def completed(
     if POSITIONS in missing and MASK in whole:
         tokens = sizes.get(str(inputs[POSITIONS].shape[-1]))
         if tokens is not None:
-            whole[POSITIONS] = _positions(np.asarray(whole[MASK]), tokens, inputs[POSITIONS].dtype)
+            whole[POSITIONS] = positions(np.asarray(whole[MASK]), tokens, inputs[POSITIONS].dtype)
     return whole
 
 
@@ -64,8 +64,8 @@ def plausible(feed: Feed) -> Feed:
     }
     whole = {**feed, **masks}
     if POSITIONS in feed and MASK in masks:
-        positions = feed[POSITIONS]
-        whole[POSITIONS] = _positions(masks[MASK], positions.shape[-1], positions.dtype.name)
+        given = feed[POSITIONS]
+        whole[POSITIONS] = positions(masks[MASK], given.shape[-1], given.dtype.name)
     return whole
 
 
@@ -77,8 +77,8 @@ def _padding(rows: int, tokens: int, *, left: bool) -> np.ndarray:
     return real if left else real[:, ::-1]
 
 
-def _positions(mask: np.ndarray, tokens: int, dtype: str) -> np.ndarray:
-    """[batch, tokens] of the last `tokens` columns of a mask."""
+def positions(mask: np.ndarray, tokens: int, dtype: str) -> np.ndarray:
+    """The positions of tokens, [batch, tokens], of the last `tokens` columns of a mask."""
     places = np.cumsum(mask, axis=-1, dtype=np.int64) - 1
     return np.maximum(places, 0)[:, places.shape[-1] - tokens :].astype(dtype)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optkit.data import sequences
+from optkit.data import masks, sequences
 from optkit.tensors import Feed, size_of
 
 if TYPE_CHECKING:
@@ -18,7 +18,8 @@ def random_feed(specs: Sequence[InputSpec], sizes: Mapping[str, int], seed: int)
     """Seeded random values for each input at these axis sizes, the same on every machine.
 
     Floats are standard normal, or uniform in the range of the input. Integers are uniform in the
-    range, including both ends, else 0 or 1. Masks and positions are like those of a tokenizer.
+    range, including both ends, else 0 or 1. Masks and positions are like those of a tokenizer; each
+    row of a mask has a token.
     """
     random = np.random.default_rng(seed)
     feed = {}
@@ -34,4 +35,4 @@ def random_feed(specs: Sequence[InputSpec], sizes: Mapping[str, int], seed: int)
         else:
             values = np.asarray(random.uniform(*spec.range, shape))
         feed[spec.info.name] = np.asarray(values, dtype)
-    return sequences.plausible(feed)
+    return sequences.plausible(masks.with_tokens(feed, specs))

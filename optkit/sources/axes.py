@@ -52,18 +52,6 @@ def traced_sizes(axes: Mapping[str, AxisRange]) -> dict[str, int]:
     return {name: sizes[name] for name in axes}
 
 
-def compared_sizes(axes: Mapping[str, AxisRange]) -> tuple[dict[str, int], dict[str, int]]:
-    """Two more choices of sizes for the comparison: all axes at their smallest size, and all at
-    other sizes than in tracing."""
-    traced = traced_sizes(axes)
-    least = {name: axis.min for name, axis in axes.items()}
-    other = {}
-    for name, axis in axes.items():
-        near = (traced[name] + 1, traced[name] - 1)
-        other[name] = next((n for n in near if axis.min <= n <= axis.max), traced[name])
-    return least, other
-
-
 def declare(model: ir.Model, specs: Sequence[InputSpec]) -> None:
     """Give the dynamic axes of the graph the declared names, or a declared size.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optkit.errors import ExportFailed, InputRefused, nearest
+from optkit.graph.activations import Activations
 from optkit.runtimes import Progress, Session
 from optkit.sources import (
     agreement,
@@ -19,12 +21,16 @@ from optkit.sources import (
     toolchain,
     translation,
 )
-from optkit.sources.axes import compared_sizes
+from optkit.sources.disagreement import Witness
 from optkit.sources.log import ExportLog
+from optkit.sources.trials import trials
 from optkit.tensors import AxisRange, Feed, InputSpec, TensorInfo
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
+
+
+_MULTIPLE = re.compile(r"(\d+)\*\w+")
 
 
 def load(path: Path) -> ExportedProgram:
@@ -51,11 +57,12 @@ def export(
     *,
     session: Callable[[Path], Session],
     progress: Progress,
+    samples: Sequence[Feed] = (),
 ) -> ExportLog:
-    """Write the graph of the program to `out`, and compare it with the program at two shapes.
+    """Write the graph of the program to `out`, and compare it with the program, see `trials`.
 
     specs: the inputs of the program, by name or else in order; if empty, its own names are used,
-    and the first axis of its first input is "batch".
+    and the first axis of its first input is "batch". samples: the user's, of one sample each.
 
     Raises ExportFailed, InputRefused, UnsafeFile.
     """
@@ -69,14 +76,46 @@ def export(
     translation.write(model, out)
     reference = partial(_outputs, program, declared, names)
     with ties.lower_index_first(program):
-        cases = agreement.expected(reference, declared, compared_sizes(moving), progress)
+        expected = agreement.expected(
+            reference,
+            trials(declared, moving, samples, _multiples(program, declared)),
+            Activations(model),
+            progress,
+        )
     described, returned = translation.describe(model)
     nodes = len(model.graph)
-    # before the runtime also holds the weights
-    toolchain.release((*program.state_dict.values(), *program.constants.values()))
+    witness = None
+    weights = [one for one in (*program.state_dict.values(), *program.constants.values())
+               if hasattr(one, "nbytes")]  # fmt: skip
+    if sum(one.nbytes for one in weights) <= agreement.KEPT:
+        witness = Witness(
+            declared,
+            reference,
+            lambda feed: None,
+            program,
+            lambda: translation.decomposed(program, declared),
+            lambda feed: (),
+            out,
+            session,
+        )
+    else:  # before the runtime also holds the weights
+        del model
+        toolchain.release(weights)
     with session(out) as runner:
-        checks = agreement.check(cases, runner)
-    return ExportLog("pt2", described, returned, translation.OPSET, nodes, checks)
+        checks = agreement.check(expected.cases, runner, witness)
+    log = ExportLog("pt2", described, returned, translation.OPSET, nodes, checks)
+    return replace(log, left_out=expected.left_out)
+
+
+def _multiples(program: ExportedProgram, declared: Sequence[InputSpec]) -> dict[str, int]:
+    """Axis → the number of which the program takes multiples: 8 for a dimension "8*s7"."""
+    found = {}
+    for info, spec in zip(_inputs(program), declared, strict=True):
+        for symbol, axis in zip(info.shape, spec.info.shape, strict=False):
+            match = _MULTIPLE.fullmatch(str(symbol))
+            if isinstance(axis, str) and match is not None:
+                found[axis] = int(match[1])
+    return found
 
 
 def _outputs(
@@ -183,7 +222,7 @@ def _call(program: ExportedProgram, declared: Sequence[InputSpec], feed: Feed) -
     import torch
     from torch.utils import _pytree
 
-    tensors = iter([torch.from_numpy(feed[spec.info.name]) for spec in declared])
+    tensors = iter([torch.from_numpy(feed[spec.info.name].copy()) for spec in declared])
     names = {info.name for info in _inputs(program)}
     flat = [
         next(tensors) if name in names else name for name in program.graph_signature.user_inputs

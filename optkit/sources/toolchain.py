@@ -9,10 +9,15 @@ import io
 import logging
 import warnings
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from optkit.errors import ToolchainMissing
 from optkit.execute.local import trim
+
+if TYPE_CHECKING:
+    from torch import nn
 
 _HUGGING_FACE = "pip install 'optkit[hf]'"
 
@@ -64,6 +69,11 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
+
+
+def bytes_of(module: nn.Module) -> int:
+    """The bytes of the weights and buffers of a module."""
+    return sum(one.nbytes for one in chain(module.parameters(), module.buffers()))
 
 
 def release(values: Iterable[object]) -> None:

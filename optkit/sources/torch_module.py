@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,10 +15,12 @@ import numpy as np
 
 from optkit.data.synthetic import random_feed
 from optkit.errors import InputRefused, OptkitError, UsageError
+from optkit.graph.activations import Activations
 from optkit.runtimes import Progress, Session
 from optkit.sources import (
     adaptive_pools,
     agreement,
+    attention_masks,
     embedding_bags,
     export_failures,
     guards,
@@ -25,10 +31,12 @@ from optkit.sources import (
     translation,
     ultralytics_heads,
 )
-from optkit.sources.axes import compared_sizes, fix_single_sizes, traced_sizes
+from optkit.sources.axes import fix_single_sizes, traced_sizes
+from optkit.sources.disagreement import Witness
 from optkit.sources.log import ExportLog
-from optkit.sources.module_state import unchanged
+from optkit.sources.module_state import changed, unchanged
 from optkit.sources.outputs import arrays, leaves, names_apart, register
+from optkit.sources.trials import trials
 from optkit.sources.wrappers import evaluating, unwrapped
 from optkit.tensors import AxisRange, Feed, InputSpec, TensorInfo
 from optkit.trained_scales import KEY, TrainedScales
@@ -51,15 +59,18 @@ def export(
     progress: Progress,
     outputs: Sequence[str] | None = None,
     owned: bool = False,
+    samples: Sequence[Feed] = (),
+    compared: Mapping[str, AxisRange] | None = None,
 ) -> ExportLog:
-    """Write the graph of the module to `out`, and compare it with the module at two other shapes.
+    """Write the graph of the module to `out`, and compare it with the module, see `trials`.
 
     The module does not change (training mode, device). Its attribute `trained_scales`, which
     `optkit.qat.finalize` sets, becomes metadata of the graph. specs: for the parameters of
     `forward` with their names, or else in order. outputs: names of the outputs; by default
     dictionary keys and field names, else "output". An axis of one size becomes static. owned: the
-    caller does not need the module any more; its weights are freed after the graph is written, so
-    that memory has only one copy of them.
+    caller does not need the module any more; large weights are freed after the graph is written, so
+    that memory has only one copy of them. samples: the user's, of one sample each. compared: the
+    ranges in which graph and module are compared; by default `axes`.
 
     Raises ExportFailed, or ToolchainMissing without torch.
     """
@@ -71,7 +82,7 @@ def export(
     specs, axes = fix_single_sizes(specs, axes)
     sizes = traced_sizes(axes)
     bind = _binding(module, specs)
-    with evaluating(module), ultralytics_heads.exported(module), unchanged(module):
+    with _exporting(module), unchanged(module):
         progress("running the model", 0.1)
         with unchanged(module):
             returned = _call(module, bind, random_feed(specs, sizes, 0), specs)
@@ -86,20 +97,79 @@ def export(
             model.metadata_props[KEY] = trained.text()
         translation.write(model, out)
         with ties.lower_index_first(program):
-            cases = agreement.expected(
+            expected = agreement.expected(
                 lambda feed: arrays(_call(module, bind, feed, specs), names),
-                specs,
-                compared_sizes(axes),
+                trials(specs, _within(compared, axes), samples),
+                Activations(model),
                 progress,
             )
     described, returned = translation.describe(model)
     nodes = len(model.graph)
-    if owned:  # before the runtime also holds them
+    witness = None
+    if not owned or toolchain.bytes_of(module) <= agreement.KEPT:
+        witness = _witness(module, bind, specs, names, program, out, session)
+    else:  # before the runtime also holds them
         del model, program
         toolchain.release((*module.parameters(), *module.buffers()))
     with session(out) as runner:
-        checks = agreement.check(cases, runner)
-    return ExportLog("python", described, returned, translation.OPSET, nodes, checks)
+        checks = agreement.check(expected.cases, runner, witness)
+    log = ExportLog("python", described, returned, translation.OPSET, nodes, checks)
+    return replace(log, left_out=expected.left_out)
+
+
+def _within(
+    compared: Mapping[str, AxisRange] | None, axes: Mapping[str, AxisRange]
+) -> Mapping[str, AxisRange]:
+    """The ranges for the comparison of the axes that move."""
+    return axes if compared is None else {name: compared[name] for name in axes}
+
+
+@contextmanager
+def _exporting(module: nn.Module) -> Iterator[None]:
+    """The module computes what its graph does."""
+    with evaluating(module), ultralytics_heads.exported(module), attention_masks.as_given():
+        yield
+
+
+def _witness(
+    module: nn.Module,
+    bind: Bind,
+    specs: Sequence[InputSpec],
+    names: Sequence[str],
+    program: ExportedProgram,
+    graph: Path,
+    session: Callable[[Path], Session],
+) -> Witness:
+    def run(module: nn.Module, feed: Feed) -> Feed:
+        with _exporting(module), ties.lower_index_first(program):
+            return arrays(_call(module, bind, feed, specs), names)
+
+    def exact(feed: Feed) -> Feed | None:
+        import torch
+
+        before = torch.get_default_dtype()
+        try:
+            double = copy.deepcopy(module).double()
+            wide = {n: a.astype(np.float64) if a.dtype == np.float32 else a
+                    for n, a in feed.items()}  # fmt: skip
+            torch.set_default_dtype(torch.float64)
+            return run(double, wide)
+        except Exception:  # of code that fixes a dtype, of what the module holds besides weights
+            return None
+        finally:
+            torch.set_default_dtype(before)
+
+    ordered = _in_order(bind(_by_name(specs)))
+    return Witness(
+        ordered,
+        partial(run, module),
+        exact,
+        program,
+        lambda: translation.decomposed(program, ordered),
+        lambda feed: changed(module, lambda: run(module, feed)),
+        graph,
+        session,
+    )
 
 
 def undeclared(where: str, names: Sequence[str] = ()) -> InputRefused:
@@ -204,7 +274,9 @@ def _call(module: nn.Module, bind: Bind, feed: Feed, specs: Sequence[InputSpec])
 
     parameter = next(module.parameters(), None)
     device = parameter.device if parameter is not None else "cpu"
-    bound = bind({name: torch.from_numpy(array).to(device) for name, array in feed.items()})
+    # copies, because forward may work in place
+    tensors = {name: torch.from_numpy(array.copy()) for name, array in feed.items()}
+    bound = bind({name: tensor.to(device) for name, tensor in tensors.items()})
     with torch.no_grad():
         try:
             return module(*bound.args, **bound.kwargs)

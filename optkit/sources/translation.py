@@ -28,6 +28,7 @@ from optkit.tensors import InputSpec, TensorInfo
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
+    from torch.onnx import ONNXProgram
 
 OPSET = 21
 _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div"})
@@ -48,23 +49,14 @@ def translate(
 
     Raises ExportFailed with the module and the operator, or with an axis that did not stay dynamic.
     """
-    import torch
-
     inputs = [spec.info.name for spec in specs]
-    # attention with a trainable bias is decomposed in another way, which fails
-    with torch.no_grad(), quiet():
-        try:
-            program = adaptive_pools.decomposed(embedding_bags.decomposed(program))
-            converted = torch.onnx.export(
-                program, (), input_names=inputs, opset_version=opset, optimize=False, verbose=False,
-                custom_translation_table=recurrences.translations(),
-            )  # fmt: skip
-            assert converted is not None
-            model = _settle(converted.model)
-        except ExportFailed:
-            raise
-        except Exception as error:  # the exporter raises many kinds of exceptions
-            raise export_failures.conversion(error) from error
+    try:
+        with quiet():
+            model = _settle(_converted(program, inputs, opset).model)
+    except ExportFailed:
+        raise
+    except Exception as error:  # the exporter raises many kinds of exceptions
+        raise export_failures.conversion(error) from error
     for value, name in zip(model.graph.inputs, inputs, strict=True):
         value.name = name  # OutputFixPass renames an input that is also an output
     _name_weights(model, program)
@@ -73,6 +65,29 @@ def translate(
     _name_outputs(model, outputs)
     _require_opset(model, opset)
     return model
+
+
+def decomposed(program: ExportedProgram, specs: Sequence[InputSpec]) -> ExportedProgram:
+    """The program as the exporter translates it: its values have the names of the graph's."""
+    with quiet():
+        found = _converted(program, [spec.info.name for spec in specs], OPSET).exported_program
+    assert found is not None
+    return found
+
+
+def _converted(program: ExportedProgram, inputs: Sequence[str], opset: int) -> ONNXProgram:
+    import torch
+
+    with (
+        torch.no_grad()
+    ):  # attention with a trainable bias is decomposed in another way, which fails
+        program = adaptive_pools.decomposed(embedding_bags.decomposed(program))
+        converted = torch.onnx.export(
+            program, (), input_names=inputs, opset_version=opset, optimize=False, verbose=False,
+            custom_translation_table=recurrences.translations(),
+        )  # fmt: skip
+    assert converted is not None
+    return converted
 
 
 def describe(model: ir.Model) -> tuple[tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:

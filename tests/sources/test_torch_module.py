@@ -87,7 +87,7 @@ def test_log_says_what_the_graph_is(exported: tuple[ExportLog, Path]) -> None:
         TensorInfo("logits", "float32", ("batch", 3)),
         TensorInfo("features", "float32", ("batch", 8)),
     )
-    assert [check.sizes for check in log.checks] == [{"batch": 1}, {"batch": 9}]
+    assert [check.sizes["batch"] for check in log.checks] == [1, 9, 3, 32]
     assert all(error < 1e-5 for check in log.checks for error in check.errors.values())
 
 
@@ -308,19 +308,6 @@ def test_missing_toolchain_names_the_extra(
     with pytest.raises(ToolchainMissing, match=absent) as caught:
         export(nn.Linear(3, 2), tmp_path / "m.onnx", spec("x", "batch", 3))
     assert "optkit[torch]" in str(caught.value.hint)
-
-
-def test_output_that_differs_from_torch_is_refused(tmp_path: Path) -> None:
-    class Counting(nn.Module):
-        calls = 0
-
-        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
-            self.calls += 1
-            return {"steady": x, "drifting": x * self.calls}
-
-    with pytest.raises(ExportFailed, match="output 'drifting' differs from torch by") as caught:
-        export(Counting(), tmp_path / "m.onnx", spec("x", "batch", 4))
-    assert str(caught.value.where).startswith("at batch=")
 
 
 def test_weight_that_is_not_finite_is_named(tmp_path: Path) -> None:

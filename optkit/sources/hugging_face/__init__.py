@@ -58,7 +58,7 @@ def export(
         merge(loaded.model, described, adapter)
     log = torch_module.export(
         loaded.model, described.specs, described.traced, out, session=session, progress=progress,
-        owned=True,
+        owned=True, compared=described.axes,
     )  # fmt: skip
     return replace(
         log, source="hf", task=loaded.task, specs=described.specs, axes=described.axes,
