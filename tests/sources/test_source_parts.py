@@ -15,6 +15,8 @@ from torch.utils import _pytree
 from optkit import graph
 from optkit.errors import ExportFailed, UsageError
 from optkit.sources import agreement, axes, outputs
+from optkit.sources.compared_sizes import compared_sizes
+from optkit.sources.trials import Trial
 from optkit.tensors import AxisRange, Feed, InputSpec, TensorInfo
 
 RANGES = st.tuples(*[st.integers(1, 20)] * 3).map(lambda sizes: AxisRange(*sorted(sizes)))
@@ -23,9 +25,9 @@ AXES = st.dictionaries(st.sampled_from("abcd"), RANGES)
 
 @given(AXES)
 def test_sizes_stay_in_range(ranges: dict[str, AxisRange]) -> None:
-    for sizes in (axes.traced_sizes(ranges), *axes.compared_sizes(ranges)):
-        assert sizes.keys() == ranges.keys()
-        assert all(ranges[name].min <= size <= ranges[name].max for name, size in sizes.items())
+    sizes = axes.traced_sizes(ranges)
+    assert sizes.keys() == ranges.keys()
+    assert all(ranges[name].min <= size <= ranges[name].max for name, size in sizes.items())
 
 
 @given(AXES)
@@ -41,8 +43,9 @@ def test_traced_sizes_hide_no_axis(ranges: dict[str, AxisRange]) -> None:
 
 @given(AXES)
 def test_compared_sizes_differ_from_the_traced_ones(ranges: dict[str, AxisRange]) -> None:
-    traced, other = axes.traced_sizes(ranges), axes.compared_sizes(ranges)[1]
-    assert all(other[name] != traced[name] for name, axis in ranges.items() if axis.min < axis.max)
+    traced, found = axes.traced_sizes(ranges), compared_sizes(ranges, None)
+    for name, axis in ranges.items():
+        assert axis.min == axis.max or any(sizes[name] != traced[name] for sizes in found)
 
 
 class Pair(NamedTuple):
@@ -91,11 +94,8 @@ class Fake:
 
 
 def compare(expected: np.ndarray, found: np.ndarray) -> float:
-    specs = [InputSpec(TensorInfo("x", "float32", ("n",)))]
-    cases = agreement.expected(
-        lambda feed: {"y": expected}, specs, [{"n": 2}], lambda what, fraction: None
-    )
-    (check,) = agreement.check(cases, Fake(found))  # type: ignore[arg-type]
+    case = agreement.Case(Trial({"n": 2}, "random", dict), {}, {"y": expected})
+    (check,) = agreement.check([case], Fake(found), None)  # type: ignore[arg-type]
     assert check.sizes == {"n": 2}
     return check.errors["y"]
 
