@@ -18,6 +18,7 @@ from optkit.fusion.standard.affine import fold_scale, fold_shift
 from optkit.fusion.standard.batchnorm import fold_batchnorm
 from optkit.fusion.standard.branch import take_branch
 from optkit.fusion.standard.constants import fold_constants, fold_shapes
+from optkit.fusion.standard.function import one_function
 from optkit.fusion.standard.guard import drop_guard
 from optkit.fusion.standard.layout import (
     merge_reshapes,
@@ -28,7 +29,10 @@ from optkit.fusion.standard.layout import (
 from optkit.fusion.standard.noop import remove_dead, remove_noop, settle_castlike
 from optkit.fusion.standard.norm import layer_norm
 from optkit.fusion.standard.pool import global_pool
+from optkit.fusion.standard.reduced import keep_reduced
+from optkit.fusion.standard.repeated import merge_repeated
 from optkit.fusion.standard.select import select_early, select_one
+from optkit.fusion.standard.softmax import softmax
 from optkit.fusion.standard.widen import widen
 
 __all__ = ["RULES", "FusionEntry", "FusionLog", "Rule", "fuse", "widen"]
@@ -39,14 +43,18 @@ RULES: tuple[Rule[Any], ...] = (
     fold_constants,
     take_branch,
     remove_noop,
+    merge_repeated,
     settle_reshape,
     merge_transposes,
     swap_axes,
     merge_reshapes,
+    keep_reduced,
     fold_batchnorm,
     fold_scale,
     fold_shift,
     layer_norm,
+    one_function,
+    softmax,
     drop_guard,
     global_pool,
     select_one,

@@ -22,7 +22,7 @@ class Fuse(Step[Fused]):
     warning says so."""
 
     name = "fuse"
-    version = 10
+    version = 11
     tools = ("onnx", "onnx-ir", "onnxscript", "onnxruntime")
     stays = True
 

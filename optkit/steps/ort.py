@@ -21,7 +21,7 @@ class ToOrt(Step[OrtGraph]):
     kernels. Its outputs are not compared: a sum in another order can change single codes."""
 
     name = "ort"
-    version = 11
+    version = 12
     tools = ("onnx", "onnx-ir")
     stays = True
 

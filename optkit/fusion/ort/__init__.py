@@ -24,7 +24,7 @@ from optkit.fusion.ort.cached import cached, note_in_place, past_length
 from optkit.fusion.ort.heads import unpack_heads
 from optkit.fusion.ort.layout import channels_last
 from optkit.fusion.ort.mask import grid
-from optkit.fusion.ort.norm import rms_norm, sum_apart, sum_bias
+from optkit.fusion.ort.norm import bare_norm, rms_norm, sum_apart, sum_bias
 from optkit.fusion.ort.packed import packed
 from optkit.fusion.ort.product import multiply, part
 from optkit.fusion.ort.projection import projection
@@ -59,6 +59,7 @@ RULES: tuple[Rule[Any], ...] = (
     bias_gelu,
     fused_gemm,
     rms_norm,
+    bare_norm,
     sum_apart,
     sum_bias,
     multiply,

@@ -3,6 +3,8 @@
 RMSNorm (Zhang & Sennrich, arXiv:1910.07467):
     y = g · x / √(mean(x²) + ε)     over the last axis: one RMSNormalization for six or seven nodes
 
+A norm without gain and bias is the operator with a gain of ones.
+
 LayerNormalization after a residual sum: ONNX Runtime fuses Add + LayerNormalization into
 SkipLayerNormalization, whose CPU kernel takes three times as long as the two nodes (1.05 instead of
 0.33 ms at [8, 128, 384]). Sum(a, b) = Add(a, b), bit for bit, and the optimizer does not match it.
@@ -16,13 +18,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 
 from optkit import graph
-from optkit.fusion.ort.write import Attributes, put, too_old
+from optkit.fusion.ort.write import Attributes, constant, put, too_old
 from optkit.fusion.pattern import biased_product, made_by, read_once, reader, sides
-from optkit.fusion.rule import Declined, Rule
-from optkit.fusion.standard.norm import over_root_mean_square
+from optkit.fusion.rule import Declined, Rule, owner_of
+from optkit.fusion.standard.norm import over_root_mean_square, uncentred
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,17 @@ class RmsNorm:
     node: ir.Node
     source: ir.Value
     gain: ir.Value
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class BareNorm:
+    """`node` normalizes the `width` features of `source` as `op` does with a gain of ones."""
+
+    node: ir.Node
+    op: str
+    source: ir.Value
+    width: int
     epsilon: float
 
 
@@ -70,6 +84,28 @@ def normalize(match: RmsNorm) -> str:
     return "one operator"
 
 
+def check_bare(node: ir.Node) -> BareNorm | Declined | None:
+    root = over_root_mean_square(node.outputs[0])
+    if root is None or node.outputs[0].dtype != ir.DataType.FLOAT:
+        return None
+    source, epsilon = root
+    width = source.shape[-1] if source.shape else None
+    if not isinstance(width, int):
+        return Declined("the number of its features is not known")
+    before = uncentred(source)
+    if before is not None:
+        return BareNorm(node, "LayerNormalization", before, width, epsilon)
+    return too_old(node) or BareNorm(node, "RMSNormalization", source, width, epsilon)
+
+
+def normalize_bare(match: BareNorm) -> str:
+    node, ones = match.node, np.ones(match.width, np.float32)
+    gain = constant(owner_of(node), f"ones.{match.width}", ones)
+    attributes: Attributes = {"axis": -1, "epsilon": match.epsilon}
+    put(node, match.op, [match.source, gain], node.outputs[0], attributes=attributes)
+    return "one operator with a gain of ones"
+
+
 def check_sum(node: ir.Node) -> ir.Node | None:
     shapes = [value.shape if value is not None else None for value in node.inputs]
     if any(shape is None or len(shape) != 3 for shape in shapes):
@@ -105,5 +141,6 @@ def take_bias(match: Residual) -> str:
 
 
 rms_norm: Rule[RmsNorm] = Rule("rms_norm", frozenset({"Mul"}), check_rms, normalize)
+bare_norm: Rule[BareNorm] = Rule("bare_norm", frozenset({"Mul", "Div"}), check_bare, normalize_bare)
 sum_apart: Rule[ir.Node] = Rule("sum_apart", frozenset({"Add"}), check_sum, keep_apart)
 sum_bias: Rule[Residual] = Rule("sum_bias", frozenset({"Add", "Sum"}), check_bias, take_bias)

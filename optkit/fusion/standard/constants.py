@@ -16,7 +16,7 @@ from optkit import graph
 from optkit.errors import InputRefused
 from optkit.fusion.rule import GROWTH_LIMIT_BYTES, Declined, Rule, remove
 
-_NEVER = frozenset(
+KEPT = frozenset(
     {
         *("QuantizeLinear", "DequantizeLinear", "Constant"),
         *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
@@ -24,12 +24,14 @@ _NEVER = frozenset(
         *("If", "Loop", "Scan", "SequenceMap"),
     }
 )
+"""Operators that stay as they are: they express a precision, draw random numbers, or have graphs
+inside."""
 
 Folded = tuple[ir.Node, list[np.ndarray]]
 
 
 def check_constants(node: ir.Node) -> Folded | Declined | None:
-    if node.op_type in _NEVER or node.domain != "":
+    if node.op_type in KEPT or node.domain != "":
         return None
     if not all(value is None or graph.is_constant(value) for value in node.inputs):
         return None

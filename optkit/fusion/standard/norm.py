@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from optkit import graph
-from optkit.fusion.pattern import Either, Number, Op, Var, first_match, ints, made_by, read_once
+from optkit.fusion.pattern import Either, Number, Op, Var, first_match, ints, read_once
 from optkit.fusion.rule import Declined, Rule, remove, replace
 
 
@@ -52,10 +52,10 @@ _CENTRED = Op("Sub", Var("source"), Op("ReduceMean", Var("source"), where=_over_
 def check(node: ir.Node) -> LayerNorm | Declined | None:
     for affine in _AFFINE.matches(node.outputs[0]):
         root = over_root_mean_square(affine["normalized"])
-        centred = first_match(_CENTRED, root[0]) if root is not None else None
-        if root is None or centred is None:
+        source = uncentred(root[0]) if root is not None else None
+        if root is None or source is None:
             continue
-        source, gain, bias = centred["source"], affine["gain"], affine["bias"]
+        gain, bias = affine["gain"], affine["bias"]
         if not _per_feature(gain, source) or not _per_feature(bias, source):
             return Declined("its gain or bias is not one float32 constant per feature")
         if not read_once(affine["scaled"]):
@@ -91,12 +91,16 @@ def over_root_mean_square(value: ir.Value | None) -> tuple[ir.Value, float] | No
     return None
 
 
+def uncentred(value: ir.Value) -> ir.Value | None:
+    """x if `value` is x − mean(x), the mean over the last axis."""
+    match = first_match(_CENTRED, value)
+    return None if match is None else match["source"]
+
+
 def _same(a: ir.Value, b: ir.Value) -> bool:
-    """The same value, or the same difference taken twice."""
-    first, second = made_by(a, "Sub"), made_by(b, "Sub")
-    return a is b or (
-        first is not None and second is not None and [*first.inputs] == [*second.inputs]
-    )
+    """The same value, or the same difference from the mean taken twice."""
+    first, second = uncentred(a), uncentred(b)
+    return a is b or (first is not None and first is second)
 
 
 def _per_feature(value: ir.Value, source: ir.Value) -> bool:

@@ -68,11 +68,20 @@ def test_what_only_looks_like_rms_norm_stays(as_ort, build, case: str) -> None:
     assert log.counts == {} and after.graph[-1].op_type == "Mul"
 
 
-def test_a_gain_that_is_computed_is_declined(as_ort, build) -> None:
+def test_a_gain_that_is_computed_stays_beside_the_norm(as_ort, build) -> None:
     body = MEAN + "n = Div(x, r) y = Mul(n, k)"
     model = build("float[b, 12] x, float[12] k", "float[b, 12] y", body, **constants())
-    _, log = as_ort(model, {"x": random(2, 12), "k": random(12)})
-    assert [e.reason for e in log.entries] == ["its gain is not one constant per feature"]
+    after, log = as_ort(model, {"x": random(2, 12), "k": random(12)})
+    assert [node.op_type for node in after.graph] == ["RMSNormalization", "Mul"]
+    assert log.counts["bare_norm"] == 1
+
+
+def test_a_layer_norm_without_gain_has_one_of_ones(as_ort, build) -> None:
+    centred = "t = ReduceMean(x, last) c = Sub(x, t) "
+    body = centred + MEAN.replace("(x, x)", "(c, c)") + "y = Div(c, r)"
+    model = build("float[b, 12] x", "float[b, 12] y", body, **constants())
+    after, _ = as_ort(model, {"x": random(2, 12) + 3}, rtol=1e-4)
+    assert [node.op_type for node in after.graph] == ["LayerNormalization"]
 
 
 def test_the_statistics_of_a_norm_may_be_read_elsewhere(as_ort, build) -> None:
