@@ -2,7 +2,8 @@
 
 RULES is the complete list, in the order of application; the rules are applied until none matches.
 The result equals the given graph up to float rounding. `widen` runs before them: it converts the
-inside of a half-precision model to FP32. `fusion.ort` has the form for ONNX Runtime on a CPU.
+inside of a half-precision model to FP32. `arrange` runs after them if products are quantized.
+`fusion.ort` has the form for ONNX Runtime on a CPU.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ from optkit.fusion.standard.layout import (
 from optkit.fusion.standard.noop import remove_dead, remove_noop, settle_castlike
 from optkit.fusion.standard.norm import layer_norm
 from optkit.fusion.standard.pool import global_pool
+from optkit.fusion.standard.products import plain_gemm, plain_matmul
 from optkit.fusion.standard.reduced import keep_reduced
 from optkit.fusion.standard.repeated import merge_repeated
 from optkit.fusion.standard.select import select_early, select_one
 from optkit.fusion.standard.softmax import softmax
 from optkit.fusion.standard.widen import widen
 
-__all__ = ["RULES", "FusionEntry", "FusionLog", "Rule", "fuse", "widen"]
+__all__ = ["ARRANGEMENT", "RULES", "FusionEntry", "FusionLog", "Rule", "arrange", "fuse", "widen"]
 
 RULES: tuple[Rule[Any], ...] = (
     settle_castlike,
@@ -62,6 +64,15 @@ RULES: tuple[Rule[Any], ...] = (
     remove_dead,
 )
 
+ARRANGEMENT: tuple[Rule[Any], ...] = (
+    plain_gemm,
+    plain_matmul,
+    fold_constants,
+    merge_transposes,
+    remove_noop,
+    remove_dead,
+)
+
 
 def fuse(model: ir.Model) -> FusionLog:
     """Apply RULES to the main graph until none matches, in place. Subgraphs do not change.
@@ -70,3 +81,9 @@ def fuse(model: ir.Model) -> FusionLog:
     """
     LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     return apply(model, RULES)
+
+
+def arrange(model: ir.Model) -> FusionLog:
+    """Write the products of a fused graph in the form whose weights can be quantized, in place, by
+    ARRANGEMENT. The main graph only."""
+    return apply(model, ARRANGEMENT)

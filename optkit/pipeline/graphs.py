@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
 from optkit.execute.runner import Steps
 from optkit.pipeline.job import Build
 from optkit.pipeline.run_samples import observed, sample_batch
@@ -19,16 +24,33 @@ _BYTES_TO_MEASURE = 8  # per parameter: float32, and the copy of the runtime
 
 def fuse(build: Build, runner: Steps) -> None:
     """graph → graph in the `standard` form, compared with the source if memory suffices. A graph
-    that another tool has quantized keeps its form, so its float graph does too."""
+    that another tool has quantized keeps its form, so its float graph does too. For a quantized
+    precision, its products are written so that their weights can be quantized; the baseline keeps
+    the form that is faster in floats."""
     if isinstance(build.source, Dequantized):
-        build.fused = build.source
+        build.fused = build.plain = build.source
         return
     random, reason = comparison(build, runner, "fused")
     step = Fuse(
         graph=build.source, samples=compared_samples(build, runner), random=random,
         compare=reason is None, uncompared=reason,
     )  # fmt: skip
-    build.fused = runner.do(step, "fuse")
+    build.fused = build.plain = plain = runner.do(step, "fuse")
+    if not build.job.precision.quantized or build.source.trained:
+        return
+    arranged = runner.do(replace(step, graph=plain, arrange=True), "arrange products")
+    if arranged.log.get("counts"):
+        build.fused = replace(arranged, log=_after(plain.log, arranged.log))
+
+
+def _after(first: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, object]:
+    """The log of rewrites and of those after them."""
+    counts = Counter(first["counts"])
+    counts.update(then["counts"])
+    return {
+        **then, "entries": [*first["entries"], *then["entries"]],
+        "nodes_before": first["nodes_before"], "counts": dict(sorted(counts.items())),
+    }  # fmt: skip
 
 
 def cast_carriers(build: Build, runner: Steps) -> None:
@@ -44,9 +66,14 @@ def cast_carriers(build: Build, runner: Steps) -> None:
 
 
 def write_baseline(build: Build, runner: Steps) -> None:
-    """The graph with which the candidate is compared. It is the carrier graph in the backend's
-    operators, so that only the precision causes a speedup."""
-    build.baseline = written(build, build.carrier, build.baseline_precision.name, runner)
+    """The graph with which the candidate is compared: the fused graph in the baseline's floats and
+    the backend's operators."""
+    carrier, name = build.carrier, build.baseline_precision.name
+    if build.plain is not build.fused:
+        carrier = build.plain
+        if name != "fp32":
+            carrier = cast(build, carrier, name, runner, "the baseline ")
+    build.baseline = written(build, carrier, name, runner)
 
 
 def cast(build: Build, graph: Graph, carrier: str, runner: Steps, what: str = "") -> Rewritten:

@@ -129,6 +129,7 @@ class Build:
 
     source: Graph = field(init=False, repr=False)
     fused: Rewritten = field(init=False, repr=False)
+    plain: Rewritten = field(init=False, repr=False)  # `fused` as the baseline has it
     # evaluation samples; if there are none, calibration samples or random ones
     probe: Samples = field(init=False, repr=False)
     carrier: Graph = field(init=False, repr=False)

@@ -48,7 +48,8 @@ def _predict(build: Build, role: EngineRole, batch: int, runner: Steps) -> Predi
             build.baseline_precision, build.baseline, build.baseline_engine
         )  # fmt: skip
     if compiled is None and precision.quantized:
-        graph = build.baseline  # a quantized graph is its carrier graph and the plan
+        # a quantized graph is its carrier graph and the plan
+        graph = build.baseline if build.plain is build.fused else build.carrier
     step = PredictLatency(
         graph=graph, device=build.job.target.name, target=build.job.target.fingerprint(),
         fit=fitted().digest,

@@ -19,7 +19,10 @@ class Fuse(Step[Fused]):
     """The `standard` form, FP32 inside. Its outputs are compared with those of the unfused graph on
     `samples`, or without these on random inputs, unless `compare` is False for the reason
     `uncompared`. If the outputs of a half-precision model differ from those of its FP32 form, a
-    warning says so."""
+    warning says so.
+
+    `arrange`: the graph is in this form already, and its products get the form whose weights can be
+    quantized. If none changes, the graph is the given one, and is not compared."""
 
     name = "fuse"
     version = 11
@@ -30,4 +33,5 @@ class Fuse(Step[Fused]):
     samples: Input | None = None
     random: RandomInputs = spread()
     compare: bool = True
+    arrange: bool = False
     uncompared: str | None = beside_the_key(None)

@@ -22,13 +22,16 @@ def run(step: Fuse, out: Path, progress: Progress) -> Fused:
     given = before = step.graph.path / GRAPH
     model = graph.load(given)
     with tempfile.TemporaryDirectory() as folder:
-        if widened := fusion.widen(model):
+        widened = () if step.arrange else fusion.widen(model)
+        if widened:
             before = Path(folder) / GRAPH
             graph.save(model, before)
-        log = fusion.fuse(model)
+        log = fusion.arrange(model) if step.arrange else fusion.fuse(model)
         log = replace(log, entries=(*widened, *log.entries))
         graph.save(model, out / GRAPH)
         fused = Fused(log=log.to_json(), max_error=None, **signature(model)._asdict())
+        if step.arrange and not log.counts:
+            return fused
         if not step.compare:
             return replace(fused, warnings=(str(step.uncompared),))
         progress("comparing with the unfused graph", 0.6)
