@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 
@@ -28,10 +29,31 @@ class Scheme:
 
 
 @dataclass(frozen=True)
+class FloatReason:
+    """Why `products` products stay in floats; `node` is the first of them."""
+
+    reason: str
+    products: int
+    node: str
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How many products of a graph are quantized: all of them by precision, and the reasons of
+    those in floats, the most frequent first."""
+
+    products: int
+    quantized: int
+    by_precision: Mapping[str, int]
+    in_float: tuple[FloatReason, ...]
+
+
+@dataclass(frozen=True)
 class Assignment:
-    """Node name → precision name, for every node that was *considered* (Conv, MatMul and Gemm with
-    a constant weight). A node that stays in float has the carrier as its precision ("fp16", ...)
-    and a reason; others may have one."""
+    """Node name → precision name, for every node that was *considered* (Conv, ConvTranspose, MatMul
+    and Gemm with a constant weight). A node that stays in float has the carrier as its precision
+    ("fp16", ...) and a reason; others may have one. In a reason, the particulars of a node are
+    after the first ": "."""
 
     nodes: dict[str, str] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
@@ -39,6 +61,25 @@ class Assignment:
     def quantized(self) -> dict[str, str]:
         """The nodes with a quantized precision. Landing is counted relative to these."""
         return {node: name for node, name in self.nodes.items() if PRECISIONS[name].quantized}
+
+    def coverage(self) -> Coverage:
+        quantized = self.quantized()
+        alike: dict[str, list[tuple[str, str]]] = {}
+        for node in self.nodes.keys() - quantized.keys():
+            why = self.reasons.get(node, "")
+            alike.setdefault(why.partition(": ")[0], []).append((node, why))
+        order = {node: place for place, node in enumerate(self.nodes)}
+        rows = []
+        for kind, members in alike.items():
+            first = min((node for node, _ in members), key=lambda node: order[node])
+            texts = {why for _, why in members}
+            rows.append(FloatReason(texts.pop() if len(texts) == 1 else kind, len(members), first))
+        return Coverage(
+            len(self.nodes),
+            len(quantized),
+            dict(sorted(Counter(self.nodes.values()).items())),
+            tuple(sorted(rows, key=lambda row: (-row.products, order[row.node]))),
+        )
 
     def told(self, reasons: Mapping[str, str]) -> Assignment:
         """The same, with these reasons."""

@@ -12,7 +12,7 @@ from optkit import codec, pipeline
 from optkit.api import jobs
 from optkit.api.jobs import RecipeLike
 from optkit.devices import Target
-from optkit.documents.result import CalibrationCheck
+from optkit.documents.result import CalibrationCheck, QuantizedProducts
 from optkit.errors import ToolchainMissing, UsageError
 from optkit.execute.step import Result
 from optkit.pipeline import Build, Job, delivery, findings
@@ -48,14 +48,15 @@ class Rewrite:
 @dataclass(frozen=True)
 class StageFiles:
     """The result of a stage: the names of its files in the folder `out`. `notes`: a line for each
-    rewrite; `details`: the facts of the step, as in details.json; `calibration`: as in the result
-    of a build."""
+    rewrite; `details`: the facts of the step, as in details.json; `calibration`, `quantized`: as in
+    the result of a build."""
 
     out: str
     files: list[str]
     notes: list[str]
     details: Mapping[str, object]
     calibration: CalibrationCheck | None
+    quantized: QuantizedProducts | None = None
 
     @property
     def rewrites(self) -> tuple[Rewrite, ...]:
@@ -156,7 +157,9 @@ def stage_files(
         details["quantization"] = dict(build.quantized.log)
     names = delivery.copy_out(result, out, details)
     notes = [rewrite.note for rewrite in _rewrites(details)]
-    return StageFiles(str(out), names, notes, details, findings.calibration(build))
+    return StageFiles(
+        str(out), names, notes, details, findings.calibration(build), findings.quantized(build)
+    )
 
 
 def _folder(

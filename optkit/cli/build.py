@@ -163,7 +163,12 @@ def exit_code(result: Result, strict: bool) -> int:
     if result.error is not None:
         return errors.from_json(result.error.to_json()).exit_code
     verdict = result.gate.verdict if result.gate else "pass"
-    doubtful = verdict == "inconclusive" or summary.marks(result) or summary.suspect(result)
+    doubtful = (
+        verdict == "inconclusive"
+        or summary.marks(result)
+        or summary.suspect(result)
+        or summary.nothing_quantized(result)
+    )
     return 3 if verdict == "fail" or (strict and doubtful) else 0
 
 

@@ -14,6 +14,7 @@ from optkit.api.stages import Stage, StageFiles
 from optkit.cli import calls, junit_file, summary, terminal
 from optkit.cli.terminal import Output
 from optkit.documents.figures import EvalFigures
+from optkit.report import coverage
 from optkit.report.junit import Suite
 from optkit.request import Request
 from optkit.workspace import Workspace
@@ -37,7 +38,9 @@ def quantize(
     output: Output,
 ) -> int:
     made = _files("quantize", out, request, workspace, output, target, precision)
-    return 3 if strict and summary.is_suspect(made.calibration) else 0
+    found = made.quantized
+    nothing = found is not None and not found.quantized
+    return 3 if strict and (nothing or summary.is_suspect(made.calibration)) else 0
 
 
 def compile_(
@@ -103,11 +106,16 @@ def _files(
         )
     if output.json:
         check = made.calibration.to_json() if made.calibration else None
-        written = {**asdict(made), "calibration": check}
+        found = made.quantized.to_json() if made.quantized else None
+        written = {**asdict(made), "calibration": check, "quantized": found}
         terminal.put_json({"schema": f"optkit.{stage}/v1", "status": "ok", **written})
         return made
     for name in made.files:
         terminal.put(str(Path(made.out) / name))
     for line in made.notes if output.verbose else summary.rewrites(made.rewrites):
         terminal.put(f"  {line}")
+    if made.quantized is not None:
+        terminal.put(f"  {coverage.share(made.quantized, precision)}")
+        if why := coverage.reasons(made.quantized):
+            ears.note(f"in floats {why}")
     return made

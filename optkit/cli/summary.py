@@ -18,6 +18,7 @@ from optkit.documents.measured import (
 )
 from optkit.documents.result import CalibrationCheck, EngineFacts, Result
 from optkit.evidence import Evidence
+from optkit.report import coverage
 from optkit.report.figures import measured, name, unvaried
 
 if TYPE_CHECKING:
@@ -79,6 +80,11 @@ def _place(one: Result) -> list[str]:
 def remarks(result: Result) -> list[str]:
     """Notes below the table: undecided gates and unreliable figures."""
     lines = list(result.gate.reasons if result.gate else ())
+    lines += [
+        f"{part}{coverage.line(one.quantized, one.precision)}"
+        for part, one in _named(result)
+        if one.quantized is not None
+    ]
     if any(one.untrained is not None for one in _parts(result)):
         lines.append("the model is not trained, so gates say nothing about a trained one")
     lines += dict.fromkeys(
@@ -94,8 +100,19 @@ def remarks(result: Result) -> list[str]:
     return lines
 
 
+def _named(result: Result) -> list[tuple[str, Result]]:
+    """The parts of a result, with words before a note about one of them."""
+    parts = result.parts or {"": result}
+    return [(f"{name}: " if name else "", one) for name, one in parts.items()]
+
+
 def _parts(result: Result) -> list[Result]:
-    return list((result.parts or {"": result}).values())
+    return [one for _, one in _named(result)]
+
+
+def nothing_quantized(result: Result) -> bool:
+    """Whether no product of a part, of which a quantized precision was asked, has it."""
+    return any(coverage.nothing(one) for one in _parts(result))
 
 
 def suspect(result: Result) -> bool:
@@ -295,7 +312,7 @@ def _size(result: Result) -> str:
 
 def _landing(engine: EngineFacts | None) -> str:
     landing = engine.landing if engine else None
-    if landing is None:
+    if landing is None or not landing.planned:
         return ""
     counts = f"{landing.landed}/{landing.planned} landed"
     return f"{counts}, {landing.unknown} unknown" if landing.unknown else counts

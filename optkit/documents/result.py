@@ -64,6 +64,24 @@ class EngineFacts(Record):
     landing: LandingCounts | None = None
 
 
+class FloatProducts(Record):
+    """Products that stay in floats for the same reason."""
+
+    reason: str
+    products: AtLeastOne
+    node: Annotated[str, said("The first of them.")]
+
+
+class QuantizedProducts(Record):
+    """How much of the graph is quantized. A product is a Conv, ConvTranspose, MatMul or Gemm with a
+    constant weight."""
+
+    products: Count
+    quantized: Count
+    by_precision: Annotated[dict[str, Count], said("All products, by their precision.")]
+    in_float: Annotated[Rows[FloatProducts], said("The most frequent reason first.")]
+
+
 class PrecisionFigures(Record):
     """One precision of the model: its engine and its figures."""
 
@@ -139,6 +157,10 @@ class Result(Record):
         None
     )
     calibration: CalibrationCheck | None = None
+    quantized: Annotated[
+        QuantizedProducts | SkipJsonSchema[None],
+        Field(exclude_if=absent, description="Of a quantized precision."),
+    ] = None
     untrained: Annotated[
         str | SkipJsonSchema[None],
         Field(exclude_if=absent, description="Which parameters are random, if some are."),

@@ -21,7 +21,7 @@ from optkit.documents.report import (
     Report,
     StepTaken,
 )
-from optkit.documents.result import CalibrationCheck, Result
+from optkit.documents.result import CalibrationCheck, QuantizedProducts, Result
 from optkit.engines import Engine
 from optkit.evidence import Evidence
 from optkit.execute.runner import Record
@@ -205,6 +205,14 @@ def calibration(build: Build) -> CalibrationCheck | None:
     return None if checked is None else CalibrationCheck.from_json(checked.check)
 
 
+def quantized(build: Build) -> QuantizedProducts | None:
+    """How much of the graph is quantized; None for a precision of floats, and before it is."""
+    assignment = build.assignment
+    if assignment is None or not build.job.precision.quantized:
+        return None
+    return QuantizedProducts.from_object(assignment.coverage())
+
+
 def _result(
     build: Build,
     sides: _Sides,
@@ -223,6 +231,7 @@ def _result(
         references=[sides.reference] if sides.reference.accuracy else [],
         pending=to_finish(artifact, build.pending),
         calibration=calibration(build),
+        quantized=quantized(build),
         untrained=untrained(build),
     )
 

@@ -112,13 +112,14 @@ def _restore(unfinished: Unfinished, runner: Runner) -> Build:
         measured=True,
     )
     nodes = {row.node: row.precision for row in report.quantization}
+    reasons = {row.node: row.reason for row in report.quantization if row.reason is not None}
     if result.fidelity is not None:
         fidelity = codec.from_json(Fidelity, result.fidelity.to_json())
         build.candidate_fidelity = ComparedOutputs(fidelity=fidelity)
     build.source = Graph()  # nothing is known of how it was exported
     build.graph = Graph(folder=staged_graph(artifact.path / MODEL, runner))
     build.baseline = Graph(folder=staged_graph(artifact.baseline_path / MODEL, runner))
-    build.quantized = Quantized(assignment=Assignment(nodes))
+    build.quantized = Quantized(assignment=Assignment(nodes, reasons))
     if task is not None:
         build.evaluation = samples_of(build, runner, "evaluation", assets_of(artifact))
     elif scored:

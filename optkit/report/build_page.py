@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from optkit import runtimes
 from optkit.documents.report import Report
-from optkit.report import details, explanation, figures, layers, view, worst
+from optkit.report import coverage, details, explanation, figures, layers, view, worst
 from optkit.report.drawing import charts
 from optkit.report.hotspots import hotspots
 from optkit.report.html import render
@@ -33,6 +33,7 @@ def to_html(report: Report) -> str:
         marks=view.marks(result),
         measured=figures.measured(result.latency),
         suspicions=view.suspicions(result),
+        coverage=coverage.told(result),
         scores=charts.scores(result),
         drop=charts.drop(report),
         histogram=charts.histogram(report),

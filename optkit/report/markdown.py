@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from optkit.documents.report import GateOutcome, LandedNode, Report, ServingCost
 from optkit.documents.result import PendingEngine, Result
-from optkit.report import details, figures, layers, view
+from optkit.report import coverage, details, figures, layers, view
 
 _MOST_ROWS = 20
 _MOST_SENSITIVE = 5
@@ -35,6 +35,7 @@ def to_markdown(report: Report) -> str:
         measured(result),
         _marks(result),
         _gates(report.gates),
+        _coverage(result),
         _landing(result, report.landing),
         _sensitive(report),
         _cost(report.cost),
@@ -82,6 +83,11 @@ def _gates(rows: Sequence[GateOutcome]) -> str:
         return ""
     cells = [(row.gate, row.outcome, row.reason) for row in rows]
     return table(("gate", "outcome", "why"), cells)
+
+
+def _coverage(result: Result) -> str:
+    found = coverage.told(result)
+    return f"**Quantized:** {text(found)}." if found else ""
 
 
 def _landing(result: Result, rows: Sequence[LandedNode]) -> str:

@@ -18,7 +18,7 @@ from optkit.documents.measured import DifferenceFigures
 from optkit.documents.recommendation import Recommendation, Ship
 from optkit.documents.result import CalibrationCheck, Result
 from optkit.evidence import Evidence
-from optkit.report import figures, worth
+from optkit.report import coverage, figures, worth
 from optkit.report.titles import baseline_of, device_of, spelled
 
 
@@ -119,6 +119,8 @@ def _decision(result: Result) -> _Decision:
     fault = None if result.untrained is None else _untrained(result.untrained)
     if fault is None and check is not None and check.verdict == "suspect":
         fault = _suspect(check)
+    if coverage.nothing(result):
+        return _nothing(result)
     if verdict == "fail":
         return _failed(result, fault)
     if fault is not None:
@@ -133,6 +135,21 @@ def _decision(result: Result) -> _Decision:
 
 def _named(result: Result) -> str:
     return f"{spelled(result.precision)} on {device_of(result)}"
+
+
+def _nothing(result: Result) -> _Decision:
+    """No product is quantized, so the candidate is the baseline in other words."""
+    found, base = result.quantized, _base(result)
+    assert found is not None and result.gate is not None
+    share = coverage.share(found, result.precision)
+    text = f"Nothing is quantized: {share} on {device_of(result)}"
+    if why := coverage.reasons(found):
+        text += f" ({why})"
+    broken = [reason for reason in result.gate.reasons if _BROKEN in reason]
+    if not broken or _relative(broken):
+        return _Decision("baseline", f"{text}. Ship {base}, which the graph is in.")
+    told = "; ".join(_told(result, reason) for reason in broken)
+    return _Decision("none", f"{text}. And {told}: do not ship it.", _known(result, broken))
 
 
 def _failed(result: Result, fault: str | None) -> _Decision:
@@ -158,8 +175,8 @@ def _undecided(result: Result) -> _Decision:
     reasons = result.gate.reasons if result.gate else ()
     speedup, why = worth.compared(result), _told(result, reasons[0]) if reasons else "a gate"
     if _relative(reasons) and speedup and worth.shown(speedup) in ("loss", "too little"):
-        text = f"{_lost(result, speedup)}. {_capital(why)}."
-        return _Decision("baseline", f"{text}{worth.smaller(result)}", [speedup.evidence])
+        text = f"{_lost(result, speedup)}.{_share(result)} {_capital(why)}."
+        return _Decision("baseline", f"{text}{worth.resized(result)}", [speedup.evidence])
     far = _unjudged(reasons[1:])
     others = len(reasons) - 1 - bool(far)
     more = f"; gates not decided besides: {others}" if others > 0 else ""
@@ -314,20 +331,30 @@ def _by_speed(result: Result) -> _Decision:
         return _Decision("unknown", text, [latency.evidence])
     what = worth.shown(speedup)
     if what in ("loss", "too little"):
-        text = f"{_lost(result, speedup)}.{worth.smaller(result)}"
+        text = f"{_lost(result, speedup)}.{_share(result)}{worth.resized(result)}"
         return _Decision("baseline", text, [speedup.evidence])
     text = f"{_capital(worth.gain(result, speedup))}, {kept}"
     if what == "nothing" and speedup.value < worth.WORTH:
         order = f"ship {_base(result)}, or, to decide, {worth.to_measure(result)}"
-        text = f"{text}: {order}.{worth.smaller(result)}"
+        text = f"{text}: {order}.{_share(result)}{worth.resized(result)}"
         return _Decision("baseline", text, [speedup.evidence])
     known = [speedup.evidence, judged.evidence if judged else None]
     if worth.marks(result):
         text = f"Not decided for {_named(result)}: {worth.disturbed(result, speedup)}, {kept}"
     if what == "nothing" or worth.pending_engine(result) or worth.marks(result):
-        text = f"{text}: before you ship it, {worth.to_measure(result)}."
+        order = f"before you ship it, {worth.to_measure(result)}"
+        text = f"{text}: {order}.{_share(result)}{worth.larger(result)}"
         return _Decision("unknown", text, known)
-    return _Decision("candidate", f"{text}: ship it.{worth.to_confirm(result)}", known)
+    text = f"{text}: ship it.{_share(result)}{worth.larger(result)}{worth.to_confirm(result)}"
+    return _Decision("candidate", text, known)
+
+
+def _share(result: Result) -> str:
+    """How few products are quantized, as a sentence; empty if most are."""
+    found = result.quantized
+    if found is None or not coverage.few(result):
+        return ""
+    return f" Only {coverage.line(found, result.precision)}."
 
 
 def _lost(result: Result, speedup: DifferenceFigures) -> str:
@@ -343,6 +370,9 @@ def _conditions(result: Result) -> Iterable[str]:
     """What a reader should know before the sentence is believed."""
     if reasons := worth.marks(result):
         yield f"measured under bad conditions: {'; '.join(reasons)}"
+    found = result.quantized
+    if found is not None and found.quantized and coverage.few(result):
+        yield f"only {coverage.share(found, result.precision)}"
     if result.untrained is not None:
         yield "the gate says nothing about a trained model"
 

@@ -23,6 +23,7 @@ from optkit.documents.result import (
     LandingCounts,
     PendingEngine,
     PrecisionFigures,
+    QuantizedProducts,
     Result,
     Status,
 )
@@ -105,6 +106,7 @@ def result(
     references: Iterable[Side] = (),
     pending: Iterable[PendingEngine] = (),
     calibration: CalibrationCheck | None = None,
+    quantized: QuantizedProducts | None = None,
     untrained: str | None = None,
 ) -> Result:
     """The result of a build that produced an artifact.
@@ -135,6 +137,7 @@ def result(
         size=_size(candidate, baseline),
         gate=GateVerdict.from_optional(verdict),
         calibration=calibration,
+        quantized=quantized,
         untrained=untrained,
         seconds=dict(run.seconds),
         cache_hits=run.cache_hits,

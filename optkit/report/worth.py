@@ -19,7 +19,7 @@ WORTH = 1.05
 """The least speedup that is worth another numeric format: below 5 % a change of the driver, of the
 batch or of the clock decides what is faster."""
 
-SMALLER = 0.9  # of the baseline's size: from there the sentence names the size
+SMALLER, LARGER = 0.9, 1.05  # of the baseline's size: beyond these the sentence names the size
 
 Shown = Literal["gain", "too little", "loss", "nothing"]
 
@@ -130,14 +130,25 @@ def pending_engine(result: Result) -> str | None:
     return compiler(engine.backend)
 
 
-def smaller(result: Result) -> str:
-    """A sentence on the size, if the engine is much smaller than the baseline's; else empty."""
+def resized(result: Result) -> str:
+    """A sentence on the size, if the engine is much smaller than the baseline's, or larger; else
+    empty."""
     size = result.size
-    if size is None or not size.baseline_bytes or size.bytes > SMALLER * size.baseline_bytes:
+    if size is None or not size.baseline_bytes:
         return ""
-    saved, name = 1 - size.bytes / size.baseline_bytes, spelled(result.precision)
+    change, name = size.bytes / size.baseline_bytes - 1, spelled(result.precision)
+    if SMALLER < 1 + change < LARGER:
+        return ""
+    much = f"{abs(change):.0%} {'larger' if change > 0 else 'smaller'}"
     engine = f"{figures.size(size.bytes)} in place of {figures.size(size.baseline_bytes)}"
-    return f" The {name} engine is {saved:.0%} smaller ({engine}, {size.evidence})."
+    return f" The {name} engine is {much} ({engine}, {size.evidence})."
+
+
+def larger(result: Result) -> str:
+    """The same, if the engine is larger."""
+    size = result.size
+    grown = size is not None and size.baseline_bytes and size.bytes > size.baseline_bytes
+    return resized(result) if grown else ""
 
 
 def accuracy(result: Result) -> str:

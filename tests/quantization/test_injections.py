@@ -282,4 +282,6 @@ def test_inputs_that_are_no_data_are_reported(kind: str, tmp_path: Path) -> None
     for where in ("cpu", "l4"):
         _, meta = quantized(made, where, "int8")
         if huge and where == "l4":
-            assert meta["assignment"]["reasons"]["stem"].startswith("x has no range: ")
+            assert meta["assignment"]["reasons"]["stem"].startswith(
+                "what it reads has no range: x: "
+            )

@@ -154,6 +154,6 @@ def test_what_a_fill_makes_behind_a_product_is_reported_by_name(chains: dict[str
     reasons = made.quantize("l4", "int8")[1]["assignment"]["reasons"]
     name = told.split("'")[1]
     assert reasons.keys() == {"head/MatMul"}
-    assert reasons["head/MatMul"].startswith(f"{name} has no range: ")
+    assert reasons["head/MatMul"].startswith(f"what it reads has no range: {name}: ")
     assert "beyond what FP16 can scale" in reasons["head/MatMul"]
     assert not [w for w in chains["attention_mask"].calibrated["warnings"] if "no range" in w]

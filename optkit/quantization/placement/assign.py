@@ -47,8 +47,8 @@ def assign(
     `?` → precision name), else the precision that its rules give to last layers, else that of the
     scheme; or, with the reason, the carrier. If the precision of last layers has no rules in the
     scheme, these layers get the scheme's. A node stays in float if it reads a value that has no
-    range in `statistics`, or if its module is one of `adapters`. Nodes in the bodies of If and Loop
-    also stay in float and are not listed.
+    range in `statistics`, if its module is one of `adapters`, or if it is in a body of If, Loop or
+    Scan.
 
     Raises InputRefused if all products of the model are in such bodies, and if a pattern matches
     none of the products.
@@ -77,8 +77,15 @@ def assign(
     if not nodes and PRECISIONS[precision].quantized:
         _refuse_bodies(model)
     _refuse_unmatched(overrides or {}, nodes)
-    slow = _slow_in_integers(model, nodes, rules, overrides or {})
-    return Assignment(nodes | dict.fromkeys(slow, scheme.carrier), reasons | slow)
+    floats = _slow_in_integers(model, nodes, rules, overrides or {})
+    floats |= dict.fromkeys(_in_bodies(model), "it is in a body of If, Loop or Scan")
+    return Assignment(nodes | dict.fromkeys(floats, scheme.carrier), reasons | floats)
+
+
+def _in_bodies(model: ir.Model) -> list[str]:
+    """The products in subgraphs, by name."""
+    inner = (node for node in model.graph.all_nodes() if node.graph is not model.graph)
+    return [str(node.name) for node in inner if graph.constant_weight(node) is not None]
 
 
 def _slow_in_integers(
@@ -124,6 +131,7 @@ def _why(island: Island, speeds: KernelSpeeds | None) -> str:
     """Why the island stays in float."""
     assert speeds is not None
     return (
+        "the borders to floats cost more than integers save: "
         f"its island of {len(island.nodes)} would save {_told(island.saved(speeds))} in integers "
         f"and lose {_told(island.spent(speeds))} at its borders, per sample on one core with the "
         f"kernels of {speeds.source}; it must save {MARGIN} times what it loses"
@@ -136,7 +144,7 @@ def _told(ms: float) -> str:
 
 def _refuse_bodies(model: ir.Model) -> None:
     """Refuse a model all of whose products are in bodies of If and Loop. Raises InputRefused."""
-    bodies = [node for node in model.graph.all_nodes() if graph.constant_weight(node) is not None]
+    bodies = _in_bodies(model)
     if not bodies:
         return
     deciding = [name for name, argument in graph.arguments(model).items()
@@ -144,7 +152,7 @@ def _refuse_bodies(model: ir.Model) -> None:
     message = f"all its {len(bodies)} products are in bodies of If or Loop, which stay in float"
     if not deciding:
         hint = "export the model without the If or Loop"
-        raise InputRefused(message, where=f"node {bodies[0].name!r}", hint=hint)
+        raise InputRefused(message, where=f"node {bodies[0]!r}", hint=hint)
     name = deciding[0]
     value = next(value for value in model.graph.inputs if value.name == name)
     dtype = value.dtype.numpy().name if value.dtype is not None else "int64"
@@ -219,7 +227,7 @@ def _why_not_its_operator(
     if op == "Conv" and (reason := _why_not_its_kernel(node, constant, rules)):
         return reason
     if rules.weight.block_size is not None and fitting_block(node, rules) is None:
-        return f"no block size divides its {weighted_nodes.summed(node)} summed channels"
+        return f"no block size fits: none divides its {weighted_nodes.summed(node)} summed channels"
     return None
 
 
@@ -231,7 +239,9 @@ def _why_not_its_kernel(node: ir.Node, weight: ir.Value, rules: PlacementRules) 
     if rules.depthwise_conv == "nowhere" and weighted_nodes.is_depthwise(node):
         return "depthwise: float is as fast, and one scale for all channels loses the small ones"
     if rules.max_kernel is not None and _kernel(weight) > rules.max_kernel:
-        return f"its kernel has {_kernel(weight)} elements: {rules.max_kernel} are the most here"
+        return (
+            f"its kernel is too large: {_kernel(weight)} elements, {rules.max_kernel} are the most"
+        )
     if not rules.biased_1d_to_one and _is_biased_1d_to_one(node, weight):
         return "the compiler fails with a 1-D convolution to one output channel that has a bias"
     return None
@@ -247,7 +257,7 @@ def _why_not_its_values(
     assert node.inputs[0] is not None
     activation = str(weighted_nodes.uncast(node.inputs[0]).name)
     if activation in unbounded:
-        return f"{activation} has no range: {unbounded[activation]}"
+        return f"what it reads has no range: {activation}: {unbounded[activation]}"
     if op in rules.integer_bias and weighted_nodes.loose_bias(node):
         return "its bias is not one constant per output channel, as an integer kernel needs"
     at_the_end = (rules.float_output and node in predicting) or tail(node).is_graph_output()
@@ -273,7 +283,10 @@ def _why_too_small(
     reach = max(-value.low, value.high, 0.0)
     if not 0 < reach < _LEAST_CODES * smallest:
         return None
-    return f"{name} reaches {reach:.1e}, and the smallest {scheme.carrier} scale is {smallest:.1e}"
+    return (
+        f"what it reads is too small for a scale: {name} reaches {reach:.1e}, and the smallest "
+        f"{scheme.carrier} scale is {smallest:.1e}"
+    )
 
 
 def _is_typed(node: ir.Node) -> bool:
