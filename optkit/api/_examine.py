@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from importlib.metadata import version
 from pathlib import Path
 
 from optkit import pipeline
@@ -22,6 +23,7 @@ from optkit.documents.quantized_graph import (
 from optkit.errors import InputRefused, UsageError
 from optkit.evidence import Evidence
 from optkit.execute.runner import Steps
+from optkit.packaging.stamp import stamp
 from optkit.pipeline import Build, Job, foreign_graph
 from optkit.pipeline.foreign_graph import Landed
 from optkit.precisions import precision as scheme
@@ -29,7 +31,7 @@ from optkit.request import Request
 from optkit.steps.files import GRAPH
 from optkit.steps.graph import Graph
 from optkit.steps.repair import RepairedGraph
-from optkit.store import write_durably
+from optkit.store import durably
 from optkit.workspace import Workspace
 
 _CARRIED = ("fp32", "fp16")  # the baseline of a CPU, of a GPU
@@ -77,7 +79,8 @@ def examine(
     before, after = _landed(build, repaired, runner)
     fidelity = _fidelity(build, repaired, reference, runner)
     if file is not None:
-        write_durably(file, (repaired.path / GRAPH).read_bytes())
+        with durably(file) as temporary:
+            stamp(repaired.path / GRAPH, temporary, version("optkit"), {}, build.origin)
     return QuantizedGraph(
         schema=QUANTIZED_GRAPH,
         model=str(source.place.path),

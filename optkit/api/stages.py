@@ -155,7 +155,7 @@ def stage_files(
     details = {key: value for key, value in result.meta.items() if key != "reads"}
     if build.quantized is not None:  # a later step wrote the graph
         details["quantization"] = dict(build.quantized.log)
-    names = delivery.copy_out(result, out, details)
+    names = delivery.copy_out(result, out, details, build.origin)
     notes = [rewrite.note for rewrite in _rewrites(details)]
     return StageFiles(
         str(out), names, notes, details, findings.calibration(build), findings.quantized(build)

@@ -55,11 +55,12 @@ def load(path: Path) -> ir.Model:
 def save(model: ir.Model, path: Path, *, inline_limit: int = INLINE_LIMIT) -> None:
     """Write an ONNX file: the same graph from the same data files gives the same bytes.
 
-    Information that exporters add about themselves (producer, doc strings, metadata) and a stamp
-    are left out; other metadata of the model under "optkit." is written. Weights are inline if they
-    have less than `inline_limit` bytes in total, otherwise in data files beside the model, with at
-    most one piece of one tensor in memory. A data file of the loaded graph of which nearly all
-    bytes are used is linked instead of copied, if nobody may write it (`data_files.store`).
+    What a file says besides its graph (producer, doc strings, metadata) and a stamp are left out,
+    so that they change no key of a step; `sources.log.Origin` keeps them for finished files. Other
+    metadata of the model under "optkit." is written. Weights are inline if they have less than
+    `inline_limit` bytes in total, otherwise in data files beside the model, with at most one piece
+    of one tensor in memory. A data file of the loaded graph of which nearly all bytes are used is
+    linked instead of copied, if nobody may write it (`data_files.store`).
     """
     copy = model.clone()
     _strip(copy)

@@ -36,6 +36,7 @@ from optkit.pipeline.recorded_samples import record_of
 from optkit.report.build_page import to_html
 from optkit.report.markdown import to_markdown
 from optkit.runtimes import backend
+from optkit.sources.log import Origin
 from optkit.steps.compile import Compiled
 from optkit.steps.files import ASSETS, GRAPH, SIMULATION
 from optkit.steps.graph import Graph
@@ -145,7 +146,9 @@ def join(
     return write(out, manifest, files)
 
 
-def copy_out(entry: Result, out: Path, details: Mapping[str, object]) -> list[str]:
+def copy_out(
+    entry: Result, out: Path, details: Mapping[str, object], origin: Origin | None = None
+) -> list[str]:
     """Copy a step's files, and its details as JSON, into a new folder `out`. The folder appears
     only when it is complete."""
     with storage_errors(out, OUT_OPTION):
@@ -155,7 +158,9 @@ def copy_out(entry: Result, out: Path, details: Mapping[str, object]) -> list[st
             for name in entry.files:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 if name.endswith(".onnx"):
-                    stamp(entry.file(name), folder / name, _OPTKIT, {"digest": entry.digest})
+                    stamp(
+                        entry.file(name), folder / name, _OPTKIT, {"digest": entry.digest}, origin
+                    )
                 else:
                     shutil.copyfile(entry.file(name), folder / name)
             (folder / _DETAILS).write_text(json.dumps(dict(details), indent=1))
@@ -213,7 +218,9 @@ def _stamped(
             about = {"digest": digest, PREPROCESSING: known, "optimization_level": judged.get(name)}
             if name == GRAPH:
                 about |= {"instruction_set": _instruction_set(build)}
-            stamped[name] = stamp(path, folder / name.replace("/", "."), _OPTKIT, about)
+            stamped[name] = stamp(
+                path, folder / name.replace("/", "."), _OPTKIT, about, build.origin
+            )
     return stamped
 
 

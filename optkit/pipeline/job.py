@@ -21,6 +21,7 @@ from optkit.execute.step import Input, Result
 from optkit.precisions import Precision, precision
 from optkit.recipe import MEMORY, Calibration, Recipe
 from optkit.runtimes import Traits
+from optkit.sources.log import Origin
 from optkit.steps.attribute import Attributed
 from optkit.steps.bench import Timed
 from optkit.steps.calibrate import Calibrated
@@ -135,6 +136,7 @@ class Build:
     carrier: Graph = field(init=False, repr=False)
     graph: Graph = field(init=False, repr=False)
     baseline: Graph = field(init=False, repr=False)
+    origin: Origin | None = None  # of an .onnx
     given: RepairedGraph | None = None  # by another tool; `source` is then its float graph
     encoder: Graph | None = None
     calibration: Samples | None = None

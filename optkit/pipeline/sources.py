@@ -73,6 +73,7 @@ def export(build: Build, runner: Steps) -> None:
             graph = exported_model(recipe, job.code, runner)
         log = exported.log
     build.source = graph
+    build.origin = None if log is None else log.origin
     if log is not None and log.specs:  # a model that declares its own inputs
         build.job = job = replace(job, recipe=job.recipe.with_inputs(log.specs, log.axes))
         _check_positions(job.recipe, log.positions)

@@ -31,6 +31,21 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """What the user's ONNX file says about its model besides its graph. Programs read class names,
+    strides and versions there, so each file that optkit makes of it says the same. The `graph_…`
+    fields are those of GraphProto, the others of ModelProto."""
+
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    doc_string: str = ""
+    domain: str = ""
+    model_version: int = 0
+    graph_name: str = ""
+    graph_doc_string: str = ""
+    graph_metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class ExportLog:
     """The log of an export.
 
@@ -40,7 +55,8 @@ class ExportLog:
     which no recipe has to declare. `untrained`: which
     parameters of a Python model are random, because neither the recipe nor the factory gave them
     values. `positions`: the number of rows in its table of positions, None without a table.
-    `image_processor`: how the Python model says that its pictures are prepared.
+    `image_processor`: how the Python model says that its pictures are prepared. `origin`: of an
+    `.onnx`.
     """
 
     source: Literal["python", "pt2", "onnx", "hf"]
@@ -58,3 +74,4 @@ class ExportLog:
     warnings: tuple[str, ...] = ()
     untrained: str | None = None
     image_processor: Mapping[str, object] | None = None
+    origin: Origin | None = None

@@ -3,14 +3,18 @@ declared inputs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import onnx_ir as ir
 
 from optkit import graph
 from optkit.sources import open_axes, translation
 from optkit.sources.axes import declare
-from optkit.sources.log import ExportLog
+from optkit.sources.log import ExportLog, Origin
 from optkit.tensors import InputSpec
+
+_OWN = "optkit."  # the prefix of metadata that belongs to a graph or to the file of one build
 
 
 def export(model_path: Path, specs: Sequence[InputSpec], out: Path) -> ExportLog:
@@ -23,6 +27,7 @@ def export(model_path: Path, specs: Sequence[InputSpec], out: Path) -> ExportLog
     converted, or inputs that differ.
     """
     model = graph.load(model_path)
+    origin = _origin(model)
     before = model.opset_imports.get("", 0)
     model = graph.upgrade(model, translation.OPSET)
     if specs:
@@ -35,4 +40,22 @@ def export(model_path: Path, specs: Sequence[InputSpec], out: Path) -> ExportLog
     inputs, outputs = translation.describe(model)
     opset = model.opset_imports[""]
     converted = before if before != opset else None
-    return ExportLog("onnx", inputs, outputs, opset, len(model.graph), converted_from=converted)
+    return ExportLog(
+        "onnx", inputs, outputs, opset, len(model.graph), converted_from=converted, origin=origin
+    )
+
+
+def _origin(model: ir.Model) -> Origin:
+    return Origin(
+        metadata=_foreign(model.metadata_props),
+        doc_string=model.doc_string or "",
+        domain=model.domain or "",
+        model_version=model.model_version or 0,
+        graph_name=model.graph.name or "",
+        graph_doc_string=model.graph.doc_string or "",
+        graph_metadata=_foreign(model.graph.metadata_props),
+    )
+
+
+def _foreign(metadata: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in metadata.items() if not key.startswith(_OWN)}

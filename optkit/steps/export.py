@@ -72,7 +72,7 @@ class Export(ReadsCode, Step[Exported]):
     """
 
     name = "export"
-    version = 7
+    version = 8
     tools = ("torch", "onnxscript", "onnx", "onnx-ir")
 
     model: Input | None = None
