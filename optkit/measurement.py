@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from optkit.codec import to_json
 from optkit.evidence import Evidence
-from optkit.sqnr import worst
+from optkit.sqnr import where, worst
 
 if TYPE_CHECKING:  # a worker does not import pydantic
     from pydantic import JsonValue
@@ -227,6 +227,11 @@ class Fidelity:
         return worst(self.outputs) or OutputFidelity(
             "", None, self.sqnr_db, self.cosine, self.max_abs_error, self.ci95
         )
+
+    @property
+    def where(self) -> str:
+        """The name of the worst output; empty if there is only one."""
+        return where(self.outputs)
 
 
 @dataclass(frozen=True)

@@ -125,9 +125,9 @@ def _fidelity(
         evidence=given.evidence,
         samples=given.samples,
         inputs="samples" if build.evaluation or build.calibration else "random",
-        given_to_float=given.sqnr_db,
-        repaired_to_float=mended.sqnr_db,
-        repaired_to_given=change.sqnr_db,
+        given_to_float=given.worst.sqnr_db,
+        repaired_to_float=mended.worst.sqnr_db,
+        repaired_to_given=change.worst.sqnr_db,
     )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from optkit.benchmarking import sequential as looks
 from optkit.benchmarking import slices as by_slice
 from optkit.benchmarking.accuracy import too_little, value_interval
+from optkit.benchmarking.doubts import doubts
 from optkit.benchmarking.intervals import CONFIDENCE
 from optkit.benchmarking.paired_drop import drop as drop_between
 from optkit.benchmarking.sample_size import samples_to_decide, samples_to_show
@@ -79,8 +80,8 @@ def judge(
     reasons = [f"{row.gate}: {row.reason}" for row in rows if row.outcome != "pass"]
     if drop is None and gates.max_drop is None:
         reasons.append(NO_TASK)
-    if drop is None and gates.min_sqnr is None and (doubt := _distant(fidelity)) is not None:
-        reasons.append(doubt)
+    if fidelity is not None:
+        reasons += doubts(fidelity, judged=drop is not None, limited=gates.min_sqnr is not None)
     outcomes = {row.outcome for row in rows}
     verdict: Outcome = "fail" if "fail" in outcomes else "inconclusive" if reasons else "pass"
     return Verdict(verdict, rows, tuple(reasons))
@@ -100,26 +101,6 @@ def certain(gates: Limits, scores: tuple[Score, Score], slices: Sequence[str]) -
 
 
 NO_TASK = "there is no evaluation task, so accuracy is unknown"
-
-UNJUDGED = "no task says whether that matters"  # in the reason of a low SQNR
-
-LOW_SQNR = 20.0
-"""dB; the amplitude of the error is then a tenth of that of the outputs (10^(-20/20)). A sentence
-encoder kept 86 % of the nearest neighbours at 17.5 dB, 92 % at 24 dB, 99 % at 38 dB. Without a
-task, a lower SQNR is reported."""
-
-
-def _distant(fidelity: Fidelity | None) -> str | None:
-    """A note on outputs that no task judged and that differ much from the reference; None if they
-    do not differ much."""
-    if fidelity is None or fidelity.sqnr_db is None or fidelity.sqnr_db >= LOW_SQNR:
-        return None
-    share = 10 ** (-fidelity.sqnr_db / 20)
-    return (
-        f"fidelity to {fidelity.reference} is {fidelity.sqnr_db:.1f} dB (SQNR): the error is "
-        f"{share:.0%} of the outputs, and {UNJUDGED}; below {LOW_SQNR:g} dB "
-        "it usually does (`optkit explain` names the layers that cost it)"
-    )
 
 
 def _drop_rows(
@@ -251,12 +232,14 @@ def _fidelity_rows(gates: Limits, fidelity: Fidelity | None) -> Iterator[GateRow
     elif fidelity.all_zero:
         reason = f"all outputs are zero, also those of {fidelity.reference}: nothing to compare"
         yield GateRow("min_sqnr", limit, None, None, fidelity.evidence, "inconclusive", reason)
-    elif fidelity.sqnr_db is None:
+    elif fidelity.worst.sqnr_db is None:
         reason = f"the outputs are bit-equal to {fidelity.reference}"
         yield GateRow("min_sqnr", limit, None, None, fidelity.evidence, "pass", reason)
     else:
-        seen = _Seen(fidelity.sqnr_db, fidelity.ci95, fidelity.evidence)
-        yield _at_least("min_sqnr", limit, seen, lambda v: f"{v:.1f} dB")
+        seen = _Seen(fidelity.worst.sqnr_db, fidelity.worst.ci95, fidelity.evidence)
+        row = _at_least("min_sqnr", limit, seen, lambda v: f"{v:.1f} dB")
+        worst = f"; the worst is {fidelity.where}" if fidelity.where else ""
+        yield replace(row, reason=f"{row.reason}{worst}")
 
 
 def _timing_rows(

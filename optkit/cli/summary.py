@@ -18,7 +18,7 @@ from optkit.documents.measured import (
 )
 from optkit.documents.result import CalibrationCheck, EngineFacts, Result
 from optkit.evidence import Evidence
-from optkit.report import coverage
+from optkit.report import coverage, figures
 from optkit.report.figures import measured, name, unvaried
 
 if TYPE_CHECKING:
@@ -200,7 +200,8 @@ def scores(found: EvalFigures) -> str:
     if (drop := found.drop) is not None:
         rows.append(["drop", "", _points(drop), drop.evidence])
     near = found.fidelity
-    rows.append(["fidelity", f"to {near.reference}", _closeness(near), near.evidence])
+    sqnr = ", ".join(filter(None, (figures.sqnr(near), figures.at_worst(near))))
+    rows.append(["fidelity", f"to {near.reference}", sqnr, near.evidence])
     for row in found.gate.rows:
         rows.append(["gate", row.gate, row.outcome, row.evidence or "-"])
     return terminal.table(_COLUMNS, rows)
@@ -323,13 +324,9 @@ def _fidelity(near: FidelityFigures | None) -> str:
         return ""
     if near.all_zero:
         return f"all outputs are zero, as those of {near.reference}"
-    return f"{'' if near.sqnr_db is None else 'SQNR '}{_closeness(near)} to {near.reference}"
-
-
-def _closeness(near: FidelityFigures) -> str:
-    if near.all_zero:
-        return "all zero, both"
-    return "bit-equal" if near.sqnr_db is None else f"{near.sqnr_db:.1f} dB"
+    sqnr = "" if near.worst.sqnr_db is None else "SQNR "
+    worst = f" ({worst})" if (worst := figures.at_worst(near)) else ""
+    return f"{sqnr}{figures.sqnr(near)} to {near.reference}{worst}"
 
 
 def _evidence(one: Result) -> str:

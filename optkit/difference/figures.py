@@ -124,7 +124,9 @@ def _qualities(a: Side, b: Side, before: Result, after: Result) -> Iterator[Figu
     yield _row("speedup", "×", *known, change=_ratio, why=_apart(*speedups) or timed)
     pair = (before.fidelity, after.fidelity)
     known = [
-        KnownFigure(value=figure.sqnr_db, interval=figure.ci95, evidence=figure.evidence)
+        KnownFigure(
+            value=figure.worst.sqnr_db, interval=figure.worst.ci95, evidence=figure.evidence
+        )
         if figure
         else KnownFigure()
         for figure in pair
@@ -132,7 +134,9 @@ def _qualities(a: Side, b: Side, before: Result, after: Result) -> Iterator[Figu
     why = _apart(*pair, "reference", "samples")
     if why is None and None in (known[0].value, known[1].value):
         why = "one of the two is bit-equal to its reference"
-    yield _row("SQNR", "dB", *known, change=_difference, why=why)
+    names = {figure.where for figure in pair if figure} - {""}
+    of = "" if not names else f" of {names.pop()}" if len(names) == 1 else " of the worst output"
+    yield _row(f"SQNR{of}", "dB", *known, change=_difference, why=why)
 
 
 def _samples(side: Side) -> str | None:

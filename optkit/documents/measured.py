@@ -20,7 +20,7 @@ from optkit.documents.record import (
     said,
 )
 from optkit.evidence import Evidence
-from optkit.sqnr import worst
+from optkit.sqnr import where, worst
 
 Outcome = Literal["pass", "fail", "inconclusive"]
 
@@ -193,6 +193,11 @@ class FidelityFigures(Record):
             output="", sqnr_db=self.sqnr_db, cosine=self.cosine, max_abs_error=self.max_abs_error,
             ci95=self.ci95,
         )  # fmt: skip
+
+    @property
+    def where(self) -> str:
+        """As `measurement.Fidelity.where`."""
+        return where(self.outputs)
 
 
 class DifferenceFigures(Record):

@@ -63,8 +63,8 @@ class CompiledGraph(Record):
 
 
 class GraphFidelity(Record):
-    """SQNR in dB of three graphs on the same inputs; null if the outputs are bit-equal. The float
-    graph is the given one without Q/DQ, or the one that was named."""
+    """SQNR in dB of three graphs on the same inputs, at the worst output; null if the outputs are
+    bit-equal. The float graph is the given one without Q/DQ, or the one that was named."""
 
     evidence: Evidence
     samples: Count

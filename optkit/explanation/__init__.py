@@ -6,7 +6,8 @@ subject        the input of the rules: the report and the times of the layers
 layer_times    what quantization gained, layer by layer
 speed          rules about products: in float, slower than before, limited by memory
 data_movement  rules about kernels that only convert, cast or move data
-accuracy       rules about noise: ranges, scales of weights, layers with most of the noise
+accuracy       rules about noise: ranges, scales of weights
+noisy_layers   layers with most of the noise, and those whose values are lost
 applying       a recipe with the changes
 """
 
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from optkit.documents.explanation import LayerTime, SpentTime
-from optkit.explanation import accuracy, data_movement, speed
+from optkit.explanation import accuracy, data_movement, noisy_layers, speed
 from optkit.explanation.applying import applied
 from optkit.explanation.finding import Change, Cost, Finding
 from optkit.explanation.layer_times import LEAST
@@ -42,7 +43,8 @@ RULES: tuple[Rule, ...] = (
     accuracy.unread,
     accuracy.weight_axis,
     accuracy.weight_scale,
-    accuracy.sensitive,
+    noisy_layers.sensitive,
+    noisy_layers.lost,
 )
 
 
@@ -70,11 +72,14 @@ class Explanation:
 
 def explain(subject: Subject) -> Explanation:
     """Apply every rule. A node with a specific fault is not reported again for a heavy weight or
-    much noise, which have the same cause."""
+    much noise, which have the same cause, unless its values are lost."""
     findings = [finding for rule in RULES for finding in rule(subject)]
-    costly = [finding for finding in findings if finding.cost.share >= LEAST]
+    costly = [finding for finding in findings if finding.cost.share >= LEAST or finding.always]
     faulty = {node for finding in costly if finding.rule in _FAULTS for node in finding.nodes}
-    kept = [f for f in costly if f.rule not in _GENERAL or not faulty & set(f.nodes)]
+    kept = [
+        one for one in costly
+        if one.always or one.rule not in _GENERAL or not faulty & set(one.nodes)
+    ]  # fmt: skip
     ranked = sorted(kept, key=lambda finding: (finding.limit, -finding.cost.share))
     return Explanation(subject, tuple(ranked), _spent(subject))
 

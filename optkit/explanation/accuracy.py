@@ -17,7 +17,6 @@ from optkit.documents.explanation import Rule
 from optkit.documents.report import (
     GIVEN,
     Fault,
-    GateOutcome,
     LayerFidelityRow,
     NodeDecision,
     OutputFidelity,
@@ -29,8 +28,6 @@ from optkit.explanation.layer_times import LEAST, left_behind
 from optkit.explanation.speed import to_float
 from optkit.explanation.subject import Subject
 from optkit.explanation.words import modules, named, several
-from optkit.recipe.schema import ACCURACY_LIMITS
-from optkit.report import figures
 
 LEAST_DB = 0.5
 """The least gain of a finding, in dB: about an eighth of the noise. A smaller gain is within the
@@ -42,7 +39,6 @@ _SATURATED = 0.02  # share of a weight's codes
 _HALF_DB = 3.01  # half of the noise
 _NEARLY = 0.9  # share of the cost of all pairs with a fault, from which one pair is named alone
 _SAME = 0.02  # relative difference of equal ranges, of which one was rounded to codes
-_POOR_DB = 20.0  # SQNR of the outputs: the noise has a tenth of the signal's amplitude
 
 
 def clipped(subject: Subject) -> Iterator[Finding]:
@@ -126,7 +122,7 @@ def weight_axis(subject: Subject) -> Iterator[Finding]:
         if row.scales not in ("summed", "tensor") or not (row.scales == "summed" or worse):
             continue
         scales, why = _AXES[row.scales]
-        finding = _noisy(
+        finding = noisy(
             subject, "weight_axis", (node,), [row],
             what=f"the weight of {named([node])} has {scales}{_by_channel(sqnr_db, best_db)}",
             why=why, change=_along_channels(subject, row), least=0.0,
@@ -157,7 +153,7 @@ def weight_scale(subject: Subject) -> Iterator[Finding]:
         symptom = f"its codes use only {codes.reach:.0%} of their range"
         if codes.saturated >= _SATURATED:
             symptom = f"{codes.saturated:.0%} of its codes are saturated"
-        finding = _noisy(
+        finding = noisy(
             subject, "weight_scale", (node,), [row],
             what=f"the scales of the weight of {named([node])} do not fit it: {symptom}"
             f"{_by_channel(sqnr_db, best_db)}",
@@ -194,46 +190,12 @@ def _along_channels(subject: Subject, row: LayerFidelityRow) -> Change:
     return Change(text, to_float(subject, [row.node]))
 
 
-def sensitive(subject: Subject) -> Iterator[Finding]:
-    """Layers with most of the noise, if accuracy is too low: it exceeds the limit of a gate, or
-    there is no evaluation and the SQNR of the outputs is less than 20 dB."""
-    fidelity = subject.report.layer_fidelity
-    if fidelity is None or fidelity.sqnr_db is None:
-        return
-    poor = subject.result.accuracy is None and fidelity.sqnr_db < _POOR_DB
-    if not poor and not any(map(_is_broken, subject.report.gates)):
-        return
-    groups: dict[tuple[str, ...], list[LayerFidelityRow]] = {}
-    for row in subject.fidelity.values():
-        if row.restored is not None:
-            groups.setdefault(row.reads or (row.node,), []).append(row)
-    for rows in groups.values():
-        nodes = tuple(row.node for row in rows)
-        finding = _noisy(
-            subject, "sensitive", nodes, rows,
-            what=f"much of the noise at the outputs comes from {named(nodes)}{_alone(rows)}",
-            why="if this runs in FP32 and nothing else changes, the SQNR of the outputs rises by "
-            "the cost given",
-            change=Change(f"keep it in {subject.baseline}", to_float(subject, nodes)),
-        )  # fmt: skip
-        if finding is not None:
-            yield finding
-
-
-def _is_broken(gate: GateOutcome) -> bool:
-    """Whether a gate on accuracy failed, or its estimate exceeds the limit."""
-    if gate.outcome == "fail":
-        return gate.gate in ACCURACY_LIMITS
-    beyond = gate.value is not None and gate.value > gate.limit
-    return gate.gate == "max_drop" and beyond
-
-
-def _noisy(
+def noisy(
     subject: Subject, rule: Rule, nodes: tuple[str, ...], rows: Sequence[LayerFidelityRow], *,
     what: str, why: str, change: Change, ms: float = 0.0, least: float = LEAST_DB,
 ) -> Finding | None:  # fmt: skip
     """The finding with its cost; None if the layers in FP32 would gain too little."""
-    cost = _cost(subject, rows)
+    cost = cost_of(subject, rows)
     if subject.share(ms) >= LEAST:
         cost = replace(cost, ms=ms, evidence=Evidence.PREDICTED)
         if subject.share(ms) > cost.share:
@@ -243,15 +205,8 @@ def _noisy(
     return Finding(rule, "accuracy", what, why, nodes, modules(nodes), cost, change)
 
 
-def _alone(rows: Sequence[LayerFidelityRow]) -> str:
-    """The error of a layer's output if only this layer is quantized; empty for several layers."""
-    isolated = rows[0].isolated if len(rows) == 1 else None
-    if isolated is None:
-        return ""
-    return f"; with only this layer quantized, its output has {figures.likeness(isolated)}"
-
-
-def _cost(subject: Subject, rows: Sequence[LayerFidelityRow]) -> Cost:
+def cost_of(subject: Subject, rows: Sequence[LayerFidelityRow]) -> Cost:
+    """What the outputs gain with these layers in FP32, of which one row says it."""
     fidelity = subject.report.layer_fidelity
     whole = fidelity.sqnr_db if fidelity else None
     restored = next((row.restored for row in rows if row.restored is not None), None)

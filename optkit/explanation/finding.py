@@ -54,7 +54,7 @@ class Change:
 class Finding:
     """`what`: one sentence; `why`: the reason; `nodes` and `modules`: the ONNX nodes and PyTorch
     modules that it concerns. `limit`: not a fault, but a cost of this model on this device at this
-    batch; limits are listed after all faults."""
+    batch; limits are listed after all faults. `always`: it is told whatever it costs."""
 
     rule: Rule
     question: Question
@@ -65,6 +65,7 @@ class Finding:
     cost: Cost
     change: Change
     limit: bool = False
+    always: bool = False
 
     def described(self) -> ExplainFinding:
         """The finding in the form of the document."""

@@ -88,6 +88,9 @@ def metrics(result: Result, report: Report | None) -> Iterator[Metric]:
         if fidelity.sqnr_db is not None:
             name = f"sqnr_db to {reference}"
             yield Metric(name, fidelity.sqnr_db, fidelity.evidence, fidelity.ci95)
+        if (worst := fidelity.worst).sqnr_db is not None and fidelity.where:
+            name = f"sqnr_db of {fidelity.where} to {reference}"
+            yield Metric(name, worst.sqnr_db, fidelity.evidence, worst.ci95)
     rows = report.latencies.engine if report is not None else ()
     for row in rows or ([result.latency] if result.latency else []):
         predicted = row.ci95_ms is None

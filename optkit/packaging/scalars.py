@@ -56,6 +56,8 @@ def scalars(result: Result) -> dict[str, Scalar]:
     if (fidelity := result.fidelity) is not None:
         if fidelity.sqnr_db is not None:
             found["sqnr_db"] = Scalar(fidelity.sqnr_db, fidelity.evidence, fidelity.ci95)
+        if (worst := fidelity.worst).sqnr_db is not None:
+            found["sqnr_db_worst"] = Scalar(worst.sqnr_db, fidelity.evidence, worst.ci95)
         found["cosine"] = Scalar(fidelity.cosine, fidelity.evidence)
     if (size := result.size) is not None:
         found["engine_bytes"] = Scalar(size.bytes, size.evidence)

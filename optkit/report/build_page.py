@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from optkit import runtimes
 from optkit.documents.report import Report
-from optkit.report import coverage, details, explanation, figures, layers, view, worst
+from optkit.report import coverage, details, explanation, figures, layers, outputs, view, worst
 from optkit.report.drawing import charts
 from optkit.report.hotspots import hotspots
 from optkit.report.html import render
@@ -30,6 +30,8 @@ def to_html(report: Report) -> str:
         headline=view.headline(result),
         highlights=view.highlights(result),
         comparison=view.comparison(result),
+        outputs=outputs.outputs(result.fidelity),
+        outputs_head=outputs.HEAD,
         marks=view.marks(result),
         measured=figures.measured(result.latency),
         suspicions=view.suspicions(result),

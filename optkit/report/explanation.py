@@ -32,7 +32,13 @@ _WHOLES = {"latency": "the latency", "layers": "the layers' time", "noise": "the
 
 
 def likeness(fidelity: FidelityFigures | ComparedLayers) -> str:
-    return "equal to" if fidelity.sqnr_db is None else f"SQNR {fidelity.sqnr_db:.1f} dB to"
+    found = _worst(fidelity)
+    return "equal to" if found is None else f"SQNR {figures.decibels(found)} to"
+
+
+def _worst(fidelity: FidelityFigures | ComparedLayers) -> float | None:
+    """The SQNR of the worst output; None if the outputs are equal."""
+    return fidelity.worst.sqnr_db if isinstance(fidelity, FidelityFigures) else fidelity.sqnr_db
 
 
 def dropped(accuracy: ScoreFigures | None, drop: float) -> str:
@@ -132,8 +138,9 @@ def _figures(found: Explained) -> Iterator[Known]:
         yield Known("drop", Figure(dropped(found.accuracy, drop.value), spread), drop.evidence)
     if outputs := found.fidelity:
         reference = f"{outputs.reference.upper()}, {figures.count(outputs.samples)} samples"
-        spread = figures.span(outputs.ci95, figures.decibels)
-        yield Known(f"SQNR to {reference}", Figure(_sqnr(outputs), spread), outputs.evidence)
+        over = figures.span(outputs.worst.ci95, figures.decibels), figures.at_worst(outputs)
+        figure = Figure(_sqnr(outputs), ", ".join(filter(None, over)))
+        yield Known(f"SQNR to {reference}", figure, outputs.evidence)
     if (layers := found.layers_compared) and not layers.reason:
         label = f"SQNR to FP32, the {figures.count(layers.samples)} samples of the findings"
         yield Known(label, Figure(_sqnr(layers)), layers.evidence)
@@ -156,7 +163,8 @@ def _speed(found: Explained) -> Iterator[Known]:
 
 
 def _sqnr(fidelity: FidelityFigures | ComparedLayers) -> str:
-    return "equal" if fidelity.sqnr_db is None else figures.decibels(fidelity.sqnr_db)
+    found = _worst(fidelity)
+    return "equal" if found is None else figures.decibels(found)
 
 
 def headline(parts: list[Part]) -> Headline:
@@ -188,7 +196,8 @@ def _highlights(found: Explained) -> list[Highlight]:
         metric = f" in {found.accuracy.metric}" if found.accuracy else ""
         rows.append(Highlight(dropped(found.accuracy, drop.value), f"drop{metric}", drop.evidence))
     if outputs := found.fidelity:
-        label = f"SQNR of the outputs to {outputs.reference.upper()}"
+        of = outputs.where or "the outputs"
+        label = f"SQNR of {figures.name(of)} to {outputs.reference.upper()}"
         rows.append(Highlight(_sqnr(outputs), label, outputs.evidence))
     return rows
 

@@ -61,12 +61,27 @@ def ms(value: float | None) -> str:
 
 
 def decibels(value: float) -> str:
-    return f"{value:.1f} dB"
+    return f"{round(value, 1) + 0.0:.1f} dB"
 
 
 def likeness(known: TensorFidelity) -> str:
     """Cosine and largest error of a tensor, which complement its SQNR."""
     return f"cosine {known.cosine:.6f}, largest error {_digits(known.max_abs_error)}"
+
+
+def sqnr(fidelity: FidelityFigures) -> str:
+    """`0.0 dB`: of the worst output."""
+    if fidelity.all_zero:
+        return "all outputs are zero, in both"
+    found = fidelity.worst.sqnr_db
+    return "bit-equal" if found is None else decibels(found)
+
+
+def at_worst(fidelity: FidelityFigures) -> str:
+    """`output 'seg', all outputs together 34.4 dB`; empty for a single output."""
+    if not fidelity.where or fidelity.sqnr_db is None:
+        return ""
+    return f"{name(fidelity.where)}, all outputs together {decibels(fidelity.sqnr_db)}"
 
 
 def unvaried(fidelity: FidelityFigures) -> str | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from optkit.documents.report import GateOutcome, LandedNode, Report, ServingCost
 from optkit.documents.result import PendingEngine, Result
-from optkit.report import coverage, details, figures, layers, view
+from optkit.report import coverage, details, figures, layers, outputs, view
 
 _MOST_ROWS = 20
 _MOST_SENSITIVE = 5
@@ -32,6 +32,7 @@ def to_markdown(report: Report) -> str:
         f"**{head.title}.** {text(head.sentence)}",
         _suspicions(result),
         comparison(result),
+        _outputs(result),
         measured(result),
         _marks(result),
         _gates(report.gates),
@@ -57,6 +58,19 @@ def comparison(result: Result) -> str:
         for r in rows
     ]
     return table(("", baseline, result.precision, "change", "evidence"), cells)
+
+
+def _outputs(result: Result) -> str:
+    """A table of the outputs and their parts; empty for a single one, which `comparison` shows."""
+    rows = outputs.outputs(result.fidelity)
+    if len(rows) < 2:
+        return ""
+    shown = [
+        (one.name, one.sqnr.text, one.interval, one.cosine, one.largest, one.channels, one.told)
+        for one in rows[:_MOST_ROWS]
+    ]
+    more = len(rows) - len(shown)
+    return table(outputs.HEAD, shown) + (f"\n\n… and {more} more." if more else "")
 
 
 def _suspicions(result: Result) -> str:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, Protocol
 
-from optkit.benchmarking.gates import NO_TASK, UNJUDGED
+from optkit.benchmarking.doubts import UNJUDGED, UNREAD
+from optkit.benchmarking.gates import NO_TASK
 from optkit.documents.measured import DifferenceFigures
 from optkit.documents.recommendation import Recommendation, Ship
 from optkit.documents.result import CalibrationCheck, Result
@@ -178,7 +179,7 @@ def _undecided(result: Result) -> _Decision:
         text = f"{_lost(result, speedup)}.{_share(result)} {_capital(why)}."
         return _Decision("baseline", f"{text}{worth.resized(result)}", [speedup.evidence])
     far = _unjudged(reasons[1:])
-    others = len(reasons) - 1 - bool(far)
+    others = sum(not _is_doubt(reason) for reason in reasons[1:])
     more = f"; gates not decided besides: {others}" if others > 0 else ""
     if speedup is not None:
         more += f". {_capital(worth.gain(result, speedup))}"
@@ -187,9 +188,10 @@ def _undecided(result: Result) -> _Decision:
 
 
 def _unjudged(reasons: Iterable[str]) -> str:
-    """A warning of a low SQNR that no task has judged, as a sentence; empty if there is none."""
-    far = next((reason for reason in reasons if UNJUDGED in reason), None)
-    return "" if far is None else f" Do not ship it before a task has judged it: {far}."
+    """Warnings of outputs that may be broken and that no task has judged, as sentences; empty if
+    there are none."""
+    far = list(filter(_is_doubt, reasons))
+    return f" Do not ship it before a task has judged it: {'; '.join(far)}." if far else ""
 
 
 def _to_decide(result: Result, reasons: Sequence[str]) -> str:
@@ -208,8 +210,13 @@ def _to_decide(result: Result, reasons: Sequence[str]) -> str:
 def _relative(reasons: Sequence[str]) -> bool:
     """Whether the baseline keeps the limits of all reasons: it loses no accuracy to itself."""
     return bool(reasons) and all(
-        reason == NO_TASK or _judged(reason) in _RELATIVE for reason in reasons
+        reason == NO_TASK or _judged(reason) in _RELATIVE or _is_doubt(reason) for reason in reasons
     )
+
+
+def _is_doubt(reason: str) -> bool:
+    """Whether it is about outputs that may be broken and that no task has judged."""
+    return UNJUDGED in reason or UNREAD in reason
 
 
 def _judged(reason: str) -> _Figure | None:

@@ -227,12 +227,13 @@ def unit(result: Result) -> Show:
 def _fidelity_rows(fidelity: FidelityFigures | None) -> list[Row]:
     if fidelity is None:
         return []
-    equal = "all outputs are zero, in both" if fidelity.all_zero else "bit-equal"
-    sqnr = equal if fidelity.sqnr_db is None else figures.decibels(fidelity.sqnr_db)
-    spread = figures.span(fidelity.ci95, figures.decibels)
-    seen = (spread, f"cosine {fidelity.cosine:.6f}", f"{fidelity.samples:,} samples")
-    over = (*seen, figures.unvaried(fidelity))
-    figure = Figure(sqnr, ", ".join(filter(None, over)))
+    worst = fidelity.worst
+    cosine = "" if worst.cosine is None else f"cosine {worst.cosine:.6f}"
+    over = (
+        figures.span(worst.ci95, figures.decibels), cosine, f"{fidelity.samples:,} samples",
+        figures.at_worst(fidelity), figures.unvaried(fidelity),
+    )  # fmt: skip
+    figure = Figure(figures.sqnr(fidelity), ", ".join(filter(None, over)))
     label = f"Fidelity to {fidelity.reference} (SQNR)"
     return [Row(label, _ABSENT, figure, Figure(), (fidelity.evidence,))]
 

@@ -167,5 +167,7 @@ def accuracy(result: Result) -> str:
 
 
 def _likeness(fidelity: FidelityFigures) -> str:
-    near = "equal" if fidelity.sqnr_db is None else figures.decibels(fidelity.sqnr_db)
-    return f"SQNR {near} to {spelled(fidelity.reference)} ({fidelity.evidence})"
+    worst = fidelity.worst.sqnr_db
+    near = "equal" if worst is None else figures.decibels(worst)
+    at = f" at {figures.name(fidelity.where)}" if fidelity.where else ""
+    return f"SQNR {near} to {spelled(fidelity.reference)}{at} ({fidelity.evidence})"

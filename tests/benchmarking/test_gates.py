@@ -19,6 +19,7 @@ from optkit.measurement import (
     Interval,
     Latency,
     Memory,
+    OutputFidelity,
     Score,
     Verdict,
 )
@@ -157,6 +158,58 @@ def test_fidelity_beside_a_drop() -> None:
     verdict = judge(limits, drop=NO_DROP, fidelity=wide)
     assert verdict.verdict == "inconclusive"
     assert "(95 % interval 19.0 to 22.0 dB, simulated) may or may not keep" in verdict.reasons[0]
+
+
+SEG = OutputFidelity("seg", sqnr_db=3.0, cosine=0.7, ci95=Interval(2.5, 3.5))
+BOXES = OutputFidelity("pred", "channels 0 to 3", sqnr_db=50.0, cosine=1.0)
+
+
+def heads(*rows: OutputFidelity, pooled: float = 45.0) -> Fidelity:
+    return replace(fidelity(pooled), outputs=rows)
+
+
+def test_the_worst_output_is_judged_and_named() -> None:
+    limits = limited(min_sqnr=30.0)
+    (row,) = judge(limits, drop=NO_DROP, fidelity=heads(BOXES, SEG)).rows
+    assert (row.outcome, row.value, row.ci95) == ("fail", 3.0, SEG.ci95)
+    assert row.reason.endswith("breaks the limit of 30.0 dB; the worst is output 'seg'")
+    (row,) = judge(limits, drop=NO_DROP, fidelity=heads(SEG)).rows
+    assert row.reason.endswith("breaks the limit of 30.0 dB")  # there is no other
+    good = replace(SEG, sqnr_db=31.0, ci95=None)
+    assert judge(limits, drop=NO_DROP, fidelity=heads(BOXES, good)).verdict == "pass"
+    equal = replace(SEG, sqnr_db=None)
+    (row,) = judge(limits, drop=NO_DROP, fidelity=heads(equal, BOXES)).rows
+    assert (row.outcome, row.value) == ("pass", 50.0)
+
+
+@pytest.mark.parametrize(("sqnr", "told"), [(9.9, True), (10.0, False)])
+def test_a_task_that_passes_does_not_speak_for_an_output_that_is_lost(
+    sqnr: float, told: bool
+) -> None:
+    limits = limited(max_drop=0.01)
+    found = heads(BOXES, replace(SEG, sqnr_db=sqnr))
+    verdict = judge(limits, drop=NO_DROP, fidelity=found)
+    assert verdict.verdict == ("inconclusive" if told else "pass")
+    assert [reason.startswith("output 'seg' has an SQNR of 9.9 dB") for reason in
+            verdict.reasons] == [True] * told  # fmt: skip
+    alone = heads(replace(SEG, sqnr_db=sqnr))
+    assert judge(limits, drop=NO_DROP, fidelity=alone).verdict == "pass"  # the task reads it
+
+
+def test_without_a_task_the_worst_output_is_in_doubt() -> None:
+    verdict = judge(limited(max_drop=0.01), fidelity=heads(BOXES, replace(SEG, sqnr_db=15.0)))
+    assert "fidelity to fp32 is 15.0 dB (SQNR of output 'seg')" in verdict.reasons[-1]
+    assert "the error is 18% of the values" in verdict.reasons[-1]
+
+
+@pytest.mark.parametrize("limit", [None, 5.0])
+def test_a_part_that_became_constant_is_in_doubt_whatever_its_sqnr(limit: float | None) -> None:
+    scores = replace(BOXES, part="channels 4 to 8", sqnr_db=14.0, constant=True)
+    for known in (None, NO_DROP):
+        verdict = judge(limited(min_sqnr=limit), drop=known, fidelity=heads(BOXES, scores))
+        assert verdict.verdict == "inconclusive"
+        (reason,) = (reason for reason in verdict.reasons if "14.0" in reason or "99 %" in reason)
+        assert reason.startswith("output 'pred', channels 4 to 8 has become constant")
 
 
 def measured(p50: float, interval: Interval) -> Latency:

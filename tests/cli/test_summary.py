@@ -141,7 +141,14 @@ def test_fidelity_and_doubts_about_calibration_stand_on_the_terminal() -> None:
         result = result.model_copy(update={"gate": None})
         assert (exit_code(result, strict=False), exit_code(result, strict=True)) == (0, code)
     assert sound.fidelity is not None
-    equal = sound.fidelity.model_copy(update={"sqnr_db": None})
+    (row,) = sound.fidelity.outputs
+    dead = row.model_copy(update={"output": "boxes", "sqnr_db": 2.4})
+    two = sound.fidelity.model_copy(update={"outputs": (row, dead)})
+    shown = summary.table([sound.model_copy(update={"fidelity": two})])
+    assert "SQNR 2.4 dB to fp32 (output 'boxes', all outputs together 31.4 dB)" in shown
+    old = sound.fidelity.model_copy(update={"outputs": ()})
+    assert "SQNR 31.4 dB to fp32" in summary.table([sound.model_copy(update={"fidelity": old})])
+    equal = old.model_copy(update={"sqnr_db": None})
     assert "bit-equal to fp32" in summary.table([sound.model_copy(update={"fidelity": equal})])
     zero = equal.model_copy(update={"all_zero": True})
     shown = summary.table([sound.model_copy(update={"fidelity": zero})])

@@ -145,6 +145,21 @@ def test_nothing_is_claimed_of_what_was_found_otherwise(
     assert found.seen == "unknown" and note in (found.note or "")
 
 
+def test_the_worst_outputs_are_compared() -> None:
+    def heads(scores: float) -> dict[str, Any]:
+        rows = [{"output": "y", "part": part, "sqnr_db": db, "ci95": [db - 1, db + 1],
+                 "max_abs_error": 0.1}
+                for part, db in (("channels 0 to 3", 45.0), ("channel 4", scores))]  # fmt: skip
+        return {**noise(44.0), "outputs": rows}
+
+    found = row(side(fidelity=heads(30.0)), side(fidelity=heads(2.0)),
+                "SQNR of output 'y', channel 4")  # fmt: skip
+    assert (found.a.value, found.b.value, found.seen) == (30.0, 2.0, "lower")
+    other = row(side(fidelity=heads(30.0)), side(fidelity=heads(60.0)),
+                "SQNR of the worst output")  # fmt: skip
+    assert (other.b.value, other.seen) == (45.0, "higher")
+
+
 positive = st.floats(0.1, 10)
 
 

@@ -11,7 +11,7 @@ from optkit.benchmarking.layers import Clipping
 from optkit.documents.report import Report
 from optkit.engines import FusedLayer, LayerTensor
 from optkit.evidence import Evidence
-from optkit.explanation import Subject, Times, accuracy, data_movement, explain, speed
+from optkit.explanation import Subject, Times, accuracy, data_movement, explain, noisy_layers, speed
 from optkit.explanation.subject import connected
 from optkit.recipe import Recipe
 from optkit.report.contract import conform
@@ -389,10 +389,41 @@ def test_noisy_layers_are_reported_where_a_gate_is_broken(outcome: str, count: i
             likeness("c/Gemm", restored={"sqnr_db": 30.2})]  # fmt: skip
     gate = {"gate": "max_drop", "outcome": outcome, "value": 0.001, "limit": 0.01}
     made = subject(rows=rows, gates=[gate], result={"accuracy": {"value": 0.9}})
-    found = list(accuracy.sensitive(made))
+    found = list(noisy_layers.sensitive(made))
     assert [one.nodes for one in found] == [("b/Gemm",)] * count
     alone = "only this layer quantized, its output has cosine 1.000000, largest error 0.1"
     assert all("b/Gemm" in one.what and one.what.endswith(alone) for one in found)
+
+
+@pytest.mark.parametrize(("alone", "told"), [(9.9, True), (10.1, False), (None, False)])
+def test_a_layer_that_loses_its_values_is_told_whatever_it_costs(
+    alone: float | None, told: bool
+) -> None:
+    """Also beside an evaluation that passes, and where its values are restored without a gain."""
+    lost = {**LIKE, "sqnr_db": alone}
+    rows = [likeness("a/Gemm", isolated={**LIKE, "sqnr_db": 10.2}),
+            likeness("b/Gemm", isolated=lost, restored={"sqnr_db": 30.0}),
+            likeness("c/Gemm", isolated=lost, weights=lost)]  # fmt: skip
+    made = subject(rows=rows, result={"accuracy": {"value": 0.9}})
+    found = explain(made).findings
+    assert [one.nodes for one in found] == [("b/Gemm", "c/Gemm")] * told
+    for one in found:
+        assert one.what.startswith("the values of b/Gemm are lost")
+        assert "its output has 9.9 dB; the same applies to 1 more layer" in one.what
+        assert "what it reads (b/Gemm.in) lose them" in one.why
+        assert one.change.lines == [
+            f'quantization: {{nodes: {{"{name}/Gemm": fp16}}}}' for name in "bc"
+        ]
+    (weight,) = noisy_layers.lost(subject(rows=rows[2:])) if told else [None]
+    assert weight is None or "its weight lose them (with only these, 9.9 dB)" in weight.why
+
+
+def test_a_lost_layer_is_named_once() -> None:
+    lost = {**LIKE, "sqnr_db": 3.0}
+    rows = [likeness("b/Gemm", isolated=lost, restored={"sqnr_db": 33.0})]
+    gate = {"gate": "max_drop", "outcome": "fail", "value": 0.1, "limit": 0.01}
+    (found,) = explain(subject(rows=rows, gates=[gate])).findings
+    assert found.cost.db == pytest.approx(3.0) and "are lost" in found.what
 
 
 def test_findings_of_all_kinds_are_ranked_by_their_share() -> None:

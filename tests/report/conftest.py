@@ -21,7 +21,15 @@ from optkit.documents.report import LayerFidelity, Provenance, Report
 from optkit.documents.result import CalibrationCheck, PendingEngine, Result
 from optkit.engines import Engine, FusedLayer, Landing, LandingRow, LayerTensor
 from optkit.evidence import Evidence
-from optkit.measurement import Fidelity, Interval, Latencies, Latency, Score
+from optkit.measurement import (
+    ChannelSpread,
+    Fidelity,
+    Interval,
+    Latencies,
+    Latency,
+    OutputFidelity,
+    Score,
+)
 from optkit.report import document
 from optkit.report.document import Rewrites, compose
 from optkit.report.result import Findings, Run, Side, result
@@ -208,7 +216,11 @@ def build(
     )  # fmt: skip
     speedup = ratio(baseline.latency, candidate.latency)  # type: ignore[arg-type]
     dropped = drop(floating, quantized)
-    fidelity = Fidelity(Evidence.SIMULATED, "fp32", 31.4, 0.99964, 0.21, 899)
+    logits = OutputFidelity(
+        name("logits"), sqnr_db=31.4, cosine=0.99964, max_abs_error=0.21,
+        ci95=Interval(31.0, 31.9), channels=ChannelSpread(1, 10, 27.5, 27.9, 31.2),
+    )  # fmt: skip
+    fidelity = Fidelity(Evidence.SIMULATED, "fp32", 31.4, 0.99964, 0.21, 899, outputs=(logits,))
     verdict = judge(
         Limits(), drop=dropped, scores=(floating, quantized), fidelity=fidelity,
         latency=candidate.latency, speedup=speedup,

@@ -10,8 +10,10 @@ from optkit import runtimes
 from optkit.documents.report import LayerFacts
 from optkit.documents.result import LandingCounts
 from optkit.report import figures, layers
+from optkit.report.build_page import to_html
 from optkit.report.drawing import charts
 from optkit.report.markdown import to_markdown
+from optkit.report.outputs import outputs as table
 from tests.report.conftest import read
 
 
@@ -44,6 +46,25 @@ def test_what_the_compiler_does_not_tell_is_unknown(make: Any) -> None:
     report["result"]["engine"]["landing"] |= {"landed": 11, "unknown": 1}
     text = to_markdown(read(report))
     assert "does not tell the type of 1." in text and "did not land" not in text
+
+
+def test_outputs_are_a_table_the_worst_first(make: Any) -> None:
+    report = make()
+    outputs = report["result"]["fidelity"]["outputs"]
+    assert "largest error" not in to_markdown(read(report))  # a single one is in the comparison
+    outputs += [
+        {"output": "y", "part": "channel 4", "sqnr_db": 2.4, "max_abs_error": 0.7,
+         "constant": True},
+        {"output": "class", "equal": 0.75, "max_abs_error": 0.0},
+        {"output": "z", "max_abs_error": 0.0, "cosine": 1.0},
+    ]  # fmt: skip
+    text, page = to_markdown(read(report)), to_html(read(report))
+    assert text.index("| y, channel 4 | 2.4 |") < text.index("| logits | 31.4 | 31.0 to 31.9 |")
+    assert "27.5, 27.9, 31.2" in text and "75.00 % of the values are equal" in text
+    assert "constant, though it varies in the reference" in text
+    assert "SQNR" in page and "2.4 dB" in page and "output &#39;y&#39;, channel 4" in page
+    cells = [(row.name, row.sqnr.text) for row in table(read(report).result.fidelity)]
+    assert cells == [("y, channel 4", "2.4"), ("logits", "31.4"), ("class", "–"), ("z", "equal")]
 
 
 def test_what_costs_most_comes_before_what_costs_less(make: Any) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optkit.benchmarking import gates
-from optkit.documents.measured import DifferenceFigures, GateVerdict
+from optkit.documents.measured import DifferenceFigures, FidelityFigures, GateVerdict
 from optkit.documents.prices import DatedPrice
 from optkit.documents.result import (
     CalibrationCheck,
@@ -20,7 +20,7 @@ from optkit.documents.result import (
     Result,
 )
 from optkit.evidence import Evidence
-from optkit.measurement import Fidelity
+from optkit.measurement import Difference, Fidelity, Interval, OutputFidelity
 from optkit.recipe.schema import Limits
 from optkit.report import choices, recommendation, view, worth
 from optkit.report import fleet as fleets
@@ -161,6 +161,36 @@ def test_a_low_sqnr_that_no_task_judged_is_a_warning(built: Any) -> None:
         "is 31% of the outputs" in sentence
     )
     assert sentence.endswith("Give an evaluation task (--eval) and build again.")
+
+
+DEAD = Fidelity(
+    Evidence.SIMULATED, "fp32", 44.7, 0.999, 9.0, 64,
+    outputs=(OutputFidelity("pred", "channels 0 to 3", 45.0, 1.0),
+             OutputFidelity("pred", "channels 4 to 83", 2.4, 0.6)),
+)  # fmt: skip
+
+
+def test_a_model_with_a_dead_head_is_not_shipped_although_its_task_passes(built: Any) -> None:
+    """The task scores the boxes."""
+    drop = gain(0.001, -0.002, 0.004, "simulated")
+    seen = Difference(drop.value, Interval(-0.002, 0.004), drop.evidence)
+    judged = gates.judge(Limits(max_drop=0.01), drop=seen, fidelity=DEAD)
+    gate = GateVerdict(verdict=judged.verdict, reasons=judged.reasons)
+    dead = built(gate=gate, speedup=gain(1.8, 1.35, 2.39), drop=drop,
+                 fidelity=FidelityFigures.from_object(DEAD))  # fmt: skip
+    ship, word, sentence = decided(dead)
+    assert (ship, word) == ("unknown", "inconclusive")
+    assert "output 'pred', channels 4 to 83 has an SQNR of 2.4 dB" in sentence
+    assert "ship it" not in sentence
+    slower = dead.model_copy(update={"speedup": gain(0.8, 0.7, 0.9)})
+    assert decided(slower)[0] == "baseline"
+
+
+def test_the_sentence_has_the_worst_sqnr(built: Any) -> None:
+    one = built(drop=None, fidelity=FidelityFigures.from_object(DEAD))
+    assert worth.accuracy(one) == (
+        "SQNR 2.4 dB to FP32 at output 'pred', channels 4 to 83 (simulated)"
+    )
 
 
 def test_probably_faster_is_to_be_measured(built: Any) -> None:
