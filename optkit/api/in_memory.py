@@ -23,13 +23,15 @@ from optkit.api.batches import Array, Batch
 from optkit.api.padded_axes import padded_axes
 from optkit.benchmarking import accuracy
 from optkit.data import spool_writer
+from optkit.data.checking import Checker, rows_of
+from optkit.data.spool import varied
 from optkit.devices import Target
 from optkit.errors import ExportFailed, InputRefused, UsageError, located
 from optkit.evidence import Evidence
 from optkit.execute.proxy import Proxy
 from optkit.execute.runner import Runner
 from optkit.measurement import Score, Scores
-from optkit.pipeline import Build, Job
+from optkit.pipeline import COMPARED, Build, Job
 from optkit.precisions import Precision, precision
 from optkit.recipe import Recipe
 from optkit.runtimes import simulator
@@ -87,8 +89,12 @@ def job(
             settings = Recipe.from_dict(_padded(keys, feed, first, runner))
     else:
         settings = Recipe.load(places.find_recipe(str(recipe)))
+    if calibration is not None and not first:
+        first, calibration = batches.peeked(calibration, COMPARED)
+    rows = _rows(settings, [batches.feed(batch, list(feed)) for batch in first])
+    rows = rows or _rows(settings, [feed] if _has_values(feed) else [])
     try:
-        graph = _exported(model, settings, runner)
+        graph = _exported(model, settings, rows, runner)
     except ExportFailed as error:
         raise _unfit(model, feed, first) or error from error.__cause__
     job = Job(settings, *pair, graph=graph)
@@ -206,7 +212,7 @@ def score_of(returned: object, evidence: Evidence) -> Score:
     return accuracy.from_samples(values, metric="score", evidence=evidence)
 
 
-def _exported(model: Module, recipe: Recipe, runner: Runner) -> Entry:
+def _exported(model: Module, recipe: Recipe, samples: Sequence[Feed], runner: Runner) -> Entry:
     from optkit.sources import torch_module
 
     with (
@@ -222,6 +228,7 @@ def _exported(model: Module, recipe: Recipe, runner: Runner) -> Entry:
             file,
             session=lambda path: simulator().session(path),
             progress=runner.listener.progress,
+            samples=samples,
         )
         names = sorted(path.name for path in folder.iterdir())
 
@@ -234,6 +241,31 @@ def _exported(model: Module, recipe: Recipe, runner: Runner) -> Entry:
             {"step": "memory", "files": [digest_file(folder / name) for name in names]}
         )
         return runner.store.make(key, "export", move)[0]
+
+
+def _rows(recipe: Recipe, feeds: Sequence[Feed]) -> list[Feed]:
+    """A few of the samples in these batches, one in each feed. Batches that do not fit the inputs
+    are left out: those that the build uses are refused when they are read."""
+    infos = [spec.info for spec in recipe.describe()]
+    rows: list[Feed] = []
+    for given in feeds:
+        try:
+            checker = Checker(infos, recipe.optional_axes())
+            feed, count = checker.feed(given, 0)
+        except InputRefused:
+            continue
+        whole = checker.fixed is not None
+        rows += [feed] if whole else [
+            rows_of(feed, checker.batched, slice(row, row + 1)) for row in range(count)
+        ]  # fmt: skip
+    return varied(rows, COMPARED)
+
+
+def _has_values(example: Feed) -> bool:
+    """Whether the example is more than a shape: not zeros or ones only."""
+    floats = [array for array in example.values() if array.dtype.kind == "f"]
+    integers = [array for array in example.values() if array.dtype.kind in "iu"]
+    return any(array.size and array.min() < array.max() for array in floats or integers)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -94,11 +95,33 @@ class Spool:
             for row in _spread(len(self._rows), max(most // fixed, 1)):
                 yield self._part(row, None)
             return
-        starts = np.cumsum([0, *self._sizes()])
         for number in _spread(len(self), most):
-            row = int(np.searchsorted(starts, number, side="right")) - 1
-            first = number - int(starts[row])
-            yield self._part(row, slice(first, first + 1))
+            yield self._sample(number)
+
+    def varied(self, most: int) -> Iterator[Feed]:
+        """As `spread`, with the smallest and the largest sample among them."""
+        if fixed_batch(self.inputs) is not None:
+            yield from self.spread(most)
+            return
+        for number in _varied(np.repeat(self._bytes(), self._sizes()), most):
+            yield self._sample(number)
+
+    def _sample(self, number: int) -> Feed:
+        starts = np.cumsum([0, *self._sizes()])
+        row = int(np.searchsorted(starts, number, side="right")) - 1
+        first = number - int(starts[row])
+        return self._part(row, slice(first, first + 1))
+
+    def _bytes(self) -> list[int]:
+        """The bytes of one sample of each written batch, from the headers of the files."""
+        return [
+            sum(
+                prod(file.get_slice(f"{row}/{info.name}").get_shape()[info.name in self._batched :])
+                * np.dtype(info.dtype).itemsize
+                for info in self.inputs
+            )
+            for row, file in self._files()
+        ]
 
     def _sizes(self) -> list[int]:
         """The number of samples in each written batch, from the headers of the files."""
@@ -224,6 +247,21 @@ def _spread(count: int, most: int) -> list[int]:
     """At most `most` of this many numbers, at equal distances."""
     taken = min(count, most)
     return [turn * count // taken for turn in range(taken)]
+
+
+def varied(samples: Sequence[Feed], most: int) -> list[Feed]:
+    """At most `most` of these samples, with the smallest and the largest one among them."""
+    sizes = [sum(array.nbytes for array in one.values()) for one in samples]
+    return [samples[number] for number in _varied(np.array(sizes), most)]
+
+
+def _varied(sizes: np.ndarray, most: int) -> list[int]:
+    """The numbers of the smallest and the largest sample, and others at equal distances."""
+    if not len(sizes):
+        return []
+    ends = {int(sizes.argmin()), int(sizes.argmax())}
+    others = [number for number in _spread(len(sizes), most) if number not in ends]
+    return sorted({*ends, *others[: most - len(ends)]})
 
 
 def counting(values: Feed, feed: Feed, labels: np.ndarray | None) -> Feed:

@@ -23,6 +23,7 @@ from optkit.execute.runner import Steps
 from optkit.execute.step import Foreign
 from optkit.pipeline.accuracy import evaluate
 from optkit.pipeline.attribution import attribute
+from optkit.pipeline.collected import COMPARED
 from optkit.pipeline.engines import accept, compile_
 from optkit.pipeline.foreign_graph import quantized_to, separate
 from optkit.pipeline.graphs import cast_carriers, fuse, write_baseline
@@ -48,6 +49,7 @@ from optkit.steps.graph import Graph
 __all__ = [
     "BENCH",
     "BUILD",
+    "COMPARED",
     "COMPILE",
     "EVAL",
     "EXAMINE",

@@ -10,11 +10,11 @@ from optkit.errors import UsageError
 from optkit.evidence import Evidence
 from optkit.execute.reads import absolute
 from optkit.execute.runner import Steps
+from optkit.pipeline.collected import roots_of
 from optkit.pipeline.engines import kept, running
 from optkit.pipeline.job import Build, Look, Role
 from optkit.pipeline.run_samples import without_padding
 from optkit.pipeline.scores import decided
-from optkit.pipeline.sources import roots_of
 from optkit.precisions import precision
 from optkit.steps.collect import Samples
 from optkit.steps.compare import CompareOutputs

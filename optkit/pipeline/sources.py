@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, Protocol, TypeGuard
+from typing import Protocol, TypeGuard
 
 from optkit import intake as stage
 from optkit import places
@@ -19,12 +18,13 @@ from optkit.decoder import CONFIG, Tokens, Windows, read_json
 from optkit.errors import InputRefused, UsageError, located
 from optkit.execute.runner import Steps, versions
 from optkit.execute.step import Foreign
+from optkit.pipeline.collected import collected, compared
 from optkit.pipeline.job import Build
 from optkit.pipeline.single_samples import single_sample
-from optkit.recipe import Recipe, SampleSource, Source
+from optkit.recipe import Recipe, SampleRole, Source
 from optkit.steps.adopt import Adopt
 from optkit.steps.check_data import CheckData
-from optkit.steps.collect import Collect, Collected, Samples
+from optkit.steps.collect import Collected, Samples
 from optkit.steps.divide import Divide
 from optkit.steps.export import (
     Export,
@@ -38,8 +38,6 @@ from optkit.steps.files import ASSETS
 from optkit.steps.graph import Graph, infos
 from optkit.steps.random import Random
 from optkit.tensors import AxisRange, InputSpec, TensorInfo, axes_of, size_of
-
-SampleRole = Literal["calibration", "evaluation"]
 
 _NO_TEXT = re.compile("classification|answering|detection|segmentation|extraction|similarity")
 _NO_TEXT_CLASS = re.compile(
@@ -200,9 +198,11 @@ def exported_model(settings: Recipe, code: Path | None, runner: Steps) -> Export
     if source.kind == "pt2" and where is not None:
         archive = stage.stage_pt2(where, objects)
         with located(str(where)):
-            return runner.do(
-                Export(model=_foreign(archive), source=TorchArchive(axes), specs=specs), label
+            samples = compared(settings, runner)
+            step = Export(
+                model=_foreign(archive), source=TorchArchive(axes), specs=specs, samples=samples
             )
+            return runner.do(step, label)
     if source.kind == "hf":
         return _export_hugging_face(settings, source, specs, runner)
     weights = None
@@ -211,6 +211,7 @@ def exported_model(settings: Recipe, code: Path | None, runner: Steps) -> Export
     place = code if where is None else where.parent
     step = Export(
         weights=weights,
+        samples=compared(settings, runner),
         source=PythonModel(axes, source.factory, dict(source.args)),
         specs=specs,
         file=where,
@@ -283,43 +284,15 @@ def samples_of(
     recipe = build.job.recipe
     source = recipe.samples(role)
     assert source is not None
-    place = source.place
-    assets = assets or _assets(build.source)
-    step = Collect(
-        limit=source.limit,
-        function=place.attribute or "samples",
-        assets={} if assets is None else assets.files,
-        whole=tuple(map(InputSpec, _whole(build, runner))) if build.job.part else (),
-        what=str(place),
-        args=dict(source.args),
-        specs=recipe.describe(build.inputs),
-        labelled=role == "evaluation",
-        optional=tuple(recipe.optional_axes()),
-        path=place.path,
-        where=str(source.data or place.path),  # of errors in samples
-        memory=runner.limits.memory_bytes // 4,
-        folders=source.folders,
-        model=None if assets is None else assets.path,
-        roots=tuple(roots_of(source)),
+    return collected(
+        recipe,
+        source,
+        role,
+        recipe.describe(build.inputs),
+        runner,
+        assets or _assets(build.source),
+        tuple(map(InputSpec, _whole(build, runner))) if build.job.part else (),
     )
-    return runner.do(step, f"collect {role} samples")
-
-
-def roots_of(source: SampleSource) -> list[str]:
-    """The folders to which the paths in the record of reads are relative: the project of the code,
-    then the folders that its args name."""
-    named = [source.folders[name] / value for name, value in source.args.items()
-             if name in source.folders and isinstance(value, str)]  # fmt: skip
-    project = places.project_root(source.place.path.parent)
-    folders = [project, *(path for path in named if _is_folder(path))]
-    return list(dict.fromkeys(os.path.abspath(path) for path in folders))  # noqa: PTH100
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):  # a text that is no path
-        return False
 
 
 def _whole(build: Build, runner: Steps) -> tuple[TensorInfo, ...]:

@@ -3,7 +3,7 @@ nearest key."""
 
 from __future__ import annotations
 
-from optkit.recipe.recipe import DEFAULT_BATCH, Recipe, SampleSource, Source
+from optkit.recipe.recipe import DEFAULT_BATCH, Recipe, SampleRole, SampleSource, Source
 from optkit.recipe.requested import requested, resolve
 from optkit.recipe.schema import (
     MEMORY,
@@ -22,6 +22,6 @@ from optkit.recipe.shape_syntax import parse_shapes
 
 __all__ = [
     "DEFAULT_BATCH", "MEMORY", "Axis", "Bench", "Calibration", "Compiler", "Eval", "Gates", "Input",
-    "Model", "Placement", "Quantization", "Recipe", "SampleSource", "Source",
+    "Model", "Placement", "Quantization", "Recipe", "SampleRole", "SampleSource", "Source",
     "parse_shapes", "requested", "resolve",
 ]  # fmt: skip

@@ -67,6 +67,9 @@ class Source:
         return f"{self.module}:{self.attribute}" if self.place is None else str(self.place)
 
 
+SampleRole = Literal["calibration", "evaluation"]
+
+
 @dataclass(frozen=True)
 class SampleSource:
     """Code that yields samples, and its arguments. `section`: that of the recipe; `folders`: arg →
@@ -222,7 +225,7 @@ class Recipe(Part):
         """File of the evaluation task."""
         return self._places.get("eval.task")
 
-    def samples(self, role: Literal["calibration", "evaluation"]) -> SampleSource | None:
+    def samples(self, role: SampleRole) -> SampleSource | None:
         """The source of the samples for a role; None if the recipe names no code for them."""
         if role == "calibration":
             place, settings = self.calibration_source, self.calibration

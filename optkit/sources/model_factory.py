@@ -22,7 +22,7 @@ from optkit.sources import (
     ultralytics_heads,
 )
 from optkit.sources.log import ExportLog
-from optkit.tensors import AxisRange, InputSpec
+from optkit.tensors import AxisRange, Feed, InputSpec
 
 if TYPE_CHECKING:
     import torch
@@ -54,6 +54,7 @@ def export(
     session: Callable[[Path], Session],
     progress: Progress,
     given_weights: str | None = None,
+    samples: Sequence[Feed] = (),
 ) -> ExportLog:
     """Write the graph of the module that `factory` returns to `out`. Raises the errors of `load`
     and `torch_module.export`."""
@@ -65,7 +66,7 @@ def export(
     processor = timm_config.image_processor(module, specs)
     processor = processor or ultralytics_heads.image_processor(module)
     log = torch_module.export(
-        module, specs, axes, out, session=session, progress=progress, owned=True
+        module, specs, axes, out, session=session, progress=progress, owned=True, samples=samples
     )
     log = replace(log, image_processor=processor)
     if random is None:

@@ -67,8 +67,9 @@ class Export(ReadsCode, Step[Exported]):
     compared with its source. The other files of a Hugging Face model that users need are copied to
     `assets/`.
 
-    `file` or `module`, and `attribute`: the place of the factory; `code`: the folder from which a
-    module is imported; `given_weights`: the path of the weights as the user wrote it.
+    `samples`: a few of the user's, on which both are compared. `file` or `module`, and
+    `attribute`: the place of the factory; `code`: the folder from which a module is imported;
+    `given_weights`: the path of the weights as the user wrote it.
     """
 
     name = "export"
@@ -78,6 +79,7 @@ class Export(ReadsCode, Step[Exported]):
     model: Input | None = None
     weights: Input | None = None
     adapter: Input | None = None
+    samples: Input | None = None
     source: PythonModel | HuggingFaceModel | TorchArchive | OnnxModel = spread()
     specs: tuple[InputSpec, ...] = named("inputs")
     file: Path | None = beside_the_key(None)

@@ -31,6 +31,7 @@ from optkit.steps.noisy_nodes import FindNoisyNodes
 from optkit.steps.ort import ToOrt
 from optkit.steps.outline import Outline
 from optkit.steps.peak import MeasurePeak
+from optkit.steps.pick import Pick
 from optkit.steps.predict import PredictLatency
 from optkit.steps.predict_layers import PredictLayers
 from optkit.steps.prepare import Prepare
@@ -46,7 +47,7 @@ from optkit.steps.summary import Summarize
 from optkit.steps.survey import ListLayers
 
 _ALL: tuple[type[Step[Result]], ...] = (
-    Export, Adopt, Fuse, Cast, Collect, Divide, Draw, CheckData, Random, Calibrate, Prepare,
+    Export, Adopt, Fuse, Cast, Collect, Divide, Draw, Pick, CheckData, Random, Calibrate, Prepare,
     Quantize, QuantizeLayers, ToOrt, Accept, Compile, Outline, Summarize, Evaluate, CompareOutputs,
     CompareLayers, MeasureLatency, MeasurePeak, PredictLatency, PredictLayers, Attribute,
     ListLayers, MeasureSensitivity, Deviate, RepairGraph, Dequantize,

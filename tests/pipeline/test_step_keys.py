@@ -72,6 +72,7 @@ PREPARED: dict[str, dict[str, Any]] = {
     "check_data": {"check": {}},
     "random": {"info": INFO, "metric": None},
     "draw": {"info": INFO},
+    "pick": {"info": INFO},
     "calibrate": {"values": 1, "samples": 64},
     "prepare": {"log": {}, "max_error": 0.0, **GRAPH},
     "noisy_nodes": {"noise": 0.0001, "others": 0.0},

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from optkit import foreign, graph, intake
 from optkit.data.pretrained import PROCESSORS
+from optkit.data.spool import Spool
 from optkit.errors import OptkitError
 from optkit.execute.reads import Record
 from optkit.execute.step import Input, Progress
@@ -18,6 +19,7 @@ from optkit.steps.bodies.sessions import cpu
 from optkit.steps.bodies.signature import signature
 from optkit.steps.export import Export, Exported, HuggingFaceModel, OnnxModel, TorchArchive
 from optkit.steps.files import ASSETS, GRAPH
+from optkit.tensors import Feed
 
 _FILES = (OnnxModel, TorchArchive)  # that may hold the codes of another tool
 
@@ -48,7 +50,8 @@ def _export(step: Export, out: Path, progress: Progress) -> ExportLog:
     if isinstance(source, OnnxModel):
         return onnx_file.export(_model(step), specs, out)
     if isinstance(source, TorchArchive):
-        return program.export(_model(step), specs, source.axes, out, session=cpu, progress=progress)
+        return program.export(_model(step), specs, source.axes, out, session=cpu, progress=progress,
+                              samples=_samples(step))  # fmt: skip
     if isinstance(source, HuggingFaceModel):
         return hugging_face.export(
             _model(step), specs, source.axes, out, task=source.task, part=source.part,
@@ -57,6 +60,7 @@ def _export(step: Export, out: Path, progress: Progress) -> ExportLog:
     return model_factory.export(
         f"{step.file or step.module}:{step.attribute}", source.args, _path(step.weights), specs,
         source.axes, out, session=cpu, progress=progress, given_weights=step.given_weights,
+        samples=_samples(step),
     )  # fmt: skip
 
 
@@ -65,6 +69,10 @@ def _folders(step: Export) -> list[Path]:
     which the command runs."""
     found = [None if step.file is None else step.file.parent, step.code]
     return [folder for folder in found if folder is not None]
+
+
+def _samples(step: Export) -> list[Feed]:
+    return [] if step.samples is None else [feed for feed, _ in Spool(step.samples.path)]
 
 
 def _model(step: Export) -> Path:

@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from optkit.data import spool, spool_writer
+from optkit.execute.step import Progress
+from optkit.steps.collect import Samples
+from optkit.steps.pick import Pick
+
+
+def run(step: Pick, out: Path, progress: Progress) -> Samples:
+    samples = spool.Spool(step.samples.path)
+    written = spool_writer.write(
+        samples.varied(step.most), out, samples.inputs, limit_samples=None,
+        memory_bytes=step.memory, progress=progress, optional=step.optional,
+    )  # fmt: skip
+    return Samples(info=written)
