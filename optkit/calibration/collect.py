@@ -67,10 +67,9 @@ def observe(
     result is stored. `feeds` is read again after an interruption and for separate passes of
     moments, so it must then not be an iterator.
 
-    Raises InputRefused for NaN or infinity in an input (with tensor and sample), an empty set,
-    inputs of different length, or a sample or matrix of moments that does not fit in memory;
-    IntegrityError for a checkpoint of other samples. An observed value with such numbers, or
-    without data, is `unbounded` in the result.
+    Raises InputRefused for an empty set, inputs of different length, or a sample or matrix of
+    moments that does not fit in memory; IntegrityError for a checkpoint of other samples. An
+    observed value with NaN or infinities, or without data, is `unbounded` in the result.
     """
     identity = [
         [asdict(tap) for tap in taps],
@@ -199,7 +198,6 @@ class _Run:
                 cutter.measure(feed)
                 self._plan()
             for cut in cutter.parts(feed, number, at - number):
-                _check_inputs(cut, cutter.batched, first=at)
                 digests = [bytes.fromhex(digest) for digest in sample_digests(cut, cutter.batched)]
                 self._clock.feeds = feeds if at + len(digests) == end else feeds - 1
                 yield cut, Part(at, digests, real_tokens(cut, self._mask))
@@ -361,16 +359,3 @@ def _check_lengths(session: Session, feed: Feed, batch: Collection[str]) -> None
     lengths = {spec.name: len(feed[spec.name]) for spec in session.inputs if spec.name in batch}
     if len(set(lengths.values())) > 1:
         raise InputRefused(f"inputs differ in length: {lengths}", where="calibration sample")
-
-
-def _check_inputs(feed: Feed, batch: Collection[str], *, first: int) -> None:
-    for name, value in feed.items():
-        if value.dtype.kind != "f" or np.isfinite(value).all():
-            continue
-        bad = np.argwhere(~np.isfinite(value))[0]
-        sample = first + int(bad[0]) if name in batch else first
-        raise InputRefused(
-            f"it contains {value[tuple(bad)]}",
-            where=f"tensor {name!r}, sample {sample}",
-            hint="remove the sample, or fix its source",
-        )

@@ -22,7 +22,9 @@ objects that `np.asarray` accepts."""
 
 class Checker:
     """Checks the items of one source in their order. `fixed`: the batch size of the model, if it
-    has only one; `label_kind`: dtype and shape of a label, after the first one."""
+    has only one; `label_kind`: dtype and shape of a label, after the first one; `not_finite`:
+    inputs with NaN or infinities, and the first sample with them. Whether the model takes these,
+    only a run shows."""
 
     def __init__(self, inputs: Sequence[TensorInfo], optional: Collection[str]) -> None:
         """Raises InputRefused for an input of a dtype that cannot be stored."""
@@ -37,6 +39,7 @@ class Checker:
         self.labelled: bool | None = None
         self.sliced: bool | None = None
         self.label_kind: tuple[str, tuple[int, ...]] | None = None
+        self.not_finite: dict[str, int] = {}
         self._optional = frozenset(optional)
         # axes that may be empty, except that of the samples
         self._empty = {0, *optional} - {batch_axis(inputs)}
@@ -144,7 +147,7 @@ class Checker:
             feed[name] = _array(given[name], info, sample)
         self._check_axes(feed, sample)
         for name, array in feed.items():
-            self._check_finite(name, array, sample)
+            self._note_not_finite(name, array, sample)
         return feed
 
     def _check_axes(self, feed: Feed, sample: int) -> None:
@@ -175,17 +178,12 @@ class Checker:
                     hint=f"give it the size {size_of(axis, known)}",
                 )
 
-    def _check_finite(self, name: str, array: np.ndarray, sample: int) -> None:
-        if array.dtype.kind != "f" or np.isfinite(array).all():
-            return
-        wrong = ~np.isfinite(array)
-        index = int(np.argwhere(wrong)[0][0]) if name in self.batched else 0
-        raise InputRefused(
-            f"{int(wrong.sum())} of {wrong.size} values of the batch are not finite (NaN, inf)",
-            where=f"sample {sample + index}, input {name!r}",
-            hint="repair these samples, or remove them: with such a value a tensor has no valid "
-            "range",
-        )
+    def _note_not_finite(self, name: str, array: np.ndarray, sample: int) -> None:
+        if array.dtype.kind == "f" and name not in self.not_finite:
+            finite = np.isfinite(array)
+            if not finite.all():
+                row = int(np.argwhere(~finite)[0][0]) if name in self.batched else 0
+                self.not_finite[name] = sample + row
 
 
 def _kind(item: object) -> str:

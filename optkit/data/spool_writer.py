@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 
@@ -27,7 +27,8 @@ _SHARD_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class SpoolInfo:
-    """The written spool. `digest` covers samples and labels, independent of their batches."""
+    """The written spool. `digest` covers samples and labels, independent of their batches;
+    `not_finite`: inputs with NaN or infinities, and the first sample with them."""
 
     samples: int
     batches: int
@@ -35,6 +36,7 @@ class SpoolInfo:
     labelled: bool
     digest: str
     left_out: int = 0  # of an incomplete last batch, if the batch of the model is fixed
+    not_finite: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
         return asdict(self)
@@ -60,8 +62,8 @@ def write(
     have no labels and do not count. Axes in `optional` may be empty; `sequences` completes inputs
     that a feed lacks, if it can.
 
-    Raises InputRefused with sample and input: a missing or unknown name, another dtype or shape, a
-    value that is not finite, labels that do not fit, no samples at all. StorageError: disk full.
+    Raises InputRefused with sample and input: a missing or unknown name, another dtype or shape,
+    labels that do not fit, no samples at all. StorageError: disk full.
     """
     writer = _Writer(path, inputs, memory_bytes, optional, fill)
     for item in batches:
@@ -165,7 +167,13 @@ class _Writer:
         with storage_errors(self._path):
             write_durably(self._path / spool_file.INDEX, index.to_json().encode())
         return SpoolInfo(
-            self.samples, len(self._rows), self._bytes, labelled, digest, self._left_out
+            self.samples,
+            len(self._rows),
+            self._bytes,
+            labelled,
+            digest,
+            self._left_out,
+            checker.not_finite,
         )
 
     def _note(self, sample: Feed) -> None:

@@ -24,6 +24,7 @@ from optkit.pipeline.single_samples import single_sample
 from optkit.recipe import Recipe, SampleRole, Source
 from optkit.steps.adopt import Adopt
 from optkit.steps.check_data import CheckData
+from optkit.steps.check_finite import CheckFinite
 from optkit.steps.collect import Collected, Samples
 from optkit.steps.divide import Divide
 from optkit.steps.export import (
@@ -163,8 +164,20 @@ def collect(build: Build, runner: Steps) -> None:
         build.calibration = _divide(build, build.calibration, "calibration", runner)
     if _is_whole(build.evaluation, build.job.part):
         build.evaluation = _divide(build, build.evaluation, "evaluation", runner)
+    _check_finite(build, build.calibration, "calibration", runner)
+    _check_finite(build, build.evaluation, "evaluation", runner)
     samples = build.evaluation or build.calibration
     build.probe = samples or runner.do(Random(random=build.sizes), "random inputs")
+
+
+def _check_finite(build: Build, samples: Samples | None, role: SampleRole, runner: Steps) -> None:
+    """Refuse samples with NaN or infinities that the model does not mask or replace."""
+    if samples is None or samples.planned or not samples.info.not_finite:
+        return
+    source = build.job.recipe.samples(role)
+    with located(role if source is None else str(source.data or source.place.path)):
+        step = CheckFinite(samples=samples, graph=build.source)
+        runner.do(step, f"check {role} samples that are not finite")
 
 
 def check_data(build: Build, runner: Steps) -> None:
@@ -176,6 +189,7 @@ def check_data(build: Build, runner: Steps) -> None:
         graph=build.source,
         evaluation=build.evaluation,
         specs=build.job.recipe.describe(build.inputs),
+        without=() if build.calibration.planned else tuple(build.calibration.info.not_finite),
     )
     build.data_check = runner.do(step, "check calibration data")
 

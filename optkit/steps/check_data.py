@@ -19,7 +19,8 @@ class DataCheck(Result):
 class CheckData(Step[DataCheck]):
     """Check that calibration data looks like what the model expects, before the long steps use it.
     `graph`: the exported graph, of which only the nodes up to the first batch norm run. The inputs
-    have the ranges that the recipe declares."""
+    have the ranges that the recipe declares. `without`: inputs with NaN or infinities, which are
+    not looked at."""
 
     name = "check_data"
     version = 2
@@ -30,3 +31,4 @@ class CheckData(Step[DataCheck]):
     graph: Input
     evaluation: Input | None = None
     specs: tuple[InputSpec, ...] = named("inputs")
+    without: tuple[str, ...] = ()

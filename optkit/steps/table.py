@@ -13,6 +13,7 @@ from optkit.steps.bench import MeasureLatency
 from optkit.steps.calibrate import Calibrate
 from optkit.steps.cast import Cast
 from optkit.steps.check_data import CheckData
+from optkit.steps.check_finite import CheckFinite
 from optkit.steps.collect import Collect
 from optkit.steps.compare import CompareOutputs
 from optkit.steps.compare_layers import CompareLayers
@@ -47,10 +48,10 @@ from optkit.steps.summary import Summarize
 from optkit.steps.survey import ListLayers
 
 _ALL: tuple[type[Step[Result]], ...] = (
-    Export, Adopt, Fuse, Cast, Collect, Divide, Draw, Pick, CheckData, Random, Calibrate, Prepare,
-    Quantize, QuantizeLayers, ToOrt, Accept, Compile, Outline, Summarize, Evaluate, CompareOutputs,
-    CompareLayers, MeasureLatency, MeasurePeak, PredictLatency, PredictLayers, Attribute,
-    ListLayers, MeasureSensitivity, Deviate, RepairGraph, Dequantize,
+    Export, Adopt, Fuse, Cast, Collect, Divide, Draw, Pick, CheckData, CheckFinite, Random,
+    Calibrate, Prepare, Quantize, QuantizeLayers, ToOrt, Accept, Compile, Outline, Summarize,
+    Evaluate, CompareOutputs, CompareLayers, MeasureLatency, MeasurePeak, PredictLatency,
+    PredictLayers, Attribute, ListLayers, MeasureSensitivity, Deviate, RepairGraph, Dequantize,
     ImportQuantized, ShowWorst, TakeRanges, Shorten, QuantizeCache, FindNoisyNodes,
     QuantizeInOrder,
 )  # fmt: skip

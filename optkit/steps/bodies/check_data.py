@@ -25,14 +25,13 @@ def run(step: CheckData, out: Path, progress: Progress) -> DataCheck:
     model = graph.load(step.graph.path / GRAPH)
     tables = suspects.tables(model)
     progress("looking at calibration samples", 0.1)
-    calibration = suspects.profile(_counted(samples), samples.inputs, tables, samples.digests())
+    inputs = tuple(info for info in samples.inputs if info.name not in step.without)
+    calibration = suspects.profile(_counted(samples), inputs, tables, samples.digests())
     evaluation = None
     if step.evaluation is not None:
         progress("looking at evaluation samples", 0.4)
         others = Spool(step.evaluation.path)
-        evaluation = suspects.profile(
-            others.spread(_COMPARED), others.inputs, tables, others.digests()
-        )
+        evaluation = suspects.profile(others.spread(_COMPARED), inputs, tables, others.digests())
     progress("running the first layer", 0.7)
     entrances = suspects.entrances(model)
     known = suspects.Known(
