@@ -37,7 +37,8 @@ Attributes = dict[str, Any]
 
 
 def _sigmoid(x: Numbers) -> Numbers:
-    return np.reciprocal(1 + np.exp(-x))
+    found: Numbers = np.reciprocal(1 + np.exp(-x))
+    return found
 
 
 def _where(node: ir.Node, holds: Numbers, a: Numbers, b: Numbers) -> Numbers:
@@ -271,7 +272,8 @@ def _gelu(x: Numbers, _: Attributes) -> Numbers:
 
 
 def _gelu_tanh(x: Numbers, _: Attributes) -> Numbers:
-    return np.multiply(x / 2, 1 + np.tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))
+    found: Numbers = np.multiply(x / 2, 1 + np.tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))
+    return found
 
 
 PLAIN = (
