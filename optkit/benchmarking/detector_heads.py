@@ -32,6 +32,8 @@ from optkit.errors import unknown_name
 
 Outputs = Mapping[str, np.ndarray]
 Head = Literal["auto", "yolo", "yolov5", "yolo_nms", "detr", "rt_detr", "corners"]
+COORDINATES = 4
+"""In an output of three axes with boxes and scores, the first channels are the box."""
 _MOST_CANDIDATES = 30_000  # before suppression, as in Ultralytics' validation
 _LARGEST_SCORE = 16.0  # a probability is at most 1; a logit of 16 is one of 1 - 1e-7
 _LOGITS, _BOXES = "logits", "pred_boxes"

@@ -206,7 +206,7 @@ def _figures(
     (_, whole), *axes = layout.blocks(rows)
     blocks = {axis: block for axis, block in axes if axis is not None}
     sums = {axis: Totals.of(block) for axis, block in blocks.items()}
-    found = parts(sums)
+    found = parts(sums, layout.rank)
     every = Totals.of(whole) if found is None else sums[found.axis]
     spread = None if found is None else _spread(found.axis, every)
     figure = _figure(layout, whole, every, intervals=intervals)

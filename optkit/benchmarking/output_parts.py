@@ -15,12 +15,16 @@ row says `constant`.
 Which channels share a unit follows from the values of the reference:
 
 - Values from 0 to 1, with few exact zeros, are shares (a sigmoid or a softmax). They are a part
-  beside other values, if one of both has less than a tenth of the power.
+  beside other values, if one of both has less than a quarter of the power.
+- An output of three axes that has only shares may be a detector's whose boxes are shares of the
+  picture: the first four channels, as in all heads of `detector_heads`. Coordinates are seldom near
+  0, as scores are: of each of the four the standard deviation is less than 1.2 times the mean, and
+  together they have three times the mean power of the others.
 - Of the other channels, those whose root mean square is ten times smaller than that of the next
-  larger channel are a part, if they have less than a tenth of the power and are at least an eighth
-  of the channels. (Fewer are channels without energy, of which every feature map has some.)
+  larger channel are a part, if they have less than a quarter of the power and are at least an
+  eighth of the channels. (Fewer are channels without energy, of which every feature map has some.)
 
-A part with a tenth of the power or more cannot hide: without its signal the whole output has 10 dB
+A part with a quarter of the power or more cannot hide: without its signal the whole output has 6 dB
 or less.
 
 The axis of the channels is the one whose parts have the most different powers. If no axis has
@@ -35,12 +39,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from optkit.benchmarking.detector_heads import COORDINATES
 from optkit.benchmarking.output_sums import Totals
 
-_HIDDEN = 0.1  # of the power
+_HIDDEN = 1 / 4  # of the power
 _APART = 10.0  # between two root mean squares
 _FEW = 1 / 8  # of the channels
 _ZEROS = 0.01  # of the values of a channel of shares
+_BOXED = 3  # axes
+_DENSE = 0.4  # squared mean over power, of a coordinate
+_BRIGHTER = 3.0  # mean power of coordinates over that of scores
 
 
 @dataclass(frozen=True)
@@ -52,10 +60,11 @@ class Parts:
     channels: tuple[np.ndarray, ...] = ()
 
 
-def parts(totals: Mapping[int, Totals]) -> Parts | None:
-    """The parts of an output, from the sums of the channels of each axis; None without axes."""
+def parts(totals: Mapping[int, Totals], rank: int) -> Parts | None:
+    """The parts of an output of `rank` axes, from the sums of the channels of each axis; None
+    without such axes."""
     known = {axis: sums for axis, sums in totals.items() if np.isfinite(sums.signal).all()}
-    found = {axis: list(_units(sums)) for axis, sums in known.items()}
+    found = {axis: list(_units(sums, boxed=rank == _BOXED)) for axis, sums in known.items()}
     several = [axis for axis, channels in found.items() if len(channels) > 1]
     if several:
         best = max(several, key=lambda axis: _contrast(known[axis], found[axis]))
@@ -72,14 +81,16 @@ def named(channels: np.ndarray) -> str:
     return f"channel{'s' if len(channels) > 1 else ''} {', '.join(spans)}"
 
 
-def _units(sums: Totals) -> Iterator[np.ndarray]:
+def _units(sums: Totals, *, boxed: bool) -> Iterator[np.ndarray]:
     """The channels of each unit, increasing. Silent channels, all zero in the reference, belong to
-    the unit of least power."""
+    the unit of least power. `boxed`: the first channels may be boxes."""
     loud = np.flatnonzero(sums.signal > 0)
     shares = (sums.low >= 0) & (sums.high <= 1) & (sums.zeros <= _ZEROS * sums.count)
     kinds = [loud[shares[loud]], loud[~shares[loud]]]
     powers = [float(sums.signal[kind].sum()) for kind in kinds]
-    if min(powers) == 0 or min(powers) >= _HIDDEN * sum(powers):
+    if boxed and not len(kinds[1]) and _begins_with_boxes(sums, loud):
+        kinds = [loud[:COORDINATES], loud[COORDINATES:]]
+    elif min(powers) == 0 or min(powers) >= _HIDDEN * sum(powers):
         kinds = [loud]  # the shares are some of many channels, or nothing else is there
     units = [unit for kind in kinds for unit in _by_scale(sums, kind)]
     if units:
@@ -87,6 +98,16 @@ def _units(sums: Totals) -> Iterator[np.ndarray]:
         silent = np.flatnonzero(sums.signal == 0)
         units[least] = np.sort(np.concatenate([units[least], silent]))
     yield from units
+
+
+def _begins_with_boxes(sums: Totals, loud: np.ndarray) -> bool:
+    """Whether the first channels can be coordinates and the others scores."""
+    box = np.arange(COORDINATES)
+    if len(loud) <= COORDINATES or (loud[:COORDINATES] != box).any():
+        return False
+    dense = sums.mean[box] ** 2 >= _DENSE * sums.signal[box] * sums.count[box]
+    others = _mean_power(sums, loud[COORDINATES:])
+    return bool(dense.all()) and _mean_power(sums, box) >= _BRIGHTER * others
 
 
 def _by_scale(sums: Totals, channels: np.ndarray) -> list[np.ndarray]:

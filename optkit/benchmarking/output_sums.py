@@ -28,11 +28,12 @@ _LARGEST = 1024
 class Layout:
     """The columns of one output: the sums of the whole output, and of each axis (number, size). An
     output that is not `judged`, integers beside floats, only has `count` and `equal`. `exact`: it
-    has integers or bools."""
+    has integers or bools; `rank`: the number of its axes."""
 
     output: str
     judged: bool
     exact: bool
+    rank: int
     axes: tuple[tuple[int, int], ...] = ()
 
     @property
@@ -65,7 +66,7 @@ def layouts(expected: Feed, actual: Feed, infos: Collection[TensorInfo]) -> tupl
             continue
         own = name in floats
         axes = tuple(_fixed(values.shape, declared.get(name, ()))) if own else ()
-        found.append(Layout(name, own or not floats - codes, not own, axes))
+        found.append(Layout(name, own or not floats - codes, not own, values.ndim, axes))
     return tuple(found)
 
 

@@ -128,6 +128,22 @@ def test_each_unit_has_its_own_figure(session: Any, name: str) -> None:
     assert found.worst.sqnr_db == min(row.sqnr_db or 0.0 for row in rows)
 
 
+@pytest.mark.parametrize("axis", [1, 2])
+@pytest.mark.parametrize("classes", [1, 80])
+def test_boxes_that_are_shares_of_the_picture_do_not_hide_scores(
+    session: Any, classes: int, axis: int
+) -> None:
+    """RT-DETR and TensorFlow's exports of YOLO."""
+    rng = np.random.default_rng(classes)
+    places = rng.uniform(0.02, 0.98, (SAMPLES, 4, ANCHORS)).astype(np.float32)
+    known = places, shares(rng, classes)
+    noise = noisy(rng, places, 40), noisy(rng, known[1], 1.5)
+    r, c = (np.concatenate(side, axis=1).swapaxes(1, axis) for side in (known, noise))
+    found = compared(session, {"y": r}, {"y": c})
+    assert (found.sqnr_db or 0) > (12 if classes == 1 else 4)
+    assert found.worst.sqnr_db == pytest.approx(1.5, abs=1e-3)
+
+
 def test_features_of_one_unit_have_no_parts(session: Any) -> None:
     """Some channels of every feature map have hardly any energy. What reads all of them reads
     those with the others."""
