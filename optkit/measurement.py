@@ -200,6 +200,10 @@ class OutputFidelity:
     channels: ChannelSpread | None = None
 
 
+GIVEN_GRAPH = "the given graph"
+"""The reference of a fidelity to a graph that another tool has quantized."""
+
+
 @dataclass(frozen=True)
 class Fidelity:
     """Agreement of the outputs with those of a reference graph on the same inputs. SQNR in dB

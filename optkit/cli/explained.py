@@ -9,6 +9,7 @@ from optkit.cli import terminal
 from optkit.documents.explanation import Explained
 from optkit.explanation.words import several
 from optkit.report import explanation, figures
+from optkit.report.titles import spelled
 
 _WIDTH = 80
 _LINES = 4  # of a recipe, for one finding
@@ -56,7 +57,7 @@ def _speed(found: Explained) -> Iterator[str]:
 def _accuracy(found: Explained) -> Iterator[str]:
     score, drop, layers = found.accuracy, found.drop, found.layers_compared
     if (outputs := found.fidelity) is not None:
-        reference = figures.name(outputs.reference.upper())
+        reference = figures.name(spelled(outputs.reference))
         yield (
             f"  outputs: {explanation.likeness(outputs)} {reference} over "
             f"{several(outputs.samples, 'sample')} ({outputs.evidence})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from optkit import store
 from optkit.benchmarking import sequential
@@ -10,6 +11,7 @@ from optkit.errors import UsageError
 from optkit.evidence import Evidence
 from optkit.execute.reads import absolute
 from optkit.execute.runner import Steps
+from optkit.measurement import GIVEN_GRAPH
 from optkit.pipeline.collected import roots_of
 from optkit.pipeline.engines import kept, running
 from optkit.pipeline.job import Build, Look, Role
@@ -38,7 +40,7 @@ _PAIR: tuple[Role, ...] = ("baseline", "candidate")
 
 def evaluate(build: Build, runner: Steps) -> None:
     """Task scores of candidate, baseline and reference on the same samples; the candidate's
-    fidelity to FP32."""
+    fidelity to FP32, or to a graph that another tool has quantized."""
     roles: dict[Role, tuple[Graph, str, Evidence]] = {
         # the baseline is first, because a task of agreement compares with its outputs
         "baseline": (build.baseline, GRAPH, build.evidence),
@@ -57,6 +59,9 @@ def evaluate(build: Build, runner: Steps) -> None:
         samples=build.compared,
     )  # fmt: skip
     what = f"compare {_named(build, 'candidate')} with FP32"
+    if build.shipped is not None:  # what the user runs today
+        step = replace(step, reference=build.shipped, to=GIVEN_GRAPH)
+        what = f"compare {_named(build, 'candidate')} with {GIVEN_GRAPH}"
     build.candidate_fidelity = runner.do(step, what)
     show_worst(build, runner, roles)
 

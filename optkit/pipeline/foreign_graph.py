@@ -34,16 +34,25 @@ from optkit.steps.repair import RepairedGraph, RepairGraph
 
 def separate(build: Build, runner: Steps) -> None:
     """If another tool has quantized the source, go on with its float graph, and keep the given one
-    beside it. Raises UsageError for another precision than its own; InputRefused if no product has
-    codes, or, for a float graph, if the precision needs samples that the job does not have."""
+    beside it. Pairs on values alone do not make the products quantized: they are removed, and the
+    build quantizes the float graph. Raises UsageError for another precision than its own;
+    InputRefused if no codes are of a precision of optkit, or, for a float graph, if the precision
+    needs samples that the job does not have."""
     exported = build.source
     if not (isinstance(exported, Exported) and exported.quantized):
         if not exported.planned:
             check_samples(build.job)
         return
-    given = build.given = repaired(build, runner)
-    if not given.planned:
+    build.shipped = exported
+    given = repaired(build, runner)
+    if given.planned:
+        build.given = given
+    elif given.of_products:
+        build.given = given
         _check_given(build.job, given, runner)
+    else:
+        check_samples(build.job)
+        runner.note("no weight has codes: the Q/DQ pairs of the graph are removed first")
     build.source = dequantized(build, runner)
 
 
@@ -51,7 +60,7 @@ def _check_given(job: Job, repaired: RepairedGraph, runner: Steps) -> None:
     asked, own = repaired.precision, job.precision
     if asked is None:
         raise InputRefused(
-            "no product has codes that TensorRT takes",
+            "its products have codes of no precision of optkit",
             where=job.recipe.name,
             hint="`optkit doctor` shows what the graph asks for; build the float model",
         )

@@ -27,7 +27,7 @@ def fuse(build: Build, runner: Steps) -> None:
     that another tool has quantized keeps its form, so its float graph does too. For a quantized
     precision, its products are written so that their weights can be quantized; the baseline keeps
     the form that is faster in floats."""
-    if isinstance(build.source, Dequantized):
+    if build.given is not None and isinstance(build.source, Dequantized):
         build.fused = build.plain = build.source
         return
     random, reason = comparison(build, runner, "fused")
@@ -67,7 +67,10 @@ def cast_carriers(build: Build, runner: Steps) -> None:
 
 def write_baseline(build: Build, runner: Steps) -> None:
     """The graph with which the candidate is compared: the fused graph in the baseline's floats and
-    the backend's operators."""
+    the backend's operators. On a CPU, a graph that another tool has quantized runs as it is."""
+    if build.shipped is not None and build.traits.on_cpu and not build.is_baseline:
+        build.baseline = build.shipped
+        return
     carrier, name = build.carrier, build.baseline_precision.name
     if build.plain is not build.fused:
         carrier = build.plain

@@ -137,6 +137,7 @@ class Build:
     graph: Graph = field(init=False, repr=False)
     baseline: Graph = field(init=False, repr=False)
     origin: Origin | None = None  # of an .onnx
+    shipped: Graph | None = None  # a graph that another tool has quantized, as it was given
     given: RepairedGraph | None = None  # by another tool; `source` is then its float graph
     encoder: Graph | None = None
     calibration: Samples | None = None

@@ -24,7 +24,7 @@ from optkit.recipe import Recipe
 from optkit.report import figures
 from optkit.report.build_facts import described
 from optkit.report.html import render
-from optkit.report.titles import device
+from optkit.report.titles import device, spelled
 from optkit.report.view import Figure, Headline, Highlight
 
 KINDS = ("products", "Q/DQ and casts", "data movement", "other")
@@ -137,7 +137,7 @@ def _figures(found: Explained) -> Iterator[Known]:
         spread = figures.span(drop.ci95, lambda end: dropped(found.accuracy, end))
         yield Known("drop", Figure(dropped(found.accuracy, drop.value), spread), drop.evidence)
     if outputs := found.fidelity:
-        reference = f"{outputs.reference.upper()}, {figures.count(outputs.samples)} samples"
+        reference = f"{spelled(outputs.reference)}, {figures.count(outputs.samples)} samples"
         over = figures.span(outputs.worst.ci95, figures.decibels), figures.at_worst(outputs)
         figure = Figure(_sqnr(outputs), ", ".join(filter(None, over)))
         yield Known(f"SQNR to {reference}", figure, outputs.evidence)
@@ -197,7 +197,7 @@ def _highlights(found: Explained) -> list[Highlight]:
         rows.append(Highlight(dropped(found.accuracy, drop.value), f"drop{metric}", drop.evidence))
     if outputs := found.fidelity:
         of = outputs.where or "the outputs"
-        label = f"SQNR of {figures.name(of)} to {outputs.reference.upper()}"
+        label = f"SQNR of {figures.name(of)} to {spelled(outputs.reference)}"
         rows.append(Highlight(_sqnr(outputs), label, outputs.evidence))
     return rows
 

@@ -19,8 +19,9 @@ from optkit.documents.measured import DifferenceFigures
 from optkit.documents.recommendation import Recommendation, Ship
 from optkit.documents.result import CalibrationCheck, Result
 from optkit.evidence import Evidence
+from optkit.measurement import GIVEN_GRAPH
 from optkit.report import coverage, figures, worth
-from optkit.report.titles import baseline_of, device_of, spelled
+from optkit.report.titles import baseline_of, device_of, is_given, spelled, timed_against
 
 
 @dataclass(frozen=True)
@@ -295,7 +296,7 @@ def _capital(text: str) -> str:
 
 
 def _base(result: Result) -> str:
-    return spelled(baseline_of(result))
+    return GIVEN_GRAPH if is_given(result) else spelled(baseline_of(result))
 
 
 def _way_out(result: Result, broken: Sequence[str]) -> str:
@@ -380,6 +381,11 @@ def _conditions(result: Result) -> Iterable[str]:
     found = result.quantized
     if found is not None and found.quantized and coverage.few(result):
         yield f"only {coverage.share(found, result.precision)}"
+    if is_given(result):
+        yield (
+            f"another tool has quantized the model: fidelity is to {GIVEN_GRAPH}, latency and "
+            f"accuracy are beside {timed_against(result)}"
+        )
     if result.untrained is not None:
         yield "the gate says nothing about a trained model"
 

@@ -8,11 +8,14 @@ from types import MappingProxyType
 from optkit.devices import target as find_target
 from optkit.documents.result import Result
 from optkit.errors import UnknownName
+from optkit.measurement import GIVEN_GRAPH
 from optkit.report import figures
 
 
 def spelled(precision: str | None) -> str:
-    """`INT8`, `INT8 weight-only`, as people write it."""
+    """`INT8`, `INT8 weight-only`, as people write it; the given graph under its own name."""
+    if precision == GIVEN_GRAPH:
+        return GIVEN_GRAPH
     head, _, rest = (precision or "it").partition("-")
     return " ".join(filter(None, (head.upper(), rest)))
 
@@ -31,6 +34,25 @@ def baseline_of(result: Result) -> str | None:
     """The precision of the baseline; that of the first part that has one, if there are parts."""
     sides = (result, *(result.parts or {}).values())
     return next((one.baseline.precision for one in sides if one.baseline is not None), None)
+
+
+def is_given(result: Result) -> bool:
+    """Whether another tool has quantized the model, so that it is compared with the given graph."""
+    return result.fidelity is not None and result.fidelity.reference == GIVEN_GRAPH
+
+
+def timed_against(result: Result) -> str:
+    """What the latency is compared with. On a CPU a given graph runs as it is."""
+    if is_given(result) and _is_cpu(result.target):
+        return GIVEN_GRAPH
+    return spelled(result.baseline.precision if result.baseline else None)
+
+
+def _is_cpu(name: str | None) -> bool:
+    try:
+        return find_target(str(name)).is_cpu
+    except UnknownName:
+        return False
 
 
 def device_of(result: Result) -> str:

@@ -16,8 +16,8 @@ class ComparedOutputs(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOutputs(Shards, Step[ComparedOutputs]):
-    """Fidelity of a graph's outputs to those of the FP32 fused graph, `reference`. `file`: the file
-    of the graph that runs."""
+    """Fidelity of a graph's outputs to those of the FP32 fused graph, or of the graph as it was
+    given, `reference`. `file`: the file of the graph that runs; `to`: the name of the reference."""
 
     name = "compare"
     version = 9
@@ -30,3 +30,4 @@ class CompareOutputs(Shards, Step[ComparedOutputs]):
     file: str
     batch: int | None
     evidence: Evidence
+    to: str = "fp32"

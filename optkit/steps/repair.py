@@ -63,6 +63,11 @@ class RepairedGraph(Graph):
     assignment: Mapping[str, str]
 
     @property
+    def of_products(self) -> bool:
+        """Whether the weight of a product has codes, or an integer operator is left."""
+        return bool(self.left) or any(one.weight is not None for one in self.products)
+
+    @property
     def precision(self) -> str | None:
         """The precision of most products; None: no product has codes that TensorRT takes."""
         counts = Counter(self.assignment.values()).most_common(1)

@@ -1,5 +1,6 @@
-"""`optkit build` of a graph that another tool has quantized: its codes stay, its float graph is the
-baseline."""
+"""`optkit build` of a graph that another tool has quantized: its codes stay, and it is compared
+with the graph as it was given, which runs on a CPU as the baseline. On a GPU, the baseline is its
+float graph."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
@@ -14,6 +16,7 @@ import optkit
 from optkit import api, foreign, graph, runtimes
 from optkit.errors import InputRefused, UsageError
 from optkit.foreign.codes import DEQUANTIZE, QUANTIZE, is_pair
+from optkit.measurement import GIVEN_GRAPH
 from optkit.workspace import Workspace
 from tests.foreign.test_foreign import GRAPHS, loaded, pictures
 
@@ -59,6 +62,8 @@ def test_the_repaired_graph_is_built_with_its_own_scales(
     landing = result["engine"]["landing"]
     assert landing["landed"] == landing["planned"] == 5
     assert result["fidelity"]["sqnr_db"] > 35
+    assert result["fidelity"]["reference"] == GIVEN_GRAPH
+    assert any(GIVEN_GRAPH in why for why in result["recommendation"]["conditions"])
     expected = loaded("ort_qdq")
     foreign.repair(expected)
     candidate = graph.load(built.path / "model.onnx")
@@ -75,10 +80,9 @@ def test_a_cpu_gets_the_numbers_as_they_are_and_the_gate_is_judged(
     model = loaded("ort_qoperator")
     foreign.normal_form(model)
     expected = scales(model)
-    foreign.remove_quantization(model)
-    graph.save(model, tmp_path / "float.onnx")
-    options = runtimes.SessionOptions(1, level="none")
-    with runtimes.simulator().session(tmp_path / "float.onnx", options) as session:
+    with runtimes.simulator().session(
+        GRAPHS / "ort_qoperator.onnx", runtimes.SessionOptions(1)
+    ) as session:
         labels = np.array([session.run({"x": one[None]})["y"].argmax() for one in pixels])
     built = optkit.build(
         GRAPHS / "ort_qoperator.onnx", target="cpu", evaluate=agreement(labels, pixels),
@@ -86,7 +90,11 @@ def test_a_cpu_gets_the_numbers_as_they_are_and_the_gate_is_judged(
     )  # fmt: skip
     result = built.result
     assert result["baseline"]["precision"] == "fp32"
-    assert result["accuracy"]["value"] <= result["baseline"]["accuracy"]["value"] == 1.0
+    assert result["baseline"]["accuracy"]["value"] == 1.0  # the given graph itself
+    assert result["fidelity"]["reference"] == GIVEN_GRAPH
+    assert "FP32" not in result["recommendation"]["sentence"]
+    baseline = graph.load(built.path / "baseline" / "model.onnx")
+    assert any(node.op_type == "QLinearConv" for node in baseline.graph)
     assert result["gate"]["verdict"] == "pass"  # also where 16-bit sums saturate
     candidate = graph.load(built.path / "model.onnx")
     np.testing.assert_allclose(scales(candidate), expected, rtol=1e-6)
@@ -112,6 +120,49 @@ def test_another_precision_is_refused_and_a_float_one_builds_the_float_graph(
     )  # fmt: skip
     model = graph.load(tmp_path / "float" / "model.onnx")
     assert not any(is_pair(node) for node in model.graph)
+
+
+RESIDUAL = """<ir_version: 8, opset_import: ["" : 19]>
+residual (float[n, 16] x) => (float[n, 16] y) <float s = {0.05}, int8 z = {0}> {
+    [first] a = MatMul (x, w_1)
+    [act] r = Relu (a)
+    [second] b = MatMul (r, w_2)
+    [sum] h = Add (b, x)
+    [q] c = QuantizeLinear (h, s, z)
+    [dq] d = DequantizeLinear (c, s, z)
+    [third] e = MatMul (d, w_3)
+    [last] y = Add (e, d)
+}"""
+
+
+@pytest.mark.parametrize("target", ["cpu", "l4"])
+def test_pairs_on_values_alone_do_not_make_a_model_quantized(
+    target: str, workspace: Workspace, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    model = ir.to_proto(ir.from_onnx_text(RESIDUAL))
+    for name in ("w_1", "w_2", "w_3"):
+        numbers = rng.standard_normal((16, 16)).astype(np.float32) / 4
+        model.graph.initializer.append(onnx.numpy_helper.from_array(numbers, name))
+    onnx.save(model, tmp_path / "residual.onnx")
+    (tmp_path / "source.py").write_text(SAMPLES)
+    asked: dict[str, Any] = {"target": target, "precision": "int8", "workspace": workspace}
+    with pytest.raises(InputRefused, match="needs calibration samples"):
+        api.quantize(tmp_path / "residual.onnx", out=tmp_path / "none", **asked)
+    recipe = "{name: residual, model: {path: residual.onnx}, calibration: {source: source.py}}"
+    (tmp_path / "optkit.yaml").write_text(recipe)
+    made = api.stage_files(
+        "quantize", out=tmp_path / "out", recipe=tmp_path / "optkit.yaml", **asked
+    )
+    assert made.quantized is not None
+    assert (made.quantized.quantized, made.quantized.products) == (3, 3)
+
+
+SAMPLES = """import numpy as np
+
+def samples():
+    yield {"x": np.random.default_rng(1).standard_normal((64, 16)).astype(np.float32)}
+"""
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ def run(step: CompareOutputs, out: Path, progress: Progress) -> ComparedOutputs:
         if step.shard is not None:
             kept.save(out)
             return ComparedOutputs()
-    return ComparedOutputs(fidelity=fidelity.pool(kept, name="fp32", evidence=step.evidence))
+    return ComparedOutputs(fidelity=fidelity.pool(kept, name=step.to, evidence=step.evidence))
 
 
 def _reference(graph: Path) -> Session:
