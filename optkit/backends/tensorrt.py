@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from optkit.backends import build_options
 from optkit.backends.build_log import Logger, Record, logger, monitor
@@ -39,7 +40,13 @@ from optkit.backends.tensorrt_objects import (
     Parser,
     Runtime,
 )
-from optkit.backends.tensorrt_refusals import lacks_operators, parse, refused_build
+from optkit.backends.tensorrt_refusals import (
+    lacks_operators,
+    nodes_of,
+    parse,
+    refused_build,
+    without_kernel,
+)
 from optkit.devices import Target, gpus, has_driver
 from optkit.engines import BuildSpec, Engine
 from optkit.errors import Impossible, InputRefused, ToolchainMissing, WorkerFailed
@@ -62,6 +69,8 @@ class TensorRT:
     module = "tensorrt"
     distribution = "tensorrt"
     install = "pip install 'optkit[tensorrt]' on a host with the GPU"
+    no_kernel: Mapping[str, str] = MappingProxyType({})
+    """Kinds of layers that the parser makes and the compiler refuses → the operator of ONNX."""
     records_launches = True  # the session records launches; TensorRT-RTX does so by itself
 
     def check(self) -> None:
@@ -137,7 +146,7 @@ class TensorRT:
 
     def accept(self, model: Path) -> None:
         """Let the parser read `model`, which takes milliseconds. Raises InputRefused for operators
-        that it does not have. Its other errors do not count, because the graph is not cast yet."""
+        that the library does not have. Other errors do not count: the graph is not cast yet."""
         trt = self._library()
         with _BUILDING:
             log = logger(self.module)
@@ -145,11 +154,13 @@ class TensorRT:
             network = self._network(trt, self._builder(trt, log))
             parser: Parser = trt.OnnxParser(network, log)
             if parser.parse_from_file(str(model)):
+                if lacking := without_kernel(network, self.no_kernel):
+                    raise lacks_operators(self.title, lacking)
                 return
             problems = [parser.get_error(index) for index in range(parser.num_errors)]
-            lacking = [one for one in problems if one.code() == trt.ErrorCode.UNSUPPORTED_NODE]
-            if lacking:
-                raise lacks_operators(self.title, lacking)
+            unknown = [one for one in problems if one.code() == trt.ErrorCode.UNSUPPORTED_NODE]
+            if unknown:
+                raise lacks_operators(self.title, nodes_of(unknown))
 
     def compile(
         self,

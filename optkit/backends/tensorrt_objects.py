@@ -41,13 +41,18 @@ class Tensor(Protocol):
 
 
 class Layer(Protocol):
+    type: Named
+    metadata: str
+
     def get_output(self, index: int, /) -> Tensor: ...
 
 
 class Network(Protocol):
     num_inputs: int
     num_outputs: int
+    num_layers: int
 
+    def get_layer(self, index: int, /) -> Layer: ...
     def get_input(self, index: int, /) -> Tensor: ...
     def add_input(self, name: str, dtype: object, shape: Sequence[int], /) -> Tensor: ...
     def add_identity(self, tensor: Tensor, /) -> Layer: ...

@@ -21,6 +21,8 @@ _REMEDIES: Mapping[str, str] = MappingProxyType(
     {
         r"^NonZero$": "its output's size follows from values: keep the shape, with torch.where or "
         "a product with the mask instead of indices, or do it behind the model",
+        r"^NonMaxSuppression$": "return the boxes and scores, and suppress behind the model (a "
+        "detector of Ultralytics is exported so without nms=True)",
         r"Sequence": "torch's EmbeddingBag becomes a loop over sequences: write it as nn.Embedding "
         "and a sum or mean over the bag's axis",
     }
@@ -43,7 +45,7 @@ def parse(parser: Parser, network: Network, model: Path, title: str) -> None:
     operator, what = problem.node_operator(), reason_of([problem.desc()])
     if what == "false" or re.search(r"[Pp]lugin", what):  # the only message about such a node
         problems = [parser.get_error(index) for index in range(parser.num_errors)]
-        raise lacks_operators(title, problems)
+        raise lacks_operators(title, nodes_of(problems))
     hint = _WIDE_WINDOW if "maxKernelDimsProduct" in what else None
     if parser.num_errors > 1:
         what += f" (and {parser.num_errors - 1} more problems)"
@@ -51,10 +53,25 @@ def parse(parser: Parser, network: Network, model: Path, title: str) -> None:
     raise InputRefused(what, where=where, hint=hint)
 
 
-def lacks_operators(title: str, problems: Sequence[Problem]) -> InputRefused:
-    """The error for nodes whose operators the parser does not know. `problems`: the errors of the
-    parser."""
-    first, operators = problems[0], list(dict.fromkeys(one.node_operator() for one in problems))
+def nodes_of(problems: Sequence[Problem]) -> list[tuple[str, str]]:
+    """Operator and name of the node of each problem."""
+    return [(problem.node_operator(), problem.node_name()) for problem in problems]
+
+
+def without_kernel(network: Network, kinds: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Operator and name of the nodes that the parser reads, but for which the compiler has nothing.
+    `kinds`: kind of layer → operator."""
+    layers = [network.get_layer(index) for index in range(network.num_layers)]
+    return [
+        (kinds[layer.type.name], layer.metadata.removeprefix("[ONNX Layer: ").removesuffix("]"))
+        for layer in layers
+        if layer.type.name in kinds
+    ]
+
+
+def lacks_operators(title: str, nodes: Sequence[tuple[str, str]]) -> InputRefused:
+    """The error for nodes that the library does not take: operator and name of each."""
+    (first, name), operators = nodes[0], list(dict.fromkeys(operator for operator, _ in nodes))
     remedies = dict.fromkeys(
         remedy for pattern, remedy in _REMEDIES.items()
         if any(re.search(pattern, operator) for operator in operators)
@@ -62,7 +79,7 @@ def lacks_operators(title: str, problems: Sequence[Problem]) -> InputRefused:
     runs = "ONNX Runtime has it (--target cpu)"
     return InputRefused(
         f"{title} has no operator {', '.join(operators)}",
-        where=f"node {first.node_name()!r} ({first.node_operator()})",
+        where=f"node {name!r} ({first})",
         hint="; ".join([*(remedies or ["replace the operation in the model"]), runs]),
     )
 

@@ -7,6 +7,7 @@ loaded on its device, and stored there; nothing is timed, so there are no option
 from __future__ import annotations
 
 from dataclasses import replace
+from types import MappingProxyType
 
 from optkit.backends.build_options import Choice
 from optkit.backends.kept import Kept
@@ -32,6 +33,7 @@ class TensorRTRTX(TensorRT):
     module = "tensorrt_rtx"
     distribution = "tensorrt-rtx"
     install = "pip install 'optkit[rtx]'"
+    no_kernel = MappingProxyType({"NMS": "NonMaxSuppression"})
     records_launches = False
 
     def refuses(self, target: Target, precision: Precision) -> str | None:

@@ -18,6 +18,8 @@ _WEIGHT_INPUTS = {"Conv": (1,), "ConvTranspose": (1,), "MatMul": (1, 0), "Gemm":
 _TRANSPARENT = ("Transpose", "DequantizeLinear", "QuantizeLinear", "Cast", "Identity")
 _BLOCK_BYTES = 4 << 20
 _PARAMETRIC = (*WEIGHTED, "BatchNormalization", "LayerNormalization", "GroupNormalization")
+_CHOOSING = ("Where", "Min", "Max", "Clip", "Pad", "Equal", "ScatterND", "ScatterElements")
+"""Operators that take a constant's numbers as they are, and compute nothing with them."""
 
 
 def array(value: ir.Value | None) -> np.ndarray | None:
@@ -163,17 +165,18 @@ def remove_unread(owner: ir.Graph, values: Iterable[ir.Value]) -> None:
 
 
 def check_finite(model: ir.Model) -> None:
-    """Raise InputRefused with the name of the tensor if a constant has NaN or infinity.
+    """Raise InputRefused with the name of the tensor if a weight has NaN or infinity.
 
-    Infinity is allowed in masks and limits (a constant of only 0 and ±inf that is not the parameter
-    of a layer). Weights are read in blocks, on several threads.
+    They are allowed in masks, limits and fills: a constant of only 0, NaN and ±inf that is not the
+    parameter of a layer, or one that is only chosen from. Weights are read in blocks, on several
+    threads.
     """
     constants: list[ir.Value] = []
     for graph in model.graphs():
         constants += graph.initializers.values()
         constants += [n.outputs[0] for n in graph if n.op_type == "Constant"]
     for value, bad in zip(constants, spread(_count_bad, constants), strict=True):
-        if bad and not _is_mask(value):
+        if bad and not _is_fill(value):
             raise _not_finite(value, bad)
 
 
@@ -195,24 +198,35 @@ def _count_bad(value: ir.Value) -> int:
     )
 
 
-def _is_mask(value: ir.Value) -> bool:
+def _is_fill(value: ir.Value) -> bool:
     tensor = _constant_tensor(value)
     assert tensor is not None
-    if any(node.op_type in _PARAMETRIC for node in value.consumers()):
+    readers = {node.op_type for node in _readers(value)}
+    if not readers.isdisjoint(_PARAMETRIC):
         return False
-    return all(
-        bool((np.isinf(block) | (block == 0)).all()) for block in blocks(tensor, _BLOCK_BYTES)
+    return (bool(readers) and readers <= {*_CHOOSING}) or all(
+        bool((~np.isfinite(block) | (block == 0)).all()) for block in blocks(tensor, _BLOCK_BYTES)
     )
 
 
+def _readers(value: ir.Value) -> set[ir.Node]:
+    """The nodes that read the numbers of a value, also transposed or in another dtype."""
+    found: set[ir.Node] = set()
+    for node in value.consumers():
+        moved = node.op_type in _TRANSPARENT
+        found |= _readers(node.outputs[0]) if moved else {node}
+    return found
+
+
 def _not_finite(value: ir.Value, bad: int) -> InputRefused:
-    users = ", ".join(sorted({str(n.name) for n in value.consumers()})[:3]) or "nothing"
+    users = ", ".join(sorted({str(n.name) for n in _readers(value)})[:3]) or "nothing"
     tensor = _constant_tensor(value)
     size = tensor.size if tensor is not None else bad
     return InputRefused(
         f"{bad} of {size} numbers are NaN or infinite (used by {users})",
         where=f"tensor {value.name!r}",
-        hint="the checkpoint is damaged or training diverged; export a sound one",
+        hint="the checkpoint is damaged or training diverged; export a sound one. Fills that "
+        "torch.where chooses may be NaN or infinite",
     )
 
 

@@ -180,16 +180,29 @@ def _inferred(light: onnx.ModelProto, strict: bool) -> onnx.ModelProto:
 
     onnx 1.23 mistakes the numbers of a matrix for those of a vector, and then reports that two
     shapes do not fit although they do. So strict inference without numbers decides whether a graph
-    is valid.
+    is valid. The shapes that a file declares inside loops and branches may contradict their nodes
+    (Paddle's converter writes such files, which ONNX Runtime runs): then they are forgotten.
     """
     infer = onnx.shape_inference.infer_shapes
     with suppress(*_INFERENCE_ERRORS):
         return infer(light, check_type=strict, strict_mode=strict, data_prop=True)
+    for node in light.graph.node:
+        _forget_inner_shapes(node)
     try:
         infer(light, check_type=strict, strict_mode=strict)
         return infer(light, data_prop=True)
     except _INFERENCE_ERRORS as error:
         raise InputRefused(f"shapes do not fit: {last_line(error)}") from error
+
+
+def _forget_inner_shapes(node: onnx.NodeProto) -> None:
+    for inner in (attribute.g for attribute in node.attribute if attribute.HasField("g")):
+        del inner.value_info[:]
+        for output in inner.output:
+            if output.type.HasField("tensor_type"):
+                output.type.tensor_type.ClearField("shape")
+        for each in inner.node:
+            _forget_inner_shapes(each)
 
 
 def _take_shapes(graph: ir.Graph, inferred: onnx.GraphProto) -> None:

@@ -12,6 +12,8 @@ The decision uses measured magnitudes of values (`magnitude`). A node stays in F
                 and an accumulator in half precision loses 3 bits over this many
     angles      it is a sine or cosine, or feeds only these: the error of an angle is absolute, and
                 positions may be larger than in the samples
+    lengths     a recurrence has lengths of its sequences, which TensorRT-RTX 1.7 does not take
+                beside states in half precision
 
 Matrix products and convolutions accumulate in FP32 on all backends; LayerNormalization,
 GroupNormalization and RMSNormalization do so by their definition (stash_type 1). Softmax first
@@ -63,6 +65,8 @@ _STEEP = frozenset(
 # op → the index of the input
 _DIVISORS = MappingProxyType({"Div": 1, "Reciprocal": 0, "Sqrt": 0, "Log": 0})
 _STASHED = frozenset({"LayerNormalization", "GroupNormalization", "RMSNormalization"})
+_RECURRENT = ("LSTM", "GRU", "RNN")
+_LENGTHS = 4  # their input sequence_lens
 _ARITHMETIC = frozenset(
     {
         *("Add", "Sub", "Mul", "Div", "Neg", "Abs", "Max", "Min", "Clip"),
@@ -189,6 +193,8 @@ class _Judge:
             return f"{op} may accumulate in {self._name}"
         if op in _STASHED and node.attributes.get_int("stash_type", 1) != 1:
             return "it does not accumulate in float32"
+        if op in _RECURRENT and len(node.inputs) > _LENGTHS and node.inputs[_LENGTHS] is not None:
+            return "TensorRT takes lengths of sequences only beside states of float32"
         allowed = graph.takes_half(node, self.half.dtype)
         if allowed is None:
             return "its operator is not defined by ONNX"

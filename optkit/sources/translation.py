@@ -16,12 +16,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
 from optkit import graph
 from optkit.errors import ExportFailed
-from optkit.sources import adaptive_pools, embedding_bags, export_failures, recurrences
+from optkit.sources import (
+    adaptive_pools,
+    embedding_bags,
+    export_failures,
+    recurrences,
+    stable_functions,
+)
 from optkit.sources.axes import declare, values
 from optkit.sources.toolchain import quiet
 from optkit.tensors import InputSpec, TensorInfo
@@ -31,7 +38,11 @@ if TYPE_CHECKING:
     from torch.onnx import ONNXProgram
 
 OPSET = 21
-_ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div"})
+_MOVES = frozenset(
+    {"Cast", "CastLike", "Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten",
+     "Concat", "Gather", "Shape", "Size", "Split", "Slice"}
+)  # fmt: skip
+"""Operators that take bfloat16 in ONNX Runtime, on a CPU too."""
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _FOLDED_FROM = "pkg.onnxscript.optimizer.folded_from"
@@ -78,13 +89,13 @@ def decomposed(program: ExportedProgram, specs: Sequence[InputSpec]) -> Exported
 def _converted(program: ExportedProgram, inputs: Sequence[str], opset: int) -> ONNXProgram:
     import torch
 
-    with (
-        torch.no_grad()
-    ):  # attention with a trainable bias is decomposed in another way, which fails
+    ours = recurrences.translations() | stable_functions.translations()
+    # attention with a trainable bias is decomposed in another way with gradients, which fails
+    with torch.no_grad():
         program = adaptive_pools.decomposed(embedding_bags.decomposed(program))
         converted = torch.onnx.export(
             program, (), input_names=inputs, opset_version=opset, optimize=False, verbose=False,
-            custom_translation_table=recurrences.translations(),
+            custom_translation_table=ours,
         )  # fmt: skip
     assert converted is not None
     return converted
@@ -114,6 +125,7 @@ def _settle(model: ir.Model) -> ir.Model:
         [
             rules.remove_optional_bias_from_conv_rule,
             rules.remove_optional_bias_from_conv_transpose_rule,
+            *stable_functions.rules(),
         ],
     )
     passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(settled)
@@ -124,23 +136,49 @@ def _settle(model: ir.Model) -> ir.Model:
 
 
 def _round_to_bfloat16(model: ir.Model) -> None:
-    """Compute products and sums in bfloat16 as torch defines them: in float32, then rounded. ONNX
-    Runtime has no other kernels for them on a CPU. Falcon's ALiBi is such a product, in a model
-    that is float32 otherwise."""
+    """Compute what is in bfloat16 as torch does: in float32, and round the result. ONNX Runtime
+    only moves values of this type on a CPU. Falcon's ALiBi is such a product, in a model that is
+    float32 otherwise."""
     half, single = ir.DataType.BFLOAT16, ir.DataType.FLOAT
+    if all(value.dtype != half for value in values(model)):
+        return
+    passes.ShapeInferencePass()(model)  # functions of the exporter have values without a type
     for node in list(model.graph.all_nodes()):
-        result = node.outputs[0]
-        if node.op_type not in _ARITHMETIC or result.dtype != half or node.graph is None:
+        if node.op_type in _MOVES or node.graph is None:
             continue
         for index, value in enumerate(node.inputs):
-            cast = _cast(value, single, node)
-            node.graph.insert_before(node, cast)
-            node.replace_input_with(index, cast.outputs[0])
-        rounded = _cast(result, half, node)
-        result.replace_all_uses_with(rounded.outputs[0], replace_graph_outputs=True)
-        rounded.replace_input_with(0, result)
-        result.type = ir.TensorType(single)
-        node.graph.insert_after(node, rounded)
+            if value is not None and value.dtype == half:
+                cast = _cast(value, single, node)
+                node.graph.insert_before(node, cast)
+                node.replace_input_with(index, cast.outputs[0])
+        for result in node.outputs:
+            if result.dtype != half:
+                continue
+            rounded = _cast(result, half, node)
+            result.replace_all_uses_with(rounded.outputs[0], replace_graph_outputs=True)
+            rounded.replace_input_with(0, result)
+            result.type = ir.TensorType(single)
+            node.graph.insert_after(node, rounded)
+    if _widen_weights(model):
+        passes.RemoveUnusedNodesPass()(model)
+
+
+def _widen_weights(model: ir.Model) -> bool:
+    """Weights of bfloat16 that are only read in float32 become float32, in which they are exact."""
+    half, single = ir.DataType.BFLOAT16, ir.DataType.FLOAT
+    found = False
+    for weight in list(model.graph.initializers.values()):
+        casts = list(weight.consumers())
+        if weight.dtype != half or weight.const_value is None or weight.is_graph_output():
+            continue
+        if not casts or any(n.op_type != "Cast" or n.outputs[0].dtype != single for n in casts):
+            continue
+        weight.const_value = ir.tensor(weight.const_value.numpy().astype(np.float32))
+        weight.type = ir.TensorType(single)
+        for cast in casts:
+            cast.outputs[0].replace_all_uses_with(weight)
+        found = True
+    return found
 
 
 def _cast(value: ir.Value | None, dtype: ir.DataType, beside: ir.Node) -> ir.Node:

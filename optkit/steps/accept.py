@@ -12,7 +12,7 @@ class Accept(Step[Result]):
     `versions`: those of the backend's library."""
 
     name = "accept"
-    version = 1
+    version = 2
 
     graph: Input
     backend: str

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import onnx
+import pytest
+from onnx import parser
+
 from optkit.backends.tensorrt_refusals import refused_build
+from optkit.backends.tensorrt_rtx import TensorRTRTX
 from optkit.errors import InputRefused
 
 
@@ -16,3 +22,21 @@ def test_a_failed_check_inside_the_compiler_has_a_remedy() -> None:
     assert isinstance(error, InputRefused) and error.where == "TensorRT-RTX for l4"
     assert check in error.message and "fault" in error.message
     assert "-t cpu" in str(error.hint) and "-p fp16" in str(error.hint)
+
+
+def test_suppression_is_refused_before_the_build_with_its_node(tmp_path: Path) -> None:
+    """TensorRT-RTX 1.7 parses it, and its builder stops with "Assertion !layerImpls.empty()"."""
+    pytest.importorskip("tensorrt_rtx", exc_type=ImportError)
+    model = parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 21]>
+        g (float[1,20,4] boxes, float[1,2,20] scores) => (int64[n,3] y) {
+            most = Constant <value_int = 3> ()
+            half = Constant <value_float = 0.5> ()
+            y = NonMaxSuppression (boxes, scores, most, half, half) }"""
+    )
+    model.graph.node[-1].name = "/head/nms.1"
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(InputRefused, match="no operator NonMaxSuppression") as caught:
+        TensorRTRTX().accept(tmp_path / "m.onnx")
+    assert caught.value.where == "node '/head/nms.1' (NonMaxSuppression)"
+    assert "behind the model" in str(caught.value.hint)

@@ -265,6 +265,20 @@ def test_a_normalization_without_inference_in_onnx_hides_no_costs(norm: str) -> 
     assert costs["second"].macs == 2 * 4 * 4 * 12
 
 
+def test_shapes_that_contradict_the_nodes_of_a_branch_are_forgotten() -> None:
+    """As Paddle's converter writes them; what follows the branch has a type."""
+    model = ir.from_onnx_text(
+        """<ir_version: 10, opset_import: ["" : 21]>
+        g (bool c, float[1] x) => (float[n] z) {
+            y = If (c) <then_branch = t () => (float r) { r = Neg (x) },
+                        else_branch = e () => (float s) { s = Identity (x) }>
+            z = Relu (y)
+        }"""
+    )
+    graph.infer_shapes(model)
+    assert [str(node.outputs[0].dtype) for node in model.graph] == ["FLOAT", "FLOAT"]
+
+
 def test_infer_shapes_refuses_what_does_not_fit() -> None:
     model = ir.from_onnx_text(
         '<ir_version: 10, opset_import: ["" : 21]> g (float[2, 3] a, float[4, 5] b) => '

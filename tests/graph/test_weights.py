@@ -428,6 +428,29 @@ def test_one_bad_number_among_many_is_found(dtype: str, bad: float, tmp_path: Pa
     assert caught.value.where == "tensor 'w'"
 
 
+@pytest.mark.parametrize(
+    ("reader", "numbers", "passes"),
+    [
+        ("Where (c, x, w)", [np.nan, 0, np.inf], True),
+        ("Where (c, x, w)", [np.nan, 2, 3], True),
+        ("Mul (x, w)", [np.nan, 2, 3], False),
+        ("MatMul (x, w)", [np.nan, 0, 0], False),
+        ("Mul (x, w)", [-np.inf, 0, 0], True),
+    ],
+)
+def test_a_fill_may_be_nan(reader: str, numbers: list[float], passes: bool) -> None:
+    built = ir.from_onnx_text(
+        f"""<ir_version: 10, opset_import: ["" : 21]>
+        g (bool[3] c, float[3] x) => (y) <float[3] w = {{0, 0, 0}}> {{ [here] y = {reader} }}"""
+    )
+    built.graph.initializers["w"].const_value = ir.tensor(np.array(numbers, np.float32))
+    if passes:
+        graph.check_finite(built)
+        return
+    with pytest.raises(InputRefused, match="used by here"):
+        graph.check_finite(built)
+
+
 # memory
 
 

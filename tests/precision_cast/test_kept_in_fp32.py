@@ -156,6 +156,17 @@ def test_activations_of_1e5_stay_in_float_between_products_in_half(bench: Bench)
     bench.agree(before, after, {"x": X}, 4e-3)
 
 
+@pytest.mark.parametrize("lengths", [True, False])
+def test_a_recurrence_with_lengths_stays_in_float(bench: Bench, lengths: bool) -> None:
+    given = ", , lengths" if lengths else ""
+    text = f"""g (float[4,1,4] x, int32[1] lengths, float[1,12,4] w, float[1,12,4] r)
+        => (float[4,1,1,4] y) {{ [cell] y, _ = GRU <hidden_size = 4> (x, w, r{given}) }}"""
+    ones = np.ones((1, 12, 4), np.float32) / 8
+    feed = {"x": ones.reshape(4, 3, 4)[:, :1], "w": ones, "r": ones}
+    *_, log = bench.cast(text, {**feed, "lengths": np.array([3], np.int32)})
+    assert ("cell" in log.islands) == lengths
+
+
 BOUNDS = """g (float[n, 4] x) => (float[n, 4] y, float[n, 4] z)
     <float large = {30000.0}, float low = {-1000000.0}, float high = {1000000.0},
      float down = {0.00001}> {

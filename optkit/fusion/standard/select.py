@@ -28,7 +28,7 @@ _UNARY = frozenset(
         *("Softplus", "HardSwish", "LeakyRelu", "Elu", "Cast", "Clip", "Identity"),
     }
 )
-_BROADCAST = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Where"})
+_BROADCAST = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Where"})
 _NORMS = frozenset({"LayerNormalization", "RMSNormalization"})
 _REDUCTIONS = frozenset({"ReduceMean", "ReduceSum", "ReduceMax"})
 _COMPUTES = _UNARY | _BROADCAST | _NORMS | {"MatMul", "Softmax"}
