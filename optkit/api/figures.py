@@ -29,6 +29,7 @@ from optkit.errors import UsageError
 from optkit.measurement import Latency
 from optkit.pipeline import Build, Job, findings
 from optkit.pipeline.scores import task_scores
+from optkit.pipeline.size_findings import declared_sizes
 from optkit.precisions import Precision
 from optkit.request import Request
 from optkit.tensors import AxisRange
@@ -115,6 +116,7 @@ def evaluate(
         fidelity=FidelityFigures.from_object(findings.fidelity(build)),
         gate=JudgedGates.from_object(findings.judge_accuracy(build, scores)),
         calibration=findings.calibration(build),
+        sizes=declared_sizes(build),
     ).to_json()
 
 

@@ -16,6 +16,7 @@ from optkit.cli.terminal import Output
 from optkit.documents.figures import EvalFigures
 from optkit.report import coverage
 from optkit.report.junit import Suite
+from optkit.report.view import losses
 from optkit.request import Request
 from optkit.workspace import Workspace
 
@@ -82,7 +83,10 @@ def eval_(
         terminal.put(summary.scores(figures))
     for reason in gate.reasons:
         ears.note(reason)
-    doubtful = gate.verdict != "pass" or summary.is_suspect(figures.calibration)
+    for loss in losses(figures.sizes):
+        ears.note(f"suspect: {loss}")
+    suspect = summary.is_suspect(figures.calibration) or summary.is_suspect(figures.sizes)
+    doubtful = gate.verdict != "pass" or suspect
     return 3 if gate.verdict == "fail" or (strict and doubtful) else 0
 
 

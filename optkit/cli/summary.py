@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from optkit.cli import terminal
@@ -17,9 +17,11 @@ from optkit.documents.measured import (
     ScoreFigures,
 )
 from optkit.documents.result import CalibrationCheck, EngineFacts, Result
+from optkit.documents.sizes import DeclaredSizes
 from optkit.evidence import Evidence
 from optkit.report import coverage, figures
 from optkit.report.figures import measured, name, unvaried
+from optkit.report.view import losses
 
 if TYPE_CHECKING:
     from optkit.api.stages import Rewrite
@@ -68,7 +70,8 @@ def _common(values: Iterable[T]) -> T | None:
 def _place(one: Result) -> list[str]:
     """Lines about an artifact: its folder and content, the evidence of its figures, and what is
     pending."""
-    held = ", ".join(filter(None, (_size(one), _landing(one.engine), _fidelity(one.fidelity))))
+    near = (_fidelity(one.fidelity), *_at_sizes(one.sizes))
+    held = ", ".join(filter(None, (_size(one), _landing(one.engine), *near)))
     return [
         f"{one.artifact}: {held}" if held else str(one.artifact),
         f"  {_evidence(one)}",
@@ -92,8 +95,9 @@ def remarks(result: Result) -> list[str]:
         for one in _parts(result)
         if one.fidelity is not None and (doubt := unvaried(one.fidelity)) is not None
     )
-    if suspect(result):
+    if any(is_suspect(one.calibration) for one in _parts(result)):
         lines.append("calibration data is suspect, see above and in the report")
+    lines += (f"suspect: {loss}" for one in _parts(result) for loss in losses(one.sizes))
     lines += stored(one.latency for one in _parts(result))
     if reasons := marks(result):
         lines.append(f"latency measured under bad conditions: {'; '.join(reasons)}")
@@ -116,11 +120,12 @@ def nothing_quantized(result: Result) -> bool:
 
 
 def suspect(result: Result) -> bool:
-    """Whether the calibration data of a result, or of one of its parts, is suspect."""
-    return any(is_suspect(one.calibration) for one in _parts(result))
+    """Whether the calibration data of a result, or of one of its parts, or its fidelity at other
+    sizes, is suspect."""
+    return any(is_suspect(one.calibration) or is_suspect(one.sizes) for one in _parts(result))
 
 
-def is_suspect(check: CalibrationCheck | None) -> bool:
+def is_suspect(check: CalibrationCheck | DeclaredSizes | None) -> bool:
     return check is not None and check.verdict == "suspect"
 
 
@@ -202,6 +207,11 @@ def scores(found: EvalFigures) -> str:
     near = found.fidelity
     sqnr = ", ".join(filter(None, (figures.sqnr(near), figures.at_worst(near))))
     rows.append(["fidelity", f"to {near.reference}", sqnr, near.evidence])
+    rows += (
+        ["fidelity", f"at {_spelled(end.sizes)}", figures.sqnr(end.fidelity), end.fidelity.evidence]
+        for end in (found.sizes.ends if found.sizes else ())
+        if end.fidelity is not None
+    )
     for row in found.gate.rows:
         rows.append(["gate", row.gate, row.outcome, row.evidence or "-"])
     return terminal.table(_COLUMNS, rows)
@@ -327,6 +337,19 @@ def _fidelity(near: FidelityFigures | None) -> str:
     sqnr = "" if near.worst.sqnr_db is None else "SQNR "
     worst = f" ({worst})" if (worst := figures.at_worst(near)) else ""
     return f"{sqnr}{figures.sqnr(near)} to {near.reference}{worst}"
+
+
+def _at_sizes(sizes: DeclaredSizes | None) -> list[str]:
+    """The fidelity at each end of the declared sizes."""
+    return [
+        f"{figures.sqnr(end.fidelity)} at {_spelled(end.sizes)}"
+        for end in (sizes.ends if sizes else ())
+        if end.fidelity is not None
+    ]
+
+
+def _spelled(sizes: Mapping[str, int]) -> str:
+    return " ".join(f"{axis}={size:,}" for axis, size in sizes.items())
 
 
 def _evidence(one: Result) -> str:

@@ -12,6 +12,7 @@ from optkit.documents.measured import (
 from optkit.documents.record import AtLeastOne, Interval, Number, Object, Record, Rows
 from optkit.documents.report import GateOutcome
 from optkit.documents.result import CalibrationCheck
+from optkit.documents.sizes import DeclaredSizes
 from optkit.evidence import Evidence
 
 
@@ -68,3 +69,4 @@ class EvalFigures(Record):
     fidelity: FidelityFigures
     gate: JudgedGates
     calibration: CalibrationCheck | None = None
+    sizes: DeclaredSizes | None = None

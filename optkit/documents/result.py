@@ -19,6 +19,7 @@ from optkit.documents.measured import (
 )
 from optkit.documents.recommendation import Recommendation
 from optkit.documents.record import AtLeastOne, Count, Number, Record, Rows, absent, said
+from optkit.documents.sizes import DeclaredSizes
 from optkit.documents.translation import Translation
 from optkit.evidence import Evidence
 
@@ -160,6 +161,10 @@ class Result(Record):
     quantized: Annotated[
         QuantizedProducts | SkipJsonSchema[None],
         Field(exclude_if=absent, description="Of a quantized precision."),
+    ] = None
+    sizes: Annotated[
+        DeclaredSizes | SkipJsonSchema[None],
+        Field(exclude_if=absent, description="Of a model with axes of more than one size."),
     ] = None
     untrained: Annotated[
         str | SkipJsonSchema[None],

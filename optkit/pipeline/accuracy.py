@@ -12,6 +12,7 @@ from optkit.evidence import Evidence
 from optkit.execute.reads import absolute
 from optkit.execute.runner import Steps
 from optkit.measurement import GIVEN_GRAPH
+from optkit.pipeline import declared_sizes
 from optkit.pipeline.collected import roots_of
 from optkit.pipeline.engines import kept, running
 from optkit.pipeline.job import Build, Look, Role
@@ -63,6 +64,7 @@ def evaluate(build: Build, runner: Steps) -> None:
         step = replace(step, reference=build.shipped, to=GIVEN_GRAPH)
         what = f"compare {_named(build, 'candidate')} with {GIVEN_GRAPH}"
     build.candidate_fidelity = runner.do(step, what)
+    declared_sizes.compare(build, runner)
     show_worst(build, runner, roles)
 
 

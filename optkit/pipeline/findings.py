@@ -39,6 +39,7 @@ from optkit.pipeline import attribution
 from optkit.pipeline.job import Build
 from optkit.pipeline.refusals import untrained
 from optkit.pipeline.scores import slices, stopped, task_scores
+from optkit.pipeline.size_findings import declared_sizes
 from optkit.precisions import Precision
 from optkit.prediction.call import speedup
 from optkit.recipe.schema import ENGINE_LIMITS
@@ -116,6 +117,7 @@ def judge_again(
         update={
             "references": () if rescored else before.references,
             "calibration": before.calibration,
+            "sizes": outcome.sizes or before.sizes,
             "untrained": before.untrained,
             "seconds": {**outcome.seconds, **spent},
             "cache_hits": outcome.cache_hits + before.cache_hits,
@@ -232,6 +234,7 @@ def _result(
         pending=to_finish(artifact, build.pending),
         calibration=calibration(build),
         quantized=quantized(build),
+        sizes=declared_sizes(build),
         untrained=untrained(build),
     )
 

@@ -29,6 +29,7 @@ from optkit.steps.check_data import DataCheck
 from optkit.steps.collect import Collected, Samples
 from optkit.steps.compare import ComparedOutputs
 from optkit.steps.compare_layers import ComparedLayers
+from optkit.steps.compare_sizes import ComparedSizes
 from optkit.steps.compile import Compiled
 from optkit.steps.evaluate import Evaluated
 from optkit.steps.fuse import Fused
@@ -37,6 +38,7 @@ from optkit.steps.peak import PeakMemory
 from optkit.steps.predict import PredictedLatency
 from optkit.steps.quantize import Quantized
 from optkit.steps.repair import RepairedGraph
+from optkit.steps.resize import End, Resized
 from optkit.steps.show_worst import ShownWorst
 from optkit.tensors import AxisRange, TensorInfo
 
@@ -155,6 +157,8 @@ class Build:
     worst: ShownWorst | None = None
     looks: list[Look] = field(default_factory=list)
     candidate_fidelity: ComparedOutputs | None = None
+    ends: dict[End, Resized] = field(default_factory=dict)  # samples at ends of declared sizes
+    at_ends: ComparedSizes | None = None
     layer_fidelity: ComparedLayers | None = None
     latency: Timed | PredictedLatency | None = None
     baseline_latency: PredictedLatency | None = None

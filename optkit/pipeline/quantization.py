@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from glob import escape
 from pathlib import Path
+from typing import NamedTuple
 
 from optkit import intake, runtimes
 from optkit.assignment import Scheme
@@ -14,7 +15,7 @@ from optkit.decoder import IDS, Decoder
 from optkit.errors import Impossible, InputRefused, located
 from optkit.execute.runner import Steps
 from optkit.execute.step import Foreign
-from optkit.pipeline import large
+from optkit.pipeline import declared_sizes, large
 from optkit.pipeline.attribution import tuned
 from optkit.pipeline.foreign_graph import imported
 from optkit.pipeline.graphs import cast, compared_samples, comparison, written
@@ -22,11 +23,12 @@ from optkit.pipeline.job import Build, Job, calibration_of
 from optkit.pipeline.kv_cache import quantize_cache
 from optkit.pipeline.refusals import check_enough
 from optkit.pipeline.run_samples import observed, sample_batch
-from optkit.placement import PlacementRules
+from optkit.placement import PlacementRules, ProductForm
 from optkit.precisions import precision
 from optkit.recipe import Placement, Recipe
 from optkit.steps.calibrate import Calibrate, Calibrated
 from optkit.steps.collect import Samples
+from optkit.steps.cover_sizes import Covered
 from optkit.steps.fuse import Fused
 from optkit.steps.given_ranges import TakeRanges
 from optkit.steps.graph import Graph
@@ -68,7 +70,6 @@ def _quantize_graph(build: Build, runner: Steps) -> None:
         rules = {name: rule.with_zero_points(False) for name, rule in rules.items()}
     carrier: Graph = build.carrier
     scheme = Scheme(job.precision.name, build.baseline_precision.name, rules)
-    settings = settings_of(job.recipe)
     method = job.recipe.quantization
     uses_samples = build.calibration is not None and (method.learns or method.weights == "awq")
     way = large.way(
@@ -79,27 +80,28 @@ def _quantize_graph(build: Build, runner: Steps) -> None:
         raise InputRefused(
             "trained scales need the whole graph in memory", where=job.name, hint="raise --memory"
         )
-    reasons: Mapping[str, str] = {}
-    statistics: Calibrated | Fused | None = _statistics(build, runner, way)
+    chosen = _Chosen(scheme, settings_of(job.recipe), {})
+    statistics: Calibrated | Covered | Fused | None = _statistics(build, runner, way)
     if isinstance(statistics, Calibrated):
-        prepared = _prepared(build, statistics, scheme, settings, runner)
-        finer = _finer(build, prepared or statistics, scheme, settings, runner)
-        if finer is not None:
-            scheme, settings, reasons = finer
-            prepared = _prepared(build, statistics, scheme, settings, runner, "again ")
+        statistics, chosen = _covered(build, statistics, chosen, runner)
+        prepared = _prepared(build, statistics, chosen, runner)
+        if (finer := _finer(build, prepared or statistics, chosen, runner)) is not None:
+            chosen = finer
+            prepared = _prepared(build, statistics, chosen, runner, "again ")
         if prepared is not None:
             build.prepared = fused = statistics = prepared
             carrier = _as_carrier(build, fused, runner, "the smoothed graph ")
     if way == "layers" and (samples := observed(build, runner)) is not None:
-        quantized = _quantize_layers(build, samples, runner, scheme, settings)
+        quantized = _quantize_layers(build, samples, runner, chosen.scheme, chosen.settings)
     else:
         step = Quantize(
-            fused=fused, carrier=carrier, statistics=statistics, scheme=scheme, settings=settings
-        )
+            fused=fused, carrier=carrier, statistics=statistics, scheme=chosen.scheme,
+            settings=chosen.settings,
+        )  # fmt: skip
         if statistics is not None and _compensates(build, scheme.rules):
             step = _in_order(build, step, runner)
         quantized = runner.do(step, f"quantize to {job.precision}")
-    build.quantized = replace(quantized, assignment=quantized.assignment.told(reasons))
+    build.quantized = replace(quantized, assignment=quantized.assignment.told(chosen.reasons))
     build.graph = written(build, quantized, job.precision.name, runner)
 
 
@@ -109,20 +111,68 @@ def _as_carrier(build: Build, fused: Graph, runner: Steps, what: str) -> Graph:
     return fused if name == "fp32" else cast(build, fused, name, runner, what)
 
 
+class _Chosen(NamedTuple):
+    """The scheme and the settings, and the reasons of the nodes to which they give a form that the
+    recipe does not name."""
+
+    scheme: Scheme
+    settings: QuantizationSettings
+    reasons: Mapping[str, str]
+
+    def with_forms(
+        self, forms: Mapping[str, ProductForm], reasons: Mapping[str, str], build: Build
+    ) -> _Chosen:
+        """The same, with these forms of nodes."""
+        method = self.settings.settings
+        others = {
+            escape(name): self.scheme.carrier if form == "float" else _FINER
+            for name, form in forms.items()
+            if form != "two terms"
+        }
+        nodes = others | method.nodes  # a recipe's patterns go last
+        rules = dict(self.scheme.rules)
+        if _FINER in others.values():
+            rules[_FINER] = runtimes.backend(build.compiler).rules(
+                build.job.target, precision(_FINER)
+            )
+        return _Chosen(
+            replace(self.scheme, rules=rules),
+            replace(
+                self.settings, order=tuple(nodes),
+                settings=method.model_copy(update={"nodes": nodes}),
+            ),
+            {**self.reasons, **reasons},
+        )  # fmt: skip
+
+
+def _covered(
+    build: Build, statistics: Calibrated, chosen: _Chosen, runner: Steps
+) -> tuple[Calibrated | Covered, _Chosen]:
+    """Statistics whose ranges hold at all declared sizes, and other forms of the products for which
+    no range does."""
+    samples = observed(build, runner)
+    if samples is None:
+        return statistics, chosen
+    found = declared_sizes.covered(
+        build, statistics, samples, chosen.scheme, chosen.settings, _families(build.job),
+        _sizes(build), runner,
+    )  # fmt: skip
+    if found is None:
+        return statistics, chosen
+    if found.nodes:
+        chosen = chosen.with_forms(found.nodes, found.reasons, build)
+    return (found if found.widened else statistics), chosen
+
+
 def _prepared(
-    build: Build,
-    statistics: Calibrated,
-    scheme: Scheme,
-    settings: QuantizationSettings,
-    runner: Steps,
-    again: str = "",
+    build: Build, statistics: Calibrated | Covered, chosen: _Chosen, runner: Steps, again: str = ""
 ) -> Fused | None:
     """The graph in a form that quantizes better, with its statistics; None if it stays as it is."""
-    if not _prepares(build, scheme.rules):
+    if not _prepares(build, chosen.scheme.rules):
         return None
     random, reason = comparison(build, runner, "prepared")
     step = Prepare(
-        graph=build.fused, statistics=statistics, scheme=scheme, settings=settings,
+        graph=build.fused, statistics=statistics, scheme=chosen.scheme, settings=chosen.settings,
         samples=compared_samples(build, runner), random=random, compare=reason is None,
         uncompared=reason,
     )  # fmt: skip
@@ -130,43 +180,30 @@ def _prepared(
 
 
 def _finer(
-    build: Build,
-    statistics: Calibrated | Fused,
-    scheme: Scheme,
-    settings: QuantizationSettings,
-    runner: Steps,
-) -> tuple[Scheme, QuantizationSettings, dict[str, str]] | None:
+    build: Build, statistics: Calibrated | Covered | Fused, chosen: _Chosen, runner: Steps
+) -> _Chosen | None:
     """A scheme and settings in which products whose activation needs more than one scale have the
-    form that is fastest on the target, and the reasons of these nodes. None if there are no such
-    products, or nobody looks for them: the backend runs no two terms; the recipe has its own choice
-    or the least effort; or the model has trained scales."""
-    method, rules = settings.settings, scheme.rules
-    able = any(own.two_term for own in rules.values())
+    form that is fastest on the target. None if there are no such products, or nobody looks for
+    them: the backend runs no two terms; the recipe has its own choice or the least effort; or the
+    model has trained scales."""
+    method = chosen.settings.settings
+    able = any(own.two_term for own in chosen.scheme.rules.values())
     asked = method.two_term == "auto" and method.effort != "fast" and not build.source.trained
     samples = observed(build, runner)
     if not able or not asked or samples is None:
         return None
     step = FindNoisyNodes(
         graph=statistics if isinstance(statistics, Fused) else build.fused,
-        statistics=statistics, samples=samples, scheme=scheme, settings=settings,
+        statistics=statistics, samples=samples, scheme=chosen.scheme, settings=chosen.settings,
         sizes=_sizes(build),
     )  # fmt: skip
     found = runner.do(step, "judge activations at the outputs")
     if not found.nodes:
         return None
-    own = runtimes.backend(build.compiler).rules(build.job.target, precision(_FINER))
+    made = chosen.with_forms(found.nodes, found.reasons, build)
     twice = tuple(escape(name) for name, form in found.nodes.items() if form == "two terms")
-    others = {
-        escape(name): scheme.carrier if form == "float" else _FINER
-        for name, form in found.nodes.items()
-        if form != "two terms"
-    }
-    nodes = others | method.nodes  # a recipe's patterns go last
-    chosen = replace(
-        settings, order=tuple(nodes),
-        settings=method.model_copy(update={"nodes": nodes, "two_term": twice}),
-    )  # fmt: skip
-    return replace(scheme, rules={**rules, _FINER: own}), chosen, found.reasons
+    method = made.settings.settings.model_copy(update={"two_term": twice})
+    return made._replace(settings=replace(made.settings, settings=method))
 
 
 def _in_order(build: Build, step: Quantize, runner: Steps) -> Quantize:

@@ -6,6 +6,7 @@ ranges          the range of a value that its codes cover
 numerics        number formats, scales, clipping, the qparams; tiles of large weights
 rounding        codes of weights: round to nearest, GPTQ, QuantEase, HQQ; bias correction
 choose_qparams  scales and codes of all values and weights of a graph
+covering        ranges that hold at all declared sizes of the axes
 noisy_nodes     which products need finer activations, by their noise at the outputs of the model
 qdq             writes them into the graph (writer; other forms: coding, dynamic, nbits, embeddings)
                 and reads them from it (reader)

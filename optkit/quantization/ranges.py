@@ -76,7 +76,7 @@ def choose(
     """
     if value.unbounded is not None:
         raise OptkitError(f"it has no range: {value.unbounded}", where="range")
-    judge = _Judge(value, fmt, consumers)
+    judge = Judge(value, fmt, consumers)
     if value.given:
         return judge.range(value.low, value.high, "given")
     if value.low == value.high or max(-value.low, value.high) < _TINY:
@@ -184,8 +184,9 @@ _SEARCHES = {"percentile": percentile_range, "entropy": entropy, "mse": mse}
 _AROUND = 0.5 ** np.concatenate([np.linspace(0, 4, 25), np.linspace(-0.5, 0.3, 13)])
 
 
-class _Judge:
-    """The error of a range: in the products if they can be computed, otherwise in the histogram."""
+class Judge:
+    """The error of ranges: in the products if they can be computed, otherwise in the histogram.
+    `consumers`: as in `choose`."""
 
     def __init__(
         self, value: ValueStatistics, fmt: NumberFormat, consumers: Sequence[np.ndarray]
@@ -204,11 +205,23 @@ class _Judge:
         unseen = self._unseen(low, high) if self.sees_products else 0.0
         return Range(low, high, method, rounding + unseen, rounding)
 
+    def power(self, low: float, high: float) -> float:
+        """The noise of all products of the sampled rows relative to their power, clipping
+        included."""
+        if not self.sees_products:
+            return self._rounding(low, high)
+        signal = float(np.square(self._rows @ self._weights, dtype=np.float64).mean(axis=0).sum())
+        return float(self._powers(low, high).sum()) / signal if signal else 0.0
+
+    def _powers(self, low: float, high: float) -> np.ndarray:
+        """Mean noise power of each column of the products, float64."""
+        noise = fake_quantized(self._rows, low, high, self._fmt) - self._rows
+        powers: np.ndarray = np.square(noise @ self._weights, dtype=np.float64).mean(axis=0)
+        return powers
+
     def _rounding(self, low: float, high: float) -> float:
         if self.sees_products:
-            noise = fake_quantized(self._rows, low, high, self._fmt) - self._rows
-            powers = np.square(noise @ self._weights, dtype=np.float64).mean(axis=0)
-            return float(powers @ self._per_output)
+            return float(self._powers(low, high) @ self._per_output)
         if self._points is None:
             self._points = _points(self._value, _SPLIT)
         signal = float(self._points.weight @ self._points.x**2)

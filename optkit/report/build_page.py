@@ -36,6 +36,7 @@ def to_html(report: Report) -> str:
         measured=figures.measured(result.latency),
         suspicions=view.suspicions(result),
         coverage=coverage.told(result),
+        losses=view.losses(result.sizes),
         scores=charts.scores(result),
         drop=charts.drop(report),
         histogram=charts.histogram(report),

@@ -74,11 +74,16 @@ def _outputs(result: Result) -> str:
 
 
 def _suspicions(result: Result) -> str:
-    found = view.suspicions(result)
-    if not found:
-        return ""
-    listed = "\n".join(f"- {text(one)}" for one in found)
-    return f"**Calibration data is suspect.**\n\n{listed}"
+    groups = {
+        "Calibration data is suspect.": view.suspicions(result),
+        "The fidelity is suspect at declared sizes.": view.losses(result.sizes),
+    }
+    parts = (
+        "\n".join([f"**{title}**\n", *(f"- {text(one)}" for one in found)])
+        for title, found in groups.items()
+        if found
+    )
+    return "\n\n".join(parts)
 
 
 def measured(result: Result) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from types import MappingProxyType
 from typing import Literal, Protocol
 
@@ -18,6 +19,7 @@ from optkit.benchmarking.gates import NO_TASK
 from optkit.documents.measured import DifferenceFigures
 from optkit.documents.recommendation import Recommendation, Ship
 from optkit.documents.result import CalibrationCheck, Result
+from optkit.documents.sizes import DeclaredSizes
 from optkit.evidence import Evidence
 from optkit.measurement import GIVEN_GRAPH
 from optkit.report import coverage, figures, worth
@@ -128,6 +130,10 @@ def _decision(result: Result) -> _Decision:
     if fault is not None:
         far = "" if result.untrained is not None else _unjudged(result.gate.reasons)
         return _Decision("unknown", f"Not decided for {_named(result)}: {fault}{far}")
+    speedup = worth.compared(result)
+    slower = speedup is not None and worth.shown(speedup) in ("loss", "too little")
+    if result.sizes is not None and result.sizes.verdict == "suspect" and not slower:
+        return _Decision("unknown", f"Not decided for {_named(result)}: {_lossy(result.sizes)}")
     if verdict == "inconclusive":
         return _undecided(result)
     if result.latency is None:
@@ -289,6 +295,12 @@ def _suspect(check: CalibrationCheck) -> str:
     first = check.findings[0]
     where = "" if first.input is None else f"at input {figures.name(first.input)!r}, "
     return f"{where}{first.what}. {_capital(first.hint)}, and build again."
+
+
+def _lossy(sizes: DeclaredSizes) -> str:
+    """The largest loss at the declared sizes, and what to do."""
+    lowest = min(sizes.findings, key=lambda one: -inf if one.measured is None else one.measured)
+    return f"{lowest.what}. {_capital(lowest.hint)}, and build again."
 
 
 def _capital(text: str) -> str:

@@ -27,6 +27,7 @@ from optkit.documents.result import (
     Result,
     Status,
 )
+from optkit.documents.sizes import DeclaredSizes
 from optkit.engines import Engine
 from optkit.errors import Impossible, OptkitError
 from optkit.evidence import Evidence
@@ -107,6 +108,7 @@ def result(
     pending: Iterable[PendingEngine] = (),
     calibration: CalibrationCheck | None = None,
     quantized: QuantizedProducts | None = None,
+    sizes: DeclaredSizes | None = None,
     untrained: str | None = None,
 ) -> Result:
     """The result of a build that produced an artifact.
@@ -138,6 +140,7 @@ def result(
         gate=GateVerdict.from_optional(verdict),
         calibration=calibration,
         quantized=quantized,
+        sizes=sizes,
         untrained=untrained,
         seconds=dict(run.seconds),
         cache_hits=run.cache_hits,

@@ -19,6 +19,7 @@ from optkit.documents.measured import (
 from optkit.documents.recommendation import Recommendation
 from optkit.documents.report import AskedOfCompiler, Report
 from optkit.documents.result import EngineFacts, Result
+from optkit.documents.sizes import DeclaredSizes
 from optkit.engines import BuildSpec
 from optkit.evidence import Evidence
 from optkit.report import figures, recommendation, worth
@@ -116,6 +117,11 @@ def suspicions(result: Result) -> list[str]:
         ("" if one.input is None else f"input {one.input!r}: ") + f"{one.what}; {one.hint}"
         for one in (result.calibration.findings if result.calibration else ())
     ]
+
+
+def losses(sizes: DeclaredSizes | None) -> list[str]:
+    """What is lost at the declared sizes, one sentence each; empty if nothing is."""
+    return [f"{one.what}; {one.hint}" for one in (sizes.findings if sizes else ())]
 
 
 def about(report: Report) -> list[str]:

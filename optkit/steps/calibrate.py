@@ -10,10 +10,11 @@ from optkit.placement import PlacementRules
 @dataclass(frozen=True, kw_only=True)
 class Calibrated(Result):
     """The numbers of values and of samples. Both are None for a part of the samples, whose only
-    result is its file."""
+    result is its file. `failed`: why the graph does not run on these samples."""
 
     values: int | None = None
     samples: int | None = None
+    failed: str | None = None
     warnings: tuple[str, ...] = always(())
 
 
@@ -22,7 +23,8 @@ class Calibrate(Shards, Step[Calibrated]):
     """FP32 graph and samples → statistics of every value that any backend family would quantize.
 
     `batch`: samples per run, None: as they were written; `families`: backend → precision →
-    placement rules; `moments`: whether second moments are kept for learned rounding.
+    placement rules; `moments`: whether second moments are kept for learned rounding. `tolerant`:
+    samples on which the graph does not run are a result, no error, and few of them no warning.
     """
 
     name = "calibrate"
@@ -35,4 +37,5 @@ class Calibrate(Shards, Step[Calibrated]):
     batch: int | None
     families: tuple[Mapping[str, PlacementRules], ...]
     moments: bool
+    tolerant: bool = False
     memory: int = beside_the_key()

@@ -17,7 +17,9 @@ from optkit.steps.check_finite import CheckFinite
 from optkit.steps.collect import Collect
 from optkit.steps.compare import CompareOutputs
 from optkit.steps.compare_layers import CompareLayers
+from optkit.steps.compare_sizes import CompareSizes
 from optkit.steps.compile import Compile
+from optkit.steps.cover_sizes import CoverSizes
 from optkit.steps.dequantize import Dequantize
 from optkit.steps.deviate import Deviate
 from optkit.steps.divide import Divide
@@ -41,6 +43,7 @@ from optkit.steps.quantize_in_order import QuantizeInOrder
 from optkit.steps.quantize_layers import QuantizeLayers
 from optkit.steps.random import Random
 from optkit.steps.repair import RepairGraph
+from optkit.steps.resize import Resize
 from optkit.steps.sensitivity import MeasureSensitivity
 from optkit.steps.shorten import Shorten
 from optkit.steps.show_worst import ShowWorst
@@ -53,7 +56,7 @@ _ALL: tuple[type[Step[Result]], ...] = (
     Evaluate, CompareOutputs, CompareLayers, MeasureLatency, MeasurePeak, PredictLatency,
     PredictLayers, Attribute, ListLayers, MeasureSensitivity, Deviate, RepairGraph, Dequantize,
     ImportQuantized, ShowWorst, TakeRanges, Shorten, QuantizeCache, FindNoisyNodes,
-    QuantizeInOrder,
+    QuantizeInOrder, Resize, CoverSizes, CompareSizes,
 )  # fmt: skip
 
 STEPS: Mapping[str, type[Step[Result]]] = MappingProxyType({step.name: step for step in _ALL})

@@ -11,7 +11,7 @@ AVX2 alone two integer products take longer than one of floats.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Literal
@@ -73,13 +73,19 @@ def _rows(value: ir.Value, sizes: Mapping[str, int]) -> int | None:
     return prod(known) if len(known) == len(rows) else None
 
 
-def fastest(read: Products, speeds: KernelSpeeds | None) -> tuple[ProductForm, str]:
-    """The form that takes least, and why."""
+_FORMS: tuple[ProductForm, ...] = ("two terms", "int8-weight-only", "float")
+BY_BLOCKS: tuple[ProductForm, ...] = ("int8-weight-only", "float")
+"""The forms in which no scale of the activation is fixed."""
+
+
+def fastest(
+    read: Products, speeds: KernelSpeeds | None, forms: Sequence[ProductForm] = _FORMS
+) -> tuple[ProductForm, str]:
+    """The one of these forms that takes least, and why."""
     if speeds is None:
         return "int8-weight-only", "how fast this device runs other forms is not known"
     if read.rows == 1:
         return "int8-weight-only", "of a single row it reads the fewest bytes"
-    forms: tuple[ProductForm, ...] = ("two terms", "int8-weight-only", "float")
     taken = {form: read.ns(form, speeds.product) for form in forms}
     form = min(forms, key=lambda one: taken[one] * (MARGIN if one == "two terms" else 1))
     told = ", ".join(f"{one} {taken[one] / 1000:.3g} µs" for one in forms)

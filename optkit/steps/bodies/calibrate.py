@@ -12,6 +12,7 @@ import onnx_ir as ir
 from optkit import calibration, graph
 from optkit.assignment import Scheme
 from optkit.data.spool import Spool
+from optkit.errors import InputRefused
 from optkit.execute.local import trim
 from optkit.execute.process_tree import resident
 from optkit.execute.step import Progress
@@ -44,22 +45,28 @@ def run(step: Calibrate, out: Path, progress: Progress) -> Calibrated:
         graph.save(graph.expose(model, names, alone=True), tapped, inline_limit=0)
         del model
         trim()  # now, not after the peak, because nodes and values refer to each other
-        with cpu(tapped, pooled=False) as session:
-            free = step.memory - resident(os.getpid())
-            statistics = calibration.observe(
-                session,
-                feeds,
-                taps,
-                # half, because the runtime also holds inner values, and the samples are mapped
-                memory_bytes=max(free // 2, 0),
-                progress=progress,
-                fills=fills,
-                first=feeds.first,
-                total=feeds.samples,
-                checkpoint=step.checkpoint,
-            )
+        try:
+            with cpu(tapped, pooled=False) as session:
+                free = step.memory - resident(os.getpid())
+                statistics = calibration.observe(
+                    session,
+                    feeds,
+                    taps,
+                    # half, because the runtime also holds inner values, and the samples are mapped
+                    memory_bytes=max(free // 2, 0),
+                    progress=progress,
+                    fills=fills,
+                    first=feeds.first,
+                    total=feeds.samples,
+                    checkpoint=step.checkpoint,
+                )
+        except InputRefused as error:
+            if not step.tolerant:
+                raise
+            return Calibrated(failed=str(error))
     save(statistics, out / STATISTICS)
-    return _calibrated(statistics)
+    found = _calibrated(statistics)
+    return replace(found, warnings=()) if step.tolerant else found
 
 
 def taps_of_families(

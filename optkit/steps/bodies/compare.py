@@ -16,7 +16,7 @@ def run(step: CompareOutputs, out: Path, progress: Progress) -> ComparedOutputs:
     if (kept := joined(step)) is None:
         batches, kept = begun(step, step.samples, step.batch, progress)
         with (
-            _reference(step.reference.path / GRAPH) as reference,
+            reference_of(step.reference.path / GRAPH) as reference,
             simulated(step.graph.path / step.file, step.evidence) as candidate,
         ):
             fidelity.run(reference, candidate, batches, kept)
@@ -26,7 +26,7 @@ def run(step: CompareOutputs, out: Path, progress: Progress) -> ComparedOutputs:
     return ComparedOutputs(fidelity=fidelity.pool(kept, name=step.to, evidence=step.evidence))
 
 
-def _reference(graph: Path) -> Session:
+def reference_of(graph: Path) -> Session:
     """A session of the reference. ONNX Runtime 1.31's optimizer writes an invalid QuantizeLinear
     into some Q/DQ graphs of other tools (a Reshape before a pair); such a graph runs as written."""
     try:

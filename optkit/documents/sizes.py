@@ -1,0 +1,48 @@
+"""Fidelity at the declared sizes of the axes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from optkit.documents.measured import FidelityFigures
+from optkit.documents.record import Count, Number, Record, Rows, said
+
+
+class AxisSizes(Record):
+    """The sizes of one axis: the declared ones, and those that the compared samples have."""
+
+    axis: str
+    declared: tuple[Count, Count]
+    samples: Annotated[
+        tuple[Count, Count] | None, said("The smallest and the largest; null if not known.")
+    ] = None
+    left_out: Annotated[
+        str | None, said("Why the samples were not changed to one of the declared ends.")
+    ] = None
+
+
+class SizeFidelity(Record):
+    """The fidelity on samples that were changed to sizes at one end of the declared ones."""
+
+    sizes: dict[str, Count]
+    fidelity: Annotated[FidelityFigures | None, said("Null if it failed.")] = None
+    failed: Annotated[str | None, said("Why nothing was compared at these sizes.")] = None
+
+
+class SizeFinding(Record):
+    """Sizes at which the fidelity is lower than the fidelity on the samples as they are."""
+
+    sizes: dict[str, Count]
+    what: str
+    measured: Annotated[Number | None, said("SQNR there, dB; null if it was not measured.")] = None
+    expected: Annotated[Number | None, said("SQNR on the samples as they are, dB.")] = None
+    hint: str
+
+
+class DeclaredSizes(Record):
+    """The comparison at the least and the largest declared sizes of the axes."""
+
+    verdict: Literal["clean", "suspect"]
+    axes: Rows[AxisSizes]
+    ends: Rows[SizeFidelity]
+    findings: Rows[SizeFinding]

@@ -1,0 +1,119 @@
+"""The ends of the declared sizes: ranges hold there, and the fidelity is measured there.
+
+Samples seldom reach them. So a few samples are changed to all axes at their smallest and at their
+largest size. Calibration sees them apart from the others, and the candidate is compared on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from optkit.assignment import Scheme
+from optkit.decoder import Decoder
+from optkit.execute.runner import Steps
+from optkit.measurement import GIVEN_GRAPH
+from optkit.pipeline.job import Build
+from optkit.pipeline.run_samples import sample_batch
+from optkit.placement import PlacementRules
+from optkit.steps.calibrate import Calibrate, Calibrated
+from optkit.steps.collect import Samples
+from optkit.steps.compare_sizes import CompareSizes
+from optkit.steps.cover_sizes import Covered, CoverSizes
+from optkit.steps.quantize import QuantizationSettings
+from optkit.steps.resize import End, Resize, Resized
+from optkit.tensors import AxisRange, axes_of
+
+_ENDS: tuple[End, ...] = ("least", "largest")
+
+
+def free_axes(build: Build) -> dict[str, AxisRange]:
+    """The axes of the inputs with more than one size, except that of the samples (unless no output
+    has it: the model then sums over it) and those of a decoder's cache, whose values are those of a
+    longer text without a cache."""
+    batch, ranges = build.batch_axis, build.job.recipe.axis_ranges()
+    pooled = all(info.shape[:1] != (batch,) for info in build.outputs)
+    decodes = Decoder.of(build.inputs, build.outputs) is not None
+    left_out = {None if pooled else batch}
+    if decodes:
+        left_out |= {name for name, axis in ranges.items() if not axis.min}
+    named = [axis for info in build.inputs for axis in axes_of(info.shape)]
+    return {
+        name: ranges[name]
+        for name in dict.fromkeys(named)
+        if name in ranges and name not in left_out and ranges[name].min < ranges[name].max
+    }
+
+
+def covered(
+    build: Build,
+    statistics: Calibrated,
+    samples: Samples,
+    scheme: Scheme,
+    settings: QuantizationSettings,
+    families: tuple[Mapping[str, PlacementRules], ...],
+    sizes: Mapping[str, int],
+    runner: Steps,
+) -> Covered | None:
+    """Statistics whose ranges hold at all declared sizes; None if no activation has a fixed range,
+    or there is no size to try."""
+    formats = [scheme.rules[own.name].activation for own in build.job.quantized]
+    if build.source.trained or all(f is None or f.granularity == "block" for f in formats):
+        return None
+    ends = at_ends(build, samples, "calibration", runner)
+    known = {}
+    for end, resized in ends.items():
+        if not resized.written:
+            continue
+        step = Calibrate(
+            graph=build.fused, samples=resized, batch=sample_batch(build), families=families,
+            moments=False, tolerant=True, memory=runner.limits.memory_bytes,
+        )  # fmt: skip
+        seen = runner.do(step, f"calibrate at the {end} declared sizes")
+        if seen.failed is None:
+            known[end] = seen
+    if not known:
+        return None
+    cover = CoverSizes(
+        graph=build.fused, statistics=statistics, least=known.get("least"),
+        largest=known.get("largest"), at={end: told(ends[end]) for end in known},
+        scheme=scheme, settings=settings, sizes=sizes,
+    )  # fmt: skip
+    return runner.do(cover, "compare ranges at the declared sizes")
+
+
+def compare(build: Build, runner: Steps) -> None:
+    """The candidate's fidelity to its reference at both ends of the declared sizes."""
+    if build.job.precision.name == "fp32" or build.compared is None:
+        return
+    build.ends = at_ends(build, build.compared, "compared", runner)
+    known = {end: resized for end, resized in build.ends.items() if resized.written}
+    if known:
+        step = CompareSizes(
+            graph=build.graph, reference=build.shipped or build.fused,
+            to="fp32" if build.shipped is None else GIVEN_GRAPH, file=build.simulation,
+            evidence=build.evidence, least=known.get("least"), largest=known.get("largest"),
+        )  # fmt: skip
+        build.at_ends = runner.do(step, "compare at the declared sizes")
+
+
+def at_ends(build: Build, samples: Samples, what: str, runner: Steps) -> dict[End, Resized]:
+    """Some of the samples at each end of the declared sizes that is tried."""
+    axes = free_axes(build)
+    if not axes:
+        return {}
+    whole = build.batch_axis in axes
+    found = {}
+    for end in _ENDS:
+        step = Resize(
+            samples=samples, graph=build.fused, specs=build.job.recipe.describe(build.inputs),
+            axes=axes, end=end, whole=whole,
+            optional=tuple(build.job.recipe.optional_axes()),
+            memory=runner.limits.memory_bytes // 4,
+        )  # fmt: skip
+        found[end] = runner.do(step, f"take {what} samples at the {end} declared sizes")
+    return found
+
+
+def told(resized: Resized) -> str:
+    """The sizes in words: "t=8, h=64"."""
+    return ", ".join(f"{axis}={size:,}" for axis, size in resized.sizes.items())

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from optkit.benchmarking import fidelity
+from optkit.data.spool import Spool
+from optkit.errors import InputRefused
+from optkit.execute.step import Progress
+from optkit.measurement import Fidelity
+from optkit.runtimes import Session
+from optkit.steps.bodies.compare import reference_of
+from optkit.steps.bodies.sessions import simulated
+from optkit.steps.compare_sizes import ComparedSizes, CompareSizes
+from optkit.steps.files import GRAPH
+
+
+def run(step: CompareSizes, out: Path, progress: Progress) -> ComparedSizes:
+    given = {"least": step.least, "largest": step.largest}
+    ends = {end: Spool(samples.path) for end, samples in given.items() if samples is not None}
+    compared: dict[str, Fidelity] = {}
+    failed: dict[str, str] = {}
+    broken = []
+    with (
+        reference_of(step.reference.path / GRAPH) as reference,
+        simulated(step.graph.path / step.file, step.evidence) as candidate,
+    ):
+        for done, (end, samples) in enumerate(ends.items()):
+            progress(f"the {end} declared sizes", done / len(ends))
+            try:
+                compared[end] = fidelity.fidelity(
+                    reference, candidate, samples, name=step.to, evidence=step.evidence
+                )
+            except InputRefused as error:  # a size at which the graph does not run, or overflows
+                failed[end] = error.line
+                broken += [end] if _runs(reference, samples) else []
+    return ComparedSizes(fidelity=compared, failed=failed, broken=tuple(broken))
+
+
+def _runs(session: Session, samples: Spool) -> bool:
+    """Whether a graph runs on the samples, and gives numbers."""
+    try:
+        outputs = [session.run(feed) for feed, _ in samples]
+    except InputRefused:
+        return False
+    return all(
+        not np.isnan(values).any()
+        for each in outputs
+        for values in each.values()
+        if values.dtype.kind == "f"
+    )

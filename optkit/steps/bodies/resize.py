@@ -1,0 +1,157 @@
+"""A few samples at one end of the declared sizes.
+
+What they take is bounded: all of them together at most half of what one pass over the given samples
+takes, in multiply-adds and bytes of values, or `_ALWAYS` if that is more. If a single sample at the
+largest sizes takes more, the sizes are halved until one fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from optkit import graph
+from optkit.data import spool_writer
+from optkit.data.resizing import resized, sizes_of, unchangeable
+from optkit.data.spool import Spool
+from optkit.errors import InputRefused
+from optkit.execute.step import Progress
+from optkit.steps.files import GRAPH
+from optkit.steps.resize import Resize, Resized
+from optkit.tensors import Feed, count_samples, size_of
+
+_MOST = 64  # samples: fewer do not show the extremes of short samples
+_ALWAYS = 1 << 32  # multiply-adds and bytes, about a second on one core
+_SHARE = 2  # 1 / the share of the given samples' work
+_BYTES = 2 << 30  # of the values of one sample
+_SPOOLED = 256 << 20  # of the inputs of all samples
+
+
+def run(step: Resize, out: Path, progress: Progress) -> Resized:
+    samples = Spool(step.samples.path)
+    reached = _reached(samples, step.axes)
+    goal = {
+        name: max(axis.min, 1) if step.end == "least" else axis.max
+        for name, axis in step.axes.items()
+    }
+    if all(reached.get(name) == (size, size) for name, size in goal.items()):
+        return Resized(reached=reached, sizes=goal)
+    feeds = list(_few(samples, step.whole))
+    told = {
+        name: f"they cannot have the size {goal[name]}: {why}"
+        for feed in feeds
+        for name, why in unchangeable(feed, step.specs, goal).items()
+    }
+    goal = {name: size for name, size in goal.items() if name not in told}
+    if not goal:
+        return Resized(reached=reached, told=told, warnings=_warnings(step, reached, told))
+    progress("finding what a run takes", 0.1)
+    work = _Work(graph.load(step.graph.path / GRAPH), feeds[0], samples)
+    given = len(samples) / count_samples(feeds[0])
+    budget = max(work.of({})[0] * given / _SHARE, _ALWAYS)
+    sizes = _affordable(work, goal, budget)
+    told |= {
+        name: f"only {sizes[name]} is tried, because more takes too long or too much memory"
+        for name, size in goal.items()
+        if sizes[name] < size
+    }
+    count = min(len(feeds), max(int(budget // max(work.of(sizes)[0], 1)), 1))
+    made = (resized(feed, step.specs, sizes) for feed in feeds)
+    first = next(made)
+    count = min(count, max(_SPOOLED // max(sum(a.nbytes for a in first.values()), 1), 1))
+    written = spool_writer.write(
+        [first, *islice(made, count - 1)], out, samples.inputs, limit_samples=None,
+        memory_bytes=max(step.memory, _SPOOLED), progress=progress, optional=step.optional,
+    )  # fmt: skip
+    return Resized(
+        info=written, reached=reached, sizes=sizes, told=told,
+        warnings=_warnings(step, reached, told),
+    )  # fmt: skip
+
+
+def _reached(samples: Spool, axes: Mapping[str, object]) -> dict[str, tuple[int, int]]:
+    """The smallest and the largest size of each axis in all samples."""
+    found: dict[str, tuple[int, int]] = {}
+    for feed, _ in samples:
+        for name, size in sizes_of(feed, samples.inputs).items():
+            if name in axes:
+                low, high = found.get(name, (size, size))
+                found[name] = min(low, size), max(high, size)
+    return found
+
+
+def _few(samples: Spool, whole: bool) -> Iterator[Feed]:
+    """At most `_MOST` samples at equal distances, or batches as they were written."""
+    if whole:
+        return (feed for feed, _ in islice(samples, _MOST))
+    return samples.spread(_MOST)
+
+
+class _Work:
+    """What a run of one feed takes, at other sizes of its axes."""
+
+    def __init__(self, model: ir.Model, feed: Feed, samples: Spool) -> None:
+        self._model, self._inputs, self._feed = model, samples.inputs, feed
+        self._base = sizes_of(feed, samples.inputs)
+        self._known: dict[tuple[int, ...], tuple[float, float]] = {}
+
+    @property
+    def base(self) -> Mapping[str, int]:
+        """The sizes of the feed."""
+        return self._base
+
+    def of(self, sizes: Mapping[str, int]) -> tuple[float, float]:
+        """Multiply-adds plus bytes, and bytes alone, of all values."""
+        axes = {**self._base, **sizes}
+        key = tuple(axes.values())
+        if key not in self._known:
+            self._known[key] = self._computed(axes)
+        return self._known[key]
+
+    def input_bytes(self, sizes: Mapping[str, int]) -> int:
+        axes = {**self._base, **sizes}
+        shapes = ((info, [size_of(dim, axes) for dim in info.shape]) for info in self._inputs)
+        return sum(np.dtype(info.dtype).itemsize * prod(shape) for info, shape in shapes)
+
+    def _computed(self, axes: Mapping[str, int]) -> tuple[float, float]:
+        try:
+            costs = graph.costs(self._model, axes).values()
+        except InputRefused:  # shapes that do not follow from the axes: by the size of the inputs
+            elements = prod(axes.values())
+            return float(elements), 4.0 * elements
+        macs = sum((c.macs or 0) + (c.recurrence.macs if c.recurrence else 0) for c in costs)
+        moved = sum(c.out_bytes or 0 for c in costs)
+        return float(macs + moved), float(moved)
+
+
+def _affordable(work: _Work, goal: Mapping[str, int], budget: float) -> dict[str, int]:
+    """The sizes at which one sample fits in the budget: those of the goal, or half of them, a
+    quarter, …; never less than those of the samples."""
+    sizes = dict(goal)
+    while True:
+        taken, held = work.of(sizes)
+        smaller = {n: max(s // 2, min(s, work.base.get(n, s))) for n, s in sizes.items()}
+        fits = taken <= budget and held <= _BYTES and work.input_bytes(sizes) <= _SPOOLED
+        if fits or smaller == sizes:
+            return sizes
+        sizes = smaller
+
+
+def _warnings(
+    step: Resize, reached: Mapping[str, tuple[int, int]], told: Mapping[str, str]
+) -> tuple[str, ...]:
+    """A sentence for each axis whose end is not tried."""
+    return tuple(
+        f"axis {name} is declared {_span(step.axes[name].min, step.axes[name].max)}, the samples "
+        f"have {_span(*reached[name]) if name in reached else 'unknown sizes'}: {why}"
+        for name, why in told.items()
+    )
+
+
+def _span(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low} to {high}"

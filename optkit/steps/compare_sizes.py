@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from optkit.evidence import Evidence
+from optkit.execute.step import Input, Result, Step
+from optkit.measurement import Fidelity
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedSizes(Result):
+    """End of the declared sizes → the fidelity there; or `failed`: why there is none. `broken`:
+    the ends at which the reference has outputs and the candidate has none, or none that are
+    finite."""
+
+    fidelity: dict[str, Fidelity] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    broken: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareSizes(Step[ComparedSizes]):
+    """Fidelity of a graph's outputs at the ends of the declared sizes, to those of the
+    `reference`. `least`, `largest`: samples of these sizes; the other fields are as in
+    `CompareOutputs`."""
+
+    name = "compare_sizes"
+    version = 1
+    tools = ("onnxruntime", "numpy")
+    stays = True
+
+    graph: Input
+    reference: Input
+    least: Input | None = None
+    largest: Input | None = None
+    file: str
+    evidence: Evidence
+    to: str = "fp32"

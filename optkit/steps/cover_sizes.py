@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from optkit.assignment import Scheme
+from optkit.execute.step import Input, Result, Step, always, spread
+from optkit.placement import ProductForm
+from optkit.steps.quantize import QuantizationSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Covered(Result):
+    """`widened`: the number of values whose statistics are new; 0: there is no file of statistics.
+    `nodes`: those whose activation no range serves at all sizes, and the form of their products;
+    `reasons`: why."""
+
+    widened: int = 0
+    nodes: dict[str, ProductForm] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = always(())
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoverSizes(Step[Covered]):
+    """Statistics of the usual samples, and those at the ends of the declared sizes → statistics
+    whose ranges hold at all of them, see `quantization.covering`.
+
+    `least`, `largest`: statistics of samples at these ends; `at`: end → its sizes in words; other
+    fields as in `FindNoisyNodes`.
+    """
+
+    name = "cover_sizes"
+    version = 1
+    tools = ("numpy", "onnx-ir", "ml-dtypes")
+    stays = True
+
+    graph: Input
+    statistics: Input
+    least: Input | None = None
+    largest: Input | None = None
+    at: Mapping[str, str]
+    scheme: Scheme = spread()
+    settings: QuantizationSettings = spread()
+    sizes: Mapping[str, int]

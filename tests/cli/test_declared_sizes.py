@@ -1,0 +1,99 @@
+"""Sums over a free axis: ranges hold at the declared sizes, or a build says where they do not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from optkit import graph
+from optkit.runtimes import SessionOptions, simulator
+from tests.networks import network, sqnr
+
+POOL = """<ir_version: 10, opset_import: ["" : 21]>
+    g (float[batch,t,16] x, float[16,32] w_a, float[32,32] w_b, float[32,8] w_c)
+      => (float[batch,8] y) {
+      axis = Constant <value = int64[1] {1}> ()
+      [embed] a = MatMul (x, w_a)
+      r = Relu (a)
+      s = ReduceSum <keepdims = 0> (r, axis)
+      [first] b = MatMul (s, w_b)
+      c = Relu (b)
+      [last] y = MatMul (c, w_c)
+    }"""
+RECIPE = """
+name: pool
+model: {path: model.onnx}
+axes:
+  batch: {min: 1, opt: 2, max: 4}
+  t: {min: 16, opt: 64, max: 1024}
+calibration: {source: arrays, samples: 64, args: {path: samples.npz}}
+"""
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Path:
+    graph.save(network(POOL), tmp_path / "model.onnx")
+    x = np.random.default_rng(0).standard_normal((64, 64, 16)).astype(np.float32)
+    np.savez(tmp_path / "samples.npz", x=x)
+    (tmp_path / "optkit.yaml").write_text(RECIPE)
+    return tmp_path
+
+
+def fidelity_at(length: int, place: Path, candidate: Path) -> float:
+    x = np.random.default_rng(length).standard_normal((8, length, 16)).astype(np.float32)
+    runs = []
+    for file in (place / "model.onnx", candidate / "model.onnx"):
+        with simulator().session(file, SessionOptions(1)) as session:
+            runs.append(np.asarray(session.run({"x": x})["y"]))
+    return sqnr(*runs)
+
+
+def test_a_sum_pool_keeps_its_fidelity_from_a_quarter_to_sixteen_times_the_length(
+    pool: Path, store: Path, optkit_here: Any
+) -> None:
+    done = optkit_here("quantize", "--target", "cpu", "--precision", "int8", "--out", "q",
+                       cwd=pool, cache=store)  # fmt: skip
+    assert done.code == 0, done.err
+    assert "one scale for all sizes leaves" in done.err
+    at = {length: fidelity_at(length, pool, pool / "q") for length in (16, 64, 256, 1024)}
+    # a sum of 16 items has twice the noise of one of 64 beside its signal, wherever ranges are
+    assert at[64] > 38 and at[256] > at[64] - 3 and at[1024] > at[64] - 3 and at[16] > at[64] - 7
+
+
+def test_eval_tells_the_fidelity_at_both_ends(pool: Path, store: Path, optkit_here: Any) -> None:
+    asked = ("eval", "--target", "cpu", "--precision", "int8", "--json")
+    done = optkit_here(*asked, cwd=pool, cache=store)
+    assert done.code == 0, done.err
+    sizes = json.loads(done.out)["sizes"]
+    assert [end["sizes"] for end in sizes["ends"]] == [{"t": 16}, {"t": 1024}]
+    assert [(a["axis"], a["samples"], a["declared"]) for a in sizes["axes"]] == [
+        ("t", [64, 64], [16, 1024])
+    ]
+    assert all(end["fidelity"]["sqnr_db"] > 33 for end in sizes["ends"])
+
+
+@pytest.mark.slow
+def test_a_build_that_loses_fidelity_at_a_declared_size_is_suspect(
+    pool: Path, store: Path, optkit_here: Any
+) -> None:
+    """The recipe asks for one scale, whatever the sizes."""
+    asked = ("build", "--target", "cpu", "--precision", "int8", "--json", "--out", "art",
+             "--set", "quantization.nodes={'*': int8}")  # fmt: skip
+    done = optkit_here(*asked, cwd=pool, cache=store)
+    assert done.code == 0, done.err
+    result = json.loads(done.out)
+    assert result["sizes"]["verdict"] == "suspect"
+    [finding] = [one for one in result["sizes"]["findings"] if one["sizes"] == {"t": 1024}]
+    assert finding["measured"] < finding["expected"] - 3
+    told = f"the SQNR is {finding['measured']:.1f} dB at t=1,024, and {finding['expected']:.1f} dB"
+    assert told in finding["what"] and "smaller maximum" in finding["hint"]
+    assert f"suspect: {told}" in done.err
+    report = pool / result["artifact"]
+    for name in ("report.md", "report.html"):
+        assert "The fidelity is suspect at declared sizes." in (report / name).read_text()
+    strict = optkit_here(*asked[:-1], asked[-1], "--strict", cwd=pool, cache=store)
+    assert strict.code == 3

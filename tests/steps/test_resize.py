@@ -1,0 +1,91 @@
+"""Samples at one end of the declared sizes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from optkit import graph
+from optkit.data import spool_writer
+from optkit.data.spool import Spool
+from optkit.steps import perform
+from optkit.steps.resize import Resize, Resized
+from optkit.tensors import AxisRange, Feed, InputSpec
+from tests.networks import network
+
+POOL = """<ir_version: 10, opset_import: ["" : 21]>
+    g (float[batch,t,4] x, float[4,8] w) => (float[batch,8] y) {
+      axis = Constant <value = int64[1] {1}> ()
+      a = MatMul (x, w)
+      y = ReduceSum <keepdims = 0> (a, axis)
+    }"""
+NODES = """<ir_version: 10, opset_import: ["" : 21]>
+    g (float[batch,nodes,4] x, int64[batch,1] edge) => (float[batch,nodes,4] y) {
+      y = Identity (x)
+    }"""
+
+
+def resize(
+    folder: Path, model: str, feeds: list[Feed], axes: dict[str, AxisRange], end: str
+) -> tuple[dict[str, Any], list[Feed]]:
+    made = network(model)
+    infos = list(graph.inputs(made))
+    (folder / "graph").mkdir()
+    graph.save(made, folder / "graph" / "model.onnx")
+    spool_writer.write(
+        feeds, folder / "samples", infos, limit_samples=None, memory_bytes=1 << 28, progress=silent
+    )
+    step = Resize(
+        samples=Resized(), graph=Resized(), specs=tuple(map(InputSpec, infos)), axes=axes,
+        end=end, whole=False, optional=(), memory=1 << 28,  # type: ignore[arg-type]
+    )  # fmt: skip
+    inputs = {"samples": folder / "samples", "graph": folder / "graph"}
+    (folder / "out").mkdir()
+    meta = perform("resize", inputs, {**step.params, "memory": 1 << 28}, folder / "out", silent)
+    made_feeds = [feed for feed, _ in Spool(folder / "out")] if meta.get("info") else []
+    return dict(meta), made_feeds
+
+
+def silent(what: str, fraction: float) -> None: ...
+
+
+def bags(length: int, count: int = 3) -> list[Feed]:
+    random = np.random.default_rng(0)
+    return [{"x": random.standard_normal((2, length, 4)).astype(np.float32)} for _ in range(count)]
+
+
+@pytest.mark.parametrize(("end", "size"), [("least", 8), ("largest", 256)])
+def test_samples_get_the_declared_sizes(tmp_path: Path, end: str, size: int) -> None:
+    feeds = bags(32)
+    found, made = resize(tmp_path, POOL, feeds, {"t": AxisRange(8, 32, 256)}, end)
+    assert found["sizes"] == {"t": size} and found["reached"] == {"t": [32, 32]}
+    assert not found.get("told") and not found.get("warnings")
+    assert len(made) == 6 and {feed["x"].shape for feed in made} == {(1, size, 4)}
+    assert np.isin(made[0]["x"], feeds[0]["x"]).all()
+
+
+def test_samples_that_all_have_this_size_are_not_written(tmp_path: Path) -> None:
+    found, made = resize(tmp_path, POOL, bags(8), {"t": AxisRange(8, 32, 256)}, "least")
+    assert not made and found["sizes"] == {"t": 8}
+
+
+def test_a_size_that_takes_too_long_is_halved_and_told(tmp_path: Path) -> None:
+    huge = 1 << 32
+    found, made = resize(tmp_path, POOL, bags(32, 1), {"t": AxisRange(8, 32, huge)}, "largest")
+    size = found["sizes"]["t"]
+    assert 32 < size < huge and huge % size == 0
+    assert {feed["x"].shape[1] for feed in made} == {size}
+    [warning] = found["warnings"]
+    assert f"declared 8 to {huge}" in warning and f"only {size} is tried" in warning
+
+
+def test_an_axis_that_cannot_change_is_told(tmp_path: Path) -> None:
+    feeds = [{"x": np.zeros((1, 9, 4), np.float32), "edge": np.array([[8]])}]
+    found, made = resize(tmp_path, NODES, feeds, {"nodes": AxisRange(2, 9, 9)}, "least")
+    assert not made
+    [warning] = found["warnings"]
+    assert warning.startswith("axis nodes is declared 2 to 9, the samples have 9: ")
+    assert "'edge'" in warning
