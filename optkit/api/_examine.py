@@ -28,6 +28,7 @@ from optkit.pipeline import Build, Job, foreign_graph
 from optkit.pipeline.foreign_graph import Landed
 from optkit.precisions import precision as scheme
 from optkit.request import Request
+from optkit.steps.export import Exported
 from optkit.steps.files import GRAPH
 from optkit.steps.graph import Graph
 from optkit.steps.repair import RepairedGraph
@@ -66,6 +67,14 @@ def examine(
     job = Job(settings, *jobs.pair(device, _CARRIED[not device.is_cpu]))
     build = pipeline.run(job, runner, pipeline.EXAMINE)
     repaired = foreign_graph.repaired(build, runner)
+    exported = build.source
+    rewritten = exported.rewritten if isinstance(exported, Exported) else None
+    if rewritten is not None and not repaired.quantized:
+        raise InputRefused(
+            f"{rewritten}, and nothing was quantized",
+            where=str(source.place.path),
+            hint="give the graph from before the optimization; `optkit build -p int8` quantizes it",
+        )
     if not repaired.quantized:
         raise InputRefused(
             "it holds no Q/DQ nodes and no integer products, so nothing was quantized",

@@ -7,11 +7,13 @@ operators   integer operators as Q/DQ pairs
 requested   which products are to run in which dtypes
 repairs     the ordered rewrites to signed, symmetric Q/DQ pairs with scalar scales
 float_graph the graph without quantization
+optimized   operators that only an optimizer of ONNX Runtime writes
 range_file  ranges of activations: calibration caches of TensorRT, encodings of AIMET
 """
 
 from optkit.foreign.float_graph import never_negative, remove_quantization
 from optkit.foreign.operators import integer_operators
+from optkit.foreign.optimized import optimized
 from optkit.foreign.producer import Producer, producer_of
 from optkit.foreign.range_file import GivenRanges, read_ranges
 from optkit.foreign.repairs import (
@@ -48,6 +50,7 @@ __all__ = [
     "is_quantized",
     "never_negative",
     "normal_form",
+    "optimized",
     "producer_of",
     "products",
     "ranges",

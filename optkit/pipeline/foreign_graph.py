@@ -16,7 +16,13 @@ from optkit.measurement import Fidelity
 from optkit.pipeline.engines import kept
 from optkit.pipeline.graphs import cast
 from optkit.pipeline.job import Build, Job
-from optkit.pipeline.refusals import FILES, check_pair, check_samples, one_wheel
+from optkit.pipeline.refusals import (
+    FILES,
+    check_optimizer,
+    check_pair,
+    check_samples,
+    one_wheel,
+)
 from optkit.pipeline.run_samples import sample_batch
 from optkit.pipeline.sources import exported_model
 from optkit.precisions import Precision, precision
@@ -39,6 +45,8 @@ def separate(build: Build, runner: Steps) -> None:
     InputRefused if no codes are of a precision of optkit, or, for a float graph, if the precision
     needs samples that the job does not have."""
     exported = build.source
+    if isinstance(exported, Exported):
+        check_optimizer(build, exported, runner)
     if not (isinstance(exported, Exported) and exported.quantized):
         if not exported.planned:
             check_samples(build.job)

@@ -220,6 +220,26 @@ def _why_not(target: Target, precision: Precision) -> str | None:
     return None if None in reasons else reasons[0]
 
 
+def check_optimizer(build: Build, exported: Exported, runner: Steps) -> None:
+    """Refuse a graph that an optimizer of ONNX Runtime has rewritten: no other runtime has its
+    operators, and their weights cannot be quantized. Otherwise a note says that optkit's rules no
+    longer find what they would fuse. Raises InputRefused."""
+    told, count = exported.rewritten, exported.optimized_products
+    if told is None:
+        return
+    hint = "give the graph from before the optimization"
+    if not build.traits.on_cpu:
+        told += f"; {build.compiler} has no such operators"
+    elif not (build.job.precision.quantized and not exported.quantized and count):
+        runner.note(f"{told}; {hint}, which optkit fuses and quantizes better")
+        return
+    else:
+        told += f"; the weights of {count} cannot be quantized"
+    source = build.job.recipe.source
+    where = build.job.name if source is None or source.place is None else str(source.place.path)
+    raise InputRefused(told, where=where, hint=hint)
+
+
 def check_samples(job: Job) -> None:
     """Refuse a precision that needs calibration samples if there are none. Raises InputRefused."""
     has_samples = job.calibration is not None or job.recipe.calibration_source is not None

@@ -36,8 +36,12 @@ def run(step: Export, out: Path, progress: Progress) -> Exported:
         (out / ASSETS).mkdir()
         (out / ASSETS / PROCESSORS[0]).write_text(json.dumps(log.image_processor))
     model = graph.load(out / GRAPH)
+    given = isinstance(step.source, OnnxModel)
+    optimized, products = foreign.optimized(model) if given else ({}, 0)
     return Exported(
         log=log,
+        optimized=optimized,
+        optimized_products=products,
         quantized=isinstance(step.source, _FILES) and foreign.is_quantized(model),
         warnings=tuple(log.warnings),
         reads=Record() if record is None else record.relative(),
