@@ -65,7 +65,7 @@ def _disagreeing(message: str, feed: Feed, specs: Sequence[InputSpec]) -> str:
 def capture(error: Exception, module: nn.Module) -> ExportFailed:
     """torch.export cannot follow the model."""
     text = str(error)
-    if _DATA_DEPENDENT in text:
+    if is_data_dependent(error):
         return ExportFailed(
             f"{_module(error, module)} branches on the values of a tensor, which are only known "
             "at run time",
@@ -90,6 +90,11 @@ def capture(error: Exception, module: nn.Module) -> ExportFailed:
         if any(_packs(frame) for frame, _ in _frames(error))
         else "torch.export must be able to follow forward(); see its documentation",
     )
+
+
+def is_data_dependent(error: Exception) -> bool:
+    """Whether torch.export met a branch on the values of a tensor."""
+    return _DATA_DEPENDENT in str(error)
 
 
 def _recurrence(module: nn.Module) -> str | None:

@@ -13,6 +13,7 @@ import re
 import numpy as np
 
 _LARGEST = 1 << 22  # sizes that are checked
+_CAPTURED = 2  # torch's messages leave out this least size; the size 1 is compared after the export
 _GUARD = re.compile(
     r"Not all values of \w+ = (?P<size>L\[.+?\]\.size\(\)\[\d+\]) in the specified range "
     r"(?:(?P<low>\d+) <= )?\w+ <= (?P<high>\d+) satisfy the generated guard (?P<guard>.+)"
@@ -22,7 +23,10 @@ _PLAIN = (
     ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.USub,
     ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE,
 )  # fmt: skip
-_FUNCTIONS = {"trunc": np.trunc, "floor": np.floor, "sym_float": np.float64}
+_FUNCTIONS = {
+    "trunc": np.trunc, "floor": np.floor, "sym_float": np.float64,
+    "max": np.maximum, "min": np.minimum,
+}  # fmt: skip
 _MODULE = re.compile(r"\b(math|torch)\.(?=(trunc|floor|sym_float)\()")
 
 
@@ -37,7 +41,7 @@ def _holds(reason: str) -> bool:
     match = _GUARD.fullmatch(reason.removesuffix("."))
     if match is None:
         return False
-    low, high = int(match["low"] or 1), int(match["high"])
+    low, high = int(match["low"] or _CAPTURED), int(match["high"])
     guard = _MODULE.sub("", match["guard"].replace(match["size"], "n"))
     try:
         tree = ast.parse(guard, mode="eval")

@@ -21,9 +21,11 @@ from optkit.sources import (
     adaptive_pools,
     agreement,
     attention_masks,
+    constant_branches,
     embedding_bags,
     export_failures,
     guards,
+    one_hot,
     recurrences,
     tensor_lengths,
     ties,
@@ -338,17 +340,29 @@ def _capture(
         toolchain.quiet(),
         adaptive_pools.open_bins(),
         embedding_bags.gathered(),
+        one_hot.compared(),
         recurrences.kept(),
         tensor_lengths.symbolic(module),
         unchanged(module),
     ):
         try:
-            return _captured(captured)
+            return _captured(captured, module)
         except Exception as error:
             raise export_failures.capture(error, module) from error
 
 
-def _captured(capture: Callable[..., ExportedProgram]) -> ExportedProgram:
+def _captured(capture: Callable[..., ExportedProgram], module: nn.Module) -> ExportedProgram:
+    """The program. Branches on the module's own buffers are decided only if torch refuses them."""
+    try:
+        return _provable(capture)
+    except Exception as error:
+        if not export_failures.is_data_dependent(error):
+            raise
+    with constant_branches.decided(module):
+        return _provable(capture)
+
+
+def _provable(capture: Callable[..., ExportedProgram]) -> ExportedProgram:
     """The program, without the conditions that torch cannot prove although they hold for every
     size."""
     try:

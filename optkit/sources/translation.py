@@ -24,8 +24,10 @@ from optkit import graph
 from optkit.errors import ExportFailed
 from optkit.sources import (
     adaptive_pools,
+    assertions,
     embedding_bags,
     export_failures,
+    promotion,
     recurrences,
     stable_functions,
 )
@@ -89,6 +91,8 @@ def decomposed(program: ExportedProgram, specs: Sequence[InputSpec]) -> Exported
 def _converted(program: ExportedProgram, inputs: Sequence[str], opset: int) -> ONNXProgram:
     import torch
 
+    assertions.remove(program)
+    promotion.cast_operands(program)
     ours = recurrences.translations() | stable_functions.translations()
     # attention with a trainable bias is decomposed in another way with gradients, which fails
     with torch.no_grad():

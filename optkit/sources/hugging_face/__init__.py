@@ -20,7 +20,7 @@ from pathlib import Path
 from optkit.errors import InputRefused
 from optkit.runtimes import Progress, Session
 from optkit.sources import torch_module
-from optkit.sources.hugging_face import decoder, encoder_decoder, inputs, loading
+from optkit.sources.hugging_face import blocks, decoder, encoder_decoder, inputs, loading
 from optkit.sources.hugging_face.adapter import merge
 from optkit.sources.hugging_face.inputs import Described
 from optkit.sources.hugging_face.loading import Loaded
@@ -52,6 +52,7 @@ def export(
     """
     progress("loading the model", 0.0)
     loaded = loading.load(folder, task, trusted=trusted)
+    blocks.pad_inside(loaded.model)
     described = _described(loaded, folder, part, specs).overridden(specs, axes)
     if adapter is not None:
         progress("merging the adapter", 0.05)
@@ -62,7 +63,7 @@ def export(
     )  # fmt: skip
     return replace(
         log, source="hf", task=loaded.task, specs=described.specs, axes=described.axes,
-        positions=described.positions, warnings=loaded.warnings,
+        positions=described.positions, warnings=(*loaded.warnings, *described.warnings),
     )  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """An encoder-decoder as two graphs, so that the encoder runs only once for all tokens.
 
     encoder    input_ids, attention_mask           [batch, encoder_sequence]       (text)
-               or input_features                   [batch, bins, frames]           (speech)
+               or input_features                   [batch, bins, frames]           (sound, a window)
+               or input_values                     [batch, samples]                (waveforms)
             →  present.{i}.encoder.key|value       [batch, heads, encoded, head_dim]
     decoder    input_ids                           [batch, sequence]
                encoder_attention_mask              [batch, encoder_sequence]       (text)
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from optkit.errors import InputRefused
 from optkit.sources import export_failures
+from optkit.sources.hugging_face import sound
 from optkit.sources.hugging_face.inputs import (
     BATCH,
     TOKENS,
@@ -37,6 +39,7 @@ from optkit.tensors import AxisRange, InputSpec, TensorInfo
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from transformers import PreTrainedModel
+    from transformers.modeling_outputs import BaseModelOutput
 
 _PAST, _ENCODED = "past_sequence", "encoder_sequence"
 _MANY = 512  # default for the largest number of tokens
@@ -54,11 +57,12 @@ def describe(model: PreTrainedModel, part: str) -> Described:
     if part == "encoder":
         _encode(model, source)
         axes = {"batch": BATCH, **_encoded_axes(model, source)}
+        axes = {name: axis for name, axis in axes.items() if _is_axis(name, source)}
         return Described(tuple(source), axes, {_ENCODED: _limit(model)})
     crossed = _crossed_layers(model, source)
     heads, width = crossed[0][0].shape[1], crossed[0][0].shape[3]
-    masked = source[1:]
-    encoded: int | str = _ENCODED if masked else crossed[0][0].shape[2]
+    masked, ranges = source[1:], _encoded_axes(model, source)
+    encoded: int | str = _ENCODED if _ENCODED in ranges else crossed[0][0].shape[2]
     text = model.config.get_text_config(decoder=True)
     specs = [integers("input_ids", TOKENS, text.vocab_size)]
     specs += [integers("encoder_attention_mask", ("batch", _ENCODED), 2) for _ in masked]
@@ -77,11 +81,15 @@ def describe(model: PreTrainedModel, part: str) -> Described:
     half = _limit(model) // 2
     axes = {
         "batch": BATCH,
-        **(_encoded_axes(model, source) if masked else {}),
+        **{name: axis for name, axis in ranges.items() if name == _ENCODED},
         "sequence": AxisRange(1, 1, half),  # almost always one token at a time
         _PAST: AxisRange(0, min(64, half), half),
     }
     return Described(tuple(specs), axes, {"sequence": half, _PAST: half, _ENCODED: _limit(model)})
+
+
+def _is_axis(name: str, specs: Sequence[InputSpec]) -> bool:
+    return any(name in spec.info.shape for spec in specs)
 
 
 def _source(model: PreTrainedModel) -> list[InputSpec]:
@@ -91,11 +99,14 @@ def _source(model: PreTrainedModel) -> list[InputSpec]:
         shape = ("batch", _ENCODED)
         return [integers("input_ids", shape, config.get_text_config().vocab_size),
                 integers("attention_mask", shape, 2)]  # fmt: skip
+    if model.main_input_name == "input_values":
+        # no mask: the recordings of a batch are equally long
+        return [InputSpec(TensorInfo("input_values", "float32", ("batch", sound.SAMPLES)))]
     bins = getattr(config, "num_mel_bins", None)
     positions = getattr(config, "max_source_positions", None)
     if model.main_input_name != "input_features" or bins is None or positions is None:
         raise InputRefused(
-            f"the encoder of {type(model).__name__} takes neither tokens nor mel bins",
+            f"the encoder of {type(model).__name__} takes neither tokens, nor mel bins, nor waves",
             where=str(config.model_type),
             hint="give encoder and decoder as Python factories, file.py:function",
         )
@@ -114,9 +125,23 @@ def _stride(module: nn.Module) -> int:
 
 
 def _encoded_axes(model: PreTrainedModel, source: Sequence[InputSpec]) -> dict[str, AxisRange]:
-    """Speech comes in windows of one length, texts have any length."""
+    """Windows of sound have one length, texts and recordings have any."""
     limit = min(_MANY, _limit(model))
-    return {_ENCODED: AxisRange(1, min(128, limit), limit)} if len(source) > 1 else {}
+    if len(source) > 1:
+        return {_ENCODED: AxisRange(1, min(128, limit), limit)}
+    if sound.SAMPLES not in source[0].info.shape:
+        return {}
+    samples = sound.WAVES
+    encoded = (_encoded(model, size) for size in (samples.min, samples.opt, samples.max))
+    return {sound.SAMPLES: samples, _ENCODED: AxisRange(*encoded)}
+
+
+def _encoded(model: PreTrainedModel, samples: int) -> int:
+    """The number of states that the encoder returns for a recording."""
+    import torch
+
+    with torch.no_grad():
+        return int(model.get_encoder()(torch.zeros(1, samples))[0].shape[1])
 
 
 def _limit(model: PreTrainedModel) -> int:
@@ -130,7 +155,8 @@ def _crossed_layers(model: PreTrainedModel, source: Sequence[InputSpec]) -> Pair
     import torch
 
     info = source[0].info
-    sizes = [dim if isinstance(dim, int) else {"batch": 1}.get(dim, 2) for dim in info.shape]
+    least = {"batch": 1, sound.SAMPLES: sound.WAVES.min}
+    sizes = [dim if isinstance(dim, int) else least.get(dim, 2) for dim in info.shape]
     try:
         with torch.no_grad():
             given = torch.zeros(sizes, dtype=getattr(torch, info.dtype))
@@ -164,12 +190,11 @@ def _crossed(
 ) -> Pairs:
     import torch
     from transformers import DynamicCache, EncoderDecoderCache
-    from transformers.modeling_outputs import BaseModelOutput
 
     cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
     (forward or model.forward)(
         decoder_input_ids=torch.zeros((hidden.shape[0], 1), dtype=torch.int64),
-        encoder_outputs=BaseModelOutput(last_hidden_state=hidden),
+        encoder_outputs=_states(hidden),
         past_key_values=cache,
         use_cache=True,
         **_masked(mask),
@@ -177,9 +202,17 @@ def _crossed(
     return keys_and_values(cache.cross_attention_cache)
 
 
+def _states(hidden: Tensor) -> BaseModelOutput:
+    """The output of an encoder; Moonshine reads the mask that its encoder would return."""
+    from transformers.modeling_outputs import BaseModelOutput
+
+    states = BaseModelOutput(last_hidden_state=hidden)
+    states.attention_mask = None
+    return states
+
+
 def _decode(model: PreTrainedModel, layers: int, *, masked: bool, names: Sequence[str]) -> None:
     from transformers import DynamicCache, EncoderDecoderCache
-    from transformers.modeling_outputs import BaseModelOutput
 
     forward = model.forward
     width = int(model.get_encoder().config.hidden_size)
@@ -199,7 +232,7 @@ def _decode(model: PreTrainedModel, layers: int, *, masked: bool, names: Sequenc
         shape = (ids.shape[0], crossed[0].shape[2], width)
         returned = forward(
             decoder_input_ids=ids,
-            encoder_outputs=BaseModelOutput(last_hidden_state=torch.zeros(shape)),
+            encoder_outputs=_states(torch.zeros(shape)),
             past_key_values=cache,
             use_cache=True,
             return_dict=True,

@@ -2,9 +2,8 @@
 
     input_ids, attention_mask, token_type_ids    int64 [batch, sequence]
     pixel_values                                 float32 [batch, channels, height, width]
-    input_values                                 float32 [batch, samples], of sound
-                                                 or [batch, frames, bins], of its spectrogram
-    attention_mask                               int64 [batch, samples], if the model masks sound
+    input_values, input_features                 float32, of sound (`sound`)
+    past_values                                  float32 [batch, context_length, channels]
 
 Both towers of CLIP have the same batch axis: the outputs are their embeddings. The caller computes
 the products of all pairs, because they do not belong to single samples.
@@ -13,7 +12,6 @@ the products of all pairs, because they do not belong to single samples.
 from __future__ import annotations
 
 import inspect
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,19 +19,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optkit.errors import InputRefused, unknown_name
-from optkit.sources.hugging_face import end_token, sound
+from optkit.sources.hugging_face import end_token, images, series, sound
 from optkit.tensors import AxisRange, InputSpec, TensorInfo
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedConfig, PreTrainedModel
+    from transformers import PreTrainedModel
     from transformers.cache_utils import Cache
 
 BATCH = AxisRange(1, 8, 32)
 TOKENS = _BATCH, _SEQUENCE = "batch", "sequence"
 _MANY = 1 << 16  # the largest sizes for tracing, if the model sets no limit
 _POSITIONS = re.compile(r"(?!.*vision).*\b(position_embeddings?|wpe)")
-_IMAGES = "pixel_values"
 _PAIRS = ("logits_per_image", "logits_per_text")
 
 
@@ -46,6 +43,7 @@ class Described:
     axes: Mapping[str, AxisRange]
     limits: Mapping[str, int]
     positions: int | None = None
+    warnings: tuple[str, ...] = ()
 
     @property
     def traced(self) -> dict[str, AxisRange]:
@@ -83,15 +81,19 @@ def describe(model: PreTrainedModel, folder: Path, declared: Sequence[InputSpec]
     named outputs. `declared`: those of the recipe, which give the size of images if the folder does
     not.
 
-    Raises InputRefused for inputs that are neither tokens, nor images, nor sound.
+    Raises InputRefused for inputs of another kind.
     """
     text = model.config.get_text_config()
     taken = inspect.signature(model.forward).parameters
-    specs = sound.specs(model, folder) if "input_values" in taken else []
+    specs = sound.specs(model, folder, taken)
+    if series.NAME in taken:
+        specs += series.specs(model)
     if "input_ids" in taken:
         specs.append(integers("input_ids", TOKENS, text.vocab_size))
-    if _IMAGES in taken:
-        specs.append(_image(model.config, folder, declared))
+    warning = None
+    if images.NAME in taken:
+        image, warning = images.spec(model.config, folder, declared)
+        specs.append(image)
     if "input_ids" in taken and "attention_mask" in taken:
         specs.append(integers("attention_mask", TOKENS, 2))
     if "token_type_ids" in taken and (types := getattr(text, "type_vocab_size", 0)) > 1:
@@ -99,13 +101,13 @@ def describe(model: PreTrainedModel, folder: Path, declared: Sequence[InputSpec]
     names = [spec.info.name for spec in specs]
     if getattr(model, "main_input_name", None) not in names:
         raise InputRefused(
-            f"{type(model).__name__} takes neither tokens, nor images, nor sound",
+            f"{type(model).__name__} takes neither tokens, nor images, nor sound, nor a series of "
+            "known length",
             where=str(folder),
             hint="give it as a Python factory, file.py:function, with `inputs:` in a recipe",
         )
     axes, limits = {_BATCH: BATCH}, dict[str, int]()
-    if any(sound.SAMPLES in spec.info.shape for spec in specs):
-        axes |= {sound.SAMPLES: sound.lengths(model)}
+    axes |= sound.axes(model, specs)
     if "input_ids" in names:
         longest = position_limit(model) or _MANY
         limits = {_SEQUENCE: longest}
@@ -120,9 +122,11 @@ def describe(model: PreTrainedModel, folder: Path, declared: Sequence[InputSpec]
             return at_end(**given)
         return tensors(forward(**given, return_dict=True))
 
-    model.config.use_cache = False
+    for state in ("use_cache", "use_mems_eval"):  # XLNet calls its state memories
+        setattr(model.config, state, False)
     present(model, names, call)
-    return Described(tuple(specs), axes, limits, learned_positions(model))
+    warnings = () if warning is None else (warning,)
+    return Described(tuple(specs), axes, limits, learned_positions(model), warnings)
 
 
 def integers(name: str, shape: tuple[int | str, ...], count: int) -> InputSpec:
@@ -183,50 +187,3 @@ def keys_and_values(cache: Cache) -> list[tuple[Tensor, Tensor]]:
             raise TypeError(f"{type(layer).__name__} keeps no keys and values")
         pairs.append((keys, values))
     return pairs
-
-
-def _image(config: PreTrainedConfig, folder: Path, declared: Sequence[InputSpec]) -> InputSpec:
-    """pixel_values, with the size from config.json, or else from preprocessor_config.json, or else
-    as declared."""
-    vision = getattr(config, "vision_config", config)
-    channels = getattr(vision, "num_channels", 3)
-    shapes = (spec.info.shape for spec in declared if spec.info.name == _IMAGES)
-    size = (
-        _pair(getattr(vision, "image_size", None))
-        or _processed(folder)
-        or next((shape[2:] for shape in shapes if len(shape) == 4), None)
-    )
-    if size is None:
-        raise InputRefused(
-            "the size of its images is not known: neither config.json nor preprocessor_config.json "
-            "contains it",
-            where=str(folder),
-            hint=f"--set 'inputs.{_IMAGES}={{dtype: float32, shape: [batch, {channels}, 224, "
-            "224]}'",
-        )
-    return InputSpec(TensorInfo(_IMAGES, "float32", ("batch", channels, *size)))
-
-
-def _processed(folder: Path) -> tuple[int, int] | None:
-    """The size after the image processor."""
-    file = folder / "preprocessor_config.json"
-    try:
-        processor = json.loads(file.read_bytes()) if file.is_file() else {}
-        cropped = processor.get("crop_size") if processor.get("do_center_crop", True) else None
-        return _pair(cropped) or _pair(processor.get("size"))
-    except (ValueError, AttributeError) as error:
-        raise InputRefused(
-            "not JSON of an image processor", where=str(file), hint="save the processor again"
-        ) from error
-
-
-def _pair(size: object) -> tuple[int, int] | None:
-    """(height, width) of 224, [224, 224], {"height": 224, "width": 224}, {"shortest_edge": 224}."""
-    if isinstance(size, Mapping):
-        edge = size.get("shortest_edge")
-        size = [size.get("height", edge), size.get("width", edge)]
-    if isinstance(size, int):
-        size = [size, size]
-    if isinstance(size, list | tuple) and len(size) == 2 and all(type(n) is int for n in size):
-        return size[0], size[1]
-    return None

@@ -163,6 +163,6 @@ def test_a_model_of_two_graphs_wants_a_part_and_another_has_none(tmp_path: Path)
 
 def test_an_encoder_of_unknown_inputs_is_refused(tmp_path: Path) -> None:
     model = saved(whisper, tmp_path / "model")
-    model.main_input_name = "input_values"
-    with pytest.raises(InputRefused, match="neither tokens nor mel bins"):
+    model.main_input_name = "pixel_values"
+    with pytest.raises(InputRefused, match="neither tokens, nor mel bins, nor waves"):
         encoder_decoder.describe(model, "encoder")

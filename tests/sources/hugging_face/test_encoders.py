@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
@@ -109,12 +110,33 @@ def test_an_unknown_size_is_asked_for(resnet: Path) -> None:
     assert "inputs.pixel_values" in str(caught.value.hint)
 
 
-def test_the_hint_about_an_unknown_size_works(tmp_path: Path) -> None:
+def _segformer(folder: Path) -> Path:
     config = hf.SegformerConfig(
         num_encoder_blocks=2, depths=[1, 1], hidden_sizes=[8, 16], num_attention_heads=[1, 2],
         sr_ratios=[2, 1], patch_sizes=[7, 3], strides=[4, 2], decoder_hidden_size=16, num_labels=3,
     )  # fmt: skip
-    folder = saved(lambda: hf.SegformerForSemanticSegmentation(config), tmp_path / "segformer")
+    return saved(lambda: hf.SegformerForSemanticSegmentation(config), folder)
+
+
+def test_the_size_of_images_may_be_that_of_the_familys_processor(tmp_path: Path) -> None:
+    folder = _segformer(tmp_path / "segformer")
+
+    def described(*declared: InputSpec) -> inputs.Described:
+        model = loading.load(folder, None, trusted=False).model
+        return inputs.describe(model, folder, declared)
+
+    found = described()
+    assert found.specs[0].info.shape == ("batch", 3, 512, 512)
+    assert "512×512" in found.warnings[0] and "SegformerImageProcessor" in found.warnings[0]
+    told = described(InputSpec(TensorInfo("pixel_values", "float32", ("batch", 3, 64, 96))))
+    assert told.specs[0].info.shape == ("batch", 3, 64, 96) and not told.warnings
+    named = {"image_processor": {"image_processor_type": "RTDetrImageProcessor"}}
+    (folder / "processor_config.json").write_text(json.dumps(named))
+    assert described().specs[0].info.shape == ("batch", 3, 640, 640)
+
+
+def test_the_hint_about_an_unknown_size_works(resnet: Path, tmp_path: Path) -> None:
+    folder = resnet
     asked = Request(str(folder))
     with pytest.raises(InputRefused, match="size of its images") as caught:
         export(folder, tmp_path / "refused.onnx", specs=resolve(asked).describe())
