@@ -35,7 +35,7 @@ class Drifting(Queries):
 
 def test_equal_scores_are_in_the_order_of_the_graph(tmp_path: Path) -> None:
     log = export(Queries(), tmp_path / "m.onnx", spec("x", "batch", 200, 4))
-    assert [one.errors for one in log.checks] == [{"rows": 0.0}] * 2
+    assert len(log.checks) >= 2 and all(one.errors == {"rows": 0.0} for one in log.checks)
 
 
 def test_equal_scores_of_a_saved_program(tmp_path: Path) -> None:
@@ -50,11 +50,11 @@ def test_equal_scores_of_a_saved_program(tmp_path: Path) -> None:
         session=lambda path: backend("onnxruntime").session(path),
         progress=lambda what, fraction: None,
     )
-    assert [one.errors for one in log.checks] == [{"rows": 0.0}] * 2
+    assert len(log.checks) >= 2 and all(one.errors == {"rows": 0.0} for one in log.checks)
 
 
 def test_a_choice_that_is_wrong_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ExportFailed, match="output 'rows' differs from torch by"):
+    with pytest.raises(ExportFailed, match="keeps a state between calls"):
         export(Drifting(), tmp_path / "m.onnx", spec("x", "batch", 200, 4))
 
 
