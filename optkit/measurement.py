@@ -132,11 +132,24 @@ class Latencies:
 
 
 @dataclass(frozen=True)
+class Basis:
+    """How an interval was made. `method`: "score" (Wilson), "paired score" (Tango) or "bootstrap";
+    `units`: the number of independent units that it counts. These are samples, groups of samples,
+    or, where neighbours in the order of the samples are alike, as many samples as these are worth
+    ("alike samples")."""
+
+    method: str
+    units: int
+    kind: Literal["samples", "groups", "alike samples"]
+
+
+@dataclass(frozen=True)
 class Score:
     """A task metric over N samples. For a paired comparison it has `per_sample`, whose mean is the
     value. A metric that is defined only for a whole set has `replicates` instead: its values on the
     bootstrap resamples; its `slices`, if they were computed, are the same metric of parts of what
-    is scored, such as the boxes of one class."""
+    is scored, such as the boxes of one class. `groups`: the number of each sample's group, if
+    samples belong together (empty: each stands for itself); `basis`: how `ci95` was made."""
 
     evidence: Evidence
     metric: str
@@ -148,6 +161,8 @@ class Score:
     replicates: tuple[float, ...] = ()
     lower_is_better: bool = False
     slices: Mapping[str, Score] = field(default_factory=dict)
+    groups: tuple[int, ...] = ()
+    basis: Basis | None = None
 
 
 @dataclass(frozen=True)
@@ -240,11 +255,13 @@ class Fidelity:
 
 @dataclass(frozen=True)
 class Difference:
-    """A paired difference or ratio (drop, speedup) with its 95 % interval."""
+    """A paired difference or ratio (drop, speedup) with its 95 % interval. `basis`: how the
+    interval of a drop was made; None for other differences, and if both are the same model."""
 
     value: float
     ci95: Interval | None
     evidence: Evidence
+    basis: Basis | None = None
 
     def below(self, limit: float) -> bool:
         """Whether the whole interval is below. For a prediction, whose band is too wide for this

@@ -44,8 +44,9 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 
-Evaluate = Callable[[Proxy], Array | Sequence[float]]
-"""`evaluate(session) -> scores`, one per sample, shape [samples]; higher is better."""
+Evaluate = Callable[[Proxy], Array | Sequence[float] | tuple[Array, Sequence[object]]]
+"""`evaluate(session) -> scores`, one per sample, shape [samples]; higher is better. Or (scores,
+groups), with what each sample belongs to, such as its clip."""
 
 _BUILD = "build(model, example_inputs)"
 _EVALUATE = "evaluate(session)"
@@ -190,8 +191,9 @@ def scores(evaluate: Evaluate, build: Build, runner: Runner) -> Scores:
 
 
 def score_of(returned: object, evidence: Evidence) -> Score:
-    """The score that the caller's function returned: one finite number per sample, shape [samples].
-    Raises InputRefused for anything else."""
+    """The score that the caller's function returned: one finite number per sample, shape [samples],
+    and perhaps the group of each. Raises InputRefused for anything else."""
+    returned, groups = _parted(returned)
     try:
         values = np.asarray(batches.array(returned), dtype=np.float64)
     except (TypeError, ValueError):
@@ -209,7 +211,23 @@ def score_of(returned: object, evidence: Evidence) -> Score:
             where=f"{_EVALUATE}, sample {first}",
             hint="every score must be a finite number",
         )
-    return accuracy.from_samples(values, metric="score", evidence=evidence)
+    if groups and len(groups) != len(values):
+        raise InputRefused(
+            f"evaluate() returned {len(groups)} groups for {len(values)} scores",
+            where=_EVALUATE,
+            hint="return (scores, groups), with one group per sample",
+        )
+    return accuracy.from_samples(
+        values, metric="score", evidence=evidence, groups=accuracy.numbered(groups)
+    )
+
+
+def _parted(returned: object) -> tuple[object, list[str]]:
+    """Scores and groups of a pair of both; no groups for scores alone."""
+    pair = isinstance(returned, tuple) and len(returned) == 2
+    if not isinstance(returned, tuple) or not pair or not all(map(np.ndim, returned)):
+        return returned, []
+    return returned[0], [str(name) for name in np.asarray(returned[1]).tolist()]
 
 
 def _exported(model: Module, recipe: Recipe, samples: Sequence[Feed], runner: Runner) -> Entry:

@@ -13,15 +13,15 @@ A long evaluation writes its scores to disk every few seconds, see `partial_resu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 
+from optkit.benchmarking.dependence import Units, by_group, carriers
 from optkit.benchmarking.intervals import (
     CONFIDENCE,
-    carriers,
     corrected,
     mean_interval,
     replicates,
@@ -31,7 +31,7 @@ from optkit.benchmarking.partial_results import Kept
 from optkit.data.spool import counting
 from optkit.errors import InputRefused, OptkitError
 from optkit.evidence import Evidence
-from optkit.measurement import Interval, Score
+from optkit.measurement import Basis, Interval, Score
 from optkit.runtimes import Session
 from optkit.tensors import Feed, narrowed
 
@@ -92,11 +92,12 @@ def pool(
     evidence: Evidence,
     baseline: np.ndarray | None = None,
     sliced: bool = False,
+    groups: Sequence[str] = (),
 ) -> Score:
     """The Score of all kept rows, one per sample. `baseline`: the baseline's rows of the same
     samples, for a task of agreement; None: the kept rows are those of the baseline. `sliced`:
-    whether to score the slices that the task computes too. Raises InputRefused if there is no
-    sample."""
+    whether to score the slices that the task computes too. `groups`: the group of each sample, if
+    samples belong together. Raises InputRefused if there is no sample."""
     if not kept.samples:
         raise InputRefused("the evaluation task yielded no samples", where=task.metric)
     rows = np.concatenate(kept.scores)
@@ -107,10 +108,31 @@ def pool(
     score = from_samples(
         rows, metric=task.metric, evidence=evidence, aggregate=task.aggregate,
         weighted=task.weighted, lower_is_better=task.lower_is_better,
+        groups=_of_rows(groups, len(rows), task.metric),
     )  # fmt: skip
     if not sliced or task.slices is None:
         return score
     return replace(score, slices=_of_slices(task.slices, rows, score))
+
+
+def _of_rows(groups: Sequence[str], rows: int, metric: str) -> list[int]:
+    """The number of the group of each row that is scored. If `combine` makes one row of a few
+    samples that follow each other, it is the group of the first of them. Raises InputRefused if
+    rows have no group."""
+    if len(groups) % rows:
+        raise InputRefused(
+            f"the samples have groups, and combine() returned {rows} rows for {len(groups)} of "
+            "them",
+            where=metric,
+            hint="return one row for each sample, or for every k samples that follow each other",
+        )
+    return numbered(groups[:: len(groups) // rows or 1])
+
+
+def numbered(groups: Sequence[str]) -> list[int]:
+    """The number of each group, in the order in which they begin."""
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(groups))}
+    return [numbers[name] for name in groups]
 
 
 def alone(kept: Kept, task: Task) -> np.ndarray | None:
@@ -143,7 +165,7 @@ def _of_slices(
     def of(function: Metric) -> Score:
         return from_samples(
             rows, metric=whole.metric, evidence=whole.evidence, weighted=lambda _: function,
-            lower_is_better=whole.lower_is_better,
+            lower_is_better=whole.lower_is_better, groups=whole.groups,
         )  # fmt: skip
 
     return {name: of(function) for name, function in _prepared("slices", slices, rows).items()}
@@ -224,9 +246,10 @@ def from_samples(
     aggregate: Metric | None = None,
     weighted: Callable[[np.ndarray], Metric] | None = None,
     lower_is_better: bool = False,
+    groups: Sequence[int] = (),
 ) -> Score:
     """A Score from per-sample scores [samples], or with `aggregate` or `weighted` from rows
-    [samples, …].
+    [samples, …]. `groups`: the group of each sample, if samples belong together.
 
     Raises InputRefused for rows of several numbers if neither computes one number from them.
     """
@@ -234,12 +257,14 @@ def from_samples(
     if weighted is not None:
         of_counts = _prepared("weighted", weighted, scores)
         value = float(_returned("weighted", of_counts, np.ones(n)))
-        drawn = replicates(n, lambda chosen: of_counts(np.bincount(chosen, minlength=n) * 1.0))
-        return of_resamples(value, drawn, n, metric, evidence, lower_is_better)
+        drawn = replicates(
+            n, lambda chosen: of_counts(np.bincount(chosen, minlength=n) * 1.0), groups
+        )
+        return of_resamples(value, drawn, n, metric, evidence, lower_is_better, groups)
     if aggregate is not None:
         value = float(_returned("aggregate", aggregate, scores))
-        drawn = replicates(n, lambda chosen: float(aggregate(scores[chosen])))
-        return of_resamples(value, drawn, n, metric, evidence, lower_is_better)
+        drawn = replicates(n, lambda chosen: float(aggregate(scores[chosen])), groups)
+        return of_resamples(value, drawn, n, metric, evidence, lower_is_better, groups)
     if scores.ndim != 1:
         raise InputRefused(
             f"combine() returned rows of shape {list(scores.shape[1:])}",
@@ -247,11 +272,23 @@ def from_samples(
             hint="return one number per row, or define aggregate(scores)",
         )
     proportion = bool(np.isin(scores, (0.0, 1.0)).all())
-    interval = wilson(float(scores.sum()), n) if proportion else mean_interval(scores)
+    interval, basis = _of_mean(scores, groups, proportion)
     return Score(
         evidence, metric, float(scores.mean()), interval, n, proportion, tuple(scores.tolist()),
-        lower_is_better=lower_is_better,
+        lower_is_better=lower_is_better, groups=tuple(groups), basis=basis,
     )  # fmt: skip
+
+
+def _of_mean(
+    scores: np.ndarray, groups: Sequence[int], proportion: bool, confidence: float = CONFIDENCE
+) -> tuple[Interval, Basis]:
+    """The interval of a mean of scores [samples], and how it was made."""
+    units = Units.of(scores, groups, ends=(0.0, 1.0) if proportion else None)
+    if proportion and not units.grouped:
+        return wilson(units.mean * units.count, units.count, confidence), units.basis("score")
+    low, high = mean_interval(units, confidence)
+    found = Interval(max(low, 0.0), min(high, 1.0)) if proportion else Interval(low, high)
+    return found, units.basis("bootstrap")
 
 
 def _prepared(name: str, hook: Callable[[np.ndarray], P], rows: np.ndarray) -> P:
@@ -265,27 +302,35 @@ def _prepared(name: str, hook: Callable[[np.ndarray], P], rows: np.ndarray) -> P
 
 
 def of_resamples(
-    value: float, drawn: np.ndarray, n: int, metric: str, evidence: Evidence, lower_is_better: bool
+    value: float,
+    drawn: np.ndarray,
+    n: int,
+    metric: str,
+    evidence: Evidence,
+    lower_is_better: bool,
+    groups: Sequence[int] = (),
 ) -> Score:
     """The Score of a metric of all rows, from its value and the metric of each resample."""
     # the metric may be undefined on a resample: it then counts as the value itself
     drawn = np.where(np.isfinite(drawn), drawn, value)
+    count = len(set(groups))
+    basis = Basis("bootstrap", count or n, "groups" if count else "samples")
     return Score(
-        evidence, metric, value, corrected(drawn, value, n), n, False,
-        replicates=tuple(drawn.tolist()), lower_is_better=lower_is_better,
+        evidence, metric, value, corrected(drawn, value, n, groups=groups), n, False,
+        replicates=tuple(drawn.tolist()), lower_is_better=lower_is_better, groups=tuple(groups),
+        basis=basis,
     )  # fmt: skip
 
 
 def value_interval(score: Score, confidence: float = CONFIDENCE) -> Interval | None:
     """The interval of the metric itself; None if there are not enough samples (`too_little`)."""
-    values = np.asarray(score.per_sample)
-    if _of_zeros_and_ones(values):
-        return wilson(float(values.sum()), score.samples, confidence)
     if too_little(score) is not None:
         return None
     if score.replicates:
-        return corrected(np.asarray(score.replicates), score.value, score.samples, confidence)
-    return mean_interval(values, confidence)
+        drawn = np.asarray(score.replicates)
+        return corrected(drawn, score.value, score.samples, confidence, score.groups)
+    values = np.asarray(score.per_sample)
+    return _of_mean(values, score.groups, _of_zeros_and_ones(values), confidence)[0]
 
 
 def too_little(score: Score) -> str | None:
@@ -293,10 +338,15 @@ def too_little(score: Score) -> str | None:
     values = np.asarray(score.per_sample)
     if _of_zeros_and_ones(values):
         return None
-    if score.samples < _FEW:
-        return f"{score.samples} samples are too few to say"
-    if values.size and (few := carriers(values)) < _CARRIERS:
-        return f"the mean hangs on about {few:.0f} of {score.samples:,} samples: too few to say"
+    what = "groups of samples" if score.groups else "samples"
+    count = len(set(score.groups)) or score.samples
+    if count < _FEW:
+        return f"{count} {what} are too few to say"
+    if not values.size:
+        return None
+    few = carriers(by_group(values, score.groups) if score.groups else values)
+    if few < _CARRIERS:
+        return f"the mean hangs on about {few:.0f} of {count:,} {what}: too few to say"
     return None
 
 

@@ -21,6 +21,7 @@ from optkit.benchmarking.sample_size import samples_to_decide, samples_to_show
 from optkit.benchmarking.slices import Slice
 from optkit.evidence import Evidence
 from optkit.measurement import (
+    Basis,
     Difference,
     Fidelity,
     GateRow,
@@ -114,9 +115,13 @@ def _drop_rows(
         return
     show = _points if scores is not None and _in_points(*scores) else _percent
     row = _at_most("max_drop", limit, _seen(drop), show)
-    if row.outcome == "inconclusive" and scores is not None:
-        row = _advised(row, samples_to_decide(*scores, limit), scores[0].samples)
-    yield row
+    if scores is None:
+        yield row
+        return
+    used = scores[0].samples
+    if row.outcome == "inconclusive":
+        row = _advised(row, samples_to_decide(*scores, limit), used)
+    yield _counted(row, drop.basis, used)
 
 
 def _value_rows(
@@ -139,7 +144,7 @@ def _value_rows(
         row = judge_one(name, limit, _Seen(score.value, interval, score.evidence), _shown(score))
         if row.outcome == "inconclusive":
             row = _advised(row, samples_to_show(score, limit), score.samples)
-        yield row
+        yield _counted(row, score.basis, score.samples)
 
 
 def _slice_rows(
@@ -216,11 +221,25 @@ def _shown(score: Score) -> Callable[[float], str]:
 def _advised(row: GateRow, needed: int | None, used: int) -> GateRow:
     """The reason, with the number of samples that would decide the gate."""
     advice = (
-        "no realistic number of samples would decide it at the observed rates"
+        "no realistic number of samples would decide it"
         if needed is None
-        else f"about {needed:,} samples would decide it at the observed rates ({used:,} were used)"
+        else f"about {needed:,} samples would decide it ({used:,} were used)"
     )
     return replace(row, reason=f"{row.reason}; {advice}")
+
+
+def _counted(row: GateRow, basis: Basis | None, used: int) -> GateRow:
+    """The reason, with what the interval counts if it is not the number of samples."""
+    if basis is None or basis.kind == "samples":
+        return row
+    if basis.kind == "groups":
+        note = f"judged by {basis.units:,} groups of samples"
+    else:
+        note = (
+            f"neighbouring samples are alike, so {used:,} count as about {basis.units:,}: if they "
+            "belong together, such as frames of a clip, give their groups (docs/gates.md)"
+        )
+    return replace(row, reason=f"{row.reason}; {note}")
 
 
 def _fidelity_rows(gates: Limits, fidelity: Fidelity | None) -> Iterator[GateRow]:

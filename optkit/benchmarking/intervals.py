@@ -20,12 +20,20 @@ is z²/(n + z²), where a bootstrap would say [0, 0].
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import cbrt, copysign, inf, sqrt
 from statistics import NormalDist
 
 import numpy as np
 
+from optkit.benchmarking.dependence import (
+    HEAVY,
+    Units,
+    carriers,
+    in_variance,
+    members_of,
+    worth,
+)
 from optkit.measurement import Interval
 
 _NORMAL = NormalDist()
@@ -34,8 +42,8 @@ Z95 = _NORMAL.inv_cdf(0.975)
 SEED = 20_251
 RESAMPLES = 2_000
 _LONGER = 1.6  # a block is longer than the one with the least error by this factor: see `_length`
-# samples on which the variance depends, see `_in_variance`: a third of 36 normal ones
-_HEAVY = 12.0
+# how much more than the largest of few losses one may be that was not drawn: see `loss_interval`
+_BEYOND = 10.0
 _QUANTILES = 64  # quantiles of a round that represent its calls
 _BISECTIONS = 60  # halving [-1, 1] this often gives an interval below 1e-17
 
@@ -115,35 +123,47 @@ def bootstrap(
     return corrected(replicates(count, statistic), value, count, confidence)
 
 
-def mean_interval(values: np.ndarray, confidence: float = CONFIDENCE) -> Interval:
-    """Interval of the mean of values [count], count > 0. It is `mean_bootstrap`, widened for values
-    that are too rare in the samples, within the range of the scores in the samples."""
-    low, span = float(values.min()), float(np.ptp(values))
+def mean_interval(units: Units, confidence: float = CONFIDENCE) -> Interval:
+    """Interval of the mean of at least one value. It is `mean_bootstrap`, widened for values that
+    are too rare in the samples, within the range of the scores."""
+    low, span = units.low, units.span
     if span == 0:
         return Interval(low, low)
-    n, mean = len(values), float(values.mean())
-    found, missed = mean_bootstrap(values, confidence), span * _unseen(n, confidence)
-    ends = [found, Interval(mean - missed, mean + missed)]
-    if _in_variance(values) < _HEAVY:
-        share = wilson((mean - low) / span * n, n, confidence)
+    mean, missed = units.mean, span * _unseen(units.count, confidence)
+    ends = [mean_bootstrap(units, confidence), Interval(mean - missed, mean + missed)]
+    if in_variance(units.values) < HEAVY:
+        share = wilson((mean - low) / span * units.count, units.count, confidence)
         ends.append(Interval(low + span * share.low, low + span * share.high))
     return _around(ends)
 
 
-def loss_interval(losses: np.ndarray, span: float, confidence: float = CONFIDENCE) -> Interval:
-    """Interval of the mean of losses [count] (negative: gains), none larger than `span`, the range
-    of the scores. It is widened as in `mean_interval`, by Tango's interval. Samples that were not
-    drawn may have lost the whole range. They do not gain the whole range, because quantization does
-    not repair samples completely, so the lower end is not widened for such gains."""
-    n, mean = len(losses), float(losses.mean())
+def loss_interval(
+    found: Interval,
+    losses: Units,
+    span: float,
+    confidence: float = CONFIDENCE,
+    *,
+    most: bool = True,
+    count: float | None = None,
+) -> Interval:
+    """Interval of the mean of losses (negative: gains), none larger than `span`: `found`, that of
+    the bootstrap, widened as in `mean_interval` by Tango's interval. Samples that were not drawn
+    may have lost the whole range. They do not gain the whole range, because quantization does not
+    repair samples completely, so the lower end is not widened for such gains.
+
+    `most`: whether no sample can lose more than `span`; if not, it is the range that was seen, and
+    the fewer samples the loss hangs on, the more another one may lose. `count`: the number of
+    independent losses, if it is not that of these."""
+    n, mean, values = count or losses.count, losses.mean, losses.values
     if span == 0:
         return Interval(mean, mean)
-    found = mean_bootstrap(losses, confidence)
-    ends = [found, Interval(mean, mean + span * _unseen(n, confidence))]
-    if _in_variance(losses) < _HEAVY:
-        lost, gained = (float(np.maximum(one, 0).sum()) / span for one in (losses, -losses))
+    ends = [found]
+    if in_variance(values) < HEAVY:
+        span *= 1 if most else 1 + _BEYOND / carriers(values)
+        lost, gained = (float(np.maximum(one, 0).mean()) / span * n for one in (values, -values))
         share = paired_score(lost, gained, n, confidence)
         ends.append(Interval(span * share.low, span * share.high))
+    ends.append(Interval(mean, mean + span * _unseen(n, confidence)))
     return _around(ends)
 
 
@@ -153,50 +173,48 @@ def loss_interval(losses: np.ndarray, span: float, confidence: float = CONFIDENC
 # variance of values within [0, 1]), so the interval is then at least as wide as its score interval.
 
 
-def _unseen(n: int, confidence: float) -> float:
+def _unseen(n: float, confidence: float) -> float:
     """The upper end of the score interval of a share that did not occur among n samples."""
     z2 = _NORMAL.inv_cdf(0.5 + confidence / 2) ** 2
     return z2 / (n + z2)
+
+
+def shrunk(value: float, ends: Interval, share: float) -> Interval:
+    """An interval of `value` whose ends are closer to it, at this share of their distance."""
+    return Interval(value - (value - ends.low) * share, value + (ends.high - value) * share)
 
 
 def _around(ends: list[Interval]) -> Interval:
     return Interval(min(one.low for one in ends), max(one.high for one in ends))
 
 
-def _in_variance(values: np.ndarray) -> float:
-    """The number of samples on which the variance depends: (Σd²)² / Σd⁴, which is n divided by the
-    kurtosis about the median. It is a third of n for normal values, a ninth for exponential ones,
-    and 1 if one value is much larger than all others."""
-    squares = (values - np.median(values)) ** 2
-    whole = float((squares**2).sum())
-    return float(squares.sum()) ** 2 / whole if whole > 0 else 0.0
-
-
-def carriers(values: np.ndarray) -> float:
-    """The number of samples on which the mean depends: (Σ|d|)² / Σd², with d the distance from the
-    median. If most values are zero and the others are equal, it is the number of the others."""
-    distances = np.abs(values - np.median(values))
-    whole = float((distances**2).sum())
-    return float(distances.sum()) ** 2 / whole if whole > 0 else float(len(values))
-
-
-def mean_bootstrap(values: np.ndarray, confidence: float = CONFIDENCE) -> Interval:
-    """`bootstrap` of the mean of values [count], from sums of whole blocks. Blocks are longer if
-    neighbours are alike."""
-    count, length = len(values), _length(values)
+def mean_bootstrap(units: Units, confidence: float = CONFIDENCE) -> Interval:
+    """`bootstrap` of the mean, from sums of whole blocks of neighbours. Blocks are longer if
+    neighbours are alike; groups are drawn one by one."""
+    values = units.values
+    count, length = len(values), 1 if units.grouped else _length(values)
     starts = _starts(count, length)
     upto = np.concatenate([[0.0], np.cumsum(np.concatenate([values, values[:length]]))])
     sums = upto[starts + length] - upto[starts]  # [RESAMPLES, blocks]
     last, left = starts[:, -1], count - length * (starts.shape[1] - 1)
     sums[:, -1] = upto[last + left] - upto[last]
-    blocks = count / length
-    return _ends(sums.sum(1) / count, float(values.mean()), blocks, confidence)
+    blocks = units.count if units.grouped else count / length
+    return _ends(sums.sum(1) / count, units.mean, blocks, confidence)
 
 
-def replicates(count: int, statistic: Callable[[np.ndarray], float]) -> np.ndarray:
-    """`statistic(indices)` of each resample [RESAMPLES]. A resample consists of blocks of
-    neighbours; the last unit is a neighbour of the first. Because the seed is fixed, two models
-    that are scored on the same units get the same resamples, so their replicates are paired."""
+def replicates(
+    count: int, statistic: Callable[[np.ndarray], float], groups: Sequence[int] = ()
+) -> np.ndarray:
+    """`statistic(indices)` of each resample [RESAMPLES]. A resample consists of whole groups, or
+    without groups of blocks of neighbours; the last unit is a neighbour of the first. Because the
+    seed is fixed, two models that are scored on the same units get the same resamples, so their
+    replicates are paired."""
+    if len(groups):
+        members = members_of(groups)
+        chosen = _starts(len(members), 1)
+        return np.asarray(
+            [statistic(np.concatenate([members[group] for group in one])) for one in chosen]
+        )
     within = np.arange(_block(count))
     starts = _starts(count, len(within))
     drawn = (((one[:, None] + within) % count).ravel()[:count] for one in starts)
@@ -210,10 +228,16 @@ def _starts(count: int, length: int) -> np.ndarray:
 
 
 def corrected(
-    draws: np.ndarray, value: float, count: int, confidence: float = CONFIDENCE
+    draws: np.ndarray,
+    value: float,
+    count: int,
+    confidence: float = CONFIDENCE,
+    groups: Sequence[int] = (),
 ) -> Interval:
-    """The interval of a `value` of `count` units from its `replicates` [RESAMPLES]."""
-    return _ends(draws, value, count / _block(count), confidence)
+    """The interval of a `value` of `count` units, or of `groups` of them, from its `replicates`
+    [RESAMPLES]."""
+    blocks = worth(groups) if len(groups) else count / _block(count)
+    return _ends(draws, value, blocks, confidence)
 
 
 def _ends(draws: np.ndarray, value: float, blocks: float, confidence: float) -> Interval:

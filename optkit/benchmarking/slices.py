@@ -134,6 +134,7 @@ def _part(score: Score, chosen: np.ndarray) -> Score:
         from_samples(
             rows, metric=score.metric, evidence=score.evidence,
             lower_is_better=score.lower_is_better,
+            groups=np.asarray(score.groups)[chosen].tolist() if score.groups else (),
         ),
         proportion=score.proportion,
     )  # fmt: skip

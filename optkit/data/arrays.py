@@ -22,7 +22,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from optkit.data import reading, reads
-from optkit.data.checking import Item
+from optkit.data.checking import Item, item
 from optkit.data.reading import Inputs
 from optkit.errors import InputRefused, nearest
 from optkit.tensors import Feed, TensorInfo, batched
@@ -43,18 +43,24 @@ def samples(path: Path, inputs: Inputs | None = None) -> Iterator[Feed]:
 
 
 def labelled(
-    path: Path, *, label: str, slice: str | None = None, inputs: Inputs | None
+    path: Path,
+    *,
+    label: str,
+    slice: str | None = None,
+    group: str | None = None,
+    inputs: Inputs | None,
 ) -> Iterator[Item]:
-    """As `samples`, with the array `label`, [samples, …], and, if it is named, the array `slice`,
-    [samples]."""
-    beside = {"label": label, **({"slice": slice} if slice else {})}
+    """As `samples`, with the array `label`, [samples, …], and, if they are named, the arrays
+    `slice` and `group`, [samples]."""
+    given = {"label": label, "slice": slice, "group": group}
+    beside = {arg: name for arg, name in given.items() if name is not None}
     with _opened(path, None if inputs is None else [*inputs, *beside.values()], beside) as arrays:
         for name in beside.values():
             if name not in arrays:
                 raise _missing(name, arrays, path, beside)
         for feed in _batches(arrays, path, inputs):
-            labels = feed.pop(label)
-            yield (feed, labels, feed.pop(slice)) if slice else (feed, labels)
+            tags = {arg: feed.pop(name) for arg, name in beside.items()}
+            yield item(feed, tags["label"], tags.get("slice"), tags.get("group"))
 
 
 def declared(path: Path) -> list[TensorInfo]:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from optkit.data import folders, pretrained, reading, rows, targets, tokens
+from optkit.data.checking import Item, item
 from optkit.data.parts import DECODER_IDS
 from optkit.data.reading import SOUNDS, Inputs
 from optkit.errors import InputRefused
@@ -71,16 +72,18 @@ def labelled(
     extractor: Path | None,
     model: str | None,
     inputs: Inputs | None,
-) -> Iterator[tuple[Feed, np.ndarray]]:
+) -> Iterator[Item]:
     """Recordings with the class of their subfolder, int64 [batch]: its index in `classes`, by
-    default those of the model, or the sorted names of the subfolders. Arguments as for
-    `samples`."""
+    default those of the model, or the sorted names of the subfolders. Recordings of one folder
+    within a class folder are a group (`folders.groups`). Arguments as for `samples`."""
     files = recordings(path)
+    group_of = folders.groups(files)
     names = folders.classes(path, files, classes, model, "recordings")
     prepared = features(extractor, model, inputs)
-    for group in reading.grouped(files, inputs):
-        labels = np.asarray([names.index(name) for _, name in group], np.int64)
-        yield prepared([read(file, prepared.rate) for file, _ in group]), labels
+    for some in reading.grouped(files, inputs):
+        labels = np.asarray([names.index(name) for _, name in some], np.int64)
+        waves = [read(file, prepared.rate) for file, _ in some]
+        yield item(prepared(waves), labels, None, group_of(some))
 
 
 def recordings(folder: Path) -> folders.ClassFiles:

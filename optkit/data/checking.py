@@ -15,8 +15,14 @@ STORABLE = frozenset(n for n, dtype in DTYPES.items() if dtype.stored and hasatt
 """Dtypes that safetensors returns as numpy arrays."""
 
 Given = Mapping[str, object]
-Item = Given | tuple[Given, object] | tuple[Given, object, object]
-"""A feed, a pair of feed and labels, or both and the name of the slice of each sample. Values are
+Item = (
+    Given
+    | tuple[Given, object]
+    | tuple[Given, object, object]
+    | tuple[Given, object, object, object]
+)
+"""A feed; a pair of feed and labels; both and the name of the slice of each sample; or these (None
+for no slices) and the name of the group to which each sample belongs, such as its clip. Values are
 objects that `np.asarray` accepts."""
 
 
@@ -37,7 +43,7 @@ class Checker:
         self.batched = batched(inputs)
         self.fixed = fixed_batch(inputs)
         self.labelled: bool | None = None
-        self.sliced: bool | None = None
+        self._named: dict[str, bool] = {}  # "slices", "groups" → whether the source names them
         self.label_kind: tuple[str, tuple[int, ...]] | None = None
         self.not_finite: dict[str, int] = {}
         self._optional = frozenset(optional)
@@ -87,18 +93,18 @@ class Checker:
         self.label_kind = kind
         return labels.astype(kind[0], copy=False)  # in the byte order of this machine
 
-    def slices(self, given: object, count: int, sample: int) -> list[str]:
-        """The slice of each of the `count` samples; empty if the source names none. Raises
-        InputRefused."""
+    def names(self, what: str, given: object, count: int, sample: int) -> list[str]:
+        """`what` ("slices" or "groups"): the one of each of the `count` samples; empty if the
+        source names none. Raises InputRefused."""
         array = np.atleast_1d(np.asanyarray([] if given is None else given))
         names = [str(name) for name in array.tolist()]
-        if self.sliced is None:
-            self.sliced = bool(names)
-        if len(names) != (count if self.sliced else 0):
+        named = self._named.setdefault(what, bool(names))
+        if len(names) != (count if named else 0):
             raise InputRefused(
-                f"{len(names)} slices for a batch of {count}",
+                f"{len(names)} {what} for a batch of {count}",
                 where=f"sample {sample}",
-                hint="yield feed, labels, names: one name per sample, of all samples or of none",
+                hint="yield feed, labels, slices, groups (None for no slices): one name per "
+                "sample, of all samples or of none",
             )
         return names
 
@@ -192,18 +198,25 @@ def _kind(item: object) -> str:
     return f"{type(item).__name__}{parts}"
 
 
-def parted(item: object, sample: int) -> tuple[Given, object, object]:
-    """Feed, labels and slices of an item; None for those that it does not have. Raises
+def item(feed: Given, labels: object, slices: object, groups: object) -> Item:
+    """An item with the parts that it has: slices and groups are None if there are none."""
+    if groups is not None:
+        return feed, labels, slices, groups
+    return (feed, labels) if slices is None else (feed, labels, slices)
+
+
+def parted(item: object, sample: int) -> tuple[Given, object, object, object]:
+    """Feed, labels, slices and groups of an item; None for those that it does not have. Raises
     InputRefused."""
-    parts = item if isinstance(item, tuple) and len(item) in (2, 3) else (item,)
-    feed, labels, slices = (*parts, None, None)[:3]
+    parts = item if isinstance(item, tuple) and len(item) in (2, 3, 4) else (item,)
+    feed, labels, slices, groups = (*parts, None, None, None)[:4]
     if not isinstance(feed, Mapping):
         raise InputRefused(
             f"a sample source yields {_kind(item)}, not a feed",
             where=f"sample {sample}",
             hint="yield {input name: array}, for a task ({input name: array}, labels)",
         )
-    return feed, labels, slices
+    return feed, labels, slices, groups
 
 
 def _array(value: object, info: TensorInfo, sample: int) -> np.ndarray:

@@ -3,7 +3,7 @@ first few always come from different classes; calibration can stop at any place.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from math import gcd
 from pathlib import Path
 
@@ -67,6 +67,17 @@ def classes(
             hint = f"the classes are {', '.join(names) or 'unknown'}: one subfolder each"
             raise InputRefused(reason, where=str(file), hint=hint)
     return names
+
+
+def groups(files: ClassFiles) -> Callable[[ClassFiles], list[str] | None]:
+    """A function that returns the group of each of some files: its folder, such as that of a clip
+    (class/clip/frame.png). None if folders do not divide the classes further."""
+    parents = {file.parent for file, _ in files}
+    if len(parents) <= len({name for _, name in files}):
+        return lambda _: None
+    # a file directly in the class folder belongs to no other
+    alone = {file.parent for file, name in files if file.parent.name == name}
+    return lambda some: [str(f if f.parent in alone else f.parent) for f, _ in some]
 
 
 def _subfolders(folder: Path, used: Collection[str], what: str) -> list[str]:

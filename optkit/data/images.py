@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optkit.data import folders, pretrained, reading
+from optkit.data.checking import Item, item
 from optkit.data.frames import Frame
 from optkit.data.preprocessing import Numbers, Preprocessing, Size
 from optkit.data.reading import PICTURES, Inputs
@@ -69,16 +70,19 @@ def labelled(
     processor: Path | None,
     model: str | None,
     inputs: Inputs | None,
-) -> Iterator[tuple[Feed, np.ndarray]]:
+) -> Iterator[Item]:
     """Pictures with the class of their subfolder, int64 [batch]: its index in `classes`, by default
-    those of the model, or the sorted names of the subfolders. Arguments as for `samples`."""
+    those of the model, or the sorted names of the subfolders. Pictures of one folder within a class
+    folder are a group (`folders.groups`). Arguments as for `samples`."""
     files = pictures(path)
+    group_of = folders.groups(files)
     names = folders.classes(path, files, classes, model, "pictures")
     pixels, info = pixel_input(inputs)
     transform = transform_of(preprocessing, size, resize, mean, std, processor, model, info)
-    for group in reading.grouped(files, inputs):
-        labels = np.asarray([names.index(name) for _, name in group], np.int64)
-        yield {pixels: _prepared([picture for picture, _ in group], transform, info)}, labels
+    for some in reading.grouped(files, inputs):
+        labels = np.asarray([names.index(name) for _, name in some], np.int64)
+        feed = {pixels: _prepared([picture for picture, _ in some], transform, info)}
+        yield item(feed, labels, None, group_of(some))
 
 
 def pictures(folder: Path) -> folders.ClassFiles:

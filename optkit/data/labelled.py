@@ -17,6 +17,7 @@ def samples(
     path: Path,
     label: str = "label",
     slice: str | None = None,
+    group: str | None = None,
     classes: list[str] | None = None,
     field: str | list[str] = "text",
     length: int | None = None,
@@ -35,7 +36,9 @@ def samples(
     """Batches of (feed, classes int64 [batch]) from a folder of pictures or recordings in class
     subfolders, from rows of text (column `label`), or from arrays (array `label`).
 
-    slice: the column or array with the slice of each sample (default: its class). classes: their
+    slice: the column or array with the slice of each sample (default: its class). group: the one
+    with what each sample belongs to, such as its clip (of a folder: its subfolder within the class
+    folder, if there are several in a class). classes: their
     names in the order of the model's outputs, if labels are names (default: those in its
     config.json; for a folder, else the sorted subfolders). The other arguments are those of the
     reader: see `samples` in text.py, images.py and audio.py.
@@ -43,11 +46,12 @@ def samples(
     Raises InputRefused.
     """
     reader = reading.reader_of(path)
-    if slice is not None and reader in ("images", "audio"):
-        reason = "a folder has no columns"
-        raise InputRefused(
-            reason, where=str(path), hint="leave out args.slice: the classes are the slices"
-        )
+    for arg, named in (("slice", slice), ("group", group)):
+        if named is not None and reader in ("images", "audio"):
+            hint = "the classes are the slices, and subfolders of a class folder the groups"
+            raise InputRefused(
+                "a folder has no columns", where=str(path), hint=f"leave out args.{arg}: {hint}"
+            )
     if reader == "images":
         yield from images.labelled(
             path, classes=classes, preprocessing=preprocessing, size=size, resize=resize,
@@ -59,11 +63,12 @@ def samples(
         )
     elif reader == "text":
         yield from text.labelled(
-            path, field=field, label=label, slice=slice, classes=classes, length=length,
-            padding_side=padding_side, tokenizer=tokenizer, model=model, inputs=inputs,
+            path, field=field, label=label, slice=slice, group=group, classes=classes,
+            length=length, padding_side=padding_side, tokenizer=tokenizer, model=model,
+            inputs=inputs,
         )  # fmt: skip
     elif reader == "arrays":
-        yield from arrays.labelled(path, label=label, slice=slice, inputs=inputs)
+        yield from arrays.labelled(path, label=label, slice=slice, group=group, inputs=inputs)
     else:
         raise InputRefused(
             "optkit has no reader for this kind of file"

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from optkit.data import packing, reading, rows, text, tokens
+from optkit.data.checking import Item, item
 from optkit.data.packing import IGNORED
 from optkit.data.reading import Inputs
 from optkit.data.tokens import Side
@@ -29,12 +30,13 @@ def windows(
     tokenizer: Path | None = None,
     model: str | None = None,
     inputs: Inputs | None = None,
-) -> Iterator[tuple[Feed, np.ndarray]]:
+) -> Iterator[Item]:
     """All of a file as one stream of tokens, in windows of `length` that start `stride` apart
     (default: half of it). The last window is filled up on the right.
 
     A text file is one text; of other files each row's `field` is one, with the end-of-sequence
-    token (`eos`, default the tokenizer's own) in between.
+    token (`eos`, default the tokenizer's own) in between. The windows of one row are a group: a
+    window belongs to the row of its first token that counts.
     """
     spoken = tokens.load(tokenizer, model)
     width = text.fixed_length(length, inputs)
@@ -45,17 +47,23 @@ def windows(
     if not 1 <= step <= width:
         reason = f"a stride of {step} for windows of {width} tokens"
         raise InputRefused(reason, hint="args.stride: from 1 to the length")
-    stream = text.stream(path, field, spoken, eos)
+    begins: list[int] = []
+    stream = text.stream(path, field, spoken, eos, begins)
     first = list(islice(stream, 2))
     if len(first) < 2:
         raise InputRefused(
             f"the text has only {len(first)} tokens", where=str(path), hint="give more text"
         )
     cut = packing.windows(chain(first, stream), width, step)
-    for group in reading.grouped(cut, inputs):
-        ids, targets = zip(*group, strict=True)
+    number = 0
+    for some in reading.grouped(cut, inputs):
+        ids, targets = zip(*some, strict=True)
         batch = packing.pad(ids, value=_fill(spoken), side="right", length=width)
-        yield batch.feed(inputs), np.stack(targets)
+        # the place of the first token that counts, in each window but the first
+        counted = (number + np.arange(len(some))) * step + width - step
+        number += len(some)
+        texts = np.searchsorted(begins, counted, side="right") if begins else None
+        yield item(batch.feed(inputs), np.stack(targets), None, texts)
 
 
 def answers(

@@ -45,7 +45,7 @@ def shortened(spool: Spool, size: int, least: int) -> Iterator[Chosen]:
     `token_axis`."""
     axis, mask = token_axis(spool.inputs), mask_input(spool.inputs)
     assert axis is not None and mask is not None
-    names, along = spool.slices(), batched(spool.inputs)
+    slices, groups, along = spool.slices(), spool.groups(), batched(spool.inputs)
     first = 0
     for feed, labels in spool.batches(_WINDOW):
         lengths = _lengths(feed, mask)
@@ -56,7 +56,8 @@ def shortened(spool: Spool, size: int, least: int) -> Iterator[Chosen]:
             yield (
                 _cut(rows_of(feed, along, rows), spool.inputs, axis, tokens),
                 None if labels is None else labels[rows],
-                [names[first + row] for row in rows] if names else [],
+                [slices[first + row] for row in rows] if slices else [],
+                [groups[first + row] for row in rows] if groups else [],
             )
         first += len(order)
 

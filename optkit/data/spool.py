@@ -26,8 +26,8 @@ Batch = tuple[Feed, np.ndarray | None]
 """The items of a spool: a feed and its labels, [batch, …], or None. If the batch of the model is
 fixed, the last batch may have fewer labels: the rows without labels only fill it up, see
 `counting`."""
-Chosen = tuple[Feed, np.ndarray | None, list[str]]
-"""As a Batch, with the slice of each sample, if the spool has slices."""
+Chosen = tuple[Feed, np.ndarray | None, list[str], list[str]]
+"""As a Batch, with the slice and the group of each sample, if the spool has them."""
 
 
 class Spool:
@@ -40,7 +40,8 @@ class Spool:
         self.digest = index.digest
         self.metadata = index.metadata
         self.labelled = index.labelled
-        self._digests, self._slices, self._rows = index.digests, index.slices, index.rows
+        self._digests, self._rows = index.digests, index.rows
+        self._slices, self._groups = index.slices, index.groups
         if path.is_file():  # the folder may have another name later
             self._rows = [path.name] * len(self._rows)
         self._folder = path if path.is_dir() else path.parent
@@ -65,6 +66,10 @@ class Spool:
         plain = labels.ndim == 1 and labels.dtype.kind in "biu"
         return [str(label) for label in labels.tolist()] if plain else []
 
+    def groups(self) -> list[str]:
+        """The group of each sample, from the source; empty if it named none."""
+        return list(self._groups)
+
     def batches(self, size: int | None) -> Iterator[Batch]:
         """(feed, labels or None) in order, `size` samples each; None: as they were written.
 
@@ -77,15 +82,18 @@ class Spool:
         return self._rebatched(written, size)
 
     def chosen(self, numbers: Collection[int]) -> Iterator[Chosen]:
-        """Feed, labels or None, and slices of some of the samples, in their order, in batches of
-        the model's size if that is fixed."""
-        names, wanted = self.slices(), frozenset(numbers)
-        kept = iter([names[i] for i in sorted(wanted)] if names else ())
+        """Feed, labels or None, slices and groups of some of the samples, in their order, in
+        batches of the model's size if that is fixed."""
+        wanted = frozenset(numbers)
+        slices, groups = (
+            iter([names[i] for i in sorted(wanted)] if names else ())
+            for names in (self.slices(), self.groups())
+        )
         picked = self._picked(wanted)
         fixed = fixed_batch(self.inputs)
         for feed, labels in picked if fixed is None else self._rebatched(picked, fixed):
             count = self._count(feed) if labels is None else len(labels)
-            yield feed, labels, list(islice(kept, count))
+            yield feed, labels, list(islice(slices, count)), list(islice(groups, count))
 
     def spread(self, most: int) -> Iterator[Feed]:
         """At most `most` samples at equal distances, one per feed; for a model with a fixed batch,
@@ -169,8 +177,9 @@ class Spool:
             arrays |= spool_file.arrays(row, feed, labels)
         rows = [path.name] * len(self._rows)
         index = Index(
-            self.inputs, self.labelled, self.digest, rows, self._digests, self._slices, metadata
-        )
+            self.inputs, self.labelled, self.digest, rows, self._digests, self._slices, metadata,
+            self._groups,
+        )  # fmt: skip
         spool_file.save(arrays, path, {spool_file.EMBEDDED: index.to_json()})
 
     def _files(self) -> Iterator[tuple[int, Any]]:

@@ -31,8 +31,8 @@ EMBEDDED = "optkit.spool"
 @dataclass(frozen=True)
 class Index:
     """`digest`: of samples and labels, independent of their batches; `rows`: the file of each
-    batch; `digests`: one sha256 per sample without its padding (`identity`); `slices`: the slice
-    names from the source, empty if it gave none."""
+    batch; `digests`: one sha256 per sample without its padding (`identity`); `slices`, `groups`:
+    the names from the source, empty if it gave none."""
 
     inputs: tuple[TensorInfo, ...]
     labelled: bool
@@ -41,6 +41,7 @@ class Index:
     digests: list[str]
     slices: list[str] = field(default_factory=list)
     metadata: Mapping[str, object] = field(default_factory=dict)  # additional data of the caller
+    groups: list[str] = field(default_factory=list)
 
     def to_json(self) -> str:
         return json.dumps({"schema": SCHEMA, **asdict(self)})

@@ -67,9 +67,9 @@ def write(
     """
     writer = _Writer(path, inputs, memory_bytes, optional, fill)
     for item in batches:
-        feed, labels, slices = parted(item, writer.samples)
+        feed, labels, slices, groups = parted(item, writer.samples)
         left = None if limit_samples is None else limit_samples - writer.samples
-        writer.add(feed, labels, slices, left)
+        writer.add(feed, labels, {"slices": slices, "groups": groups}, left)
         if limit_samples is None:
             progress(f"{writer.samples} samples", 0.0)
             continue
@@ -104,15 +104,18 @@ class _Writer:
         self._digests: list[str] = []
         self._exact: list[str] = []
         self._labels = hashlib.sha256()
-        self._slices: list[str] = []
+        self._named: dict[str, list[str]] = {"slices": [], "groups": []}
 
-    def add(self, given: Given, labels: object, slices: object, left: int | None) -> None:
-        """Add a batch. If the batch of the model is not fixed, at most `left` of its samples are
-        added."""
+    def add(
+        self, given: Given, labels: object, named: Mapping[str, object], left: int | None
+    ) -> None:
+        """Add a batch. `named`: "slices" and "groups" of its samples. If the batch of the model is
+        not fixed, at most `left` of its samples are added."""
         fixed, batched = self._checker.fixed, self._checker.batched
         feed, count = self._checker.feed(given, self.samples)
         tags = self._checker.labels(labels, count, self.samples)
-        names = self._checker.slices(slices, count, self.samples)
+        names = {what: self._checker.names(what, given, count, self.samples)
+                 for what, given in named.items()}  # fmt: skip
         if fixed is not None and count < fixed and not self._fill:
             self._left_out = count
             return
@@ -121,7 +124,8 @@ class _Writer:
             tags, count = None if tags is None else tags[:left], left
         for sample in islice(identity.samples(feed, batched), count):
             self._note(sample)
-        self._slices += names[:count]
+        for what, own in names.items():
+            self._named[what] += own[:count]
         if tags is not None:
             self._labels.update(tags.tobytes())
         self._hold(spool_file.arrays(len(self._rows), feed, tags))
@@ -159,11 +163,13 @@ class _Writer:
             )
             raise InputRefused("the source yielded no samples", hint=hint)
         self._flush()
-        content = [self._exact, checker.label_kind, self._labels.hexdigest()]
-        content += [self._slices] if self._slices else []
+        content: list[object] = [self._exact, checker.label_kind, self._labels.hexdigest()]
+        slices, groups = self._named["slices"], self._named["groups"]
+        content += [slices] if slices else []
+        content += [{"groups": groups}] if groups else []
         digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()
         inputs, labelled = tuple(checker.inputs.values()), bool(checker.labelled)
-        index = Index(inputs, labelled, digest, self._rows, self._digests, self._slices)
+        index = Index(inputs, labelled, digest, self._rows, self._digests, slices, groups=groups)
         with storage_errors(self._path):
             write_durably(self._path / spool_file.INDEX, index.to_json().encode())
         return SpoolInfo(

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from optkit.data import packing, reading, rows, streaming, targets, tokens
-from optkit.data.checking import Item
+from optkit.data.checking import Item, item
 from optkit.data.classes import class_number, model_classes
 from optkit.data.packing import IGNORED, Tokens
 from optkit.data.parts import DECODER_IDS
@@ -144,6 +144,7 @@ def labelled(
     field: str | list[str],
     label: str,
     slice: str | None = None,
+    group: str | None = None,
     classes: list[str] | None,
     length: int | None,
     padding_side: Side | None,
@@ -152,26 +153,36 @@ def labelled(
     inputs: Inputs | None,
 ) -> Iterator[Item]:
     """One text per sample and its class, int64 [batch]: a number, or one of the names in `classes`
-    (default: the model's), in the order of its outputs. The third item is its value in column
-    `slice`, if one is named."""
+    (default: the model's), in the order of its outputs. The third and fourth items are its values
+    in the columns `slice` and `group`, if they are named."""
     if rows.is_text(path):
         hint = "give a .jsonl, .csv, .tsv or .parquet file"
         raise InputRefused("plain text has no labels", where=str(path), hint=hint)
     spoken = tokens.load(tokenizer, model)
     names = classes or model_classes(model)
     length = fixed_length(length, inputs)
-    columns = [*_fields(field), label, *([slice] if slice else [])]
-    for group in reading.grouped(rows.rows(path, columns), inputs):
-        texts = [_texts(row, field) for row in group]
+    columns = [*_fields(field), label, *filter(None, (slice, group))]
+    for some in reading.grouped(rows.rows(path, columns), inputs):
+        texts = [_texts(row, field) for row in some]
         encoded = spoken.encode(texts, length=length or spoken.longest)
-        labels = [class_number(row.value(label), names, row.where) for row in group]
-        pair = padded(encoded, spoken, length, padding_side).feed(inputs), np.asarray(labels)
-        yield (*pair, [str(row.value(slice)) for row in group]) if slice else pair
+        labels = [class_number(row.value(label), names, row.where) for row in some]
+        slices, groups = (
+            None if column is None else [str(row.value(column)) for row in some]
+            for column in (slice, group)
+        )
+        feed = padded(encoded, spoken, length, padding_side).feed(inputs)
+        yield item(feed, np.asarray(labels), slices, groups)
 
 
-def stream(path: Path, field: str | list[str], spoken: Tokenizer, eos: str | None) -> Iterator[int]:
+def stream(
+    path: Path,
+    field: str | list[str],
+    spoken: Tokenizer,
+    eos: str | None,
+    begins: list[int] | None = None,
+) -> Iterator[int]:
     """The whole file as one row of token ids, with the end-of-sequence token between two texts. A
-    plain text file is one text."""
+    plain text file is one text. The places at which texts begin are added to `begins`."""
     if not isinstance(field, str):
         raise InputRefused("pairs cannot be packed", hint="args.field: one name")
     if rows.is_text(path):
@@ -180,10 +191,14 @@ def stream(path: Path, field: str | list[str], spoken: Tokenizer, eos: str | Non
     texts = (row.text(field) for row in rows.rows(path, [field]))
     groups = reading.groups(texts, _AT_ONCE)
     encoded = chain.from_iterable(spoken.encode(group, special=False) for group in groups)
+    place = 0
     for index, text in enumerate(encoded):
+        if begins is not None:
+            begins.append(place)
         if index:
             yield spoken.ending(eos)
         yield from text.ids
+        place += len(text.ids) + bool(index)
 
 
 def padded(

@@ -104,6 +104,16 @@ class LatencyFigures(Record):
     ] = None
 
 
+class IntervalBasis(Record):
+    """How the interval of a score or of a drop was made, and what it counts as independent."""
+
+    method: Annotated[str, said('"score" (Wilson), "paired score" (Tango) or "bootstrap".')]
+    units: Annotated[
+        Count, said("The number of samples, of groups, or of samples that alike ones are worth.")
+    ]
+    kind: Literal["samples", "groups", "alike samples"]
+
+
 class ScoreFigures(Record):
     """A task metric, without the scores of single samples."""
 
@@ -114,6 +124,10 @@ class ScoreFigures(Record):
     samples: Count
     proportion: Annotated[bool, said("Every per-sample score is 0 or 1.")]
     lower_is_better: bool = False  # the first artifacts do not have this key
+    basis: Annotated[
+        IntervalBasis | SkipJsonSchema[None],
+        Field(exclude_if=absent, description="How `ci95` was made; absent in older artifacts."),
+    ] = None
 
 
 class ChannelSpreadFigures(Record):
@@ -207,6 +221,14 @@ class DifferenceFigures(Record):
     value: Number
     ci95: Interval | None = None
     evidence: Evidence
+    basis: Annotated[
+        IntervalBasis | SkipJsonSchema[None],
+        Field(
+            exclude_if=absent,
+            description="How the interval of a drop was made; absent for a speedup, and in older "
+            "artifacts.",
+        ),
+    ] = None
 
 
 class SampleSet(Record):

@@ -266,7 +266,7 @@ def check_samples(job: Job) -> None:
 
 def _check_data(recipe: Recipe) -> None:
     """The data that a source or task of optkit reads must exist. A file of arrays must contain the
-    declared inputs, labels and slices, by name. Their shapes are checked when they are read."""
+    declared inputs, labels, slices and groups, by name. Shapes are checked when they are read."""
     for source in (recipe.samples("calibration"), recipe.samples("evaluation")):
         if source is None or source.data is None:
             continue
@@ -277,7 +277,8 @@ def _check_data(recipe: Recipe) -> None:
             others = {}
             if source.place.path.stem in _WITH_CLASSES:
                 others = {"label": source.args.get("label", "label"),
-                          "slice": source.args.get("slice")}  # fmt: skip
+                          "slice": source.args.get("slice"),
+                          "group": source.args.get("group")}  # fmt: skip
             named = {arg: name for arg, name in others.items() if isinstance(name, str)}
             arrays.check_names(path, list(recipe.inputs), named)
 

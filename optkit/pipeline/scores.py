@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +15,7 @@ from optkit.measurement import Score, Scores
 from optkit.pipeline.job import Build, Role
 from optkit.steps.collect import Samples
 from optkit.steps.evaluate import Evaluated
-from optkit.steps.files import RAW_SCORES, SCORES, SLICE
+from optkit.steps.files import GROUPS, RAW_SCORES, SCORES, SLICE
 
 
 def task_scores(build: Build) -> Scores:
@@ -29,15 +30,25 @@ def _task_score(build: Build, role: Role) -> Score | None:
     parts = [build.scores.get(role), *(look.scores.get(role) for look in build.looks)]
     scores = [_read(part) for part in parts if part is not None]
     if len(scores) > 1:
-        return _joined(scores, _restoring(build))
+        return _joined(scores, _restoring(build), _groups(build))
     return scores[0] if scores else None
 
 
 def slices(build: Build) -> list[str]:
     """The slice of each sample that was scored."""
+    return _named(build, lambda spool: spool.slices())
+
+
+def _groups(build: Build) -> list[int]:
+    """The number of the group of each sample that was scored; empty if there are no groups."""
+    return accuracy.numbered(_named(build, lambda spool: spool.groups()))
+
+
+def _named(build: Build, names_of: Callable[[Spool], list[str]]) -> list[str]:
+    """The names of all samples that were scored, in their order."""
     drawn: list[Samples] = [look.samples for look in build.looks]
     whole = [build.scored] if build.scored is not None else []
-    names = [name for samples in drawn or whole for name in Spool(samples.path).slices()]
+    names = [name for samples in drawn or whole for name in names_of(Spool(samples.path))]
     return [names[row] for row in _restoring(build)] if drawn and names else names
 
 
@@ -76,23 +87,25 @@ def _restoring(build: Build) -> np.ndarray:
     return sequential.restoring(build.scored.info.samples, len(build.looks))
 
 
-def _joined(scores: list[Score], restoring: np.ndarray) -> Score:
+def _joined(scores: list[Score], restoring: np.ndarray, groups: list[int]) -> Score:
     first = scores[0]
     rows = np.concatenate([np.asarray(score.per_sample) for score in scores])[restoring]
     return accuracy.from_samples(
-        rows, metric=first.metric, evidence=first.evidence, lower_is_better=first.lower_is_better
-    )
+        rows, metric=first.metric, evidence=first.evidence, lower_is_better=first.lower_is_better,
+        groups=groups,
+    )  # fmt: skip
 
 
 def _read(part: Evaluated) -> Score:
     assert part.score is not None
     arrays = load_file(part.file(SCORES))
     per_sample, replicates = (tuple(arrays[name].tolist()) for name in RAW_SCORES)
-    score = replace(part.score, per_sample=per_sample, replicates=replicates)
+    groups = tuple(arrays[GROUPS].tolist())
+    score = replace(part.score, per_sample=per_sample, replicates=replicates, groups=groups)
     slices = {
         name.removeprefix(SLICE): accuracy.of_resamples(
             float(values[0]), values[1:], score.samples, score.metric, score.evidence,
-            score.lower_is_better,
+            score.lower_is_better, groups,
         )
         for name, values in arrays.items()
         if name.startswith(SLICE)

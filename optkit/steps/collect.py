@@ -46,7 +46,7 @@ class Collect(ReadsCode, Step[Collected]):
     """
 
     name = "collect"
-    version = 7
+    version = 8
     tools = ("numpy", "safetensors")
 
     limit: int | None

@@ -12,7 +12,7 @@ class Draw(Step[Samples]):
     `optional`: axes that may be empty."""
 
     name = "draw"
-    version = 1
+    version = 2
     tools = ("numpy", "safetensors")
     stays = True
 

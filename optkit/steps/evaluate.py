@@ -71,7 +71,7 @@ class Evaluate(RunsTask, Shards, Step[Evaluated]):
     """
 
     name = "evaluate"
-    version = 7
+    version = 8
     tools = ("onnxruntime", "numpy")
     anywhere: ClassVar[bool] = True
 

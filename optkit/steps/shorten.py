@@ -13,7 +13,7 @@ class Shorten(Step[Samples]):
     empty."""
 
     name = "shorten"
-    version = 1
+    version = 2
     tools = ("numpy", "safetensors")
     stays = True
 

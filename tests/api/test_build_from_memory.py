@@ -202,6 +202,15 @@ def test_what_evaluate_may_not_return(returned: object, told: list[str]) -> None
     assert all(part in text for part in told), text
 
 
+def test_scores_may_come_with_groups() -> None:
+    found = in_memory.score_of((np.ones(6), ["a", "a", "b", "a", "c", "c"]), Evidence.MEASURED)
+    assert found.groups == (0, 0, 1, 0, 2, 2) and found.basis is not None
+    assert (found.basis.units, found.basis.kind) == (3, "groups")
+    assert in_memory.score_of((0.5, 0.75), Evidence.MEASURED).per_sample == (0.5, 0.75)
+    with pytest.raises(errors.InputRefused, match="2 groups for 3 scores"):
+        in_memory.score_of((np.ones(3), ["a", "b"]), Evidence.MEASURED)
+
+
 @pytest.mark.slow
 def test_scores_that_cannot_be_used_leave_no_artifact(build: Any, tmp_path: Path) -> None:
     with pytest.raises(errors.InputRefused, match="one score per sample"):

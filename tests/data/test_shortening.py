@@ -62,16 +62,17 @@ def test_every_sample_stays_and_only_padding_goes(
     feed = padded(lengths, 9)
     labels, names = np.arange(len(lengths)), [f"slice {n}" for n in range(len(lengths))]
     spool_writer.write(
-        [(feed, labels, names)], place, (IDS, MASK, BIAS), limit_samples=None,
+        [(feed, labels, names, names[::-1])], place, (IDS, MASK, BIAS), limit_samples=None,
         memory_bytes=1 << 24, progress=lambda *_: None,
     )  # fmt: skip
     batches = list(shortened(Spool(place), size, least))
-    order = np.concatenate([labels for _, labels, _ in batches if labels is not None])
+    order = np.concatenate([labels for _, labels, *_ in batches if labels is not None])
     assert sorted(order) == list(range(len(lengths)))
     found = [lengths[number] for number in order]
     assert found == sorted(lengths, reverse=True)
-    assert [name for _, _, some in batches for name in some] == [names[n] for n in order]
-    for cut, numbers, _ in batches:
+    assert [name for _, _, some, _ in batches for name in some] == [names[n] for n in order]
+    assert [name for *_, some in batches for name in some] == [names[-1 - n] for n in order]
+    for cut, numbers, *_ in batches:
         assert numbers is not None and len(numbers) <= size
         longest = max(lengths[number] for number in numbers)
         # without a mask of zeros and ones nothing says what is padding

@@ -64,11 +64,12 @@ def test_chosen_samples_come_in_their_order_with_or_without_labels(
              for feed in images(3, 4, 2)]  # fmt: skip
     write(items, tmp_path)
     found = list(Spool(tmp_path).chosen([8, 1, 4, 2]))
-    assert numbers((feed, None) for feed, _, _ in found) == [[1, 2], [4], [8]]
-    for feed, labels, slices in found:
+    assert numbers((feed, None) for feed, *_ in found) == [[1, 2], [4], [8]]
+    for feed, labels, slices, groups in found:
         told = None if labels is None else labels.tolist()
         names = [str(number) for number in feed["image"][:, 0, 0].astype(int)]
         assert (told, slices) == ((list(map(int, names)), names) if labelled else (None, []))
+        assert groups == []
 
 
 # --- round trip ---------------------------------------------------------------------------------

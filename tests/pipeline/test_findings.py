@@ -147,7 +147,9 @@ def test_what_looks_have_scored_is_in_the_order_of_the_samples(
         pair = {"candidate": found, "baseline": found}
         made.looks.append(SimpleNamespace(samples=SimpleNamespace(path=numbers), scores=pair))
     monkeypatch.setattr(scores, "_read", lambda entry: entry)
-    monkeypatch.setattr(scores, "Spool", lambda path: SimpleNamespace(slices=lambda: list(path)))
+    monkeypatch.setattr(
+        scores, "Spool", lambda path: SimpleNamespace(slices=lambda: list(path), groups=list)
+    )
     made.scored = SimpleNamespace(info=SimpleNamespace(samples=1_100))
     told = scores.task_scores(made)
     assert told.candidate is not None and told.pair is not None

@@ -161,9 +161,9 @@ def calibration(name: Names) -> dict[str, Any]:
 
 def scores(name: Names, flips: int, evidence: Evidence) -> tuple[Score, Score]:
     right = np.ones(899)
-    right[:16] = 0
+    right[::57] = 0  # 16 of them
     candidate = right.copy()
-    candidate[100 : 100 + flips] = 0
+    candidate[(1 + 21 * np.arange(flips)) % 899] = 0  # none of these
     metric = name("top1")
     return (
         from_samples(right, metric=metric, evidence=evidence),

@@ -11,6 +11,7 @@ from safetensors.numpy import load_file, save_file
 from optkit import user_code
 from optkit.benchmarking import accuracy
 from optkit.benchmarking.drawings import Objects, Regions
+from optkit.data.spool import Spool
 from optkit.errors import located
 from optkit.execute.step import Progress
 from optkit.measurement import Score
@@ -19,7 +20,7 @@ from optkit.steps.bodies.batches import begun, joined
 from optkit.steps.bodies.recorded import recorded
 from optkit.steps.bodies.sessions import engine, simulated
 from optkit.steps.evaluate import Evaluate, Evaluated, RunsTask
-from optkit.steps.files import EACH, RAW_SCORES, SCORES, SLICE
+from optkit.steps.files import EACH, GROUPS, RAW_SCORES, SCORES, SLICE
 from optkit.tensors import Feed
 
 # the hooks that run in this step
@@ -51,9 +52,13 @@ def _scored(step: Evaluate, task: accuracy.Task, out: Path, progress: Progress) 
             if step.shard is not None:
                 kept.save(out)
                 return None
-        score = accuracy.pool(kept, task, evidence=step.evidence, baseline=rows, sliced=step.sliced)
+        score = accuracy.pool(
+            kept, task, evidence=step.evidence, baseline=rows, sliced=step.sliced,
+            groups=Spool(step.samples.path).groups(),
+        )  # fmt: skip
         each = accuracy.alone(kept, task)
     raw = {name: np.asarray(getattr(score, name)) for name in RAW_SCORES}
+    raw[GROUPS] = np.asarray(score.groups, np.int64)
     raw |= {
         SLICE + name: np.asarray((one.value, *one.replicates)) for name, one in score.slices.items()
     }
@@ -62,7 +67,7 @@ def _scored(step: Evaluate, task: accuracy.Task, out: Path, progress: Progress) 
     if task.agreement is not None and rows is None:
         raw[_ROWS] = np.concatenate(kept.scores)
     save_file(raw, out / SCORES)
-    return replace(score, per_sample=(), replicates=(), slices={})
+    return replace(score, per_sample=(), replicates=(), slices={}, groups=())
 
 
 def task_of(step: RunsTask) -> tuple[accuracy.Task, Drawn | None]:

@@ -90,7 +90,7 @@ def _pairs(
         progress("running the worst pictures again", share / 2)
         with _opened(step, graph, file, compiled, name) as session:
             side: list[Objects | Regions] = []
-            for feed, labels, _ in spool.chosen(numbers):
+            for feed, labels, *_ in spool.chosen(numbers):
                 assert labels is not None
                 # some models take only batches of one size, or of a least size
                 whole = spool.filled(feed, max(step.batch or 0, len(labels)))
