@@ -60,7 +60,6 @@ def test_every_key_is_always_there(name: str) -> None:
             seldom |= {"verdict", "log"} if title == "PlanFailure" else set()
             seldom |= {"at_least_ms"} if title == "LatencyFigures" else set()
             seldom |= {"all_zero", "varying", "outputs"} if title == "FidelityFigures" else set()
-            seldom |= {"all_zero", "varying"} if title == "FidelityFigures" else set()
             seldom |= {"basis"} if title in {"ScoreFigures", "DifferenceFigures"} else set()
             seldom |= {"recommendation"} if title in {"Result", "Fleet", "Tune", "Plan"} else set()
             seldom |= _SELDOM.get(title, set())
