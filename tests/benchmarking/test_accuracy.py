@@ -10,7 +10,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from optkit.benchmarking import metrics
-from optkit.benchmarking.accuracy import Task, from_samples
+from optkit.benchmarking.accuracy import Task, from_samples, value_interval
 from optkit.benchmarking.intervals import Z95, paired_score, wilson
 from optkit.benchmarking.paired_drop import drop
 from optkit.benchmarking.sample_size import samples_to_decide, samples_to_show
@@ -307,3 +307,24 @@ def test_a_broken_hook_is_refused(session: Any, hooks: Any, message: str) -> Non
     task = Task("m", lambda outputs, labels: np.ones((len(labels), 2)), **hooks)
     with pytest.raises(InputRefused, match=message):
         score(session(lambda feed: feed), batches(), task, evidence=Evidence.MEASURED)
+
+
+def test_a_resample_on_which_the_metric_is_undefined_counts_as_the_value() -> None:
+    """A ratio whose denominator is zero on every tenth resample."""
+    rows = np.random.default_rng(4).uniform(2, 3, (60, 1))
+    calls = iter(range(10_000))
+
+    def ratio(rows: np.ndarray) -> float:
+        return float("nan") if next(calls) % 10 == 9 else float(rows.mean())
+
+    found = aggregated(rows, ratio)
+    assert 2 < found.ci95.low < found.value < found.ci95.high < 3
+
+
+@pytest.mark.parametrize("confidence", [0.95, 0.999])
+def test_a_value_gate_has_the_confidence_that_is_asked(confidence: float) -> None:
+    rows = np.random.default_rng(6).normal(5, 1, (400, 1))
+    found = value_interval(aggregated(rows, lambda rows: float(rows.mean())), confidence)
+    assert found is not None
+    half = norm.ppf(0.5 + confidence / 2) / 20
+    assert found.high - found.low == pytest.approx(2 * half, rel=0.15)

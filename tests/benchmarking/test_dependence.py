@@ -13,6 +13,7 @@ from optkit.benchmarking.accuracy import from_samples, too_little, value_interva
 from optkit.benchmarking.dependence import (
     by_group,
     design_effect,
+    in_variance,
     members_of,
     of_same_things,
     worth,
@@ -77,6 +78,14 @@ def test_runs_of_ten_count_as_a_tenth(kind: str, n: int) -> None:
     values = few if kind == "flips" else random.normal(size=n // 10)
     assert 6 < design_effect(values.repeat(10)) < 15
     assert design_effect(random.permutation(values.repeat(10))) < 2
+
+
+def test_few_values_make_the_variance_beside_the_median() -> None:
+    values = np.zeros(100)
+    values[7] = 10.0
+    assert in_variance(values) == 1.0  # about the mean it would be 1.02
+    values[[7, 8]] = 10.0
+    assert in_variance(values) == 2.0
 
 
 def test_independent_samples_count_as_what_they_are() -> None:

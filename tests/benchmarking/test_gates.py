@@ -133,6 +133,12 @@ def test_without_a_task_a_low_fidelity_is_reported(sqnr: float, told: bool) -> N
     assert any(f"{sqnr:.1f} dB" in reason for reason in verdict.reasons) == told
 
 
+@pytest.mark.parametrize(("sqnr", "share"), [(14.0, "20%"), (6.0, "50%")])
+def test_a_low_fidelity_is_told_as_a_share_of_amplitudes(sqnr: float, share: str) -> None:
+    reasons = judge(limited(max_drop=0.01), fidelity=fidelity(sqnr)).reasons
+    assert any(f"the error is {share} of the outputs" in reason for reason in reasons)
+
+
 def test_a_low_fidelity_is_no_doubt_where_a_task_or_a_gate_judges_it() -> None:
     judged = judge(limited(max_drop=0.01), drop=NO_DROP, fidelity=fidelity(4.5))
     assert judged.verdict == "pass" and not judged.reasons

@@ -255,6 +255,18 @@ def test_blocks_are_longer_where_neighbours_are_more_alike(count: int) -> None:
     assert plain < _length(walk) <= count // 2
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_the_likeness_of_neighbours_is_corrected_for_its_bias(seed: int) -> None:
+    """Kendall 1954: of n values it is too small by (1 + 3r)/n."""
+    n = 60
+    values = np.convolve(np.random.default_rng(seed).standard_normal(n + 5), np.ones(6), "valid")
+    away = values - values.mean()
+    r = (away[1:] * away[:-1]).sum() / (away**2).sum()
+    r = min(r + (1 + 3 * r) / n, 0.95)
+    wanted = 1.6 * np.cbrt(6 * (r / (1 - r**2)) ** 2 * n)
+    assert _length(values) == min(round(wanted), n // 2)
+
+
 @pytest.mark.parametrize("slices", [1, 200, 10_000])
 def test_an_interval_of_many_at_once_goes_beyond_the_draws(slices: int) -> None:
     """Bonferroni for 200 slices asks 0.0125 % on a side, and 2,000 draws end at 0.05 %."""

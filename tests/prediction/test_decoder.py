@@ -16,6 +16,8 @@ from optkit.node_cost import NodeCost
 from optkit.precisions import precision
 from optkit.prediction import decoder_shape, memory, serving
 from optkit.prediction.decoder import DecoderShape, Numbers, prefill, step
+from optkit.prediction.fitted import fitted
+from optkit.prediction.latency import seconds
 from optkit.prediction.work import total
 from optkit.tensors import TensorInfo
 
@@ -154,6 +156,20 @@ def test_decode_never_beats_its_bound(batch: int, name: str) -> None:
     assert batch / found.token <= batch * (device.bandwidth or 0) / read
     assert found.tokens_per_second <= batch / found.token
     assert 0 < found.mfu < 1 and 0 < found.mbu < 1
+
+
+def test_tokens_per_second_count_the_prompts_and_the_mean_context() -> None:
+    """batch · new / (prefill + new · step), each step with half of the new tokens in the cache."""
+    device, numbers, batch = target("h100"), serving.numbers_of(precision("fp16")), 8
+    load = serving.Load(1000, 400)
+    assert load.context == 1200
+    found = serving.generate(LLAMA_3_8B, numbers, device, load, batch)
+    eff = fitted().efficiencies
+    start = seconds(prefill(LLAMA_3_8B, numbers, 1000, batch), device, eff).total
+    each = seconds(step(LLAMA_3_8B, numbers, 1200, batch), device, eff).total
+    token = each + batch * eff.sequence_us * 1e-6
+    assert found.token == pytest.approx(token)
+    assert found.tokens_per_second == pytest.approx(batch * 400 / (start + 400 * token))
 
 
 def test_int4_stops_paying_on_an_h200_and_fp8_does_not() -> None:

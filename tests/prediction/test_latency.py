@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -42,6 +43,16 @@ def test_a_streaming_product_by_hand() -> None:
     assert (found.compute, found.memory, found.total) == pytest.approx((1, 1, 1))
     assert seconds([work], l4, replace(IDEAL, overlap=0.0)).total == pytest.approx(2)
     assert seconds([work], l4, replace(IDEAL, memory=0.5)).total == pytest.approx(2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "tflops"), [("attention", 330.3), ("conv", 330.3), ("gemm", 165.2)]
+)
+def test_attention_and_convolutions_add_up_in_fp16(kind: Any, tflops: float) -> None:
+    """GeForce does so at twice the rate: 330.3 and 165.2 TFLOP/s of an RTX 4090."""
+    device = without(target("rtx4090"), "tdp_w")
+    work = Work(kind, "fp16", operations=tflops * 1e12)
+    assert seconds([work], device, IDEAL).compute == pytest.approx(1, rel=1e-3)
 
 
 def test_launches_cost_cycles_and_unpacking_costs_lanes() -> None:

@@ -14,6 +14,7 @@ from optkit.backends import onnxruntime
 from optkit.backends.onnxruntime import kernel_speeds
 from optkit.devices import target
 from optkit.placement import ProductForm, ProductSpeeds
+from optkit.quantization.choose_qparams import _damping
 from optkit.runtimes import SessionOptions, simulator
 from tests.networks import network, sqnr
 from tests.quantization.workshop import Chain
@@ -71,6 +72,29 @@ def test_a_cpu_runs_noisy_products_twice_and_says_so(made: tuple[bool, Chain]) -
     [note] = meta["warnings"]
     assert "twice" in note and "28 dB" in note and "two_term=[]" in note
     assert decibels(chain, own) > decibels(chain, one) + 6
+
+
+def test_the_second_term_holds_what_rounding_to_the_first_leaves(made: tuple[bool, Chain]) -> None:
+    """Half a step to each side: its scale is that of a range as wide as one step of the first."""
+    spikes, chain = made
+    if not spikes:
+        pytest.skip("no product runs twice")
+    own, _ = chain.quantize("cpu", "int8", two_term=("down",))
+    model = graph.load(own / "model.onnx")
+    scales = {
+        str(value.name): float(value.const_value.numpy())
+        for value in model.graph.initializers.values()
+        if value.const_value is not None and value.const_value.size == 1
+    }
+    assert scales["a_rest_scale"] == pytest.approx(scales["a_scale"] / 255, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("k", "rows", "damping"), [(100, 50, 0.04), (100, 1000, 0.01), (9, 2, 0.05)]
+)
+def test_gptq_is_damped_by_the_columns_for_each_row(k: int, rows: int, damping: float) -> None:
+    """0.02 · K / rows, from 0.01 to 0.05: few rows show little of many columns."""
+    assert _damping(k, rows) == pytest.approx(damping)
 
 
 def test_a_gpu_runs_no_product_twice(made: tuple[bool, Chain]) -> None:

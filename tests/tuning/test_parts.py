@@ -70,7 +70,9 @@ def test_a_product_gains_what_the_roofline_says() -> None:
     expected = 2e9 / peak16 - 2e9 / peak8 + (2e6 / 2 + 2e6 / 2) / bandwidth  # weights and input
     fp16, int8, int4 = (PRECISIONS[name] for name in ("fp16", "int8", "int4"))
     assert gain(cost, int8, fp16, l4) == pytest.approx(expected, rel=1e-6)
-    assert gain(cost, int4, fp16, l4) > 0  # it reads less, and multiplies in FP16
+    # it reads less, and multiplies in FP16
+    read = 4e6 * (16 - int4.weight_bits) / 32 / bandwidth
+    assert gain(cost, int4, fp16, l4) == pytest.approx(read, rel=1e-6)
     assert gain(cost, fp16, fp16, l4) == 0
 
 
