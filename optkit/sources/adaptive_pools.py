@@ -117,14 +117,15 @@ def _largest(x: Tensor, bins: Sequence[Size]) -> tuple[Tensor, Tensor]:
 
 
 def _needs_windows(node: fx.Node, axes: int, pool: Callable[..., object]) -> bool:
-    """Whether torch's own decomposition would be for the traced sizes only, or, for a maximum,
-    whether there is none."""
+    """Whether torch's own decomposition would be for the traced sizes only, or whether there is
+    none: for windows of several sizes there are only means over one and two axes."""
     sizes, bins = node.args[0].meta["val"].shape[-axes:], node.args[1]  # type: ignore[union-attr]
     if all(isinstance(n, int) and n == 1 for n in bins):  # type: ignore[union-attr]
         return False
     if any(not isinstance(size, int) for size in sizes):
         return True
-    return pool is _largest and any(s % n for s, n in zip(sizes, bins, strict=True))  # type: ignore
+    lacks = pool is _largest or axes == 3
+    return lacks and any(s % n for s, n in zip(sizes, bins, strict=True))  # type: ignore
 
 
 def _require_no_indices(node: fx.Node) -> None:

@@ -142,6 +142,11 @@ def test_a_maximum_of_a_fixed_axis_may_have_windows_of_several_lengths(tmp_path:
     assert set(found) <= {"Shape", "Squeeze", "Gather", "Concat", "Reshape", "ReduceMax"}
 
 
+def test_a_mean_of_fixed_axes_may_have_windows_of_several_lengths(tmp_path: Path) -> None:
+    """Over three axes torch has no decomposition."""
+    export(nn.AdaptiveAvgPool3d((2, 3, 4)), tmp_path / "m.onnx", 1, 2, 3, 4, 5, batch=AXES["batch"])
+
+
 def test_indices_of_a_maximum_are_refused_with_the_line(tmp_path: Path) -> None:
     class Unpooled(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
