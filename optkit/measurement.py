@@ -225,8 +225,9 @@ class Fidelity:
     (10·log10 of signal power divided by error power, over all outputs and samples) with its 95 %
     interval (None: too few samples); cosine over flattened outputs. `all_zero`: True if both graphs
     return only zeros on these inputs, so nothing was compared. `varying`: the share of the power of
-    the reference's outputs that differs between samples (None: not known). `outputs`: the same of
-    each output and of its parts; what is judged is the `worst`."""
+    the reference's outputs that differs between samples (None: not known). `not_finite`: for how
+    many samples the compared graph returns NaN or infinities, which count as 0, where the reference
+    does not. `outputs`: the same of each output and of its parts; what is judged is the `worst`."""
 
     evidence: Evidence
     reference: str
@@ -237,6 +238,7 @@ class Fidelity:
     ci95: Interval | None = None
     all_zero: Literal[True] | None = None
     varying: float | None = None
+    not_finite: int | None = None
     outputs: tuple[OutputFidelity, ...] = ()
 
     @property

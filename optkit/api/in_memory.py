@@ -179,7 +179,7 @@ def scores(evaluate: Evaluate, build: Build, runner: Runner) -> Scores:
     candidate = score("candidate", build.graph.file(build.simulation))
     if build.is_baseline:
         return Scores(candidate, candidate)
-    baseline = score("baseline", build.baseline.file(GRAPH))
+    baseline = score("baseline", build.baseline.file(build.baseline_simulation))
     if candidate.samples != baseline.samples:
         raise InputRefused(
             f"evaluate() returned {candidate.samples} scores for the candidate, "

@@ -44,13 +44,15 @@ from optkit.runtimes import Session
 from optkit.tensors import Feed, count_samples, narrowed
 
 _LEAST = 20  # units that an interval needs
-_NOT_FINITE = {
-    "reference": "the model itself returns it, before any change of precision: look at these "
-    "samples, and in the model for a division by 0, a logarithm of 0 or an overflow",
-    "compared graph": "the reference is finite there: look for values that are too large for FP16 "
-    "(above 65504) if the graph has FP16, and for a division by, or a logarithm of, a value that "
-    "its codes round to 0",
-}
+_REFERENCE = (
+    "the model itself returns it, before any change of precision: look at these samples, and in "
+    "the model for a division by 0, a logarithm of 0 or an overflow"
+)
+_COMPARED = (
+    "the reference is finite there: look for values that are too large for FP16 (above 65504) if "
+    "the graph has FP16, and for a division by, or a logarithm of, a value that its codes round to "
+    "0"
+)
 
 
 def fidelity(
@@ -72,8 +74,8 @@ def run(reference: Session, candidate: Session, batches: Iterable[Batch], kept: 
     """Compare two sessions on the feeds of a spool's `batches`, and add the sums to `kept`. `kept`
     contains those of an earlier run, whose batches are not in `batches`.
 
-    Raises InputRefused for a value that is not finite, unless both have it at the same place or it
-    is padding, and for outputs that do not match.
+    Raises InputRefused for a value of the reference that is not finite, unless both have it at the
+    same place or it is padding, and for outputs that do not match.
     """
     samples = kept.first + int(sum(rows[:, _SAMPLES].sum() for rows in kept.scores))
     for feed, labels in batches:
@@ -105,11 +107,18 @@ def padding(session: Session, feed: Feed, outputs: Feed) -> Feed:
 
 def pool(kept: Kept, *, name: str, evidence: Evidence, intervals: bool = True) -> Fidelity:
     """The Fidelity from all kept sums. `name`: the reference, e.g. "fp32". Raises InputRefused if
-    there is nothing to compare."""
+    there is nothing to compare, because there are no samples, the reference is zero, or the
+    compared graph is finite for no sample."""
     columns = _layouts(kept)
     width = _HEAD + sum(layout.width for layout in columns)
     rows = np.concatenate([np.zeros((0, width)), *kept.scores])
-    samples = int(rows[:, _SAMPLES].sum())
+    samples, lost = (int(rows[:, column].sum()) for column in (_SAMPLES, _LOST_SAMPLES))
+    if samples and lost == samples:
+        raise InputRefused(
+            "the compared graph returns values that are not finite for every sample",
+            where=f"outputs {', '.join(repr(each.output) for each in columns if each.judged)}",
+            hint=_COMPARED,
+        )
     units = np.zeros((len(rows), 2))  # signal and noise of all judged outputs
     power = dot = most = 0.0
     for layout, own in _split(columns, rows):
@@ -133,6 +142,7 @@ def pool(kept: Kept, *, name: str, evidence: Evidence, intervals: bool = True) -
         samples=samples,
         all_zero=True if signal == 0 and noise == 0 else None,
         varying=_varying(rows),
+        not_finite=lost or None,
         outputs=tuple(
             figure
             for layout, own in _split(columns, rows)
@@ -142,7 +152,7 @@ def pool(kept: Kept, *, name: str, evidence: Evidence, intervals: bool = True) -
 
 
 _BUCKETS = 32
-_SAMPLES, _SKETCH = 0, 1
+_SAMPLES, _LOST_SAMPLES, _SKETCH = 0, 1, 2
 _HEAD = _SKETCH + _BUCKETS
 _VARIES = 1e-3  # the least variance, as a share of the power, that a candidate can lose
 _LOST = 0.01  # of the variance
@@ -169,9 +179,9 @@ def _rows(
     *,
     first: int,
 ) -> np.ndarray:
-    """The number of samples, the sketch of the judged outputs and the columns of all outputs,
-    float64 [rows, …]: for each sample, or for the whole batch if a judged output does not have one
-    row per sample."""
+    """The number of samples, that of samples with values that are not finite, the sketch of the
+    judged outputs and the columns of all outputs, float64 [rows, …]: for each sample, or for the
+    whole batch if a judged output does not have one row per sample."""
     judged = [layout.output for layout in columns if layout.judged]
     apart = all(expected[name].shape[:1] == (count,) for name in judged)
     rows = count if apart else 1
@@ -188,6 +198,9 @@ def _rows(
         r, c, seen = _pair(name, values, actual, hidden.get(name), first=first)
         lead = len(values) if values.ndim else 1
         shape = (rows, lead // rows, *values.shape[1:])
+        lost = ~np.isfinite(c)
+        c[lost] = 0.0  # nothing of the value is left
+        found[lost.reshape(rows, -1).any(axis=1), _LOST_SAMPLES] = found[0, _SAMPLES]
         fill(layout, own, r.reshape(shape), c.reshape(shape), seen.reshape(shape))
         number = judged.index(name)
         found[:, _SKETCH:_HEAD] += _sketch(r.reshape(rows, -1), number)
@@ -320,11 +333,10 @@ def _pair(
     if hidden is not None:
         seen &= ~hidden
     r[~seen] = c[~seen] = 0.0
-    for side, array in (("reference", r), ("compared graph", c)):
-        if not np.isfinite(array).all():
-            raise InputRefused(
-                f"the {side} returns a value that is not finite",
-                where=f"output {output!r}, samples from {first}",
-                hint=_NOT_FINITE[side],
-            )
+    if not np.isfinite(r).all():
+        raise InputRefused(
+            "the reference returns a value that is not finite",
+            where=f"output {output!r}, samples from {first}",
+            hint=_REFERENCE,
+        )
     return r, c, seen

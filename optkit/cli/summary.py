@@ -20,7 +20,7 @@ from optkit.documents.result import CalibrationCheck, EngineFacts, Result
 from optkit.documents.sizes import DeclaredSizes
 from optkit.evidence import Evidence
 from optkit.report import coverage, figures
-from optkit.report.figures import measured, name, unvaried
+from optkit.report.figures import lost, measured, name, unvaried
 from optkit.report.view import losses
 
 if TYPE_CHECKING:
@@ -93,7 +93,9 @@ def remarks(result: Result) -> list[str]:
     lines += dict.fromkeys(
         doubt
         for one in _parts(result)
-        if one.fidelity is not None and (doubt := unvaried(one.fidelity)) is not None
+        if one.fidelity is not None
+        for doubt in (lost(one.fidelity), unvaried(one.fidelity))
+        if doubt is not None
     )
     if any(is_suspect(one.calibration) for one in _parts(result)):
         lines.append("calibration data is suspect, see above and in the report")

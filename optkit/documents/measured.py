@@ -192,6 +192,14 @@ class FidelityFigures(Record):
             "little.",
         ),
     ] = None
+    not_finite: Annotated[
+        Count | SkipJsonSchema[None],
+        Field(
+            exclude_if=absent,
+            description="Samples for which this graph returns NaN or an infinity, and the "
+            "reference does not. These values count as 0.",
+        ),
+    ] = None
     outputs: Annotated[
         Rows[OutputFidelityFigures],
         Field(

@@ -280,6 +280,15 @@ class Provenance(Record):
     finished: Annotated[FinishedOn | SkipJsonSchema[None], Field(exclude_if=absent)] = None
 
 
+class Simulation(Record):
+    """What a simulation assumes of the kernels of the target. `carrier`: the dtype of the values
+    between kernels. `sums`: the dtype in which a kernel adds."""
+
+    carrier: Literal["fp16", "bf16"]
+    sums: Literal["fp32"]
+    assumed: Annotated[str, said("One sentence.")]
+
+
 class Report(Record):
     """The result and all its figures (report.json)."""
 
@@ -320,6 +329,14 @@ class Report(Record):
     quantization: Rows[NodeDecision]
     fusion: Annotated[Rows[Object], said("The rewrites that were applied or declined.")]
     cast: Annotated[Object, said("The nodes that were cast to FP16.")]
+    simulation: Annotated[
+        Simulation | SkipJsonSchema[None],
+        Field(
+            exclude_if=absent,
+            description="What is assumed of the arithmetic of the target where accuracy and "
+            "fidelity are simulated; absent where they are measured.",
+        ),
+    ] = None
     preparation: Annotated[
         Rows[Object],
         said("Values that were smoothed or equalized before quantization, or why not."),

@@ -44,7 +44,7 @@ def evaluate(build: Build, runner: Steps) -> None:
     fidelity to FP32, or to a graph that another tool has quantized."""
     roles: dict[Role, tuple[Graph, str, Evidence]] = {
         # the baseline is first, because a task of agreement compares with its outputs
-        "baseline": (build.baseline, GRAPH, build.evidence),
+        "baseline": (build.baseline, build.baseline_simulation, build.evidence),
         "candidate": (build.graph, build.simulation, build.evidence),
     }
     if build.baseline_precision.name != "fp32":  # an FP32 baseline is its own reference

@@ -1,6 +1,7 @@
 """The artifact: the files of a build and its figures, in one folder that needs no other file.
 
-model.onnx (+ data)     the graph that was compiled      simulation.onnx  the same on FP32 carriers
+model.onnx (+ data)     the graph that was compiled      simulation.onnx  the same in FP32 nodes,
+                                                         rounded (`precision_cast.simulation`)
 <backend>.engine        the engine, if there is one      baseline/        the baseline's files,
                                                          unless they are the same
 report.json/.html/.md   all figures with their evidence  recipe.yaml      a record, never executed
@@ -54,7 +55,7 @@ def deliver(build: Build, judged: Judged, out: Path, embed_eval: int, store: Sto
     inputs, outputs = build.signature
     files: dict[str, Path | bytes] = {
         **_assets(build.source),
-        **_graph(build.graph, ""),
+        **_graph(build, build.graph, ""),
         **_baseline(build, own),
         **_engine(build.engine, ""),
         **_reports(judged),
@@ -185,7 +186,7 @@ def _baseline(build: Build, own: bool) -> dict[str, Path | bytes]:
     """The baseline's graph and engine, if the artifact does not have them already."""
     if own:
         return {}
-    return {**_graph(build.baseline, _BASELINE), **_engine(build.baseline_engine, _BASELINE)}
+    return {**_graph(build, build.baseline, _BASELINE), **_engine(build.baseline_engine, _BASELINE)}
 
 
 def _data(build: Build) -> dict[str, dict[str, object]]:
@@ -196,9 +197,10 @@ def _data(build: Build) -> dict[str, dict[str, object]]:
     return data
 
 
-def _graph(entry: Graph, prefix: str) -> dict[str, Path | bytes]:
-    """The files of the graph. A baseline has no simulation, because accuracy runs its graph."""
-    names = [name for name in entry.files if not (prefix and name.startswith(SIMULATION))]
+def _graph(build: Build, entry: Graph, prefix: str) -> dict[str, Path | bytes]:
+    """The files of the graph, without the simulation if the graph itself was evaluated."""
+    left_out = SIMULATION if build.measured else ()
+    names = [name for name in entry.files if not name.startswith(left_out)]
     return {f"{prefix}{name}": entry.file(name) for name in names}
 
 
@@ -208,7 +210,8 @@ def _stamped(
     """The ONNX files, copied into `folder`. Each gets the digest of the build, what is known of the
     preprocessing, and the level of ONNX Runtime's optimization at which it was evaluated (None: it
     was not)."""
-    judged: dict[str, str | None] = {build.simulation: "basic", f"{_BASELINE}{GRAPH}": "basic"}
+    evaluated = build.simulation, f"{_BASELINE}{build.baseline_simulation}"
+    judged: dict[str, str | None] = dict.fromkeys(evaluated, "basic")
     if build.measured:
         judged = dict.fromkeys(judged, None if build.runs_engines else "all")
     known = preprocessing(_assets(build.source), build.job.recipe)

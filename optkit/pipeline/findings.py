@@ -39,6 +39,7 @@ from optkit.pipeline import attribution
 from optkit.pipeline.job import Build
 from optkit.pipeline.refusals import untrained
 from optkit.pipeline.scores import slices, stopped, task_scores
+from optkit.pipeline.simulated_arithmetic import assumed
 from optkit.pipeline.size_findings import declared_sizes
 from optkit.precisions import Precision
 from optkit.prediction.call import speedup
@@ -88,6 +89,7 @@ def judge(
         rewrites=_rewrites(build),
         layer_fidelity=_layer_fidelity(build),
         worst=_worst(build),
+        simulation=assumed(build),
         provenance=_provenance(build, records),
     )
     return Judged(outcome, attribution.explained(report, build), findings)

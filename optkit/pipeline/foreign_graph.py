@@ -103,10 +103,10 @@ def quantized_to(recipe: Recipe, runner: Steps) -> str | None:
 def imported(build: Build, given: RepairedGraph, runner: Steps) -> Quantized:
     """The given graph as the quantized one, with the carriers of the build."""
     carrier = build.baseline_precision.name
-    step = ImportQuantized(graph=given, carrier=carrier)
+    graph: Graph = given
     if carrier != "fp32":
-        half = cast(build, given, carrier, runner, "the quantized graph ")
-        step = ImportQuantized(graph=half, simulation=given, carrier=carrier)
+        graph = cast(build, given, carrier, runner, "the quantized graph ")
+    step = ImportQuantized(graph=graph, carrier=carrier)
     return runner.do(step, "keep the codes of the given graph")
 
 

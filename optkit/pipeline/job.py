@@ -32,6 +32,7 @@ from optkit.steps.compare_layers import ComparedLayers
 from optkit.steps.compare_sizes import ComparedSizes
 from optkit.steps.compile import Compiled
 from optkit.steps.evaluate import Evaluated
+from optkit.steps.files import GRAPH
 from optkit.steps.fuse import Fused
 from optkit.steps.graph import Graph, RandomInputs, Rewritten, infos
 from optkit.steps.peak import PeakMemory
@@ -277,8 +278,13 @@ class Build:
 
     @property
     def simulation(self) -> str:
-        """The file of `graph` that ONNX Runtime runs for accuracy."""
-        return self.graph.simulation
+        """The file of `graph` that is run for accuracy if no engine is."""
+        return GRAPH if self.measured else self.graph.simulation
+
+    @property
+    def baseline_simulation(self) -> str:
+        """The same for `baseline`."""
+        return GRAPH if self.measured else self.baseline.simulation
 
     @property
     def evidence(self) -> Evidence:

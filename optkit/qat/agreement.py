@@ -106,7 +106,7 @@ def sqnr(x: np.ndarray, y: np.ndarray) -> float:
 
 def _run(plan: Plan, feed: Feed) -> tuple[Feed, list[np.ndarray]]:
     """The dequantized values and the outputs of the graph."""
-    model = graph.load(plan.graph)
+    model = plan.written()
     names = {value.dequantized for value in plan.values}
     ends = [output.name for output in model.graph.outputs]
     model.graph.outputs.extend(

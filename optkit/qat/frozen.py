@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from optkit import graph, statistics
+from optkit import statistics
 from optkit.errors import InputRefused, UsageError
 from optkit.precisions import NumberFormat
 from optkit.qat.adapters import NAME, Adapter
@@ -47,9 +47,7 @@ def freeze(model: nn.Module, plan: Plan) -> list[Lost]:
     parameters. Returns the layers of few bits. Raises InputRefused if there are none."""
     by_node = {weight.node: weight for weight in plan.weights}
     values = {
-        str(node.name): reader.matrix(node)
-        for node in graph.load(plan.graph).graph
-        if node.name in by_node
+        str(node.name): reader.matrix(node) for node in plan.written().graph if node.name in by_node
     }
     lost = []
     for part in model.modules():

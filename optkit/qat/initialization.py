@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from optkit import graph
+from optkit.dtypes import BY_SHORT
 from optkit.qat.fake_quantization import WeightQuantizer
 from optkit.qat.plan import Plan
 from optkit.qat.products import Product
@@ -39,8 +40,9 @@ class Start:
 def initialize(model: Module, plan: Plan) -> Mapping[str, Start]:
     """Give the products of the module the codes and biases of the Q/DQ graph. Returns node → what
     the graph has."""
-    written, fused = graph.load(plan.graph), graph.load(plan.fused)
+    written, fused = plan.written(), graph.load(plan.fused)
     nodes, floats = ({str(node.name): node for node in found.graph} for found in (written, fused))
+    dtype = np.dtype(BY_SHORT[plan.carrier].name)
     readers = Counter(id(x) for part in model.modules() for x in part.parameters(recurse=False))
     starts = {}
     for product in model.modules():
@@ -54,16 +56,18 @@ def initialize(model: Module, plan: Plan) -> Mapping[str, Start]:
         taken = readers[id(weight)] == 1
         if taken:
             product.start_from(codes)
-        change = _correction(written, nodes[name], floats[name])
+        change = _correction(written, nodes[name], floats[name], dtype)
         correction = None if change is None else torch.from_numpy(change).to(weight.device)
         left = correction is not None and not product.correct(correction)
         starts[name] = Start(codes, taken, correction if left else None)
     return starts
 
 
-def _correction(written: ir.Model, node: ir.Node, fused: ir.Node) -> np.ndarray | None:
-    """float32 [channels]: what the quantization adds to the bias; None: nothing. By the names that
-    `qdq.writer` gives."""
+def _correction(
+    written: ir.Model, node: ir.Node, fused: ir.Node, dtype: np.dtype
+) -> np.ndarray | None:
+    """float32 [channels]: what the quantization adds to the bias, which the graph has in this
+    dtype; None: nothing. By the names that `qdq.writer` gives."""
     constants = written.graph.initializers
     before = weighted_nodes.bias(fused)
     if (steps := constants.get(f"{node.name}_bias_quantized")) is not None:
@@ -71,7 +75,7 @@ def _correction(written: ir.Model, node: ir.Node, fused: ir.Node) -> np.ndarray 
         assert codes is not None and scale is not None
         return _change(codes * scale.astype(np.float64), before)
     if (behind := constants.get(f"{node.name}_channel_bias")) is not None:
-        return _change(graph.array(behind), before)
+        return _change(graph.array(behind), before, dtype)
     if (joined := constants.get(f"{node.name}_bias")) is None:
         return None
     if before is None:  # the constant of an Add after the node
@@ -79,10 +83,15 @@ def _correction(written: ir.Model, node: ir.Node, fused: ir.Node) -> np.ndarray 
         (use,) = joined.uses()
         add = next(other for other in fused.graph if other.name == use.node.name)
         before = graph.array(add.inputs[use.idx])
-    return _change(graph.array(joined), before)
+    return _change(graph.array(joined), before, dtype)
 
 
-def _change(after: np.ndarray | None, before: np.ndarray | None) -> np.ndarray:
+def _change(
+    after: np.ndarray | None, before: np.ndarray | None, dtype: np.dtype | type = np.float32
+) -> np.ndarray:
+    """What is between two biases, of which the first was rounded to the dtype."""
     assert after is not None
     numbers = after.astype(np.float64).reshape(-1)
-    return (numbers if before is None else numbers - before.reshape(-1)).astype(np.float32)
+    if before is not None:
+        numbers -= before.reshape(-1).astype(dtype)
+    return numbers.astype(np.float32)

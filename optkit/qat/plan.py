@@ -20,6 +20,7 @@ from optkit.execute.runner import Runner
 from optkit.node_names import module_of
 from optkit.pipeline import Build
 from optkit.placement import PlacementRules
+from optkit.precision_cast.simulation import without_rounding
 from optkit.precisions import NumberFormat, precision
 from optkit.quantization.placement import weighted_nodes
 from optkit.quantization.rescaling.factors import Factor, load
@@ -84,7 +85,7 @@ class QuantizedWeight:
 class Plan:
     """`additions`: an Add of two values → the path of the module whose code adds, and which of its
     additions it is. `embeddings`: a lookup in a table of 8 bits per row → the width of the table.
-    `graph`: the Q/DQ graph with FP32 carriers; `fused`: the float graph that it is made from;
+    `graph`: the file of the Q/DQ graph; `fused`: that of the float graph that it is made from;
     `carrier`: that of the build. `factors`: of equalization, which the constants of `fused` have.
     `statistics`: those of the calibration, a file; None: there are none."""
 
@@ -99,6 +100,10 @@ class Plan:
     embeddings: Mapping[str, int]
     factors: tuple[Factor, ...]
     statistics: Path | None
+
+    def written(self) -> ir.Model:
+        """The Q/DQ graph with FP32 carriers."""
+        return _unrounded(self.graph)
 
 
 def plan(
@@ -129,7 +134,7 @@ def plan(
     assert quantized is not None
     observed, prepared = build.statistics, build.prepared
     file = quantized.path / quantized.simulation
-    written = graph.load(file)
+    written = _unrounded(file)
     return Plan(
         job.target.name,
         job.precision.name,
@@ -143,6 +148,13 @@ def plan(
         () if prepared is None else tuple(load(prepared.path / FACTORS)),
         None if observed is None else observed.path / STATISTICS,
     )
+
+
+def _unrounded(file: Path) -> ir.Model:
+    """The Q/DQ graph in a file, without the rounding of the simulation of a GPU."""
+    model = graph.load(file)
+    without_rounding(model)
+    return model
 
 
 def _overrides(rounding: Rounding, recipe: Recipe) -> tuple[str, ...]:
@@ -209,7 +221,7 @@ def _weights(written: ir.Model, build: Build) -> Iterator[QuantizedWeight]:
             yield _in_one_operator(node, rules.weight)
             continue
         weight = node.inputs[1].producer() if len(node.inputs) > 1 and node.inputs[1] else None
-        if weight is None:
+        if weight is None or weight.op_type != "DequantizeLinear":
             continue
         scale, fmt = graph.array(weight.inputs[1]), rules.weight_of(node.op_type)
         assert scale is not None and node.op_type in PRODUCTS

@@ -26,6 +26,7 @@ from optkit.documents.report import (
     Provenance,
     Report,
     ServingCost,
+    Simulation,
 )
 from optkit.documents.result import Result
 from optkit.measurement import Latencies
@@ -100,6 +101,7 @@ def compose(
     provenance: Provenance,
     layer_fidelity: LayerFidelity | None = None,
     worst: WorstPictures | None = None,
+    simulation: Simulation | None = None,
 ) -> Report:
     return Report(
         schema=REPORT,
@@ -108,6 +110,7 @@ def compose(
         quantization=tuple(_decisions(rewrites)),
         fusion=tuple(_Rules.model_validate({**rewrites.fusion}).entries),
         cast=_Cast.model_validate(rewrites.cast).root,
+        simulation=simulation,
         preparation=tuple(_Rules.model_validate({**rewrites.preparation}).entries),
         layer_fidelity=layer_fidelity,
         worst=worst,

@@ -390,6 +390,8 @@ def _conditions(result: Result) -> Iterable[str]:
     """What a reader should know before the sentence is believed."""
     if reasons := worth.marks(result):
         yield f"measured under bad conditions: {'; '.join(reasons)}"
+    if result.fidelity is not None and (lost := figures.lost(result.fidelity)) is not None:
+        yield lost
     found = result.quantized
     if found is not None and found.quantized and coverage.few(result):
         yield f"only {coverage.share(found, result.precision)}"

@@ -237,7 +237,7 @@ def _fidelity_rows(fidelity: FidelityFigures | None) -> list[Row]:
     cosine = "" if worst.cosine is None else f"cosine {worst.cosine:.6f}"
     over = (
         figures.span(worst.ci95, figures.decibels), cosine, f"{fidelity.samples:,} samples",
-        figures.at_worst(fidelity), figures.unvaried(fidelity),
+        figures.at_worst(fidelity), figures.lost(fidelity), figures.unvaried(fidelity),
     )  # fmt: skip
     figure = Figure(figures.sqnr(fidelity), ", ".join(filter(None, over)))
     label = f"Fidelity to {fidelity.reference} (SQNR)"

@@ -17,7 +17,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Cast(Step[Rewritten]):
-    """FP32 → FP16 or BF16 carriers. For BF16, which ONNX Runtime cannot run, also the simulation.
+    """FP32 → FP16 or BF16 carriers, and the simulation of the result.
     The magnitudes of values are measured on some of the samples; `unmeasured`: the reason if they
     are not measured. `carrier`: "fp16" or "bf16"."""
 

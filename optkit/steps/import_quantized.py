@@ -9,15 +9,13 @@ from optkit.steps.quantize import Quantized
 @dataclass(frozen=True, kw_only=True)
 class ImportQuantized(Step[Quantized]):
     """A graph that another tool has quantized takes the place of the quantized graph, with its own
-    codes, scales and placements. `graph`: with the carriers of the build; `simulation`: the same
-    with FP32 carriers, None if the carriers of `graph` are FP32. `carrier`: the precision of the
-    nodes that the tool left in floats."""
+    codes, scales and placements. `graph`: with the carriers of the build, and its simulation if
+    these are half precision. `carrier`: the precision of the nodes that the tool left in floats."""
 
     name = "import_quantized"
-    version = 4
+    version = 5
     tools = ("numpy", "onnx", "onnx-ir", "ml-dtypes")
     stays = True
 
     graph: Input
-    simulation: Input | None = None
     carrier: str

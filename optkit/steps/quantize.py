@@ -35,10 +35,10 @@ class Quantized(Rewritten):
 @dataclass(frozen=True, kw_only=True)
 class Quantize(Step[Quantized]):
     """Assignment and qparams, then Q/DQ on the carrier graph; if the carriers are not FP32, also
-    the FP32 simulation."""
+    the simulation."""
 
     name = "quantize"
-    version = 13
+    version = 14
     tools: ClassVar[tuple[str, ...]] = ("numpy", "onnx", "onnx-ir", "ml-dtypes")
     stays = True
 

@@ -32,7 +32,7 @@ from optkit.tuning.quiet import Quiet
 from optkit.tuning.search import Each, Search
 from optkit.tuning.space import Budget, Candidate, Outcome, Trial, front
 from optkit.tuning.survey import Survey, survey
-from optkit.tuning.trials import Trials, deviate, measured_row
+from optkit.tuning.trials import Trials, measured_row
 from optkit.tuning.verify import Verified, fallback, verify
 
 __all__ = ["TRIALS", "Budget", "SearchOptions", "Trial", "Tuned", "tune"]
@@ -197,8 +197,7 @@ def _trials(build: Build, surveyed: Survey, precisions: tuple[str, ...], runner:
     variants = placements_of(build, surveyed.ops)
     space = replace(surveyed.space, placements=("default", *variants))
     baseline_ms = measured_row(build).baseline.p50_ms if build.measured else 1.0
-    left_out = 0.0 if build.measured else deviate(build, "baseline", runner).noise
-    return Trials(build.job, space, precisions, runner, variants, baseline_ms, left_out)
+    return Trials(build.job, space, precisions, runner, variants, baseline_ms)
 
 
 def _leader(search: Search) -> str:

@@ -2,7 +2,7 @@
 
 The size is that of the compiled engine. The latency is predicted from its fused layers, or measured
 together with the baseline if the target is this machine. The noise is that of the graph on the
-samples of `survey.probe`. A simulation has FP32 carriers, so the noise of the carrier is added.
+samples of `survey.probe`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ class Trials:
     runner: Steps
     placements: Mapping[str, Placement]
     baseline_ms: float = 1.0  # measured latencies are multiples of this one
-    carrier_noise: float = 0.0  # the noise that a simulation does not contain
 
     def __call__(self, candidate: Candidate) -> Outcome:
         """Build a candidate and return its figures. A candidate that cannot be built or run is a
@@ -51,11 +50,10 @@ class Trials:
         job = replace(job, recipe=job.recipe.model_copy(update={"bench": bench}))
         try:
             build = pipeline.run(job, self.runner, pipeline.BENCH)
-            deviation = deviate(build, "graph", self.runner)
+            deviation = deviate(build, self.runner)
         except (InputRefused, WorkerFailed) as error:
             return Outcome.failure(error.line, transient=isinstance(error, WorkerFailed))
-        left_out = 0.0 if build.measured or build.is_baseline else self.carrier_noise
-        return _outcome(build, deviation, self.baseline_ms, left_out)
+        return _outcome(build, deviation, self.baseline_ms)
 
     def as_job(self, candidate: Candidate) -> Job:
         """The build of the candidate. The precision of the build is the one that most layers have;
@@ -96,21 +94,21 @@ def _quantized(recipe: Recipe, **settings: object) -> Recipe:
     return recipe.model_copy(update={"quantization": quantization})
 
 
-def deviate(build: Build, role: str, runner: Steps) -> Deviation:
-    """The noise of the outputs of a build's "graph" or "baseline" relative to the FP32 graph."""
+def deviate(build: Build, runner: Steps) -> Deviation:
+    """The noise of the outputs of a build's graph relative to the FP32 graph."""
     step = Deviate(
-        graph=build.graph if role == "graph" else build.baseline, reference=build.fused,
-        samples=probe(build, runner), file=build.simulation if role == "graph" else GRAPH,
-        evidence=build.evidence, count=PROBE_SAMPLES, batch=sample_batch(build),
+        graph=build.graph, reference=build.fused, samples=probe(build, runner),
+        file=build.simulation, evidence=build.evidence, count=PROBE_SAMPLES,
+        batch=sample_batch(build),
     )  # fmt: skip
     return runner.do(step, "compare with FP32").deviation
 
 
-def _outcome(build: Build, deviation: Deviation, baseline_ms: float, left_out: float) -> Outcome:
+def _outcome(build: Build, deviation: Deviation, baseline_ms: float) -> Outcome:
     graph, engine = build.graph, build.engine.engine if build.engine is not None else None
     names = [name for name in graph.files if name.startswith(GRAPH)]
     return Outcome(
-        noise=deviation.noise + left_out,
+        noise=deviation.noise,
         latency_ms=_latency(build, baseline_ms),
         bytes=engine.bytes if engine else sum(graph.file(n).stat().st_size for n in names),
         divergence=deviation.divergence,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -216,19 +217,26 @@ def test_samples_are_counted_behind_a_scalar_input(session: Any) -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_value_that_is_not_finite_names_output_and_sample(session: Any, bad: float) -> None:
+def test_a_value_that_is_not_finite_is_lost_and_counted(session: Any, bad: float) -> None:
     def broken(feed: Feed) -> Feed:
         values = feed["x"].copy()
         if len(values) == 6:  # the last batch
             values[2, 1] = bad
         return {"x": values}
 
-    with pytest.raises(InputRefused, match="compared graph") as caught:
-        compare(session, lambda f: f, broken)
-    assert caught.value.where == "output 'x', samples from 42"
+    def zeroed(feed: Feed) -> Feed:
+        return {"x": np.where(np.isfinite(values := broken(feed)["x"]), values, 0)}
+
+    found = compare(session, lambda f: f, broken)
+    assert found.not_finite == 1
+    assert replace(found, not_finite=None) == compare(session, lambda f: f, zeroed)
+    with pytest.raises(InputRefused, match="every sample") as caught:
+        compare(session, lambda f: f, lambda f: {"x": f["x"] * np.float32(bad)})
+    assert caught.value.where == "outputs 'x'"
     assert "if the graph has FP16" in str(caught.value.hint)
     with pytest.raises(InputRefused, match="the reference") as caught:
         compare(session, broken, lambda f: f)
+    assert caught.value.where == "output 'x', samples from 42"
     assert "FP16" not in str(caught.value.hint)
 
 

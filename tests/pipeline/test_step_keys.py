@@ -211,8 +211,7 @@ def recorded(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str
         time(build, recorder.runner)
         weigh(build, recorder.runner)
     survey(build, ("int8",), recorder.runner)
-    deviate(build, "graph", recorder.runner)
-    deviate(build, "baseline", recorder.runner)
+    deviate(build, recorder.runner)
     bodies: list[Any] = []
     monkeypatch.setattr(store, "digest_json", lambda body: str(bodies.append(body)))
     identity(build)

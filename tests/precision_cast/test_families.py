@@ -15,9 +15,9 @@ import pytest
 from optkit import fusion, graph
 from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.precision_cast import magnitude
-from optkit.precision_cast.bf16_simulation import simulate_bf16
 from optkit.precision_cast.cast import HALVES, CastLog, to_half
 from optkit.precision_cast.kept_in_fp32 import dividends
+from optkit.precision_cast.simulation import simulate
 from optkit.runtimes import SessionOptions
 from optkit.tensors import Feed, narrowed
 
@@ -198,7 +198,7 @@ def test_a_cast_family_agrees(family: tuple[str, ir.Model], carrier: str, tmp_pa
         assert {types[cache] for cache in log.caches} == {kind}
         assert not {str(v.name) for n in made for v in (*n.inputs, *n.outputs)} & set(log.caches)
     if carrier == "bf16":
-        simulate_bf16(half)
+        simulate(half)
     with session(model, tmp_path) as reference:
         expected = [reference.run(feed) for feed in feeds(model)]
     with session(half, tmp_path) as running:

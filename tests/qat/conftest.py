@@ -99,8 +99,7 @@ def train(net: nn.Module, images: Tensor, steps: int = 3) -> None:
 
 @dataclass
 class Written:
-    """The Q/DQ graph of a build: `graph` with the carriers of the target, `simulation` with
-    FP32."""
+    """The Q/DQ graph of a build: `graph` with the carriers of the target, and its `simulation`."""
 
     build: Build
     graph: ir.Model

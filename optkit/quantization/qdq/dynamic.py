@@ -7,7 +7,8 @@
 forms:
 
     compiled    x ── TRT_FP4DynamicQuantize(g) ──► codes, scales ── DQ(g) ── DQ ── Cast ──►
-    simulated   the same arithmetic in FP32 nodes: ONNX has no such operator, ONNX Runtime no E2M1
+    simulated   the same arithmetic in FP32 nodes: ONNX has no such operator, ONNX Runtime no E2M1.
+                In half precision a Cast stands before them and one behind, as in the other form
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class Pair:
         return nodes
 
     def simulated(self) -> list[ir.Node]:
-        """The form in FP32 nodes; the value must be FP32."""
+        """The form in FP32 nodes."""
         shape, block, width = self.value.shape, self.fmt.block_size, self._width()
         assert shape is not None and block is not None
         leading = len(shape) - 1
@@ -117,7 +118,10 @@ class Pair:
         g = self._numbers("tensor_scale", self.outer)
         least = self._numbers("least", formats.E4M3_LEAST)
         most = self._numbers("most", formats.E4M3_MOST)
-        blocks = add("Reshape", [self.value, fold], "blocks")
+        dtype, value = self.value.dtype or ir.DataType.FLOAT, self.value
+        if dtype != ir.DataType.FLOAT:
+            value = add("Cast", [value], "wide", to=ir.DataType.FLOAT.value)
+        blocks = add("Reshape", [value, fold], "blocks")
         sizes = add("Abs", [blocks], "sizes")
         last = self._numbers("last", [-1], np.int64)
         peak = add("ReduceMax", [sizes, last], "peak", keepdims=1)
@@ -137,7 +141,9 @@ class Pair:
         codes = add("Mul", [steps, step], "unclipped")
         bounds = [self._numbers(n, v) for n, v in (("low", -6.0), ("high", 6.0))]
         held = add("Mul", [add("Clip", [codes, *bounds], "codes"), scale], "held_blocks")
-        add("Reshape", [held, flat], "dequantized")
+        whole = add("Reshape", [held, flat], "dequantized")
+        if dtype != ir.DataType.FLOAT:
+            add("Cast", [whole], "held", to=dtype.value)
         nodes[-1].outputs[0].shape = shape
         return nodes
 

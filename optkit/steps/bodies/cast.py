@@ -10,9 +10,9 @@ from optkit import foreign, graph
 from optkit.data.spool import Spool
 from optkit.execute.step import Progress
 from optkit.precision_cast import magnitude
-from optkit.precision_cast.bf16_simulation import simulate_bf16
 from optkit.precision_cast.cast import HALVES, to_half
 from optkit.precision_cast.kept_in_fp32 import dividends
+from optkit.precision_cast.simulation import simulate
 from optkit.runtimes import Level
 from optkit.steps.bodies.sessions import cpu
 from optkit.steps.bodies.signature import signature
@@ -37,9 +37,8 @@ def run(step: Cast, out: Path, progress: Progress) -> Rewritten:
     graph.save(model, out / GRAPH)
     graph.check(out / GRAPH)
     described = signature(model)
-    if step.carrier == "bf16":
-        simulate_bf16(model)
-        graph.save(model, out / SIMULATION)
+    simulate(model)
+    graph.save(model, out / SIMULATION)
     warnings = () if step.unmeasured is None else (step.unmeasured,)
     return Rewritten(log=log.to_json(), warnings=warnings, **described._asdict())
 

@@ -1,4 +1,4 @@
-"""Simulations with the values of their weights in place of the codes.
+"""Simulations with the values of their weights in place of codes and half-precision numbers.
 
 ONNX Runtime packs a constant weight once, when it loads a graph. The codes of a weight it
 dequantizes in each run, and packs the values each time.
@@ -22,9 +22,9 @@ _MOST_BYTES = 1 << 29  # of the values of all weights, which are in memory toget
 
 
 def dequantize_weights(model: ir.Model) -> bool:
-    """Replace the DequantizeLinear of constants by the values that ONNX Runtime computes. Returns
-    whether there are any. If their values need more than `_MOST_BYTES`, the model stays as it is.
-    """
+    """Replace the DequantizeLinear and the Cast of constants by the values that ONNX Runtime
+    computes. Returns whether there are any. If their values need more than `_MOST_BYTES`, the model
+    stays as it is."""
     same: dict[object, list[ir.Node]] = {}
     for node in _of_constants(model):
         same.setdefault(_identity(node), []).append(node)
@@ -48,7 +48,7 @@ def _of_constants(model: ir.Model) -> Iterator[ir.Node]:
     for node in model.graph:
         constant = all(value is None or value.is_initializer() for value in node.inputs)
         if (
-            node.op_type == "DequantizeLinear"
+            node.op_type in ("DequantizeLinear", "Cast")
             and constant
             and not node.outputs[0].is_graph_output()
         ):

@@ -18,11 +18,10 @@ def run(step: ImportQuantized, out: Path, progress: Progress) -> Quantized:
     progress("reading codes and scales", 0.2)
     model = graph.load(step.graph.path / GRAPH)
     graph.save(model, out / GRAPH)
-    read = model
-    if step.simulation is not None:
-        read = graph.load(step.simulation.path / GRAPH)
+    simulation = step.graph.path / SIMULATION
+    read = graph.load(simulation) if simulation.exists() else model
     products, log = foreign.requested_products(read), _log(foreign.ranges(read))
-    if step.simulation is not None:
+    if read is not model:
         foreign.floats_for_float_codes(read)
         graph.save(read, out / SIMULATION)
     return Quantized(

@@ -3,11 +3,10 @@ from __future__ import annotations
 from math import log10
 from pathlib import Path
 
-import onnx_ir as ir
-
 from optkit import graph
 from optkit.assignment import Assignment
 from optkit.execute.step import Progress
+from optkit.precision_cast.simulation import simulate
 from optkit.quantization.choose_qparams import choose_qparams
 from optkit.quantization.numerics.output_noise import ONE_TERM
 from optkit.quantization.numerics.qparams import QParams
@@ -48,19 +47,18 @@ def run(step: Quantize, out: Path, progress: Progress) -> Quantized:
         trained=trained,
     )  # fmt: skip
     progress("writing Q/DQ", 0.8)
-    return write(step, fused, qparams, assignment, statistics, out)
+    return write(step, qparams, assignment, statistics, out)
 
 
 def write(
-    step: Quantize, fused: ir.Model, qparams: QParams, assignment: Assignment,
-    statistics: Statistics | None, out: Path,
+    step: Quantize, qparams: QParams, assignment: Assignment, statistics: Statistics | None,
+    out: Path,
 ) -> Quantized:  # fmt: skip
-    """Write the numbers into the carrier graph and, if there is a simulation, into the FP32 one."""
+    """Write the numbers into the carrier graph; for half precision, also the simulation."""
     scheme, settings = step.scheme, step.settings.settings
     rules, dtype = scheme.rules, scheme.dtype
     carrier = graph.load(step.carrier.path / GRAPH)
-    for model in (fused, carrier):
-        model.metadata_props.pop(KEY, None)  # the graph has these scales now
+    carrier.metadata_props.pop(KEY, None)  # the graph has these scales now
     if any(own.weight.dtype == "float4e2m1" for own in rules.values()):
         carrier = graph.upgrade(carrier, 23)  # the first that knows E2M1
     tables = settings.embeddings and any(own.embeddings for own in rules.values())
@@ -70,8 +68,11 @@ def write(
     graph.save(carrier, out / GRAPH)
     graph.check(out / GRAPH)
     if scheme.carrier != "fp32":
-        qdq.apply(fused, qparams, assignment, rules, statistics, scale_dtype=dtype, simulated=True)
-        graph.save(fused, out / SIMULATION)
+        again = graph.load(step.carrier.path / GRAPH)
+        again.metadata_props.pop(KEY, None)
+        qdq.apply(again, qparams, assignment, rules, statistics, scale_dtype=dtype, simulated=True)
+        simulate(again)
+        graph.save(again, out / SIMULATION)
     return Quantized(
         log=log.to_json(), assignment=assignment,
         warnings=(

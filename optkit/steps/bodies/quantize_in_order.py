@@ -29,7 +29,7 @@ from optkit.steps.quantize_in_order import QuantizeInOrder
 def run(step: QuantizeInOrder, out: Path, progress: Progress) -> Quantized:
     fused = graph.load(step.fused.path / GRAPH)
     assignment, statistics, qparams = solve(step, fused, progress)
-    return write(step, fused, qparams, assignment, statistics, out)
+    return write(step, qparams, assignment, statistics, out)
 
 
 def solve(

@@ -1,0 +1,140 @@
+"""A simulation computes what the half-precision graph with Q/DQ says: beside a numpy evaluation of
+that graph, kernel by kernel and as a whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from optkit import graph
+from optkit.assignment import Scheme
+from optkit.backends.onnxruntime import OnnxRuntime
+from optkit.devices import target
+from optkit.precision_cast.cast import to_half
+from optkit.precision_cast.simulation import simulate, without_rounding
+from optkit.precisions import PRECISIONS
+from optkit.quantization.choose_qparams import choose_qparams
+from optkit.quantization.placement.assign import assign
+from optkit.quantization.qdq.apply import apply, taps
+from optkit.recipe import Quantization
+from optkit.runtimes import SessionOptions, backend
+from optkit.tensors import Feed
+from tests.half_arithmetic import evaluate, rounded_by_kernels
+from tests.networks import NETWORKS, feed, network, sqnr
+
+PLAIN = Quantization(weights="rtn", bias_correction=False)
+# Blackwell alone has FP4
+PAIRS = {"fp16": "l4", "int8": "l4", "fp8": "l4", "int4": "l4", "int8-weight-only": "l4",
+         "nvfp4": "rtx5090"}  # fmt: skip
+HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
+
+
+def written(workshop: Any, model: ir.Model, name: str) -> tuple[ir.Model, ir.Model]:
+    """(the graph for the compiler, its simulation), as the step `quantize` writes them."""
+    half = model.clone()
+    to_half(half)
+    again = half.clone()
+    if PRECISIONS[name].quantized:
+        rules = {name: backend("tensorrt-rtx").rules(target(PAIRS[name]), PRECISIONS[name])}
+        assignment = assign(model, Scheme(name, "fp16", rules))
+        if not assignment.quantized():
+            pytest.skip("nothing of it is quantized")
+        wanted = taps(model, assignment, rules)
+        statistics = workshop.statistics(model, wanted) if wanted else None
+        qparams = choose_qparams(
+            model, assignment, statistics, rules, PLAIN, method="minmax", percentile=100.0,
+            carrier=np.float16,
+        )  # fmt: skip
+        if name == "nvfp4":
+            half = graph.upgrade(half, 23)
+        given = (qparams, assignment, rules, statistics)
+        apply(half, *given, scale_dtype=np.float16)
+        apply(again, *given, scale_dtype=np.float16, simulated=True)
+    simulate(again)
+    return half, again
+
+
+def run(workshop: Any, model: ir.Model, given: Feed) -> dict[str, np.ndarray]:
+    path = workshop.folder / "simulation.onnx"
+    graph.save(model, path)
+    with OnnxRuntime().session(path, SessionOptions(level="basic", threads=1)) as session:
+        return dict(session.run(given))
+
+
+@pytest.mark.parametrize("precision", PAIRS)
+@pytest.mark.parametrize("net", NETWORKS)
+def test_every_kernel_computes_what_numpy_does(net: str, precision: str, workshop: Any) -> None:
+    real, simulation = written(workshop, network(NETWORKS[net]), precision)
+    given = feed(real, batch=4)
+    # E2M1 weights are stored as floats, so the nodes that decode them are not in it
+    there = {str(value.name) for node in simulation.graph for value in node.outputs}
+    names = [name for name in rounded_by_kernels(real) if name in there]
+    assert len(names) > 5
+    found = run(workshop, graph.expose(simulation, names), given)
+    expected, equal = evaluate(real, given, known=found), []
+    for name in names:
+        ours, theirs = found[name].astype(np.float64), expected[name]
+        assert (ours == ours.astype(np.float16)).all(), f"{name} is not rounded"
+        # sums in another order may round to a neighbour, more often where they nearly cancel
+        step = np.spacing(np.abs(theirs).astype(np.float16)).astype(np.float64)
+        assert (np.abs(ours - theirs) <= 1.01 * step + 1e-5 * np.abs(theirs).max()).all(), name
+        equal.append((ours == theirs).ravel())
+    assert np.concatenate(equal).mean() > 0.99
+    whole = evaluate(real, given)
+    assert all(sqnr(whole[v.name], found[v.name]) > 55 for v in real.graph.outputs if v.name)
+
+
+OVERFLOW = (
+    HEADER
+    + """g (float[N,4] x, float[4,4] w, float[4] b_1) => (float[N,4] y) {
+    [fc] m = MatMul (x, w)
+    [bias] a = Add (m, b_1)
+    [relu] r = Relu (a)
+    [small] c = Constant <value_float=0.001> ()
+    [back] y = Mul (r, c)
+}"""
+)
+
+
+def test_a_value_beyond_the_range_becomes_an_infinity(workshop: Any) -> None:
+    """ONNX Runtime leaves it out between two operators for which it has no kernel of FP16."""
+    model = network(OVERFLOW, w=np.eye(4) * 300, b_1=np.float32([0, 0, 0, -40000]))
+    half = model.clone()
+    to_half(half)
+    x = np.float32([[1, 218, 219, 300]])  # the last is in the range with the bias of its kernel
+    finite = np.float32([[0.3, 65.4, 65.7, 50]])
+    np.testing.assert_allclose(workshop.run(half, {"x": x})["y"], finite, rtol=1e-3)
+    simulate(half)
+    found = run(workshop, half, {"x": x})["y"]
+    np.testing.assert_allclose(found, np.float32([[0.3, 65.4, np.inf, 50]]), rtol=1e-3)
+
+
+@pytest.mark.parametrize("net", NETWORKS)
+def test_without_its_rounding_it_is_the_fp32_graph_again(net: str, workshop: Any) -> None:
+    model = network(NETWORKS[net])
+    half = model.clone()
+    to_half(half)
+    simulate(half)
+    names = {str(v.name) for node in model.graph for v in node.outputs}
+    without_rounding(half)
+    kept = {str(v.name) for node in half.graph for v in node.outputs}
+    assert names <= kept
+    assert not any(v.dtype == ir.DataType.FLOAT16 for node in half.graph for v in node.outputs)
+    given = feed(model, batch=4)
+    # its constants are still those of FP16
+    assert sqnr(workshop.run(model, given)["y"], workshop.run(half, given)["y"]) > 55
+
+
+def test_large_constants_stay_half(workshop: Any) -> None:
+    text = """g (float[N,64] x, float[64,128] w, float[128] b_1) => (float[N,128] y) {
+        [fc] m = MatMul (x, w)
+        [bias] y = Add (m, b_1)
+    }"""
+    half = network(HEADER + text)
+    to_half(half)
+    simulate(half)
+    stored = {v.name: v.dtype for v in half.graph.initializers.values()}
+    assert stored == {"w": ir.DataType.FLOAT16, "b_1": ir.DataType.FLOAT}
