@@ -248,6 +248,8 @@ def _exported(model: Module, recipe: Recipe, samples: Sequence[Feed], runner: Ru
             progress=runner.listener.progress,
             samples=samples,
         )
+        for warning in log.warnings:
+            runner.listener.note(warning)
         names = sorted(path.name for path in folder.iterdir())
 
         def move(out: Path) -> Meta:

@@ -259,6 +259,41 @@ class FinishedOn(Record):
     versions: dict[str, str]
 
 
+class ExportCheck(Record):
+    """One comparison of the exported graph with its model."""
+
+    sizes: Annotated[dict[str, Count], said("Of the axes.")]
+    values: Annotated[
+        Literal["samples", "random"],
+        said("Whether the inputs were samples of the user, at these sizes, or random."),
+    ]
+    masks: Annotated[
+        str | None, said("How masks were filled; null: as in the samples, or at random.")
+    ] = None
+    errors: Annotated[
+        dict[str, Number | None],
+        said(
+            "Output → its largest difference; of integers, the share that differs; null where one "
+            "side is not finite."
+        ),
+    ]
+    notes: Annotated[Rows[str], said("Differences that are no errors of the export, and why.")]
+
+
+class ExportLeftOut(Record):
+    """A comparison that was not made."""
+
+    sizes: Annotated[dict[str, Count], said("Of the axes.")]
+    reason: str
+
+
+class ExportComparison(Record):
+    """Where the exported graph was compared with its model, and where it was not."""
+
+    checks: Rows[ExportCheck]
+    left_out: Rows[ExportLeftOut]
+
+
 class Provenance(Record):
     """The inputs and steps of the build."""
 
@@ -342,6 +377,13 @@ class Report(Record):
         said("Values that were smoothed or equalized before quantization, or why not."),
     ] = ()  # the first artifacts do not have this key
     layer_fidelity: Annotated[LayerFidelity | None, said("Null if nothing was quantized.")] = None
+    export: Annotated[
+        ExportComparison | SkipJsonSchema[None],
+        Field(
+            exclude_if=absent,
+            description="Absent if the model is an ONNX file, which is its own source.",
+        ),
+    ] = None
     worst: Annotated[
         WorstPictures | SkipJsonSchema[None],
         Field(

@@ -33,8 +33,8 @@ from optkit.pipeline.layer_fidelity import compare_layers
 from optkit.pipeline.peak_memory import weigh
 from optkit.pipeline.quantization import quantize, rules_of
 from optkit.pipeline.refusals import bound, check, check_pair, check_timed, trained
+from optkit.pipeline.sample_checks import check_data
 from optkit.pipeline.sources import (
-    check_data,
     collect,
     data_of,
     export,

@@ -15,6 +15,7 @@ from optkit.documents.pictures import WorstPictures
 from optkit.documents.record import Object
 from optkit.documents.report import (
     AskedOfCompiler,
+    ExportComparison,
     FinishedOn,
     LayerFidelity,
     Provenance,
@@ -88,6 +89,7 @@ def judge(
         ),
         rewrites=_rewrites(build),
         layer_fidelity=_layer_fidelity(build),
+        export=_export(build),
         worst=_worst(build),
         simulation=assumed(build),
         provenance=_provenance(build, records),
@@ -355,6 +357,10 @@ def _rewrites(build: Build) -> Rewrites:
 
 def _layer_fidelity(build: Build) -> LayerFidelity | None:
     return build.layer_fidelity.layers if build.layer_fidelity else None
+
+
+def _export(build: Build) -> ExportComparison | None:
+    return ExportComparison.from_object(build.log) if build.log and build.log.checks else None
 
 
 def _worst(build: Build) -> WorstPictures | None:

@@ -21,7 +21,7 @@ from optkit.execute.step import Input, Result
 from optkit.precisions import Precision, precision
 from optkit.recipe import MEMORY, Calibration, Recipe
 from optkit.runtimes import Traits
-from optkit.sources.log import Origin
+from optkit.sources.log import ExportLog, Origin
 from optkit.steps.attribute import Attributed
 from optkit.steps.bench import Timed
 from optkit.steps.calibrate import Calibrated
@@ -141,6 +141,7 @@ class Build:
     baseline: Graph = field(init=False, repr=False)
     origin: Origin | None = None  # of an .onnx
     shipped: Graph | None = None  # a graph that another tool has quantized, as it was given
+    log: ExportLog | None = None  # of the export; None in a rehearsal
     given: RepairedGraph | None = None  # by another tool; `source` is then its float graph
     encoder: Graph | None = None
     calibration: Samples | None = None

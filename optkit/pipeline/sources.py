@@ -11,20 +11,20 @@ from typing import Protocol, TypeGuard
 
 from optkit import intake as stage
 from optkit import places
+from optkit.codec import from_json
 from optkit.data.parts import whole
 from optkit.data.sequences import IDS, MASK
-from optkit.data.spool import Spool, overlap
 from optkit.decoder import CONFIG, Tokens, Windows, read_json
 from optkit.errors import InputRefused, UsageError, located
 from optkit.execute.runner import Steps, versions
-from optkit.execute.step import Foreign
+from optkit.execute.step import Foreign, Input
 from optkit.pipeline.collected import collected, compared
 from optkit.pipeline.job import Build
+from optkit.pipeline.sample_checks import check_finite, keep_apart
 from optkit.pipeline.single_samples import single_sample
 from optkit.recipe import Recipe, SampleRole, Source
+from optkit.sources.log import ExportLog
 from optkit.steps.adopt import Adopt
-from optkit.steps.check_data import CheckData
-from optkit.steps.check_finite import CheckFinite
 from optkit.steps.collect import Collected, Samples
 from optkit.steps.divide import Divide
 from optkit.steps.export import (
@@ -38,6 +38,7 @@ from optkit.steps.export import (
 from optkit.steps.files import ASSETS
 from optkit.steps.graph import Graph, infos
 from optkit.steps.random import Random
+from optkit.store import Entry
 from optkit.tensors import AxisRange, InputSpec, TensorInfo, axes_of, size_of
 
 _NO_TEXT = re.compile("classification|answering|detection|segmentation|extraction|similarity")
@@ -64,13 +65,14 @@ def export(build: Build, runner: Steps) -> None:
     log = None
     if job.graph is not None:
         graph = runner.do(Adopt(model=job.graph), "adopt the exported graph")
+        build.log = _log_of(job.graph)
     else:
         graph = exported = exported_model(job.recipe, job.code, runner)
         recipe = single_sample(job, infos(graph.inputs), runner)
         if recipe is not None:
             build.job = job = replace(job, recipe=recipe)
             graph = exported_model(recipe, job.code, runner)
-        log = exported.log
+        build.log = log = exported.log
     build.source = graph
     build.origin = None if log is None else log.origin
     if log is not None and log.specs:  # a model that declares its own inputs
@@ -79,6 +81,12 @@ def export(build: Build, runner: Steps) -> None:
     declared = [(name, part.dtype, part.shape) for name, part in job.recipe.inputs.items()]
     build.inputs = infos(graph.inputs or declared)
     build.outputs = infos(graph.outputs)
+
+
+def _log_of(graph: Input) -> ExportLog | None:
+    """The log of an export in the caller's process."""
+    log = graph.meta.get("log") if isinstance(graph, Entry) else None
+    return None if log is None else from_json(ExportLog, log)
 
 
 def parts(recipe: Recipe, runner: Steps) -> tuple[str, ...]:
@@ -159,39 +167,15 @@ def collect(build: Build, runner: Steps) -> None:
     if recipe.eval is not None:
         build.evaluation = samples_of(build, runner, "evaluation")
     if build.calibration is not None and build.evaluation is not None:
-        _keep_apart(build, build.calibration, build.evaluation)
+        keep_apart(build, build.calibration, build.evaluation)
     if _is_whole(build.calibration, build.job.part):
         build.calibration = _divide(build, build.calibration, "calibration", runner)
     if _is_whole(build.evaluation, build.job.part):
         build.evaluation = _divide(build, build.evaluation, "evaluation", runner)
-    _check_finite(build, build.calibration, "calibration", runner)
-    _check_finite(build, build.evaluation, "evaluation", runner)
+    check_finite(build, build.calibration, "calibration", runner)
+    check_finite(build, build.evaluation, "evaluation", runner)
     samples = build.evaluation or build.calibration
     build.probe = samples or runner.do(Random(random=build.sizes), "random inputs")
-
-
-def _check_finite(build: Build, samples: Samples | None, role: SampleRole, runner: Steps) -> None:
-    """Refuse samples with NaN or infinities that the model does not mask or replace."""
-    if samples is None or samples.planned or not samples.info.not_finite:
-        return
-    source = build.job.recipe.samples(role)
-    with located(role if source is None else str(source.data or source.place.path)):
-        step = CheckFinite(samples=samples, graph=build.source)
-        runner.do(step, f"check {role} samples that are not finite")
-
-
-def check_data(build: Build, runner: Steps) -> None:
-    """Check that the calibration data looks like what the model expects, before it is used."""
-    if build.calibration is None:
-        return
-    step = CheckData(
-        samples=build.calibration,
-        graph=build.source,
-        evaluation=build.evaluation,
-        specs=build.job.recipe.describe(build.inputs),
-        without=() if build.calibration.planned else tuple(build.calibration.info.not_finite),
-    )
-    build.data_check = runner.do(step, "check calibration data")
 
 
 def exported_model(settings: Recipe, code: Path | None, runner: Steps) -> Exported:
@@ -373,24 +357,3 @@ def data_of(build: Build) -> dict[str, dict[str, object]]:
         )
         if samples is not None
     }
-
-
-def _of_samples(recipe: Recipe) -> str:
-    """The files of calibration and evaluation, as far as the recipe names them."""
-    sources = (recipe.samples("calibration"), recipe.samples("evaluation"))
-    files = [str(one.data or one.place.path) for one in sources if one is not None]
-    return " and ".join(dict.fromkeys(files)) or recipe.name
-
-
-def _keep_apart(build: Build, calibration: Samples, evaluation: Samples) -> None:
-    if not (calibration.files and evaluation.files):  # in a rehearsal
-        return
-    shared = overlap(Spool(calibration.path), Spool(evaluation.path))
-    if shared:
-        ours, theirs = shared[0]
-        raise InputRefused(
-            f"{len(shared)} calibration samples are also evaluation samples; the first is "
-            f"calibration sample {ours}, evaluation sample {theirs}",
-            where=_of_samples(build.job.recipe),
-            hint="calibrate on data that the task does not score, or the accuracy is not valid",
-        )

@@ -17,6 +17,7 @@ from optkit.documents.record import Number, Object, Record, Rows
 from optkit.documents.report import (
     REPORT,
     BothSides,
+    ExportComparison,
     GateOutcome,
     LandedNode,
     LayerFacts,
@@ -100,6 +101,7 @@ def compose(
     rewrites: Rewrites,
     provenance: Provenance,
     layer_fidelity: LayerFidelity | None = None,
+    export: ExportComparison | None = None,
     worst: WorstPictures | None = None,
     simulation: Simulation | None = None,
 ) -> Report:
@@ -113,6 +115,7 @@ def compose(
         simulation=simulation,
         preparation=tuple(_Rules.model_validate({**rewrites.preparation}).entries),
         layer_fidelity=layer_fidelity,
+        export=export,
         worst=worst,
         provenance=provenance,
     )

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite
 from typing import Protocol
 
 import numpy as np
@@ -162,14 +162,37 @@ def check(cases: Sequence[Case], session: Session, judge: Judge | None) -> tuple
                 hint="a size or a shape was fixed while the model was captured: declare smaller "
                 "ranges of the axes, or compute the shape from the sizes of the inputs",
             ) from error
-        errors, notes = {}, []
+        errors: dict[str, float | None] = {}
+        notes = []
         for name, values in case.outputs.items():
-            errors[name], problem = difference(values, returned[name])
+            largest, problem = difference(values, returned[name])
+            errors[name] = largest if isfinite(largest) else None
             if problem is not None:
                 notes.append(_judged(case, returned, Mismatch(name, problem), judge))
         check = Check(case.trial.sizes, errors, case.trial.values, case.trial.masks, tuple(notes))
         checks.append(check)
     return tuple(checks)
+
+
+def warnings(expected: Expected, checks: Sequence[Check]) -> tuple[str, ...]:
+    """What a user has to know about the comparisons: differences that are no errors, outputs of
+    which nothing is known, and comparisons that were not made."""
+    found = [note for check in checks for note in check.notes]
+    for name, first in (expected.cases[0].outputs if expected.cases else {}).items():
+        outputs = [case.outputs[name] for case in expected.cases]
+        if first.dtype.kind == "f" and not any(np.isfinite(one).any() for one in outputs):
+            found.append(
+                f"output {name!r} is not finite anywhere, so the comparison of graph and model "
+                "says nothing about it: give samples that the model takes (--calibration)"
+            )
+    if expected.left_out:
+        first_out = expected.left_out[0]
+        more = f" and {len(expected.left_out) - 1} more" if len(expected.left_out) > 1 else ""
+        found.append(
+            f"graph and model were not compared at {place(first_out.sizes)}{more}: "
+            f"{first_out.reason}"
+        )
+    return tuple(dict.fromkeys(found))
 
 
 def _judged(case: Case, returned: Feed, mismatch: Mismatch, judge: Judge | None) -> str:

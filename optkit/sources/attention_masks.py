@@ -10,6 +10,47 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from optkit.sources.agreement import Expected, Reference, difference
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+FUSED = (
+    "where a mask hides tokens, torch's fused kernels give other values (0) than its own layers "
+    "without them and than the graph: nothing may read these places. All other places agree"
+)
+
+
+@contextmanager
+def fused() -> Iterator[None]:
+    """During the body, the layers may take fused kernels, as they do for a user."""
+    import torch
+
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(True)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def told(module: nn.Module, reference: Reference, expected: Expected) -> tuple[str, ...]:
+    """What a user is told if the fused kernels give other values where a mask hides tokens."""
+    from torch import nn
+
+    kinds = (nn.TransformerEncoderLayer, nn.MultiheadAttention)
+    cases = [case for case in expected.cases if case.trial.masks == "prefix"]
+    if not cases or not any(isinstance(part, kinds) for part in module.modules()):
+        return ()
+    with fused():
+        for case in cases:
+            outputs = reference(case.feed)
+            if any(difference(case.outputs[name], outputs[name])[1] for name in outputs):
+                return (FUSED,)
+    return ()
 
 
 @contextmanager

@@ -12,11 +12,12 @@ from optkit.tensors import AxisRange, InputSpec, TensorInfo
 @dataclass(frozen=True)
 class Check:
     """One comparison with the source: axis sizes, and the largest difference of each output (for
-    integers and bools: the share that differs). `values`: what both ran on; `masks`: how masks were
-    filled, if in a way of their own; `notes`: differences that are no errors of the export."""
+    integers and bools: the share that differs; None where one side is not finite). `values`: what
+    both ran on; `masks`: how masks were filled, if in a way of their own; `notes`: differences that
+    are no errors of the export."""
 
     sizes: dict[str, int]
-    errors: dict[str, float]
+    errors: dict[str, float | None]
     values: Literal["samples", "random"] = "random"
     masks: str | None = None
     notes: tuple[str, ...] = ()
@@ -52,11 +53,10 @@ class ExportLog:
     `opset`: read from the graph. `checks`: empty for an `.onnx`, which is its own source.
     `left_out`: the comparisons that were not made. `converted_from`: the former opset of an
     `.onnx`, None if it was kept. A Hugging Face model also has its `task`, and its inputs and axes,
-    which no recipe has to declare. `untrained`: which
-    parameters of a Python model are random, because neither the recipe nor the factory gave them
-    values. `positions`: the number of rows in its table of positions, None without a table.
-    `image_processor`: how the Python model says that its pictures are prepared. `origin`: of an
-    `.onnx`.
+    which no recipe has to declare. `untrained`: which parameters of a Python model are random,
+    because neither the recipe nor the factory gave them values. `positions`: the number of rows in
+    its table of positions, None without a table. `image_processor`: how the Python model says that
+    its pictures are prepared. `origin`: of an `.onnx`.
     """
 
     source: Literal["python", "pt2", "onnx", "hf"]

@@ -104,7 +104,8 @@ def export(
     with session(out) as runner:
         checks = agreement.check(expected.cases, runner, witness)
     log = ExportLog("pt2", described, returned, translation.OPSET, nodes, checks)
-    return replace(log, left_out=expected.left_out)
+    told = agreement.warnings(expected, checks)
+    return replace(log, left_out=expected.left_out, warnings=told)
 
 
 def _multiples(program: ExportedProgram, declared: Sequence[InputSpec]) -> dict[str, int]:

@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from optkit.data.synthetic import random_feed
 from optkit.errors import InputRefused, OptkitError, UsageError
 from optkit.graph.activations import Activations
 from optkit.runtimes import Progress, Session
@@ -38,7 +37,7 @@ from optkit.sources.disagreement import Witness
 from optkit.sources.log import ExportLog
 from optkit.sources.module_state import changed, unchanged
 from optkit.sources.outputs import arrays, leaves, names_apart, register
-from optkit.sources.trials import trials
+from optkit.sources.trials import feed_at, trials
 from optkit.sources.wrappers import evaluating, unwrapped
 from optkit.tensors import AxisRange, Feed, InputSpec, TensorInfo
 from optkit.trained_scales import KEY, TrainedScales
@@ -77,34 +76,31 @@ def export(
     Raises ExportFailed, or ToolchainMissing without torch.
     """
     toolchain.require()
-    if not specs:
-        names = tuple(inspect.signature(module.forward).parameters)
-        raise undeclared(f"{type(module).__name__}.forward({', '.join(names)})", names)
+    _check_declared(module, specs)
     module = unwrapped(module)
     specs, axes = fix_single_sizes(specs, axes)
-    sizes = traced_sizes(axes)
+    feed = feed_at(specs, axes, samples, traced_sizes(axes))
     bind = _binding(module, specs)
     with _exporting(module), unchanged(module):
         progress("running the model", 0.1)
         with unchanged(module):
-            returned = _call(module, bind, random_feed(specs, sizes, 0), specs)
+            returned = _call(module, bind, feed, specs)
         names = _output_names(returned, specs, outputs)
         register(returned)
         progress("capturing the model", 0.2)
-        program = _capture(module, bind, specs, axes, sizes)
+        program = _capture(module, bind, specs, axes, feed)
         progress("translating to ONNX", 0.4)
         model = translation.translate(program, _in_order(bind(_by_name(specs))), names)
         trained = getattr(module, "trained_scales", None)
         if isinstance(trained, TrainedScales):
             model.metadata_props[KEY] = trained.text()
         translation.write(model, out)
+        wide = axes if compared is None else {name: compared[name] for name in axes}
         with ties.lower_index_first(program):
-            expected = agreement.expected(
-                lambda feed: arrays(_call(module, bind, feed, specs), names),
-                trials(specs, _within(compared, axes), samples),
-                Activations(model),
-                progress,
-            )
+            reference = partial(_outputs, module, bind, specs, names)
+            runs, needs = trials(specs, wide, samples), Activations(model)
+            expected = agreement.expected(reference, runs, needs, progress)
+            told = attention_masks.told(module, reference, expected)
     described, returned = translation.describe(model)
     nodes = len(model.graph)
     witness = None
@@ -116,14 +112,14 @@ def export(
     with session(out) as runner:
         checks = agreement.check(expected.cases, runner, witness)
     log = ExportLog("python", described, returned, translation.OPSET, nodes, checks)
-    return replace(log, left_out=expected.left_out)
+    told += agreement.warnings(expected, checks)
+    return replace(log, left_out=expected.left_out, warnings=told)
 
 
-def _within(
-    compared: Mapping[str, AxisRange] | None, axes: Mapping[str, AxisRange]
-) -> Mapping[str, AxisRange]:
-    """The ranges for the comparison of the axes that move."""
-    return axes if compared is None else {name: compared[name] for name in axes}
+def _outputs(
+    module: nn.Module, bind: Bind, specs: Sequence[InputSpec], names: Sequence[str], feed: Feed
+) -> Feed:
+    return arrays(_call(module, bind, feed, specs), names)
 
 
 @contextmanager
@@ -144,7 +140,7 @@ def _witness(
 ) -> Witness:
     def run(module: nn.Module, feed: Feed) -> Feed:
         with _exporting(module), ties.lower_index_first(program):
-            return arrays(_call(module, bind, feed, specs), names)
+            return _outputs(module, bind, specs, names, feed)
 
     def exact(feed: Feed) -> Feed | None:
         import torch
@@ -172,6 +168,12 @@ def _witness(
         graph,
         session,
     )
+
+
+def _check_declared(module: nn.Module, specs: Sequence[InputSpec]) -> None:
+    if not specs:
+        names = tuple(inspect.signature(module.forward).parameters)
+        raise undeclared(f"{type(module).__name__}.forward({', '.join(names)})", names)
 
 
 def undeclared(where: str, names: Sequence[str] = ()) -> InputRefused:
@@ -276,14 +278,19 @@ def _call(module: nn.Module, bind: Bind, feed: Feed, specs: Sequence[InputSpec])
 
     parameter = next(module.parameters(), None)
     device = parameter.device if parameter is not None else "cpu"
-    # copies, because forward may work in place
-    tensors = {name: torch.from_numpy(array.copy()) for name, array in feed.items()}
-    bound = bind({name: tensor.to(device) for name, tensor in tensors.items()})
+    bound = bind(_tensors(feed, device))
     with torch.no_grad():
         try:
             return module(*bound.args, **bound.kwargs)
         except Exception as error:
             raise export_failures.call(error, module, feed, specs) from error
+
+
+def _tensors(feed: Feed, device: Any) -> dict[str, object]:
+    """Copies, because forward may work in place."""
+    import torch
+
+    return {name: torch.from_numpy(a.copy()).to(device) for name, a in feed.items()}
 
 
 def _output_names(
@@ -305,7 +312,7 @@ def _capture(
     bind: Bind,
     specs: Sequence[InputSpec],
     axes: Mapping[str, AxisRange],
-    sizes: Mapping[str, int],
+    feed: Feed,
 ) -> ExportedProgram:
     import torch
 
@@ -324,10 +331,9 @@ def _capture(
         }
         for spec in specs
     }
-    feed = random_feed(specs, sizes, 0)
     parameter = next(module.parameters(), None)
     device = parameter.device if parameter is not None else "cpu"
-    example = bind({name: torch.from_numpy(array).to(device) for name, array in feed.items()})
+    example = bind(_tensors(feed, device))
     dynamic = bind(shapes).arguments
 
     def captured(*, deferred: bool) -> ExportedProgram:

@@ -41,13 +41,11 @@ def trials(
     """The runs, the most important ones first: the samples as they are, the compared sizes, then
     the other ways to fill masks. `samples`: one sample each, of several sizes, or batches of the
     fixed size. `multiples`: axis → the number of which its sizes are multiples."""
-    batch = batch_axis(spec.info for spec in specs)
-    batch = batch if isinstance(batch, str) else None
-    source = _Samples(_with_seen_ranges(specs, samples), axes, samples, batch)
+    source = _source(specs, axes, samples)
     yield from source.as_they_are()
     places = [
         {name: _multiple(size, axes[name], multiples.get(name, 1)) for name, size in one.items()}
-        for one in compared_sizes(axes, batch)
+        for one in compared_sizes(axes, source.batch)
     ]
     places = [sizes for index, sizes in enumerate(places) if sizes not in places[:index]]
     for seed, sizes in enumerate(places):
@@ -55,6 +53,24 @@ def trials(
     first = places[min(1, len(places) - 1)]
     for style in masks.styles(specs):
         yield source.filled(first, style, len(places))
+
+
+def feed_at(
+    specs: Sequence[InputSpec],
+    axes: Mapping[str, AxisRange],
+    samples: Sequence[Feed],
+    sizes: Sizes,
+) -> Feed:
+    """The samples at these sizes, or random values if they cannot have them."""
+    return _source(specs, axes, samples).at(sizes, 0).feed()
+
+
+def _source(
+    specs: Sequence[InputSpec], axes: Mapping[str, AxisRange], samples: Sequence[Feed]
+) -> _Samples:
+    batch = batch_axis(spec.info for spec in specs)
+    seen = _with_seen_ranges(specs, samples)
+    return _Samples(seen, axes, samples, batch if isinstance(batch, str) else None)
 
 
 class _Samples:
@@ -67,31 +83,32 @@ class _Samples:
         samples: Sequence[Feed],
         batch: str | None,
     ) -> None:
-        self._specs, self._axes, self._samples, self._batch = specs, axes, samples, batch
+        self._specs, self._axes, self._samples, self.batch = specs, axes, samples, batch
         self._infos = [spec.info for spec in specs]
-        self._batched = batched(self._infos)
-        self._joins = all(i.name in self._batched for i in self._infos)
+        self.batched = batched(self._infos)
+        self._joins = all(i.name in self.batched for i in self._infos)
 
     def as_they_are(self) -> Iterator[Trial]:
-        """The samples, those of one size together if they can be joined."""
+        """The samples in the declared ranges, those of one size together if they can be joined."""
         left = list(self._samples)
         while left:
             first = left.pop(0)
             sizes, joined = self._sizes(first), [first]
-            if self._batch is not None and self._joins:
+            if self.batch is not None and self._joins:
                 joined += [other for other in left if self._sizes(other) == sizes]
                 left = [other for other in left if self._sizes(other) != sizes]
-                axis = self._axes[self._batch]
+                axis = self._axes[self.batch]
                 joined = joined[: max(axis.max, 1)]
-                sizes[self._batch] = max(axis.min, len(joined))
-            elif self._batch is not None:
-                sizes[self._batch] = max(self._axes[self._batch].min, 1)
-            yield Trial(sizes, "samples", partial(self._rows, joined, sizes))
+                sizes[self.batch] = max(axis.min, len(joined))
+            elif self.batch is not None:
+                sizes[self.batch] = max(self._axes[self.batch].min, 1)
+            if all(axis.min <= sizes[name] <= axis.max for name, axis in self._axes.items()):
+                yield Trial(sizes, "samples", partial(self._rows, joined, sizes))
 
     def at(self, sizes: Sizes, seed: int) -> Trial:
         """The samples at these sizes, each in turn the first one of the batch; random values if
         there are none, or if an axis is empty in all of them."""
-        rest = {name: size for name, size in sizes.items() if name != self._batch}
+        rest = {name: size for name, size in sizes.items() if name != self.batch}
         turn = seed % max(len(self._samples), 1)
         taken = [*self._samples[turn:], *self._samples[:turn]]
         reasons = [unchangeable(one, self._specs, rest) for one in taken]
@@ -116,15 +133,15 @@ class _Samples:
 
     def _rows(self, samples: Sequence[Feed], sizes: Sizes) -> Feed:
         """The samples at these sizes, joined along the batch, again and again if they are fewer."""
-        rest = {name: size for name, size in sizes.items() if name != self._batch}
-        count = sizes.get(self._batch or "")
+        rest = {name: size for name, size in sizes.items() if name != self.batch}
+        count = sizes.get(self.batch or "")
         if count is None:
             return resized(samples[0], self._specs, rest)
         parts = [resized(one, self._specs, rest) for one in samples[: max(count, 1)]]
         return {
             name: np.resize(joined := np.concatenate([part[name] for part in parts]),
                             (count, *joined.shape[1:]))
-            if name in self._batched else array
+            if name in self.batched else array
             for name, array in parts[0].items()
         }  # fmt: skip
 

@@ -63,7 +63,8 @@ def export(
     )  # fmt: skip
     return replace(
         log, source="hf", task=loaded.task, specs=described.specs, axes=described.axes,
-        positions=described.positions, warnings=(*loaded.warnings, *described.warnings),
+        positions=described.positions,
+        warnings=(*loaded.warnings, *described.warnings, *log.warnings),
     )  # fmt: skip
 
 
