@@ -37,8 +37,9 @@ def doubts(fidelity: Fidelity, *, judged: bool, limited: bool) -> Iterator[str]:
         yield (
             f"fidelity to {fidelity.reference} is {worst:.1f} dB (SQNR"
             f"{f' of {where}' if where else ''}): the error is {10 ** (-worst / 20):.0%} of the "
-            f"{'values' if where else 'outputs'}, and {UNJUDGED}; below {LOW_SQNR:g} dB it usually "
-            "does (`optkit explain` names the layers that cost it)"
+            f"{'values' if where else 'outputs'} (at most {fidelity.worst.max_abs_error:.3g}), and "
+            f"{UNJUDGED}; below {LOW_SQNR:g} dB it usually does (`optkit explain` names the layers "
+            "that cost it)"
         )
     elif judged and where and worst < LOST_SQNR:
         yield (

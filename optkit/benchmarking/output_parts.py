@@ -15,11 +15,13 @@ row says `constant`.
 Which channels share a unit follows from the values of the reference:
 
 - Values from 0 to 1, with few exact zeros, are shares (a sigmoid or a softmax). They are a part
-  beside other values, if one of both has less than a quarter of the power.
+  beside other values, if one of both has less than a quarter of the power, and the shares are
+  sparse, mostly near 0, as scores are, or ten times smaller or larger. (Else they may be some of
+  many features that happen to be positive.)
 - An output of three axes that has only shares may be a detector's whose boxes are shares of the
-  picture: the first four channels, as in all heads of `detector_heads`. Coordinates are seldom near
-  0, as scores are: of each of the four the standard deviation is less than 1.2 times the mean, and
-  together they have three times the mean power of the others.
+  picture: the first four channels, as in all heads of `detector_heads`. Coordinates are not sparse:
+  of each of the four the standard deviation is less than 1.2 times the mean, and together they have
+  three times the mean power of the others.
 - Of the other channels, those whose root mean square is ten times smaller than that of the next
   larger channel are a part, if they have less than a quarter of the power and are at least an
   eighth of the channels. (Fewer are channels without energy, of which every feature map has some.)
@@ -87,17 +89,28 @@ def _units(sums: Totals, *, boxed: bool) -> Iterator[np.ndarray]:
     loud = np.flatnonzero(sums.signal > 0)
     shares = (sums.low >= 0) & (sums.high <= 1) & (sums.zeros <= _ZEROS * sums.count)
     kinds = [loud[shares[loud]], loud[~shares[loud]]]
-    powers = [float(sums.signal[kind].sum()) for kind in kinds]
     if boxed and not len(kinds[1]) and _begins_with_boxes(sums, loud):
         kinds = [loud[:COORDINATES], loud[COORDINATES:]]
-    elif min(powers) == 0 or min(powers) >= _HIDDEN * sum(powers):
-        kinds = [loud]  # the shares are some of many channels, or nothing else is there
+    elif not _stand_beside(sums, *kinds):
+        kinds = [loud]
     units = [unit for kind in kinds for unit in _by_scale(sums, kind)]
     if units:
         least = min(range(len(units)), key=lambda at: _mean_power(sums, units[at]))
         silent = np.flatnonzero(sums.signal == 0)
         units[least] = np.sort(np.concatenate([units[least], silent]))
     yield from units
+
+
+def _stand_beside(sums: Totals, shares: np.ndarray, others: np.ndarray) -> bool:
+    """Whether shares have a unit of their own beside other values."""
+    powers = [float(sums.signal[kind].sum()) for kind in (shares, others)]
+    if min(powers) == 0 or min(powers) >= _HIDDEN * sum(powers):
+        return False
+    constant = float((sums.mean[shares] ** 2 / sums.count[shares]).sum())
+    small, large = sorted(
+        float(np.median(sums.signal[kind] / sums.count[kind])) for kind in (shares, others)
+    )
+    return constant < _DENSE * powers[0] or large >= _APART**2 * small
 
 
 def _begins_with_boxes(sums: Totals, loud: np.ndarray) -> bool:

@@ -154,7 +154,9 @@ def test_features_of_one_unit_have_no_parts(session: Any) -> None:
     plain = (signed(rng, 64) * scale).astype(np.float32)
     classes = np.exp(signed(rng, 30, 3.0))
     classes[:, 7] *= 1e-6
-    for values in (plain, np.maximum(plain, 0), classes / classes.sum(1, keepdims=True)):
+    positive = plain.copy()
+    positive[:, 10:13] = 0.2 + 0.02 * np.tanh(plain[:, 10:13])
+    for values in (plain, np.maximum(plain, 0), positive, classes / classes.sum(1, keepdims=True)):
         c = noisy(rng, values, 30)
         found = compared(session, {"y": values}, {"y": c})
         assert parts(found) == []
