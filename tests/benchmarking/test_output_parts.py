@@ -207,6 +207,10 @@ def test_a_part_that_became_constant_is_said_to_be(session: Any) -> None:
     assert row.constant and row.sqnr_db == pytest.approx(14.2, abs=0.2)
     assert not compared(session, r, {"y": noisy(rng, r["y"], 14)}).worst.constant
     assert not compared(session, {"y": r["y"] * 0 + 1}, {"y": c["y"] * 0 + 1.1}).worst.constant
+    half = {"y": 0.5 * (r["y"] - 1)}
+    assert not compared(session, r, half).worst.constant
+    hardly = {"y": 1 + 1e-2 * r["y"]}  # 54 dB
+    assert not compared(session, hardly, {"y": c["y"] * 0 + 0.99}).worst.constant
 
 
 def test_what_is_zero_or_no_float(session: Any) -> None:
@@ -228,6 +232,39 @@ def test_what_is_zero_or_no_float(session: Any) -> None:
     assert loud.worst.output == "none" and (loud.worst.sqnr_db or 0) < 0
     only = compared(session, {"class": r["class"]}, {"class": c["class"]})
     assert only.outputs[0].equal == pytest.approx(18 / 24)
+
+
+def test_the_largest_error_of_a_part_may_be_in_any_of_its_channels(session: Any) -> None:
+    rng = np.random.default_rng(9)
+    r = np.concatenate([pixels(rng), shares(rng, 3)], axis=1)
+    c = noisy(rng, r, 60)
+    c[0, 1, 0] += 50
+    row = next(row for row in compared(session, {"y": r}, {"y": c}).outputs if row.part)
+    assert row.max_abs_error == pytest.approx(float(np.abs(r - c)[:, :4].max()))
+
+
+def test_the_axis_whose_parts_differ_most_is_that_of_the_channels(session: Any) -> None:
+    rng = np.random.default_rng(10)
+    place = np.where(np.arange(ANCHORS) < 15, 1.0, 0.05)
+    for axis in (1, 2):
+        r = (signed(rng, 6) * place + 0.01) * np.array([1e4] * 3 + [1.0] * 3)[:, None]
+        r = r.swapaxes(1, axis)
+        spread = compared(session, {"y": r}, {"y": noisy(rng, r, 40)}).outputs[0].channels
+        assert spread is not None and spread.axis == axis
+
+
+def test_shares_without_boxes_have_no_parts(session: Any) -> None:
+    dense = np.random.default_rng(11).uniform(0.02, 0.98, (SAMPLES, 8, ANCHORS))
+    found = compared(session, {"y": dense}, {"y": dense + 0.01})
+    assert parts(found) == []
+
+
+def test_what_does_not_count_is_no_zero_of_a_share(session: Any) -> None:
+    rng = np.random.default_rng(12)
+    r = np.concatenate([shares(rng, 3), signed(rng, 32)], axis=1)
+    c = noisy(rng, r, 40)
+    r[:, :, :6] = c[:, :, :6] = np.nan
+    assert parts(compared(session, {"y": r}, {"y": c})) == ["channels 0 to 2", "channels 3 to 34"]
 
 
 def test_what_is_not_finite_on_both_sides_does_not_count(session: Any) -> None:

@@ -55,6 +55,14 @@ def test_noise_is_error_power_over_signal_power() -> None:
     assert found.samples == 20
 
 
+def test_noise_is_that_of_the_worst_output() -> None:
+    """A search that limits the noise of all outputs together would lose the small one."""
+    recorded = record(Fixed(lambda f: {"large": 1e3 * f["x"], "y": f["x"]}), feeds(), samples=20)
+    found = recorded.deviation(Fixed(lambda f: {"large": 1e3 * f["x"], **noisy(f)}))
+    alone = record(Fixed(lambda f: {"y": f["x"]}), feeds(), samples=20).deviation(Fixed(noisy))
+    assert found.noise == pytest.approx(alone.noise)
+
+
 def test_divergence_is_that_of_scipy() -> None:
     rng = np.random.default_rng(0)
     p, q = 5 * rng.standard_normal((2, 3, 7, 11))
