@@ -134,9 +134,20 @@ def _settle(model: ir.Model) -> ir.Model:
     )
     passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(settled)
     passes.RemoveUnusedNodesPass()(settled)
+    _widen_indices(settled)
     _round_to_bfloat16(settled)
     passes.OutputFixPass()(settled)  # an output that is also an input, or that occurs twice
     return settled
+
+
+def _widen_indices(model: ir.Model) -> None:
+    """ScatterND and GatherND have indices of int64; the exporter gives those of torch's istft."""
+    for node in list(model.graph.all_nodes()):
+        indices = node.inputs[1] if node.op_type in ("ScatterND", "GatherND") else None
+        if indices is not None and indices.dtype == ir.DataType.INT32 and node.graph is not None:
+            cast = _cast(indices, ir.DataType.INT64, node)
+            node.graph.insert_before(node, cast)
+            node.replace_input_with(1, cast.outputs[0])
 
 
 def _round_to_bfloat16(model: ir.Model) -> None:

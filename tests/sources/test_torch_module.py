@@ -566,6 +566,18 @@ class Rounding(nn.Module):
         return x + (x.bfloat16() * slope - x.bfloat16()).float()
 
 
+class Spectrum(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        window = torch.hann_window(16)
+        spectrum = torch.stft(x, 16, 4, window=window, return_complex=True)
+        return torch.istft(spectrum, 16, 4, window=window)
+
+
+def test_an_inverse_spectrum_is_exported(tmp_path: Path) -> None:
+    """torch's decomposition scatters with indices of int32, which ONNX refuses."""
+    export(Spectrum(), tmp_path / "model.onnx", spec("x", 2, 64))
+
+
 class Halves(nn.Module):
     """A float32 model of which a part is in 16 bits, as autocast leaves it."""
 
