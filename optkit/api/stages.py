@@ -15,7 +15,7 @@ from optkit.devices import Target
 from optkit.documents.result import CalibrationCheck, QuantizedProducts
 from optkit.errors import ToolchainMissing, UsageError
 from optkit.execute.step import Result
-from optkit.pipeline import Build, Job, delivery, findings
+from optkit.pipeline import Build, Job, delivery, findings, graphs
 from optkit.precisions import Precision
 from optkit.request import Request
 from optkit.workspace import Workspace
@@ -154,7 +154,10 @@ def stage_files(
         )
     details = {key: value for key, value in result.meta.items() if key != "reads"}
     if build.quantized is not None:  # a later step wrote the graph
-        details["quantization"] = dict(build.quantized.log)
+        details = {**build.quantized.meta, **details, "quantization": dict(build.quantized.log)}
+    if stage in ("export", "fuse"):
+        result = graphs.lowered(build, build.source if stage == "export" else build.fused, "it",
+                                runner)  # fmt: skip
     names = delivery.copy_out(result, out, details, build.origin)
     notes = [rewrite.note for rewrite in _rewrites(details)]
     return StageFiles(

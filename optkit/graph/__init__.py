@@ -48,7 +48,7 @@ from optkit.graph.nodes import (
     unique_name,
     value_names,
 )
-from optkit.graph.semantics import evaluate, infer_shapes, takes_half, upgrade
+from optkit.graph.semantics import evaluate, infer_shapes, lower, takes_half, upgrade
 from optkit.graph.serde import INLINE_LIMIT, check, data_locations, load, save, with_data_at
 from optkit.graph.shapes import bind, dims, expose, inputs, outputs, typed
 from optkit.graph.weights import Form, Stored, blocks, columns, computed, rows, spread
@@ -89,6 +89,7 @@ __all__ = [
     "is_constant",
     "join_names",
     "load",
+    "lower",
     "module_of",
     "multiplies_codes",
     "names_in",

@@ -1,13 +1,16 @@
-"""Conversions of older opsets to opset 21 that onnx's converter does not do.
+"""Conversions of older opsets to opset 21 that onnx's converter does not do, and back to older
+opsets, which it does not do at all.
 
 before the conversion    an empty tensor for a missing input · attributes with a default value · a
                          Scan with a batch axis, which cannot be converted
 after it                 the scale and bias per group of a GroupNormalization
+back                     Gelu as the operators that it stands for · the names of GridSample's modes
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import pi, sqrt
 
 import numpy as np
 import onnx_ir as ir
@@ -17,6 +20,8 @@ from optkit.graph.nodes import add_constant, claim_name, value_names
 
 _GROUPED = range(18, 21)  # opsets whose GroupNormalization has scales per group, not per channel
 _SCAN_OF_BATCHES = 8
+_GELU = 20  # the first opset that has it; GridSample has other names of its modes from here on
+_MODES = {"linear": "bilinear", "cubic": "bicubic"}
 
 
 def prepare(model: ir.Model) -> None:
@@ -49,6 +54,51 @@ def complete(model: ir.Model, opset: int) -> None:
     for node in list(model.graph.all_nodes()):
         if node.op_type == "GroupNormalization" and node.domain == "":
             _scale_channels(node, names)
+
+
+def older_forms(model: ir.Model, opset: int) -> None:
+    """Write operators in forms that this older opset has, in place. What has none stays."""
+    if opset >= _GELU:
+        return
+    names = value_names(model)
+    for node in list(model.graph.all_nodes()):
+        if node.domain != "":
+            continue
+        if node.op_type == "Gelu":
+            _write_gelu(node, names)
+        elif node.op_type == "GridSample" and "mode" in node.attributes:
+            mode = node.attributes["mode"].as_string()
+            node.attributes.add(ir.AttrString("mode", _MODES.get(mode, mode)))
+
+
+def _write_gelu(node: ir.Node, names: set[str]) -> None:
+    """x · ½ (1 + erf(x / √2)), or x · ½ (1 + tanh(√(2/π) (x + 0.044715 x³)))"""
+    x, result, owner = node.inputs[0], node.outputs[0], node.graph
+    assert x is not None and isinstance(owner, ir.Graph)
+    dtype = (x.dtype or ir.DataType.FLOAT).numpy()
+
+    def number(value: float) -> ir.Value:
+        name = claim_name(f"{node.name}.number", names)
+        return add_constant(owner, name, np.array(value, dtype))
+
+    def add(op: str, *inputs: ir.Value) -> ir.Value:
+        made = ir.node(op, inputs, name=f"{node.name}.{op}_{len(names)}")
+        made.outputs[0].name = claim_name(f"{result.name}.{op.lower()}", names)
+        made.outputs[0].type, made.outputs[0].shape = x.type, x.shape
+        owner.insert_before(node, made)
+        return made.outputs[0]
+
+    if node.attributes.get_string("approximate", "none") == "tanh":
+        cube = add("Mul", add("Pow", x, number(3.0)), number(0.044715))
+        gate = add("Tanh", add("Mul", add("Add", x, cube), number(sqrt(2 / pi))))
+    else:
+        gate = add("Erf", add("Mul", x, number(sqrt(0.5))))
+    half = add("Mul", x, number(0.5))
+    node.op_type = "Mul"
+    node.attributes.clear()
+    node.resize_inputs(2)
+    node.replace_input_with(0, half)
+    node.replace_input_with(1, add("Add", gate, number(1.0)))
 
 
 def forget_dims(model: ir.Model, unknown: Callable[[int | ir.SymbolicDim], bool]) -> None:

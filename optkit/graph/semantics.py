@@ -28,6 +28,11 @@ from optkit.graph.serde import last_line
 from optkit.graph.weights import Computed
 
 _MINIMUM_IR_VERSION = 10  # the first IR version that may contain opset 21
+_OLDER_IR_VERSION = 9  # of opsets 19 and 20
+OLDEST = 19
+"""The oldest opset that `lower` writes: the first whose Q/DQ have scales in half precision."""
+# operator → the opset from which on the same inputs and attributes mean something else
+_REDEFINED = {"GroupNormalization": 21, "DFT": 20}
 _INFERENCE_ERRORS = (RuntimeError, ValueError, onnx.shape_inference.InferenceError)
 # onnx 1.23 infers nothing for these; the result has dtype and shape of the first input
 _UNINFERRED = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
@@ -73,6 +78,66 @@ def upgrade(model: ir.Model, minimum: int = 21) -> ir.Model:
     LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     ensure_names(model)
     return infer_shapes(model)
+
+
+def lower(model: ir.Model, opset: int) -> None:
+    """Write a graph in this opset, if it is older than its own, in place. From 19 on, newer opsets
+    mostly add dtypes and operators, so most graphs need only another number.
+
+    Raises InputRefused with the node and the opset that it needs.
+    """
+    current = model.opset_imports.get("", 0)
+    if opset >= current:
+        return
+    opsets.older_forms(model, opset)
+    for node in model.graph.all_nodes():
+        if node.domain != "":
+            continue
+        if (why := _why_newer(node, opset, current)) is not None:
+            needed = next(
+                (o for o in range(opset + 1, current) if not _why_newer(node, o, current)), current
+            )
+            raise InputRefused(
+                f"{why}, which opset {opset} does not have",
+                where=f"node {node.name!r} ({node.op_type})",
+                hint=f"set model.opset to {needed} or newer, or leave it out",
+            )
+    model.opset_imports[""] = opset
+    if opset < 21:
+        model.ir_version = _OLDER_IR_VERSION
+    infer_shapes(model)
+
+
+def _why_newer(node: ir.Node, opset: int, current: int) -> str | None:
+    """What of a node an older opset does not have. Attributes that the older one does not have, and
+    that have their default values, are removed."""
+    op, new = node.op_type, onnx.defs.get_schema(node.op_type, current)
+    try:
+        old = onnx.defs.get_schema(op, opset)
+    except onnx.defs.SchemaError:
+        return f"it is {op}"
+    if old.since_version == new.since_version:
+        return None
+    if opset < _REDEFINED.get(op, 0):
+        return f"it is {op} of opset {_REDEFINED[op]}"
+    for name, attribute in list(node.attributes.items()):
+        if name in old.attributes:
+            continue
+        default = new.attributes[name].default_value
+        if onnx.helper.get_attribute_value(default) != attribute.value:
+            return f"it has the attribute {name}"
+        del node.attributes[name]
+    if len(node.inputs) > old.max_input or len(node.outputs) > old.max_output:
+        return "it has more inputs or outputs"
+    sides = ((old.inputs, node.inputs), (old.outputs, node.outputs))
+    for parameters, values in sides:
+        for index, value in enumerate(values):
+            if value is None or value.dtype is None or not isinstance(value.type, ir.TensorType):
+                continue
+            kind = f"tensor({value.dtype.name.lower()})"
+            if kind not in parameters[min(index, len(parameters) - 1)].types:
+                return f"it reads or writes {value.dtype.name}"
+    return None
 
 
 def evaluate(node: ir.Node, inputs: Sequence[np.ndarray | None], opset: int) -> list[np.ndarray]:

@@ -16,6 +16,7 @@ from optkit.steps.collect import Samples
 from optkit.steps.dequantize import Dequantized
 from optkit.steps.fuse import Fuse
 from optkit.steps.graph import Graph, RandomInputs, Rewritten
+from optkit.steps.lower import Lower
 from optkit.steps.ort import ToOrt
 
 _BYTES_TO_COMPARE = 12  # per parameter: float32 in two sessions, one of which copies it
@@ -106,9 +107,17 @@ def cast(build: Build, graph: Graph, carrier: str, runner: Steps, what: str = ""
 def written(build: Build, graph: Graph, what: str, runner: Steps) -> Graph:
     """The graph in the operators that the backend needs: standard ones or ONNX Runtime's."""
     if build.traits.operators == "standard":
-        return graph
+        return lowered(build, graph, what, runner)
     label = f"write {what} in ONNX Runtime's operators"
-    return runner.do(ToOrt(graph=graph), label)
+    return runner.do(ToOrt(graph=graph, opset=build.job.recipe.opset), label)
+
+
+def lowered(build: Build, graph: Graph, what: str, runner: Steps) -> Graph:
+    """The graph in an opset that is not newer than the recipe allows."""
+    opset = build.job.recipe.opset
+    if opset is None:
+        return graph
+    return runner.do(Lower(graph=graph, opset=opset), f"write {what} in opset {opset}")
 
 
 def compared_samples(build: Build, runner: Steps) -> Samples | None:

@@ -211,6 +211,11 @@ class Recipe(Part):
         return Source("python", None, module, attribute, weights, args)
 
     @property
+    def opset(self) -> int | None:
+        """The newest opset that written graphs may have; None: any."""
+        return None if self.model is None else self.model.opset
+
+    @property
     def calibration_source(self) -> Place | None:
         """File and function of the calibration samples."""
         return self._places.get("calibration.source")

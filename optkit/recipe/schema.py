@@ -116,6 +116,7 @@ class Model(Part):
     task: str | None = None  # for a Hugging Face model; default: the task in its config.json
     adapter: str | None = None  # folder of a PEFT LoRA adapter, merged before export
     part: Literal["encoder", "decoder"] | None = None  # for an encoder-decoder; null: both
+    opset: Annotated[int, Field(ge=19)] | None = None  # the newest that written graphs may have
 
     @model_validator(mode="before")
     @classmethod

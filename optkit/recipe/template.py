@@ -127,7 +127,9 @@ def _model(model: str, folder: Path, weights: _Weights) -> str:
     lines += [f"  # {remark}" for remark in weights.remarks]
     if python and not weights.file:
         lines.append("  # weights: weights.safetensors")
-    return "\n".join([*lines, "  # args: {}"] if python else lines)
+    if python:
+        lines.append("  # args: {}")
+    return "\n".join([*lines, "  # opset: 20            # for a runtime that knows no newer one"])
 
 
 def _axes(given: Mapping[str, Axis]) -> str:

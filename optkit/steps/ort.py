@@ -18,7 +18,8 @@ class OrtGraph(Rewritten):
 @dataclass(frozen=True, kw_only=True)
 class ToOrt(Step[OrtGraph]):
     """A quantized graph, written in the operators for which ONNX Runtime has the fastest CPU
-    kernels. Its outputs are not compared: a sum in another order can change single codes."""
+    kernels. Its outputs are not compared: a sum in another order can change single codes. `opset`:
+    the newest that it may have."""
 
     name = "ort"
     version = 12
@@ -26,3 +27,4 @@ class ToOrt(Step[OrtGraph]):
     stays = True
 
     graph: Input
+    opset: int | None = None

@@ -30,6 +30,7 @@ from optkit.steps.fuse import Fuse
 from optkit.steps.given_ranges import TakeRanges
 from optkit.steps.import_quantized import ImportQuantized
 from optkit.steps.kv_cache import QuantizeCache
+from optkit.steps.lower import Lower
 from optkit.steps.noisy_nodes import FindNoisyNodes
 from optkit.steps.ort import ToOrt
 from optkit.steps.outline import Outline
@@ -56,7 +57,7 @@ _ALL: tuple[type[Step[Result]], ...] = (
     Evaluate, CompareOutputs, CompareLayers, MeasureLatency, MeasurePeak, PredictLatency,
     PredictLayers, Attribute, ListLayers, MeasureSensitivity, Deviate, RepairGraph, Dequantize,
     ImportQuantized, ShowWorst, TakeRanges, Shorten, QuantizeCache, FindNoisyNodes,
-    QuantizeInOrder, Resize, CoverSizes, CompareSizes,
+    QuantizeInOrder, Lower, Resize, CoverSizes, CompareSizes,
 )  # fmt: skip
 
 STEPS: Mapping[str, type[Step[Result]]] = MappingProxyType({step.name: step for step in _ALL})

@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from optkit import graph
+from optkit.execute.step import Progress
+from optkit.steps.bodies.signature import signature
+from optkit.steps.files import GRAPH, SIMULATION
+from optkit.steps.graph import Graph
+from optkit.steps.lower import Lower
+
+
+def run(step: Lower, out: Path, progress: Progress) -> Graph:
+    for name in (SIMULATION, GRAPH):
+        place = step.graph.path / name
+        if not place.exists():
+            continue
+        model = graph.load(place)
+        graph.lower(model, step.opset)
+        graph.save(model, out / name)
+        graph.check(out / name)
+    return Graph(**signature(model)._asdict())
