@@ -9,6 +9,7 @@ from pathlib import Path
 
 from optkit import places
 from optkit.errors import OptkitError
+from optkit.execute.reads import relative
 from optkit.execute.runner import Steps
 from optkit.execute.step import Foreign
 from optkit.recipe import Recipe, SampleRole, SampleSource
@@ -31,7 +32,7 @@ def collected(
 ) -> Collected:
     """The samples of a source for the inputs `specs`. `assets`: the files of the model's tokenizer
     and processor; `whole`: the inputs of a whole encoder-decoder of which this is one part."""
-    place = source.place
+    place, roots = source.place, roots_of(source)
     step = Collect(
         limit=source.limit,
         function=place.attribute or "samples",
@@ -39,6 +40,11 @@ def collected(
         whole=tuple(whole),
         what=str(place),
         args=dict(source.args),
+        at={
+            name: relative(os.path.abspath(path), roots)  # noqa: PTH100
+            for name, path in _named(source)
+            if _exists(path)
+        },
         specs=tuple(specs),
         labelled=role == "evaluation",
         optional=tuple(recipe.optional_axes()),
@@ -47,7 +53,7 @@ def collected(
         memory=runner.limits.memory_bytes // 4,
         folders=source.folders,
         model=None if assets is None else assets.path,
-        roots=tuple(roots_of(source)),
+        roots=tuple(roots),
     )
     return runner.do(step, f"collect {role} samples")
 
@@ -88,15 +94,19 @@ def few(samples: Samples, recipe: Recipe, runner: Steps) -> Samples:
 def roots_of(source: SampleSource) -> list[str]:
     """The folders to which the paths in the record of reads are relative: the project of the code,
     then the folders that its args name."""
-    named = [source.folders[name] / value for name, value in source.args.items()
-             if name in source.folders and isinstance(value, str)]  # fmt: skip
     project = places.project_root(source.place.path.parent)
-    folders = [project, *(path for path in named if _is_folder(path))]
+    folders = [project, *(path for _, path in _named(source) if _exists(path) and path.is_dir())]
     return list(dict.fromkeys(os.path.abspath(path) for path in folders))  # noqa: PTH100
 
 
-def _is_folder(path: Path) -> bool:
+def _named(source: SampleSource) -> list[tuple[str, Path]]:
+    """The args that are texts, as the paths that they would be."""
+    return [(name, source.folders[name] / value) for name, value in source.args.items()
+            if name in source.folders and isinstance(value, str)]  # fmt: skip
+
+
+def _exists(path: Path) -> bool:
     try:
-        return path.is_dir()
+        return path.exists()
     except (OSError, ValueError):  # a text that is no path
         return False

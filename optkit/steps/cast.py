@@ -22,7 +22,7 @@ class Cast(Step[Rewritten]):
     are not measured. `carrier`: "fp16" or "bf16"."""
 
     name = "cast"
-    version = 4
+    version = 5
     tools = ("onnxruntime", "numpy", "onnx", "onnx-ir")
     stays = True
 

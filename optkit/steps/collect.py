@@ -38,7 +38,9 @@ class Collect(ReadsCode, Step[Collected]):
     """Run a sample source or a task, check the samples that it yields against the inputs, and spool
     them.
 
-    `what` and `function` name it, `args` are its arguments. `whole`, for one part of an
+    `what` and `function` name it, `args` are its arguments; `at`: where those of them are that name
+    a file or a folder, so that recipes in two folders with the same relative path do not share what
+    it names. `whole`, for one part of an
     encoder-decoder: the inputs of the whole model; the source gets them and may yield samples for
     them. `optional`: axes that may be empty. `path`: the file of the source; `where`: the place
     that error messages name; `folders`: arg → the folder to which its relative path refers;
@@ -55,6 +57,7 @@ class Collect(ReadsCode, Step[Collected]):
     whole: tuple[InputSpec, ...] = ()
     what: str
     args: Mapping[str, object]
+    at: Mapping[str, str] = field(default_factory=dict)
     specs: tuple[InputSpec, ...] = named("inputs")
     labelled: bool
     optional: tuple[str, ...]

@@ -6,18 +6,21 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from optkit.data.spool_writer import SpoolInfo
 from optkit.devices import target
 from optkit.execute.step import Foreign
 from optkit.pipeline import Build, Job, data_of
+from optkit.pipeline.collected import collected
 from optkit.pipeline.sources import collect
 from optkit.precisions import PRECISIONS
 from optkit.recipe import Recipe, requested
 from optkit.request import Request
 from optkit.steps.collect import Collect, Collected
 from optkit.steps.graph import Graph
+from optkit.workspace import Workspace
 
 SETTINGS = {
     "name": "net",
@@ -106,3 +109,25 @@ def test_paths_are_reported_relative_to_the_project_of_the_source_and_to_folders
     settings = {"name": "net", "calibration": {"source": "source.py", "args": args}}
     _, runner = asked(Recipe.from_dict(settings, project / "deep"), {})
     assert runner.asked["calibration"][2] == (str(project), str(pictures))
+
+
+def test_recipes_in_two_folders_with_the_same_relative_path_have_their_own_samples(
+    tmp_path: Path,
+) -> None:
+    runner = Workspace(cache=tmp_path / "cache").runner()
+    settings = {
+        "name": "net",
+        "inputs": {"x": {"dtype": "float32", "shape": ["batch", 2]}},
+        "axes": {"batch": {"min": 1, "opt": 4, "max": 4}},
+        "calibration": {"source": "arrays", "args": {"path": "samples.npz"}},
+    }
+    digests = set()
+    for number in (1, 2):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        np.savez(folder / "samples.npz", x=np.full((4, 2), number, np.float32))
+        recipe = Recipe.from_dict(settings, folder)
+        source = recipe.samples("calibration")
+        assert source is not None
+        digests.add(collected(recipe, source, "calibration", recipe.describe(), runner).info.digest)
+    assert len(digests) == 2
