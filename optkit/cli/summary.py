@@ -21,6 +21,7 @@ from optkit.documents.sizes import DeclaredSizes
 from optkit.evidence import Evidence
 from optkit.report import coverage, figures
 from optkit.report.figures import lost, measured, name, unvaried
+from optkit.report.titles import baseline_label
 from optkit.report.view import losses
 
 if TYPE_CHECKING:
@@ -319,7 +320,7 @@ def _size(result: Result) -> str:
     if size is None:
         return ""
     share = size.baseline_bytes and size.bytes / size.baseline_bytes
-    beside = f" ({share:.0%} of {baseline.precision})" if share and baseline else ""
+    beside = f" ({share:.0%} of {baseline_label(result)})" if share and baseline else ""
     return f"{size.bytes / 2**20:.2f} MiB{beside}"
 
 

@@ -11,6 +11,7 @@ from optkit.report import coverage, details, explanation, figures, layers, outpu
 from optkit.report.drawing import charts
 from optkit.report.hotspots import hotspots
 from optkit.report.html import render
+from optkit.report.titles import baseline_label
 
 
 def to_html(report: Report) -> str:
@@ -22,7 +23,7 @@ def to_html(report: Report) -> str:
     nodes = layers.nodes(report, ours, theirs)
     islands = report.cast.get("islands")
     result, provenance, finished = report.result, report.provenance, report.provenance.finished
-    base = result.baseline.precision if result.baseline else "baseline"
+    base = baseline_label(result) or "baseline"
     return render(
         "build.html",
         report=report,

@@ -15,6 +15,7 @@ from optkit.documents.result import Result
 from optkit.evidence import Evidence
 from optkit.report import figures
 from optkit.report.layers import Layer
+from optkit.report.titles import baseline_label
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Timed:
 def timings(report: Report) -> list[Timed]:
     """Baseline and candidate at every batch size, next to each other."""
     result, latencies = report.result, report.latencies
-    baseline = result.baseline.precision if result.baseline else "baseline"
+    baseline = baseline_label(result) or "baseline"
     sides = ((baseline, latencies.baseline), (str(result.precision), latencies.engine))
     rows = [_timed(label, one) for label, side in sides for one in side]
     return sorted(rows, key=lambda row: row.batch)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from optkit.documents.report import GateOutcome, LandedNode, Report, ServingCost
 from optkit.documents.result import PendingEngine, Result
 from optkit.report import coverage, details, figures, layers, outputs, view
+from optkit.report.titles import baseline_label
 
 _MOST_ROWS = 20
 _MOST_SENSITIVE = 5
@@ -52,7 +53,7 @@ def comparison(result: Result) -> str:
     rows = view.comparison(result)
     if not rows:
         return ""
-    baseline = result.baseline.precision if result.baseline else "baseline"
+    baseline = baseline_label(result) or "baseline"
     cells = [
         (r.label, r.baseline.text, r.candidate.text, r.change.text, ", ".join(r.known))
         for r in rows

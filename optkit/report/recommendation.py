@@ -23,7 +23,7 @@ from optkit.documents.sizes import DeclaredSizes
 from optkit.evidence import Evidence
 from optkit.measurement import GIVEN_GRAPH
 from optkit.report import coverage, figures, worth
-from optkit.report.titles import baseline_of, device_of, is_given, spelled, timed_against
+from optkit.report.titles import baseline_label, device_of, is_given, spelled, to_ship_instead
 
 
 @dataclass(frozen=True)
@@ -308,7 +308,7 @@ def _capital(text: str) -> str:
 
 
 def _base(result: Result) -> str:
-    return GIVEN_GRAPH if is_given(result) else spelled(baseline_of(result))
+    return to_ship_instead(result)
 
 
 def _way_out(result: Result, broken: Sequence[str]) -> str:
@@ -398,7 +398,7 @@ def _conditions(result: Result) -> Iterable[str]:
     if is_given(result):
         yield (
             f"another tool has quantized the model: fidelity is to {GIVEN_GRAPH}, latency and "
-            f"accuracy are beside {timed_against(result)}"
+            f"accuracy are beside {spelled(baseline_label(result))}"
         )
     if result.untrained is not None:
         yield "the gate says nothing about a trained model"

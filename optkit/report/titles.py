@@ -41,11 +41,18 @@ def is_given(result: Result) -> bool:
     return result.fidelity is not None and result.fidelity.reference == GIVEN_GRAPH
 
 
-def timed_against(result: Result) -> str:
-    """What the latency is compared with. On a CPU a given graph runs as it is."""
-    if is_given(result) and _is_cpu(result.target):
-        return GIVEN_GRAPH
-    return spelled(result.baseline.precision if result.baseline else None)
+def baseline_label(result: Result) -> str | None:
+    """The precision of the baseline, or the given graph, which is the baseline on a CPU; None if
+    there is no baseline."""
+    if result.baseline is None:
+        return None
+    given = is_given(result) and _is_cpu(result.target)
+    return GIVEN_GRAPH if given else result.baseline.precision
+
+
+def to_ship_instead(result: Result) -> str:
+    """What to ship if the candidate is not: the baseline, or the given graph."""
+    return GIVEN_GRAPH if is_given(result) else spelled(baseline_of(result))
 
 
 def _is_cpu(name: str | None) -> bool:

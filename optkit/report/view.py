@@ -24,7 +24,7 @@ from optkit.engines import BuildSpec
 from optkit.evidence import Evidence
 from optkit.report import figures, recommendation, worth
 from optkit.report.build_facts import described, facts
-from optkit.report.titles import baseline_of, device_of, spelled
+from optkit.report.titles import baseline_label, device_of, spelled, to_ship_instead
 
 EVIDENCE: Mapping[str, str] = MappingProxyType(
     {
@@ -71,7 +71,7 @@ def advised(advice: Recommendation, result: Result) -> Headline:
     if failed or advice.ship == "none":
         word, title = "fail", f"Do not ship {ours}"
     elif advice.ship == "baseline":
-        word, title = "inconclusive", f"Ship {spelled(baseline_of(result))}"
+        word, title = "inconclusive", f"Ship {to_ship_instead(result)}"
     elif advice.ship != "candidate":
         pending = result.status == "pending" or (result.latency is None and not result.parts)
         word, title = "pending" if pending else "inconclusive", f"Not yet: {ours}"
@@ -295,7 +295,7 @@ class Highlight:
 def highlights(result: Result) -> list[Highlight]:
     """Speedup, drop, size and landing, if they are known."""
     engine, size = result.engine, result.size
-    baseline = result.baseline.precision if result.baseline else None
+    baseline = baseline_label(result)
     rows = []
     if speedup := result.speedup:
         value = figures.times(speedup.value)

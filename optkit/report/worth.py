@@ -13,7 +13,7 @@ from optkit.documents.measured import DifferenceFigures, FidelityFigures, Latenc
 from optkit.documents.result import Result
 from optkit.evidence import Evidence
 from optkit.report import figures
-from optkit.report.titles import compiler, device_of, spelled, timed_against
+from optkit.report.titles import baseline_label, compiler, device_of, spelled
 
 WORTH = 1.05
 """The least speedup that is worth another numeric format: below 5 % a change of the driver, of the
@@ -45,7 +45,7 @@ def compared(result: Result) -> DifferenceFigures | None:
 def gain(result: Result, speedup: DifferenceFigures) -> str:
     """`INT8 is 1.34× as fast as FP16 on NVIDIA L4 (1.01 to 1.78, predicted)`, if that is shown."""
     name, where = spelled(result.precision), device_of(result)
-    base = timed_against(result)
+    base = spelled(baseline_label(result))
     times, how = figures.times(speedup.value), interval(result, speedup)
     what = shown(speedup)
     if what == "too little" and speedup.value < 1:
@@ -61,7 +61,7 @@ def gain(result: Result, speedup: DifferenceFigures) -> str:
 
 def disturbed(result: Result, speedup: DifferenceFigures) -> str:
     """A speedup that was measured under bad conditions, without a claim."""
-    base = timed_against(result)
+    base = spelled(baseline_label(result))
     return f"{figures.times(speedup.value)} as fast as {base} ({interval(result, speedup)})"
 
 

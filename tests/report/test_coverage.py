@@ -14,6 +14,7 @@ from optkit.cli.summary import remarks
 from optkit.documents.measured import GateVerdict
 from optkit.documents.result import EngineSize, QuantizedProducts, Result
 from optkit.evidence import Evidence
+from optkit.measurement import GIVEN_GRAPH
 from optkit.report import coverage, recommendation
 from optkit.report.build_page import to_html
 from optkit.report.markdown import to_markdown
@@ -115,3 +116,18 @@ def test_the_pages_have_the_line(make: Any) -> None:
     report = read(data)
     assert "0 of 3 products in INT8, in floats 2: depthwise; 1" in to_html(report)
     assert "**Quantized:** 0 of 3 products in INT8" in to_markdown(report)
+
+
+def test_a_given_graph_is_what_is_kept_and_on_a_cpu_the_baseline(make: Any) -> None:
+    data = make()["result"]
+    data["fidelity"]["reference"] = GIVEN_GRAPH
+    slow = gain(0.9, 0.8, 0.95)
+    for target, base in (("cpu", GIVEN_GRAPH), ("l4", "FP16")):
+        found = read_result(data | {"target": target}).model_copy(
+            update={"gate": PASS, "recommendation": None, "speedup": slow}
+        )
+        advice = recommendation.of_result(found)
+        assert advice is not None
+        assert f"INT8 is slower than {base} on" in advice.sentence
+        assert f"ship {GIVEN_GRAPH}." in advice.sentence
+        assert advice.conditions[-1].endswith(f"latency and accuracy are beside {base}")
