@@ -25,9 +25,12 @@ _POSITIONS = re.compile(r"(^|[._/])(cache_)?pos(ition)?s?(_ids)?$")
 _LENGTHS = re.compile(r"len(gth)?s?$|(^|[._/])num_(frames|tokens)$")
 
 
-def resized(feed: Feed, specs: Sequence[InputSpec], sizes: Mapping[str, int]) -> Feed:
+def resized(
+    feed: Feed, specs: Sequence[InputSpec], sizes: Mapping[str, int], *, last: bool = False
+) -> Feed:
     """The feed with these sizes of named axes; axes that are not in `sizes` keep theirs. `specs`:
-    the inputs, of which all are in the feed; integers remain in their ranges.
+    the inputs, of which all are in the feed; integers remain in their ranges. `last`: a smaller
+    size takes the last places instead of the first ones or those in the middle.
 
     Raises InputRefused for an axis that is `unchangeable`.
     """
@@ -35,7 +38,7 @@ def resized(feed: Feed, specs: Sequence[InputSpec], sizes: Mapping[str, int]) ->
         raise InputRefused(f"it cannot have the size {sizes[axis]}: {reason}", where=f"axis {axis}")
     old = sizes_of(feed, [spec.info for spec in specs])
     changed = {axis: n for axis, n in sizes.items() if old.get(axis, n) != n}
-    change = _Change(feed, specs, old, changed)
+    change = _Change(feed, specs, old, changed, last)
     return {spec.info.name: change.of(spec) for spec in specs}
 
 
@@ -85,8 +88,9 @@ class _Change:
         specs: Sequence[InputSpec],
         old: Mapping[str, int],
         new: Mapping[str, int],
+        last: bool,
     ) -> None:
-        self._feed, self._old, self._new = feed, old, new
+        self._feed, self._old, self._new, self._last = feed, old, new, last
         self._batch = _samples_axis([spec.info for spec in specs])
         self._places = {axis: self._place(axis, specs) for axis in new if axis != self._batch}
         if self._batch is not None and self._batch in new:
@@ -143,12 +147,23 @@ class _Change:
         if any(map(_is_tokens, along)):
             visible = next(self._visible(axis, along), None)
             if visible is None:
-                return np.arange(new) % max(old, 1)
+                return (np.arange(new) + self._skipped(old, new)) % max(old, 1)
             rows = [np.flatnonzero(row) if row.any() else np.arange(old) for row in visible]
-            return np.stack([row[np.arange(new) % len(row)] for row in rows])
+            starts = [self._skipped(len(row), new) for row in rows]
+            return np.stack(
+                [
+                    row[(np.arange(new) + at) % len(row)]
+                    for row, at in zip(rows, starts, strict=True)
+                ]
+            )
         middle = any(_is_picture(info) for info in along) and new < old
-        at = np.arange(new) + (old - new) // 2 if middle else np.arange(new) % max(2 * old, 1)
+        skipped = (old - new) // 2 if middle and not self._last else self._skipped(old, new)
+        at = (np.arange(new) + skipped) % max(2 * old, 1)
         return np.where(at < old, at, 2 * old - 1 - at)
+
+    def _skipped(self, old: int, new: int) -> int:
+        """How many places a smaller size leaves out in front."""
+        return max(old - new, 0) if self._last else 0
 
     def _visible(self, axis: str, along: Sequence[TensorInfo]) -> Iterator[np.ndarray]:
         """Real tokens by the masks of an axis: bool [samples, old]."""

@@ -108,6 +108,7 @@ def at_ends(build: Build, samples: Samples, what: str, runner: Steps) -> dict[En
             samples=samples, graph=build.fused, specs=build.job.recipe.describe(build.inputs),
             axes=axes, end=end, whole=whole,
             optional=tuple(build.job.recipe.optional_axes()),
+            last=what != "calibration",  # parts of the samples that calibration has not seen
             memory=runner.limits.memory_bytes // 4,
         )  # fmt: skip
         found[end] = runner.do(step, f"take {what} samples at the {end} declared sizes")

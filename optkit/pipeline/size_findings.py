@@ -107,4 +107,4 @@ def _db(one: OutputFidelity) -> str:
 def _hint(end: End, resized: Resized) -> str:
     axes = " and ".join(resized.sizes)
     other = "larger minimum" if end == "least" else "smaller maximum"
-    return f"give calibration samples of this size, or declare a {other} for {axes}"
+    return f"give calibration and evaluation samples of this size, or declare a {other} for {axes}"

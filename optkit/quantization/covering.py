@@ -5,7 +5,8 @@ both ends of the declared sizes show where the range of the usual samples loses 
 there, beside a range that is fitted to that end:
 
     it does not lose            the usual range stays, so nothing changes at the usual sizes
-    a common range loses less   the statistics of both together choose the range
+    a common range loses less   the statistics of both together choose the range, also where an end
+                                then loses more, but keeps what a product with one scale must have
     no range serves both        the products that read the value need another form than one scale
 """
 
@@ -19,6 +20,7 @@ import onnx_ir as ir
 
 from optkit.quantization import ranges
 from optkit.quantization.numerics import scales
+from optkit.quantization.numerics.output_noise import ONE_TERM
 from optkit.quantization.numerics.qparams import ActivationQParams
 from optkit.quantization.placement.qdq_placement import QdqPlacement
 from optkit.quantization.placement.read_weight import MATRIX, matrix
@@ -28,6 +30,7 @@ from optkit.statistics import Rows, Statistics, ValueStatistics
 LOSS = 2.0
 """By what the noise of a product may be larger at an end of the sizes: 3 dB."""
 _NEGLIGIBLE = 1e-4  # noise of a product, 40 dB, that matters nowhere
+_ENOUGH = -10 * log10(ONE_TERM)  # dB that an end may be left with, if the usual sizes lose nothing
 _ROWS, _COLUMNS = 128, 128  # of a product that is judged
 
 
@@ -79,7 +82,7 @@ def cover(
         both = _joined(value, [seen[end] for end in lost])
         span = ranges.choose(both, numbers.format, method, percentile, case.consumers)
         still = case.lost(span.low, span.high)
-        if not still:
+        if "" not in still and all(left >= _ENOUGH for left, _ in still.values()):
             values[numbers.source] = both
         else:  # its range stays that of the usual sizes
             readers = [node for node, index in placement.readers if index == 0]

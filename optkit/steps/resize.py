@@ -38,7 +38,7 @@ class Resize(Step[Resized]):
 
     graph: tells what a run takes, see `bodies.resize`; specs: its inputs; `whole`: samples are
     taken in the batches in which they were written, because the model sums over them. `optional`:
-    axes that may be empty.
+    axes that may be empty. `last`: smaller samples are the last parts of the given ones.
     """
 
     name = "resize"
@@ -53,4 +53,5 @@ class Resize(Step[Resized]):
     end: End
     whole: bool
     optional: tuple[str, ...]
+    last: bool = False
     memory: int = beside_the_key()

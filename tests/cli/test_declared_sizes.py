@@ -34,6 +34,50 @@ calibration: {source: arrays, samples: 64, args: {path: samples.npz}}
 """
 
 
+NETS = """
+import torch
+from torch import nn
+
+class Pooled(nn.Module):
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+        self.first, self.second, self.last = nn.Linear(16, 64), nn.Linear(64, 64), nn.Linear(64, 8)
+        layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, dropout=0.0)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.gru, self.lstm = (kind(64, 64, batch_first=True) for kind in (nn.GRU, nn.LSTM))
+
+    def forward(self, x):
+        x = self.first(x)
+        if self.how == "mean":
+            x = torch.relu(x).mean(1)
+        if self.how == "sum":
+            x = torch.tanh(x).sum(1)
+        if self.how == "encoder":
+            x = self.encoder(x).mean(1)
+        if self.how == "gru":
+            x = self.gru(x)[1][-1]
+        if self.how == "lstm":
+            x = self.lstm(x)[1][0][-1]
+        if self.how == "norm":
+            x = nn.functional.instance_norm(x.transpose(1, 2))[:, :, -1]
+        return self.last(torch.relu(self.second(x)))
+
+def create(how):
+    torch.manual_seed(0)
+    return Pooled(how).eval()
+"""
+OF_MODULE = """
+name: pooled
+model: {factory: "nets.py:create", args: {how: HOW}}
+inputs: {x: {dtype: float32, shape: [batch, t, 16]}}
+axes:
+  batch: {min: 1, opt: 2, max: 4}
+  t: {min: 8, opt: 64, max: 1024}
+calibration: {source: arrays, samples: 64, args: {path: samples.npz}}
+"""
+
+
 @pytest.fixture
 def pool(tmp_path: Path) -> Path:
     graph.save(network(POOL), tmp_path / "model.onnx")
@@ -43,12 +87,12 @@ def pool(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def fidelity_at(length: int, place: Path, candidate: Path) -> float:
-    x = np.random.default_rng(length).standard_normal((8, length, 16)).astype(np.float32)
+def fidelity_at(length: int, place: Path, candidate: Path, output: str = "y") -> float:
+    x = np.random.default_rng(length).standard_normal((32, length, 16)).astype(np.float32)
     runs = []
     for file in (place / "model.onnx", candidate / "model.onnx"):
         with simulator().session(file, SessionOptions(1)) as session:
-            runs.append(np.asarray(session.run({"x": x})["y"]))
+            runs.append(np.asarray(session.run({"x": x})[output]))
     return sqnr(*runs)
 
 
@@ -74,6 +118,29 @@ def test_eval_tells_the_fidelity_at_both_ends(pool: Path, store: Path, optkit_he
         ("t", [64, 64], [16, 1024])
     ]
     assert all(end["fidelity"]["sqnr_db"] > 33 for end in sizes["ends"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["mean", "sum", "encoder", "gru", "lstm", "norm"])
+def test_from_an_eighth_to_sixteen_times_the_length_fidelity_holds_or_is_told(
+    pool: Path, store: Path, optkit_here: Any, how: str
+) -> None:
+    """On samples that nobody has calibrated with."""
+    (pool / "nets.py").write_text(NETS)
+    (pool / "optkit.yaml").write_text(OF_MODULE.replace("HOW", how))
+    for command in (("export", "--out", "f"), ("quantize", "--target", "cpu", "--precision", "int8",
+                                               "--out", "q")):  # fmt: skip
+        assert optkit_here(*command, cwd=pool, cache=store).code == 0
+    asked = ("eval", "--target", "cpu", "--precision", "int8", "--json")
+    sizes = json.loads(optkit_here(*asked, cwd=pool, cache=store).out)["sizes"]
+    at = {
+        length: fidelity_at(length, pool / "f", pool / "q", "output")
+        for length in (8, 16, 64, 256, 1024)
+    }
+    told = {end["sizes"]["t"]: end["fidelity"]["sqnr_db"] for end in sizes["ends"]}
+    for found in at.values():
+        assert found > at[64] - 3 or sizes["verdict"] == "suspect", (at, told)
+    assert told == pytest.approx({length: at[length] for length in told}, abs=3)
 
 
 @pytest.mark.slow

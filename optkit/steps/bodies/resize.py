@@ -7,7 +7,7 @@ largest sizes takes more, the sizes are halved until one fits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from math import prod
 from pathlib import Path
@@ -23,7 +23,7 @@ from optkit.errors import InputRefused
 from optkit.execute.step import Progress
 from optkit.steps.files import GRAPH
 from optkit.steps.resize import Resize, Resized
-from optkit.tensors import Feed, count_samples, size_of
+from optkit.tensors import Feed, InputSpec, axes_of, count_samples, size_of
 
 _MOST = 64  # samples: fewer do not show the extremes of short samples
 _ALWAYS = 1 << 32  # multiply-adds and bytes, about a second on one core
@@ -61,7 +61,8 @@ def run(step: Resize, out: Path, progress: Progress) -> Resized:
         if sizes[name] < size
     }
     count = min(len(feeds), max(int(budget // max(work.of(sizes)[0], 1)), 1))
-    made = (resized(feed, step.specs, sizes) for feed in feeds)
+    longer = _longer(feeds, step.specs, sizes)
+    made = (resized(feed, step.specs, sizes, last=step.last) for feed in longer)
     first = next(made)
     count = min(count, max(_SPOOLED // max(sum(a.nbytes for a in first.values()), 1), 1))
     written = spool_writer.write(
@@ -90,6 +91,42 @@ def _few(samples: Spool, whole: bool) -> Iterator[Feed]:
     if whole:
         return (feed for feed, _ in islice(samples, _MOST))
     return samples.spread(_MOST)
+
+
+def _longer(
+    feeds: Sequence[Feed], specs: Sequence[InputSpec], sizes: Mapping[str, int]
+) -> Iterator[Feed]:
+    """Each feed with others behind it along the only axis that grows, so that a longer sample has
+    more different values, as long samples have. The feeds as they are if more axes grow, or if an
+    input has the axis in another way than as one of its dimensions."""
+    infos = [spec.info for spec in specs]
+    old = sizes_of(feeds[0], infos)
+    grown = [name for name, size in sizes.items() if size > old.get(name, size)]
+    along = [info for info in infos if grown and grown[0] in axes_of(info.shape)]
+    plain = all(info.shape.count(grown[0]) == 1 and len(info.shape) < 4 for info in along)
+    counted = any("len" in info.name.lower() for info in infos)
+    if len(grown) != 1 or not plain or counted or len(feeds) == 1:
+        yield from feeds
+        return
+    at = {info.name: info.shape.index(grown[0]) for info in along}
+    for first in range(len(feeds)):
+        turn = [*feeds[first:], *feeds[:first]]
+        held, taken = 0, []
+        for feed in turn:
+            fits = all(
+                feed[n].shape[:axis] + feed[n].shape[axis + 1 :]
+                == turn[0][n].shape[:axis] + turn[0][n].shape[axis + 1 :]
+                for n, axis in at.items()
+            )
+            if fits and held <= sizes[grown[0]]:
+                held += sizes_of(feed, infos)[grown[0]]
+                taken.append(feed)
+        yield {
+            name: np.concatenate([feed[name] for feed in taken], axis=at[name])
+            if name in at
+            else array
+            for name, array in turn[0].items()
+        }
 
 
 class _Work:
