@@ -27,6 +27,7 @@ from optkit.sources import (
     assertions,
     embedding_bags,
     export_failures,
+    nearest_pixels,
     promotion,
     recurrences,
     stable_functions,
@@ -94,6 +95,7 @@ def _converted(program: ExportedProgram, inputs: Sequence[str], opset: int) -> O
     assertions.remove(program)
     promotion.cast_operands(program)
     ours = recurrences.translations() | stable_functions.translations()
+    ours |= nearest_pixels.translations()
     # attention with a trainable bias is decomposed in another way with gradients, which fails
     with torch.no_grad():
         program = adaptive_pools.decomposed(embedding_bags.decomposed(program))

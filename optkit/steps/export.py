@@ -85,7 +85,7 @@ class Export(ReadsCode, Step[Exported]):
     """
 
     name = "export"
-    version = 9
+    version = 10
     tools = ("torch", "onnxscript", "onnx", "onnx-ir")
 
     model: Input | None = None
