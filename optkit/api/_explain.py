@@ -92,6 +92,7 @@ def _document(artifact: Artifact, found: Explanation | None) -> Explained:
         layers_compared=ComparedLayers.from_object(fidelity) if fidelity else None,
         time=found.time() if found else None,
         untimed=found.subject.untimed if found else None,
+        fixed=found.fixed if found else None,
         findings=tuple(one.described() for one in found.findings) if found else (),
     )
 

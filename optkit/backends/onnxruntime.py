@@ -267,16 +267,21 @@ def kernel_speeds(target: Target) -> KernelSpeeds:
 
 
 def kernel_times(
-    model: Path, shapes: Mapping[str, tuple[int, ...]], seconds: float, threads: int | None
+    model: Path,
+    shapes: Mapping[str, tuple[int, ...]],
+    seconds: float,
+    threads: int | None,
+    given: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> list[tuple[FusedLayer, float]]:
-    """The kernels of a graph on this machine, and the median milliseconds of each over runs on
-    zeros of these shapes, for about so many seconds. `threads`: as for `session`.
+    """The kernels of a graph on this machine, and the median milliseconds of each over runs at
+    these shapes, for about so many seconds. `threads`: as for `session`. `given`: arrays of inputs,
+    which are repeated or cut to the shapes; an input without one is zeros.
 
     Raises ToolchainMissing or InputRefused (names the node).
     """
     from optkit import graph
 
-    layers, spent = _profiled(model, shapes, products(graph.load(model)), seconds, threads)
+    layers, spent = _profiled(model, shapes, products(graph.load(model)), seconds, threads, given)
     return [(layer, float(np.median(spent.get(layer.name, [0.0])))) for layer in layers]
 
 
@@ -298,6 +303,7 @@ def _profiled(
     nodes: Mapping[str, ir.Node],
     seconds: float,
     threads: int | None = None,
+    given: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> tuple[tuple[FusedLayer, ...], dict[str, list[float]]]:
     """The kernels, and by name the milliseconds of each run (`seconds` 0: of one run)."""
     from optkit import graph
@@ -313,7 +319,7 @@ def _profiled(
         options.enable_profiling = True
         options.profile_file_prefix = str(Path(folder) / "profile")
         with OrtSession(model, options) as session:
-            feed = {t.name: _zeros(t, shapes[t.name]) for t in session.inputs}
+            feed = {t.name: _filled(t, shapes[t.name], given.get(t.name)) for t in session.inputs}
             session.run(feed)
             ends = time.monotonic() + seconds
             for _ in range(_RUNS):
@@ -332,11 +338,16 @@ def _profiled(
         return layers, {name: times[_WARMING:] or times for name, times in spent.items()}
 
 
-def _zeros(info: TensorInfo, shape: tuple[int, ...]) -> np.ndarray:
-    """An array of this shape, except where the graph has a fixed size: codes of four bits are half
-    as wide as the floats for which the sizes were planned."""
-    sizes = zip(info.shape, shape, strict=True)
-    return np.zeros([dim if isinstance(dim, int) else size for dim, size in sizes], info.dtype)
+def _filled(info: TensorInfo, shape: tuple[int, ...], array: np.ndarray | None) -> np.ndarray:
+    """The array at this shape, except where the graph has a fixed size: codes of four bits are half
+    as wide as the floats for which the sizes were planned. Zeros without one of this dtype."""
+    planned = zip(info.shape, shape, strict=True)
+    sizes = [dim if isinstance(dim, int) else size for dim, size in planned]
+    if array is None or array.dtype != info.dtype or array.ndim != len(sizes) or not array.size:
+        return np.zeros(sizes, info.dtype)
+    for axis, size in enumerate(sizes):
+        array = np.take(array, np.arange(size) % array.shape[axis], axis)
+    return array
 
 
 def copy_graph(model: Path, loaded: ir.Model, file: Path) -> tuple[Path, int]:

@@ -78,9 +78,11 @@ def merge(model: ir.Model, other: ir.Model, taken: set[str]) -> Merged:
         value.replace_all_uses_with(own)
         values[str(value.name)] = own
     nodes = {str(node.name): node for node in other.graph}
+    axes = {dim for value in inputs.values() for dim in value.shape or ()}
     for one in ir.convenience.create_value_mapping(other.graph).values():
         if not one.is_graph_input() or one.graph is not other.graph:
             one.name = graph.claim_name(f"{OURS}{one.name}", taken)
+            one.shape = _apart(one.shape, axes)
     for node in other.graph.all_nodes():
         node.name = f"{OURS}{node.name}"
     other.graph.outputs.clear()
@@ -93,6 +95,14 @@ def merge(model: ir.Model, other: ir.Model, taken: set[str]) -> Merged:
     model.opset_imports.update(other.opset_imports)
     model.ir_version = max(model.ir_version, other.ir_version)
     return Merged(nodes, values, {value: name for name, value in values.items()})
+
+
+def _apart(shape: ir.Shape | None, axes: Collection[int | ir.SymbolicDim]) -> ir.Shape | None:
+    """The shape without the names of sizes that the inputs do not give: how many numbers are not
+    zero differs between the two graphs, and ONNX Runtime reuses buffers by names of sizes."""
+    if shape is None:
+        return None
+    return ir.Shape([d if isinstance(d, int) or d in axes else None for d in shape])
 
 
 class Copies:

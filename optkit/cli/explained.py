@@ -17,9 +17,9 @@ _LINES = 4  # of a recipe, for one finding
 
 def text(found: Explained) -> str:
     """An explanation as text."""
-    lines = [_title(found), *_speed(found), *_accuracy(found)]
+    lines = [*_fixed(found), _title(found), *_speed(found), *_accuracy(found)]
     for name, part in (found.parts or {}).items():
-        lines += ["", f"{name}:", *_speed(part), *_accuracy(part), *_findings(part)]
+        lines += ["", f"{name}:", *_fixed(part), *_speed(part), *_accuracy(part), *_findings(part)]
     if not found.parts:
         lines += _findings(found)
     if found.left is not None:
@@ -33,6 +33,11 @@ def _title(found: Explained) -> str:
     return f"{artifact}: {found.precision}{baseline} on {found.target}"
 
 
+def _fixed(found: Explained) -> list[str]:
+    """What no precision makes faster: the first line."""
+    return [] if found.parts else _wrapped(explanation.fixed(found), "")
+
+
 def _speed(found: Explained) -> Iterator[str]:
     ours, theirs, speedup = found.latency, found.baseline_latency, found.speedup
     if ours and theirs and speedup:
@@ -42,8 +47,6 @@ def _speed(found: Explained) -> Iterator[str]:
         )
     time = found.time
     if time is None:
-        if found.untimed:
-            yield from _wrapped(f"the times of the layers are not known: {found.untimed}", "  ")
         return
     yield from _wrapped(f"time of layers ({time.evidence}): {time.note}", "  ")
     rows = [

@@ -50,6 +50,28 @@ def real_tokens(feed: Feed, mask: TensorInfo | None) -> np.ndarray | None:
     return real if sound else None
 
 
+def text_lengths(samples: Sequence[np.ndarray]) -> np.ndarray:
+    """The tokens of each sample that are not padding, of ids [batch, tokens] without a mask.
+
+    Padding is the id that more than half of the samples repeat at their end, or else at their
+    beginning. Without such an id, all tokens are real.
+    """
+    rows = [row for ids in samples for row in ids]
+    lengths = np.array([len(row) for row in rows])
+    for way in (slice(None, None, -1), slice(None)):
+        turned = [row[way] for row in rows]
+        ends = [int(row[0]) for row in turned if len(row) > 1 and row[0] == row[1]]
+        if len(ends) * 2 > len(rows):
+            pad = int(np.bincount(np.abs(ends)).argmax())
+            return np.array([_unpadded(row, pad) for row in turned])
+    return lengths
+
+
+def _unpadded(row: np.ndarray, pad: int) -> int:
+    real = np.flatnonzero(row != pad)
+    return len(row) - int(real[0]) if real.size else 0
+
+
 @dataclass(frozen=True)
 class Tokens:
     """The axes of a model that count samples and tokens, as its inputs declare them.

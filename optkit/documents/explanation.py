@@ -19,12 +19,6 @@ from optkit.evidence import Evidence
 
 EXPLAIN: Final = "optkit.explain/v1"
 
-Rule = Literal[
-    "unfused_pair", "left_in_float", "does_not_pay", "layout", "cast", "memory_bound",
-    "heavy_weight", "clipped", "coarse", "duplicated", "unread", "weight_axis", "weight_scale",
-    "alignment", "sensitive",
-]  # fmt: skip
-
 
 class FindingCost(Record):
     """The time or the accuracy that the change would gain."""
@@ -53,7 +47,7 @@ class RecipeChange(Record):
 class ExplainFinding(Record):
     """A finding: something that costs time or accuracy."""
 
-    rule: Rule
+    rule: Annotated[str, said("The name of the rule; later versions may have more of them.")]
     question: Literal["speed", "accuracy"]
     what: str
     why: str
@@ -102,6 +96,28 @@ class LayerTime(Record):
     baseline: SpentTime
 
 
+class FixedOperator(Record):
+    """One operator that no precision makes faster."""
+
+    op: str
+    ms: Number
+    share: Annotated[Share, said("Of the time of all layers.")]
+    nodes: Annotated[Rows[str], said("The slowest first.")]
+
+
+class FixedTime(Record):
+    """The time that no precision shortens: of layers without a matrix product."""
+
+    evidence: Evidence
+    ms: Number
+    share: Annotated[Share, said("Of the time of all layers.")]
+    at_most: Annotated[
+        Number | None,
+        said("The speedup if all other layers took no time (Amdahl); null if there is no limit."),
+    ] = None
+    operators: Annotated[Rows[FixedOperator], said("The slowest first, at most eight.")]
+
+
 class WrittenRecipe(Record):
     """The file that --apply wrote."""
 
@@ -142,6 +158,13 @@ class Explained(Record):
     untimed: Annotated[
         str | None,
         said("Why the times of layers are unknown; else null, and null for parts."),
+    ] = None
+    fixed: Annotated[
+        FixedTime | SkipJsonSchema[None],
+        Field(
+            exclude_if=absent,
+            description="What no precision makes faster; absent if times are unknown.",
+        ),
     ] = None
     findings: Annotated[Rows[ExplainFinding], said("Faults, the most costly first, then limits.")]
     recipe: Annotated[

@@ -207,6 +207,18 @@ class LayerFidelity(Record):
     faults: Rows[FaultFidelity]
 
 
+class PaddedTokens(Record):
+    """How many tokens of the samples are padding."""
+
+    input: Annotated[str, said("The mask, or the ids that were counted.")]
+    axis: Annotated[str | None, said("The axis of the tokens; null if its size is fixed.")] = None
+    samples: Count
+    given: Annotated[Number, said("Tokens of a sample with its padding: the mean.")]
+    real: Annotated[Number, said("Tokens of a sample that are not padding: the mean.")]
+    most: Annotated[Count, said("95 of 100 samples have at most so many tokens.")]
+    longest: Count
+
+
 class MillionCost(Record):
     """Dollars for a million samples, of the engine and of the baseline."""
 
@@ -383,6 +395,10 @@ class Report(Record):
             exclude_if=absent,
             description="Absent if the model is an ONNX file, which is its own source.",
         ),
+    ] = None
+    padding: Annotated[
+        PaddedTokens | SkipJsonSchema[None],
+        Field(exclude_if=absent, description="Absent if the samples have no tokens."),
     ] = None
     worst: Annotated[
         WorstPictures | SkipJsonSchema[None],

@@ -5,6 +5,8 @@
 subject        the input of the rules: the report and the times of the layers
 layer_times    what quantization gained, layer by layer
 speed          rules about products: in float, slower than before, limited by memory
+fixed          the time that no precision shortens, and rules about it
+samples        rules about padding, and about calibration samples unlike those of the evaluation
 data_movement  rules about kernels that only convert, cast or move data
 accuracy       rules about noise: ranges, scales of weights
 noisy_layers   layers with most of the noise, and those whose values are lost
@@ -16,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from optkit.documents.explanation import LayerTime, SpentTime
-from optkit.explanation import accuracy, data_movement, noisy_layers, speed
+from optkit.documents.explanation import FixedTime, LayerTime, SpentTime
+from optkit.explanation import accuracy, data_movement, fixed, noisy_layers, samples, speed
 from optkit.explanation.applying import applied
 from optkit.explanation.finding import Change, Cost, Finding
 from optkit.explanation.layer_times import LEAST
@@ -37,6 +39,11 @@ RULES: tuple[Rule, ...] = (
     speed.alignment,
     speed.memory_bound,
     speed.heavy_weights,
+    fixed.slow_operators,
+    fixed.written_out,
+    fixed.launches,
+    samples.padding,
+    samples.other_calibration_data,
     accuracy.clipped,
     accuracy.coarse,
     accuracy.duplicated,
@@ -48,7 +55,8 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-_FAULTS = ("left_in_float", "clipped", "coarse", "duplicated", "weight_axis", "weight_scale")
+_FAULTS = ("left_in_float", "clipped", "coarse", "duplicated", "weight_axis", "weight_scale",
+           "other_calibration_data")  # fmt: skip
 _GENERAL = ("heavy_weight", "sensitive")
 
 
@@ -61,6 +69,11 @@ class Explanation:
     findings: tuple[Finding, ...]
     spent: Mapping[str, Mapping[str, float]] | None
 
+    @property
+    def fixed(self) -> FixedTime | None:
+        """What no precision makes faster."""
+        return fixed.fixed(self.subject)
+
     def time(self) -> LayerTime | None:
         """The time of the layers by kind; None if it is not known."""
         times = self.subject.times
@@ -72,7 +85,8 @@ class Explanation:
 
 def explain(subject: Subject) -> Explanation:
     """Apply every rule. A node with a specific fault is not reported again for a heavy weight or
-    much noise, which have the same cause, unless its values are lost."""
+    much noise, which have the same cause, unless its values are lost. A share of the noise counts
+    as much as one of the time only where the noise matters (`noisy_layers.weight`)."""
     findings = [finding for rule in RULES for finding in rule(subject)]
     costly = [finding for finding in findings if finding.cost.share >= LEAST or finding.always]
     faulty = {node for finding in costly if finding.rule in _FAULTS for node in finding.nodes}
@@ -80,7 +94,12 @@ def explain(subject: Subject) -> Explanation:
         one for one in costly
         if one.always or one.rule not in _GENERAL or not faulty & set(one.nodes)
     ]  # fmt: skip
-    ranked = sorted(kept, key=lambda finding: (finding.limit, -finding.cost.share))
+    noise = noisy_layers.weight(subject)
+
+    def cost(one: Finding) -> float:
+        return one.cost.share * (noise if one.cost.of == "noise" and not one.always else 1.0)
+
+    ranked = sorted(kept, key=lambda one: (one.limit, -cost(one)))
     return Explanation(subject, tuple(ranked), _spent(subject))
 
 

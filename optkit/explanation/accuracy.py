@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from math import inf, isclose, log2
 from typing import Self
 
-from optkit.documents.explanation import Rule
 from optkit.documents.report import (
     GIVEN,
     Fault,
@@ -23,7 +22,7 @@ from optkit.documents.report import (
     PairFidelity,
 )
 from optkit.evidence import Evidence
-from optkit.explanation.finding import Change, Cost, Finding
+from optkit.explanation.finding import Change, Cost, Finding, Rule
 from optkit.explanation.layer_times import LEAST, left_behind
 from optkit.explanation.speed import to_float
 from optkit.explanation.subject import Subject
@@ -39,13 +38,15 @@ _SATURATED = 0.02  # share of a weight's codes
 _HALF_DB = 3.01  # half of the noise
 _NEARLY = 0.9  # share of the cost of all pairs with a fault, from which one pair is named alone
 _SAME = 0.02  # relative difference of equal ranges, of which one was rounded to codes
+_CHANCE = 4.0  # times the share beyond the extremes that chance explains
 
 
 def clipped(subject: Subject) -> Iterator[Finding]:
     """Activation ranges that are too small: clipping makes most of the noise of their pairs (see
     `benchmarking.layers.Clipping`). If all ranges clip, changing one of them gains almost nothing,
     so all of them are one finding."""
-    if (pairs := _Pairs.of(subject, "clipped")) is None:
+    pairs = Pairs.of(subject, "clipped")
+    if pairs is None or subject.other_data is not None:  # `other_calibration_data` reports it
         return
     worst = pairs.rows[0]
     yield pairs.finding(
@@ -60,7 +61,8 @@ def clipped(subject: Subject) -> Iterator[Finding]:
 def coarse(subject: Subject) -> Iterator[Finding]:
     """Activation ranges that are many times as wide as the values: codes remain unused, and the
     steps between the others are too large."""
-    if (pairs := _Pairs.of(subject, "coarse")) is None:
+    pairs = Pairs.of(subject, "coarse")
+    if pairs is None or subject.other_data is not None:
         return
     worst = pairs.rows[0]
     times = max(-worst.low, worst.high) / max(map(abs, worst.seen))
@@ -74,7 +76,7 @@ def coarse(subject: Subject) -> Iterator[Finding]:
 
 def duplicated(subject: Subject) -> Iterator[Finding]:
     """A Q/DQ pair that quantizes the output of another pair, which rounds twice."""
-    if (pairs := _Pairs.of(subject, "duplicated")) is None:
+    if (pairs := Pairs.of(subject, "duplicated")) is None:
         return
     worst = pairs.rows[0]
     yield pairs.finding(
@@ -90,7 +92,7 @@ def unread(subject: Subject) -> Iterator[Finding]:
     """A Q/DQ pair whose codes no quantized product reads, with half of the noise or more: it costs
     accuracy and makes no product faster. (Backends place a few such pairs on purpose, after a
     product that writes codes; these cost little.)"""
-    if (pairs := _Pairs.of(subject, "unread", _HALF_DB)) is None:
+    if (pairs := Pairs.of(subject, "unread", _HALF_DB)) is None:
         return
     worst = pairs.rows[0]
     added = any(subject.op(node) == "Add" for node in worst.readers)
@@ -230,7 +232,7 @@ def _of_noise(subject: Subject, share: float, db: float | None) -> Cost:
 
 
 @dataclass(frozen=True)
-class _Pairs:
+class Pairs:
     """The Q/DQ pairs with one fault: a single pair if it costs nearly as much as all of them, else
     all. `db`: the SQNR that the outputs gain without them; None: they make all of the noise."""
 
@@ -262,11 +264,17 @@ class _Pairs:
     def readers(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(node for row in self.rows for node in row.readers))
 
-    def finding(self, *, what: str, why: str, change: Change) -> Finding:
-        share = 1.0 if self.db is None else 1 - 10 ** (-self.db / 10)
-        nodes = self.readers
-        cost = _of_noise(self.subject, share, self.db)
-        return Finding(self.fault, "accuracy", what, why, nodes, modules(nodes), cost, change)
+    @property
+    def share(self) -> float:
+        """Of the noise at the outputs."""
+        return 1.0 if self.db is None else 1 - 10 ** (-self.db / 10)
+
+    def finding(
+        self, *, what: str, why: str, change: Change, rule: Rule | None = None
+    ) -> Finding:  # fmt: skip
+        nodes, cost = self.readers, _of_noise(self.subject, self.share, self.db)
+        rule = rule or self.fault
+        return Finding(rule, "accuracy", what, why, nodes, modules(nodes), cost, change)
 
 
 def _gain(without: OutputFidelity | None, whole: float) -> float:
@@ -283,19 +291,19 @@ def _ranges(row: PairFidelity) -> str:
     )
 
 
-def _others(pairs: _Pairs) -> str:
+def _others(pairs: Pairs) -> str:
     more = len(pairs.rows) - 1
     return f"; the same applies to {several(more, 'more tensor')}" if more else ""
 
 
-def _decided(subject: Subject, pairs: _Pairs) -> list[NodeDecision]:
+def _decided(subject: Subject, pairs: Pairs) -> list[NodeDecision]:
     """The rows of the quantization log for these values."""
     values = {row.value for row in pairs.rows}
     rows = subject.report.quantization
     return [row for row in rows if row.activation in values and row.high is not None]
 
 
-def _foreign(subject: Subject, pairs: _Pairs) -> Change | None:
+def _foreign(subject: Subject, pairs: Pairs) -> Change | None:
     """The change if a pair has another range than the recipe gives it, so that no setting helps;
     None if all pairs have the ranges of the recipe. A value may have several pairs, of different
     formats, and the log has the range of one of them."""
@@ -320,22 +328,31 @@ def _foreign(subject: Subject, pairs: _Pairs) -> Change | None:
     return None if decided else Change("give the pair the range of its values")
 
 
-def _wider(subject: Subject, pairs: _Pairs) -> Change:
+def _wider(subject: Subject, pairs: Pairs) -> Change:
     """The change that gives ranges with all values: another method if the present one excludes
-    some, more samples if calibration met smaller values."""
+    some; more samples if calibration met smaller values by chance; else other samples. (A fresh
+    sample exceeds the extremes of n others with probability 1 / (n + 1).)"""
     foreign, calibration = _foreign(subject, pairs), subject.recipe.calibration
     if foreign is not None:
         return foreign
     if calibration is not None and {row.method for row in _decided(subject, pairs)} != {"minmax"}:
         key = ("calibration", "method")
         return Change("use ranges that contain all values of the calibration", {key: "minmax"})
+    checked, worst = subject.result.calibration, pairs.rows[0]
+    count = checked.samples if checked is not None else 0
+    if worst.share * (count + 1) > _CHANCE:
+        return Change(
+            "calibrate on samples that were prepared as those in use: "
+            f"{worst.share:.2%} of these values are beyond all that {count} calibration samples "
+            "have, which more samples of the same kind would not reach"
+        )
     text = "calibrate on more samples that resemble the data in use"
     if calibration is None:
         return Change(text)
     return Change(text, {("calibration", "samples"): 4 * calibration.samples})
 
 
-def _narrower(subject: Subject, pairs: _Pairs) -> Change:
+def _narrower(subject: Subject, pairs: Pairs) -> Change:
     """The change that gives ranges without extremes that only calibration met. A method that clips
     does not help: the weights would still be rounded for these extremes."""
     text = "remove the samples with extreme values from the calibration data"

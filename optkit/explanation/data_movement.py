@@ -10,6 +10,11 @@ from optkit.explanation.subject import Subject, connected
 from optkit.explanation.words import does, named, several
 from optkit.steps.attribute import TimedLayer
 
+_AXES = ("Transpose", "ReorderInput", "ReorderOutput")
+_REORDER = (
+    "a Reorder stands between a convolution, which has its own layout here, and an operator that "
+    "does not know it"
+)
 _PAIR = ("QuantizeLinear", "DequantizeLinear")
 
 
@@ -44,22 +49,31 @@ def layout(subject: Subject) -> Iterator[Finding]:
     """Kernels that only move data: reshapes that copy, transposes, concatenations, casts.
 
     A precision changes their time only by the width of an element, so they limit the speedup
-    (Amdahl's law). Places with the same operators, for example one in each block of a transformer,
-    are one finding.
+    (Amdahl's law). All that reorder axes are one finding, and so are places with the same
+    operators, for example one in each block of a transformer.
     """
     moving = [timed for timed in subject.candidate if subject.kind(timed) == "layout"]
     alike: dict[tuple[str, ...], list[TimedLayer]] = {}
     for group in connected(moving):
         ops = tuple(sorted({op for timed in group for op in subject.ops(timed)}))
-        alike.setdefault(ops, []).extend(group)
-    for ops, group in alike.items():
+        alike.setdefault(_AXES if set(_AXES) & set(ops) else ops, []).extend(group)
+    for key, group in alike.items():
+        group.sort(key=lambda timed: -timed.ms)
+        ops = tuple(dict.fromkeys(op for timed in group for op in sorted(subject.ops(timed))))
+        why = "moving data takes the same time in every precision of the same width"
+        if {"ReorderInput", "ReorderOutput"} & set(ops):
+            why += f"; {_REORDER}"
         nodes = tuple(dict.fromkeys(n for timed in group for n in timed.layer.nodes))
         yield slow(
             subject, "layout", nodes, sum(timed.ms for timed in group),
             what=f"{several(len(group), 'kernel')} only {does(len(group), 'move')} data"
             + (f" ({', '.join(ops)})" if ops else "") + (f": {named(nodes)}" if nodes else ""),
-            why="moving data takes the same time in every precision of the same width",
-            change=Change("change the model so that it needs fewer transposes and copies"),
+            why=why,
+            change=Change(
+                "keep one order of the axes through the model, so that it needs no transposes"
+                if key is _AXES
+                else "change the model so that it needs fewer copies"
+            ),
         )  # fmt: skip
 
 

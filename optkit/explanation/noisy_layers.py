@@ -22,7 +22,7 @@ def sensitive(subject: Subject) -> Iterator[Finding]:
     if fidelity is None or fidelity.sqnr_db is None:
         return
     poor = subject.result.accuracy is None and fidelity.sqnr_db < LOW_SQNR
-    if not poor and not any(map(_is_broken, subject.report.gates)):
+    if not poor and not _fails(subject):
         return
     groups: dict[tuple[str, ...], list[LayerFidelityRow]] = {}
     for row in subject.fidelity.values():
@@ -78,6 +78,20 @@ def _lost_by(row: LayerFidelityRow) -> str:
         return f"the codes of its weight lose them (with only these, {figures.decibels(weights)})"
     read = f" ({', '.join(row.reads)})" if row.reads else ""
     return f"the codes of what it reads{read} lose them: small values share a scale with large ones"
+
+
+def weight(subject: Subject) -> float:
+    """How much noise at the outputs matters beside time, in [0, 1]: 1 if a gate on accuracy is
+    broken or the outputs have less than 20 dB, a tenth at 40 dB: the amplitude of the noise, by
+    that at 20 dB."""
+    fidelity = subject.report.layer_fidelity
+    if _fails(subject) or fidelity is None or fidelity.sqnr_db is None:
+        return 1.0
+    return float(min(1.0, 10 ** ((LOW_SQNR - fidelity.sqnr_db) / 20)))
+
+
+def _fails(subject: Subject) -> bool:
+    return any(map(_is_broken, subject.report.gates))
 
 
 def _is_broken(gate: GateOutcome) -> bool:

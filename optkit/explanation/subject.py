@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 from optkit import precisions, runtimes
 from optkit.documents.report import LandedNode, LayerFidelityRow, Report
-from optkit.documents.result import Result
+from optkit.documents.result import DataFinding, Result
 from optkit.engines import FusedLayer
 from optkit.evidence import Evidence
 from optkit.recipe import Recipe
@@ -19,11 +19,26 @@ Kind = Literal["product", "convert", "layout", "other"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 CONVERT = frozenset({"QuantizeLinear", "DequantizeLinear", "Cast", "DynamicQuantizeLinear"})
+ELEMENTWISE = frozenset(
+    {"Abs", "Add", "And", "Ceil", "Clip", "Cos", "Div", "Elu", "Equal", "Erf", "Exp", "Floor",
+     "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "IsInf", "IsNaN", "LeakyRelu",
+     "Less", "LessOrEqual", "Log", "Max", "Min", "Mod", "Mul", "Neg", "Not", "Or", "PRelu", "Pow",
+     "QuickGelu", "Reciprocal", "Relu", "Round", "Sigmoid", "Sign", "Sin", "Softsign", "Sqrt",
+     "Sub", "Sum", "Tanh", "Where"}
+)  # fmt: skip
 LAYOUT = frozenset(
     {"Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "Pad", "ReorderInput",
      "ReorderOutput", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose",
      "Unsqueeze"}
 )  # fmt: skip
+
+
+_DIFFERENCES = frozenset(
+    {"scale", "sign", "shift", "collapsed", "narrow", "wide", "dead", "swapped", "order", "other",
+     "other tokens"}
+)  # fmt: skip
+"""The kinds of findings of the data check in which calibration samples differ from those of the
+evaluation (`calibration.suspects.beside`)."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +108,13 @@ class Subject:
         """Node → its row of the landing."""
         return {row.node: row for row in self.report.landing}
 
+    @cached_property
+    def other_data(self) -> DataFinding | None:
+        """What the data check found different between calibration and evaluation samples."""
+        checked = self.result.calibration
+        found = checked.findings if checked is not None and checked.compared else ()
+        return next((one for one in found if one.kind in _DIFFERENCES), None)
+
     def has_landed(self, node: str) -> bool:
         """Whether the node runs in the planned precision."""
         row = self.landed.get(node)
@@ -139,6 +161,17 @@ class Subject:
         """The operators in a layer: of its ONNX nodes, or its own kind if it names none."""
         ops = {self.nodes[name].op for name in timed.layer.nodes if name in self.nodes}
         return ops or ({timed.layer.kind} & (CONVERT | LAYOUT))
+
+    def operator(self, timed: TimedLayer) -> str:
+        """The operator that a layer mainly computes, in words: the one beside elementwise ones."""
+        ops = {self.nodes[name].op for name in timed.layer.nodes if name in self.nodes}
+        ops = ops or {timed.layer.kind}
+        large = sorted(ops - ELEMENTWISE - LAYOUT - CONVERT)
+        if large:
+            return " and ".join(large[:2])
+        if len(ops) == 1:
+            return next(iter(ops))
+        return "elementwise operators" if ops & ELEMENTWISE else "data movement"
 
     def neighbours(self, node: str) -> tuple[set[str], set[str]]:
         """The nearest products before and behind a node, through whatever does not multiply."""

@@ -268,7 +268,8 @@ def _negative_slope(written: Written) -> Attributes | None:
 
 
 def _gelu(x: Numbers, _: Attributes) -> Numbers:
-    return np.multiply(x / 2, 1 + _erf(x * sqrt(0.5)))
+    y: Numbers = x / 2 * (1 + _erf(x * sqrt(0.5)))
+    return y
 
 
 def _gelu_tanh(x: Numbers, _: Attributes) -> Numbers:

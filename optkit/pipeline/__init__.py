@@ -22,7 +22,7 @@ from optkit.execute.reads import installed
 from optkit.execute.runner import Steps
 from optkit.execute.step import Foreign
 from optkit.pipeline.accuracy import evaluate
-from optkit.pipeline.attribution import attribute
+from optkit.pipeline.attribution import attribute, count_padding
 from optkit.pipeline.collected import COMPARED
 from optkit.pipeline.engines import accept, compile_
 from optkit.pipeline.foreign_graph import quantized_to, separate
@@ -90,7 +90,7 @@ COMPILE: tuple[Stage, ...] = (export, bound, separate, fuse, accept, *QUANTIZE[3
 EVAL: tuple[Stage, ...] = (export, trained, bound, *QUANTIZE[1:], write_baseline, evaluate)
 BENCH: tuple[Stage, ...] = (*COMPILE, time)
 BUILD: tuple[Stage, ...] = (export, trained, *COMPILE[1:], evaluate, compare_layers, time, weigh,
-                            attribute)  # fmt: skip
+                            count_padding, attribute)  # fmt: skip
 
 
 def run(job: Job, runner: Steps, stages: Sequence[Stage]) -> Build:

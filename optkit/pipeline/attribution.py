@@ -18,6 +18,7 @@ from optkit.prediction.fitted import fitted
 from optkit.recipe import Recipe
 from optkit.steps.attribute import Attribute, Attributed, Kernels, TimedLayer
 from optkit.steps.compile import Compiled
+from optkit.steps.padding import CountPadding
 from optkit.steps.predict_layers import PredictLayers
 
 _SECONDS = 0.3  # of profiled runs, each side
@@ -40,13 +41,23 @@ def attribute(build: Build, runner: Steps) -> None:
             return
         shapes = {name: ends[1] for name, ends in build.specs["engine"].spec.profile.items()}
         kernels = Kernels(shapes, _SECONDS, build.machine, build.job.recipe.bench.threads)
-        step = Attribute(candidate=build.graph, baseline=build.baseline, axes=axes, way=kernels)
+        step = Attribute(
+            candidate=build.graph, baseline=build.baseline, samples=build.probe, axes=axes,
+            way=kernels,
+        )  # fmt: skip
         build.layer_times = runner.do(step, "time the layers")
         return
     sides = {"candidate": _listed(engine), "baseline": _listed(baseline)}
     if all(map(_has_sizes, sides.values())) or engine.planned:
         predicted = prediction(build.graph, build.baseline, sides, build.job.target, axes)
         build.layer_times = runner.do(predicted, "predict the time of the layers")
+
+
+def count_padding(build: Build, runner: Steps) -> None:
+    """Count the padding of the samples for which the latency is; random inputs have none."""
+    samples = build.evaluation or build.calibration
+    if samples is not None:
+        build.padding = runner.do(CountPadding(samples=samples), "count the padding of the samples")
 
 
 def explained(report: Report, build: Build) -> Report:
@@ -56,6 +67,8 @@ def explained(report: Report, build: Build) -> Report:
         recipe = Recipe.of_record(report.provenance.recipe)
     except ValidationError:  # of a newer optkit, whose artifact is finished here
         return report
+    padding = None if build.padding is None else build.padding.tokens
+    report = report.model_copy(update={"padding": padding or report.padding})
     found = explanation.explain(Subject(report, recipe, times)).findings
     return report.model_copy(
         update={

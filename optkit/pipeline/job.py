@@ -35,6 +35,7 @@ from optkit.steps.evaluate import Evaluated
 from optkit.steps.files import GRAPH
 from optkit.steps.fuse import Fused
 from optkit.steps.graph import Graph, RandomInputs, Rewritten, infos
+from optkit.steps.padding import Padding
 from optkit.steps.peak import PeakMemory
 from optkit.steps.predict import PredictedLatency
 from optkit.steps.quantize import Quantized
@@ -149,6 +150,7 @@ class Build:
     evaluation: Collected | None = None
     compared: Samples | None = None  # the samples whose outputs are compared
     data_check: DataCheck | None = None
+    padding: Padding | None = None
     cast: Rewritten | None = None
     statistics: Calibrated | None = None
     prepared: Fused | None = None

@@ -9,22 +9,24 @@ from optkit.devices import gpus, target
 from optkit.documents.report import Report
 from optkit.errors import IntegrityError, ToolchainMissing, UnsafeFile
 from optkit.evidence import Evidence
-from optkit.execute.runner import Steps
-from optkit.execute.step import Foreign
+from optkit.execute.runner import Runner
+from optkit.execute.step import Foreign, Input
 from optkit.explanation import Subject, Times
 from optkit.pipeline.attribution import PREDICTED, PROFILED, prediction, tuned, with_evidence
 from optkit.pipeline.engines import kept
 from optkit.pipeline.finish import recorded, staged_graph, whole_recipe
 from optkit.pipeline.job import machine
+from optkit.pipeline.recorded_samples import samples_to_run
 from optkit.report.contract import REPORT_FILE, report_of
 from optkit.runtimes import backend
 from optkit.steps.attribute import Attribute, Attributed, EngineProfile, Kernels
+from optkit.steps.graph import RandomInputs
 from optkit.steps.sessions import DeviceSession
 
 _SECONDS = 2.0  # of profiled runs, each side
 
 
-def subject(artifact: Artifact, runner: Steps) -> Subject:
+def subject(artifact: Artifact, runner: Runner) -> Subject:
     """The report of a verified artifact of one graph, and the times of its layers. For `cpu` they
     are from a profile of ONNX Runtime on this machine. If the device of an engine is here, they are
     from a profile of the engine. Otherwise the performance model predicts them."""
@@ -37,7 +39,7 @@ def subject(artifact: Artifact, runner: Steps) -> Subject:
     return Subject(report, recipe, times, untimed)
 
 
-def _times(artifact: Artifact, report: Report, runner: Steps) -> Times | None:
+def _times(artifact: Artifact, report: Report, runner: Runner) -> Times | None:
     device, axes = target(artifact.manifest.target), tuned(recorded(artifact))
     spec = report.provenance.build_spec.get("engine")
     if spec is None:
@@ -50,7 +52,7 @@ def _times(artifact: Artifact, report: Report, runner: Steps) -> Times | None:
     if backend(spec.backend).traits.on_cpu:
         # with the same number of threads as the latency
         kernels = Kernels(shapes, _SECONDS, host, recorded(artifact).bench.threads)
-        found = _measured(artifact, runner, kernels, axes)
+        found = _measured(artifact, runner, kernels, axes, _samples(artifact, runner))
         return with_evidence(found, Evidence.MEASURED, PROFILED, axes)
     reason = "to time the engine itself, the device is needed"
     if device.name in {gpu.target for gpu in gpus().devices}:
@@ -74,7 +76,11 @@ def _times(artifact: Artifact, report: Report, runner: Steps) -> Times | None:
 
 
 def _measured(
-    artifact: Artifact, runner: Steps, way: Kernels | EngineProfile, axes: Mapping[str, int]
+    artifact: Artifact,
+    runner: Runner,
+    way: Kernels | EngineProfile,
+    axes: Mapping[str, int],
+    samples: Input | None = None,
 ) -> Attributed:
     candidate, baseline = _graphs(artifact, runner)
     engines = None
@@ -82,12 +88,19 @@ def _measured(
         engines = Foreign(artifact.path, artifact.digest)
     step = Attribute(
         candidate=candidate, baseline=baseline, candidate_engine=engines, baseline_engine=engines,
-        axes=axes, way=way, kept=None if engines is None else kept(runner),
+        samples=samples, axes=axes, way=way, kept=None if engines is None else kept(runner),
     )  # fmt: skip
     return runner.do(step, "time the layers")
 
 
-def _graphs(artifact: Artifact, runner: Steps) -> tuple[Foreign, Foreign]:
+def _samples(artifact: Artifact, runner: Runner) -> Input:
+    """The samples of the artifact, else random inputs of its sizes."""
+    recipe = recorded(artifact)
+    drawn = RandomInputs(recipe.describe(artifact.manifest.inputs), recipe.axis_ranges())
+    return samples_to_run(artifact, drawn, runner)
+
+
+def _graphs(artifact: Artifact, runner: Runner) -> tuple[Foreign, Foreign]:
     files = artifact.path / MODEL, artifact.baseline_path / MODEL
     return staged_graph(files[0], runner), staged_graph(files[1], runner)
 

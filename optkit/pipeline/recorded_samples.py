@@ -20,13 +20,15 @@ from optkit.data.spool import Spool
 from optkit.errors import InputRefused
 from optkit.execute.reads import Record
 from optkit.execute.runner import Runner
-from optkit.execute.step import Folder, Foreign
+from optkit.execute.step import Folder, Foreign, Input
 from optkit.pipeline.job import Build
 from optkit.pipeline.sources import samples_of
 from optkit.places import Place
 from optkit.recipe import Recipe
 from optkit.steps.collect import Collect, Collected
 from optkit.steps.divide import Divide
+from optkit.steps.graph import RandomInputs
+from optkit.steps.random import Random
 from optkit.store import digest_file
 
 _CONTENT = "content:"
@@ -99,6 +101,14 @@ def stored_samples(artifact: Artifact, runner: Runner) -> Folder | None:
         return None
     entry = runner.store.get(key)
     return entry if entry is not None and entry.step in (Collect.name, Divide.name) else None
+
+
+def samples_to_run(artifact: Artifact, random: RandomInputs, runner: Runner) -> Input:
+    """The samples in the artifact, else those in the store, else random ones."""
+    if SAMPLES in artifact.manifest.files:
+        samples = stage.stage_weights(artifact.path / SAMPLES, runner.objects)
+        return Foreign(samples.path, samples.sha256)
+    return stored_samples(artifact, runner) or runner.do(Random(random=random), "random inputs")
 
 
 def record_of(samples: Collected) -> dict[str, object]:

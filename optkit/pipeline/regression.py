@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from optkit import intake as stage
-from optkit.artifact import SAMPLES, Artifact
+from optkit.artifact import Artifact
 from optkit.devices import Target
 from optkit.errors import InputRefused, UsageError
 from optkit.execute.runner import Runner
@@ -17,14 +16,13 @@ from optkit.execute.step import Foreign, Input
 from optkit.pipeline.finish import baseline_of, recorded, staged_graph
 from optkit.pipeline.job import Build, Job
 from optkit.pipeline.latency import Race, race
-from optkit.pipeline.recorded_samples import stored_samples
+from optkit.pipeline.recorded_samples import samples_to_run
 from optkit.precisions import precision
 from optkit.report.contract import report_of
 from optkit.runtimes import backend
 from optkit.steps.bench import Side, Timed
 from optkit.steps.files import GRAPH
 from optkit.steps.graph import Graph
-from optkit.steps.random import Random
 from optkit.steps.sessions import CpuSession, DeviceSession
 from optkit.tensors import AxisRange
 
@@ -60,7 +58,7 @@ def time_beside(
         models[role], sides[role] = _side(artifact, role, ours, runner)
     both = Race(
         f"time {candidate.name} beside {reference.name}",
-        _samples(candidate, ours, runner),
+        samples_to_run(candidate, ours.sizes, runner),
         models,
         sides,
         ours.job.recipe.bench,
@@ -107,16 +105,6 @@ def _side(artifact: Artifact, role: str, build: Build, runner: Runner) -> tuple[
     on_device = DeviceSession(artifact.manifest.target, graphs)
     folder = Foreign(artifact.path, artifact.digest)
     return folder, Side(role, engine.file, compiler, on_device)
-
-
-def _samples(artifact: Artifact, build: Build, runner: Runner) -> Input:
-    """The samples in the artifact, else those in the store, else random ones."""
-    if SAMPLES in artifact.manifest.files:
-        samples = stage.stage_weights(artifact.path / SAMPLES, runner.objects)
-        return Foreign(samples.path, samples.sha256)
-    return stored_samples(artifact, runner) or runner.do(
-        Random(random=build.sizes), "random inputs"
-    )
 
 
 def _checked(batches: Sequence[int], *builds: Build) -> list[int]:

@@ -28,6 +28,8 @@ from optkit.report.titles import device, spelled
 from optkit.report.view import Figure, Headline, Highlight
 
 KINDS = ("products", "Q/DQ and casts", "data movement", "other")
+_LITTLE = 0.005  # share of the time
+_NAMED = 3  # operators
 _WHOLES = {"latency": "the latency", "layers": "the layers' time", "noise": "the noise"}
 
 
@@ -71,6 +73,24 @@ def kinds(time: LayerTime) -> list[tuple[str, float, float]]:
     return [*zip(KINDS, ours, theirs, strict=True), ("total", sum(ours), sum(theirs))]
 
 
+def fixed(found: Explained) -> str:
+    """The operators that no precision makes faster, and the limit that follows, in a sentence."""
+    spent = found.fixed
+    if spent is None:
+        return (
+            "what no precision makes faster is not known, because the times of the layers are not: "
+            f"{found.untimed}"
+        )
+    if spent.at_most is None or spent.share < _LITTLE:
+        return f"nearly all of the time is in matrix products and Q/DQ ({spent.evidence})"
+    shown = ", ".join(f"{one.op} {one.share:.0%}" for one in spent.operators[:_NAMED])
+    return (
+        f"{spent.share:.0%} of the time is in operators that no precision makes faster ({shown}); "
+        f"even if the rest took no time, the model would be {spent.at_most:.1f}× as fast "
+        f"({spent.evidence})"
+    )
+
+
 def nothing(found: Explained) -> str:
     """The sentence for an artifact without findings."""
     subject = "layers, Q/DQ pairs and ranges" if found.time else "ranges and weights"
@@ -105,6 +125,7 @@ class Part:
     times: list[tuple[str, str, str]]
     findings: list[Finding]
     nothing: str
+    fixed: str
 
 
 def _part(name: str, found: Explained) -> Part:
@@ -113,6 +134,7 @@ def _part(name: str, found: Explained) -> Part:
         name, found, list(_figures(found)),
         [(kind, _ms(ours), _ms(theirs)) for kind, ours, theirs in times],
         [Finding(cost(found.accuracy, one), one) for one in found.findings], nothing(found),
+        fixed(found),
     )  # fmt: skip
 
 

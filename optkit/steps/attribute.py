@@ -28,13 +28,14 @@ class Node:
 
 @dataclass(frozen=True)
 class TimedLayer:
-    """A fused layer and its time in milliseconds. `compute_ms`, `memory_ms`: the predicted times of
-    the two parts; None if the time was measured."""
+    """A fused layer and its time in milliseconds. `compute_ms`, `memory_ms`, `launch_ms`: the
+    predicted times of its parts; None if the time was measured."""
 
     layer: FusedLayer
     ms: float
     compute_ms: float | None = None
     memory_ms: float | None = None
+    launch_ms: float | None = None
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,8 @@ class Attributed(Result):
 
 @dataclass(frozen=True)
 class Kernels:
-    """Profiles kernels of ONNX Runtime here, on zeros of these shapes, for about so many seconds.
-    `host`: the machine, for the key."""
+    """Profiles kernels of ONNX Runtime here, at these shapes, for about so many seconds. `host`:
+    the machine, for the key."""
 
     shapes: Mapping[str, tuple[int, ...]]
     seconds: float
@@ -75,16 +76,18 @@ class EngineProfile(Engines):
 class Attribute(Step[Attributed]):
     """Measured milliseconds of every layer of candidate and baseline, and the nodes of the
     candidate; `PredictLayers` predicts them. `axes`: sizes of the named axes; `kept`: as in
-    `Compile`."""
+    `Compile`. Kernels of a CPU run on `samples`, because the time of some (TopK, NonZero, a search
+    for boxes) depends on the numbers."""
 
     name = "attribute"
-    version = 3
+    version = 4
     tools = ("onnxruntime", "onnx", "onnx-ir")
 
     candidate: Input
     baseline: Input
     candidate_engine: Input | None = None
     baseline_engine: Input | None = None
+    samples: Input | None = None
     axes: Mapping[str, int]
     way: Kernels | EngineProfile = spread()
     kept: Path | None = beside_the_key(None)

@@ -19,7 +19,7 @@ class PredictLayers(Step[Attributed]):
     """
 
     name = "predict_layers"
-    version = 1
+    version = 2
     tools = ("onnx", "onnx-ir")
     stays = True
 

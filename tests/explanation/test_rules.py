@@ -8,10 +8,21 @@ from typing import Any
 import pytest
 
 from optkit.benchmarking.layers import Clipping
-from optkit.documents.report import Report
+from optkit.documents.report import PaddedTokens, Report
+from optkit.documents.result import CalibrationCheck
 from optkit.engines import FusedLayer, LayerTensor
 from optkit.evidence import Evidence
-from optkit.explanation import Subject, Times, accuracy, data_movement, explain, noisy_layers, speed
+from optkit.explanation import (
+    Subject,
+    Times,
+    accuracy,
+    data_movement,
+    explain,
+    fixed,
+    noisy_layers,
+    samples,
+    speed,
+)
 from optkit.explanation.subject import connected
 from optkit.recipe import Recipe
 from optkit.report.contract import conform
@@ -450,3 +461,131 @@ def test_connected_layers_meet_through_others() -> None:
     assert [{one.layer.name for one in group} for group in connected([a, b, c])] == [
         {"a", "b", "c"}
     ]
+
+
+def moving(op: str, ms: float, *, name: str | None = None, reads: str = "x") -> TimedLayer:
+    """A kernel of ONNX Runtime without a product."""
+    name = name or op.lower()
+    return layer(name, reads, ms, dtype=None, kind=op, nodes=())
+
+
+def products(ms: float = 1.0) -> list[TimedLayer]:
+    return [layer(f"{n}/Gemm", f"{n}.in", ms) for n in "abc"]
+
+
+def test_the_time_that_no_precision_shortens_limits_the_speedup() -> None:
+    nodes = {"topk": Node("TopK", 0, 0, ()), "t": Node("Transpose", 0, 0, ())}
+    made = subject(candidate=[*products(), moving("TopK", 6.0), moving("Transpose", 3.0, name="t")],
+                   nodes=nodes)  # fmt: skip
+    found = explain(made).fixed
+    assert found is not None and found.evidence is Evidence.PREDICTED
+    assert (found.ms, found.share) == pytest.approx((9.0, 0.75))
+    assert found.at_most == pytest.approx(12 / 9)
+    assert [(one.op, one.nodes) for one in found.operators] == [
+        ("TopK", ("topk",)), ("Transpose", ("t",)),
+    ]  # fmt: skip
+    assert explain(replace(made, times=None)).fixed is None
+
+
+@pytest.mark.parametrize(
+    ("op", "ms", "found", "limit"),
+    [("TopK", 0.2, True, False), ("TopK", 0.1, False, False), ("Softmax", 0.6, False, False),
+     ("Softmax", 1.0, True, True), ("Softmax", 4.0, True, False), ("Loop", 4.0, True, False)],
+)  # fmt: skip
+def test_an_operator_that_takes_much_time_is_named(
+    op: str, ms: float, found: bool, limit: bool
+) -> None:
+    one = moving(op, ms)
+    made = subject(candidate=[*products(), one], nodes={one.layer.name: Node(op, 0, 0, ())})
+    findings = list(fixed.slow_operators(made))
+    assert bool(findings) is found
+    for finding in findings:
+        assert op in finding.what and finding.limit is limit and finding.cost.ms == ms
+
+
+def chain(*ops: str) -> tuple[list[TimedLayer], dict[str, Node]]:
+    layers = [moving(op, 0.5, name=f"n{i}", reads=f"n{i - 1}.out") for i, op in enumerate(ops)]
+    return layers, {f"n{i}": Node(op, 0, 0, ()) for i, op in enumerate(ops)}
+
+
+@pytest.mark.parametrize(
+    ("ops", "count"),
+    [(("Exp", "Add", "Log", "Tanh", "Mul"), 1), (("Add", "Add", "Add", "Add"), 0),
+     (("Exp", "Add", "Div"), 0), (("Sub", "Mul", "ReduceMean", "Sqrt", "Div"), 1),
+     (("Exp", "Add", "Softmax", "Tanh", "Mul"), 0)],
+)  # fmt: skip
+def test_a_chain_of_kernels_costs_all_but_its_largest(ops: tuple[str, ...], count: int) -> None:
+    layers, nodes = chain(*ops)
+    found = list(fixed.written_out(subject(candidate=[*products(), *layers], nodes=nodes)))
+    assert len(found) == count
+    for one in found:
+        assert one.cost.ms == pytest.approx(0.5 * (len(ops) - 1)) and set(one.nodes) == set(nodes)
+
+
+@pytest.mark.parametrize(("launch", "count"), [(0.9, 1), (0.4, 0), (None, 0)])
+def test_launches_are_told_where_they_decide(launch: float | None, count: int) -> None:
+    latency = {"latency": {"batch": 1, "p50_ms": 3.0}}
+    layers = [replace(one, launch_ms=launch) for one in products()]
+    (*found,) = fixed.launches(subject(candidate=layers, result=latency))
+    assert len(found) == count
+    for one in found:
+        assert one.cost.share == pytest.approx(0.9 * 7 / 8) and "batch 1" in one.what
+        assert "8 samples" in one.change.text and "opt" in one.change.lines[0]
+
+
+def padded(real: float, axis: str | None, **recipe: Any) -> Subject:
+    made = subject(recipe={**RECIPE, **recipe})
+    tokens = PaddedTokens(
+        input="mask", axis=axis, samples=64, given=512.0, real=real, most=24, longest=30
+    )
+    return replace(made, report=made.report.model_copy(update={"padding": tokens}))
+
+
+def test_padding_costs_its_share_of_the_tokens() -> None:
+    axes = {"axes": {"tokens": {"min": 1, "opt": 512, "max": 512}}}
+    (found,) = samples.padding(padded(20.0, "tokens", **axes))
+    assert found.cost.share == pytest.approx(492 / 512) and "492 of 512" in found.what
+    assert found.change.lines == ['axes: {tokens: {"min": 1, "opt": 24, "max": 512}}']
+    (found,) = samples.padding(padded(20.0, None))
+    assert found.change.lines == [] and "free axis" in found.change.text
+    assert not list(samples.padding(padded(400.0, None)))
+
+
+def other_data(made: Subject, kind: str) -> Subject:
+    check = {"verdict": "suspect", "samples": 256, "compared": True, "findings": [
+        {"kind": kind, "input": "x", "what": "it is 1/4 as large", "measured": 0.25,
+         "expected": 1.0, "hint": "prepare both in the same way"}]}  # fmt: skip
+    result = made.result.model_copy(update={"calibration": CalibrationCheck.from_json(check)})
+    return replace(made, report=made.report.model_copy(update={"result": result}))
+
+
+def test_ranges_of_other_data_are_mended_by_its_preprocessing() -> None:
+    made = other_data(subject(values=[clipping()]), "scale")
+    found = explain(made).findings
+    assert [one.rule for one in found] == ["other_calibration_data"]
+    assert "it is 1/4 as large" in found[0].what and "same preprocessing" in found[0].change.text
+    assert found[0].change.lines == [] and found[0].cost.db == pytest.approx(10.0)
+    few = other_data(subject(values=[clipping()]), "duplicates")
+    assert [one.rule for one in explain(few).findings] == ["clipped"]
+    assert not explain(other_data(subject(), "scale")).findings
+
+
+@pytest.mark.parametrize(("share", "more"), [(0.001, True), (0.1, False)])
+def test_more_samples_are_advised_only_where_chance_explains_it(share: float, more: bool) -> None:
+    one = subject(values=[clipping(share=share)])
+    rows = [row.model_copy(update={"method": "minmax"}) for row in one.report.quantization]
+    one = replace(one, report=one.report.model_copy(update={"quantization": tuple(rows)}))
+    (found,) = accuracy.clipped(other_data(one, "duplicates"))
+    assert bool(found.change.lines) is more
+    assert ("more samples of the same kind would not" in found.change.text) is not more
+
+
+def test_noise_that_does_not_matter_stands_behind_time() -> None:
+    values = [clipping(without={"sqnr_db": None})]
+    nodes = {"topk": Node("TopK", 0, 0, ())}
+    made = subject(values=values, candidate=[*products(), moving("TopK", 3.0)], nodes=nodes)
+    assert [one.rule for one in explain(made).findings] == ["slow_operator", "clipped"]
+    gate = {"gate": "max_drop", "outcome": "fail", "value": 0.02, "limit": 0.01}
+    made = subject(values=values, candidate=[*products(), moving("TopK", 3.0)], nodes=nodes,
+                   gates=[gate])  # fmt: skip
+    assert [one.rule for one in explain(made).findings] == ["clipped", "slow_operator"]

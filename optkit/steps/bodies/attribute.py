@@ -8,6 +8,7 @@ import onnx_ir as ir
 from optkit import graph
 from optkit.backends.landing import products
 from optkit.backends.onnxruntime import kernel_times
+from optkit.data.spool import Spool
 from optkit.engines import FusedLayer
 from optkit.errors import ToolchainMissing
 from optkit.execute.step import Input, Progress
@@ -23,6 +24,7 @@ from optkit.steps.attribute import (
 from optkit.steps.bodies.nodes import nodes_of
 from optkit.steps.bodies.sessions import engine
 from optkit.steps.files import GRAPH
+from optkit.tensors import Feed, batch_axis
 
 Layers = tuple[TimedLayer, ...]
 
@@ -47,10 +49,23 @@ def _timed(
 ) -> Layers:
     way = step.way
     if isinstance(way, Kernels):
-        times = kernel_times(place.path / GRAPH, way.shapes, way.seconds, way.threads)
+        feed = _feed(step, way)
+        times = kernel_times(place.path / GRAPH, way.shapes, way.seconds, way.threads, feed)
     else:
         times = _engine_times(way, f"{side}_engine", built, step.kept, model)
     return tuple(TimedLayer(layer, ms) for layer, ms in times)
+
+
+def _feed(step: Attribute, way: Kernels) -> Feed:
+    """The first samples, as many as the batch; none without samples."""
+    if step.samples is None:
+        return {}
+    samples = Spool(step.samples.path)
+    batch = batch_axis(samples.inputs)
+    if not isinstance(batch, str):
+        return next(samples.batches(None))[0]
+    first = next(info.name for info in samples.inputs if info.shape)
+    return samples.feed(way.shapes[first][0])
 
 
 def _engine_times(

@@ -32,6 +32,8 @@ def _predicted(
     layers = [codec.from_json(FusedLayer, layer.to_json()) for layer in step.layers[side]]
     predicted = of_each(of_engine(layers, costs), target(step.device), fitted().efficiencies)
     return tuple(
-        TimedLayer(layer, time.total * 1e3, time.compute * 1e3, time.memory * 1e3)
+        TimedLayer(
+            layer, time.total * 1e3, time.compute * 1e3, time.memory * 1e3, time.launch * 1e3
+        )
         for layer, time in zip(layers, predicted, strict=True)
     )
