@@ -67,7 +67,7 @@ def layout(subject: Subject) -> Iterator[Finding]:
         yield slow(
             subject, "layout", nodes, sum(timed.ms for timed in group),
             what=f"{several(len(group), 'kernel')} only {does(len(group), 'move')} data"
-            + (f" ({', '.join(ops)})" if ops else "") + (f": {named(nodes)}" if nodes else ""),
+            + (f" ({', '.join(ops)})" if ops else "") + _places(subject, group, nodes),
             why=why,
             change=Change(
                 "keep one order of the axes through the model, so that it needs no transposes"
@@ -97,6 +97,14 @@ def casts(subject: Subject) -> Iterator[Finding]:
             what=f"{several(len(group), 'kernel')} only {does(len(group), 'cast')}: {named(nodes)}",
             why=why, change=change,
         )  # fmt: skip
+
+
+def _places(subject: Subject, group: list[TimedLayer], nodes: tuple[str, ...]) -> str:
+    """The nodes of these kernels; if they have none, those that read what the kernels write."""
+    if nodes:
+        return f": {named(nodes)}"
+    readers = _around(subject, group)
+    return f", before {named(readers)}" if readers else ""
 
 
 def _is_idle(subject: Subject, group: list[TimedLayer]) -> bool:

@@ -181,7 +181,7 @@ def launches(subject: Subject) -> Iterator[Finding]:
     """A batch so small that starting kernels takes more time than computing. On a GPU the time of a
     launch is a part of each predicted layer; ONNX Runtime needs about a microsecond to start a
     kernel (shapes, memory, threads), of the latency that was measured. A batch of eight times the
-    size starts each kernel once for eight samples."""
+    size starts each kernel once for eight samples. If the batch is large already, it is a limit."""
     latency = subject.result.latency
     if subject.times is None or latency is None:
         return
@@ -208,6 +208,7 @@ def launches(subject: Subject) -> Iterator[Finding]:
             f"{_MORE} times as many",
             _larger_batch(subject, _MORE * batch),
         ),
+        limit=batch > _MORE,
     )  # fmt: skip
 
 

@@ -43,7 +43,7 @@ OF_THE_FACTS = {
         burdened.other_normalization, "other_calibration_data", "another distribution"
     ),
     "casts": Burden(models.stack, "cast", "cast", fault=faults.casts("layers.1.relu", 8)),
-    "transposes": Burden(burdened.transposes, "layout", "Transpose"),
+    "transposes": Burden(burdened.transposes, "layout", "blocks."),
     "TopK over 60,000 values": Burden(burdened.top_k, "slow_operator", "TopK"),
     "GELU written with exp": Burden(burdened.gelu, "activation", "", fused=True),
     "the same branch twice": Burden(burdened.twice, "merge_repeated", "", fused=True),
