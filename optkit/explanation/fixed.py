@@ -67,6 +67,11 @@ _PLACES = _Remedy(
     "memory",
     "select fewer elements, or whole rows; use a mask, a Slice or a Gather along one axis",
 )
+_ATTENTION = _Remedy(
+    "it multiplies activations by activations, which stay in floats, and its scores grow with the "
+    "square of the tokens",
+    "use fewer tokens, a window instead of all pairs, or fewer heads",
+)
 _RESIZE = _Remedy(
     "it computes every output pixel from several input pixels in floats",
     "resize smaller maps or fewer channels: first the 1 × 1 convolution, then the Resize; or use "
@@ -104,6 +109,7 @@ _REMEDIES: Mapping[str, _Remedy] = MappingProxyType(
              "Compress", "OneHot", "GridSample", "RoiAlign"), _PLACES,
         ),
         **dict.fromkeys(("Resize", "Upsample"), _RESIZE),
+        **dict.fromkeys(("Attention", "MultiHeadAttention", "GroupQueryAttention"), _ATTENTION),
         **dict.fromkeys(("CumSum", "CumProd"), _SCAN),
         **dict.fromkeys(("Softplus", "Mish"), _SOFTPLUS),
     }
