@@ -47,6 +47,8 @@ def _speed(found: Explained) -> Iterator[str]:
         )
     time = found.time
     if time is None:
+        if found.untimed:
+            yield from _wrapped(f"the times of the layers are not known: {found.untimed}", "  ")
         return
     yield from _wrapped(f"time of layers ({time.evidence}): {time.note}", "  ")
     rows = [

@@ -29,6 +29,7 @@ _KINDS = 3  # of operators in a chain: residual sums of one kind are no chain
 _DECIDES = 0.5  # share of a call
 _START_MS = 1e-3
 _MORE = 8  # times the batch
+_SMALL = 4  # samples: a larger batch is no fault
 _REDUCTIONS = frozenset(
     {"ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
      "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"}
@@ -210,20 +211,11 @@ def launches(subject: Subject) -> Iterator[Finding]:
         "a kernel takes the same time to start at every batch size and in every precision",
         (), (), cost,
         Change(
-            f"use a larger batch: with {_MORE * batch} samples, each kernel starts once for "
-            f"{_MORE} times as many",
-            _larger_batch(subject, _MORE * batch),
+            f"use a larger batch (`axes: {{batch: {{opt: {_MORE * batch}}}}}`): each kernel then "
+            f"starts once for {_MORE} times as many samples"
         ),
-        limit=batch > _MORE,
+        limit=batch > _SMALL,
     )  # fmt: skip
-
-
-def _larger_batch(subject: Subject, batch: int) -> dict[tuple[str, ...], object]:
-    """The setting, if the recipe names the axis."""
-    span = subject.recipe.axis_ranges().get("batch")
-    if span is None:
-        return {}
-    return {("axes", "batch"): {"min": span.min, "opt": batch, "max": max(span.max, batch)}}
 
 
 def _is_small(subject: Subject, timed: TimedLayer) -> bool:

@@ -77,10 +77,7 @@ def fixed(found: Explained) -> str:
     """The operators that no precision makes faster, and the limit that follows, in a sentence."""
     spent = found.fixed
     if spent is None:
-        return (
-            "what no precision makes faster is not known, because the times of the layers are not: "
-            f"{found.untimed}"
-        )
+        return "what no precision makes faster is not known, as the times of layers are not"
     if spent.at_most is None or spent.share < _LITTLE:
         return f"nearly all of the time is in matrix products and Q/DQ ({spent.evidence})"
     shown = ", ".join(f"{one.op} {one.share:.0%}" for one in spent.operators[:_NAMED])

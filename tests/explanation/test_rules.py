@@ -530,7 +530,7 @@ def test_launches_are_told_where_they_decide(launch: float | None, count: int) -
     assert len(found) == count
     for one in found:
         assert one.cost.share == pytest.approx(0.9 * 7 / 8) and "batch 1" in one.what
-        assert "8 samples" in one.change.text and "opt" in one.change.lines[0]
+        assert "batch: {opt: 8}" in one.change.text and one.change.lines == []
 
 
 def padded(real: float, axis: str | None, **recipe: Any) -> Subject:
