@@ -55,8 +55,9 @@ from optkit.steps.survey import ListLayers
 _ALL: tuple[type[Step[Result]], ...] = (
     Export, Adopt, Fuse, Cast, Collect, Divide, Draw, Pick, CheckData, CheckFinite,
     CountPadding, Random, Calibrate, Prepare, Quantize, QuantizeLayers, ToOrt, Accept, Compile,
-    Outline, Summarize, Evaluate, CompareOutputs, CompareLayers, MeasureLatency, MeasurePeak, PredictLatency,
-    PredictLayers, Attribute, ListLayers, MeasureSensitivity, Deviate, RepairGraph, Dequantize,
+    Outline, Summarize, Evaluate, CompareOutputs, CompareLayers, MeasureLatency, MeasurePeak,
+    PredictLatency, PredictLayers, Attribute, ListLayers, MeasureSensitivity, Deviate,
+    RepairGraph, Dequantize,
     ImportQuantized, ShowWorst, TakeRanges, Shorten, QuantizeCache, FindNoisyNodes,
     QuantizeInOrder, Lower, Resize, CoverSizes, CompareSizes,
 )  # fmt: skip
