@@ -1,6 +1,6 @@
 """How often gates pass wrongly: simulated evaluations of candidates that lie on the limit.
 
-    python experiments/gates/calibration.py [--evaluations 2000] [--workers 2]
+    python experiments/gates/calibration.py [--evaluations 2000] [--workers 2] [--only TEXT]
 
 Writes calibration.json beside itself. Every row is one situation: the share of `pass`, `fail` and
 `inconclusive` over that many evaluations, drawn with a fixed seed. Where `truth` is "at the limit",
@@ -23,9 +23,11 @@ from typing import Any
 import numpy as np
 
 from optkit.benchmarking import sequential as looks
+from optkit.benchmarking.accuracy import from_samples
 from optkit.benchmarking.gates import certain, judge
 from optkit.benchmarking.intervals import wilson
 from optkit.benchmarking.paired_drop import drop
+from optkit.benchmarking.sample_size import samples_to_decide, samples_to_show
 from optkit.evidence import Evidence
 from optkit.measurement import Interval, Score
 from optkit.recipe.schema import Limits
@@ -40,7 +42,9 @@ Draw = Callable[[np.random.Generator, int], Pair]
 
 @dataclass(frozen=True)
 class Case:
-    """`truth`: "at the limit", or how far from it. `draw`: baseline and candidate, [samples]."""
+    """`truth`: "at the limit", or how far from it. `draw`: baseline and candidate, [samples].
+    `clip`: so many samples belong together and are equal; `groups`: shuffled, and with their
+    groups."""
 
     gate: str
     data: str
@@ -50,6 +54,8 @@ class Case:
     limits: Limits
     slices: int = 0
     early: bool = False
+    clip: int = 1
+    groups: bool = False
     more: dict[str, Any] = field(default_factory=dict)
 
 
@@ -73,6 +79,11 @@ def graded(rng: np.random.Generator, n: int, mean: float, shape: str) -> Pair:
         loss = alike(rng, n, spread, 0.9)
     elif shape == "heavy tails":  # lognormal: a tenth of the samples makes two thirds of the mean
         loss = 0.8 * mean * (rng.lognormal(0, 1.5, n) / np.exp(1.5**2 / 2) - 1)
+    elif shape.startswith("rare, lognormal"):
+        share = float(shape.split()[-1].rstrip("%")) / 100
+        large = rng.lognormal(0, 1.5, n) / np.exp(1.5**2 / 2) * 0.8 * mean / share
+        before = rng.normal(0.8, 0.02, n)
+        return before, before - (rng.random(n) < share) * large
     elif shape.startswith("rare, noise elsewhere"):
         share = float(shape.split()[-1].rstrip("%")) / 100
         large = (rng.random(n) < share) * rng.exponential(0.8 * mean / share, n)
@@ -169,6 +180,69 @@ def cases() -> Iterator[Case]:
         yield Case("max_drop", f"mean, losses {shape}", "at the limit", 4_000,
                    partial(graded, mean=LIMIT, shape=shape), drops, early=True)  # fmt: skip
 
+    yield from together()
+
+
+def together() -> Iterator[Case]:
+    """Frames of a clip, all with the same scores."""
+    drops = Limits(max_drop=LIMIT)
+    flipped = partial(flips, lost=0.025, gained=0.015)
+    lost = partial(graded, mean=LIMIT, shape="normal")
+    for n in (500, 2000):
+        yield Case("max_drop", "proportion, clips of 10, no groups", "at the limit", n, flipped,
+                   drops, clip=10)  # fmt: skip
+        yield Case("max_drop", "mean, clips of 10, no groups", "at the limit", n, lost, drops,
+                   clip=10)  # fmt: skip
+        for clip in (2, 10, 50):
+            for told, draw in (("proportion", flipped), ("mean", lost)):
+                yield Case("max_drop", f"{told}, clips of {clip}, groups", "at the limit", n, draw,
+                           drops, clip=clip, groups=True)  # fmt: skip
+    for share in (2, 5):
+        for n in (200, 1000):
+            shape = f"rare, lognormal {share}%"
+            yield Case("max_drop", f"mean, losses {shape}", "at the limit", n,
+                       partial(graded, mean=LIMIT, shape=shape), drops)  # fmt: skip
+
+
+def advised() -> Iterator[tuple[str, str, int, float, Draw]]:
+    """Gate, situation, samples of the first evaluation, limit, and how to draw more."""
+    for lost, gained in ((0.005, 0.005), (0.02, 0.02), (0.035, 0.005), (0.1, 0.1)):
+        for n in (200, 500):
+            told = f"proportion, {lost:.1%} lost, {gained:.1%} gained"
+            yield "max_drop", told, n, LIMIT, partial(flips, lost=lost, gained=gained)
+    for value in (0.97, 0.96, 0.93):
+        for n in (100, 500):
+            yield "min_value", f"proportion {value}", n, VALUE, partial(valued, value=value)
+    yield "max_drop", "mean, no drop", 200, LIMIT, partial(graded, mean=0.0, shape="normal")
+
+
+def decided(gate: str, data: str, n: int, limit: float, draw: Draw, sets: int) -> dict[str, Any]:
+    """How often a fresh set of the advised size decides, over inconclusive evaluations."""
+    rng, sizes, enough = np.random.default_rng(zlib.crc32(f"{gate}, {data}, {n}".encode())), [], 0
+    while len(sizes) < sets:
+        pair = _pair(*draw(rng, n))
+        if gate == "max_drop":
+            size = None if _excludes(drop(*pair).ci95, limit) else samples_to_decide(*pair, limit)
+        else:
+            score = _judged(pair[1])
+            size = None if _excludes(score.ci95, limit) else samples_to_show(score, limit)
+        if size is None:
+            continue
+        sizes.append(size)
+        fresh = _pair(*draw(rng, size))
+        found = drop(*fresh).ci95 if gate == "max_drop" else _judged(fresh[1]).ci95
+        enough += _excludes(found, limit)
+    return {"gate": gate, "data": data, "samples": n, "sets": sets, "decided": enough / sets,
+            "median_size": float(np.median(sizes))}  # fmt: skip
+
+
+def _judged(score: Score) -> Score:
+    return from_samples(np.asarray(score.per_sample), metric="score", evidence=score.evidence)
+
+
+def _excludes(interval: Interval | None, limit: float) -> bool:
+    return interval is not None and not interval.low <= limit < interval.high
+
 
 def run(case: Case, evaluations: int) -> dict[str, Any]:
     seed = f"{case.gate}, {case.data}, {case.truth}, {case.samples}, {case.slices}, {case.early}"
@@ -178,11 +252,15 @@ def run(case: Case, evaluations: int) -> dict[str, Any]:
     outcomes: Counter[str] = Counter()
     used = []
     for _ in range(evaluations):
-        before, after = case.draw(rng, case.samples)
+        before, after = (s.repeat(case.clip) for s in case.draw(rng, case.samples // case.clip))
+        clips: np.ndarray | None = None
+        if case.groups:
+            mixed = rng.permutation(case.samples)
+            before, after, clips = before[mixed], after[mixed], mixed // case.clip
         stops = [stop for _, stop in looks.segments(case.samples)] if case.early else [case.samples]
         for stop in stops:
             seen = np.sort(order[:stop])
-            pair = _pair(before[seen], after[seen])
+            pair = _pair(before[seen], after[seen], None if clips is None else clips[seen])
             told = [names[index] for index in seen] if names else []
             if case.early and certain(case.limits, pair, told):
                 break
@@ -200,29 +278,52 @@ def run(case: Case, evaluations: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _pair(before: np.ndarray, after: np.ndarray) -> tuple[Score, Score]:
+def _pair(
+    before: np.ndarray, after: np.ndarray, groups: np.ndarray | None = None
+) -> tuple[Score, Score]:
     """Scores without intervals of their own, which no gate on a drop looks at."""
-    return _score(before), _score(after)
+    return _score(before, groups), _score(after, groups)
 
 
-def _score(values: np.ndarray) -> Score:
+def _score(values: np.ndarray, groups: np.ndarray | None) -> Score:
     value = float(values.mean())
     return Score(Evidence.SIMULATED, "score", value, Interval(value, value), len(values),
-                 values.dtype == bool, tuple(values.astype(float).tolist()))  # fmt: skip
+                 values.dtype == bool, tuple(values.astype(float).tolist()),
+                 groups=() if groups is None else tuple(groups.tolist()))  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--evaluations", type=int, default=2000)
+    parser.add_argument("--sets", type=int, default=200)
+    parser.add_argument("--only", help="situations whose name has this text; the others are kept")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
     asked = parser.parse_args()
+    kept = json.loads(asked.out.read_text()) if asked.only is not None else {}
+    known = {_key(row): row for row in kept.get("rows", [])}
+    text = asked.only or ""
+    chosen = [case for case in cases() if text in f"{case.gate} {case.data} {case.truth}"]
     with ProcessPoolExecutor(asked.workers) as pool:
-        rows = []
-        for row in pool.map(partial(run, evaluations=asked.evaluations), cases()):
-            rows.append(row)
+        for row in pool.map(partial(run, evaluations=asked.evaluations), chosen):
+            known[_key(row)] = row
             print(told(row), flush=True)
-    asked.out.write_text(json.dumps({"limit": LIMIT, "rows": rows}, indent=1) + "\n")
+    sizes = kept.get("advised", [])
+    if text in "advised":
+        sizes = [decided(*one, asked.sets) for one in advised()]
+    rows = [known[key] for key in map(_key_of, cases()) if key in known]
+    result = {"limit": LIMIT, "rows": rows, "advised": sizes}
+    asked.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def _key(row: dict[str, Any]) -> str:
+    parts = ("gate", "data", "truth", "samples", "stops_early")
+    return str([*(row[part] for part in parts), row.get("which")])
+
+
+def _key_of(case: Case) -> str:
+    parts = [case.gate, case.data, case.truth, case.samples, case.early, case.more.get("which")]
+    return str(parts)
 
 
 def told(row: dict[str, Any]) -> str:

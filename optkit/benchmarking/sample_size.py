@@ -1,7 +1,7 @@
 """How many samples an evaluation needs until the interval of its figure excludes a limit.
 
 The true figure is not known, only an estimate with an interval. At the advised number, the interval
-of a new evaluation excludes the limit in 8 of 10 cases, if the true figure is spread around the
+of a new evaluation excludes the limit in 92 of 100 cases, if the true figure is spread around the
 estimate as the interval says (assurance, O'Hagan, Stevens & Campbell 2005):
 
     figure of a new evaluation    normal around the estimate, with the variance of this evaluation
@@ -23,7 +23,7 @@ from optkit.benchmarking.paired_drop import Losses, drop
 from optkit.measurement import Interval, Score
 
 _SEARCH_LIMIT = 100_000_000  # samples; for larger numbers, "more samples" is no useful advice
-_ASSURED = 0.9  # of 10 evaluations 8 then decide even where the rates are unfavourable
+_ASSURED = 0.92  # so that 8 of 10 decide also where the first estimate misleads
 _NORMAL = NormalDist()
 
 

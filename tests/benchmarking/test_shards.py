@@ -71,10 +71,11 @@ def labels(kind: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.nd
     return rng.integers(0, shape[-1], size)
 
 
-def batches(*arrays: np.ndarray) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
-    cuts = np.cumsum(WRITTEN)[:-1]
-    for x, tags in zip(*(np.split(array, cuts) for array in arrays), strict=True):
-        yield {"x": x}, tags
+def batches(*arrays: np.ndarray) -> Iterator[Any]:
+    """Of samples in groups of four."""
+    cuts, groups = np.cumsum(WRITTEN)[:-1], np.arange(SAMPLES) // 4
+    for x, tags, clips in zip(*(np.split(a, cuts) for a in (*arrays, groups)), strict=True):
+        yield {"x": x}, tags, None, clips
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +149,9 @@ def test_parts_score_to_the_bits_of_one_run(
         assert in_parts("evaluate", 3, inputs, tmp_path / "again", **params) == whole
     score = whole[0]["score"]
     assert score["samples"] in (SAMPLES, SAMPLES // 2)
+    assert score["basis"] == {"method": "bootstrap", "units": 12, "kind": "groups"}
+    groups = load_file(tmp_path / "whole" / SCORES)["groups"]
+    assert (len(groups), len(set(groups.tolist()))) == (score["samples"], 12)
     assert score["ci95"][0] < score["value"] < score["ci95"][1] or score["value"] in (0, 1)
 
 
