@@ -1,7 +1,7 @@
 """Sums over one output of two sessions, from which every figure of its fidelity follows.
 
     signal Σ r²   noise Σ (r-c)²   power Σ c²   dot Σ r·c   mean Σ r   other Σ c
-    count, zeros (of r), equal (r = c)          most max |r-c|   low min r   high max r
+    count, zeros (of r), equal (r = c, of integers)          most max |r-c|   low min r   high max r
 
 A row of the sums is one sample, or one batch if an output does not have one row per sample. The
 sums are taken over the whole output, and for each index of an axis that may count channels: an axis
@@ -106,26 +106,43 @@ class Totals:
         )
 
 
-def fill(layout: Layout, row: np.ndarray, r: np.ndarray, c: np.ndarray, seen: np.ndarray) -> None:
+def fill(layout: Layout, rows: np.ndarray, r: np.ndarray, c: np.ndarray, seen: np.ndarray) -> None:
     """Write the sums of a judged output into its columns, zeros [rows, width].
 
     r, c: float64 [rows, 1 or the batch, …] with zeros where `seen` (bool, of the same shape) is
     False: padding, and values that are not finite on both sides. Axis k of the output is axis k + 1
     here. An axis of another size than in the layout gets NaN.
     """
-    error = r - c
-    parts = (r * r, error * error, c * c, r * c, r, c, seen, seen & (r == 0), seen & (r == c))
-    most = np.abs(error)
+    error, product = np.empty(r.shape[1:]), np.empty(r.shape[1:])  # new pages take time
+    for index in range(len(rows)):
+        one = slice(index, index + 1)
+        _fill(layout, rows[one], r[index], c[index], seen[index], error, product)
+
+
+def _fill(
+    layout: Layout, row: np.ndarray, r: np.ndarray, c: np.ndarray, seen: np.ndarray,
+    error: np.ndarray, product: np.ndarray,
+) -> None:  # fmt: skip
+    """The columns [1, width] of one row; axis k of the output is axis k of r. `error` and
+    `product`: memory of the shape of r."""
+    np.subtract(r, c, out=error)
+    blocks: list[tuple[np.ndarray, tuple[int, ...]]] = []
     for axis, block in layout.blocks(row):
-        kept = {0} if axis is None else {0, axis + 1}
-        over = tuple(set(range(r.ndim)) - kept)
-        if axis is not None and r.shape[axis + 1] != block.shape[2]:
+        if axis is not None and r.shape[axis] != block.shape[2]:
             block[:] = np.nan
-            continue
-        shape = (len(row), block.shape[2])
-        for field, values in enumerate(parts):
-            block[:, field] = values.sum(axis=over, dtype=np.float64).reshape(shape)
-        last = len(parts)
-        block[:, last] = most.max(axis=over, initial=0.0).reshape(shape)
-        block[:, last + 1] = r.min(axis=over, initial=np.inf, where=seen).reshape(shape)
-        block[:, last + 2] = r.max(axis=over, initial=-np.inf, where=seen).reshape(shape)
+        else:
+            blocks.append((block[0], tuple(set(range(r.ndim)) - {axis})))
+    for field, pair in enumerate(((r, r), (error, error), (c, c), (r, c))):
+        np.multiply(*pair, out=product)
+        for block, over in blocks:
+            block[field] = product.sum(axis=over)
+    np.abs(error, out=product)
+    equal = seen & (r == c) if layout.exact else np.zeros_like(seen)
+    zeros, last = seen & (r == 0), len(SUMS)
+    for block, over in blocks:
+        block[4], block[5] = r.sum(axis=over), c.sum(axis=over)
+        for field, flags in enumerate((seen, zeros, equal), 6):
+            block[field] = np.count_nonzero(flags, axis=over)
+        block[last] = product.max(axis=over, initial=0.0)
+        block[last + 1] = r.min(axis=over, initial=np.inf, where=seen)
+        block[last + 2] = r.max(axis=over, initial=-np.inf, where=seen)
