@@ -11,6 +11,8 @@ interval of an SQNR is a bootstrap over samples: a few of them may hold most of 
   the model also gives floats: a distance of two indices means nothing, and it would drown the
   floats. So have caches of floats that the candidate stores as codes no figure.
 - Padding is left out: nothing reads it. So are NaN and infinities that both have at the same place.
+- A cache of a decoder counts in the pooled figure and has none of its own: the next run reads it,
+  and the logits show its error.
 - The error of an output that is zero in the reference is compared with the signal of all outputs.
   A constant one has an SQNR as any other, from its power; `varying` says that it tells little.
 
@@ -27,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import log10, sqrt
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,6 +40,7 @@ from optkit.benchmarking.partial_results import Kept
 from optkit.codec import from_json, to_json
 from optkit.data.padding import Tokens
 from optkit.data.spool import Batch, counting
+from optkit.decoder import Decoder
 from optkit.errors import InputRefused
 from optkit.evidence import Evidence
 from optkit.measurement import ChannelSpread, Fidelity, Interval, OutputFidelity
@@ -84,7 +88,9 @@ def run(reference: Session, candidate: Session, batches: Iterable[Batch], kept: 
         expected = counting(outputs, feed, labels)
         actual = counting(candidate.run(narrowed(feed, candidate.inputs)), feed, labels)
         if kept.layout is None:
-            kept.layout = to_json(layouts(expected, actual, reference.outputs))
+            decoder = Decoder.of(reference.inputs, reference.outputs)
+            states = decoder.carried if decoder is not None else ()
+            kept.layout = to_json(layouts(expected, actual, reference.outputs, tuple(states)))
         count = count_samples(feed) if labels is None else len(labels)
         columns = _layouts(kept)
         kept.add(_rows(columns, expected, actual, hidden, count, first=samples))
@@ -143,10 +149,13 @@ def pool(kept: Kept, *, name: str, evidence: Evidence, intervals: bool = True) -
         all_zero=True if signal == 0 and noise == 0 else None,
         varying=_varying(rows),
         not_finite=lost or None,
-        outputs=tuple(
-            figure
-            for layout, own in _split(columns, rows)
-            for figure in _figures(layout, own, beside=signal, intervals=intervals)
+        outputs=_outputs(
+            [
+                figure
+                for layout, own in _split(columns, rows)
+                for figure in _figures(layout, own, beside=signal)
+            ],
+            intervals=_INTERVALS if intervals else 0,
         ),
     )
 
@@ -156,6 +165,7 @@ _SAMPLES, _LOST_SAMPLES, _SKETCH = 0, 1, 2
 _HEAD = _SKETCH + _BUCKETS
 _VARIES = 1e-3  # the least variance, as a share of the power, that a candidate can lose
 _LOST = 0.01  # of the variance
+_INTERVALS = 8  # of so many outputs, the worst: a bootstrap of each takes a fifth of a second
 
 
 def _layouts(kept: Kept) -> tuple[Layout, ...]:
@@ -207,38 +217,55 @@ def _rows(
     return found
 
 
-def _figures(
-    layout: Layout, rows: np.ndarray, *, beside: float, intervals: bool
-) -> Iterator[OutputFidelity]:
-    """The figures of an output and of its parts, from its columns. `beside`: the signal of all
-    outputs."""
+class _Figure(NamedTuple):
+    """The figure of an output or a part, and its signal and noise [rows, 2]."""
+
+    output: OutputFidelity
+    units: np.ndarray
+
+
+def _outputs(figures: Sequence[_Figure], *, intervals: int) -> tuple[OutputFidelity, ...]:
+    """The figures, with intervals of so many of the worst."""
+    known = [at for at, one in enumerate(figures) if one.output.sqnr_db is not None]
+    known.sort(key=lambda at: figures[at].output.sqnr_db or 0.0)
+    told = {at for at in known[:intervals] if not figures[at].output.silent}
+    return tuple(
+        replace(one.output, ci95=_interval(one.units)) if at in told else one.output
+        for at, one in enumerate(figures)
+    )
+
+
+def _figures(layout: Layout, rows: np.ndarray, *, beside: float) -> Iterator[_Figure]:
+    """The figures of an output and of its parts, from its columns; none of a state, whose error
+    shows in what the next run returns. `beside`: the signal of all outputs."""
+    if layout.state:
+        return
     if not layout.judged:
         count, equal = (float(total) for total in rows.sum(axis=0))
-        yield OutputFidelity(layout.output, equal=equal / count if count else 1.0)
+        found = OutputFidelity(layout.output, equal=equal / count if count else 1.0)
+        yield _Figure(found, np.zeros((0, 2)))
         return
     (_, whole), *axes = layout.blocks(rows)
     blocks = {axis: block for axis, block in axes if axis is not None}
     sums = {axis: Totals.of(block) for axis, block in blocks.items()}
-    found = parts(sums, layout.rank)
-    every = Totals.of(whole) if found is None else sums[found.axis]
-    spread = None if found is None else _spread(found.axis, every)
-    figure = _figure(layout, whole, every, intervals=intervals)
+    apart = parts(sums, layout.rank)
+    every = Totals.of(whole) if apart is None else sums[apart.axis]
+    spread = None if apart is None else _spread(apart.axis, every)
+    figure = _figure(layout, whole, every)
     if figure.silent:
         figure = replace(figure, sqnr_db=_decibels(beside, float(whole[:, 1].sum())))
-    yield replace(figure, channels=spread)
-    for channels in found.channels if found is not None else ():
-        assert found is not None
-        block = blocks[found.axis][:, :, channels]
-        figure = _figure(layout, block, Totals.of(block), intervals=intervals)
-        yield replace(figure, part=named(channels))
+    yield _Figure(replace(figure, channels=spread), whole[:, :2, 0])
+    for channels in apart.channels if apart is not None else ():
+        assert apart is not None
+        block = blocks[apart.axis][:, :, channels]
+        figure = _figure(layout, block, Totals.of(block))
+        yield _Figure(replace(figure, part=named(channels)), block[:, :2].sum(axis=2))
 
 
-def _figure(
-    layout: Layout, block: np.ndarray, by_channel: Totals, *, intervals: bool
-) -> OutputFidelity:
+def _figure(layout: Layout, block: np.ndarray, by_channel: Totals) -> OutputFidelity:
     """The figure of all columns of a block. `by_channel`: the sums of the same values for each
     channel, as far as channels are known."""
-    sums, units = Totals.of(block), block[:, :2].sum(axis=2)
+    sums = Totals.of(block)
     signal, noise, power, dot = (
         float(total.sum()) for total in (sums.signal, sums.noise, sums.power, sums.dot)
     )
@@ -247,7 +274,6 @@ def _figure(
         sqnr_db=_decibels(signal, noise) if signal > 0 else None,
         cosine=_cosine(signal, power, dot) if noise > 0 else 1.0,
         max_abs_error=float(sums.most.max()),
-        ci95=_interval(units) if intervals and noise > 0 and signal > 0 else None,
         equal=float(sums.equal.sum() / max(sums.count.sum(), 1)) if layout.exact else None,
         silent=True if signal == 0 else None,
         constant=True if _constant(by_channel) else None,

@@ -28,12 +28,13 @@ _LARGEST = 1024
 class Layout:
     """The columns of one output: the sums of the whole output, and of each axis (number, size). An
     output that is not `judged`, integers beside floats, only has `count` and `equal`. `exact`: it
-    has integers or bools; `rank`: the number of its axes."""
+    has integers or bools; `rank`: the number of its axes; `state`: the next run reads it."""
 
     output: str
     judged: bool
     exact: bool
     rank: int
+    state: bool
     axes: tuple[tuple[int, int], ...] = ()
 
     @property
@@ -51,8 +52,11 @@ class Layout:
             start = stop
 
 
-def layouts(expected: Feed, actual: Feed, infos: Collection[TensorInfo]) -> tuple[Layout, ...]:
-    """The columns of all outputs, from their first batch and what the graph says of them.
+def layouts(
+    expected: Feed, actual: Feed, infos: Collection[TensorInfo], states: Collection[str]
+) -> tuple[Layout, ...]:
+    """The columns of all outputs, from their first batch and what the graph says of them. `states`:
+    the caches of a decoder.
 
     Judged are floats, or all outputs if the reference has no floats: a distance of two indices
     means nothing. A cache of floats that the candidate stores as codes has no columns.
@@ -64,9 +68,9 @@ def layouts(expected: Feed, actual: Feed, infos: Collection[TensorInfo]) -> tupl
     for name, values in expected.items():
         if name in floats & codes:
             continue
-        own = name in floats
-        axes = tuple(_fixed(values.shape, declared.get(name, ()))) if own else ()
-        found.append(Layout(name, own or not floats - codes, not own, values.ndim, axes))
+        own, state = name in floats, name in states
+        axes = tuple(_fixed(values.shape, declared.get(name, ()))) if own and not state else ()
+        found.append(Layout(name, own or not floats - codes, not own, values.ndim, state, axes))
     return tuple(found)
 
 

@@ -234,6 +234,51 @@ def test_what_is_zero_or_no_float(session: Any) -> None:
     assert only.outputs[0].equal == pytest.approx(18 / 24)
 
 
+def test_the_worst_outputs_have_intervals(session: Any) -> None:
+    rng = np.random.default_rng(13)
+    r = {f"y{at}": signed(rng, 2) for at in range(12)}
+    c = {name: noisy(rng, values, 20 + at) for at, (name, values) in enumerate(r.items())}
+    found = compared(session, r, c)
+    assert [row.ci95 is not None for row in found.outputs] == [True] * 8 + [False] * 4
+    assert found.worst.output == "y0"
+
+
+def test_a_cache_of_a_decoder_is_not_the_worst_output(session: Any) -> None:
+    rng = np.random.default_rng(14)
+    logits = rng.normal(size=(SAMPLES, 5, 7)).astype(np.float32)
+    present = rng.normal(size=(SAMPLES, 2, 5, 4)).astype(np.float32)
+
+    def decoder(outputs: Outputs) -> Any:
+        made = session(lambda feed: {name: values[feed["at"]] for name, values in outputs.items()})
+        made.inputs = (
+            TensorInfo("input_ids", "int64", ("batch", "sequence")),
+            TensorInfo("attention_mask", "int64", ("batch", "past + sequence")),
+            *(TensorInfo(f"past_key_values.0.{kind}", "float32", ("batch", 2, "past", 4))
+              for kind in ("key", "value")),
+        )  # fmt: skip
+        made.outputs = (
+            TensorInfo("logits", "float32", ("batch", "sequence", 7)),
+            *(TensorInfo(f"present.0.{kind}", "float32", ("batch", 2, "past + sequence", 4))
+              for kind in ("key", "value")),
+        )  # fmt: skip
+        return made
+
+    r = {"logits": logits, "present.0.key": present, "present.0.value": present}
+    c = {"logits": noisy(rng, logits, 30), **dict.fromkeys(list(r)[1:], noisy(rng, present, 5))}
+    ids = np.ones((SAMPLES, 5), np.int64)
+    past = np.zeros((SAMPLES, 2, 0, 4), np.float32)
+    feed = {
+        "input_ids": ids, "attention_mask": ids, "past_key_values.0.key": past,
+        "past_key_values.0.value": past, "at": np.arange(SAMPLES),
+    }  # fmt: skip
+    kept = Kept(None)
+    run(decoder(r), decoder(c), [(feed, None)], kept)
+    found = pool(kept, name="fp32", evidence=Evidence.SIMULATED)
+    assert [row.output for row in found.outputs] == ["logits"]
+    assert found.worst.sqnr_db == pytest.approx(30, abs=1e-3)
+    assert (found.sqnr_db or 0) < 10
+
+
 def test_the_largest_error_of_a_part_may_be_in_any_of_its_channels(session: Any) -> None:
     rng = np.random.default_rng(9)
     r = np.concatenate([pixels(rng), shares(rng, 3)], axis=1)
