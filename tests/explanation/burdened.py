@@ -25,6 +25,17 @@ def samples(count=128, seed=1):
 """
 
 
+_PICTURES = """\
+import numpy as np
+
+def pictures(count, seed):
+    rng = np.random.default_rng(seed)
+    for _ in range(0, count, 8):
+        coarse = rng.uniform(0, 255, (8, 3, 8, 8)).repeat(4, 2).repeat(4, 3)
+        yield np.clip(coarse + rng.normal(0, 12, (8, 3, 32, 32)), 0, 255).astype(np.float32)
+"""
+
+
 class Net:
     """A graph under construction. The last dimension of `shape` is the width of `product`."""
 
@@ -115,40 +126,38 @@ def mlp(net: Net, x: str, width: int, depth: int = 2, first: str = "layers") -> 
 # of the facts
 
 
-def other_normalization(folder: Path) -> Recipe:
-    """Calibrated on pictures divided by 255, evaluated on those of mean 0 and deviation 1."""
+def other_normalization(folder: Path, *, same: bool = False) -> Recipe:
+    """Calibrated on pictures divided by 255, evaluated on those of mean 0 and deviation 1; `same`:
+    calibrated on such pictures too."""
     net = Net(("batch", 3, 32, 32))
     x = net.node("Relu", net.conv("x", 3, 32, "stem"), module="stem")
     x = net.node("Relu", net.conv(x, 32, 32, "body"), module="body")
     x = net.node("Flatten", net.node("GlobalAveragePool", x))
     x = net.product(x, 32, 10, "head")
-    source = """\
-import numpy as np
-
-def _pictures(count, seed):
-    rng = np.random.default_rng(seed)
-    for _ in range(0, count, 8):
-        coarse = rng.uniform(0, 255, (8, 3, 8, 8)).repeat(4, 2).repeat(4, 3)
-        yield np.clip(coarse + rng.normal(0, 12, (8, 3, 32, 32)), 0, 255).astype(np.float32)
-
+    prepared = "((x / 255 - 0.45) / 0.225).astype(np.float32)"
+    source = (
+        _PICTURES
+        + f"""
 def samples(count=128):
-    for x in _pictures(count, 1):
-        yield {"x": x / 255}
+    for x in pictures(count, 1):
+        yield {{"x": {prepared if same else "x / 255"}}}
 """
+    )
     task = (
-        source.replace("def samples(count=128)", "def samples(count=64)")
-        .replace(
-            'yield {"x": x / 255}',
-            'yield {"x": ((x / 255 - 0.45) / 0.225).astype(np.float32)}, x.mean((2, 3)).argmax(1)',
-        )
-        .replace("_pictures(count, 1)", "_pictures(count, 2)")
-        + """
+        _PICTURES
+        + f"""
+METRIC = "top1"
+
+def samples(count=64):
+    for x in pictures(count, 2):
+        yield {{"x": {prepared}}}, x.mean((2, 3)).argmax(1)
+
 def score(outputs, labels):
     return (outputs["y"].argmax(1) % 3 == labels).astype(float)
 """
     )
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "task.py").write_text("METRIC = 'top1'\n" + task)
+    (folder / "task.py").write_text(task)
     return net.save(folder, x, ("batch", 10), source=source, eval={"task": "task.py"})
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +112,38 @@ def test_it_is_named_first(name: str, tmp_path: Path, cache: Path) -> None:
         assert is_fused(burden, path)
     else:
         assert rank(burden, found["findings"]) == 1, [one["what"] for one in found["findings"]]
+
+
+def test_the_preprocessing_of_the_evaluation_mends_the_ranges(tmp_path: Path, cache: Path) -> None:
+    burden = OF_THE_FACTS["calibration on other preprocessing"]
+    _, before = explained(burden, tmp_path / "before", cache)
+    assert before["findings"][0]["change"]["recipe"] == []
+    same = replace(burden, network=lambda folder: burdened.other_normalization(folder, same=True))
+    _, after = explained(same, tmp_path / "after", cache)
+    gained = after["layers_compared"]["sqnr_db"] - before["layers_compared"]["sqnr_db"]
+    assert gained == pytest.approx(before["findings"][0]["cost"]["db"], rel=0.5)
+    assert rank(burden, after["findings"]) is None
+
+
+def test_fewer_tokens_mend_the_padding(tmp_path: Path, cache: Path) -> None:
+    burden = OF_THE_FACTS["492 of 512 tokens are padding"]
+    path, _ = explained(burden, tmp_path, cache)
+    new = tmp_path / "net" / "changed.yaml"
+    optkit.explain(path, apply=new, workspace=optkit.Workspace(cache))
+    recipe = Recipe.load(new)
+    assert recipe.axes["sequence"].opt == 24
+    again = planting.build(recipe, "cpu", tmp_path / "again", cache)
+    found = optkit.explain(again, workspace=optkit.Workspace(cache))["findings"]
+    assert rank(burden, found) is None
+
+
+def test_a_larger_batch_mends_the_launches(tmp_path: Path, cache: Path) -> None:
+    burden = OF_THE_FACTS["launches decide"]
+    _, before = explained(burden, tmp_path / "before", cache)
+    larger = replace(burden, network=lambda folder: burdened.small_batch(folder, batch=8))
+    _, after = explained(larger, tmp_path / "after", cache)
+    one, eight = (found["latency"]["p50_ms"] for found in (before, after))
+    assert one - eight / 8 == pytest.approx(before["findings"][0]["cost"]["ms"], rel=0.2)
 
 
 def main(folder: Path) -> None:

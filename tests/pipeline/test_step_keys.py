@@ -93,6 +93,7 @@ PREPARED: dict[str, dict[str, Any]] = {
         "reasons": {}},
     "sensitivity": {"rows": [{"noise": 0.1, "samples": 8, "divergence": None}]},
     "deviate": {"deviation": {"noise": 0.1, "samples": 8, "divergence": None}},
+    "padding": {"tokens": None},
     "attribute": {"times": {"candidate": [], "baseline": [], "nodes": {}}},
     "predict_layers": {"times": {"candidate": [], "baseline": [], "nodes": {}}},
 }  # fmt: skip
@@ -169,7 +170,9 @@ class Explained:
         self.artifact: Any = SimpleNamespace(
             path=folder, baseline_path=folder / "baseline", digest="0" * 64,
             require_own_engine=lambda: None,
-            manifest=SimpleNamespace(target=device, engine=SimpleNamespace(file="an.engine")),
+            manifest=SimpleNamespace(target=device, engine=SimpleNamespace(file="an.engine"),
+                                     files={}, data={}, inputs=(
+                                         TensorInfo("image", "float32", ("batch", 1, 8, 8)),)),
         )  # fmt: skip
         tensor = TensorFacts(name="x", shape=(8, 2), dtype="int8")
         layer = LayerFacts(
@@ -228,7 +231,7 @@ def explained(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> dict[st
     recorder = Recorder(root / "store", monkeypatch)
     subject = Explained(name, root, monkeypatch)
     layer_times._times(subject.artifact, subject.report, recorder.runner)
-    return recorder.steps[0]
+    return recorder.steps[-1]  # of kernels, random inputs come first
 
 
 @pytest.mark.parametrize("name", BUILDS)
