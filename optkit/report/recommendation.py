@@ -191,7 +191,11 @@ def _undecided(result: Result) -> _Decision:
     if speedup is not None:
         more += f". {_capital(worth.gain(result, speedup))}"
     text = f"Not decided for {_named(result)}: {why}{more}.{far}"
-    return _Decision("unknown", f"{text}{_to_decide(result, reasons)}", _known(result, reasons[:1]))
+    return _Decision(
+        "unknown",
+        f"{text}{_share(result)}{worth.larger(result)}{_to_decide(result, reasons)}",
+        _known(result, reasons[:1]),
+    )
 
 
 def _unjudged(reasons: Iterable[str]) -> str:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optkit.assignment import Assignment
+from optkit.benchmarking.gates import NO_TASK
 from optkit.cli.build import exit_code
 from optkit.cli.summary import remarks
 from optkit.documents.measured import GateVerdict
@@ -108,6 +109,16 @@ def test_an_artifact_that_is_larger_than_its_baseline_says_so(result: Any) -> No
     for speedup in (gain(1.01, 0.9, 1.1), gain(0.9, 0.8, 0.95), gain(1.8, 1.4, 2.2)):
         advice = recommendation.of_result(result(speedup=speedup, size=size))
         assert advice is not None and "The INT8 engine is 22% larger (" in advice.sentence
+
+
+def test_an_undecided_build_names_its_size_and_few_products_too(result: Any) -> None:
+    some = of({"a": "int8", **dict.fromkeys("bcd", "fp16")}, dict.fromkeys("bcd", THIN))
+    size = EngineSize(bytes=1220, baseline_bytes=1000, evidence=Evidence.COMPILED)
+    unknown = GateVerdict(verdict="inconclusive", reasons=(f"max_drop: {NO_TASK}",))
+    advice = recommendation.of_result(result(gate=unknown, size=size, quantized=some))
+    assert advice is not None and advice.ship == "unknown"
+    assert "Only 1 of 4 products in INT8" in advice.sentence
+    assert "22% larger" in advice.sentence
 
 
 def test_the_pages_have_the_line(make: Any) -> None:
