@@ -1,5 +1,6 @@
 """A graph that is already ONNX: it is checked, converted to opset ≥ 21, and compared with the
-declared inputs."""
+declared inputs. Where a recipe names an axis and the file fixes its size, the axis is opened: some
+files have only the sizes of one example, and run at any."""
 
 from __future__ import annotations
 
@@ -30,6 +31,7 @@ def export(model_path: Path, specs: Sequence[InputSpec], out: Path) -> ExportLog
     origin = _origin(model)
     before = model.opset_imports.get("", 0)
     model = graph.upgrade(model, translation.OPSET)
+    opened = open_axes.opened(model, specs)
     if specs:
         declare(model, specs)
     else:
@@ -41,8 +43,9 @@ def export(model_path: Path, specs: Sequence[InputSpec], out: Path) -> ExportLog
     opset = model.opset_imports[""]
     converted = before if before != opset else None
     return ExportLog(
-        "onnx", inputs, outputs, opset, len(model.graph), converted_from=converted, origin=origin
-    )
+        "onnx", inputs, outputs, opset, len(model.graph), converted_from=converted, origin=origin,
+        warnings=open_axes.warnings(model, specs, opened) if opened else (),
+    )  # fmt: skip
 
 
 def _origin(model: ir.Model) -> Origin:

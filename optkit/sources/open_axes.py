@@ -9,12 +9,14 @@ nothing, and shape inference replaces them. (Loading removes -1, "?" and "unk__7
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
+from optkit.errors import InputRefused
+from optkit.graph.shapes import bind
 from optkit.sources.axes import Dimension, values
-from optkit.tensors import axes_of
+from optkit.tensors import InputSpec, axes_of
 
 _UNNAMED = ir.SymbolicDim(None)
 _NUMBERED = re.compile(r"(p2o\.)?DynamicDimension\.\d+|.+_dynamic_axes_\d+|.+_dim_\d+")
@@ -36,6 +38,57 @@ def settle(model: ir.Model) -> None:
     known = _symbols(inputs)
     sums = {dim: _own(dim) for dim in known if _lacks_parts(dim, known)}
     _replace(model, lambda dim: sums.get(dim, dim))
+
+
+def opened(model: ir.Model, specs: Sequence[InputSpec]) -> dict[str, tuple[Dimension, ...]]:
+    """Open the axes that a recipe names and the file fixes. The shapes behind the inputs are then
+    inferred anew. Returns the shapes of these inputs in the file."""
+    wanted = {spec.info.name: spec.info.shape for spec in specs}
+    found: dict[str, tuple[Dimension, ...]] = {}
+    for value in model.graph.inputs:
+        had, shape = _dims(value), wanted.get(str(value.name), ())
+        free = [isinstance(a, int) and isinstance(b, str) for a, b in zip(had, shape, strict=False)]
+        if len(had) == len(shape) and any(free):
+            found[str(value.name)] = tuple(had)
+            dims = zip(free, had, strict=True)
+            value.shape = ir.Shape([None if is_free else dim for is_free, dim in dims])
+    for node in model.graph.all_nodes() if found else ():
+        if node.domain in ("", "ai.onnx"):
+            for output in node.outputs:
+                output.shape = None
+    return found
+
+
+def warnings(
+    model: ir.Model, specs: Sequence[InputSpec], sizes: Mapping[str, tuple[Dimension, ...]]
+) -> tuple[str, ...]:
+    """What is not known of a graph whose axes were `opened`. Raises InputRefused if it does not
+    even fit twice the sizes of the file."""
+    shapes = {spec.info.name: spec.info.shape for spec in specs if spec.info.name in sizes}
+    twice = {
+        dim: 2 * size if isinstance(size, int) else 2
+        for name, shape in shapes.items()
+        for dim, size in zip(shape, sizes[name], strict=True)
+        if isinstance(dim, str)
+    }
+    try:
+        bind(model, twice)
+    except InputRefused as error:
+        raise InputRefused(
+            f"the file has {', '.join(map(_shown, sizes.values()))}, and the graph does not fit "
+            f"other sizes: {error.message}",
+            where=", ".join(f"input {name!r}" for name in sizes),
+            hint="declare the input as the model has it",
+        ) from error
+    return tuple(
+        f"input {name!r} has the shape {_shown(sizes[name])} in the file and {list(shape)} in the "
+        "recipe. The file has no other size to compare with: check the outputs at yours"
+        for name, shape in shapes.items()
+    )
+
+
+def _shown(dims: Iterable[Dimension]) -> str:
+    return f"[{', '.join(map(str, dims))}]"
 
 
 def forget(model: ir.Model) -> None:

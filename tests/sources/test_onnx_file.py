@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import TensorProto, helper, numpy_helper
+from torch.nn import functional
 
 from optkit import graph
-from optkit.errors import InputRefused
+from optkit.errors import InputRefused, OptkitError
 from optkit.runtimes import backend
 from optkit.sources import onnx_file
 from optkit.sources.log import ExportLog
@@ -105,7 +107,7 @@ def test_first_axes_without_a_name_are_one_batch(tmp_path: Path) -> None:
         ((spec("batch", 5),), "float32", "as the model has it"),
         ((spec("batch", 4, 1),), "float32", "as the model has it"),
         ((spec("batch", 4, dtype="int64"),), "declares int64", "as the model has it"),
-        ((spec(3, "batch"),), "declares float32", "as the model has it"),
+        ((spec(3, "batch"),), "does not fit other sizes", "as the model has it"),
     ],
 )
 def test_inputs_that_differ_are_reported(
@@ -196,3 +198,54 @@ def test_numbered_axes_of_outputs_are_inferred(tmp_path: Path) -> None:
     assert log.outputs[0].shape == (P2O,)
     declared = (spec("rows", 4, name="x0"), spec("rows", 4, name="x1"))
     assert export(path, tmp_path / "out.onnx", *declared).outputs[0].shape == ("rows",)
+
+
+def _picture(path: Path, *, flat: bool) -> Path:
+    """A convolution and a pool at [1, 3, 8, 8]. `flat`: behind a Reshape that holds the size."""
+    middle = [helper.make_node("Relu", ["c"], ["r"])]
+    if flat:
+        middle = [helper.make_node("Reshape", ["c", "size"], ["r"], name="to the size")]
+    body = helper.make_graph(
+        [
+            helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1], strides=[2, 2]),
+            *middle,
+            helper.make_node("GlobalAveragePool", ["r"], ["y"]),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 2, 1, 1])],
+        [
+            numpy_helper.from_array(np.ones((2, 3, 3, 3), np.float32), "w"),
+            numpy_helper.from_array(np.array([1, 2, 4, 4]), "size"),
+        ],
+    )
+    imports = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(body, opset_imports=imports, ir_version=8), path)
+    return path
+
+
+def test_an_axis_that_the_recipe_names_is_opened(tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    log = export(
+        _picture(tmp_path / "in.onnx", flat=False), out, spec("batch", 3, "height", "width")
+    )
+    assert log.inputs[0].shape == ("batch", 3, "height", "width")
+    assert log.outputs[0].shape[0] == "batch"
+    assert "[1, 3, 8, 8] in the file" in log.warnings[0]
+    x = np.random.default_rng(0).standard_normal((3, 3, 20, 12)).astype(np.float32)
+    with backend("onnxruntime").session(out) as session:
+        (found,) = session.run({"x": x}).values()
+    ones = torch.ones(2, 3, 3, 3)
+    features = functional.conv2d(torch.from_numpy(x), ones, stride=2, padding=1).relu()
+    np.testing.assert_allclose(found, features.mean((2, 3), keepdim=True), rtol=1e-5)
+
+
+def test_a_graph_that_holds_its_size_fails_at_another_one(tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    export(_picture(tmp_path / "in.onnx", flat=True), out, spec(1, 3, "height", "width"))
+    x = np.zeros((1, 3, 20, 12), np.float32)
+    with (
+        backend("onnxruntime").session(out) as session,
+        pytest.raises(OptkitError, match="to the size"),
+    ):
+        session.run({"x": x})
