@@ -20,8 +20,11 @@ class Bytes(NamedTuple):
     all: int
 
 
+_HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+
+
 class Activations:
-    """The values of one graph."""
+    """The values of one graph. `halves`: some have 16 bits."""
 
     def __init__(self, model: ir.Model) -> None:
         kept = (*model.graph.inputs, *model.graph.outputs)
@@ -30,6 +33,8 @@ class Activations:
             ([v for v in node.outputs if v not in self._kept and not is_constant(v)], node.inputs)
             for node in model.graph
         ]
+        values = (value for node in model.graph for value in node.outputs)
+        self.halves = any(value.dtype in _HALVES for value in values)
         self._last = {v: at for at, (_, read) in enumerate(self._nodes) for v in read}
 
     def at(self, axes: Mapping[str, int]) -> Bytes:

@@ -3,11 +3,11 @@ seeded random inputs, at the sizes of `compared_sizes` and with masks filled in 
 
 Two runtimes that compute the same float32 function differ by the order of their sums: 1e-7 to 4e-5
 of the largest output over whole networks. A wrong export (a missing mask, a fixed size) differs by
-orders of magnitude more. So the limit is 1e-3 of the largest output, and 3e-2 for 16-bit outputs,
-whose rounding is 1e-3 to 8e-3. Boxes in pixels beside scores would hide wrong scores: so the limit
-holds in each slice along axis 1 and along the last axis too, down to 5e-5 of the largest output. Of
-integers and bools one in 1,000 may differ: among the pixels of a class map some are on an edge,
-where rounding decides.
+orders of magnitude more. So the limit is 1e-3 of the largest output, and 3e-2 if it, or values
+inside, have 16 bits, whose rounding is 1e-3 to 8e-3. Boxes in pixels beside scores would hide wrong
+scores: so the limit holds in each slice along axis 1 and along the last axis too, down to 5e-5 of
+the largest output. Of integers and bools one in 1,000 may differ: among the pixels of a class map
+some are on an edge, where rounding decides.
 
 The model runs first and the graph after it, so that only one copy of the weights is needed.
 """
@@ -45,11 +45,13 @@ Reference = Callable[[Feed], Feed]
 
 @dataclass(frozen=True)
 class Case:
-    """One comparison: the trial, its inputs, and the model's outputs."""
+    """One comparison: the trial, its inputs, and the model's outputs. `halves`: the model computes
+    with 16 bits inside, so that all outputs have such rounding."""
 
     trial: Trial
     feed: Feed
     outputs: Feed
+    halves: bool = False
 
     @property
     def where(self) -> str:
@@ -112,7 +114,7 @@ def expected(
         if trial.masks == "infinite" and not _all_finite(outputs):
             continue
         budget.keep(outputs)
-        cases.append(Case(trial, feed, outputs))
+        cases.append(Case(trial, feed, outputs, needs.halves))
     return Expected(tuple(cases), tuple(left_out))
 
 
@@ -165,7 +167,7 @@ def check(cases: Sequence[Case], session: Session, judge: Judge | None) -> tuple
         errors: dict[str, float | None] = {}
         notes = []
         for name, values in case.outputs.items():
-            largest, problem = difference(values, returned[name])
+            largest, problem = difference(values, returned[name], halves=case.halves)
             errors[name] = largest if isfinite(largest) else None
             if problem is not None:
                 notes.append(_judged(case, returned, Mismatch(name, problem), judge))
@@ -205,10 +207,12 @@ def _judged(case: Case, returned: Feed, mismatch: Mismatch, judge: Judge | None)
     )
 
 
-def difference(expected: np.ndarray, actual: np.ndarray) -> tuple[float, str | None]:
+def difference(
+    expected: np.ndarray, actual: np.ndarray, *, halves: bool = False
+) -> tuple[float, str | None]:
     """The largest absolute difference of an output (of integers and bools, the share that differs),
     and in words what is more than rounding; None if nothing is. NaN agrees with NaN, and an
-    infinity with itself."""
+    infinity with itself. `halves`: see `Case`."""
     if expected.shape != actual.shape or expected.dtype != actual.dtype:
         return inf, (
             f"is {actual.dtype} {list(actual.shape)} in the graph and {expected.dtype} "
@@ -226,7 +230,7 @@ def difference(expected: np.ndarray, actual: np.ndarray) -> tuple[float, str | N
     np.abs(error, out=error)
     a[~np.isfinite(a)] = 0
     np.abs(a, out=a)
-    share = _LIMITS[expected.dtype.itemsize]
+    share = _LIMITS[2 if halves else expected.dtype.itemsize]
     largest = float(error.max(initial=0.0))
     floor = max(_SLICE * float(a.max(initial=0.0)), 1e-6)
     for kept in _slices(a.ndim):

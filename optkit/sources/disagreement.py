@@ -76,8 +76,9 @@ class Witness:
             torch.manual_seed(1)
             third = self.run(case.feed)
         name = mismatch.output
-        if _problem(first[name], second[name]) or (
-            not _problem(second[name], third[name]) and _problem(first[name], case.outputs[name])
+        if _problem(case, first[name], second[name]) or (
+            not _problem(case, second[name], third[name])
+            and _problem(case, first[name], case.outputs[name])
         ):
             changed = self.changes(case.feed)
             told = f" It changes {', '.join(changed)}." if changed else ""
@@ -88,7 +89,7 @@ class Witness:
                 hint=f"{_INPUT}forward(x, state) returns its result and the new state. A graph has "
                 "no memory between runs",
             )
-        if _problem(second[name], third[name]):
+        if _problem(case, second[name], third[name]):
             lines = [export_failures.module_and_line(n)[1] for n in _random_nodes(self.captured)]
             raise ExportFailed(
                 f"output {name!r}: torch itself gives two answers for the same inputs, because the "
@@ -149,7 +150,7 @@ class Witness:
         translated = inner_values(self.translated(), case.feed, self.specs)
         given = self._values(model, [n for n in names if n in translated.values], case.feed)
         for name in names:
-            if name in given and (problem := _problem(translated.values[name], given[name])):
+            if name in given and (problem := _problem(case, translated.values[name], given[name])):
                 return translated.nodes[name], f"its value {problem}"
         captured = inner_values(self.captured, case.feed, self.specs)
         values = {**translated.values}
@@ -157,13 +158,13 @@ class Witness:
         for name, array in captured.values.items():
             if name not in values:
                 continue
-            if problem := _problem(array, values[name]):
+            if problem := _problem(case, array, values[name]):
                 return captured.first_unlike(
                     captured.nodes[name], alike
                 ), f"behind it the value {problem}"
             alike.append(name)
         node = captured.outputs[list(case.outputs).index(mismatch.output)]
-        if _problem(case.outputs[mismatch.output], captured.values[node.name]):
+        if _problem(case, case.outputs[mismatch.output], captured.values[node.name]):
             return None
         return captured.first_unlike(node, alike), f"behind it the value {mismatch.message}"
 
@@ -185,7 +186,7 @@ def _of_empty_rows(
     expected, found = case.outputs[mismatch.output], returned[mismatch.output]
     if empty is None or expected.shape != found.shape or expected.shape[:1] != empty.shape:
         return None
-    if difference(expected[~empty], found[~empty])[1] is not None:
+    if _problem(case, expected[~empty], found[~empty]):
         return None
     return (
         f"output {mismatch.output!r} {mismatch.message}, only for samples whose mask hides "
@@ -193,9 +194,9 @@ def _of_empty_rows(
     )
 
 
-def _problem(a: np.ndarray, b: np.ndarray) -> str | None:
+def _problem(case: Case, a: np.ndarray, b: np.ndarray) -> str | None:
     """What is more than rounding between two values."""
-    return difference(a, b)[1]
+    return difference(a, b, halves=case.halves)[1]
 
 
 def _random_nodes(program: ExportedProgram) -> Iterator[fx.Node]:
