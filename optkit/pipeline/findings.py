@@ -379,7 +379,9 @@ def _provenance(build: Build, records: list[Record]) -> Provenance:
 
 
 def _steps(records: list[Record]) -> tuple[StepTaken, ...]:
-    return tuple(map(StepTaken.from_object, records))
+    """Each step once: samples are collected for the export, and asked for again later."""
+    first = {record.key: record for record in reversed(records)}
+    return tuple(StepTaken.from_object(record) for record in first.values())[::-1]
 
 
 def _specs(build: Build) -> dict[str, AskedOfCompiler]:

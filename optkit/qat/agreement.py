@@ -27,8 +27,9 @@ from optkit.tensors import Feed
 
 _FOLDING = 1e-3  # of the largest output: folding rounds in float32
 # A number near the middle between two codes gets one of them in torch and the other one in ONNX
-# Runtime, because sums round in another order.
-_OTHER_CODES = 0.01
+# Runtime, because sums round in another order. Constants in half precision move a number of 127
+# steps by 2⁻¹¹ and 2⁻⁸ of it: 0.06 and 0.5 of a step.
+_OTHER_CODES = {"fp32": 0.01, "fp16": 0.1, "bf16": 0.6}
 _LEAST_SQNR = 30.0  # dB
 
 
@@ -91,7 +92,7 @@ def check_same(
         if value.value not in quantized:
             raise _differs(f"{value.value!r} is never quantized in it", where)
         share = _other_codes(value, quantized[value.value], of_graph[value.value])
-        if share > _OTHER_CODES:
+        if share > _OTHER_CODES[plan.carrier]:
             raise _differs(f"{share:.0%} of the codes of {value.value!r} are others", where)
     for x, y in zip(outputs, computed, strict=True):
         if (found := sqnr(x, y)) < _LEAST_SQNR:

@@ -19,7 +19,8 @@ Optkit = Callable[..., Any]
 def test_quantize_shows_the_worst_weights(optkit_here: Optkit, tmp_path: Path) -> None:
     """One weight is too large for FP16, four are constant."""
     names = ("w_a", "w_b", "w_c", "w_d", "w_z")
-    values = {name: np.full((16, 16), 0.5, np.float32) for name in names}
+    # each another constant: equal products are computed once
+    values = {name: np.full((16, 16), 0.5 + i, np.float32) for i, name in enumerate(names)}
     values["w_z"][0, 0] = 1e5
     sums = [f"h_{name} = MatMul (x, {name})" for name in names]
     text = f"""<ir_version: 10, opset_import: ["" : 21]>
