@@ -9,16 +9,17 @@ infinite   0 0 0 -∞ -∞   of a mask of floats, which is added to scores
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import numpy as np
 
-from optkit.data.sequences import MASK, POSITIONS, positions
+from optkit.data.sequences import IDS, MASK, POSITIONS, positions
 from optkit.tensors import Feed, InputSpec, batched
 
 Style = Literal["prefix", "all", "none", "infinite"]
 
+AT_HIDDEN = "only at tokens that a mask hides"
 _NAME = re.compile("mask|visible|valid|(^|_)pad(ding|ded)?(_|$)")
 _BITS = ((0, 1), None)
 
@@ -63,17 +64,30 @@ def with_tokens(feed: Feed, specs: Sequence[InputSpec]) -> Feed:
     return whole
 
 
-def empty_rows(feed: Feed, specs: Sequence[InputSpec]) -> np.ndarray | None:
-    """The samples of which a mask hides everything: bool [batch]; None if there is no such
-    sample."""
+def seen_places(
+    feed: Feed, specs: Sequence[InputSpec], shape: tuple[int, ...]
+) -> Iterator[tuple[np.ndarray, str]]:
+    """Where an output of this shape belongs to tokens that the masks [batch, tokens] of the feed
+    show: bool arrays that broadcast to the shape, and in words where they are false. What attention
+    computes for a hidden token is not defined: torch's kernels give 0, or a mean of all values.
+
+    First each axis that has a place per token, or one per new token behind those of a cache; then
+    whole samples."""
     batch = batched([spec.info for spec in specs])
-    found: np.ndarray | None = None
+    new = {array.shape[-1] for name, array in feed.items() if name == IDS}
     for spec in specs:
-        if _is_mask(spec) and spec.info.name in batch and feed[spec.info.name].size:
-            real = (feed[spec.info.name] != 0) ^ _means_padding(spec)
-            empty = ~real.reshape(len(real), -1).any(axis=1)
-            found = empty if found is None else found | empty
-    return found if found is not None and found.any() else None
+        mask = feed[spec.info.name]
+        if not _is_mask(spec) or spec.info.name not in batch or shape[:1] != mask.shape[:1]:
+            continue
+        real = (mask != 0) ^ _means_padding(spec)
+        ones = (1,) * (len(shape) - 1)
+        for axis, size in enumerate(shape[1:] if real.ndim == 2 and not real.all() else ()):
+            if size == real.shape[1] or size in new:
+                tokens = real[:, real.shape[1] - size :]
+                place = (len(real), *ones[:axis], size, *ones[axis + 1 :])
+                yield tokens.reshape(place), AT_HIDDEN
+        if not (rows := real.reshape(len(real), -1).any(axis=1)).all():
+            yield rows.reshape(-1, *ones), "only for samples whose mask hides everything"
 
 
 def _is_mask(spec: InputSpec) -> bool:

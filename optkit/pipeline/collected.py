@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from optkit import places
-from optkit.errors import OptkitError
+from optkit.errors import InputRefused, ToolchainMissing, UsageError
 from optkit.execute.reads import relative
 from optkit.execute.runner import Steps
 from optkit.execute.step import Foreign
@@ -77,7 +77,7 @@ def compared(recipe: Recipe, runner: Steps) -> Samples | None:
     ]  # fmt: skip
     try:
         samples = collected(recipe, source, role, specs, runner)
-    except OptkitError:
+    except (InputRefused, ToolchainMissing, UsageError):
         return None
     return few(samples, recipe, runner)
 

@@ -23,12 +23,13 @@ from typing import Protocol
 
 import numpy as np
 
+from optkit.data import masks
 from optkit.errors import ExportFailed, OptkitError
 from optkit.graph.activations import Activations
 from optkit.runtimes import Progress, Session
 from optkit.sources.log import Check, LeftOut
 from optkit.sources.trials import Trial
-from optkit.tensors import Feed
+from optkit.tensors import Feed, InputSpec
 
 _LIMITS = {2: 3e-2, 4: 1e-3, 8: 1e-3}  # share of the largest output, by bytes of the dtype
 _SLICE = 5e-5  # share of the largest output below which a slice may differ
@@ -154,6 +155,7 @@ def check(cases: Sequence[Case], session: Session, judge: Judge | None) -> tuple
     """Compare the graph with the expected outputs. `judge`: None if the model is no longer in
     memory. Raises ExportFailed with the output, its error and the cause."""
     checks = []
+    specs = [InputSpec(info) for info in session.inputs]
     for case in cases:
         try:
             returned = session.run(case.feed)
@@ -170,7 +172,7 @@ def check(cases: Sequence[Case], session: Session, judge: Judge | None) -> tuple
             largest, problem = difference(values, returned[name], halves=case.halves)
             errors[name] = largest if isfinite(largest) else None
             if problem is not None:
-                notes.append(_judged(case, returned, Mismatch(name, problem), judge))
+                notes.append(_judged(case, returned, Mismatch(name, problem), judge, specs))
         check = Check(case.trial.sizes, errors, case.trial.values, case.trial.masks, tuple(notes))
         checks.append(check)
     return tuple(checks)
@@ -179,7 +181,8 @@ def check(cases: Sequence[Case], session: Session, judge: Judge | None) -> tuple
 def warnings(expected: Expected, checks: Sequence[Check]) -> tuple[str, ...]:
     """What a user has to know about the comparisons: differences that are no errors, outputs of
     which nothing is known, and comparisons that were not made."""
-    found = [note for check in checks for note in check.notes]
+    notes = [note for check in checks for note in check.notes]
+    found = [note for note in notes if not note.endswith(masks.AT_HIDDEN)]  # nobody reads these
     for name, first in (expected.cases[0].outputs if expected.cases else {}).items():
         outputs = [case.outputs[name] for case in expected.cases]
         if first.dtype.kind == "f" and not any(np.isfinite(one).any() for one in outputs):
@@ -197,7 +200,14 @@ def warnings(expected: Expected, checks: Sequence[Check]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _judged(case: Case, returned: Feed, mismatch: Mismatch, judge: Judge | None) -> str:
+def _judged(
+    case: Case, returned: Feed, mismatch: Mismatch, judge: Judge | None, specs: Sequence[InputSpec]
+) -> str:
+    expected, found = case.outputs[mismatch.output], returned[mismatch.output]
+    for seen, where in masks.seen_places(case.feed, specs, expected.shape):
+        there = (np.where(seen, one, np.zeros((), one.dtype)) for one in (expected, found))
+        if expected.shape == found.shape and not difference(*there, halves=case.halves)[1]:
+            return f"output {mismatch.output!r} {mismatch.message}, {where}"
     if judge is not None:
         return judge.judge(case, returned, mismatch)
     raise ExportFailed(

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optkit import graph
-from optkit.data import masks
 from optkit.errors import ExportFailed, OptkitError
 from optkit.graph.activations import Activations
 from optkit.runtimes import Session
@@ -55,9 +54,6 @@ class Witness:
 
     def judge(self, case: Case, returned: Feed, mismatch: Mismatch) -> str:
         """Why a mismatch is no error of the export. Raises ExportFailed with the cause."""
-        note = _of_empty_rows(case, returned, mismatch, self.specs)
-        if note is not None:
-            return note
         self._check_repeats(case, mismatch)
         note = self._of_rounding(case, returned, mismatch)
         if note is not None:
@@ -175,23 +171,6 @@ class Witness:
             graph.save(graph.expose(model, names, alone=True), file)
             with self.session(file) as runner:
                 return runner.run({info.name: feed[info.name] for info in runner.inputs})
-
-
-def _of_empty_rows(
-    case: Case, returned: Feed, mismatch: Mismatch, specs: Sequence[InputSpec]
-) -> str | None:
-    """What is said if only the samples without any token differ: what attention computes for them
-    is not defined."""
-    empty = masks.empty_rows(case.feed, specs)
-    expected, found = case.outputs[mismatch.output], returned[mismatch.output]
-    if empty is None or expected.shape != found.shape or expected.shape[:1] != empty.shape:
-        return None
-    if _problem(case, expected[~empty], found[~empty]):
-        return None
-    return (
-        f"output {mismatch.output!r} {mismatch.message}, only for samples whose mask hides "
-        "everything"
-    )
 
 
 def _problem(case: Case, a: np.ndarray, b: np.ndarray) -> str | None:

@@ -89,6 +89,8 @@ class Fake:
     def __init__(self, found: np.ndarray) -> None:
         self.found = found
 
+    inputs: tuple[TensorInfo, ...] = ()
+
     def run(self, feed: Feed) -> Feed:
         return {"y": self.found}
 
