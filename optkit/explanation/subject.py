@@ -142,8 +142,9 @@ class Subject:
 
     def kind(self, timed: TimedLayer) -> Kind:
         """The kind of work of a layer."""
-        if timed.layer.products:
-            return "product"
+        known = (self.nodes[name] for name in timed.layer.nodes if name in self.nodes)
+        if timed.layer.products or any(node.is_product for node in known):
+            return "product"  # also one that was left in float, which the engine does not list
         ops = self.ops(timed)
         if not ops:
             return "layout" if self._only_moves(timed.layer) else "other"

@@ -49,9 +49,11 @@ def test_an_unfused_pair_between_a_convolution_and_its_sum(
         ["quantization.two_term=[]"]
     )
     found = explained(recipe, "cpu", faults.unfused_pair("blocks.0.conv2/Conv", 0.02))
-    # the sum's own pair reads what the planted one gives; then comes what it costs in time
-    assert (found[0]["rule"], found[0]["nodes"]) == ("duplicated", ["blocks.0/Add"])
-    timed = next(one for one in found if one["question"] == "speed")
+    # its time comes first, because the outputs are hardly noisier; the sum's own pair reads what
+    # the planted one gives
+    timed = found[0]
+    noisy = next(one for one in found if one["question"] == "accuracy")
+    assert (noisy["rule"], noisy["nodes"]) == ("duplicated", ["blocks.0/Add"])
     assert timed["rule"] == "unfused_pair"
     assert "planted/DequantizeLinear" in timed["nodes"]
     assert "blocks.0/Add" in timed["what"]
