@@ -4,11 +4,12 @@ written.
     x / (1 + exp(−1.702 x))  =  x · σ(1.702 x)         ½ x (1 + erf(x / √2))  =  gelu(x)
 
 The nodes between a value and a single value before it, all elementwise and with scalar constants
-only, are a function f: ℝ → ℝ. It is evaluated in float64 on a grid, and so are the functions that
-have an operator. Between the bends of max, min and comparisons, which are found exactly, f is
-analytic; two such compositions of a few operators that agree at hundreds of points are one
-function. Where f overflows in float64 (exp(x) / (1 + exp(x)) beyond 709) the operator is right, and
-f is not.
+only, are a function f: ℝ → ℝ. It is evaluated in float64 on a grid over all numbers of FP32, and so
+are the functions that have an operator. Between the bends of max, min and comparisons, which are
+found exactly, f is analytic; two such compositions of a few operators that agree at hundreds of
+points are one function. They agree where they differ by no more than the rounding of f itself: so
+max(x, 10⁻⁶) is no Relu, though 10⁻⁶ is small. Where f overflows in float64 (exp(x) / (1 + exp(x))
+beyond 709) the operator is right, and f is not.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import erf, isfinite, log, pi, sqrt
+from itertools import combinations
+from math import erf, erfc, isfinite, log, pi, sqrt
 from typing import Any
 
 import numpy as np
@@ -27,13 +29,16 @@ from optkit.fusion.pattern import scalar
 
 _MOST = 32  # nodes of a function
 _CORE = 8.0  # the function must be finite here; beyond, its parts may overflow
-_TOLERANCE = 3e-6
-"""Constants that a user has rounded to six digits move a function by as much."""
-
-_erf: Callable[[NDArray[np.float64]], NDArray[np.float64]] = np.vectorize(erf, otypes=[np.float64])
+_CONSTANT = 3e-6  # relative error of a constant that a user has rounded to six digits
+_ROUNDING = 2.0**-22  # of the result of a node in FP32, with a few units for exp, erf and tanh
+_TOLERANCE = 1e-4
+"""A function that differs by more is another one, whatever its rounding."""
 
 Numbers = NDArray[np.float64]
 Attributes = dict[str, Any]
+
+_erf: Callable[[Numbers], Numbers] = np.vectorize(erf, otypes=[np.float64])
+_erfc: Callable[[Numbers], Numbers] = np.vectorize(erfc, otypes=[np.float64])
 
 
 def _sigmoid(x: Numbers) -> Numbers:
@@ -95,8 +100,9 @@ class Written:
     source: ir.Value
     nodes: tuple[ir.Node, ...]
 
-    def __call__(self, x: Numbers) -> Numbers:
-        return np.broadcast_to(self._values(x)[self.last.outputs[0]], x.shape)
+    def __call__(self, x: Numbers, moved: ir.Value | None = None, factor: float = 1) -> Numbers:
+        """The values at x. `moved`: a value inside whose numbers are multiplied by `factor`."""
+        return np.broadcast_to(self._values(x, moved, factor)[self.last.outputs[0]], x.shape)
 
     def points(self, x: Numbers) -> Numbers | None:
         """These points, the bends of the function, and the middles between them all; None if a bend
@@ -119,21 +125,45 @@ class Written:
     def _bends(self, node: ir.Node, x: Numbers) -> Iterator[Numbers]:
         """Where the operands of a node meet, or its only one is zero."""
         known = self._values(x)
-        first, *others = [_number(value, known) for value in node.inputs]
-        for other in others or [np.zeros(1)]:
-            if first is None or other is None:
-                continue
-            apart = np.broadcast_to(first - other, x.shape)
+        given = [_number(value, known) for value in node.inputs]
+        operands = [one for one in given if one is not None]
+        if len(operands) == 1:
+            operands.append(np.zeros(1))
+        for one, other in combinations(operands, 2):
+            apart = np.broadcast_to(one - other, x.shape)
             before, after = apart[:-1], apart[1:]
             at = np.flatnonzero(before * after < 0)
             yield x[at] + (x[at + 1] - x[at]) * before[at] / (before[at] - after[at])
 
-    def _values(self, x: Numbers) -> dict[ir.Value, Numbers]:
+    def rounding(self, x: Numbers) -> Numbers:
+        """How far rounding may move the function, to first order: its changes where one constant or
+        the result of one node is larger or smaller by its relative error. The constants of bends
+        and powers count as exact."""
+        errors = {node.outputs[0]: _ROUNDING for node in self.nodes}
+        for node in self.nodes:
+            if node.op_type not in _BENDING and node.op_type != "Pow":
+                errors |= {
+                    v: _CONSTANT for v in node.inputs if v is not None and scalar(v) is not None
+                }
+        exact, total = self(x), np.zeros(x.shape)
+        with np.errstate(all="ignore"):
+            for value, error in errors.items():
+                moved = (self(x, value, 1 + sign * error) for sign in (1, -1))
+                total += np.maximum(*(np.abs(one - exact) for one in moved))
+        return total
+
+    def _values(
+        self, x: Numbers, moved: ir.Value | None = None, factor: float = 1
+    ) -> dict[ir.Value, Numbers]:
         known: dict[ir.Value, Numbers] = {self.source: x}
+        if moved is not None and (number := scalar(moved)) is not None:
+            known[moved] = np.asarray(number * factor)
         with np.errstate(all="ignore"):
             for node in reversed(self.nodes):
                 given = [_number(value, known) for value in node.inputs]
-                known[node.outputs[0]] = ELEMENTWISE[node.op_type](node, *given)
+                result, numbers = node.outputs[0], ELEMENTWISE[node.op_type](node, *given)
+                is_moved = result is moved and numbers.dtype.kind == "f"
+                known[result] = numbers * factor if is_moved else numbers
         return known
 
 
@@ -219,7 +249,8 @@ def _same_rank(a: ir.Value, b: ir.Value) -> bool:
 @cache
 def _grid() -> Numbers:
     fine = np.linspace(-_CORE, _CORE, 257) + 1e-3
-    return np.concatenate([fine, [0.0], np.linspace(-60, 60, 41)])
+    far = np.geomspace(100, np.finfo(np.float32).max, 38)
+    return np.concatenate([fine, [0.0], np.linspace(-60, 60, 41), far, -far])
 
 
 def _fitting(written: Written, functions: Sequence[Function]) -> Recognized | None:
@@ -235,8 +266,9 @@ def _fitting(written: Written, functions: Sequence[Function]) -> Recognized | No
             continue
         with np.errstate(all="ignore"):
             wanted = function.compute(x, attributes)
-        close = np.abs(given - wanted) <= _TOLERANCE * np.maximum(1, np.abs(wanted))
-        if close[sound].all():
+        apart = np.abs(given - wanted)[sound]
+        close = apart <= _TOLERANCE * np.maximum(1, np.abs(wanted[sound]))
+        if close.all() and (apart <= written.rounding(x)[sound]).all():
             return Recognized(written, function, attributes)
     return None
 
@@ -268,13 +300,12 @@ def _negative_slope(written: Written) -> Attributes | None:
 
 
 def _gelu(x: Numbers, _: Attributes) -> Numbers:
-    y: Numbers = x / 2 * (1 + _erf(x * sqrt(0.5)))
+    y: Numbers = x / 2 * _erfc(x * -sqrt(0.5))  # 1 + erf, without its cancellation
     return y
 
 
 def _gelu_tanh(x: Numbers, _: Attributes) -> Numbers:
-    found: Numbers = np.multiply(x / 2, 1 + np.tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))
-    return found
+    return x * _sigmoid(2 * sqrt(2 / pi) * (x + 0.044715 * x**3))  # ½ (1 + tanh u) = σ(2u)
 
 
 PLAIN = (

@@ -68,8 +68,23 @@ OTHERS: dict[str, Form] = {
     "a hole by a square": lambda x: where(
         ((x - 2.345) * (x - 2.345)).op("Less", 1e-8), 5.0, 1 / (1 + e(-x))
     ),
+    "sigmoid and a little": lambda x: 1 / (1 + e(-x)) + 1e-6,
     "a hole": lambda x: where((x - 2.345).op("Abs").op("Less", 1e-4), 5.0, 1 / (1 + e(-x))),
 }
+ALMOST: dict[str, Form] = {
+    "clip(x, 0, 100)": lambda x: x.op("Clip", 0.0, 100.0),
+    "min(max(x, 0), 1e6)": lambda x: x.op("Max", 0.0).op("Min", 1e6),
+    "max(x, 1e-6)": lambda x: x.op("Max", 1e-6),
+    "max(x, 1e-30)": lambda x: x.op("Max", 1e-30),
+    "relu and a little": lambda x: x.op("Max", 0.0) + 1e-6,
+    "gelu up to 100": lambda x: (
+        0.5 * x.op("Min", 100.0) * (1 + (x.op("Min", 100.0) * sqrt(0.5)).op("Erf"))
+    ),
+    "a bend of the second and the third": lambda x: (
+        x.op("Clip", 0.0, 3e9) + x.op("Max", 0.0) - x.op("Min", 5e9, 2e9).op("Max", 0.0)
+    ),
+}  # fmt: skip
+"""Functions that are another one at almost all numbers, or but for a little."""
 
 
 @pytest.mark.parametrize("case", STANDARD)
@@ -102,6 +117,18 @@ def test_a_function_without_an_operator_stays(fused: Fuse, case: str) -> None:
     assert after.graph[-1].name not in made
     written_as = {op for op, _ in (*STANDARD.values(), *ORT.values())} - {"Tanh", "Sigmoid"}
     assert not written_as & {node.op_type for node in after.graph}
+
+
+@pytest.mark.parametrize("case", ALMOST)
+def test_a_function_that_is_almost_another_computes_what_it_did(case: str) -> None:
+    before = written(ALMOST[case])
+    after = before.clone()
+    fuse(after)
+    to_ort(after)
+    far = np.geomspace(1e-3, 1e11, 105, dtype=np.float32)
+    x = np.concatenate([far, -far]).reshape(5, 6, 7)
+    (expected,), (found,) = (run(model, {"x": x}) for model in (before, after))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=0)
 
 
 def test_the_operator_is_right_where_a_part_of_it_overflows() -> None:
