@@ -1,8 +1,10 @@
-"""Doubts about outputs that no gate has judged: far from those of the reference, or lost."""
+"""Doubts about outputs that no gate has judged: far from those of the reference, lost, or not
+finite."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
 from optkit.measurement import Fidelity
 from optkit.sqnr import called
@@ -20,9 +22,35 @@ LOST_SQNR = 10.0
 outputs, or parts of one with units of their own, a task may judge another one than the worst."""
 
 
+class _Compared(Protocol):
+    @property
+    def reference(self) -> str: ...
+
+    @property
+    def samples(self) -> int: ...
+
+    @property
+    def not_finite(self) -> int | None: ...
+
+
+def not_finite(fidelity: _Compared) -> str | None:
+    """The samples with values that are not finite; None if there are none."""
+    if fidelity.not_finite is None:
+        return None
+    return (
+        f"it returns NaN or infinities for {fidelity.not_finite:,} of {fidelity.samples:,} "
+        f"samples, where {fidelity.reference} is finite"
+    )
+
+
 def doubts(fidelity: Fidelity, *, judged: bool, limited: bool) -> Iterator[str]:
     """Why outputs may be broken although all gates pass. `judged`: by a task; `limited`: by
     `min_sqnr`."""
+    if (odd := not_finite(fidelity)) is not None:
+        yield (
+            f"{odd}, and {UNREAD if judged else UNJUDGED}; look for values above 65504 if the "
+            "graph has FP16, and for a division by a value that rounds to 0"
+        )
     constant = next((row for row in fidelity.outputs if row.constant), None)
     if constant is not None:
         yield (

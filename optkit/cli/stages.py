@@ -121,5 +121,5 @@ def _files(
     if made.quantized is not None:
         terminal.put(f"  {coverage.share(made.quantized, precision)}")
         if why := coverage.reasons(made.quantized):
-            ears.note(f"in floats {why}")
+            ears.note(why)
     return made

@@ -20,7 +20,7 @@ from optkit.documents.result import CalibrationCheck, EngineFacts, Result
 from optkit.documents.sizes import DeclaredSizes
 from optkit.evidence import Evidence
 from optkit.report import coverage, figures
-from optkit.report.figures import lost, measured, name, unvaried
+from optkit.report.figures import measured, name, unvaried
 from optkit.report.titles import baseline_label
 from optkit.report.view import losses
 
@@ -72,7 +72,12 @@ def _place(one: Result) -> list[str]:
     """Lines about an artifact: its folder and content, the evidence of its figures, and what is
     pending."""
     near = (_fidelity(one.fidelity), *_at_sizes(one.sizes))
-    held = ", ".join(filter(None, (_size(one), _landing(one.engine), *near)))
+    shares = (
+        f"{of}{coverage.share(part.quantized, part.precision)}"
+        for of, part in _named(one)
+        if part.quantized is not None
+    )
+    held = ", ".join(filter(None, (_size(one), *shares, _landing(one.engine), *near)))
     return [
         f"{one.artifact}: {held}" if held else str(one.artifact),
         f"  {_evidence(one)}",
@@ -85,18 +90,17 @@ def remarks(result: Result) -> list[str]:
     """Notes below the table: undecided gates and unreliable figures."""
     lines = list(result.gate.reasons if result.gate else ())
     lines += [
-        f"{part}{coverage.line(one.quantized, one.precision)}"
+        f"{part}{why}"
         for part, one in _named(result)
-        if one.quantized is not None
+        # if nothing is quantized, the recommendation says why
+        if one.quantized and one.quantized.quantized and (why := coverage.reasons(one.quantized))
     ]
     if any(one.untrained is not None for one in _parts(result)):
         lines.append("the model is not trained, so gates say nothing about a trained one")
     lines += dict.fromkeys(
         doubt
         for one in _parts(result)
-        if one.fidelity is not None
-        for doubt in (lost(one.fidelity), unvaried(one.fidelity))
-        if doubt is not None
+        if one.fidelity is not None and (doubt := unvaried(one.fidelity)) is not None
     )
     if any(is_suspect(one.calibration) for one in _parts(result)):
         lines.append("calibration data is suspect, see above and in the report")

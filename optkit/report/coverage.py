@@ -8,6 +8,7 @@ from optkit.report import figures
 from optkit.report.titles import spelled
 
 _MOST_REASONS = 3
+_LONG = 80  # characters of a reason: of a longer one only the kind is named
 _FEW = 0.5  # of the products: below it the recommendation names the share
 
 
@@ -37,16 +38,16 @@ def share(found: QuantizedProducts, asked: str | None) -> str:
 
 
 def reasons(found: QuantizedProducts) -> str:
-    """`60: its kernel is too large; 9: …; 4 for 2 other reasons`; why there are none, if the graph
-    has no product; empty if all are quantized."""
+    """`in floats: 60 (its kernel is too large), 9 (…), 4 (2 other reasons)`; why there are none, if
+    the graph has no product; empty if all are quantized."""
     if not found.products:
         return "the graph has no Conv, ConvTranspose, MatMul or Gemm with a constant weight"
     shown, others = found.in_float[:_MOST_REASONS], found.in_float[_MOST_REASONS:]
-    parts = [f"{row.products}: {figures.name(row.reason) or 'no reason is known'}" for row in shown]
+    parts = [f"{row.products} ({_short(row.reason) or 'no reason is known'})" for row in shown]
     if others:
         more = sum(row.products for row in others)
-        parts.append(f"{more} for {len(others)} other reason{'s' * (len(others) > 1)}")
-    return "; ".join(parts)
+        parts.append(f"{more} ({len(others)} other reason{'s' * (len(others) > 1)})")
+    return f"in floats: {', '.join(parts)}" if parts else ""
 
 
 def told(result: Result) -> str:
@@ -56,8 +57,12 @@ def told(result: Result) -> str:
 
 def line(found: QuantizedProducts, asked: str | None) -> str:
     """Both in one line."""
-    why = reasons(found)
-    return f"{share(found, asked)}{', in floats ' if why else ''}{why}"
+    return "; ".join(filter(None, (share(found, asked), reasons(found))))
+
+
+def _short(reason: str) -> str:
+    """Without the particulars of a node, if they are long."""
+    return figures.name(reason if len(reason) <= _LONG else reason.partition(": ")[0])
 
 
 def _products(count: int) -> str:

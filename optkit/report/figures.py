@@ -84,17 +84,6 @@ def at_worst(fidelity: FidelityFigures) -> str:
     return f"{name(fidelity.where)}, all outputs together {decibels(fidelity.sqnr_db)}"
 
 
-def lost(fidelity: FidelityFigures) -> str | None:
-    """The samples with values that are not finite; None if there are none."""
-    count = fidelity.not_finite
-    if count is None:
-        return None
-    return (
-        f"it returns NaN or infinities for {count:,} of {fidelity.samples:,} samples, where "
-        f"{fidelity.reference} is finite"
-    )
-
-
 def unvaried(fidelity: FidelityFigures) -> str | None:
     """A doubt about the fidelity of outputs that hardly depend on the input, as those of random
     weights may; None if there is none."""

@@ -21,9 +21,8 @@ from optkit.documents.recommendation import Recommendation, Ship
 from optkit.documents.result import CalibrationCheck, Result
 from optkit.documents.sizes import DeclaredSizes
 from optkit.evidence import Evidence
-from optkit.measurement import GIVEN_GRAPH
 from optkit.report import coverage, figures, worth
-from optkit.report.titles import baseline_label, device_of, is_given, spelled, to_ship_instead
+from optkit.report.titles import device_of, spelled, to_ship_instead
 
 
 @dataclass(frozen=True)
@@ -152,10 +151,10 @@ def _nothing(result: Result) -> _Decision:
     share = coverage.share(found, result.precision)
     text = f"Nothing is quantized: {share} on {device_of(result)}"
     if why := coverage.reasons(found):
-        text += f" ({why})"
+        text += f"; {why}"
     broken = [reason for reason in result.gate.reasons if _BROKEN in reason]
     if not broken or _relative(broken):
-        return _Decision("baseline", f"{text}. Ship {base}, which the graph is in.")
+        return _Decision("baseline", f"{text}. Ship {base} instead.")
     told = "; ".join(_told(result, reason) for reason in broken)
     return _Decision("none", f"{text}. And {told}: do not ship it.", _known(result, broken))
 
@@ -378,7 +377,7 @@ def _share(result: Result) -> str:
     found = result.quantized
     if found is None or not coverage.few(result):
         return ""
-    return f" Only {coverage.line(found, result.precision)}."
+    return f" Only {coverage.share(found, result.precision)}."
 
 
 def _lost(result: Result, speedup: DifferenceFigures) -> str:
@@ -394,16 +393,6 @@ def _conditions(result: Result) -> Iterable[str]:
     """What a reader should know before the sentence is believed."""
     if reasons := worth.marks(result):
         yield f"measured under bad conditions: {'; '.join(reasons)}"
-    if result.fidelity is not None and (lost := figures.lost(result.fidelity)) is not None:
-        yield lost
-    found = result.quantized
-    if found is not None and found.quantized and coverage.few(result):
-        yield f"only {coverage.share(found, result.precision)}"
-    if is_given(result):
-        yield (
-            f"another tool has quantized the model: fidelity is to {GIVEN_GRAPH}, latency and "
-            f"accuracy are beside {spelled(baseline_label(result))}"
-        )
     if result.untrained is not None:
         yield "the gate says nothing about a trained model"
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
+from optkit.benchmarking.doubts import not_finite
 from optkit.documents.measured import (
     DifferenceFigures,
     FidelityFigures,
@@ -24,7 +25,7 @@ from optkit.engines import BuildSpec
 from optkit.evidence import Evidence
 from optkit.report import figures, recommendation, worth
 from optkit.report.build_facts import described, facts
-from optkit.report.titles import baseline_label, device_of, spelled, to_ship_instead
+from optkit.report.titles import baseline_label, device_of, is_given, spelled, to_ship_instead
 
 EVIDENCE: Mapping[str, str] = MappingProxyType(
     {
@@ -129,6 +130,7 @@ def about(report: Report) -> list[str]:
     result = report.result
     return [
         device_of(result),
+        *(["quantized by another tool"] if is_given(result) else []),
         *described(facts(result, report.provenance.recipe)),
     ]
 
@@ -237,7 +239,7 @@ def _fidelity_rows(fidelity: FidelityFigures | None) -> list[Row]:
     cosine = "" if worst.cosine is None else f"cosine {worst.cosine:.6f}"
     over = (
         figures.span(worst.ci95, figures.decibels), cosine, f"{fidelity.samples:,} samples",
-        figures.at_worst(fidelity), figures.lost(fidelity), figures.unvaried(fidelity),
+        figures.at_worst(fidelity), not_finite(fidelity), figures.unvaried(fidelity),
     )  # fmt: skip
     figure = Figure(figures.sqnr(fidelity), ", ".join(filter(None, over)))
     label = f"Fidelity to {fidelity.reference} (SQNR)"

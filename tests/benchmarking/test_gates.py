@@ -196,6 +196,16 @@ def test_a_task_that_passes_does_not_speak_for_an_output_that_is_lost(
     assert judge(limits, drop=NO_DROP, fidelity=alone).verdict == "pass"  # the task reads it
 
 
+@pytest.mark.parametrize("drop", [NO_DROP, None])
+def test_values_that_are_not_finite_are_in_doubt(drop: Difference | None) -> None:
+    """Neither a task nor a limit on the SQNR says that nobody reads them."""
+    found = replace(fidelity(45.0), not_finite=2)
+    verdict = judge(limited(max_drop=0.01, min_sqnr=20.0), drop=drop, fidelity=found)
+    assert verdict.verdict == "inconclusive"
+    told = "it returns NaN or infinities for 2 of 64 samples, where fp32 is finite, and "
+    assert told in verdict.reasons[-1]
+
+
 def test_without_a_task_the_worst_output_is_in_doubt() -> None:
     verdict = judge(limited(max_drop=0.01), fidelity=heads(BOXES, replace(SEG, sqnr_db=15.0)))
     assert "fidelity to fp32 is 15.0 dB (SQNR of output 'seg')" in verdict.reasons[-1]
