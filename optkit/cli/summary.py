@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from typing import TYPE_CHECKING, TypeVar
 
 from optkit.cli import terminal
@@ -71,7 +72,7 @@ def _common(values: Iterable[T]) -> T | None:
 def _place(one: Result) -> list[str]:
     """Lines about an artifact: its folder and content, the evidence of its figures, and what is
     pending."""
-    near = (_fidelity(one.fidelity), *_at_sizes(one.sizes))
+    near = (_fidelity(one.fidelity), _at_sizes(one.sizes))
     shares = (
         f"{of}{coverage.share(part.quantized, part.precision)}"
         for of, part in _named(one)
@@ -216,7 +217,7 @@ def scores(found: EvalFigures) -> str:
     rows.append(["fidelity", f"to {near.reference}", sqnr, near.evidence])
     rows += (
         ["fidelity", f"at {_spelled(end.sizes)}", figures.sqnr(end.fidelity), end.fidelity.evidence]
-        for end in (found.sizes.ends if found.sizes else ())
+        for end in ((*found.sizes.ends, *found.sizes.between) if found.sizes else ())
         if end.fidelity is not None
     )
     for row in found.gate.rows:
@@ -346,13 +347,16 @@ def _fidelity(near: FidelityFigures | None) -> str:
     return f"{sqnr}{figures.sqnr(near)} to {near.reference}{worst}"
 
 
-def _at_sizes(sizes: DeclaredSizes | None) -> list[str]:
-    """The fidelity at each end of the declared sizes."""
-    return [
-        f"{figures.sqnr(end.fidelity)} at {_spelled(end.sizes)}"
-        for end in (sizes.ends if sizes else ())
-        if end.fidelity is not None
-    ]
+def _at_sizes(sizes: DeclaredSizes | None) -> str:
+    """The fidelity where it is lowest among the declared sizes that were tried."""
+    tried = () if sizes is None else (*sizes.ends, *sizes.between)
+    found = {_spelled(one.sizes): one.fidelity for one in tried if one.fidelity is not None}
+    decibels = {at: inf if (db := one.worst.sqnr_db) is None else db for at, one in found.items()}
+    if not decibels:
+        return ""
+    at = min(decibels, key=decibels.__getitem__)
+    among = "" if len(found) == 1 else f", the lowest of {len(found)} sizes"
+    return f"{figures.sqnr(found[at])} at {at}{among}"
 
 
 def _spelled(sizes: Mapping[str, int]) -> str:

@@ -4,6 +4,7 @@
     hidden state    float [batch, sequence, 64]     compared where the mask is 1
     scores          float [batch, 2, sequence, sequence]
     pooled          float [batch, 64]               has no padding
+    frames          float [batch, (sequence - 1)//8 + 1, 64]    the places of a text of its length
 
 Nothing reads what a model computes at padded positions. So ranges and comparisons do not include
 them.
@@ -18,10 +19,12 @@ from typing import Self
 
 import numpy as np
 
+from optkit import graph
 from optkit.tensors import Feed, TensorInfo, axes_of, size_of
 
 _MASK = re.compile(r"(^|[._/])([a-z]+_)?mask$")
 _OTHER = re.compile("pad|mlm|label|masked|^encoder_")
+_OF_TORCH = re.compile(r"(^|[._/])(src_|tgt_)?key_padding_mask$")
 
 
 def mask_input(inputs: Collection[TensorInfo]) -> TensorInfo | None:
@@ -40,14 +43,28 @@ def mask_input(inputs: Collection[TensorInfo]) -> TensorInfo | None:
     return None
 
 
+def _mask_of_torch(inputs: Collection[TensorInfo]) -> TensorInfo | None:
+    """The input that marks padding by True under the name that `torch.nn.Transformer` has for it:
+    [batch, tokens]. Of two, that of the target, whose tokens the output has."""
+    found = [
+        info
+        for info in inputs
+        if info.dtype == "bool" and len(info.shape) == 2 and _OF_TORCH.search(info.name.lower())
+    ]
+    return min(found, key=lambda info: "tgt_" not in info.name.lower(), default=None)
+
+
 def real_tokens(feed: Feed, mask: TensorInfo | None) -> np.ndarray | None:
     """bool [samples, tokens] from the mask; None if it is not a mask of zeros and ones, or masks
     nothing, or everything."""
     if mask is None or mask.name not in feed:
         return None
-    real = feed[mask.name] != 0
-    sound = (feed[mask.name][real] == 1).all() and real.any() and not real.all()
-    return real if sound else None
+    given = feed[mask.name]
+    sound = ((given == 0) | (given == 1)).all() and given.any() and not given.all()
+    if not sound:
+        return None
+    real: np.ndarray = (given == 0) if _OF_TORCH.search(mask.name.lower()) else (given == 1)
+    return real
 
 
 def text_lengths(samples: Sequence[np.ndarray]) -> np.ndarray:
@@ -86,7 +103,7 @@ class Tokens:
     @classmethod
     def of(cls, inputs: Collection[TensorInfo]) -> Self | None:
         """None for a model without a mask."""
-        mask = mask_input(inputs)
+        mask = mask_input(inputs) or _mask_of_torch(inputs)
         return None if mask is None else cls(mask, tuple(inputs))
 
     def axes(self, shape: Sequence[int | str]) -> tuple[int, ...]:
@@ -132,13 +149,35 @@ class Tokens:
             tokens = replace(self, mask=replace(self.mask, shape=feed[self.mask.name].shape))
             dims = shape
         hidden: np.ndarray | None = None
-        for axis in tokens.axes(dims):
-            padded = ~tokens.real(feed, dims[axis])
+        places = {axis: tokens.real(feed, dims[axis]) for axis in tokens.axes(dims)}
+        for axis, dim in enumerate(declared.shape if len(declared.shape) == len(shape) else ()):
+            if axis not in places and (kept := self._strided(feed, dim)) is not None:
+                places[axis] = kept
+        for axis, real in places.items():
+            padded = ~real
             if padded.any() and padded.shape == (shape[0], shape[axis]):
                 spread = [1] * len(shape)
                 spread[0], spread[axis] = padded.shape
                 hidden = padded.reshape(spread) | (False if hidden is None else hidden)
         return hidden
+
+    def _strided(self, feed: Feed, dim: int | str) -> np.ndarray | None:
+        """bool [samples, size of `dim`] for a dimension that is computed from the number of tokens,
+        as strides make it: a text of n tokens alone has so many places. None for another dimension,
+        and if padding is not behind the tokens."""
+        axis, masked = self.mask.shape[1], real_tokens(feed, self.mask)
+        if masked is None or isinstance(dim, int) or isinstance(axis, int):
+            return None
+        if axis not in dim or axis == dim:
+            return None
+        counts = masked.sum(axis=1)
+        behind = np.array_equal(masked, np.arange(masked.shape[1]) < counts[:, None])
+        known = {n: graph.evaluated(dim, {axis: n}) for n in {masked.shape[1], *counts.tolist()}}
+        if not behind or None in known.values():
+            return None
+        places = np.array([known[n] for n in counts.tolist()])
+        real: np.ndarray = np.arange(known[masked.shape[1]] or 0) < places[:, None]
+        return real
 
     def _names(self, dims: Sequence[int | str]) -> bool:
         """Whether every axis of these belongs to an input."""

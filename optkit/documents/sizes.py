@@ -22,11 +22,18 @@ class AxisSizes(Record):
 
 
 class SizeFidelity(Record):
-    """The fidelity on samples that were changed to sizes at one end of the declared ones."""
+    """The fidelity on samples that were changed to these sizes."""
 
     sizes: dict[str, Count]
     fidelity: Annotated[FidelityFigures | None, said("Null if it failed.")] = None
     failed: Annotated[str | None, said("Why nothing was compared at these sizes.")] = None
+    distinct: Annotated[
+        Count | None,
+        said(
+            "If values were used again: how many samples of these sizes they fill once. The fewer, "
+            "the less a maximum over a longer axis is known."
+        ),
+    ] = None
 
 
 class SizeFinding(Record):
@@ -40,9 +47,13 @@ class SizeFinding(Record):
 
 
 class DeclaredSizes(Record):
-    """The comparison at the least and the largest declared sizes of the axes."""
+    """The comparison at the least and the largest declared sizes of the axes, and between these
+    and the samples' own sizes."""
 
     verdict: Literal["clean", "suspect"]
     axes: Rows[AxisSizes]
     ends: Rows[SizeFidelity]
+    between: Annotated[
+        Rows[SizeFidelity], said("At the geometric mean of an end and of the samples' sizes.")
+    ] = ()
     findings: Rows[SizeFinding]

@@ -50,7 +50,7 @@ from optkit.graph.nodes import (
 )
 from optkit.graph.semantics import evaluate, infer_shapes, lower, takes_half, upgrade
 from optkit.graph.serde import INLINE_LIMIT, check, data_locations, load, save, with_data_at
-from optkit.graph.shapes import bind, dims, expose, inputs, outputs, typed
+from optkit.graph.shapes import bind, dims, evaluated, expose, inputs, outputs, typed
 from optkit.graph.weights import Form, Stored, blocks, columns, computed, rows, spread
 from optkit.node_names import join_names, module_of, names_in
 
@@ -83,6 +83,7 @@ __all__ = [
     "dims",
     "ensure_names",
     "evaluate",
+    "evaluated",
     "expose",
     "infer_shapes",
     "inputs",

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from optkit.graph.nodes import is_constant
-from optkit.graph.shapes import dims
+from optkit.graph.shapes import dims, evaluated
 
 
 class Bytes(NamedTuple):
@@ -60,14 +60,6 @@ def _size(value: ir.Value, axes: Mapping[str, int], known: dict[str, int | None]
     size = value.dtype.itemsize
     for dim in dims(value):
         if isinstance(dim, str) and dim not in known:
-            known[dim] = _evaluated(dim, axes)
+            known[dim] = evaluated(dim, axes)
         size *= (known[dim] if isinstance(dim, str) else dim) or 0
     return int(size)
-
-
-def _evaluated(dim: str, axes: Mapping[str, int]) -> int | None:
-    try:
-        found = ir.SymbolicDim(dim).evaluate(axes)
-    except ValueError:
-        return None
-    return found if isinstance(found, int) else None

@@ -104,6 +104,16 @@ def _size(dim: int | str, axes: Mapping[str, int]) -> int | str | ir.SymbolicDim
         return dim
 
 
+def evaluated(dim: str, axes: Mapping[str, int]) -> int | None:
+    """A dimension such as "(t - 1)//8 + 1" with these sizes of axes; None if it has other axes, or
+    is no formula."""
+    try:
+        found = ir.SymbolicDim(dim).evaluate(axes)
+    except ValueError:
+        return None
+    return found if isinstance(found, int) else None
+
+
 def dims(value: ir.Value) -> tuple[int | str, ...]:
     """The dimensions of a value according to its graph, as in `TensorInfo.shape`; empty if its rank
     is not known."""

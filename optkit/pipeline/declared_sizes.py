@@ -1,12 +1,13 @@
 """The ends of the declared sizes: ranges hold there, and the fidelity is measured there.
 
 Samples seldom reach them. So a few samples are changed to all axes at their smallest and at their
-largest size. Calibration sees them apart from the others, and the candidate is compared on them.
+largest size. Calibration sees them apart from the others, and the candidate is compared on them,
+and on samples between these sizes and their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from optkit.assignment import Scheme
 from optkit.decoder import Decoder
@@ -20,10 +21,8 @@ from optkit.steps.collect import Samples
 from optkit.steps.compare_sizes import CompareSizes
 from optkit.steps.cover_sizes import Covered, CoverSizes
 from optkit.steps.quantize import QuantizationSettings
-from optkit.steps.resize import End, Resize, Resized
+from optkit.steps.resize import ENDS, POINTS, Point, Resize, Resized
 from optkit.tensors import AxisRange, axes_of
-
-_ENDS: tuple[End, ...] = ("least", "largest")
 
 
 def free_axes(build: Build) -> dict[str, AxisRange]:
@@ -59,7 +58,7 @@ def covered(
     formats = [scheme.rules[own.name].activation for own in build.job.quantized]
     if build.source.trained or all(f is None or f.granularity == "block" for f in formats):
         return None
-    ends = at_ends(build, samples, "calibration", runner)
+    ends = at_points(build, samples, ENDS, "calibration", runner)
     known = {}
     for end, resized in ends.items():
         if not resized.written:
@@ -82,36 +81,39 @@ def covered(
 
 
 def compare(build: Build, runner: Steps) -> None:
-    """The candidate's fidelity to its reference at both ends of the declared sizes."""
+    """The candidate's fidelity to its reference at both ends of the declared sizes, and between."""
     if build.job.precision.name == "fp32" or build.compared is None:
         return
-    build.ends = at_ends(build, build.compared, "compared", runner)
-    known = {end: resized for end, resized in build.ends.items() if resized.written}
+    build.resized = at_points(build, build.compared, POINTS, "compared", runner)
+    known = {point: made for point, made in build.resized.items() if made.written}
     if known:
         step = CompareSizes(
             graph=build.graph, reference=build.shipped or build.fused,
             to="fp32" if build.shipped is None else GIVEN_GRAPH, file=build.simulation,
-            evidence=build.evidence, least=known.get("least"), largest=known.get("largest"),
+            evidence=build.evidence, least=known.get("least"), shorter=known.get("shorter"),
+            longer=known.get("longer"), largest=known.get("largest"),
         )  # fmt: skip
-        build.at_ends = runner.do(step, "compare at the declared sizes")
+        build.at_sizes = runner.do(step, "compare at the declared sizes")
 
 
-def at_ends(build: Build, samples: Samples, what: str, runner: Steps) -> dict[End, Resized]:
-    """Some of the samples at each end of the declared sizes that is tried."""
+def at_points(
+    build: Build, samples: Samples, points: Sequence[Point], what: str, runner: Steps
+) -> dict[Point, Resized]:
+    """Some of the samples at these points of the declared sizes, if any size is free."""
     axes = free_axes(build)
     if not axes:
         return {}
     whole = build.batch_axis in axes
     found = {}
-    for end in _ENDS:
+    for point in points:
         step = Resize(
             samples=samples, graph=build.fused, specs=build.job.recipe.describe(build.inputs),
-            axes=axes, end=end, whole=whole,
+            axes=axes, at=point, whole=whole,
             optional=tuple(build.job.recipe.optional_axes()),
             last=what != "calibration",  # parts of the samples that calibration has not seen
             memory=runner.limits.memory_bytes // 4,
         )  # fmt: skip
-        found[end] = runner.do(step, f"take {what} samples at the {end} declared sizes")
+        found[point] = runner.do(step, f"take {what} samples at the {point} declared sizes")
     return found
 
 

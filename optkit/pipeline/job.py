@@ -40,7 +40,7 @@ from optkit.steps.peak import PeakMemory
 from optkit.steps.predict import PredictedLatency
 from optkit.steps.quantize import Quantized
 from optkit.steps.repair import RepairedGraph
-from optkit.steps.resize import End, Resized
+from optkit.steps.resize import Point, Resized
 from optkit.steps.show_worst import ShownWorst
 from optkit.tensors import AxisRange, TensorInfo
 
@@ -161,8 +161,8 @@ class Build:
     worst: ShownWorst | None = None
     looks: list[Look] = field(default_factory=list)
     candidate_fidelity: ComparedOutputs | None = None
-    ends: dict[End, Resized] = field(default_factory=dict)  # samples at ends of declared sizes
-    at_ends: ComparedSizes | None = None
+    resized: dict[Point, Resized] = field(default_factory=dict)  # samples at declared sizes
+    at_sizes: ComparedSizes | None = None
     layer_fidelity: ComparedLayers | None = None
     latency: Timed | PredictedLatency | None = None
     baseline_latency: PredictedLatency | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import inf
 
 from optkit.documents.measured import FidelityFigures
@@ -10,7 +10,8 @@ from optkit.documents.sizes import AxisSizes, DeclaredSizes, SizeFidelity, SizeF
 from optkit.measurement import Fidelity, OutputFidelity
 from optkit.pipeline.declared_sizes import free_axes, told
 from optkit.pipeline.job import Build
-from optkit.steps.resize import End, Resized
+from optkit.steps.compare_sizes import ComparedSizes
+from optkit.steps.resize import ENDS, POINTS, Point, Resized
 
 _LOSS_DB = 3.0
 """What may be lost at other sizes: the noise is twice as large."""
@@ -19,33 +20,35 @@ _FINE_DB = 50.0
 
 
 def declared_sizes(build: Build) -> DeclaredSizes | None:
-    """The figures at the ends of the declared sizes; None if no size is free, or none was tried."""
-    compared = build.at_ends
+    """The figures at points of the declared sizes; None if no size is free, or none was tried."""
     usual = build.candidate_fidelity
-    if not build.ends or usual is None or usual.fidelity is None:
+    if not build.resized or usual is None or usual.fidelity is None:
         return None
     findings = tuple(_findings(build, usual.fidelity))
-    fidelity = {} if compared is None else compared.fidelity
-    failed = {} if compared is None else compared.failed
     return DeclaredSizes(
         verdict="suspect" if findings else "clean",
         axes=tuple(_axes(build)),
-        ends=tuple(
-            SizeFidelity(
-                sizes=dict(resized.sizes),
-                fidelity=FidelityFigures.from_optional(fidelity.get(end)),
-                failed=failed.get(end),
-            )
-            for end, resized in build.ends.items()
-            if end in fidelity or end in failed
-        ),
+        ends=tuple(_figures(build, ENDS)),
+        between=tuple(_figures(build, [point for point in POINTS if point not in ENDS])),
         findings=findings,
     )
 
 
+def _figures(build: Build, points: Sequence[Point]) -> Iterator[SizeFidelity]:
+    compared = build.at_sizes or ComparedSizes()
+    for point in points:
+        found, failed = compared.fidelity.get(point), compared.failed.get(point)
+        if found is not None or failed is not None:
+            made = build.resized[point]
+            yield SizeFidelity(
+                sizes=dict(made.sizes), fidelity=FidelityFigures.from_optional(found),
+                failed=failed, distinct=made.distinct,
+            )  # fmt: skip
+
+
 def _axes(build: Build) -> Iterator[AxisSizes]:
     for name, axis in free_axes(build).items():
-        ends = build.ends.values()
+        ends = [build.resized[end] for end in ENDS]
         reached = next((end.reached[name] for end in ends if name in end.reached), None)
         reasons = dict.fromkeys(end.told[name] for end in ends if name in end.told)
         yield AxisSizes(
@@ -55,16 +58,16 @@ def _axes(build: Build) -> Iterator[AxisSizes]:
 
 
 def _findings(build: Build, usual: Fidelity) -> Iterator[SizeFinding]:
-    if (compared := build.at_ends) is None:
+    if (compared := build.at_sizes) is None:
         return
-    for end, resized in build.ends.items():
-        at, hint = told(resized), _hint(end, resized)
-        if end in compared.broken:
-            what = f"the candidate gives no numbers at {at}: {compared.failed[end]}"
+    for point, resized in build.resized.items():
+        at, hint = told(resized), _hint(point, resized)
+        if point in compared.broken:
+            what = f"the candidate gives no numbers at {at}: {compared.failed[point]}"
             yield SizeFinding(
                 sizes=dict(resized.sizes), what=what, expected=usual.sqnr_db, hint=hint
             )
-        found = compared.fidelity.get(end)
+        found = compared.fidelity.get(point)
         limit = build.job.recipe.gates.of(build.job.target.name).min_sqnr
         if found is not None and (lost := _lost(usual, found, limit)) is not None:
             before, after = lost
@@ -104,7 +107,7 @@ def _db(one: OutputFidelity) -> str:
     return "bit-equal" if one.sqnr_db is None else f"{one.sqnr_db:.1f} dB"
 
 
-def _hint(end: End, resized: Resized) -> str:
+def _hint(point: Point, resized: Resized) -> str:
     axes = " and ".join(resized.sizes)
-    other = "larger minimum" if end == "least" else "smaller maximum"
+    other = "larger minimum" if point in ("least", "shorter") else "smaller maximum"
     return f"give calibration and evaluation samples of this size, or declare a {other} for {axes}"

@@ -20,7 +20,7 @@ class CompareOutputs(Shards, Step[ComparedOutputs]):
     given, `reference`. `file`: the file of the graph that runs; `to`: the name of the reference."""
 
     name = "compare"
-    version = 10
+    version = 11
     tools = ("onnxruntime", "numpy")
     stays = True
 

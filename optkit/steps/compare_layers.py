@@ -25,7 +25,7 @@ class CompareLayers(Step[ComparedLayers]):
     """
 
     name = "compare_layers"
-    version = 9
+    version = 10
     tools = ("onnxruntime", "numpy", "onnx", "onnx-ir")
     stays = True
 

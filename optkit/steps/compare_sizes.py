@@ -9,8 +9,8 @@ from optkit.measurement import Fidelity
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedSizes(Result):
-    """End of the declared sizes → the fidelity there; or `failed`: why there is none. `broken`:
-    the ends at which the reference has outputs and the candidate has none, or none that are
+    """Point of the declared sizes → the fidelity there; or `failed`: why there is none. `broken`:
+    the points at which the reference has outputs and the candidate has none, or none that are
     finite."""
 
     fidelity: dict[str, Fidelity] = field(default_factory=dict)
@@ -20,18 +20,19 @@ class ComparedSizes(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class CompareSizes(Step[ComparedSizes]):
-    """Fidelity of a graph's outputs at the ends of the declared sizes, to those of the
-    `reference`. `least`, `largest`: samples of these sizes; the other fields are as in
-    `CompareOutputs`."""
+    """Fidelity of a graph's outputs at points of the declared sizes, to those of the `reference`.
+    `least` to `largest`: samples of these sizes; the other fields are as in `CompareOutputs`."""
 
     name = "compare_sizes"
-    version = 1
+    version = 2
     tools = ("onnxruntime", "numpy")
     stays = True
 
     graph: Input
     reference: Input
     least: Input | None = None
+    shorter: Input | None = None
+    longer: Input | None = None
     largest: Input | None = None
     file: str
     evidence: Evidence

@@ -18,7 +18,7 @@ class Deviate(Step[Deviated]):
     `count` samples. `file`: the file of the graph."""
 
     name = "deviate"
-    version = 5
+    version = 6
     tools = ("onnxruntime", "numpy")
     stays = True
 

@@ -25,7 +25,7 @@ class MeasureSensitivity(Step[Sensitivities]):
     """
 
     name = "sensitivity"
-    version = 7
+    version = 8
     tools = ("onnxruntime", "numpy", "onnx-ir", "ml-dtypes")
     stays = True
 

@@ -18,7 +18,7 @@ from optkit.benchmarking.sensitivity import record
 from optkit.evidence import Evidence
 from optkit.measurement import Deviation, Fidelity
 from optkit.runtimes import Session, SessionOptions
-from optkit.tensors import Feed
+from optkit.tensors import Feed, TensorInfo
 
 HEAD = """<ir_version: 10, opset_import: ["" : 21]>
 g (int64[B,T] input_ids, int64[B,T] attention_mask, float[9,8] table, float[8,16] w1,
@@ -123,3 +123,45 @@ def test_layers_and_pairs_are_compared_by_their_real_tokens(tmp_path: Path) -> N
         assert ours.sqnr_db == pytest.approx(theirs.sqnr_db, abs=1e-4)
         assert (ours.share, ours.noise) == pytest.approx((theirs.share, theirs.noise), abs=1e-6)
         assert ours.seen == pytest.approx(theirs.seen)
+
+
+class Strided:
+    """Every second frame, with an error that is large at the places of padding."""
+
+    def __init__(self, error: float) -> None:
+        self.inputs = (
+            TensorInfo("x", "float32", ("batch", "t", 2)),
+            TensorInfo("src_key_padding_mask", "bool", ("batch", "t")),
+        )
+        self.outputs = (TensorInfo("y", "float32", ("batch", "(t - 1)//2 + 1", 2)),)
+        self._error = error
+
+    def run(self, feed: Feed) -> Feed:
+        padded = feed["src_key_padding_mask"][:, ::2, None]
+        return {"y": feed["x"][:, ::2] + np.where(padded, 1e4, 1).astype("f4") * self._error}
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Strided:
+        return self
+
+    def __exit__(self, *exc: object) -> None: ...
+
+
+def test_fidelity_behind_strides_is_that_of_the_real_frames() -> None:
+    x = RNG.standard_normal((4, 6, 2)).astype(np.float32)
+
+    def of(feeds: list[Feed]) -> Fidelity:
+        batches = [(feed, None) for feed in feeds]
+        pair = Strided(0.0), Strided(0.01)
+        return fidelity(*pair, batches, name="fp32", evidence=Evidence.SIMULATED)
+
+    padded = of([{"x": x, "src_key_padding_mask": MASK == 0}])
+    real = of(
+        [
+            {"x": x[n : n + 1, :size], "src_key_padding_mask": np.zeros((1, size), bool)}
+            for n, size in enumerate(LENGTHS)
+        ]
+    )
+    assert padded.sqnr_db == pytest.approx(real.sqnr_db, abs=1e-4)
+    assert padded.max_abs_error == pytest.approx(0.01, rel=1e-4)

@@ -52,6 +52,10 @@ class Pooled(nn.Module):
             x = torch.relu(x).mean(1)
         if self.how == "sum":
             x = torch.tanh(x).sum(1)
+        if self.how == "max":
+            x = x.max(1).values
+        if self.how == "norm":
+            x = nn.functional.instance_norm(x.transpose(1, 2))[:, :, -1]
         if self.how == "encoder":
             x = self.encoder(x).mean(1)
         return self.last(torch.relu(self.second(x)))
@@ -80,8 +84,12 @@ def pool(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def fidelity_at(length: int, place: Path, candidate: Path, output: str = "y") -> float:
-    x = np.random.default_rng(length).standard_normal((32, length, 16)).astype(np.float32)
+def fidelity_at(
+    length: int, place: Path, candidate: Path, output: str = "y", samples: int = 32
+) -> float:
+    """On samples that nobody has calibrated with."""
+    shape = (samples, length, 16)
+    x = np.random.default_rng(length).standard_normal(shape).astype(np.float32)
     runs = []
     for file in (place / "model.onnx", candidate / "model.onnx"):
         with simulator().session(file, SessionOptions(1)) as session:
@@ -101,7 +109,9 @@ def test_a_sum_pool_keeps_its_fidelity_from_a_quarter_to_sixteen_times_the_lengt
     assert at[64] > 38 and at[256] > at[64] - 3 and at[1024] > at[64] - 3 and at[16] > at[64] - 7
 
 
-def test_eval_tells_the_fidelity_at_both_ends(pool: Path, store: Path, optkit_here: Any) -> None:
+def test_eval_tells_the_fidelity_at_both_ends_and_between(
+    pool: Path, store: Path, optkit_here: Any
+) -> None:
     asked = ("eval", "--target", "cpu", "--precision", "int8", "--json")
     done = optkit_here(*asked, cwd=pool, cache=store)
     assert done.code == 0, done.err
@@ -110,15 +120,20 @@ def test_eval_tells_the_fidelity_at_both_ends(pool: Path, store: Path, optkit_he
     assert [(a["axis"], a["samples"], a["declared"]) for a in sizes["axes"]] == [
         ("t", [64, 64], [16, 1024])
     ]
-    assert all(end["fidelity"]["sqnr_db"] > 33 for end in sizes["ends"])
+    assert [(one["sizes"], one["distinct"]) for one in sizes["between"]] == [
+        ({"t": 32}, None), ({"t": 256}, 16)
+    ]  # fmt: skip
+    tried = (*sizes["ends"], *sizes["between"])
+    assert all(one["fidelity"]["sqnr_db"] > 33 for one in tried)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["mean", "sum", "encoder"])
+@pytest.mark.parametrize("how", ["mean", "sum", "max", "norm", "encoder"])
 def test_from_an_eighth_to_sixteen_times_the_length_fidelity_holds_or_is_told(
     pool: Path, store: Path, optkit_here: Any, how: str
 ) -> None:
-    """On samples that nobody has calibrated with."""
+    """On so many samples that rare clipped values weigh what they weigh: with 32 samples, the same
+    graph has 32 to 37 dB at one length."""
     (pool / "nets.py").write_text(NETS)
     (pool / "optkit.yaml").write_text(OF_MODULE.replace("HOW", how))
     for command in (("export", "--out", "f"), ("quantize", "--target", "cpu", "--precision", "int8",
@@ -127,13 +142,17 @@ def test_from_an_eighth_to_sixteen_times_the_length_fidelity_holds_or_is_told(
     asked = ("eval", "--target", "cpu", "--precision", "int8", "--json")
     sizes = json.loads(optkit_here(*asked, cwd=pool, cache=store).out)["sizes"]
     at = {
-        length: fidelity_at(length, pool / "f", pool / "q", "output")
-        for length in (8, 16, 64, 256, 1024)
+        length: fidelity_at(length, pool / "f", pool / "q", "output", 16384 // max(length, 16))
+        for length in (8, 16, 23, 32, 64, 128, 256, 512, 1024)
     }
-    told = {end["sizes"]["t"]: end["fidelity"]["sqnr_db"] for end in sizes["ends"]}
+    tried = {one["sizes"]["t"]: one for one in (*sizes["ends"], *sizes["between"])}
+    told = {length: one["fidelity"]["sqnr_db"] for length, one in tried.items()}
+    assert sorted(told) == [8, 23, 256, 1024]
     for found in at.values():
         assert found > at[64] - 3 or sizes["verdict"] == "suspect", (at, told)
-    assert told == pytest.approx({length: at[length] for length in told}, abs=3)
+    for length, found in told.items():  # values that calibration has seen are clipped less often
+        reused = tried[length]["distinct"] is not None
+        assert at[length] - 3 < found < at[length] + (5 if reused else 3), (at, told)
 
 
 @pytest.mark.slow

@@ -90,3 +90,52 @@ def test_what_is_no_mask_hides_nothing() -> None:
 @pytest.mark.parametrize("name", ["key_padding_mask", "labels_mask", "encoder_attention_mask"])
 def test_masks_of_other_meanings_are_not_taken(name: str) -> None:
     assert mask_input([TensorInfo(name, "int64", ("batch", "sequence"))]) is None
+
+
+FRAMES = (
+    TensorInfo("features", "float32", ("batch", "t", 8)),
+    TensorInfo("attention_mask", "int64", ("batch", "t")),
+)
+
+
+@pytest.mark.parametrize(
+    ("dim", "places"), [("(t - 1)//2 + 1", (2, 3)), ("t//3", (1, 1)), ("2*t", (6, 10))]
+)
+def test_strided_outputs_hide_what_tokens_alone_do_not_have(
+    dim: str, places: tuple[int, int]
+) -> None:
+    tokens = Tokens.of(FRAMES)
+    assert tokens is not None
+    feed = {"features": np.zeros((2, 6, 8), np.float32), "attention_mask": MASK}
+    size = {"(t - 1)//2 + 1": 3, "t//3": 2, "2*t": 12}[dim]
+    hidden = tokens.hidden(feed, TensorInfo("y", "float32", ("batch", dim, 5)), (2, size, 5))
+    assert hidden is not None
+    np.testing.assert_array_equal(~hidden[..., 0], np.arange(size) < np.array(places)[:, None])
+    left = {**feed, "attention_mask": MASK[:, ::-1]}  # strides do not start at the tokens
+    assert tokens.hidden(left, TensorInfo("y", "float32", ("batch", dim, 5)), (2, size, 5)) is None
+
+
+@pytest.mark.parametrize("dim", ["windows", "(u - 1)//2 + 1", "batch size"])
+def test_other_sizes_hide_nothing(dim: str) -> None:
+    tokens = Tokens.of(FRAMES)
+    assert tokens is not None
+    feed = {"features": np.zeros((2, 6, 8), np.float32), "attention_mask": MASK}
+    assert tokens.hidden(feed, TensorInfo("y", "float32", ("batch", dim, 5)), (2, 3, 5)) is None
+
+
+@pytest.mark.parametrize("first", ["key_padding_mask", "src_key_padding_mask"])
+def test_true_is_padding_in_the_masks_of_torch(first: str) -> None:
+    inputs = (
+        TensorInfo("x", "float32", ("batch", "s", 8)),
+        TensorInfo(first, "bool", ("batch", "s")),
+    )
+    assert mask_input(inputs) is None
+    tokens = Tokens.of(inputs)
+    assert tokens is not None
+    feed = {"x": np.zeros((2, 6, 8), np.float32), first: MASK == 0}
+    hidden = tokens.hidden(feed, TensorInfo("y", "float32", ("batch", "s", 8)), (2, 6, 8))
+    assert hidden is not None
+    np.testing.assert_array_equal(hidden[..., 0], MASK == 0)
+    target = TensorInfo("tgt_key_padding_mask", "bool", ("batch", "t"))
+    both = Tokens.of((*inputs, target))
+    assert both is not None and both.mask == target

@@ -1,4 +1,4 @@
-"""Samples at one end of the declared sizes."""
+"""Samples at one point of the declared sizes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NODES = """<ir_version: 10, opset_import: ["" : 21]>
 
 
 def resize(
-    folder: Path, model: str, feeds: list[Feed], axes: dict[str, AxisRange], end: str
+    folder: Path, model: str, feeds: list[Feed], axes: dict[str, AxisRange], at: str
 ) -> tuple[dict[str, Any], list[Feed]]:
     made = network(model)
     infos = list(graph.inputs(made))
@@ -40,7 +40,7 @@ def resize(
     )
     step = Resize(
         samples=Resized(), graph=Resized(), specs=tuple(map(InputSpec, infos)), axes=axes,
-        end=end, whole=False, optional=(), memory=1 << 28,  # type: ignore[arg-type]
+        at=at, whole=False, optional=(), memory=1 << 28,  # type: ignore[arg-type]
     )  # fmt: skip
     inputs = {"samples": folder / "samples", "graph": folder / "graph"}
     (folder / "out").mkdir()
@@ -57,17 +57,42 @@ def bags(length: int, count: int = 3) -> list[Feed]:
     return [{"x": random.standard_normal((2, length, 4)).astype(np.float32)} for _ in range(count)]
 
 
-@pytest.mark.parametrize(("end", "size"), [("least", 8), ("largest", 256)])
-def test_samples_get_the_declared_sizes(tmp_path: Path, end: str, size: int) -> None:
+@pytest.mark.parametrize(
+    ("at", "size"), [("least", 8), ("shorter", 16), ("longer", 91), ("largest", 256)]
+)
+def test_samples_get_the_declared_sizes(tmp_path: Path, at: str, size: int) -> None:
     feeds = bags(32)
-    found, made = resize(tmp_path, POOL, feeds, {"t": AxisRange(8, 32, 256)}, end)
+    found, made = resize(tmp_path, POOL, feeds, {"t": AxisRange(8, 32, 256)}, at)
     assert found["sizes"] == {"t": size} and found["reached"] == {"t": [32, 32]}
     assert not found.get("told") and not found.get("warnings")
     assert len(made) == 6 and {feed["x"].shape for feed in made} == {(1, size, 4)}
     given = np.concatenate([feed["x"] for feed in feeds])
     assert np.isin(made[0]["x"], given).all()
-    if end == "largest":  # as many different values as the samples have together
+    if at == "largest":  # as many different values as the samples have together
         assert np.isin(given, made[0]["x"]).all()
+
+
+def test_where_values_are_used_again_it_is_told_for_how_many_samples_they_are(
+    tmp_path: Path,
+) -> None:
+    found, _ = resize(tmp_path, POOL, bags(32), {"t": AxisRange(8, 32, 64)}, "largest")
+    assert found["distinct"] == 3  # 6 samples of 32 are 3 of 64
+
+
+def test_an_end_near_the_samples_has_nothing_between(tmp_path: Path) -> None:
+    found, made = resize(tmp_path, POOL, bags(32), {"t": AxisRange(9, 32, 256)}, "shorter")
+    assert not made and not found.get("warnings")
+
+
+def test_what_cannot_be_reached_has_a_point_between(tmp_path: Path) -> None:
+    """Between the samples' size and the largest one that is tried."""
+    axes = {"t": AxisRange(8, 32, 1 << 32)}
+    for folder in ("end", "between"):
+        (tmp_path / folder).mkdir()
+    largest, _ = resize(tmp_path / "end", POOL, bags(32, 1), axes, "largest")
+    found, made = resize(tmp_path / "between", POOL, bags(32, 1), axes, "longer")
+    assert made and not found.get("warnings") and not found.get("told")
+    assert found["sizes"]["t"] == round((32 * largest["sizes"]["t"]) ** 0.5)
 
 
 def test_samples_that_all_have_this_size_are_not_written(tmp_path: Path) -> None:

@@ -7,18 +7,19 @@ import numpy as np
 from optkit.benchmarking import fidelity
 from optkit.data.spool import Spool
 from optkit.errors import InputRefused
-from optkit.execute.step import Progress
+from optkit.execute.step import Input, Progress
 from optkit.measurement import Fidelity
 from optkit.runtimes import Session
 from optkit.steps.bodies.compare import reference_of
 from optkit.steps.bodies.sessions import simulated
 from optkit.steps.compare_sizes import ComparedSizes, CompareSizes
 from optkit.steps.files import GRAPH
+from optkit.steps.resize import POINTS, Point
 
 
 def run(step: CompareSizes, out: Path, progress: Progress) -> ComparedSizes:
-    given = {"least": step.least, "largest": step.largest}
-    ends = {end: Spool(samples.path) for end, samples in given.items() if samples is not None}
+    given: dict[Point, Input | None] = {point: getattr(step, point) for point in POINTS}
+    tried = {at: Spool(samples.path) for at, samples in given.items() if samples is not None}
     compared: dict[str, Fidelity] = {}
     failed: dict[str, str] = {}
     broken = []
@@ -26,15 +27,15 @@ def run(step: CompareSizes, out: Path, progress: Progress) -> ComparedSizes:
         reference_of(step.reference.path / GRAPH) as reference,
         simulated(step.graph.path / step.file, step.evidence) as candidate,
     ):
-        for done, (end, samples) in enumerate(ends.items()):
-            progress(f"the {end} declared sizes", done / len(ends))
+        for done, (at, samples) in enumerate(tried.items()):
+            progress(f"the {at} declared sizes", done / len(tried))
             try:
-                compared[end] = fidelity.fidelity(
+                compared[at] = fidelity.fidelity(
                     reference, candidate, samples, name=step.to, evidence=step.evidence
                 )
             except InputRefused as error:  # a size at which the graph does not run, or overflows
-                failed[end] = error.line
-                broken += [end] if _runs(reference, samples) else []
+                failed[at] = error.line
+                broken += [at] if _runs(reference, samples) else []
     return ComparedSizes(fidelity=compared, failed=failed, broken=tuple(broken))
 
 

@@ -1,15 +1,16 @@
-"""A few samples at one end of the declared sizes.
+"""A few samples at one point of the declared sizes.
 
-What they take is bounded: all of them together at most half of what one pass over the given samples
-takes, in multiply-adds and bytes of values, or `_ALWAYS` if that is more. If a single sample at the
-largest sizes takes more, the sizes are halved until one fits.
+What they take is bounded: those of an end at most half of what one pass over the given samples
+takes, in multiply-adds and bytes of values, and those between at most a quarter; or `_ALWAYS` if
+that is more. If a single sample at the largest sizes takes more, the sizes are halved until one
+fits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
-from math import prod
+from math import prod, sqrt
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +20,11 @@ from optkit import graph
 from optkit.data import spool_writer
 from optkit.data.resizing import resized, sizes_of, unchangeable
 from optkit.data.spool import Spool
+from optkit.data.spool_writer import SpoolInfo
 from optkit.errors import InputRefused
 from optkit.execute.step import Progress
 from optkit.steps.files import GRAPH
-from optkit.steps.resize import Resize, Resized
+from optkit.steps.resize import ENDS, Resize, Resized
 from optkit.tensors import Feed, InputSpec, axes_of, count_samples, size_of
 
 _MOST = 64  # samples: fewer do not show the extremes of short samples
@@ -30,15 +32,15 @@ _ALWAYS = 1 << 32  # multiply-adds and bytes, about a second on one core
 _SHARE = 2  # 1 / the share of the given samples' work
 _BYTES = 2 << 30  # of the values of one sample
 _SPOOLED = 256 << 20  # of the inputs of all samples
+_FAR = 4  # times: a nearer end and the samples' own size have nothing between that is far from both
 
 
 def run(step: Resize, out: Path, progress: Progress) -> Resized:
     samples = Spool(step.samples.path)
-    reached = _reached(samples, step.axes)
-    goal = {
-        name: max(axis.min, 1) if step.end == "least" else axis.max
-        for name, axis in step.axes.items()
-    }
+    seen = [(count_samples(feed), sizes_of(feed, samples.inputs)) for feed, _ in samples]
+    reached = _reached(seen, step.axes)
+    short, between = step.at in ("least", "shorter"), step.at not in ENDS
+    goal = {name: max(axis.min, 1) if short else axis.max for name, axis in step.axes.items()}
     if all(reached.get(name) == (size, size) for name, size in goal.items()):
         return Resized(reached=reached, sizes=goal)
     feeds = list(_few(samples, step.whole))
@@ -49,7 +51,8 @@ def run(step: Resize, out: Path, progress: Progress) -> Resized:
     }
     goal = {name: size for name, size in goal.items() if name not in told}
     if not goal:
-        return Resized(reached=reached, told=told, warnings=_warnings(step, reached, told))
+        warnings = () if between else _warnings(step, reached, told)
+        return Resized(reached=reached, told=told, warnings=warnings)
     progress("finding what a run takes", 0.1)
     work = _Work(graph.load(step.graph.path / GRAPH), feeds[0], samples)
     given = len(samples) / count_samples(feeds[0])
@@ -60,30 +63,61 @@ def run(step: Resize, out: Path, progress: Progress) -> Resized:
         for name, size in goal.items()
         if sizes[name] < size
     }
-    count = min(len(feeds), max(int(budget // max(work.of(sizes)[0], 1)), 1))
+    if between:  # those of the end tell what is left out
+        own = {name: reached[name][0 if short else 1] for name in sizes}
+        if not any(_far(size, own[name]) for name, size in sizes.items()):
+            return Resized(reached=reached, sizes=sizes)
+        sizes = {name: round(sqrt(size * own[name])) for name, size in sizes.items()}
+        told, budget = {}, budget / 2
+    most = budget // max(work.of(sizes)[0], 1)
+    written = _written(step, out, samples, feeds, sizes, most, progress)
+    return Resized(
+        info=written, reached=reached, sizes=sizes, told=told,
+        distinct=_distinct(seen, sizes, written.samples), warnings=_warnings(step, reached, told),
+    )  # fmt: skip
+
+
+def _written(
+    step: Resize, out: Path, samples: Spool, feeds: Sequence[Feed], sizes: Mapping[str, int],
+    most: float, progress: Progress,
+) -> SpoolInfo:  # fmt: skip
+    """The feeds with these sizes in a spool: at least one, at most so many, and as many as fit."""
     longer = _longer(feeds, step.specs, sizes)
     made = (resized(feed, step.specs, sizes, last=step.last) for feed in longer)
     first = next(made)
-    count = min(count, max(_SPOOLED // max(sum(a.nbytes for a in first.values()), 1), 1))
-    written = spool_writer.write(
+    fit = _SPOOLED // max(sum(array.nbytes for array in first.values()), 1)
+    count = max(int(min(len(feeds), most, fit)), 1)
+    return spool_writer.write(
         [first, *islice(made, count - 1)], out, samples.inputs, limit_samples=None,
         memory_bytes=max(step.memory, _SPOOLED), progress=progress, optional=step.optional,
     )  # fmt: skip
-    return Resized(
-        info=written, reached=reached, sizes=sizes, told=told,
-        warnings=_warnings(step, reached, told),
-    )  # fmt: skip
 
 
-def _reached(samples: Spool, axes: Mapping[str, object]) -> dict[str, tuple[int, int]]:
+def _far(size: int, own: int) -> bool:
+    return max(size, own) >= _FAR * min(size, own)
+
+
+def _reached(
+    seen: Sequence[tuple[int, Mapping[str, int]]], axes: Collection[str]
+) -> dict[str, tuple[int, int]]:
     """The smallest and the largest size of each axis in all samples."""
     found: dict[str, tuple[int, int]] = {}
-    for feed, _ in samples:
-        for name, size in sizes_of(feed, samples.inputs).items():
+    for _, sizes in seen:
+        for name, size in sizes.items():
             if name in axes:
                 low, high = found.get(name, (size, size))
                 found[name] = min(low, size), max(high, size)
     return found
+
+
+def _distinct(
+    seen: Sequence[tuple[int, Mapping[str, int]]], sizes: Mapping[str, int], count: int
+) -> int | None:
+    """How many samples of these sizes the values of all given samples fill once; None if there are
+    enough of them for `count`."""
+    shares = (prod(min(old[name] / size, 1.0) for name, size in sizes.items()) for _, old in seen)
+    found = sum(samples * share for (samples, _), share in zip(seen, shares, strict=True))
+    return max(int(found), 1) if found < count else None
 
 
 def _few(samples: Spool, whole: bool) -> Iterator[Feed]:
