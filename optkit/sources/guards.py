@@ -47,12 +47,22 @@ def _holds(reason: str) -> bool:
         tree = ast.parse(guard, mode="eval")
     except SyntaxError:
         return False
-    if high - low >= _LARGEST or not all(_is_plain(node) for node in ast.walk(tree)):
+    sizes = np.arange(low, high + 1, dtype=np.int64) if high - low < _LARGEST else None
+    body = tree.body
+    is_and = isinstance(body, ast.BoolOp) and isinstance(body.op, ast.And)
+    return sizes is not None and all(
+        _is_true(ast.Expression(part), sizes) for part in (body.values if is_and else [body])
+    )
+
+
+def _is_true(tree: ast.Expression, sizes: np.ndarray) -> bool:
+    """Whether one comparison is true for all these sizes n."""
+    if not all(_is_plain(node) for node in ast.walk(tree)):
         return False
-    names = {**_FUNCTIONS, "n": np.arange(low, high + 1, dtype=np.int64)}
     with np.errstate(divide="raise"):
         try:
-            return bool(np.all(eval(compile(tree, "guard", "eval"), names)))
+            code = compile(tree, "guard", "eval")
+            return bool(np.all(eval(code, {**_FUNCTIONS, "n": sizes})))
         except (FloatingPointError, ZeroDivisionError):
             return False
 

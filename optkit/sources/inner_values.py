@@ -37,8 +37,7 @@ class Inner:
 
 
 def inner_values(program: ExportedProgram, feed: Feed, specs: Sequence[InputSpec]) -> Inner:
-    """The values of the tensors in a program, up to an operator without a kernel. `specs`: the
-    inputs, in the order of the program."""
+    """The values of the tensors in a program. `specs`: the inputs, in the order of the program."""
     import torch
 
     values: Feed = {}
@@ -52,13 +51,9 @@ def inner_values(program: ExportedProgram, feed: Feed, specs: Sequence[InputSpec
             return value
 
     with torch.no_grad():
-        try:
-            Recorder(program.graph_module).run(
-                *_arguments(program, feed, specs), enable_io_processing=False
-            )
-        except NotImplementedError:  # an operator of optkit, which is only captured
-            if not values:
-                raise
+        Recorder(program.graph_module).run(
+            *_arguments(program, feed, specs), enable_io_processing=False
+        )
     nodes = {node.name: node for node in program.graph.nodes}
     kinds = torch.export.graph_signature.OutputKind
     outputs = [

@@ -94,5 +94,5 @@ def _array(leaf: object, name: str) -> np.ndarray:
         raise ExportFailed(
             f"output {name!r} is {leaf.dtype}, which numpy does not know",
             where=name,
-            hint="call .float() on the module first",
+            hint="return it as float32: `.float()`",
         ) from error

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 
+_NO_ARRAYS = ("bfloat16", "complex", "float8")
 _MULTIPLE = re.compile(r"(\d+)\*\w+")
 
 
@@ -137,7 +138,14 @@ def _inputs(program: ExportedProgram) -> list[TensorInfo]:
 
 def _info(name: str, tensor: Any) -> TensorInfo:
     shape = tuple(dim if isinstance(dim, int) else str(dim) for dim in tensor.shape)
-    return TensorInfo(name, str(tensor.dtype).removeprefix("torch."), shape)
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if dtype.startswith(_NO_ARRAYS):
+        raise InputRefused(
+            f"input {name!r} of the program is {dtype}, of which there are no arrays",
+            where=name,
+            hint="take float32 in forward and cast it there, then export the program again",
+        )
+    return TensorInfo(name, dtype, shape)
 
 
 def _declared(

@@ -127,28 +127,51 @@ def _onnx_weights(groups: Sequence[Sequence[Tensor]], cell: _Cell) -> tuple[Tens
     R [directions, gates · hidden, hidden] and B [directions, 2 · gates · hidden] of ONNX."""
     import torch
 
-    def ordered(tensor: Tensor) -> Tensor:
-        size = tensor.shape[0] // len(cell.gates)  # slices, because a Split is not folded
-        return torch.cat([tensor[gate * size : (gate + 1) * size] for gate in cell.gates])
-
-    found = [[ordered(tensor) for tensor in group] for group in groups]
+    found = [[_ordered(tensor, cell.gates) for tensor in group] for group in groups]
     w, r = (torch.stack([group[i] for group in found]) for i in (0, 1))
     biases = [torch.cat(group[2:]) if len(group) > 2 else w.new_zeros(2 * w.shape[1])
               for group in found]  # fmt: skip
     return w, r, torch.stack(biases)
 
 
+def _ordered(tensor: Tensor, gates: Sequence[int]) -> Tensor:
+    """[gates · hidden, …] with the gates in this order."""
+    import torch
+
+    size = tensor.shape[0] // len(gates)  # slices, because a Split is not folded
+    return torch.cat([tensor[gate * size : (gate + 1) * size] for gate in gates])
+
+
 @cache
 def _operator(name: str) -> Any:
     """optkit's operator for one layer in the layout of ONNX: x [steps, batch, input], W, R, B, h
-    and c [directions, batch, hidden] → y [steps, directions, batch, hidden], h, c. It has no
-    kernel: it is only captured."""
+    and c [directions, batch, hidden] → y [steps, directions, batch, hidden], h, c."""
     import torch
 
     full = f"optkit::{name}"
     torch.library.define(full, _SCHEMA)
+    torch.library.impl(full, "CPU", partial(_computed, name))
     torch.library.register_fake(full, _shapes)
     return getattr(torch.ops.optkit, name).default
+
+
+def _computed(
+    name: str, x: Tensor, w: Tensor, r: Tensor, b: Tensor, h: Tensor, c: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The operator by torch's function."""
+    import torch
+
+    cell, weights = _CELLS[name], []
+    gates = [cell.gates.index(gate) for gate in range(len(cell.gates))]
+    for direction in range(len(w)):
+        biases = b[direction].chunk(2)
+        weights += [_ordered(one, gates) for one in (w[direction], r[direction], *biases)]
+    states = (h, c) if cell.states > 1 else h
+    both = len(w) == 2
+    y, *last = getattr(torch, name)(x, states, weights, True, 1, 0.0, False, both, False)
+    # the same tensor may not be returned twice
+    ends = (last[0], last[-1] if cell.states > 1 else c.clone())
+    return y.unflatten(2, (len(w), -1)).transpose(1, 2).contiguous(), *ends
 
 
 def _shapes(

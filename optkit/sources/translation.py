@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
@@ -25,9 +24,11 @@ from optkit.errors import ExportFailed
 from optkit.sources import (
     adaptive_pools,
     assertions,
+    bfloat16,
     embedding_bags,
     export_failures,
     nearest_pixels,
+    pool_sizes,
     promotion,
     recurrences,
     stable_functions,
@@ -41,12 +42,6 @@ if TYPE_CHECKING:
     from torch.onnx import ONNXProgram
 
 OPSET = 21
-_MOVES = frozenset(
-    {"Cast", "CastLike", "Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten",
-     "Concat", "Gather", "Shape", "Size", "Split", "Slice"}
-)  # fmt: skip
-"""Operators that take bfloat16 in ONNX Runtime, on a CPU too."""
-
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _FOLDED_FROM = "pkg.onnxscript.optimizer.folded_from"
 
@@ -97,7 +92,7 @@ def _converted(program: ExportedProgram, inputs: Sequence[str], opset: int) -> O
     ours = recurrences.translations() | stable_functions.translations()
     ours |= nearest_pixels.translations()
     # attention with a trainable bias is decomposed in another way with gradients, which fails
-    with torch.no_grad():
+    with torch.no_grad(), pool_sizes.unasked():
         program = adaptive_pools.decomposed(embedding_bags.decomposed(program))
         converted = torch.onnx.export(
             program, (), input_names=inputs, opset_version=opset, optimize=False, verbose=False,
@@ -137,7 +132,7 @@ def _settle(model: ir.Model) -> ir.Model:
     passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(settled)
     passes.RemoveUnusedNodesPass()(settled)
     _widen_indices(settled)
-    _round_to_bfloat16(settled)
+    bfloat16.rounded(settled)
     passes.OutputFixPass()(settled)  # an output that is also an input, or that occurs twice
     return settled
 
@@ -147,63 +142,12 @@ def _widen_indices(model: ir.Model) -> None:
     for node in list(model.graph.all_nodes()):
         indices = node.inputs[1] if node.op_type in ("ScatterND", "GatherND") else None
         if indices is not None and indices.dtype == ir.DataType.INT32 and node.graph is not None:
-            cast = _cast(indices, ir.DataType.INT64, node)
+            wide = {"to": ir.DataType.INT64.value}
+            cast = ir.node("Cast", [indices], wide, metadata_props=dict(node.metadata_props))
+            cast.outputs[0].type = ir.TensorType(ir.DataType.INT64)
+            cast.outputs[0].shape = indices.shape
             node.graph.insert_before(node, cast)
             node.replace_input_with(1, cast.outputs[0])
-
-
-def _round_to_bfloat16(model: ir.Model) -> None:
-    """Compute what is in bfloat16 as torch does: in float32, and round the result. ONNX Runtime
-    only moves values of this type on a CPU. Falcon's ALiBi is such a product, in a model that is
-    float32 otherwise."""
-    half, single = ir.DataType.BFLOAT16, ir.DataType.FLOAT
-    if all(value.dtype != half for value in values(model)):
-        return
-    passes.ShapeInferencePass()(model)  # functions of the exporter have values without a type
-    for node in list(model.graph.all_nodes()):
-        if node.op_type in _MOVES or node.graph is None:
-            continue
-        for index, value in enumerate(node.inputs):
-            if value is not None and value.dtype == half:
-                cast = _cast(value, single, node)
-                node.graph.insert_before(node, cast)
-                node.replace_input_with(index, cast.outputs[0])
-        for result in node.outputs:
-            if result.dtype != half:
-                continue
-            rounded = _cast(result, half, node)
-            result.replace_all_uses_with(rounded.outputs[0], replace_graph_outputs=True)
-            rounded.replace_input_with(0, result)
-            result.type = ir.TensorType(single)
-            node.graph.insert_after(node, rounded)
-    if _widen_weights(model):
-        passes.RemoveUnusedNodesPass()(model)
-
-
-def _widen_weights(model: ir.Model) -> bool:
-    """Weights of bfloat16 that are only read in float32 become float32, in which they are exact."""
-    half, single = ir.DataType.BFLOAT16, ir.DataType.FLOAT
-    found = False
-    for weight in list(model.graph.initializers.values()):
-        casts = list(weight.consumers())
-        if weight.dtype != half or weight.const_value is None or weight.is_graph_output():
-            continue
-        if not casts or any(n.op_type != "Cast" or n.outputs[0].dtype != single for n in casts):
-            continue
-        weight.const_value = ir.tensor(weight.const_value.numpy().astype(np.float32))
-        weight.type = ir.TensorType(single)
-        for cast in casts:
-            cast.outputs[0].replace_all_uses_with(weight)
-        found = True
-    return found
-
-
-def _cast(value: ir.Value | None, dtype: ir.DataType, beside: ir.Node) -> ir.Node:
-    """A Cast with the metadata of the node `beside`."""
-    cast = ir.node("Cast", [value], {"to": dtype.value}, metadata_props=dict(beside.metadata_props))
-    cast.outputs[0].type = ir.TensorType(dtype)
-    cast.outputs[0].shape = None if value is None else value.shape
-    return cast
 
 
 def _name_weights(model: ir.Model, program: ExportedProgram) -> None:

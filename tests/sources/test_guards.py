@@ -22,6 +22,7 @@ def test_what_holds_for_every_size_is_accepted() -> None:
     squared = f"({SIZE} // 320)*({SIZE} // 320)"
     assert guards.hold(message(f"({SIZE} // 320) != {squared}", f"{squared} >= ({SIZE} // 320)"))
     assert guards.hold(message(f"{SIZE} >= 1", low=""))
+    assert guards.hold(message(f"{SIZE} // 6 >= 1 and {SIZE} // 6 <= {SIZE} // 3 - 1"))
     half = f"math.trunc(0.5*torch.sym_float({SIZE}))"
     assert guards.hold(message(f"{half} >= 2", f"2*{half} != {SIZE} + 2"))
     assert not guards.hold(message(f"{half} != 900"))
@@ -32,6 +33,8 @@ def test_what_holds_for_every_size_is_accepted() -> None:
     [
         message(f"{SIZE} != 2000"),
         message(f"{SIZE} >= 1", f"{SIZE} < 4000"),
+        message(f"{SIZE} >= 1 and {SIZE} < 4000"),
+        message(f"{SIZE} >= 1 or {SIZE} < 4000"),
         message(f"5 // ({SIZE} - 1700) != 9"),
         message(f"{SIZE} >= 1", high=1 << 40),
         message(f"{SIZE} >= __import__('os').getpid()"),

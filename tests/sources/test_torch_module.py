@@ -558,14 +558,6 @@ def test_inputs_must_be_declared(tmp_path: Path) -> None:
     assert caught.value.where == "Linear.forward(input)" and "optkit init" in str(caught.value.hint)
 
 
-class Rounding(nn.Module):
-    """A float32 model with a product in bfloat16, as the ALiBi of Falcon."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        slope = torch.tensor([0.3, 1.7, 5.1], dtype=torch.bfloat16)
-        return x + (x.bfloat16() * slope - x.bfloat16()).float()
-
-
 class Spectrum(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         window = torch.hann_window(16)
@@ -576,35 +568,3 @@ class Spectrum(nn.Module):
 def test_an_inverse_spectrum_is_exported(tmp_path: Path) -> None:
     """torch's decomposition scatters with indices of int32, which ONNX refuses."""
     export(Spectrum(), tmp_path / "model.onnx", spec("x", 2, 64))
-
-
-class Halves(nn.Module):
-    """A float32 model of which a part is in 16 bits, as autocast leaves it."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.dtype = dtype
-        self.first = nn.Linear(8, 16)
-        self.inner = nn.Sequential(nn.Linear(16, 8), nn.LayerNorm(8), nn.GELU()).to(dtype)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.inner(self.first(x).to(self.dtype))
-        return torch.softmax(y, -1).float()
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_part_in_16_bits_is_rounded_as_torch_rounds_it(
-    dtype: torch.dtype, tmp_path: Path
-) -> None:
-    export(Halves(dtype), tmp_path / "model.onnx", spec("x", "batch", 8))
-    weights = graph.load(tmp_path / "model.onnx").graph.initializers
-    wide = dtype == torch.bfloat16
-    assert str(weights["inner.0.weight"].dtype) == ("FLOAT" if wide else "FLOAT16")
-
-
-def test_a_product_in_bfloat16_is_rounded_as_torch_rounds_it(tmp_path: Path) -> None:
-    net, x = Rounding(), np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
-    export(net, tmp_path / "model.onnx", spec("x", "batch", 3))
-    with backend("onnxruntime").session(tmp_path / "model.onnx") as runner:
-        (found,) = runner.run({"x": x}).values()
-    np.testing.assert_array_equal(found, net(torch.from_numpy(x)).numpy())
