@@ -31,6 +31,7 @@ from optkit.sources import (
     pool_sizes,
     promotion,
     recurrences,
+    scatter_reductions,
     stable_functions,
 )
 from optkit.sources.axes import declare, values
@@ -90,7 +91,7 @@ def _converted(program: ExportedProgram, inputs: Sequence[str], opset: int) -> O
     assertions.remove(program)
     promotion.cast_operands(program)
     ours = recurrences.translations() | stable_functions.translations()
-    ours |= nearest_pixels.translations()
+    ours |= nearest_pixels.translations() | scatter_reductions.translations()
     # attention with a trainable bias is decomposed in another way with gradients, which fails
     with torch.no_grad(), pool_sizes.unasked():
         program = adaptive_pools.decomposed(embedding_bags.decomposed(program))
