@@ -73,7 +73,7 @@ def capture(error: Exception, module: nn.Module) -> ExportFailed:
             hint="replace `if` and `while` on tensors: torch.where(CONDITION, A, B) computes A and "
             "B and selects, torch.cond computes only one of them",
         )
-    if "Constraints violated" in text:
+    if fixes_sizes(error):
         reasons = [line.strip(" -") for line in text.splitlines() if line.startswith("  - ")]
         suggested = _SUGGESTED.search(text)
         advice = f" torch suggests: {' '.join(suggested[1].split())}." if suggested else ""
@@ -95,6 +95,11 @@ def capture(error: Exception, module: nn.Module) -> ExportFailed:
 def is_data_dependent(error: Exception) -> bool:
     """Whether torch.export met a branch on the values of a tensor."""
     return _DATA_DEPENDENT in str(error)
+
+
+def fixes_sizes(error: Exception) -> bool:
+    """Whether torch.export met a condition that not all declared sizes satisfy."""
+    return "Constraints violated" in str(error)
 
 
 def _recurrence(module: nn.Module) -> str | None:

@@ -372,7 +372,23 @@ def _captured(capture: Callable[..., ExportedProgram], module: nn.Module) -> Exp
 
 def _provable(capture: Callable[..., ExportedProgram]) -> ExportedProgram:
     """The program, without the conditions that torch cannot prove although they hold for every
-    size."""
+    size. If others are left, the sizes that are 1 count as all others: the comparison shows whether
+    the graph is right there."""
+    from torch.fx.experimental import _config
+
+    try:
+        return _proven(capture)
+    except Exception as error:
+        if not export_failures.fixes_sizes(error):
+            raise
+        with _config.patch(backed_size_oblivious=True):
+            try:
+                return _proven(capture)
+            except Exception:  # of a setting that torch calls experimental
+                raise error from None
+
+
+def _proven(capture: Callable[..., ExportedProgram]) -> ExportedProgram:
     try:
         return capture(deferred=False)
     except Exception as error:
