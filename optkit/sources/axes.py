@@ -45,8 +45,9 @@ def traced_sizes(axes: Mapping[str, AxisRange]) -> dict[str, int]:
     # those with the fewest choices first
     for name in sorted(axes, key=lambda name: (axes[name].max, -axes[name].min)):
         axis = axes[name]
-        near = range(max(axis.min, 2), min(axis.max, max(axis.min, 2) + len(axes)) + 1)
-        large = [n for n in (axis.opt, *near) if n >= 2]
+        away = range(1, len(axes) + 1)
+        near = [axis.opt, *(axis.opt + n for n in away), *(axis.opt - n for n in away)]
+        large = [n for n in near if max(axis.min, 2) <= n <= axis.max]
         free = (n for n in large if n not in sizes.values())
         sizes[name] = next(free, large[0] if large else axis.opt)
     return {name: sizes[name] for name in axes}

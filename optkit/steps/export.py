@@ -85,7 +85,7 @@ class Export(ReadsCode, Step[Exported]):
     """
 
     name = "export"
-    version = 10
+    version = 11
     tools = ("torch", "onnxscript", "onnx", "onnx-ir")
 
     model: Input | None = None

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from optkit.sources import guards
+from optkit.tensors import AxisRange
+from tests.sources.test_torch_module import export, spec
 
 SIZE = "L['x'].size()[1]"
 
@@ -55,3 +60,11 @@ def test_it_is_a_check_of_all_sizes(step: int, offset: int, low: int, more: int)
     text = message(f"{SIZE} // {step} + {offset} > 3", low=f"{low} <= ", high=low + more)
     wanted = all(n // step + offset > 3 for n in range(low, low + more + 1))
     assert guards.hold(text) == wanted
+
+
+def test_a_feature_map_of_one_place_is_like_all_others(tmp_path: Path) -> None:
+    """torch asks whether the size of the map is 1, which is so for pictures of 5 to 8 pixels."""
+    side = AxisRange(5, 20, 40)
+    net = nn.Sequential(nn.Conv2d(2, 3, 5, 4), nn.ReLU(), nn.Upsample(scale_factor=2))
+    axes = {"batch": AxisRange(1, 2, 3), "h": side, "w": side}
+    export(net, tmp_path / "model.onnx", spec("x", "batch", 2, "h", "w"), axes=axes)

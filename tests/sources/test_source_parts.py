@@ -42,6 +42,13 @@ def test_traced_sizes_hide_no_axis(ranges: dict[str, AxisRange]) -> None:
 
 
 @given(AXES)
+def test_traced_sizes_are_near_the_tuned_ones(ranges: dict[str, AxisRange]) -> None:
+    """The smallest ones may make a feature map of one place."""
+    for name, size in axes.traced_sizes(ranges).items():
+        assert abs(size - ranges[name].opt) <= len(ranges)
+
+
+@given(AXES)
 def test_compared_sizes_differ_from_the_traced_ones(ranges: dict[str, AxisRange]) -> None:
     traced, found = axes.traced_sizes(ranges), compared_sizes(ranges, None)
     for name, axis in ranges.items():
