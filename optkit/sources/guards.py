@@ -48,11 +48,10 @@ def _holds(reason: str) -> bool:
     except SyntaxError:
         return False
     sizes = np.arange(low, high + 1, dtype=np.int64) if high - low < _LARGEST else None
-    body = tree.body
-    is_and = isinstance(body, ast.BoolOp) and isinstance(body.op, ast.And)
-    return sizes is not None and all(
-        _is_true(ast.Expression(part), sizes) for part in (body.values if is_and else [body])
-    )
+    parts = [tree.body]
+    if isinstance(tree.body, ast.BoolOp) and isinstance(tree.body.op, ast.And):
+        parts = tree.body.values
+    return sizes is not None and all(_is_true(ast.Expression(part), sizes) for part in parts)
 
 
 def _is_true(tree: ast.Expression, sizes: np.ndarray) -> bool:

@@ -25,9 +25,10 @@ def _scatter_reduce(
     x: Any, dim: int, index: Any, values: Any, reduce: str, include_self: bool = True
 ) -> Any:
     """aten::scatter_reduce.two."""
-    from onnxscript import opset21 as onnx
+    import onnxscript
     from onnxscript.function_libs.torch_lib.ops import core
 
+    onnx: Any = onnxscript.opset21
     floats = x.dtype.is_floating_point()
     if not x.shape or not (floats or reduce == "mean"):
         return core.aten_scatter_reduce(x, dim, index, values, reduce, include_self)

@@ -376,12 +376,13 @@ def _provable(capture: Callable[..., ExportedProgram]) -> ExportedProgram:
     the graph is right there."""
     from torch.fx.experimental import _config
 
+    config: Any = _config
     try:
         return _proven(capture)
     except Exception as error:
         if not export_failures.fixes_sizes(error):
             raise
-        with _config.patch(backed_size_oblivious=True):
+        with config.patch(backed_size_oblivious=True):
             try:
                 return _proven(capture)
             except Exception:  # of a setting that torch calls experimental
