@@ -180,6 +180,39 @@ def _cast(node: ir.Node, x: np.ndarray) -> np.ndarray:
     return x.astype(np.int64) if whole else x.astype(np.float64)
 
 
+def _mean(node: ir.Node, x: np.ndarray, axes: Any = None) -> np.ndarray:
+    over = None if axes is None else tuple(axes.tolist())
+    return np.asarray(x.mean(over, keepdims=bool(_attribute(node, "keepdims", 1))))
+
+
+def _split(node: ir.Node, x: np.ndarray, sizes: Any = None) -> tuple[np.ndarray, ...]:
+    axis = _attribute(node, "axis", 0)
+    if sizes is None:
+        return tuple(np.split(x, len(node.outputs), axis))
+    return tuple(np.split(x, np.cumsum(sizes)[:-1], axis))
+
+
+def _slice(
+    node: ir.Node, x: np.ndarray, starts: np.ndarray, ends: np.ndarray, axes: Any = None,
+    steps: Any = None,
+) -> np.ndarray:  # fmt: skip
+    at = [slice(None)] * x.ndim
+    along = range(len(starts)) if axes is None else axes.tolist()
+    by = [1] * len(starts) if steps is None else steps.tolist()
+    for axis, start, end, step in zip(along, starts.tolist(), ends.tolist(), by, strict=True):
+        at[axis] = slice(start, end, step)
+    return x[tuple(at)]
+
+
+def _gather_nd(node: ir.Node, x: np.ndarray, at: np.ndarray) -> np.ndarray:
+    assert not _attribute(node, "batch_dims", 0)
+    return np.asarray(x[tuple(np.moveaxis(at, -1, 0))])
+
+
+def _shape(node: ir.Node, x: np.ndarray) -> np.ndarray:
+    return np.array(x.shape[_attribute(node, "start", 0) : _attribute(node, "end", None)])
+
+
 _RULES: Mapping[str, Callable[..., Any]] = {
     "Add": lambda n, a, b: a + b,
     "Sub": lambda n, a, b: a - b,
@@ -193,10 +226,20 @@ _RULES: Mapping[str, Callable[..., Any]] = {
     "Constant": lambda n: _wide(n.attributes["value"].value.numpy()),
     "Transpose": lambda n, x: x.transpose(_attribute(n, "perm", None)),
     "Unsqueeze": lambda n, x, axes: np.expand_dims(x, tuple(axes.tolist())),
-    "Squeeze": lambda n, x, axes: np.squeeze(x, tuple(axes.tolist())),
+    "Squeeze": lambda n, x, axes=None: np.squeeze(x, None if axes is None else tuple(axes)),
     "Expand": lambda n, x, shape: x * np.ones(shape.tolist()),
     "Flatten": lambda n, x: x.reshape(len(x), -1),
     "Gather": lambda n, x, at: np.take(x, at.astype(np.int64), _attribute(n, "axis", 0)),
+    "GatherND": _gather_nd,
+    "Slice": _slice,
+    "Split": _split,
+    "Shape": _shape,
+    "Range": lambda n, start, end, step: np.arange(start, end, step),
+    "Max": lambda n, *xs: np.maximum.reduce(xs),
+    "Where": lambda n, at, a, b: np.where(at, a, b),
+    "And": lambda n, a, b: a & b,
+    "GreaterOrEqual": lambda n, a, b: a >= b,
+    "ReduceMean": _mean,
     "Concat": lambda n, *xs: np.concatenate(xs, _attribute(n, "axis", 0)),
     "GlobalAveragePool": lambda n, x: x.mean((2, 3), keepdims=True),
     "MatMul": lambda n, a, b: a @ b,

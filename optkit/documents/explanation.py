@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field
-from pydantic.json_schema import SkipJsonSchema
+from pydantic.json_schema import SkipJsonSchema, WithJsonSchema
 
 from optkit.documents.measured import (
     BuildFacts,
@@ -18,6 +18,18 @@ from optkit.documents.record import Count, Number, Record, Rows, Share, absent, 
 from optkit.evidence import Evidence
 
 EXPLAIN: Final = "optkit.explain/v1"
+Rule = Literal[
+    "unfused_pair", "left_in_float", "does_not_pay", "layout", "cast", "memory_bound",
+    "heavy_weight", "clipped", "coarse", "duplicated", "unread", "weight_axis", "weight_scale",
+    "alignment", "sensitive", "slow_operator", "written_out", "launches", "padding",
+    "other_calibration_data",
+]  # fmt: skip
+RuleName = Annotated[
+    Rule,
+    # an open text: with an enum, a reader of the first version would refuse a rule that came later
+    WithJsonSchema({"type": "string", "examples": list(get_args(Rule))}),
+    said("The rule; `examples` has all of this version. None is lost, later versions have more."),
+]
 
 
 class FindingCost(Record):
@@ -47,7 +59,7 @@ class RecipeChange(Record):
 class ExplainFinding(Record):
     """A finding: something that costs time or accuracy."""
 
-    rule: Annotated[str, said("The name of the rule; later versions may have more of them.")]
+    rule: RuleName
     question: Literal["speed", "accuracy"]
     what: str
     why: str
@@ -131,7 +143,7 @@ class WrittenRecipe(Record):
 class LeftFinding(Record):
     """A finding that no setting of a recipe removes."""
 
-    rule: str
+    rule: RuleName
     nodes: Rows[str]
     text: Annotated[str, said("The change that would help.")]
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from math import inf, isclose, log2
 from typing import Self
 
+from optkit.documents.explanation import Rule
 from optkit.documents.report import (
     GIVEN,
     Fault,
@@ -22,7 +23,7 @@ from optkit.documents.report import (
     PairFidelity,
 )
 from optkit.evidence import Evidence
-from optkit.explanation.finding import Change, Cost, Finding, Rule
+from optkit.explanation.finding import Change, Cost, Finding
 from optkit.explanation.layer_times import LEAST, left_behind
 from optkit.explanation.speed import to_float
 from optkit.explanation.subject import Subject

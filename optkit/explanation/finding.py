@@ -6,16 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from optkit.documents.explanation import ExplainFinding, FindingCost, RecipeChange
+from optkit.documents.explanation import ExplainFinding, FindingCost, RecipeChange, Rule
 from optkit.evidence import Evidence
 from optkit.explanation.words import line
-
-Rule = Literal[
-    "unfused_pair", "left_in_float", "does_not_pay", "layout", "cast", "memory_bound",
-    "heavy_weight", "clipped", "coarse", "duplicated", "unread", "weight_axis", "weight_scale",
-    "alignment", "sensitive", "slow_operator", "written_out", "launches", "padding",
-    "other_calibration_data",
-]  # fmt: skip
 
 Question = Literal["speed", "accuracy"]
 Whole = Literal["latency", "layers", "noise"]

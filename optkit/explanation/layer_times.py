@@ -10,8 +10,9 @@ from __future__ import annotations
 from math import inf
 from statistics import median
 
+from optkit.documents.explanation import Rule
 from optkit.evidence import Evidence
-from optkit.explanation.finding import Change, Cost, Finding, Rule
+from optkit.explanation.finding import Change, Cost, Finding
 from optkit.explanation.subject import Subject
 from optkit.explanation.words import modules
 from optkit.steps.attribute import TimedLayer

@@ -11,17 +11,14 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from types import MappingProxyType
-from typing import Literal, Protocol
 
-from optkit.benchmarking.doubts import UNJUDGED, UNREAD
 from optkit.benchmarking.gates import NO_TASK
 from optkit.documents.measured import DifferenceFigures
 from optkit.documents.recommendation import Recommendation, Ship
 from optkit.documents.result import CalibrationCheck, Result
 from optkit.documents.sizes import DeclaredSizes
 from optkit.evidence import Evidence
-from optkit.report import coverage, figures, worth
+from optkit.report import coverage, figures, gate_reasons, worth
 from optkit.report.titles import device_of, spelled, to_ship_instead
 
 
@@ -32,44 +29,6 @@ class _Decision:
     ship: Ship
     sentence: str
     known: Sequence[Evidence | None] = ()
-
-
-class _HasEvidence(Protocol):
-    @property
-    def evidence(self) -> Evidence: ...
-
-
-_Figure = Literal["drop", "accuracy", "fidelity", "latency", "speedup", "size", "memory"]
-
-
-@dataclass(frozen=True)
-class _Limit:
-    """What a gate limits, and the figure that it judges."""
-
-    what: str
-    figure: _Figure
-
-
-_LIMITS: Mapping[str, _Limit] = MappingProxyType(
-    {
-        "max_drop": _Limit("drop", "drop"),
-        "max_slice_drop": _Limit("drop in a slice", "drop"),
-        "min_slice_value": _Limit("accuracy in a slice", "accuracy"),
-        "max_slice_value": _Limit("accuracy in a slice", "accuracy"),
-        "min_value": _Limit("accuracy", "accuracy"),
-        "max_value": _Limit("accuracy", "accuracy"),
-        "min_sqnr": _Limit("SQNR", "fidelity"),
-        "max_latency_ms": _Limit("latency", "latency"),
-        "min_speedup": _Limit("speedup", "speedup"),
-        "min_throughput": _Limit("throughput", "latency"),
-        "max_bytes": _Limit("size", "size"),
-        "max_memory_bytes": _Limit("memory of a run", "memory"),
-    }
-)
-
-_RELATIVE = ("drop", "fidelity")  # compare with the baseline, which therefore keeps the limit
-
-_BROKEN = "breaks the limit"  # in the reason of a gate that fails
 
 
 def of_result(result: Result) -> Recommendation | None:
@@ -152,25 +111,29 @@ def _nothing(result: Result) -> _Decision:
     text = f"Nothing is quantized: {share} on {device_of(result)}"
     if why := coverage.reasons(found):
         text += f"; {why}"
-    broken = [reason for reason in result.gate.reasons if _BROKEN in reason]
-    if not broken or _relative(broken):
+    broken = [reason for reason in result.gate.reasons if gate_reasons.BROKEN in reason]
+    if not broken or gate_reasons.all_relative(broken):
         return _Decision("baseline", f"{text}. Ship {base} instead.")
-    told = "; ".join(_told(result, reason) for reason in broken)
-    return _Decision("none", f"{text}. And {told}: do not ship it.", _known(result, broken))
+    told = "; ".join(gate_reasons.told(result, reason) for reason in broken)
+    return _Decision(
+        "none", f"{text}. And {told}: do not ship it.", gate_reasons.evidence(result, broken)
+    )
 
 
 def _failed(result: Result, fault: str | None) -> _Decision:
     """A limit is broken. `fault`: why the figures say nothing about the model; it is to be mended
     before anything of this build is shipped."""
     reasons = result.gate.reasons if result.gate else ()
-    broken = [reason for reason in reasons if _BROKEN in reason] or list(reasons)
-    why = "; ".join(_told(result, reason) for reason in broken) or "a gate fails"
-    do_not, known = f"Do not ship {_named(result)}: {why}", _known(result, broken)
+    broken = [reason for reason in reasons if gate_reasons.BROKEN in reason] or list(reasons)
+    why = "; ".join(gate_reasons.told(result, reason) for reason in broken) or "a gate fails"
+    do_not, known = f"Do not ship {_named(result)}: {why}", gate_reasons.evidence(result, broken)
     if fault is not None:
-        sound = _sound(result) if _relative(broken) and result.untrained is None else ""
+        sound = (
+            _sound(result) if gate_reasons.all_relative(broken) and result.untrained is None else ""
+        )
         text = f"{do_not}. Likely cause: {fault}{sound}"
         return _Decision("baseline" if sound else "none", text, known)
-    if _relative(broken) and result.baseline is not None:
+    if gate_reasons.all_relative(broken) and result.baseline is not None:
         text = f"{do_not}. Ship {_base(result)}.{_to_explain(result)}"
         return _Decision("baseline", text, known)
     return _Decision("none", f"{do_not}.{_way_out(result, broken)}", known)
@@ -180,12 +143,19 @@ def _undecided(result: Result) -> _Decision:
     """A limit may or may not hold. If the candidate gains too little at any accuracy, the baseline
     is the better choice all the same."""
     reasons = result.gate.reasons if result.gate else ()
-    speedup, why = worth.compared(result), _told(result, reasons[0]) if reasons else "a gate"
-    if _relative(reasons) and speedup and worth.shown(speedup) in ("loss", "too little"):
+    speedup, why = (
+        worth.compared(result),
+        gate_reasons.told(result, reasons[0]) if reasons else "a gate",
+    )
+    if (
+        gate_reasons.all_relative(reasons)
+        and speedup
+        and worth.shown(speedup) in ("loss", "too little")
+    ):
         text = f"{_lost(result, speedup)}.{_share(result)} {_capital(why)}."
         return _Decision("baseline", f"{text}{worth.resized(result)}", [speedup.evidence])
     far = _unjudged(reasons[1:])
-    others = sum(not _is_doubt(reason) for reason in reasons[1:])
+    others = sum(not gate_reasons.is_doubt(reason) for reason in reasons[1:])
     more = f"; gates not decided besides: {others}" if others > 0 else ""
     if speedup is not None:
         more += f". {_capital(worth.gain(result, speedup))}"
@@ -193,14 +163,14 @@ def _undecided(result: Result) -> _Decision:
     return _Decision(
         "unknown",
         f"{text}{_share(result)}{worth.larger(result)}{_to_decide(result, reasons)}",
-        _known(result, reasons[:1]),
+        gate_reasons.evidence(result, reasons[:1]),
     )
 
 
 def _unjudged(reasons: Iterable[str]) -> str:
     """Warnings of outputs that may be broken and that no task has judged, as sentences; empty if
     there are none."""
-    far = list(filter(_is_doubt, reasons))
+    far = list(filter(gate_reasons.is_doubt, reasons))
     return f" Do not ship it before a task has judged it: {'; '.join(far)}." if far else ""
 
 
@@ -212,57 +182,9 @@ def _to_decide(result: Result, reasons: Sequence[str]) -> str:
     if " samples would decide it" in reason:
         again = f", and {worth.to_measure(result)}," if worth.marks(result) else ""
         return f" Evaluate it on more samples{again} before you ship it."
-    if _judged(reason) in ("latency", "speedup"):
+    if gate_reasons.judged(reason) in ("latency", "speedup"):
         return f" {_capital(worth.to_measure(result))}."
     return ""
-
-
-def _relative(reasons: Sequence[str]) -> bool:
-    """Whether the baseline keeps the limits of all reasons: it loses no accuracy to itself."""
-    return bool(reasons) and all(
-        reason == NO_TASK or _judged(reason) in _RELATIVE or _is_doubt(reason) for reason in reasons
-    )
-
-
-def _is_doubt(reason: str) -> bool:
-    """Whether it is about outputs that may be broken and that no task has judged."""
-    return UNJUDGED in reason or UNREAD in reason
-
-
-def _judged(reason: str) -> _Figure | None:
-    """The figure that the gate of a reason judges; None for a reason of no gate."""
-    limit = _LIMITS.get(reason.partition(":")[0])
-    return None if limit is None else limit.figure
-
-
-def _known(result: Result, reasons: Iterable[str]) -> list[Evidence | None]:
-    """The evidence of the figures that these gates judge, as far as there are figures."""
-    every: dict[_Figure, _HasEvidence | None] = {
-        "drop": result.drop, "accuracy": result.accuracy, "fidelity": result.fidelity,
-        "latency": result.latency, "speedup": result.speedup, "size": result.size,
-    }  # fmt: skip
-    known: list[Evidence | None] = []
-    for reason in reasons:
-        judged = _judged(reason)
-        if judged == "memory":  # only a measured memory keeps or breaks a limit
-            known.append(Evidence.MEASURED if _BROKEN in reason else None)
-        elif judged is not None and NO_TASK not in reason:
-            figure = every[judged]
-            known.append(None if figure is None else figure.evidence)
-    return known
-
-
-def _told(result: Result, reason: str) -> str:
-    """A reason, with what its gate limits in place of the gate's name."""
-    gate, colon, rest = reason.partition(": ")
-    if not colon or gate not in _LIMITS:
-        return reason
-    if rest == NO_TASK:
-        return rest
-    what = _LIMITS[gate].what
-    if gate == "max_drop" and result.accuracy is not None:
-        what += f" of {figures.name(result.accuracy.metric)}"
-    return f"{what} {rest}" if rest[:1] in "-0123456789" else f"{what}: {rest}"
 
 
 def _untrained(why: str) -> str:
@@ -317,7 +239,7 @@ def _base(result: Result) -> str:
 def _way_out(result: Result, broken: Sequence[str]) -> str:
     """What to do if a limit of time is broken: perhaps the baseline keeps it."""
     base, speedup = result.baseline, worth.compared(result)
-    if all(_judged(reason) != "latency" for reason in broken):
+    if all(gate_reasons.judged(reason) != "latency" for reason in broken):
         return ""
     other = (
         "take a faster device (`optkit plan` compares them), try another batch, or change the limit"

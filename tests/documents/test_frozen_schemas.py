@@ -105,6 +105,21 @@ def test_a_document_may_gain_a_field() -> None:
     assert changes("result", schema) == []
 
 
+def test_no_rule_of_explain_is_lost() -> None:
+    """The names are an open text for readers, so the comparison of schemas does not see them."""
+    first = {
+        "unfused_pair", "left_in_float", "does_not_pay", "layout", "cast", "memory_bound",
+        "heavy_weight", "clipped", "coarse", "duplicated", "unread", "weight_axis", "weight_scale",
+        "alignment", "sensitive",
+    }  # fmt: skip
+    for kind in ("ExplainFinding", "LeftFinding"):
+        known, now = (
+            schema["$defs"][kind]["properties"]["rule"]["examples"]  # type: ignore[index,call-overload]
+            for schema in (frozen("explain"), today("explain"))
+        )
+        assert first <= set(known) <= set(now)
+
+
 def test_a_recipe_keeps_its_keys_and_gains_no_required_one() -> None:
     schema: Schema = copy.deepcopy(dict(today("recipe")))
     schema["$defs"]["Calibration"]["properties"]["seed"] = {"type": "integer"}

@@ -3,6 +3,7 @@ that graph, kernel by kernel and as a whole."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from optkit.quantization.placement.assign import assign
 from optkit.quantization.qdq.apply import apply, taps
 from optkit.recipe import Quantization
 from optkit.runtimes import SessionOptions, backend
+from optkit.steps.files import GRAPH, SIMULATION
 from optkit.tensors import Feed
 from tests.half_arithmetic import evaluate, rounded_by_kernels
 from tests.networks import NETWORKS, feed, network, sqnr
@@ -68,7 +70,37 @@ def run(workshop: Any, model: ir.Model, given: Feed) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("net", NETWORKS)
 def test_every_kernel_computes_what_numpy_does(net: str, precision: str, workshop: Any) -> None:
     real, simulation = written(workshop, network(NETWORKS[net]), precision)
-    given = feed(real, batch=4)
+    _compare(workshop, real, simulation, feed(real, batch=4))
+
+
+EXAMPLES = {
+    "digits-vit": ("--recipe", "digits-vit"),
+    "digits-cnn": ("--recipe", "digits-cnn"),
+    "text": ("--recipe", "examples/03_hf_encoder/optkit.yaml"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["int8", "fp8"])
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_trained_examples_compute_what_numpy_does(
+    example: str, precision: str, workshop: Any, tmp_path: Path, optkit_here: Any
+) -> None:
+    done = optkit_here("quantize", *EXAMPLES[example], "--target", "l4", "--precision", precision,
+                       "--out", tmp_path / "q", cache=tmp_path / "store")  # fmt: skip
+    assert done.code == 0, done.err
+    real, simulation = (graph.load(tmp_path / "q" / name) for name in (GRAPH, SIMULATION))
+    random = np.random.default_rng(0)
+    if example == "text":
+        mask = (np.arange(24) < random.integers(6, 25, (3, 1))).astype(np.int64)
+        given = {"input_ids": random.integers(5, 500, mask.shape) * mask, "attention_mask": mask,
+                 "token_type_ids": np.zeros_like(mask)}  # fmt: skip
+    else:
+        given = feed(real, batch=3)
+    _compare(workshop, real, simulation, given)
+
+
+def _compare(workshop: Any, real: ir.Model, simulation: ir.Model, given: Feed) -> None:
     # E2M1 weights are stored as floats, so the nodes that decode them are not in it
     there = {str(value.name) for node in simulation.graph for value in node.outputs}
     names = [name for name in rounded_by_kernels(real) if name in there]

@@ -24,7 +24,16 @@ from optkit.quantization.qdq.coding import Coding
 Place = tuple[Hashable, ir.DataType]
 """How a weight is read: the identity of its codes, and the dtype in which products read it."""
 
-UNSIMULATED = "too large to be written a second time: there is no FP32 simulation of this graph"
+_UNSIMULATED = (
+    "too large to be written a second time, so there is no simulation of this graph: accuracy and "
+    "fidelity are those of the graph as ONNX Runtime runs it on a CPU, mostly in FP32, where a "
+    "value beyond the range of half precision may stay finite"
+)
+
+
+def unsimulated(carrier: np.dtype | type) -> tuple[str, ...]:
+    """The warning that nothing simulates a graph whose values between products have this dtype."""
+    return () if np.dtype(carrier) == np.float32 else (_UNSIMULATED,)
 
 
 class CodedNode(NamedTuple):

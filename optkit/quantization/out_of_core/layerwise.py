@@ -24,7 +24,7 @@ from optkit.assignment import Assignment
 from optkit.codec import from_json, to_json
 from optkit.quantization.choose_qparams import choose_qparams
 from optkit.quantization.out_of_core.awq_parts import Fold, scale_salient
-from optkit.quantization.out_of_core.coded_graph import UNSIMULATED, CodedNode, Codings
+from optkit.quantization.out_of_core.coded_graph import CodedNode, Codings, unsimulated
 from optkit.quantization.out_of_core.streamed import Weight
 from optkit.quantization.placement import weighted_nodes
 from optkit.quantization.placement.qdq_placement import Rules
@@ -149,7 +149,7 @@ class Layers:
         nodes = {name: node.logged(self._coded[self._keys[name]].span)
                  for name, node in coded.items()}  # fmt: skip
         clamped = sum(weight.clamped for weight in self._coded.values())
-        return QuantLog(nodes, {}, clamped, (*self._warnings, UNSIMULATED))
+        return QuantLog(nodes, {}, clamped, (*self._warnings, *unsimulated(self.carrier)))
 
     @property
     def _codings(self) -> Codings:

@@ -21,7 +21,7 @@ from optkit import graph
 from optkit.assignment import Assignment
 from optkit.errors import located
 from optkit.quantization.numerics.scales import Search
-from optkit.quantization.out_of_core.coded_graph import UNSIMULATED, CodedNode, Codings, Place
+from optkit.quantization.out_of_core.coded_graph import CodedNode, Codings, Place, unsimulated
 from optkit.quantization.placement import weighted_nodes
 from optkit.quantization.placement.qdq_placement import Rules
 from optkit.quantization.placement.weighted_nodes import constant
@@ -76,7 +76,7 @@ def quantize(
     graph.save(model, out)
     graph.check(out)
     log = streaming.log()
-    return replace(log, warnings=(*log.warnings, UNSIMULATED))
+    return replace(log, warnings=(*log.warnings, *unsimulated(carrier)))
 
 
 @dataclass(frozen=True)

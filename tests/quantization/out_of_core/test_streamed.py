@@ -192,6 +192,19 @@ def test_odd_weights_are_reported_as_from_memory(tmp_path: Path) -> None:
     assert len(qparams.warnings) == 2 and "constant (0)" in str(qparams.warnings)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "bfloat16"])
+def test_half_precision_that_nothing_simulates_is_told(dtype: str, tmp_path: Path) -> None:
+    built = graph.upgrade(model(dtype), 22)
+    graph.save(built, tmp_path / "m.onnx")
+    own = rules(NumberFormat("int4", "block", symmetric=True, block_size=32))
+    plan = Assignment({str(n.name): "int4" for n in built.graph})
+    carrier = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    told = streamed.quantize(
+        tmp_path / "m.onnx", tmp_path / "q.onnx", plan, own, Quantization(), carrier=carrier
+    )
+    assert any("no simulation" in one for one in told.warnings) == (dtype != "float32")
+
+
 def test_columns_are_read_as_they_are_stored(tmp_path: Path) -> None:
     built = model("float16")
     graph.save(built, tmp_path / "m.onnx", inline_limit=0)
