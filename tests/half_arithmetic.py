@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import reduce
 from typing import Any
 
 import ml_dtypes
@@ -206,7 +207,7 @@ def _slice(
 
 def _gather_nd(node: ir.Node, x: np.ndarray, at: np.ndarray) -> np.ndarray:
     assert not _attribute(node, "batch_dims", 0)
-    return np.asarray(x[tuple(np.moveaxis(at, -1, 0))])
+    return np.asarray(x[tuple(np.moveaxis(at.astype(np.int64), -1, 0))])
 
 
 def _shape(node: ir.Node, x: np.ndarray) -> np.ndarray:
@@ -234,10 +235,10 @@ _RULES: Mapping[str, Callable[..., Any]] = {
     "Slice": _slice,
     "Split": _split,
     "Shape": _shape,
-    "Range": lambda n, start, end, step: np.arange(start, end, step),
-    "Max": lambda n, *xs: np.maximum.reduce(xs),
-    "Where": lambda n, at, a, b: np.where(at, a, b),
-    "And": lambda n, a, b: a & b,
+    "Range": lambda n, *ends: np.arange(*(int(np.squeeze(end)) for end in ends)),
+    "Max": lambda n, *xs: reduce(np.maximum, xs),
+    "Where": lambda n, at, a, b: np.where(at.astype(bool), a, b),
+    "And": lambda n, a, b: np.logical_and(a, b),
     "GreaterOrEqual": lambda n, a, b: a >= b,
     "ReduceMean": _mean,
     "Concat": lambda n, *xs: np.concatenate(xs, _attribute(n, "axis", 0)),

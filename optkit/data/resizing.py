@@ -26,11 +26,11 @@ _LENGTHS = re.compile(r"len(gth)?s?$|(^|[._/])num_(frames|tokens)$")
 
 
 def resized(
-    feed: Feed, specs: Sequence[InputSpec], sizes: Mapping[str, int], *, last: bool = False
+    feed: Feed, specs: Sequence[InputSpec], sizes: Mapping[str, int], *, at: float | None = None
 ) -> Feed:
     """The feed with these sizes of named axes; axes that are not in `sizes` keep theirs. `specs`:
-    the inputs, of which all are in the feed; integers remain in their ranges. `last`: a smaller
-    size takes the last places instead of the first ones or those in the middle.
+    the inputs, of which all are in the feed; integers remain in their ranges. `at`: where a
+    smaller size takes its places, from 0, the first ones, to 1, the last ones; None: see above.
 
     Raises InputRefused for an axis that is `unchangeable`.
     """
@@ -38,7 +38,7 @@ def resized(
         raise InputRefused(f"it cannot have the size {sizes[axis]}: {reason}", where=f"axis {axis}")
     old = sizes_of(feed, [spec.info for spec in specs])
     changed = {axis: n for axis, n in sizes.items() if old.get(axis, n) != n}
-    change = _Change(feed, specs, old, changed, last)
+    change = _Change(feed, specs, old, changed, at)
     return {spec.info.name: change.of(spec) for spec in specs}
 
 
@@ -88,9 +88,9 @@ class _Change:
         specs: Sequence[InputSpec],
         old: Mapping[str, int],
         new: Mapping[str, int],
-        last: bool,
+        at: float | None,
     ) -> None:
-        self._feed, self._old, self._new, self._last = feed, old, new, last
+        self._feed, self._old, self._new, self._at = feed, old, new, at
         self._batch = _samples_axis([spec.info for spec in specs])
         self._places = {axis: self._place(axis, specs) for axis in new if axis != self._batch}
         if self._batch is not None and self._batch in new:
@@ -157,13 +157,13 @@ class _Change:
                 ]
             )
         middle = any(_is_picture(info) for info in along) and new < old
-        skipped = (old - new) // 2 if middle and not self._last else self._skipped(old, new)
+        skipped = (old - new) // 2 if middle and self._at is None else self._skipped(old, new)
         at = (np.arange(new) + skipped) % max(2 * old, 1)
         return np.where(at < old, at, 2 * old - 1 - at)
 
     def _skipped(self, old: int, new: int) -> int:
         """How many places a smaller size leaves out in front."""
-        return max(old - new, 0) if self._last else 0
+        return round(max(old - new, 0) * (self._at or 0.0))
 
     def _visible(self, axis: str, along: Sequence[TensorInfo]) -> Iterator[np.ndarray]:
         """Real tokens by the masks of an axis: bool [samples, old]."""

@@ -57,13 +57,13 @@ class Grid:
     def into_cells(self, u: Tensor, q: Tensor, error: Tensor) -> Tensor:
         """The numbers next to `u` whose nearest numbers of the grid are `q`, also if they change by
         `error`. Beyond the last numbers of the grid, `u` stays."""
-        below, above = self._neighbours(q)
+        below, above = self.neighbours(q)
         down, up = ((gap * _REACH - error).clamp_min(0) for gap in (q - below, above - q))
         least = torch.where(q <= self.low, -torch.inf, q - down)
         most = torch.where(q >= self.high, torch.inf, q + up)
         return torch.minimum(torch.maximum(u, least), most)
 
-    def _neighbours(self, q: Tensor) -> tuple[Tensor, Tensor]:
+    def neighbours(self, q: Tensor) -> tuple[Tensor, Tensor]:
         """The numbers of the grid before and after each `q`."""
         if self.integers:
             return q - 1, q + 1

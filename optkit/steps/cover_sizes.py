@@ -31,7 +31,7 @@ class CoverSizes(Step[Covered]):
     """
 
     name = "cover_sizes"
-    version = 2
+    version = 3
     tools = ("numpy", "onnx-ir", "ml-dtypes")
     stays = True
 

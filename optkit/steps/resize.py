@@ -45,11 +45,12 @@ class Resize(Step[Resized]):
 
     graph: tells what a run takes, see `bodies.resize`; specs: its inputs; `whole`: samples are
     taken in the batches in which they were written, because the model sums over them. `optional`:
-    axes that may be empty. `last`: smaller samples are the last parts of the given ones.
+    axes that may be empty. `last`: smaller samples are cut from the
+    second half of the given ones, not from the first.
     """
 
     name = "resize"
-    version = 2
+    version = 3
     tools = ("numpy", "safetensors", "onnx-ir")
     stays = True
 

@@ -158,3 +158,16 @@ def test_an_empty_cache_stays_empty() -> None:
     assert {name: a.shape for name, a in made.items()} == {
         "ids": (1, 7), "mask": (1, 7), "key": (1, 0, 2)
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("at", [0.0, 0.25, 1.0])
+def test_smaller_samples_are_taken_at_a_place(at: float) -> None:
+    feed = text(2, 20, left=False, seed=3)
+    feed["attention_mask"][:] = 1
+    first = round(15 * at)
+    made = resized(feed, TEXT, {"sequence": 5}, at=at)["input_ids"]
+    np.testing.assert_array_equal(made, feed["input_ids"][:, first : first + 5])
+    picture: Feed = {"image": np.arange(40, dtype=np.float32).reshape(1, 1, 2, 20)}
+    own = (spec("image", "float32", "n", 1, "h", "w"),)
+    cut = resized(picture, own, {"w": 5}, at=at)["image"]
+    np.testing.assert_array_equal(cut, picture["image"][..., first : first + 5])

@@ -120,8 +120,9 @@ def test_outputs_are_those_of_the_training(
     with torch.no_grad():
         computed, before = net(images[:batch]).numpy(), mixer(images[:batch]).numpy()
     expected = graph.run(images[:batch])
-    # a sum in another order may give an input of a CPU's product another code, and FP16 rounds
-    assert sqnr(expected, computed) > 50
+    # FP16 rounds five times, each 72 dB for itself and more behind a Relu (61 to 66 dB together);
+    # a sum in another order may give an input of a CPU's product another code
+    assert sqnr(expected, computed) > (100 if graph.build.job.target.is_cpu else 57)
     assert sqnr(before, computed) < 30, "the training changed nothing"
 
 

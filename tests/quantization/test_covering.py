@@ -69,6 +69,16 @@ def test_a_range_that_is_a_little_wider_at_one_end_serves_both(
     assert value.moments is usual.values["x"].moments  # weights learn from the usual samples
 
 
+def test_products_that_keep_enough_keep_their_speed(
+    tmp_path: Path, rules: dict[str, PlacementRules]
+) -> None:
+    """Of 42 dB the end loses 12, but 30 dB remain."""
+    found, *_ = covered(tmp_path, rules, {"largest": 1 / 4})
+    assert not found.moved
+    found, *_ = covered(tmp_path, rules, {"largest": 4.0})  # the usual range clips there
+    assert found.moved
+
+
 @pytest.mark.parametrize("scale", [16.0, 1 / 16])
 def test_no_range_serves_sizes_whose_values_differ_sixteenfold(
     tmp_path: Path, rules: dict[str, PlacementRules], scale: float

@@ -79,6 +79,20 @@ def test_where_values_are_used_again_it_is_told_for_how_many_samples_they_are(
     assert found["distinct"] == 3  # 6 samples of 32 are 3 of 64
 
 
+def test_short_samples_are_cut_at_many_places(tmp_path: Path) -> None:
+    """All begin with the same row, as all texts do."""
+    feeds = bags(32, 8)
+    for feed in feeds:
+        feed["x"][:, 0] = 1
+    _, made = resize(tmp_path, POOL, feeds, {"t": AxisRange(1, 32, 32)}, "least")
+    rows = np.stack([feed["x"].ravel() for feed in made])
+    same = (rows == 1).all(axis=1)
+    assert same.sum() == len(rows) / 2
+    assert len(np.unique(rows[~same], axis=0)) == len(rows) / 2
+    given = np.concatenate([feed["x"][:, :17] for feed in feeds])
+    assert np.isin(rows, given).all()  # the second half is for comparisons
+
+
 def test_an_end_near_the_samples_has_nothing_between(tmp_path: Path) -> None:
     found, made = resize(tmp_path, POOL, bags(32), {"t": AxisRange(9, 32, 256)}, "shorter")
     assert not made and not found.get("warnings")

@@ -32,6 +32,7 @@ _ALWAYS = 1 << 32  # multiply-adds and bytes, about a second on one core
 _SHARE = 2  # 1 / the share of the given samples' work
 _BYTES = 2 << 30  # of the values of one sample
 _SPOOLED = 256 << 20  # of the inputs of all samples
+_GOLDEN = 0.618034  # its multiples, modulo 1, are spread evenly, however many there are
 _FAR = 4  # times: a nearer end and the samples' own size have nothing between that is far from both
 
 
@@ -83,7 +84,10 @@ def _written(
 ) -> SpoolInfo:  # fmt: skip
     """The feeds with these sizes in a spool: at least one, at most so many, and as many as fit."""
     longer = _longer(feeds, step.specs, sizes)
-    made = (resized(feed, step.specs, sizes, last=step.last) for feed in longer)
+    made = (
+        resized(feed, step.specs, sizes, at=_place(number, last=step.last))
+        for number, feed in enumerate(longer)
+    )
     first = next(made)
     fit = _SPOOLED // max(sum(array.nbytes for array in first.values()), 1)
     count = max(int(min(len(feeds), most, fit)), 1)
@@ -91,6 +95,16 @@ def _written(
         [first, *islice(made, count - 1)], out, samples.inputs, limit_samples=None,
         memory_bytes=max(step.memory, _SPOOLED), progress=progress, optional=step.optional,
     )  # fmt: skip
+
+
+def _place(number: int, *, last: bool) -> float | None:
+    """Where sample `number` is cut: every second one at its beginning (or its end), the others at
+    many places of this half. All texts may begin with the same token, and all recordings with
+    silence."""
+    if number % 2 == 0:
+        return 1.0 if last else None
+    inside = number * _GOLDEN % 1 / 2
+    return inside + 0.5 if last else inside
 
 
 def _far(size: int, own: int) -> bool:
