@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,22 @@ def _eomt() -> Any:
     )  # fmt: skip
 
 
+def _dfine() -> Any:
+    backbone = hf.HGNetV2Config(
+        hidden_sizes=[16, 32, 32, 32], stem_channels=[3, 8, 16], stage_in_channels=[16, 16, 32, 32],
+        stage_mid_channels=[8, 8, 16, 16], stage_out_channels=[16, 32, 32, 32],
+        stage_num_blocks=[1, 1, 1, 1], stage_numb_of_layers=[1, 1, 1, 1],
+        out_features=["stage2", "stage3", "stage4"],
+    )  # fmt: skip
+    return hf.DFineForObjectDetection(
+        hf.DFineConfig(
+            backbone_config=backbone, encoder_hidden_dim=32, encoder_in_channels=[32, 32, 32],
+            encoder_layers=1, encoder_ffn_dim=64, encoder_attention_heads=4, d_model=32,
+            num_queries=6, decoder_in_channels=[32, 32, 32], decoder_ffn_dim=64, decoder_layers=2,
+            decoder_attention_heads=4, num_denoising=0, num_labels=5)
+    )  # fmt: skip
+
+
 def _moonshine() -> Any:
     return hf.MoonshineForConditionalGeneration(
         hf.MoonshineConfig(
@@ -65,9 +82,15 @@ def _moonshine() -> Any:
 
 
 def _compared(
-    made: Callable[[], Any], sizes: list[dict[str, int]], folder: Path, part: str | None = None
+    made: Callable[[], Any],
+    sizes: list[dict[str, int]],
+    folder: Path,
+    part: str | None = None,
+    processor: dict[str, Any] | None = None,
 ) -> None:
     saved(made, folder)
+    if processor is not None:
+        (folder / "preprocessor_config.json").write_text(json.dumps(processor))
     log = export(folder, folder / "model.onnx", part=part)
     model = loading.load(folder, None, trusted=False).model
     if part is None:
@@ -96,6 +119,15 @@ def test_a_series_has_the_length_of_its_configuration(tmp_path: Path) -> None:
 @pytest.mark.parametrize("made", [_mixer, _eomt])
 def test_a_batch_of_any_size(made: Callable[[], Any], tmp_path: Path) -> None:
     _compared(made, [{"batch": 1}, {"batch": 5}], tmp_path / "model")
+
+
+@pytest.mark.slow
+def test_pictures_of_the_size_of_the_processor(tmp_path: Path) -> None:
+    """The configuration of D-FINE has no size; its folders have the processor of RT-DETR."""
+    side = {"height": 64, "width": 96}
+    processor = {"image_processor_type": "RTDetrImageProcessor", "size": side}
+    sizes = [{"batch": 1}, {"batch": 5}]
+    _compared(_dfine, sizes, tmp_path / "model", processor=processor)
 
 
 @pytest.mark.slow
