@@ -151,8 +151,7 @@ class TensorRT:
         with _BUILDING:
             log = logger(self.module)
             log.record = Record()
-            network = self._network(trt, self._builder(trt, log))
-            parser: Parser = trt.OnnxParser(network, log)
+            network, parser = self._parser(trt, self._builder(trt, log), log)
             if parser.parse_from_file(str(model)):
                 if lacking := without_kernel(network, self.no_kernel):
                     raise lacks_operators(self.title, lacking)
@@ -283,10 +282,9 @@ class TensorRT:
         builder = self._builder(trt, log)
         if self.module in _FAILED:
             self._settle(trt, builder, spec)
-        network = self._network(trt, builder)
-        # owns the weights: it must live longer than the build
-        parser: Parser = trt.OnnxParser(network, log)
-        parse(parser, network, model, self.title)
+        # the parser owns the weights: it must live longer than the build
+        network, parser = self._parser(trt, builder, log)
+        parse(parser, network, model, self.title, lambda: self._parser(trt, builder, log))
         config = builder.create_builder_config()
         build_options.apply(trt, config, spec, self.title)
         self._aim(trt, config, spec)
@@ -301,6 +299,10 @@ class TensorRT:
         if plan is None:
             raise refused_build(self.title, spec, record.errors)
         return _Built(bytes(plan), record.layers, record.memory)
+
+    def _parser(self, trt: Library, builder: Builder, log: Logger) -> tuple[Network, Parser]:
+        network = self._network(trt, builder)
+        return network, trt.OnnxParser(network, log)
 
     def _builder(self, trt: Library, log: Logger) -> Builder:
         try:

@@ -8,7 +8,9 @@ the error names.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import tempfile
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -28,15 +30,24 @@ _REMEDIES: Mapping[str, str] = MappingProxyType(
     }
 )
 """What to write instead, by a pattern of the operator's name."""
+_INSTEAD = "write this part with other operators; ONNX Runtime has it (--target cpu)"
+_BODY = (
+    "the body of this loop or branch has what the library does not read: build the model without "
+    "it, and run it behind the engine; ONNX Runtime has it (--target cpu)"
+)
 _WIDE_WINDOW = (
     "a pool that covers its whole input becomes a global one if the sizes of the input are fixed: "
     "declare them as numbers in inputs, or pool by a mean over height and width"
 )
 
 
-def parse(parser: Parser, network: Network, model: Path, title: str) -> None:
-    """Read the ONNX file, and its external data, into `network`. Raises InputRefused, with the name
-    of the node."""
+Another = Callable[[], tuple[Network, Parser]]
+"""Makes a parser and its network, which must live as long."""
+
+
+def parse(parser: Parser, network: Network, model: Path, title: str, another: Another) -> None:
+    """Read the ONNX file, and its external data, into `network`. Raises InputRefused, with the
+    name of the node."""
     if parser.parse_from_file(str(model)) and network.num_outputs:
         return
     if not parser.num_errors:
@@ -49,8 +60,32 @@ def parse(parser: Parser, network: Network, model: Path, title: str) -> None:
     hint = _WIDE_WINDOW if "maxKernelDimsProduct" in what else None
     if parser.num_errors > 1:
         what += f" (and {parser.num_errors - 1} more problems)"
-    where = f"node {problem.node_name()!r} ({operator})" if operator else str(model)
-    raise InputRefused(what, where=where, hint=hint)
+    if operator:
+        raise InputRefused(what, where=f"node {problem.node_name()!r} ({operator})", hint=hint)
+    operator, name = _first_refused(model, problem.desc(), another)
+    raise InputRefused(
+        f"{title} cannot read this node: {what}",
+        where=f"node {name!r} ({operator})",
+        hint=_BODY if operator in ("Loop", "Scan", "If") else _INSTEAD,
+    )
+
+
+def _first_refused(model: Path, problem: str, another: Another) -> tuple[str, str]:
+    """Operator and name of the node with which a problem begins that the parser gives no node: it
+    reads shorter and longer beginnings of the graph."""
+    from optkit import graph
+
+    def fails(count: int) -> bool:
+        graph.save(graph.beginning(whole, count), Path(folder) / f"{count}.onnx")
+        _network, parser = another()
+        read = parser.parse_from_file(str(Path(folder) / f"{count}.onnx"))
+        return not read and bool(parser.num_errors) and parser.get_error(0).desc() == problem
+
+    whole = graph.load(model)
+    counts = range(1, len(whole.graph))
+    with tempfile.TemporaryDirectory() as folder:
+        node = whole.graph[bisect_left(counts, True, key=fails)]
+    return node.op_type, str(node.name)
 
 
 def nodes_of(problems: Sequence[Problem]) -> list[tuple[str, str]]:

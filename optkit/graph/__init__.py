@@ -28,7 +28,7 @@ from optkit.graph.costs import (
     peak_live_bytes,
     summary,
 )
-from optkit.graph.cutting import Part, between, cut, places
+from optkit.graph.cutting import Part, beginning, between, cut, places
 from optkit.graph.nodes import (
     WEIGHTED,
     FreeNames,
@@ -67,6 +67,7 @@ __all__ = [
     "arguments",
     "array",
     "assumes_vnni",
+    "beginning",
     "between",
     "bind",
     "blocks",

@@ -30,6 +30,17 @@ class Part(NamedTuple):
     leaves: tuple[str, ...]
 
 
+def beginning(model: ir.Model, count: int) -> ir.Model:
+    """A copy with the first `count` nodes; its outputs are the values that none of these reads."""
+    copy = model.clone()
+    nodes = list(copy.graph)
+    kept, others = set(nodes[:count]), nodes[count:]
+    values = [value for node in nodes[:count] for value in node.outputs]
+    copy.graph.outputs[:] = [v for v in values if v.name and not kept.intersection(v.consumers())]
+    copy.graph.remove(others, safe=True)
+    return copy
+
+
 def cut(model: ir.Model, places: Iterable[int]) -> list[Part]:
     """The parts between the borders before the nodes with the numbers `places` of the main
     graph."""

@@ -28,6 +28,12 @@ _PACKED = (
     "outputs of the real steps are the same; a bidirectional model has to be built for one "
     "sequence at a time, with 1 as the batch in the shapes of `inputs`"
 )
+_REPLACE = "replace the operation by ones that ONNX has, or compute it outside the model"
+_PARAMETRIZED = (
+    "store the weight that it computes: torch.nn.utils.parametrize.remove_parametrizations(module, "
+    "'weight') in the factory, after the weights are loaded"
+)
+_CUT = re.compile(r"ceil\(L\[.*?\]\.size\(\)\[\d+\] / (\d+)\) == (\d+)")
 _NUMBER = re.compile(r"\d+")
 _MISSING = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.]+)'")
 _ATTRIBUTE = re.compile(r"\.(\w+)")  # in the code that torch writes for a graph
@@ -81,6 +87,7 @@ def capture(error: Exception, module: nn.Module) -> ExportFailed:
             f"an axis cannot vary as declared: {' '.join(reasons) or first_line(error)}",
             where=line(error),
             hint=_recurrence(module)
+            or _pieces(text)
             or f"narrow the axis, or fix its size, where axes are declared.{advice}",
         )
     return ExportFailed(
@@ -116,6 +123,20 @@ def _recurrence(module: nn.Module) -> str | None:
     return None
 
 
+def _pieces(text: str) -> str | None:
+    """The remedy for an axis that the model cuts into pieces of a fixed size, as the ghost batch
+    norm of TabNet does; None if it does not."""
+    match = _CUT.search(text)
+    if match is None:
+        return None
+    size, count = int(match[1]), int(match[2])
+    return (
+        f"the model cuts the axis into pieces of {size}, and their number depends on its size: "
+        f"where axes are declared, give a range from {size * (count - 1) + 1} to {size * count}, "
+        f"in which it is {count}"
+    )
+
+
 def _packs(frame: FrameType) -> bool:
     """Whether a function of torch packs a padded batch, or a recurrence reads a packed one."""
     packed = frame.f_locals.get("batch_sizes") is not None
@@ -135,11 +156,12 @@ def conversion(error: Exception) -> ExportFailed:
         )
     missing = _MISSING.search(str(error))
     what = f"ONNX has no operator for {missing[1]}" if missing else first_line(root)
-    path, place = _translated(error)
+    path, place, operator = _translated(error)
+    told = "" if missing or operator is None else f"{operator}: "
     return ExportFailed(
-        f"{path} cannot be translated: {what}",
+        f"{path} cannot be translated: {told}{what}",
         where=place,
-        hint="replace the operation by ones that ONNX has, or compute it outside the model",
+        hint=_PARAMETRIZED if "parametrizations." in path else _REPLACE,
     )
 
 
@@ -163,15 +185,15 @@ def line(error: BaseException) -> str | None:
     return None
 
 
-def _translated(error: BaseException) -> tuple[str, str | None]:
-    """Module path and source line of the fx node that was being translated."""
+def _translated(error: BaseException) -> tuple[str, str | None, str | None]:
+    """Module path, source line and operator of the fx node that was being translated."""
     from torch import fx
 
     for frame, _ in reversed(list(_frames(error))):
         node = frame.f_locals.get("node")
         if isinstance(node, fx.Node):
-            return module_and_line(node)
-    return "the model", None
+            return *module_and_line(node), str(node.target)
+    return "the model", None, None
 
 
 def module_and_line(node: fx.Node) -> tuple[str, str | None]:

@@ -18,6 +18,8 @@ _GUARD = re.compile(
     r"Not all values of \w+ = (?P<size>L\[.+?\]\.size\(\)\[\d+\]) in the specified range "
     r"(?:(?P<low>\d+) <= )?\w+ <= (?P<high>\d+) satisfy the generated guard (?P<guard>.+)"
 )
+_SPECIALIZED = "Specializations unexpectedly required"  # follows, as the solver's conclusion,
+_SOLVED = "solving the guards generated for "  # with the size in further lines
 _PLAIN = (
     ast.Expression, ast.Compare, ast.BinOp, ast.UnaryOp, ast.Load,
     ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.USub,
@@ -34,11 +36,12 @@ def hold(text: str) -> bool:
     """Whether every condition in torch's message about violated constraints is true for every size
     in its range. False if one of them is not understood."""
     reasons = [line.strip(" -") for line in text.splitlines() if line.startswith("  - ")]
-    return bool(reasons) and all(map(_holds, reasons))
+    guards = [reason for reason in reasons if not reason.startswith(_SOLVED)]
+    return bool(guards) and all(map(_holds, guards))
 
 
 def _holds(reason: str) -> bool:
-    match = _GUARD.fullmatch(reason.removesuffix("."))
+    match = _GUARD.fullmatch(reason.partition(_SPECIALIZED)[0].removesuffix("."))
     if match is None:
         return False
     low, high = int(match["low"] or _CAPTURED), int(match["high"])

@@ -27,6 +27,7 @@ from optkit.sources import (
     one_hot,
     pool_sizes,
     recurrences,
+    single_chunks,
     tensor_lengths,
     ties,
     toolchain,
@@ -350,6 +351,7 @@ def _capture(
         one_hot.compared(),
         pool_sizes.unasked(),
         recurrences.kept(),
+        single_chunks.unasked(),
         tensor_lengths.symbolic(module),
         unchanged(module),
     ):

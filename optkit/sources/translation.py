@@ -25,6 +25,7 @@ from optkit.sources import (
     adaptive_pools,
     assertions,
     bfloat16,
+    call_forms,
     embedding_bags,
     export_failures,
     nearest_pixels,
@@ -92,6 +93,7 @@ def _converted(program: ExportedProgram, inputs: Sequence[str], opset: int) -> O
     promotion.cast_operands(program)
     ours = recurrences.translations() | stable_functions.translations()
     ours |= nearest_pixels.translations() | scatter_reductions.translations()
+    ours |= call_forms.translations()
     # attention with a trainable bias is decomposed in another way with gradients, which fails
     with torch.no_grad(), pool_sizes.unasked():
         program = adaptive_pools.decomposed(embedding_bags.decomposed(program))

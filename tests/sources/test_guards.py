@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from optkit.errors import ExportFailed
 from optkit.sources import guards
 from optkit.tensors import AxisRange
 from tests.sources.test_torch_module import export, spec
@@ -28,6 +31,12 @@ def test_what_holds_for_every_size_is_accepted() -> None:
     assert guards.hold(message(f"({SIZE} // 320) != {squared}", f"{squared} >= ({SIZE} // 320)"))
     assert guards.hold(message(f"{SIZE} >= 1", low=""))
     assert guards.hold(message(f"{SIZE} // 6 >= 1 and {SIZE} // 6 <= {SIZE} // 3 - 1"))
+    solved = (
+        "Specializations unexpectedly required (samples)! For more information, run with x."
+        f"\n  - solving the guards generated for samples = {SIZE} resulted in a value of 8."
+    )
+    text = message(f"((-1) + 2*{SIZE}) // {SIZE} == 1")
+    assert guards.hold(text.replace("\nSuggested", solved + "\nSuggested"))
     half = f"math.trunc(0.5*torch.sym_float({SIZE}))"
     assert guards.hold(message(f"{half} >= 2", f"2*{half} != {SIZE} + 2"))
     assert not guards.hold(message(f"{half} != 900"))
@@ -68,3 +77,28 @@ def test_a_feature_map_of_one_place_is_like_all_others(tmp_path: Path) -> None:
     net = nn.Sequential(nn.Conv2d(2, 3, 5, 4), nn.ReLU(), nn.Upsample(scale_factor=2))
     axes = {"batch": AxisRange(1, 2, 3), "h": side, "w": side}
     export(net, tmp_path / "model.onnx", spec("x", "batch", 2, "h", "w"), axes=axes)
+
+
+class Pieces(nn.Module):
+    """Batch norm of pieces of the batch, as in TabNet; with a small batch there is only one."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.norm, self.most = nn.BatchNorm1d(4), most
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pieces = x.chunk(math.ceil(x.shape[0] / self.most), 0)
+        return torch.cat([self.norm(piece) for piece in pieces])
+
+
+def test_a_batch_that_is_one_piece_may_have_any_size(tmp_path: Path) -> None:
+    axes = {"batch": AxisRange(1, 8, 32)}
+    export(Pieces(128), tmp_path / "model.onnx", spec("x", "batch", 4), axes=axes)
+
+
+def test_a_number_of_pieces_that_depends_on_the_batch_is_named(tmp_path: Path) -> None:
+    axes = {"batch": AxisRange(1, 8, 32)}
+    with pytest.raises(ExportFailed, match=r"ceil\(.* / 4\) == 2") as caught:
+        export(Pieces(4), tmp_path / "model.onnx", spec("x", "batch", 4), axes=axes)
+    assert "cuts the axis into pieces" in str(caught.value.hint)
+    assert "from 5 to 8" in str(caught.value.hint)
