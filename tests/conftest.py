@@ -20,6 +20,7 @@ from hypothesis import settings
 from jsonschema import Draft202012Validator
 
 from optkit import cli, documents
+from tests import touched
 
 # no test asserts a time
 settings.register_profile("timeless", deadline=None)
@@ -47,6 +48,9 @@ FIRST = (
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slice", default=None, help="i/n: run the i-th of n parts of the tests")
+    parser.addoption("--touched", default=None, type=int, metavar="N",
+                     help="run at most N of the tests that the last commits touch; with --slice, "
+                     "these too")  # fmt: skip
 
 
 def rank(item: pytest.Item) -> int:
@@ -58,14 +62,19 @@ def rank(item: pytest.Item) -> int:
 @pytest.hookimpl(trylast=True)  # after -m has chosen
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Order the files. With --slice, keep one of n parts, dealt in the order of a hash of the
-    names: all parts cover all."""
+    names: all parts cover all. With --touched, keep those nearest to the last commits."""
     items.sort(key=rank)
-    chosen = config.getoption("--slice")
-    if not chosen:
+    chosen, most = config.getoption("--slice"), config.getoption("--touched")
+    if not chosen and most is None:
         return
-    index, count = (int(part) for part in chosen.split("/"))
     dealt = sorted(items, key=lambda item: hashlib.sha256(item.nodeid.encode()).hexdigest())
-    kept = {item.nodeid for item in dealt[index::count]}
+    index, count = (int(part) for part in chosen.split("/")) if chosen else (0, len(dealt) + 1)
+    kept = {item.nodeid for item in (dealt[index::count] if chosen else ())}
+    if most is not None:
+        near = {file: place for place, file in enumerate(
+            touched.nearest((item.path for item in items), touched.changes()))}  # fmt: skip
+        some = sorted((item for item in dealt if item.path in near), key=lambda i: near[i.path])
+        kept |= {item.nodeid for item in some[:most]}
     selected = [item for item in items if item.nodeid in kept]
     config.hook.pytest_deselected(items=[item for item in items if item not in selected])
     items[:] = selected
