@@ -19,7 +19,6 @@ from typing import Self
 
 import numpy as np
 
-from optkit import graph
 from optkit.tensors import Feed, TensorInfo, axes_of, size_of
 
 _MASK = re.compile(r"(^|[._/])([a-z]+_)?mask$")
@@ -170,6 +169,8 @@ class Tokens:
             return None
         if axis not in dim or axis == dim:
             return None
+        from optkit import graph  # loads onnx, and few samples have such outputs
+
         counts = masked.sum(axis=1)
         behind = np.array_equal(masked, np.arange(masked.shape[1]) < counts[:, None])
         known = {n: graph.evaluated(dim, {axis: n}) for n in {masked.shape[1], *counts.tolist()}}
