@@ -54,6 +54,12 @@ class Place:
     relative: str
     attribute: str | None = None
 
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a sample source or a task of optkit, whose steps take inputs like any other
+        step. (The examples are code of users.)"""
+        return self.root == "content" and self.relative.startswith(("calibration/", "eval/"))
+
     def __str__(self) -> str:
         """A text that is the same on every machine, for digests:
         "content:examples/00_digits_vit/model.py:create"."""

@@ -48,6 +48,7 @@ class Workspace:
         None: $OPTKIT_REMOTE; "": no remote.
     memory: bytes that a step may use; None: half of the available memory.
     timeout: seconds that a step may take; None: one hour.
+    fresh: run your code although what it `depends` on is unchanged.
     executor: "ray" or "ray://HOST:10001": the nodes of this Ray cluster run the steps
         (docs/ray.md); an object that runs tasks; None: child processes of this process.
     listener: gets the start, the progress and the end of each step, and notes for the user.
@@ -59,6 +60,7 @@ class Workspace:
     remote: str | None = None
     memory: int | None = None
     timeout: float | None = None
+    fresh: bool = False
     executor: str | Executor | None = None
     listener: Listener | Literal["default"] | None = "default"
 
@@ -79,12 +81,12 @@ class Workspace:
         url = os.environ.get("OPTKIT_REMOTE") if self.remote is None else self.remote
         store = Store(self._folder(), Remote(url) if url else None)
         if self.executor is None:
-            return Runner(store, limits, listener)
+            return Runner(store, limits, listener, fresh=self.fresh)
         if not isinstance(self.executor, str):
-            return Runner(store, limits, listener, self.executor)
+            return Runner(store, limits, listener, self.executor, fresh=self.fresh)
         transfer = ThroughRemote(store) if url else SharedFolder()
         cluster = RayCluster(checked(self.executor), listener.note, transfer)
-        return Runner(store, limits, listener, cluster)
+        return Runner(store, limits, listener, cluster, fresh=self.fresh)
 
     def _listener(self) -> Listener:
         if self.listener == "default":

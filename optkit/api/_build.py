@@ -204,7 +204,8 @@ def rehearse(
     limits = Limits(available_memory() // 2)
     specs: dict[tuple[str, str], BuildSpec] = {}
     with tempfile.TemporaryDirectory() as folder:
-        rehearsal = Rehearsal(workspace.store(), limits, Path(folder) / "objects")
+        rehearsal = Rehearsal(workspace.store(), limits, Path(folder) / "objects",
+                              workspace.fresh)  # fmt: skip
         precision = (
             precision or pipeline.quantized_to(recipe, replace(rehearsal, lines=[])) or jobs.DEFAULT
         )

@@ -18,7 +18,7 @@ from typing import Literal
 
 from optkit.devices import gpus
 from optkit.devices.gpus import torch_build
-from optkit.execute.reads import installed
+from optkit.execute.installed import installed
 from optkit.runtimes import ONNXRUNTIME_WHEELS
 from optkit.store import default_root
 

@@ -152,7 +152,7 @@ def stage_files(
             where=name,
             hint=f"`optkit build --target {name}` makes an artifact to finish on a host with it",
         )
-    details = {key: value for key, value in result.meta.items() if key != "reads"}
+    details = dict(result.meta)
     if build.quantized is not None:  # a later step wrote the graph
         details = {**build.quantized.meta, **details, "quantization": dict(build.quantized.log)}
     if stage in ("export", "fuse"):

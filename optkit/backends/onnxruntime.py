@@ -29,7 +29,7 @@ from optkit.devices import target as target_of
 from optkit.devices.machine import kernel_kind, sums_in_16_bits
 from optkit.engines import BuildSpec, Engine, FusedLayer
 from optkit.errors import Impossible, ToolchainMissing
-from optkit.execute.reads import installed
+from optkit.execute.installed import installed
 from optkit.placement import ConvSpeed, KernelSpeeds, OperatorSpeed, PlacementRules, ProductSpeeds
 from optkit.precisions import PRECISIONS, NumberFormat, Precision
 from optkit.runtimes import (

@@ -50,7 +50,7 @@ from optkit.backends.tensorrt_refusals import (
 from optkit.devices import Target, gpus, has_driver
 from optkit.engines import BuildSpec, Engine
 from optkit.errors import Impossible, InputRefused, ToolchainMissing, WorkerFailed
-from optkit.execute.reads import installed
+from optkit.execute.installed import installed
 from optkit.placement import PlacementRules
 from optkit.precisions import Precision
 from optkit.runtimes import DEFAULT_OPTIONS, Progress, Recurrent, SessionOptions, Traits

@@ -14,7 +14,7 @@ import re
 from pathlib import Path
 
 from optkit.errors import ToolchainMissing
-from optkit.execute.reads import installed
+from optkit.execute.installed import installed
 
 _PROVIDER = "capi/libonnxruntime_providers_tensorrt.so"
 _NEEDED = re.compile(rb"libnvinfer\.so\.(\d+)")

@@ -253,16 +253,20 @@ _BOUNDS = under(
     click.option("--timeout", type=param_types.Seconds(), metavar="TIME",
                  help="Time of a step, e.g. 10m (without a unit: seconds); default 1h."),
 )  # fmt: skip
+_FRESH = click.option("--fresh", is_flag=True,
+                      help="Run your code although what it `depends` on is unchanged.")  # fmt: skip
 _ON = click.option("--on", "executor", callback=_address, metavar="ray|ray://HOST:PORT",
                    help="Run the steps on the nodes of a Ray cluster.")  # fmt: skip
 
-work = filling("optkit.workspace:Workspace", "workspace", _BOUNDS, under("Where it runs", *_PLACE))
+work = filling(
+    "optkit.workspace:Workspace", "workspace", _BOUNDS, under("Where it runs", *_PLACE, _FRESH)
+)
 """Cache, remote and limits."""
 
 work_anywhere = filling(
-    "optkit.workspace:Workspace", "workspace", _BOUNDS, under("Where it runs", *_PLACE, _ON)
+    "optkit.workspace:Workspace", "workspace", _BOUNDS, under("Where it runs", *_PLACE, _FRESH, _ON)
 )
-"""The same, and --on: a cluster that runs the steps."""
+"""The same, --fresh, and --on: a cluster that runs the steps."""
 
 strict = under(
     "Limits",

@@ -21,7 +21,7 @@ from zipfile import ZipFile, is_zipfile
 import numpy as np
 from numpy.lib import format as npy
 
-from optkit.data import reading, reads
+from optkit.data import reading
 from optkit.data.checking import Item, item
 from optkit.data.reading import Inputs
 from optkit.errors import InputRefused, nearest
@@ -245,7 +245,6 @@ class _Member:
 def _tensors(path: Path, names: list[str] | None, args: Mapping[str, str]) -> dict[str, _Array]:
     from safetensors import safe_open
 
-    reads.note(path)
     with safe_open(path, framework="numpy") as file:
         known = list(file.keys())
         shapes = {name: file.get_slice(name).get_shape() for name in known}

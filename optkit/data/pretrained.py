@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from optkit.data import reading, reads
+from optkit.data import reading
 
 PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 """The configuration of an image processor or a feature extractor."""
@@ -37,6 +37,5 @@ def preprocessing(folder: Path | None) -> str | None:
 def loader(auto: str, folder: Path) -> Callable[..., Any]:
     """`from_pretrained` of transformers' class `auto` for that folder; the function may raise any
     error of its many classes. Raises ToolchainMissing."""
-    reads.note_names(folder)  # if it were created, it would be read instead
     load = getattr(reading.optional("transformers", "hf"), auto).from_pretrained
     return partial(load, str(folder), local_files_only=True, trust_remote_code=False)

@@ -162,7 +162,7 @@ def _csv(path: Path, fields: Sequence[str], delimiter: str) -> Iterator[Row]:
 def _parquet(path: Path, fields: Sequence[str]) -> Iterator[Row]:
     arrow = reading.optional("pyarrow", "data")
     parquet = reading.optional("pyarrow.parquet", "data")
-    with path.open("rb") as opened:  # opened by Python, so that the read is recorded
+    with path.open("rb") as opened:
         try:
             # otherwise the columns of all row groups are read at once
             file = parquet.ParquetFile(opened, pre_buffer=False, buffer_size=_PAGES)

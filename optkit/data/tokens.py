@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from optkit.data import pretrained, reading, reads
+from optkit.data import pretrained, reading
 from optkit.errors import InputRefused
 
 _LONGEST = 1 << 20  # a tokenizer without a limit reports 10³⁰
@@ -116,9 +116,6 @@ def _of_transformers(path: Path) -> Tokenizer:
             where=str(path),
             hint=f"convert it to a {_FILE} with transformers",
         )
-    # native code opens these files; reads of other files are recorded anyway
-    for name in {_FILE, *tokenizer.vocab_files_names.values()}:
-        reads.note(path / name)
     longest = tokenizer.model_max_length
     return Tokenizer(
         fast, tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.padding_side,
@@ -127,7 +124,6 @@ def _of_transformers(path: Path) -> Tokenizer:
 
 
 def _bare(path: Path) -> Tokenizer:
-    reads.note(path)
     try:
         fast = reading.optional("tokenizers", "hf").Tokenizer.from_file(str(path))
     except InputRefused:

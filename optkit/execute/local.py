@@ -198,7 +198,7 @@ def spawn(
     file, work = scratch / _ORDER, scratch / "work"
     work.mkdir()
     order.write(file)
-    variables = {
+    variables = {name: os.environ[name] for name in order.task.variables if name in os.environ} | {
         "TMPDIR": str(work),
         "OPTKIT_PARENT": str(os.getpid()),
         "OPTKIT_TASK": scratch.name,  # the mark by which all descendants are found

@@ -12,7 +12,7 @@ from pathlib import Path
 from optkit.codec import from_json, to_json
 from optkit.devices import available_memory
 from optkit.errors import OptkitError
-from optkit.execute.reads import installed
+from optkit.execute.installed import installed
 from optkit.execute.task import Limits, Task
 from optkit.execute.transfer import Absent, Argument, Call, Files, Ground, Unfit, ground
 from optkit.execute.warm_workers import Workers
@@ -31,13 +31,11 @@ class _Packed:
 
 
 def packed(task: Task, limits: Limits) -> Argument:
-    """The argument of `perform`. The files are those that the task names, and those in its
-    parameter `imports`, which its code imports."""
+    """The argument of `perform`. The files are those that the task names."""
     named = [Path(value) for value in _texts(task.params)]
     files = {
         str(path): digest_file(path) for path in named if path.is_absolute() and path.is_file()
     }
-    files |= from_json(dict[str, str], task.params.get("imports", {}))
     body = to_json(_Packed(task, limits, installed("optkit"), files))
     return Argument(body, tuple(task.inputs.values()), task.out)
 

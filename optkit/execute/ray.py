@@ -38,7 +38,7 @@ from optkit.errors import (
     ToolchainMissing,
     WorkerFailed,
 )
-from optkit.execute import local, reads
+from optkit.execute import local
 from optkit.execute.concurrent import together
 from optkit.execute.node import Answer, as_text, packed, perform
 from optkit.execute.ray_cluster import connected
@@ -176,7 +176,7 @@ class RayCluster:
     def _in_shards(self, count: int, task: Task, limits: Limits, progress: Progress) -> Meta:
         """Run parts of the task on several nodes at the same time, then merge the results on one
         node. If a part raises, the others end."""
-        heard, metas = [("", 0.0)] * count, [dict[str, object]()] * count
+        heard = [("", 0.0)] * count
         parts = [_shard(task, index, count) for index in range(count)]
         ended = threading.Event()
 
@@ -185,8 +185,7 @@ class RayCluster:
                 heard[index] = (what, fraction)
 
             Path(parts[index].out).mkdir(mode=0o700)
-            meta = self.call(perform, packed(parts[index], limits), heard=note, ended=ended)
-            metas[index] = from_json(dict[str, object], meta)
+            self.call(perform, packed(parts[index], limits), heard=note, ended=ended)
             note("", 1.0)
 
         def tell() -> None:
@@ -197,10 +196,7 @@ class RayCluster:
             together(work, range(count), parallel=count, end=ended.set, meanwhile=tell)
             outs = {f"shard-{index}": part.out for index, part in enumerate(parts)}
             whole = replace(task, inputs={**task.inputs, **outs})
-            meta = self._or_here(self._there, whole, limits, progress)
-            if "reads" in meta:
-                meta = {**meta, "reads": reads.merged(map(reads.of, (meta, *metas))).to_json()}
-            return meta
+            return self._or_here(self._there, whole, limits, progress)
         finally:
             for part in parts:
                 shutil.rmtree(part.out, ignore_errors=True)
@@ -329,7 +325,7 @@ def _belongs_here(task: Task) -> bool:
     """Whether the task must run on this machine: user code is here, and a measurement is of this
     machine."""
     evidence, host = task.params.get("evidence"), task.params.get("host")
-    return evidence == "measured" or host is not None or task.reads_code
+    return evidence == "measured" or host is not None or task.here
 
 
 def _node(found: Mapping[str, Any]) -> _Node:

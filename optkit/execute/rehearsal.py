@@ -1,7 +1,9 @@
 """A rehearsal of a build: which steps are in the store, and which would run. It writes nothing.
 
 The chain of steps is the same. A step that is not in the store returns a Planned, and all steps
-after it are planned too (their keys are unknown until their inputs exist).
+after it are planned too (their keys are unknown until their inputs exist). A step with the user's
+code runs, unless what it depends on is declared and unchanged; the steps after it are shown for the
+case that the code yields what it yielded last time.
 """
 
 from __future__ import annotations
@@ -11,18 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from optkit.errors import OptkitError
-from optkit.execute import reads
-from optkit.execute.local import environment
-from optkit.execute.runner import key_of, memory_of
-from optkit.execute.step import Input, Planned, R, ReadsCode, Result, Step
+from optkit.execute.runner import key_of, memory_of, runs_code, yielded
+from optkit.execute.step import Input, Planned, R, Result, RunsCode, Step
 from optkit.execute.task import Limits
 from optkit.store import Entry, Store
 
 
 @dataclass(frozen=True)
 class Line:
-    """One step of the plan. Seconds and bytes are those of the same step earlier in this store;
-    None if there are none."""
+    """One step of the plan. `hit`: it does not run. Seconds and bytes are those of the same step
+    earlier in this store; None if there are none."""
 
     step: str
     label: str
@@ -34,11 +34,12 @@ class Line:
 @dataclass
 class Rehearsal:
     """A rehearsal has the method `do` of a Runner, and runs nothing. `objects`: a temporary folder
-    for copies of foreign files, which must be checked and hashed."""
+    for copies of foreign files, which must be checked and hashed; `fresh`: as in Runner."""
 
     store: Store
     limits: Limits
     objects: Path
+    fresh: bool = False
     lines: list[Line] = field(default_factory=list)
     _history: dict[str, list[tuple[float, int]]] | None = None
 
@@ -50,25 +51,31 @@ class Rehearsal:
     def note(self, text: str) -> None:
         """Ignored: a rehearsal prints only its plan."""
 
+    def tell_cost(self) -> None:
+        """No code runs."""
+
     def do(self, step: Step[R], label: str) -> R:
         known = not any(_is_planned(value) for value in step.inputs.values())
         try:
             entry = self._entry(step) if known else None
         except (OptkitError, OSError, ValueError, KeyError, TypeError):
             entry = None  # corrupt: a real run would quarantine the entry and run the step again
-        seconds, size = (0.0, 0) if entry is not None else self._estimate(step.name)
-        self.lines.append(Line(step.name, label, entry is not None, seconds, size))
+        hit = entry is not None and not self._runs(step)
+        seconds, size = (0.0, 0) if hit else self._estimate(step.name)
+        self.lines.append(Line(step.name, label, hit, seconds, size))
         return step.result(Planned() if entry is None else entry)
 
     def _entry(self, step: Step[Result]) -> Entry | None:
-        key = key_of(step)
-        if not (isinstance(step, ReadsCode) and step.reads_code):
-            return self.store.peek(key)
-        now = reads.Now(step.roots, environment())
-        for known in reads.remembered(self.store.recall(memory_of(key))):
-            if now.agrees(known.reads):
-                return self.store.peek(known.key)
-        return None
+        if not runs_code(step):
+            return self.store.peek(key_of(step))
+        last = yielded(self.store.recall(memory_of(step)))
+        return None if last is None else self.store.peek(last)
+
+    def _runs(self, step: Step[Result]) -> bool:
+        """Whether the step runs although its last result is known."""
+        return runs_code(step) and (
+            self.fresh or (isinstance(step, RunsCode) and step.depends is None)
+        )
 
     def _estimate(self, step: str) -> tuple[float | None, int | None]:
         if self._history is None:

@@ -3,32 +3,37 @@
 key = digest(step, its version, digests of its inputs, parameters, versions of its tools). Settings
 that do not change the result (absolute paths, memory, threads) are passed with the parameters and
 are not in the key.
+
+A step that runs the user's Python runs in every command that needs it, once. Its entry is found by
+what the code yielded: key = digest(the key above, digests of its files, its facts). So all later
+steps are hits if the code yields what it yielded before. If the user declares what the code depends
+on, its step is a hit too, as long as the content of these files and variables is the same.
 """
 
 from __future__ import annotations
 
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from optkit import store as stores
-from optkit.codec import from_json, to_json
+from optkit.codec import from_json
 from optkit.errors import OptkitError, StorageError
-from optkit.execute import reads
 from optkit.execute.cluster import Cluster
-from optkit.execute.local import environment
-from optkit.execute.reads import Known
-from optkit.execute.step import R, ReadsCode, Result, Resumes, Shards, Step
+from optkit.execute.installed import versions
+from optkit.execute.step import R, Result, Resumes, RunsCode, Shards, Step
 from optkit.execute.task import Executor, Limits, Task
 from optkit.execute.warm_workers import Workers
 from optkit.store import Entry, Meta, Store
 
 _TOLD = 5  # the number of warnings of one step that are shown
-_REMEMBERED = 16  # records of one step: branches, checkouts and projects can have different ones
+_LONG = 10.0  # seconds of the user's code, from which its cost is told
+_YIELDED = "optkit.yielded/v1"
 
 
 class Steps(Protocol):
@@ -46,6 +51,9 @@ class Steps(Protocol):
 
     def note(self, text: str) -> None:
         """Pass a text to the listener."""
+
+    def tell_cost(self) -> None:
+        """Tell the listener how long the user's code ran, if that was long."""
 
     def do(self, step: Step[R], label: str) -> R:
         """The result of a step, from the store or from a run."""
@@ -72,26 +80,31 @@ class Listener(Protocol):
 
 @dataclass(frozen=True)
 class Record:
-    """One step of this run, for the report's provenance."""
+    """One step of this run, for the report's provenance. `ran_code`: it has run the user's code,
+    and nothing is declared of what the code depends on."""
 
     step: str
     label: str
     key: str
     hit: bool
     seconds: float
+    ran_code: bool = False
 
 
 @dataclass
 class Runner:
-    """Runs steps through the store, each in a worker. `records` lists the steps of this run."""
+    """Runs steps through the store, each in a worker. `records` lists the steps of this run.
+    `fresh`: the user's code runs although what it depends on is unchanged."""
 
     store: Store
     limits: Limits
     listener: Listener
     executor: Executor = field(default_factory=Workers)
     records: list[Record] = field(default_factory=list)
-    # results that may be used only in this run
-    _unkept: dict[str, Entry] = field(default_factory=dict)
+    fresh: bool = False
+    _cost_told: bool = False
+    _yielded: dict[str, Entry] = field(default_factory=dict)  # by the user's code in this run
+    _locks: dict[str, threading.Lock] = field(default_factory=dict)
 
     @property
     def objects(self) -> Path:
@@ -114,8 +127,8 @@ class Runner:
 
     def do(self, step: Step[R], label: str) -> R:
         """See `Steps`. A step of the kind `Resumes` gets the checkpoint of a killed run."""
-        if isinstance(step, ReadsCode) and step.reads_code:
-            return step.result(self._reading_code(step, label))
+        if runs_code(step):
+            return step.result(self._running_code(step, label))
         key = key_of(step)
 
         def find(produce: Callable[[Path], Meta]) -> tuple[Entry, bool]:
@@ -123,64 +136,64 @@ class Runner:
 
         return step.result(self._resumed(step, key, lambda step: self._make(step, label, find)))
 
-    def _reading_code(self, step: Step[Result], label: str) -> Entry:
-        """The entry of a step that runs the user's Python. Its key also contains everything on
-        which the code depended.
-
-        The facts of the step have `reads`, a record of `optkit.execute.reads`, in which paths below
-        `roots` are relative to them. The code runs, unless there is a record whose questions all
-        have the same answers now. The new result is then used. If its record is incomplete, only
-        this run uses it.
-        """
-        assert isinstance(step, ReadsCode)
-        roots, anywhere = step.roots, step.anywhere
-        base = key_of(step)
-        memory = memory_of(base)
-
-        def find() -> Entry | None:
-            if memory in self._unkept:
-                return self._unkept[memory]
-            now = reads.Now(roots, environment())
-            for known in self._records(memory):
-                entry = self.store.get(known.key) if now.agrees(known.reads) else None
-                if entry is not None:
-                    self._remember(memory, known)
-                    return entry
-            return None
-
-        def late(meta: Meta, files: Mapping[str, str]) -> tuple[str, Meta]:
-            record, rest = reads.of(meta), {k: v for k, v in meta.items() if k != "reads"}
-            key = reads.late_key(base, record, [files, rest])
-            if not record.unseen:
-                self._remember(memory, Known(key, record))
-                return key, meta
-            what = f"the result of {label!r} serves this run and is not kept"
-            return key, {**meta, "warnings": [*_warnings(meta), f"{what}: {record.unseen[0]}"]}
-
-        step = step.for_store(self.store.root)
-        entry = self._resumed(step, base, lambda step: self._make(
-            step, label, lambda produce: self.store.make_late(
-                base, step.name, find, produce, late, self._waiting(label), shared=_is_kept
-            ), reads_code=not anywhere,
-        ))  # fmt: skip
-        if not _is_kept(entry):
-            # the warning about its record is shown only once
-            self._unkept[memory] = replace(entry, meta={**entry.meta, "warnings": []})
+    def _running_code(self, step: Step[Result], label: str) -> Entry:
+        """The entry with what the user's code yields. The code runs once in this run; it does not
+        run if what it depends on is declared and unchanged."""
+        base, memory = key_of(step), memory_of(step)
+        now = stores.digest_json({"base": base, "beside": step.beside})
+        # several trials or targets of one command may need it at the same time
+        with self._locks.setdefault(now, threading.Lock()):
+            entry = self._yielded.get(now)
+            if entry is None:
+                entry = self._remembered(step, memory, label) or self._run(step, label, base)
+                self._remember(step, memory, entry)
+                self._yielded[now] = entry
         return entry
 
-    def _records(self, memory: str) -> Iterator[Known]:
-        """The records of earlier runs, here and then on the remote, the latest first."""
-        for saved in self.store.recalled(memory):
-            yield from reads.remembered(saved)
+    def _remembered(self, step: Step[Result], memory: str, label: str) -> Entry | None:
+        """What the code yielded in an earlier run, if all that it depends on is declared and
+        unchanged."""
+        assert isinstance(step, RunsCode)
+        if step.depends is None or self.fresh:
+            return None
+        for record in self.store.recalled(memory):
+            entry = self.store.get(key) if (key := yielded(record)) else None
+            if entry is not None:
+                self._done(step, label, entry, hit=True, seconds=0.0)
+                self.listener.note(f"{label}: not run, because its `depends` are unchanged")
+                return entry
+        return None
 
-    def _remember(self, memory: str, known: Known) -> None:
-        """Save a record in front of the others, here and on the remote."""
-        others = [other for other in self._records(memory) if other.reads != known.reads]
-        rows = [to_json(row) for row in (known, *others)]
-        saved = {"schema": reads.SCHEMA, "records": rows[:_REMEMBERED]}
-        if self.store.recall(memory) != saved:
-            self.store.remember(memory, saved)
-        self.store.share_reads(memory, saved)
+    def _run(self, step: Step[Result], label: str, base: str) -> Entry:
+        """It begins anew after a kill, because the code may be another one now."""
+
+        def find(produce: Callable[[Path], Meta]) -> tuple[Entry, bool]:
+            entry = self.store.add(step.name, produce, lambda meta, files: (
+                stores.digest_json({"base": base, "yielded": [files, meta]})
+            ))  # fmt: skip
+            return entry, False
+
+        return self._make(step, label, find, runs_code=True)
+
+    def _remember(self, step: Step[Result], memory: str, entry: Entry) -> None:
+        """For later runs; with `depends`, on the remote too."""
+        assert isinstance(step, RunsCode)
+        record = {"schema": _YIELDED, "key": entry.key}
+        if self.store.recall(memory) != record:
+            self.store.remember(memory, record)
+        if step.depends is not None:
+            self.store.share_record(memory, record)
+
+    def tell_cost(self) -> None:
+        """See `Steps`."""
+        ran = [record for record in self.records if record.ran_code]
+        seconds = sum(record.seconds for record in ran)
+        if seconds > _LONG and not self._cost_told:
+            self._cost_told = True
+            self.note(
+                f"your code took {seconds:.0f} s ({_longest(ran)}). Declare in the recipe what it "
+                "`depends` on, and it runs only if that changes"
+            )
 
     def _resumed(
         self, step: Step[Result], key: str, make: Callable[[Step[Result]], Entry]
@@ -205,7 +218,7 @@ class Runner:
         label: str,
         make: Callable[[Callable[[Path], Meta]], tuple[Entry, bool]],
         *,
-        reads_code: bool = False,
+        runs_code: bool = False,
     ) -> Entry:
         def produce(folder: Path) -> Meta:
             self.listener.start(step.name, label)
@@ -216,7 +229,8 @@ class Runner:
                 out=str(folder),
                 stays=step.shares_worker,
                 shards=isinstance(step, Shards),
-                reads_code=reads_code,
+                here=isinstance(step, RunsCode) and step.here,
+                variables=step.variables if isinstance(step, RunsCode) else (),
                 versions=versions(step.tools),
             )
             try:
@@ -234,11 +248,20 @@ class Runner:
             self.listener.failed(step.name, label)
             raise
         seconds = round(time.monotonic() - started, 3)
-        self.records.append(Record(step.name, label, entry.key, hit, seconds))
+        ran_code = (
+            runs_code and isinstance(step, RunsCode) and step.depends is None and not step.own
+        )
+        self._done(step, label, entry, hit=hit, seconds=seconds, ran_code=ran_code)
+        return entry
+
+    def _done(
+        self, step: Step[Result], label: str, entry: Entry, *, hit: bool, seconds: float,
+        ran_code: bool = False,
+    ) -> None:  # fmt: skip
+        self.records.append(Record(step.name, label, entry.key, hit, seconds, ran_code))
         self.listener.done(step.name, label, hit, seconds)
         for warning in (*_taken(self.store.warnings), *_some(_warnings(entry.meta))):
             self.listener.note(warning)
-        return entry
 
     def _waiting(self, label: str) -> Callable[[], None]:
         return lambda: self.listener.note(
@@ -276,15 +299,28 @@ def key_of(step: Step[Result]) -> str:
     )
 
 
-def versions(distributions: tuple[str, ...]) -> dict[str, str | None]:
-    """Distribution → its installed version, or None. Imports none of them."""
-    return {name: reads.installed(name) for name in distributions}
+def runs_code(step: Step[Result]) -> bool:
+    """Whether it runs the user's Python."""
+    return isinstance(step, RunsCode) and step.runs_code
 
 
-def memory_of(base: str) -> str:
-    """The key under which the store saves the records of a step with user code."""
-    return stores.digest_json({"base": base, "schema": reads.SCHEMA})
+def memory_of(step: Step[Result]) -> str:
+    """The key under which the store remembers what the user's code yielded last. It is the same on
+    every machine if all that the code depends on is declared."""
+    assert isinstance(step, RunsCode)
+    known = {"depends": step.depends} if step.depends is not None else {"home": step.home}
+    return stores.digest_json({"base": key_of(step), **known})
 
 
-def _is_kept(entry: Entry) -> bool:
-    return not reads.of(entry.meta).unseen
+def yielded(record: Mapping[str, object] | None) -> str | None:
+    """The key of the entry that `Runner` has remembered; None for a record of another form."""
+    if record is None or record.get("schema") != _YIELDED:
+        return None
+    key = record.get("key")
+    return key if isinstance(key, str) else None
+
+
+def _longest(ran: Sequence[Record]) -> str:
+    """The labels of the longest steps, with their seconds."""
+    longest = sorted(ran, key=lambda record: -record.seconds)[:3]
+    return ", ".join(f"{record.label}: {record.seconds:.0f} s" for record in longest)

@@ -235,23 +235,29 @@ class Shards(Resumes):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadsCode:
-    """A step that runs the user's Python: its key also has everything that the code depended on
-    (`optkit.execute.runner`). `roots`: the folders to which recorded paths are relative; `store`:
-    the folder of the store, which the record leaves out. `anywhere`: other machines may have the
-    code too."""
+class RunsCode:
+    """A step that may run the user's Python, on this machine only (`optkit.execute.runner`).
 
-    anywhere: ClassVar[bool] = False
-    roots: tuple[str, ...] = beside_the_key(())
-    store: Path | None = beside_the_key(None)
+    `own`: the code is optkit's own. `depends`: the digest of what the user declares that the code
+    depends on; None: nothing is declared, and the code runs in every command. `variables`: those of
+    the environment that are declared; the code gets them. `home`: the folder to which the user's
+    paths refer."""
 
-    def for_store(self, store: Path) -> Self:
-        return replace(self, store=store)
+    own: bool = beside_the_key(False)
+    depends: str | None = beside_the_key(None)
+    variables: tuple[str, ...] = beside_the_key(())
+    home: str = beside_the_key("")
 
     @property
-    def reads_code(self) -> bool:
-        """Whether this step reads code."""
-        return True
+    def runs_code(self) -> bool:
+        """Whether this step runs in every command, because nobody knows what its code depends
+        on."""
+        return not self.own
+
+    @property
+    def here(self) -> bool:
+        """Whether it needs code or files that only this machine has."""
+        return self.runs_code
 
 
 def _kind(cls: type, each: Field[object]) -> str:

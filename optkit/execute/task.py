@@ -32,8 +32,9 @@ class Limits:
 class Task:
     """A step to run. `inputs`: the path of each input; `params`: the other fields of the step, as
     JSON; `out`: the folder for its files. `stays`, `versions`: see `Step.shares_worker` and
-    `Step.tools`; `shards`: whether it can be done in parts; `reads_code`: whether its code is only
-    on this machine."""
+    `Step.tools`; `shards`: whether it can be done in parts; `here`: whether it needs
+    code or files that only this machine has; `variables`: those of the environment that the user's
+    code also gets."""
 
     step: str
     inputs: Mapping[str, str]
@@ -41,7 +42,8 @@ class Task:
     out: str
     stays: bool = False
     shards: bool = False
-    reads_code: bool = False
+    here: bool = False
+    variables: tuple[str, ...] = ()
     versions: Mapping[str, str | None] = field(default_factory=dict)
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from optkit import codec, store
-from optkit.execute.reads import installed
+from optkit.execute.installed import installed
 from optkit.execute.runner import Steps
 from optkit.execute.step import Foreign
 from optkit.pipeline.accuracy import evaluate
@@ -99,6 +99,7 @@ def run(job: Job, runner: Steps, stages: Sequence[Stage]) -> Build:
     build = check(job)
     for stage in stages:
         stage(build, runner)
+    runner.tell_cost()
     return build
 
 

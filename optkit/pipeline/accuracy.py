@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from optkit import store
 from optkit.benchmarking import sequential
 from optkit.errors import UsageError
 from optkit.evidence import Evidence
-from optkit.execute.reads import absolute
 from optkit.execute.runner import Steps
 from optkit.measurement import GIVEN_GRAPH
 from optkit.pipeline import declared_sizes
-from optkit.pipeline.collected import roots_of
+from optkit.pipeline.depends import declared, named
 from optkit.pipeline.engines import kept, running
 from optkit.pipeline.job import Build, Look, Role
 from optkit.pipeline.run_samples import without_padding
@@ -25,6 +24,7 @@ from optkit.steps.draw import Draw
 from optkit.steps.evaluate import Evaluate, Evaluated
 from optkit.steps.files import GRAPH
 from optkit.steps.graph import Graph
+from optkit.steps.outputs import KeepOutputs
 from optkit.steps.show_worst import ShowWorst
 
 Roles = Mapping[Role, tuple[Graph, str, Evidence]]
@@ -36,6 +36,7 @@ tell."""
 _LARGE = 1 << 22  # parameters from which one sample in `_SHARE` is compared, at least `_LEAST`
 _SHARE, _LEAST = 8, 64
 
+_OUTPUT_BYTES = 1 << 30  # of one graph, that are kept for the user's code
 _PAIR: tuple[Role, ...] = ("baseline", "candidate")
 
 
@@ -142,8 +143,8 @@ def score(
 ) -> Evaluated:
     """The task's score of a graph, or of its engine if the engine runs on this machine. `drawn`:
     the part of the evaluation samples to score; None: all of them."""
-    step = _evaluation(build, runner, role, graph, file, evidence, drawn)
-    return runner.do(step, f"evaluate {_named(build, role)}")
+    step, what = _evaluation(build, runner, role, graph, file, evidence, drawn), _named(build, role)
+    return runner.do(_with_outputs(build, step, runner, what), f"evaluate {what}")
 
 
 def _evaluation(
@@ -162,21 +163,38 @@ def _evaluation(
     agrees = samples.agreement and role != "baseline"
     source = build.job.recipe.samples("evaluation")
     assert source is not None
-    record, roots = samples.reads, roots_of(source)
-    # the key contains the task's code and packages, not its path
-    python = {str(absolute(path, roots)): sha256 for path, sha256 in record.python.items()}
+    place = source.place
     return Evaluate(
         graph=graph, samples=drawn or samples,
         baseline_score=build.scores.get("baseline") if agrees else None,
         engine=build.engine if engines and role == "candidate" else None,
         baseline_engine=build.baseline_engine if engines and role == "baseline" else None,
-        file=file, batch=build.batch, evidence=evidence, task=str(source.place),
-        code=store.digest_json(record.code),
+        file=file, batch=build.batch, evidence=evidence, task=str(place),
+        code=store.digest_file(place.path),
         metric=samples.metric, args=samples.scoring, running=engines,
         sliced=build.job.recipe.gates.of(build.job.target.name).on_slices,
-        path=source.place.path, data=None if source.data is None else str(source.data),
-        imports=python, roots=tuple(roots), kept=kept(runner),
+        path=place.path, data=None if source.data is None else str(source.data),
+        kept=kept(runner), own=place.is_own,
+        **asdict(declared(build.job.recipe, "eval", place.path.parent, named(source))),
     )  # fmt: skip
+
+
+def _with_outputs(build: Build, step: Evaluate, runner: Steps, what: str) -> Evaluate:
+    """The step, with the outputs of the graph if the user's code scores them: so a changed `score`
+    does not run the graph again. A task that runs the graph itself, and outputs that take too much
+    space, are not kept."""
+    assert build.scored is not None
+    if step.own or build.scored.planned or build.scored.loops:
+        return step
+    outputs = runner.do(
+        KeepOutputs(
+            graph=step.graph, samples=step.samples, engine=step.engine,
+            baseline_engine=step.baseline_engine, file=step.file, batch=step.batch,
+            evidence=step.evidence, most=_OUTPUT_BYTES, running=step.running, kept=step.kept,
+        ),
+        f"run {what}",
+    )  # fmt: skip
+    return replace(step, outputs=outputs) if outputs.kept else step
 
 
 def _named(build: Build, role: Role) -> str:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import asdict, replace
 
-from optkit import places
 from optkit.errors import InputRefused, ToolchainMissing, UsageError
-from optkit.execute.reads import relative
+from optkit.execute.installed import versions
 from optkit.execute.runner import Steps
 from optkit.execute.step import Foreign
+from optkit.pipeline.depends import declared, named
 from optkit.recipe import Recipe, SampleRole, SampleSource
 from optkit.steps.collect import Collect, Collected, Samples
 from optkit.steps.pick import Pick
+from optkit.store import digest_file, digest_tree, tree_bytes
 from optkit.tensors import InputSpec, with_sizes
 
+_READERS = ("optkit", "numpy", "pillow", "pyarrow", "safetensors", "scipy", "tokenizers",
+            "transformers")  # fmt: skip
+"""The distributions whose code reads samples."""
+_POINTING = ("detection", "obb", "pose")
+"""Tasks whose annotations name other files, of pictures that may be anywhere."""
+_MOST_BYTES = 2 << 30
+_FOLDERS_OF_MODELS = ("tokenizer", "processor", "extractor")
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".onnx", ".onnx.data", ".onnx_data", ".gguf",
+            ".h5", ".msgpack")  # fmt: skip
+"""Files that no tokenizer or processor reads."""
 COMPARED = 8
 """The number of samples on which an exported graph is compared with its model."""
 
@@ -32,7 +41,8 @@ def collected(
 ) -> Collected:
     """The samples of a source for the inputs `specs`. `assets`: the files of the model's tokenizer
     and processor; `whole`: the inputs of a whole encoder-decoder of which this is one part."""
-    place, roots = source.place, roots_of(source)
+    place = source.place
+    content = contents(source) if place.is_own else None
     step = Collect(
         limit=source.limit,
         function=place.attribute or "samples",
@@ -40,11 +50,8 @@ def collected(
         whole=tuple(whole),
         what=str(place),
         args=dict(source.args),
-        at={
-            name: relative(os.path.abspath(path), roots)  # noqa: PTH100
-            for name, path in _named(source)
-            if _exists(path)
-        },
+        content=content or {},
+        versions={} if content is None else versions(_READERS),
         specs=tuple(specs),
         labelled=role == "evaluation",
         optional=tuple(recipe.optional_axes()),
@@ -53,9 +60,27 @@ def collected(
         memory=runner.limits.memory_bytes // 4,
         folders=source.folders,
         model=None if assets is None else assets.path,
-        roots=tuple(roots),
+        own=place.is_own,
+        **asdict(declared(recipe, source.section, place.path.parent, named(source))),
     )
     return runner.do(step, f"collect {role} samples")
+
+
+def contents(source: SampleSource) -> dict[str, str] | None:
+    """The digests of what a source of optkit reads: its file, and the files and folders that its
+    args name. None if it may read other files, or so much that reading a part again is quicker."""
+    place = source.place
+    if place.path.stem in _POINTING:
+        return None
+    try:
+        paths = {name: path for name, path in named(source).items() if path.exists()}
+        without = {name: _WEIGHTS if name in _FOLDERS_OF_MODELS else () for name in paths}
+        if sum(tree_bytes(path, without[name]) for name, path in paths.items()) > _MOST_BYTES:
+            return None
+        found = {name: digest_tree(path, without[name]) for name, path in paths.items()}
+    except (OSError, ValueError):  # the reader then says what is wrong
+        return None
+    return {"code": digest_file(place.path), **found}
 
 
 def compared(recipe: Recipe, runner: Steps) -> Samples | None:
@@ -89,24 +114,3 @@ def few(samples: Samples, recipe: Recipe, runner: Steps) -> Samples:
         memory=runner.limits.memory_bytes // 4,
     )  # fmt: skip
     return runner.do(step, "pick samples for the export")
-
-
-def roots_of(source: SampleSource) -> list[str]:
-    """The folders to which the paths in the record of reads are relative: the project of the code,
-    then the folders that its args name."""
-    project = places.project_root(source.place.path.parent)
-    folders = [project, *(path for _, path in _named(source) if _exists(path) and path.is_dir())]
-    return list(dict.fromkeys(os.path.abspath(path) for path in folders))  # noqa: PTH100
-
-
-def _named(source: SampleSource) -> list[tuple[str, Path]]:
-    """The args that are texts, as the paths that they would be."""
-    return [(name, source.folders[name] / value) for name, value in source.args.items()
-            if name in source.folders and isinstance(value, str)]  # fmt: skip
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # a text that is no path
-        return False

@@ -7,7 +7,7 @@ from typing import Literal
 from optkit import runtimes
 from optkit.decoder import require_codes
 from optkit.errors import Impossible, InputRefused
-from optkit.execute.reads import installed
+from optkit.execute.installed import installed
 from optkit.execute.runner import Steps
 from optkit.pipeline.job import Build, Job
 from optkit.pipeline.run_samples import observed, sample_batch

@@ -18,7 +18,6 @@ from optkit import shipped
 from optkit.artifact import MODEL, SAMPLES, Artifact
 from optkit.data.spool import Spool
 from optkit.errors import InputRefused
-from optkit.execute.reads import Record
 from optkit.execute.runner import Runner
 from optkit.execute.step import Folder, Foreign, Input
 from optkit.pipeline.job import Build
@@ -29,7 +28,6 @@ from optkit.steps.collect import Collect, Collected
 from optkit.steps.divide import Divide
 from optkit.steps.graph import RandomInputs
 from optkit.steps.random import Random
-from optkit.store import digest_file
 
 _CONTENT = "content:"
 _KEY = re.compile("[0-9a-f]{64}")
@@ -76,11 +74,11 @@ def recorded_samples(artifact: Artifact, build: Build, runner: Runner) -> Collec
     if SAMPLES in artifact.manifest.files:
         staged = stage.stage_weights(artifact.path / SAMPLES, runner.objects)
         file = Foreign(staged.path, staged.sha256, files={SAMPLES: staged.sha256})
-        return _collected(Spool(staged.path).metadata, file, build)
+        return _collected(Spool(staged.path).metadata, file)
     about = artifact.manifest.data.get("evaluation", {})
     stored, scored_by = stored_samples(artifact, runner), about.get("scored_by")
     if stored is not None and isinstance(scored_by, dict):
-        return _collected(scored_by, stored, build)
+        return _collected(scored_by, stored)
     if _needs_no_file(_args(artifact)) and not _is_part(artifact):
         found = samples_of(build, runner, "evaluation")
         if found.info.digest == about.get("digest"):
@@ -127,12 +125,9 @@ def assets_of(artifact: Artifact) -> Foreign | None:
     return Foreign(artifact.path, files=files) if files else None
 
 
-def _collected(scored_by: Mapping[str, object], folder: Folder, build: Build) -> Collected:
+def _collected(scored_by: Mapping[str, object], folder: Folder) -> Collected:
     """Samples, with the facts about the task that scores them."""
-    place = build.job.recipe.eval_task
-    assert place is not None
-    code = Record({"content": {str(place): digest_file(place.path)}}).to_json()
-    meta = {key: scored_by[key] for key in _SCORED_BY if key in scored_by} | {"reads": code}
+    meta = {key: scored_by[key] for key in _SCORED_BY if key in scored_by}
     return Collected.of(Foreign(folder.path, folder.digest, meta, folder.files))
 
 

@@ -18,7 +18,7 @@ from optkit.errors import (
     UsageError,
     with_nearest_file,
 )
-from optkit.execute.reads import installed
+from optkit.execute.installed import installed
 from optkit.execute.runner import Steps
 from optkit.pipeline.job import Build, Job
 from optkit.pipeline.kv_cache import check_cache

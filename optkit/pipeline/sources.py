@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Protocol, TypeGuard
 
 from optkit import intake as stage
-from optkit import places
 from optkit.codec import from_json
 from optkit.data.parts import whole
 from optkit.data.sequences import IDS, MASK
 from optkit.decoder import CONFIG, Tokens, Windows, read_json
 from optkit.errors import InputRefused, UsageError, located
-from optkit.execute.runner import Steps, versions
+from optkit.execute.installed import versions
+from optkit.execute.runner import Steps
 from optkit.execute.step import Foreign, Input
 from optkit.pipeline.collected import collected, compared
+from optkit.pipeline.depends import declared, paths
 from optkit.pipeline.job import Build
 from optkit.pipeline.sample_checks import check_finite, keep_apart
 from optkit.pipeline.single_samples import single_sample
@@ -207,6 +208,11 @@ def exported_model(settings: Recipe, code: Path | None, runner: Steps) -> Export
     if source.weights is not None:
         weights = _foreign(stage.stage_weights(source.weights.path, objects))
     place = code if where is None else where.parent
+    origin = settings.origin
+    args: dict[str, Path] = {}
+    for name, value in source.args.items():
+        given = origin.is_given(("model", "args", name))
+        args |= paths(name, value, origin.cwd if given else origin.base)
     step = Export(
         weights=weights,
         samples=compared(settings, runner),
@@ -217,7 +223,7 @@ def exported_model(settings: Recipe, code: Path | None, runner: Steps) -> Export
         attribute=source.attribute,
         code=code,
         given_weights=None if source.weights is None else str(source.weights.path),
-        roots=() if place is None else (str(places.project_root(place)),),
+        **asdict(declared(settings, "model", place, args)),
     )
     return runner.do(step, label)
 

@@ -274,9 +274,11 @@ class Recipe(Part):
         return tuple(InputSpec(info, ranges.get(name)) for name, info in infos.items())
 
     def to_json(self) -> dict[str, JsonValue]:
-        """The recipe as JSON, the same on every machine: files are relative to a root, see
-        `Place`."""
+        """The recipe as JSON, the same on every machine: files are relative to a root, see `Place`.
+        Without `depends`, which changes no result."""
         data = self.model_dump(mode="json")
+        for section in ("model", "calibration", "eval"):
+            (data[section] or {}).pop("depends", None)
         data |= {"axes": {name: asdict(axis) for name, axis in self.axis_ranges().items()}}
         for key, place in self._places.items():
             section, _, name = key.partition(".")

@@ -104,6 +104,14 @@ Precision = Annotated[
 ]
 
 
+Depends = Annotated[
+    Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False)] | None,
+    Field(exclude_if=lambda v: v is None),
+]
+"""What code depends on: files, folders, globs, and "$NAME" for a variable of the environment. Not
+in the dump if null: it changes no digest of a build then."""
+
+
 class Model(Part):
     """The place of the model: a Python factory with weights, a file, or a Hugging Face model in a
     folder or on the hub. Exactly one of factory, path and hub is set."""
@@ -117,6 +125,7 @@ class Model(Part):
     adapter: str | None = None  # folder of a PEFT LoRA adapter, merged before export
     part: Literal["encoder", "decoder"] | None = None  # for an encoder-decoder; null: both
     opset: Annotated[int, Field(ge=19)] | None = None  # the newest that written graphs may have
+    depends: Depends = None  # of the factory's code
 
     @model_validator(mode="before")
     @classmethod
@@ -138,6 +147,8 @@ class Model(Part):
             raise ValueError(told)
         if self.factory is None and (self.weights is not None or self.args):
             raise ValueError("weights and args belong to a factory")
+        if self.factory is None and self.depends is not None:
+            raise ValueError("depends belongs to a factory: a file's content is always compared")
         if not self.is_hugging_face and (self.task or self.adapter or self.part):
             raise ValueError("task, adapter and part belong to a Hugging Face model")
         return self
@@ -201,6 +212,7 @@ class Calibration(Part):
     percentile: float = Field(default=99.99, gt=50, le=100)
     batch: int = Field(default=8, ge=1)
     args: Args = {}
+    depends: Depends = None  # of the source's code
 
     @model_validator(mode="after")
     def samples_or_ranges(self) -> Self:
@@ -276,6 +288,7 @@ class Eval(Part):
     task: str  # a name or file.py
     args: Args = {}
     stop_early: bool = False  # before the last sample, if the verdict is certain
+    depends: Depends = None  # of the task's code
 
 
 _Percentage = Annotated[str, WithJsonSchema({"type": "string", "pattern": _PERCENT.pattern})]

@@ -128,7 +128,7 @@ def _model(model: str, folder: Path, weights: _Weights) -> str:
     if python and not weights.file:
         lines.append("  # weights: weights.safetensors")
     if python:
-        lines.append("  # args: {}")
+        lines += ["  # args: {}", f"  # {_DEPENDS}"]
     return "\n".join([*lines, "  # opset: 20            # for a runtime that knows no newer one"])
 
 
@@ -316,13 +316,18 @@ def _calibration(folder: Path, given: str | None) -> str:
     lines = [f"  source: {reader or _source(folder, given)}", "  samples: 256"]
     if reader:
         lines.append(f"  args: {{path: {_quoted(_from(folder, given))}}}")
+    elif places.is_python_file(given):
+        lines.append(f"  # {_DEPENDS}")
     return "\n".join(["calibration:", *lines])
 
 
 def _evaluation(folder: Path, given: str | None) -> str:
     if given is None:
         return _EVALUATION
-    return f"eval:\n  task: {_source(folder, given)}\n  # args: {{path: held-out}}"
+    lines = [f"  task: {_source(folder, given)}", "  # args: {path: held-out}"]
+    if places.is_python_file(given):
+        lines.append(f"  # {_DEPENDS}")
+    return "\n".join(["eval:", *lines])
 
 
 def _source(folder: Path, named: str) -> str:
@@ -344,21 +349,25 @@ def _quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-_CALIBRATION = """\
-# Needed for int8. A file with `samples(...)` that yields {input name: array} in batches, or a
-# reader (text, images, arrays) with args: {path: ...}.
+_DEPENDS = "depends: [data, $NAME]  # all that slow code reads: it then runs only if that changes"
+
+_CALIBRATION = f"""\
+# Needed for int8. A file with `samples(...)` that yields {{input name: array}} in batches, or a
+# reader (text, images, arrays) with args: {{path: ...}}.
 # calibration:
 #   source: calibration.py
+#   {_DEPENDS}
 #   samples: 256
 #   method: minmax        # or percentile, entropy, mse, auto
 #   batch: 8"""
 
-_EVALUATION = """\
+_EVALUATION = f"""\
 # Needed to judge accuracy. A file with `samples()`, which yields (feed, labels) in batches,
 # `score(outputs, labels)`, which returns one score per sample, and METRIC, the metric's name; or a
-# task that comes along (top1, f1, perplexity, ...) with args: {path: ...}.
+# task that comes along (top1, f1, perplexity, ...) with args: {{path: ...}}.
 # eval:
-#   task: evaluation.py"""
+#   task: evaluation.py
+#   {_DEPENDS}"""
 
 _QUANTIZATION = """\
 # quantization:

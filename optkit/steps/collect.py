@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from optkit.data.spool_writer import SpoolInfo
-from optkit.execute.reads import Record
-from optkit.execute.step import ReadsCode, Result, Step, always, beside_the_key, named
+from optkit.execute.step import Result, RunsCode, Step, always, beside_the_key, named
 from optkit.tensors import InputSpec
 
 
@@ -21,30 +20,30 @@ class Samples(Result):
 class Collected(Samples):
     """Samples of a source or a task. `metric`: that of the task; `scoring`: the args of all its
     functions except samples(); `agreement`: whether it compares outputs with those of the baseline;
-    `whole`: the samples are of a whole encoder-decoder; `paths`: the args that are paths; `reads`:
-    the dependencies of the code (`optkit.execute.reads`)."""
+    `loops`: whether it runs the graph itself; `whole`: the samples are of a whole encoder-decoder;
+    `paths`: the args that are paths."""
 
     metric: str | None = always(None)
     scoring: Mapping[str, object] = field(default_factory=dict, metadata={"always": True})
     agreement: bool = always(False)
+    loops: bool = False
     whole: bool = always(False)
     paths: tuple[str, ...] = always(())
     warnings: tuple[str, ...] = always(())
-    reads: Record = always(Record())
 
 
 @dataclass(frozen=True, kw_only=True)
-class Collect(ReadsCode, Step[Collected]):
+class Collect(RunsCode, Step[Collected]):
     """Run a sample source or a task, check the samples that it yields against the inputs, and spool
     them.
 
-    `what` and `function` name it, `args` are its arguments; `at`: where those of them are that name
-    a file or a folder, so that recipes in two folders with the same relative path do not share what
-    it names. `whole`, for one part of an
-    encoder-decoder: the inputs of the whole model; the source gets them and may yield samples for
-    them. `optional`: axes that may be empty. `path`: the file of the source; `where`: the place
-    that error messages name; `folders`: arg → the folder to which its relative path refers;
-    `model`: the folder of the model's tokenizer and processor; `assets`: the files of this folder.
+    `what` and `function` name it, `args` are its arguments. For a source of optkit, `content` has
+    the digests of its file and of the files and folders that its args name, and `versions` those of
+    the libraries that read them. `whole`, for one part of an encoder-decoder: the inputs of the
+    whole model; the source gets them and may yield samples for them. `optional`: axes that may be
+    empty. `path`: the file of the source; `where`: the place that error messages name; `folders`:
+    arg → the folder to which its relative path refers; `model`: the folder of the model's tokenizer
+    and processor; `assets`: the files of this folder.
     """
 
     name = "collect"
@@ -57,7 +56,8 @@ class Collect(ReadsCode, Step[Collected]):
     whole: tuple[InputSpec, ...] = ()
     what: str
     args: Mapping[str, object]
-    at: Mapping[str, str] = field(default_factory=dict)
+    content: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str | None] = field(default_factory=dict)
     specs: tuple[InputSpec, ...] = named("inputs")
     labelled: bool
     optional: tuple[str, ...]
@@ -66,3 +66,11 @@ class Collect(ReadsCode, Step[Collected]):
     memory: int = beside_the_key()
     folders: Mapping[str, Path] = beside_the_key()
     model: Path | None = beside_the_key(None)
+
+    @property
+    def runs_code(self) -> bool:
+        return not self.content
+
+    @property
+    def here(self) -> bool:
+        return True

@@ -3,33 +3,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from optkit.evidence import Evidence
-from optkit.execute.reads import Record
-from optkit.execute.step import (
-    Input,
-    ReadsCode,
-    Result,
-    Shards,
-    Step,
-    always,
-    beside_the_key,
-    spread,
-)
+from optkit.execute.step import Input, Result, RunsCode, Shards, Step, beside_the_key, spread
 from optkit.measurement import Score
 from optkit.steps.sessions import Engines
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunsTask(ReadsCode):
+class RunsTask(RunsCode):
     """A step that runs a graph on evaluation samples with the functions of the task.
 
     `file`: the file of the graph; `task`, `code`, `metric`, `args`: the task, the digest of its
-    code, its metric and its arguments; `path`: the path of its file; `data`: that of the samples,
-    if optkit reads them, for errors; `imports`: the Python files that another machine must also
-    have, with their digests. `running`: the engine that runs instead of the graph; `kept`: as in
-    `Compile`.
+    file, its metric and its arguments; `path`: the path of its file; `data`: that of the samples,
+    if optkit reads them, for errors. `running`: the engine that runs instead of the graph; `kept`:
+    as in `Compile`.
     """
 
     graph: Input
@@ -46,19 +34,16 @@ class RunsTask(ReadsCode):
     running: Engines | None = spread(None)
     path: Path = beside_the_key()
     data: str | None = beside_the_key(None)
-    imports: Mapping[str, str] = beside_the_key()
     kept: Path | None = beside_the_key(None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated(Result):
     """`score`: without the parts per sample, which are in the file of scores; None for a part of
-    the samples. `drawn`: whether the task can draw its samples. `reads`: the dependencies of the
-    task's code."""
+    the samples. `drawn`: whether the task can draw its samples."""
 
     score: Score | None = None
     drawn: bool = False
-    reads: Record = always(Record())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,13 +52,14 @@ class Evaluate(RunsTask, Shards, Step[Evaluated]):
 
     `baseline_score`: the result of this step for the baseline, for a task of agreement; without it
     the graph is the baseline, and the step keeps its rows next to its scores. `sliced`: whether the
-    slices that the task computes are scored too.
+    slices that the task computes are scored too. `outputs`: what the graph returns for the samples,
+    if that is kept; the step then does not run it.
     """
 
     name = "evaluate"
     version = 8
     tools = ("onnxruntime", "numpy")
-    anywhere: ClassVar[bool] = True
 
     baseline_score: Input | None = None
+    outputs: Input | None = None
     sliced: bool = False

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from optkit.execute.reads import Record
-from optkit.execute.step import Input, ReadsCode, Step, always, beside_the_key, named, spread
+from optkit.execute.step import Input, RunsCode, Step, always, beside_the_key, named, spread
 from optkit.sources.log import ExportLog
 from optkit.steps.graph import Graph
 from optkit.tensors import AxisRange, InputSpec
@@ -52,17 +51,15 @@ class OnnxModel:
 
 @dataclass(frozen=True, kw_only=True)
 class Exported(Graph):
-    """`log`: the log of the export; None in a rehearsal. `reads`: the dependencies of the user's
-    code, empty if none ran. `quantized`: another tool has quantized the file. `optimized`: the
-    operators that only an optimizer of ONNX Runtime writes → how often; `optimized_products`: those
-    that multiply by a weight."""
+    """`log`: the log of the export; None in a rehearsal. `quantized`: another tool has quantized
+    the file. `optimized`: the operators that only an optimizer of ONNX Runtime writes → how often;
+    `optimized_products`: those that multiply by a weight."""
 
     log: ExportLog | None = None
     quantized: bool = False
     optimized: Mapping[str, int] = field(default_factory=dict)
     optimized_products: int = 0
     warnings: tuple[str, ...] = always(())
-    reads: Record = always(Record())
 
     @property
     def rewritten(self) -> str | None:
@@ -74,7 +71,7 @@ class Exported(Graph):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Export(ReadsCode, Step[Exported]):
+class Export(RunsCode, Step[Exported]):
     """A Python factory, a `.pt2`, a Hugging Face folder or an `.onnx` → one graph of opset ≥ 21,
     compared with its source. The other files of a Hugging Face model that users need are copied to
     `assets/`.
@@ -101,7 +98,7 @@ class Export(ReadsCode, Step[Exported]):
     given_weights: str | None = beside_the_key(None, name="weights")
 
     @property
-    def reads_code(self) -> bool:
+    def runs_code(self) -> bool:
         return isinstance(self.source, PythonModel)
 
     @property

@@ -1,20 +1,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import ClassVar, Self
+from typing import Self
 
 from optkit.documents.pictures import WorstPictures
-from optkit.execute.reads import Record
-from optkit.execute.step import Input, Result, Step, always
+from optkit.execute.step import Input, Result, Step
 from optkit.steps.evaluate import Evaluate, Evaluated, RunsTask
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShownWorst(Result):
-    """`reads`: the dependencies of the task's code."""
-
     worst: WorstPictures
-    reads: Record = always(Record())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +26,6 @@ class ShowWorst(RunsTask, Step[ShownWorst]):
     name = "show_worst"
     version = 3
     tools = ("onnxruntime", "numpy", "pillow")
-    anywhere: ClassVar[bool] = True
-
     baseline: Input
     baseline_score: Input
     candidate_score: Input

@@ -34,6 +34,7 @@ from optkit.steps.lower import Lower
 from optkit.steps.noisy_nodes import FindNoisyNodes
 from optkit.steps.ort import ToOrt
 from optkit.steps.outline import Outline
+from optkit.steps.outputs import KeepOutputs
 from optkit.steps.padding import CountPadding
 from optkit.steps.peak import MeasurePeak
 from optkit.steps.pick import Pick
@@ -55,7 +56,8 @@ from optkit.steps.survey import ListLayers
 _ALL: tuple[type[Step[Result]], ...] = (
     Export, Adopt, Fuse, Cast, Collect, Divide, Draw, Pick, CheckData, CheckFinite,
     CountPadding, Random, Calibrate, Prepare, Quantize, QuantizeLayers, ToOrt, Accept, Compile,
-    Outline, Summarize, Evaluate, CompareOutputs, CompareLayers, MeasureLatency, MeasurePeak,
+    Outline, Summarize, KeepOutputs, Evaluate, CompareOutputs, CompareLayers, MeasureLatency,
+    MeasurePeak,
     PredictLatency, PredictLayers, Attribute, ListLayers, MeasureSensitivity, Deviate,
     RepairGraph, Dequantize,
     ImportQuantized, ShowWorst, TakeRanges, Shorten, QuantizeCache, FindNoisyNodes,

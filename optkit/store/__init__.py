@@ -2,7 +2,7 @@
 
     root/objects/ab/<sha256>        foreign files, copied in by `intake`; files from other machines
     root/steps/ab/<key>/            one published step: its files and entry.json
-    root/reads/<key>.json           what a step that runs user code read last time
+    root/records/<key>.json         what user code yielded last time, earlier trials of a search
     root/devices/                   what a library learned on a GPU: timings, kernels (no result)
     root/tmp/<pid>-<host>-<random>/ work in progress, private
     root/locks/<key>.lock           flock, one builder per key
@@ -21,10 +21,11 @@ from __future__ import annotations
 from optkit.store.digests import (
     digest_file,
     digest_json,
-    digest_names,
     digest_once,
+    digest_tree,
     is_shallow,
     remember_digest,
+    tree_bytes,
 )
 from optkit.store.disk import (
     CACHE_OPTION,
@@ -45,7 +46,7 @@ from optkit.store.remote import Damaged, Remote, RemoteLost, RemoteReadOnly
 __all__ = [
     "CACHE_OPTION", "OUT_OPTION",
     "Damaged", "Entry", "Lease", "Meta", "Remote", "RemoteLost", "RemoteReadOnly", "Store",
-    "default_root", "digest_file", "digest_json", "digest_names", "digest_once", "durably",
+    "default_root", "digest_file", "digest_json", "digest_once", "digest_tree", "durably",
     "file_in_the_way", "fsync_dir", "is_shallow", "own_name", "remember_digest", "scratch",
-    "storage_errors", "write_durably",
+    "storage_errors", "tree_bytes", "write_durably",
 ]  # fmt: skip

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +37,50 @@ def digest_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def digest_names(folder: Path) -> str:
-    """Digest of the names in a folder, and of which of them are folders, in any order. Python's
-    cache of bytecode is ignored. Raises OSError."""
+def digest_tree(path: Path, without: tuple[str, ...] = ()) -> str:
+    """Digest of a file, or of the names and contents of everything in a folder, in any order. Links
+    are followed, except one that leads back to a folder on the way; Python's cache of bytecode is
+    ignored, and so are files in the folder with the suffixes `without`. Raises OSError."""
+    if not path.is_dir():
+        return digest_file(path)
+    hasher = hashlib.sha256()
+    for name, inner in sorted(_tree(path, without)):
+        content = b"" if inner is None else digest_file(inner).encode()
+        hasher.update(b"%d %s %s\n" % (len(name), name, content))
+    return hasher.hexdigest()
+
+
+def tree_bytes(path: Path, without: tuple[str, ...] = ()) -> int:
+    """Bytes that `digest_tree` reads. Raises OSError."""
+    if not path.is_dir():
+        return path.stat().st_size
+    return sum(inner.stat().st_size for _, inner in _tree(path, without) if inner is not None)
+
+
+def _tree(folder: Path, without: tuple[str, ...]) -> Iterator[tuple[bytes, Path | None]]:
+    endings = tuple(suffix.encode() for suffix in without)
+    for name, path in _beneath(os.fsencode(folder), b"", frozenset()):
+        if not (endings and name.endswith(endings)):
+            yield name, path
+
+
+def _beneath(
+    folder: bytes, start: bytes, above: frozenset[tuple[int, int]]
+) -> Iterator[tuple[bytes, Path | None]]:
+    """The names in a folder and its subfolders, with the path of each regular file."""
+    facts = os.stat(folder)  # noqa: PTH116  a name may be no text
+    here = (facts.st_dev, facts.st_ino)
+    if here in above:
+        return
     with os.scandir(folder) as entries:
-        names = [f"{entry.name}/" if entry.is_dir() else entry.name for entry in entries]
-    return digest_json(sorted(name for name in names if name != "__pycache__/"))
+        for entry in entries:
+            name = start + entry.name
+            if entry.is_dir():
+                if entry.name != b"__pycache__":
+                    yield name + b"/", None
+                    yield from _beneath(entry.path, name + b"/", above | {here})
+            else:  # a pipe, a device or a broken link has a name only
+                yield name, Path(os.fsdecode(entry.path)) if entry.is_file() else None
 
 
 def digest_once(path: Path) -> str:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from optkit.store.folder import Store
 
 _ABANDONED_SECONDS = 24 * 3600.0
-_FOLDERS = ("steps", "objects", "reads", "devices", "quarantine", "locks")
+_FOLDERS = ("steps", "objects", "records", "reads", "devices", "quarantine", "locks")
 
 
 def gc(store: Store, max_bytes: int) -> tuple[int, int]:
@@ -67,7 +67,8 @@ def clear(store: Store) -> tuple[int, int]:
         else:
             doomed = _abandoned(store)
             doomed += [path for used, path in _dated(store) if used < since]
-            doomed += [p for p in store.glob("reads/*") if (_used(p) or since) < since]
+            records = (*store.glob("records/*"), *store.glob("reads/*"))
+            doomed += [path for path in records if (_used(path) or since) < since]
         for path in doomed:
             remove(path)
     kept = 0 if since is None else disk_bytes(store.root)
@@ -112,10 +113,11 @@ def _removing(store: Store) -> Iterator[tuple[Callable[[Path], None], float | No
 
 
 def _abandoned(store: Store) -> list[Path]:
-    """Quarantine, and work in progress of processes that have ended; if this is unknown, old
-    work."""
+    """Quarantine, and work in progress of processes that have ended; if this is unknown, old work;
+    and the records of what user code has read, which optkit wrote until 2026-11."""
     work = [path for path in store.glob("tmp/*") if _is_abandoned(path)]
-    return work + store.glob("quarantine/*")
+    reads = [path for path in store.glob("reads/*") if b'"optkit.reads/' in path.read_bytes()]
+    return work + reads + store.glob("quarantine/*")
 
 
 def _is_abandoned(path: Path) -> bool:

@@ -25,9 +25,8 @@ from optkit.store.sharing import Sharing
 
 Meta = Mapping[str, object]
 """The facts that a step returned, or a saved record: JSON."""
-Finish = Callable[[Meta, Mapping[str, str]], tuple[str, Meta]]
-"""Computes the key and the facts of an entry from the facts that its step returned and the digests
-of its files."""
+_RECORDS = ("records", "reads")
+"""The folder of records, and its name until 2026-11."""
 _TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
 
 
@@ -101,73 +100,58 @@ class Store:
         If two processes need one key, one builds the entry, and the other waits and gets a hit.
         Raises StorageError if the disk is full. An error of `produce` leaves nothing behind.
         """
-        return self.make_late(
-            key, step, lambda: self.get(key), produce, lambda meta, _: (key, meta), on_wait
-        )
-
-    def make_late(
-        self,
-        lock: str,
-        step: str,
-        find: Callable[[], Entry | None],
-        produce: Callable[[Path], Meta],
-        finish: Finish,
-        on_wait: Callable[[], None] = lambda: None,
-        *,
-        shared: Callable[[Entry], bool] = lambda entry: True,
-    ) -> tuple[Entry, bool]:
-        """`make` for a step whose key is known only after its run: `finish` returns the key and the
-        facts. `shared`: whether other machines may have the entry."""
-        entry = find()
+        entry = self.get(key)
         hit = entry is not None
         if entry is None:
-            entry, hit = self._build(lock, step, find, produce, finish, on_wait)
-        if shared(entry):
+            with storage_errors(self.root, CACHE_OPTION), self._lock(key, on_wait):
+                entry = self.get(key)  # of the process that had the lock
+                hit = entry is not None
+                if entry is None:
+                    entry = self.add(step, produce, lambda meta, files: key)
+        if hit:
             self._share(entry)
         return entry, hit
 
-    def _build(
+    def add(
         self,
-        lock: str,
         step: str,
-        find: Callable[[], Entry | None],
         produce: Callable[[Path], Meta],
-        finish: Finish,
-        on_wait: Callable[[], None],
-    ) -> tuple[Entry, bool]:
-        with storage_errors(self.root, CACHE_OPTION), self._lock(lock, on_wait):
-            other = find()  # of the process that has the lock
-            if other is not None:
-                return other, True
-            with self.scratch() as folder:
-                started = time.monotonic()
-                meta = produce(folder)
-                seconds, files = time.monotonic() - started, _digests(folder)
-                key, meta = finish(meta, files)
-                if self.get(key) is None:
-                    self._publish(folder, Entry(key, step, folder, files, meta, seconds))
-        entry = self.get(key)
+        name: Callable[[Meta, Mapping[str, str]], str],
+    ) -> Entry:
+        """The entry with the result of `produce`, under the key that `name` computes from its facts
+        and from the digests of its files (relative name → sha256). Errors as in `make`."""
+        with storage_errors(self.root, CACHE_OPTION), self.scratch() as folder:
+            started = time.monotonic()
+            meta = produce(folder)
+            seconds, files = time.monotonic() - started, _digests(folder)
+            key = name(meta, files)
+            entry = self.get(key)
+            if entry is None:
+                self._publish(folder, Entry(key, step, folder, files, meta, seconds))
+                entry = self.get(key)
         if entry is None:
             raise IntegrityError(
                 f"the result of step {step!r} changed while it was being stored",
                 where=str(self.root),
             )
-        return entry, False
+        self._share(entry)
+        return entry
 
     def recall(self, key: str) -> Meta | None:
-        """The record of reads of a step that runs user code, under this key."""
-        path = self.root / "reads" / f"{key}.json"
-        try:
-            reads = json.loads(path.read_bytes())
-        except (OSError, ValueError):
-            return None
-        return reads if isinstance(reads, dict) else None
+        """The record that this store remembers under this key."""
+        for folder in _RECORDS:
+            try:
+                record = json.loads((self.root / folder / f"{key}.json").read_bytes())
+            except (OSError, ValueError):
+                continue
+            return record if isinstance(record, dict) else None
+        return None
 
-    def remember(self, key: str, reads: Meta) -> None:
-        path = self.root / "reads" / f"{key}.json"
+    def remember(self, key: str, record: Meta) -> None:
+        path = self.root / _RECORDS[0] / f"{key}.json"
         with storage_errors(path, CACHE_OPTION), self.scratch() as folder:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_durably(folder / path.name, json.dumps(reads, sort_keys=True).encode())
+            write_durably(folder / path.name, json.dumps(record, sort_keys=True).encode())
             (folder / path.name).replace(path)
             fsync_dir(path.parent)
 
@@ -176,20 +160,16 @@ class Store:
         here = self.recall(key)
         if here is not None:
             yield here
-        there = self.sharing.ask(lambda remote: _reads(remote, key))
+        there = self.sharing.ask(lambda remote: _record(remote, key))
         if isinstance(there, dict) and there != here:
             yield there
 
-    def share_reads(self, key: str, reads: Meta) -> None:
-        """Save the record in the remote too."""
-        if self.sharing.remote is None:
-            return
-        if self.recall(key) != reads:
-            self.remember(key, reads)
+    def share_record(self, key: str, record: Meta) -> None:
+        """Save the record in the remote, with the entry that it names."""
 
         def share(remote: Remote) -> None:
-            if remote.takes and _reads(remote, key) != reads:
-                remote.keep("reads", key, reads)
+            if remote.takes and _record(remote, key) != record:
+                remote.keep("records", key, record)
 
         self.sharing.ask(share)
 
@@ -327,8 +307,8 @@ def _digests(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): digest_once(path) for path in files}
 
 
-def _reads(remote: Remote, key: str) -> object:
+def _record(remote: Remote, key: str) -> object:
     try:
-        return remote.record("reads", key)
+        return remote.record("records", key)
     except Damaged:
         return None

@@ -96,7 +96,7 @@ class Remote:
         )
 
     def record(self, kind: str, key: str) -> object:
-        """The record under that key ("steps" or "reads"), or None. Raises Damaged."""
+        """The record under that key ("steps" or "records"), or None. Raises Damaged."""
         name = _record(kind, key)
         if self._known.get(name) is False:
             return None

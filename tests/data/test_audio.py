@@ -14,7 +14,6 @@ from scipy.io import wavfile
 from optkit.data import audio, labelled
 from optkit.data.parts import DECODER_IDS
 from optkit.data.reading import reader_of
-from optkit.data.reads import record
 from optkit.errors import InputRefused
 from optkit.tensors import TensorInfo
 
@@ -86,16 +85,13 @@ def test_features_are_those_of_the_models_own_extractor(model: Path, tmp_path: P
     waves = [tone(pitch=pitch, seconds=s) for pitch, s in ((200, 0.3), (400, 1.0), (800, 1.4))]
     for index, samples in enumerate(waves):
         save(tmp_path / f"{index}.wav", samples.astype(np.float32))
-    with record() as reads:
-        (feed,) = audio.samples(tmp_path, model=str(model), inputs=MELS)
+    (feed,) = audio.samples(tmp_path, model=str(model), inputs=MELS)
     order = [int(file.stem) for file, _ in audio.recordings(tmp_path)]
     theirs = AutoFeatureExtractor.from_pretrained(model)
     given = [waves[index].astype(np.float32) for index in order]
     wanted = theirs(given, sampling_rate=RATE, return_tensors="np")["input_features"]
     np.testing.assert_array_equal(feed["input_features"], wanted)
     assert wanted.shape == (3, 20, 100) and feed.keys() == {"input_features"}
-    assert str(model / "preprocessor_config.json") in reads.answers["content"]
-    assert str(tmp_path / "0.wav") in reads.answers["content"]
 
 
 def test_what_is_said_stands_in_the_metadata(model: Path, bpe, tmp_path: Path) -> None:

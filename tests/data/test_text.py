@@ -13,7 +13,6 @@ from tokenizers import Tokenizer
 from optkit.data import labelled, language, rows, text
 from optkit.data.classes import class_number, model_classes
 from optkit.data.packing import IGNORED
-from optkit.data.reads import record
 from optkit.data.tokens import load
 from optkit.errors import InputRefused
 from optkit.tensors import TensorInfo
@@ -114,12 +113,6 @@ def test_what_says_no_tokenizer_is_refused(corpus: Path, tmp_path: Path) -> None
     (tmp_path / "tokenizer_config.json").write_text("[")
     with pytest.raises(InputRefused, match="cannot be read"):
         load(tmp_path, None)
-
-
-def test_a_recording_sees_the_tokenizer(corpus: Path, bare: Path) -> None:
-    with record() as reads:
-        next(text.samples(corpus, tokenizer=bare))
-    assert {str(corpus), str(bare)} <= reads.answers["content"].keys()
 
 
 def test_packing_needs_a_length(corpus: Path, folder: Path) -> None:
@@ -292,19 +285,3 @@ def test_an_answer_is_what_is_scored(
     with pytest.raises(InputRefused, match="tokens") as caught:
         next(language.answers(path, length=5, tokenizer=folder, inputs=IDS))
     assert caught.value.where == f"{path}:1"
-
-
-def test_a_tokenizers_folder_is_read_without_the_weights_in_it(
-    folder: Path, tmp_path: Path
-) -> None:
-    model = Path(shutil.copytree(folder, tmp_path / "model"))
-    (model / "model.safetensors").write_bytes(b"gigabytes")
-    with record() as reads:
-        load(model, None)
-    read = {Path(path).name for path in reads.answers["content"] if path.startswith(str(model))}
-    assert read == {"tokenizer.json", "tokenizer_config.json"}  # one by native code, one by Python
-    names = reads.answers["names"][str(model)]
-    (model / "added_tokens.json").write_text("{}")
-    with record() as again:
-        load(model, None)
-    assert again.answers["names"][str(model)] != names

@@ -14,7 +14,6 @@ from optkit.execute import node, transfer
 from optkit.execute import ray as carrying
 from optkit.execute.task import Limits, Task
 from optkit.execute.transfer import Argument
-from optkit.store import digest_file
 
 
 def test_accelerators_have_the_names_that_ray_gives_them() -> None:
@@ -50,15 +49,13 @@ def test_a_node_says_why_it_does_not_fit(changes: Any, why: str, tmp_path: Path)
     assert why in str(node.answered(node.perform, packed(tmp_path, **changes)).unfit)
 
 
-@pytest.mark.parametrize("name", ["task.py", "labels.txt", "helper.py"])
+@pytest.mark.parametrize("name", ["task.py", "labels.txt"])
 def test_a_project_file_must_be_the_same_on_the_node(name: str, tmp_path: Path) -> None:
-    """The task's own, one that its arguments name, and one that it imports."""
-    files = {each: tmp_path / each for each in ("task.py", "labels.txt", "helper.py")}
+    """The task's own, and one that its arguments name."""
+    files = {each: tmp_path / each for each in ("task.py", "labels.txt")}
     for file in files.values():
         file.write_text("one")
-    helper = {str(files["helper.py"]): digest_file(files["helper.py"])}
-    params = {"path": str(files["task.py"]), "args": {"deep": [str(files["labels.txt"])]},
-              "imports": helper}  # fmt: skip
+    params = {"path": str(files["task.py"]), "args": {"deep": [str(files["labels.txt"])]}}
     argument = packed(tmp_path, params=params)
     files[name].write_text("two")
     assert name in str(node.answered(node.perform, argument).absent)

@@ -193,7 +193,7 @@ def test_what_runs_here_ends_with_the_others(
             while not ran:
                 time.sleep(0.01)
             raise InputRefused("its own")
-        return working(Task("s", {}, {}, str(tmp_path), reads_code=True), Limits(2**30))
+        return working(Task("s", {}, {}, str(tmp_path), here=True), Limits(2**30))
 
     with pytest.raises(InputRefused):
         working.each(one, range(4), parallel=4)

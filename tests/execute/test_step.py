@@ -103,7 +103,7 @@ def test_of_a_step_that_has_not_run_only_defaults_are_known() -> None:
 def test_a_source_is_reported_by_its_parameters(source: PythonModel | OnnxModel) -> None:
     step = Export(source=source, specs=())
     assert Export.of({}, json.loads(json.dumps(step.params))).source == source
-    assert step.reads_code == isinstance(source, PythonModel)
+    assert step.runs_code == isinstance(source, PythonModel)
 
 
 def test_json_that_cannot_be_is_refused() -> None:

@@ -35,11 +35,10 @@ class Runner:
     limits = SimpleNamespace(memory_bytes=1 << 30)
 
     def __init__(self) -> None:
-        self.asked: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]] = {}
+        self.asked: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
 
     def do(self, step: Collect, label: str) -> Collected:
-        assert step.reads_code
-        self.asked[label.split()[1]] = step.params, step.beside, step.roots
+        self.asked[label.split()[1]] = step.params, step.beside
         info = SpoolInfo(len(label), 1, 0, False, label)
         return Collected(info=info, folder=Foreign(meta={"info": info.to_json()}))
 
@@ -59,11 +58,11 @@ def test_a_models_tokenizer_is_in_the_key_and_its_place_is_not(tmp_path: Path) -
     recipe = Recipe.from_dict(SETTINGS, tmp_path)
     tokenizer = {"assets/tokenizer.json": "1" * 64}
     _, runner = asked(recipe, tokenizer)
-    params, here, _ = runner.asked["calibration"]
+    params, here = runner.asked["calibration"]
     assert params["assets"] == tokenizer and here["model"] == "/store/source/assets"
     assert "/store" not in str(params) and str(tmp_path) not in str(params)
     _, without = asked(recipe, {})
-    params, here, _ = without.asked["calibration"]
+    params, here = without.asked["calibration"]
     assert "assets" not in params and "model" not in here
 
 
@@ -75,10 +74,10 @@ def test_paths_start_at_the_recipe_or_at_the_command_line(
     monkeypatch.chdir(cwd)
     recipe = requested(Recipe.from_dict(SETTINGS, tmp_path), Request(calibration="mine.jsonl"))
     _, runner = asked(recipe, {})
-    params, here, _ = runner.asked["calibration"]
+    params, here = runner.asked["calibration"]
     assert params["args"] == {"path": "mine.jsonl", "length": 4}
     assert here["folders"] == {"path": str(cwd), "length": str(tmp_path)}
-    _, other, _ = runner.asked["evaluation"]
+    _, other = runner.asked["evaluation"]
     assert other["folders"] == {"path": str(tmp_path)}
 
 
@@ -94,21 +93,6 @@ def test_the_manifest_names_both_kinds_of_data(tmp_path: Path) -> None:
     assert found["evaluation"]["source"] == "content:eval/perplexity.py"
     made.evaluation = None
     assert list(data_of(made)) == ["calibration"]
-
-
-def test_paths_are_reported_relative_to_the_project_of_the_source_and_to_folders_that_args_name(
-    tmp_path: Path,
-) -> None:
-    """So that two checkouts of one project have the same record."""
-    project, pictures = tmp_path / "project", tmp_path / "pictures"
-    for folder in (project / "deep", pictures):
-        folder.mkdir(parents=True)
-    (project / "pyproject.toml").write_text("")
-    (project / "deep" / "source.py").write_text("")
-    args = {"path": str(pictures), "none": "x" * 300, "k": 1}
-    settings = {"name": "net", "calibration": {"source": "source.py", "args": args}}
-    _, runner = asked(Recipe.from_dict(settings, project / "deep"), {})
-    assert runner.asked["calibration"][2] == (str(project), str(pictures))
 
 
 def test_recipes_in_two_folders_with_the_same_relative_path_have_their_own_samples(

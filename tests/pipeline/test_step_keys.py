@@ -29,7 +29,6 @@ from optkit.devices import target
 from optkit.documents.report import LayerFacts, TensorFacts
 from optkit.engines import BuildSpec, Engine, Landing
 from optkit.evidence import Evidence
-from optkit.execute.reads import Record
 from optkit.execute.runner import Runner
 from optkit.execute.step import Foreign
 from optkit.execute.task import Limits, Task
@@ -48,14 +47,14 @@ from optkit.tuning.trials import deviate
 from tests.execute.test_runner import Ears
 
 GOLDEN = Path(__file__).with_name("step_keys.json")
-PLACES = ("roots", "store", "path", "file", "weights", "kept", "named", "checkpoint", "model",
-          "imports", "folders")  # fmt: skip
+PLACES = ("home", "depends", "path", "file", "weights", "kept", "named", "checkpoint", "model",
+          "folders")  # fmt: skip
+HERE = ("versions", "content", "code", "host", "gpu", "fit")  # of this machine, and of files
 GRAPH = {
     "parameters": 1000,
     "inputs": [["image", "float32", ["batch", 1, 8, 8]]],
     "outputs": [["digit", "float32", ["batch", 10]]],
 }
-READS = Record({"content": {}}).to_json()
 FIDELITY = to_json(Fidelity(Evidence.SIMULATED, "fp32", 40.0, 1.0, 0.01, 8))
 LATENCY = to_json(Latency(Evidence.MEASURED, 1.0, 8, 8000.0))
 SCORE = to_json(Score(Evidence.SIMULATED, "top1", 0.9, Interval(0.8, 0.95), 64, True))
@@ -64,11 +63,11 @@ SPEEDUP = to_json(Difference(1.0, None, Evidence.MEASURED))
 NODES = {"nodes": {"a": "int8", "b": "fp16"}, "reasons": {"b": "asked to leave it"}}
 INFO = SpoolInfo(64, 2, 100, True, "0" * 64).to_json()
 PREPARED: dict[str, dict[str, Any]] = {
-    "export": {"reads": READS, **GRAPH},
+    "export": {**GRAPH},
     "fuse": {"log": {}, "max_error": 0.0, **GRAPH},
     "cast": {"log": {}, **GRAPH},
     "collect": {"info": INFO, "metric": "top1", "scoring": {},
-                "agreement": False, "whole": False, "paths": [], "reads": READS},
+                "agreement": False, "whole": False, "paths": []},
     "check_data": {"check": {}},
     "random": {"info": INFO, "metric": None},
     "draw": {"info": INFO},
@@ -81,7 +80,7 @@ PREPARED: dict[str, dict[str, Any]] = {
     "ort": {"log": {}, "in_place": [], "instruction_set": None, **GRAPH},
     "accept": {},
     "compile": {"engine": ENGINE},
-    "evaluate": {"score": SCORE, "reads": READS},
+    "evaluate": {"score": SCORE},
     "compare": {"fidelity": FIDELITY},
     "compare_layers": {"layers": uncompared("nothing").to_json()},
     "bench": {"rows": [{"engine": LATENCY, "baseline": LATENCY, "speedup": SPEEDUP}],
@@ -147,9 +146,9 @@ class Recorder:
                   if key not in params and value is not None}  # fmt: skip
         self.steps.append({
             "step": step, "version": identity["version"], "tools": sorted(identity["tools"]),
-            "inputs": inputs, "params": masked(params, ("versions", "host", "gpu", "fit")),
+            "inputs": inputs, "params": masked(params, HERE),
             "beside": masked(beside, PLACES), "stays": task.stays, "shards": task.shards,
-            "reads_code": task.reads_code,
+            "here": task.here,
         })  # fmt: skip
         return json.loads(json.dumps({**PREPARED[step], "warnings": []}))  # type: ignore[no-any-return]
 

@@ -107,15 +107,10 @@ def ended(running: subprocess.Popen[str]) -> tuple[dict[str, Any], str]:
 
 
 def made(out: Path, step: str) -> set[str]:
-    """The digests of the files of that step's entries in the store, and all else that it gave.
-
-    The record of what its code read is left out, and the key with it: a file that any other program
-    opens in the project meanwhile counts as read (see optkit.data.reads.opens)."""
+    """The digests of the files of that step's entries in the store, and all else that it gave."""
     entries = (json.loads(path.read_bytes()) for path in out.glob("cache/steps/*/*/entry.json"))
     return {
-        json.dumps([entry["files"], {**entry["meta"], "reads": None}])
-        for entry in entries
-        if entry["step"] == step
+        json.dumps([entry["files"], entry["meta"]]) for entry in entries if entry["step"] == step
     }
 
 
@@ -146,7 +141,7 @@ def test_an_evaluation_in_parts_has_the_bits_of_one_run_whoever_dies(
     kill_one_at_work(nodes, running, (project / "scoring").exists)
     there, err = ended(running)
     assert "another node takes its work" in err
-    for step in ("evaluate", "compare"):
+    for step in ("outputs", "evaluate", "compare"):
         assert made(tmp_path / "there", step) == made(tmp_path / "here", step) != set()
     for key in ("accuracy", "drop", "fidelity", "gate"):
         assert there[key] == here[key], key
@@ -162,7 +157,7 @@ def test_trials_side_by_side_end_as_undisturbed_ones(
     assert calm["search"]["parallel"] == 3 and "trial 9 of 9" in err
     assert "finish small-tuned-l4-" in err and "on a node with L4" in err  # a GPU in name only
     running = start("tune", tmp_path / "disturbed", *words, "--parallel", "3")
-    trials = tmp_path / "disturbed/cache/reads"
+    trials = tmp_path / "disturbed/cache/records"
     kill_one_at_work(nodes, running, lambda: any("trials" in p.read_text()
                                                  for p in trials.glob("*.json")))  # fmt: skip
     disturbed, err = ended(running)

@@ -154,3 +154,23 @@ def test_without_the_text_of_forward_all_arrays_are_inputs(project: Path) -> Non
     out = Path("optkit.yaml")
     started = template("src/package.py:create", out, calibration="data.npz")
     assert list(loaded(started, out).inputs) == ["b", "a"]
+
+
+def test_what_slow_code_depends_on_has_a_line_where_there_is_code(project: Path) -> None:
+    for name in ("source.py", "task.py", "corpus.txt", "calibration.py", "net.onnx"):
+        (project / name).touch()
+    out = Path("optkit.yaml")
+    text = template("src/net.py:create", out, calibration="source.py", evaluation="task.py").text
+    assert text.count("  # depends: ") == 3
+    recipe = loaded(Started(text.replace("  # depends: ", "  depends: "), ""), out)
+    assert recipe.model is not None and recipe.calibration is not None and recipe.eval is not None
+    for section in (recipe.model, recipe.calibration, recipe.eval):
+        assert section.depends == ("data", "$NAME")
+    read = template("src/net.py:create", out, calibration="corpus.txt", evaluation="top1").text
+    assert read.count("depends: ") == 1
+    suggested = template("net.onnx", out).text.replace("# calibration:", "calibration:")
+    suggested = suggested.replace("#   source", "  source")
+    suggested = suggested.replace("#   depends", "  depends", 1)
+    assert suggested.count("depends: ") == 2
+    recipe = loaded(Started(suggested, ""), out)
+    assert recipe.calibration is not None and recipe.calibration.depends == ("data", "$NAME")

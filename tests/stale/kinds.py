@@ -1,16 +1,16 @@
-"""Ways in which the dependencies of user code change between two builds, each with code that
-depends on them. `KINDS` is the list. A test builds, changes, builds again, and compares with a
-fresh store."""
+"""Ways in which what user code reads changes between two builds, each with code that reads it.
+`KINDS` is the list."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sqlite3
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from zipfile import ZipFile
 
 import numpy as np
 
@@ -19,18 +19,13 @@ Act = Callable[[Path], None]
 
 @dataclass(frozen=True)
 class Kind:
-    """`code`: the body of a function of HERE, the project's folder, that returns a value.
-    `prepare` and `change` act on that folder. `effect` of the change: "new", the value is another
-    one; "hit", the code does not run again. `during`: the change happens while the code runs the
-    first time, at its call of `meanwhile()`. `kept`: whether the store keeps the first result."""
+    """`code`: the body of a function of HERE, a folder, that returns JSON. `prepare` and `change`
+    act on that folder."""
 
     name: str
     code: str
     prepare: Act
     change: Act
-    effect: Literal["new", "hit"] = "new"
-    during: bool = False
-    kept: bool = True
 
 
 def write(name: str, text: str) -> Act:
@@ -125,7 +120,7 @@ def package(version: str) -> Act:
     """An installed distribution "stale-pack" whose module has no version of its own."""
 
     def act(folder: Path) -> None:
-        site = folder.parent / "site-packages"
+        site = folder / "site-packages"
         for old in site.glob("stale_pack*"):
             shutil.rmtree(old)
         write("stale_pack/__init__.py", f"VALUE = {version!r}\n")(site)
@@ -141,6 +136,37 @@ def tokenizer(name: str, word: str) -> Act:
         from tokenizers import Tokenizer, models
 
         Tokenizer(models.WordLevel({word: 0}, unk_token=word)).save(str(folder / name))
+
+    return act
+
+
+def parquet(name: str, value: int) -> Act:
+    def act(folder: Path) -> None:
+        import pyarrow
+        from pyarrow.parquet import write_table
+
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write_table(pyarrow.table({"x": [value]}), folder / name)
+
+    return act
+
+
+def library(name: str, value: int) -> Act:
+    """A shared library with a function that returns the value."""
+
+    def act(folder: Path) -> None:
+        source = f"int value(void) {{ return {value}; }}"
+        (folder / name).unlink(missing_ok=True)
+        subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", folder / name],
+                       input=source, text=True, check=True)  # fmt: skip
+
+    return act
+
+
+def archive(name: str, module: str, text: str) -> Act:
+    def act(folder: Path) -> None:
+        with ZipFile(folder / name, "w") as file:
+            file.writestr(module, text)
 
     return act
 
@@ -184,7 +210,6 @@ _PART = (
     "import pack\ntry:\n    from pack import extra\n    return 1\nexcept ImportError:\n    return 0"
 )
 _READ = "return (HERE / 'd.txt').read_text()"
-_READ_THEN = "found = (HERE / 'd.txt').read_text()\nmeanwhile()\nreturn found"
 _OLD, _NEW = write("d.txt", "old"), write("d.txt", "new")
 _ROWS = (
     "import sqlite3\nreturn sqlite3.connect(HERE / 'd.db').execute('select * from t').fetchall()"
@@ -194,8 +219,6 @@ KINDS = (
     Kind("a file is edited", _READ, _OLD, _NEW),
     Kind("a file is edited to the same size and time", _READ, both(_OLD, touch("d.txt")),
          both(_NEW, touch("d.txt"))),
-    Kind("a file is touched", _READ, _OLD, touch("d.txt"), "hit"),
-    Kind("a file is written again with the same content", _READ, _OLD, _OLD, "hit"),
     Kind("a file is replaced by another one", _READ, both(_OLD, write("e.txt", "new")),
          move("e.txt", "d.txt")),
     Kind("a file is removed, and the code has something else",
@@ -210,9 +233,6 @@ KINDS = (
          "return [p.read_text() for p in sorted((HERE / 'set').rglob('*.txt'))]",
          both(write("set/cat/1.txt", "a"), write("set/dog/1.txt", "b")),
          swap("set/cat/1.txt", "set/dog/1.txt")),
-    Kind("an unrelated file is edited", _READ, both(_OLD, write("other.txt", "1")),
-         write("other.txt", "2"), "hit"),
-    Kind("an unrelated file appears", _READ, _OLD, write("other/new.txt", "2"), "hit"),
     Kind("what did not exist is created", "return (HERE / 'no.txt').exists()", nothing,
          write("no.txt", "")),
     Kind("what was no folder becomes one", "import os\nreturn os.path.isdir(HERE / 'no')",
@@ -255,10 +275,6 @@ KINDS = (
     Kind("a file becomes a folder of its name",
          "return [p.is_dir() for p in sorted((HERE / 'set/dog').iterdir())]", _TREE,
          both(remove("set/dog/3.txt"), make("set/dog/3.txt"))),
-    Kind("the files of a folder are created again in another order",
-         "import os\nreturn os.listdir(HERE / 'set/cat')", _TREE,
-         both(remove("set/cat/1.txt"), remove("set/cat/2.txt"), write("set/cat/2.txt", "2"),
-              write("set/cat/1.txt", "1")), "hit"),
     Kind("a link to a file leads elsewhere", "return (HERE / 'link').read_text()",
          both(_OLD, write("e.txt", "new"), link("link", "d.txt")), link("link", "e.txt")),
     Kind("a link to a folder leads elsewhere",
@@ -292,13 +308,12 @@ KINDS = (
          "import importlib.metadata as m\ntry:\n    return m.version('stale-pack')\n"
          "except m.PackageNotFoundError:\n    return None",
          nothing, package("1.0")),
-    Kind("a variable is set", "import os\nreturn os.environ.get('STALE')",
-         variable("STALE", None), variable("STALE", "1")),
-    Kind("a variable is unset", "import os\nreturn 'STALE' in os.environ",
-         variable("STALE", "1"), variable("STALE", None)),
-    Kind("a variable has another value", "import os\nreturn os.getenv('STALE', '')",
-         variable("STALE", "1"), variable("STALE", "2")),
-    Kind("an unrelated variable is set", _READ, _OLD, variable("STALE", "3"), "hit"),
+    Kind("a variable is set", "import os\nreturn os.environ.get('STALE_A')",
+         variable("STALE_A", None), variable("STALE_A", "1")),
+    Kind("a variable is unset", "import os\nreturn 'STALE_B' in os.environ",
+         variable("STALE_B", "1"), variable("STALE_B", None)),
+    Kind("a variable has another value", "import os\nreturn os.getenv('STALE_C', '')",
+         variable("STALE_C", "1"), variable("STALE_C", "2")),
     Kind("a JSON configuration says something else",
          "import json\nreturn json.loads((HERE / 'c.json').read_text())['classes']",
          write("c.json", '{"classes": 10}'), write("c.json", '{"classes": 12}')),
@@ -340,26 +355,57 @@ KINDS = (
     Kind("a program says something else",
          "import subprocess\n"
          "return subprocess.run(['cat', HERE / 'd.txt'], capture_output=True, text=True).stdout",
-         _OLD, _NEW, kept=False),
+         _OLD, _NEW),
     Kind("a shell says something else",
-         "import os\nreturn os.popen(f'cat {HERE}/d.txt').read()", _OLD, _NEW, kept=False),
-    Kind("a file is edited while the code runs", _READ_THEN, _OLD, _NEW, during=True, kept=False),
-    Kind("a file is edited to the same size and time while the code runs", _READ_THEN,
-         both(_OLD, touch("d.txt")), both(_NEW, touch("d.txt")), during=True, kept=False),
-    Kind("a file is replaced while the code runs", _READ_THEN, both(_OLD, write("e.txt", "new")),
-         move("e.txt", "d.txt"), during=True, kept=False),
-    Kind("a file is removed while the code runs",
-         "if not (HERE / 'd.txt').exists():\n    return None\n" + _READ_THEN, _OLD,
-         remove("d.txt"), during=True, kept=False),
-    Kind("what was absent is created while the code runs",
-         "found = (HERE / 'no.txt').exists()\nmeanwhile()\nreturn found", nothing,
-         write("no.txt", ""), during=True, kept=False),
-    Kind("a file appears in a listed folder while the code runs",
-         "import os\nfound = os.listdir(HERE / 'set/cat')\nmeanwhile()\nreturn found", _TREE,
-         write("set/cat/9.txt", "9"), during=True, kept=False),
-    Kind("a module is edited while the code runs",
-         "import helper\nmeanwhile()\nreturn helper.VALUE", write("helper.py", "VALUE = 1"),
-         write("helper.py", "VALUE = 22"), during=True, kept=False),
-    Kind("a file is edited while the code runs, read by native code alone",
-         _NATIVE.replace("return", "meanwhile()\nreturn"), _OLD, _NEW, during=True, kept=False),
+         "import os\nreturn os.popen(f'cat {HERE}/d.txt').read()", _OLD, _NEW),
+    Kind("the mode of a file changes", "return (HERE / 'd.txt').stat().st_mode", _OLD,
+         lambda folder: (folder / "d.txt").chmod(0o600)),
+    Kind("a file grows, and its size is asked by its descriptor",
+         "import os\nreturn os.fstat(os.open(HERE / 'd.txt', os.O_RDONLY)).st_size", _OLD,
+         write("d.txt", "longer")),
+    Kind("the time of a folder is asked for", "return HERE.stat().st_mtime_ns", _OLD,
+         write("e", "")),
+    Kind("a folder is walked by its descriptor",
+         "import os\nreturn sorted(f for _, _, fs, _ in os.fwalk(HERE / 'set') for f in fs)", _TREE,
+         write("set/dog/9.txt", "9")),
+    Kind("a hidden file is read by native code alone", _NATIVE.replace("d.txt", ".hidden/d.txt"),
+         write(".hidden/d.txt", "old"), write(".hidden/d.txt", "new")),
+    Kind("a linked file is read by native code alone", _NATIVE.replace("d.txt", "link"),
+         both(write("x/d.txt", "old"), link("link", "x/d.txt")), write("x/d.txt", "new")),
+    Kind("a Parquet folder gets a part, read by pyarrow",
+         "import pyarrow.dataset as ds\nreturn ds.dataset(HERE / 'p').to_table().num_rows",
+         parquet("p/a=1/1.parquet", 1), parquet("p/a=1/2.parquet", 2)),
+    Kind("a part of a Parquet folder is another, read by pyarrow",
+         "import pyarrow.parquet as pq\nreturn pq.read_table(HERE / 'p')['x'].to_pylist()",
+         parquet("p/1.parquet", 1), parquet("p/1.parquet", 2)),
+    Kind("a database is attached by SQL",
+         "import sqlite3\nbase = sqlite3.connect(':memory:')\n"
+         "base.execute(f\"attach '{HERE}/d.db' as other\")\n"
+         "return base.execute('select * from other.t').fetchall()",
+         sql("d.db", "create table t(x)", "insert into t values (1)"),
+         sql("d.db", "update t set x = 2")),
+    Kind("a program of another process pool reads",
+         "from concurrent.futures import ProcessPoolExecutor\nimport multiprocessing, pathlib\n"
+         "with ProcessPoolExecutor(1, multiprocessing.get_context('spawn')) as pool:\n"
+         "    return pool.submit(pathlib.Path.read_text, HERE / 'd.txt').result()", _OLD, _NEW),
+    Kind("libc runs a shell",
+         "import ctypes\nctypes.CDLL(None).system(f'cp {HERE}/d.txt {HERE}/out'.encode())\n"
+         "return (HERE / 'out').read_text()", _OLD, _NEW),
+    Kind("the time zone is read by C", "import time\nreturn time.tzname[0]",
+         variable("TZ", "UTC"), variable("TZ", "Asia/Tokyo")),
+    Kind("a library is built again under its name",
+         "import ctypes\nreturn ctypes.CDLL(str(HERE / 'lib.so')).value()",
+         library("lib.so", 1), library("lib.so", 2)),
+    Kind("an extension appears beside a module",
+         "import helper\nreturn str(helper.__file__)[-9:]", write("helper.py", "VALUE = 1"),
+         both(write("helper/__init__.py", "VALUE = 2"))),
+    Kind("a namespace package gets a module",
+         "import space, pkgutil\nreturn [m.name for m in pkgutil.iter_modules(space.__path__)]",
+         write("space/a.py", ""), write("space/b.py", "")),
+    Kind("an archive of modules is another",
+         "import sys\nsys.path.append(str(HERE / 'm.zip'))\nimport zipped\nreturn zipped.VALUE",
+         archive("m.zip", "zipped.py", "VALUE = 1"), archive("m.zip", "zipped.py", "VALUE = 2")),
+    Kind("the name of a file is no UTF-8",
+         "import os\nreturn [n.hex() for n in sorted(os.listdir(os.fsencode(HERE)))]",
+         _OLD, lambda folder: (folder / os.fsdecode(b"\xff")).touch()),
 )  # fmt: skip

@@ -40,7 +40,7 @@ def test_a_relative_path_in_args_is_relative_to_the_folder_of_the_recipe(
         limit=None, function="samples", assets={}, whole=(), what="source.py",
         args={"data": "data/x.npy"}, specs=(InputSpec(TensorInfo("x", "float32", ("batch", 2))),),
         labelled=False, optional=(), path=source, where=str(source), memory=1 << 20,
-        folders={"data": recipe}, model=None, roots=(str(recipe),),
+        folders={"data": recipe}, model=None,
     )  # fmt: skip
     out = tmp_path / "out"
     out.mkdir()
@@ -60,7 +60,7 @@ def test_a_text_that_names_no_file_stays_a_text(tmp_path: Path) -> None:
         limit=None, function="samples", assets={}, whole=(), what="source.py",
         args={"split": "a/b"}, specs=(InputSpec(TensorInfo("x", "float32", ("batch", 2))),),
         labelled=False, optional=(), path=source, where=str(source), memory=1 << 20,
-        folders={"split": tmp_path}, model=None, roots=(str(tmp_path),),
+        folders={"split": tmp_path}, model=None,
     )  # fmt: skip
     out = tmp_path / "out"
     out.mkdir()

@@ -20,7 +20,6 @@ import fsspec
 from fsspec.implementations.memory import MemoryFileSystem
 
 from optkit.errors import IntegrityError, StorageError, ToolchainMissing, UsageError
-from optkit.execute import reads
 from optkit.store import Damaged, Remote, RemoteLost, Store, digest_json
 from optkit.store import remote as remotes
 
@@ -124,16 +123,14 @@ def test_what_was_made_before_there_was_a_remote_is_shared_too(tmp_path: Path, s
     assert shaky.writes == once
 
 
-def test_reads_are_shared(url: str, tmp_path: Path) -> None:
+def test_records_are_shared(url: str, tmp_path: Path) -> None:
     first, second = ({"files": {"/m.py": digest}, "packages": {}} for digest in ("1", "2"))
     one = Store(tmp_path / "one", Remote(url))
     one.remember("zz", first)
-    one.share_reads("zz", first)
+    one.share_record("zz", first)
     two = Store(tmp_path / "two", Remote(url))
     two.remember("zz", second)
     assert list(two.recalled("zz")) == [second, first]
-    two.share_reads("zz", first)
-    assert two.recall("zz") == first
     assert list(Store(tmp_path / "three").recalled("zz")) == []
 
 
@@ -242,21 +239,12 @@ def test_a_corrupt_entry_is_reported_once_and_replaced(tmp_path: Path, how: str)
     assert {path.name for path in tmp_path.iterdir()} == {"one", "two", "three", "remote"}
 
 
-_DEVICE = json.dumps({"schema": reads.SCHEMA, "records": [
-    {"key": "0", "reads": reads.Record({"content": {"/dev/zero": "0"}}).to_json()}]})  # fmt: skip
-
-
-@pytest.mark.parametrize("record", ["[" * 100_000, "\udc80", "5", _DEVICE])
-def test_bad_reads_are_as_none(tmp_path: Path, shaky: Any, record: str) -> None:
-    """What a step that runs user code is said to have read; a device is not read to its end."""
+@pytest.mark.parametrize("record", ["[" * 100_000, "\udc80", "5"])
+def test_a_bad_record_is_as_none(tmp_path: Path, shaky: Any, record: str) -> None:
     remote = Remote(URL)
     shaky.store.clear()
-    Remote(URL)._write("reads/zz/zz.json", record.encode("utf-8", "surrogateescape"))
-    store = Store(tmp_path, remote)
-    now = reads.Now([], {})
-    rows = [row.reads for saved in store.recalled("zz") for row in reads.remembered(saved)]
-    assert not any(map(now.agrees, rows))
-    assert len(rows) == (record == _DEVICE)
+    Remote(URL)._write("records/zz/zz.json", record.encode("utf-8", "surrogateescape"))
+    assert list(Store(tmp_path, remote).recalled("zz")) == []
 
 
 def test_a_deep_mark_is_no_store(tmp_path: Path) -> None:

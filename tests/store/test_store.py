@@ -229,12 +229,12 @@ def test_the_results_of_one_kind_of_step_can_be_forgotten(tmp_path: Path) -> Non
     assert eviction.forget(store, "bench") == 0
 
 
-def test_reads_are_remembered(tmp_path: Path) -> None:
+def test_records_are_remembered(tmp_path: Path) -> None:
     store = Store(tmp_path)
     assert store.recall("zz") is None
     store.remember("zz", {"files": {"a": "1"}, "packages": {}})
     assert store.recall("zz") == {"files": {"a": "1"}, "packages": {}}
-    (tmp_path / "reads" / "zz.json").write_text("{")
+    (tmp_path / "records" / "zz.json").write_text("{")
     assert store.recall("zz") is None
 
 

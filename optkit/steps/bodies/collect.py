@@ -12,14 +12,13 @@ from optkit import user_code
 from optkit.data import parts, spool_writer
 from optkit.errors import InputRefused, located, nearest
 from optkit.execute.step import Progress
-from optkit.steps.bodies.recorded import recorded
 from optkit.steps.collect import Collect, Collected
 
 
 def run(step: Collect, out: Path, progress: Progress) -> Collected:
     path = step.path
     infos, both = (tuple(spec.info for spec in specs) for specs in (step.specs, step.whole))
-    with located(step.where), recorded(step, out) as record:
+    with located(step.where):
         module = user_code.load_module(path)
         function = _source(module, step)
         if step.labelled:
@@ -52,10 +51,10 @@ def run(step: Collect, out: Path, progress: Progress) -> Collected:
         metric=metric,
         scoring=scoring,
         agreement=callable(getattr(module, "agreement", None)),
+        loops=callable(getattr(module, "run", None)),
         whole=whole,
         paths=tuple(paths),
         warnings=_left_out(written),
-        reads=record.relative(),
     )
 
 

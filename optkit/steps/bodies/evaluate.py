@@ -17,8 +17,8 @@ from optkit.execute.step import Progress
 from optkit.measurement import Score
 from optkit.runtimes import Session
 from optkit.steps.bodies.batches import begun, joined
-from optkit.steps.bodies.recorded import recorded
-from optkit.steps.bodies.sessions import engine, simulated
+from optkit.steps.bodies.outputs import KeptOutputs
+from optkit.steps.bodies.sessions import opened
 from optkit.steps.evaluate import Evaluate, Evaluated, RunsTask
 from optkit.steps.files import EACH, GROUPS, RAW_SCORES, SCORES, SLICE
 from optkit.tensors import Feed
@@ -31,11 +31,10 @@ _ROWS = "rows"  # those of the baseline, in the file of its scores
 
 
 def run(step: Evaluate, out: Path, progress: Progress) -> Evaluated:
-    with recorded(step, out) as record:
-        task, drawn = task_of(step)
-        score = _scored(step, task, out, progress)
+    task, drawn = task_of(step)
+    score = _scored(step, task, out, progress)
     shown = score is not None and drawn is not None and task.each is not None
-    return Evaluated(score=score, drawn=shown, reads=record.relative())
+    return Evaluated(score=score, drawn=shown)
 
 
 def _scored(step: Evaluate, task: accuracy.Task, out: Path, progress: Progress) -> Score | None:
@@ -81,9 +80,9 @@ def task_of(step: RunsTask) -> tuple[accuracy.Task, Drawn | None]:
 
 
 def _opened(step: Evaluate) -> Session:
-    """A session of the engine if its device is here, otherwise of the graph in ONNX Runtime."""
-    if step.running is not None:
-        (name,) = step.running.engines
-        place = step.engine if step.engine is not None else step.baseline_engine
-        return engine(step.running, name, place, step.kept)
-    return simulated(step.graph.path / step.file, step.evidence)
+    """The outputs that are kept; otherwise a session of the engine if its device is here, else of
+    the graph in ONNX Runtime."""
+    if step.outputs is not None:
+        return KeptOutputs(step.outputs.path, Spool(step.samples.path).inputs)
+    return opened(step.graph, step.file, step.evidence, step.running,
+                  step.engine or step.baseline_engine, step.kept)  # fmt: skip

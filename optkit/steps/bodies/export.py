@@ -2,19 +2,18 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from optkit import foreign, graph, intake
 from optkit.data.pretrained import PROCESSORS
 from optkit.data.spool import Spool
 from optkit.errors import OptkitError
-from optkit.execute.reads import Record
 from optkit.execute.step import Input, Progress
 from optkit.sources import hugging_face, model_factory, onnx_file, program
 from optkit.sources.log import ExportLog
-from optkit.steps.bodies.recorded import recorded
 from optkit.steps.bodies.sessions import cpu
 from optkit.steps.bodies.signature import signature
 from optkit.steps.export import Export, Exported, HuggingFaceModel, OnnxModel, TorchArchive
@@ -25,10 +24,9 @@ _FILES = (OnnxModel, TorchArchive)  # that may hold the codes of another tool
 
 
 def run(step: Export, out: Path, progress: Progress) -> Exported:
-    with ExitStack() as stack:
-        stack.enter_context(_named(_path(step.weights), step.given_weights))
-        told = recorded(step, out, _folders(step))
-        record = stack.enter_context(told) if step.reads_code else None
+    # at the end, so that a file next to them does not hide an installed package
+    sys.path += [folder for folder in map(str, _folders(step)) if folder not in sys.path]
+    with _named(_path(step.weights), step.given_weights):
         log = _export(step, out / GRAPH, progress)
     if isinstance(step.source, HuggingFaceModel):
         _keep_companions(_model(step), out)
@@ -44,7 +42,6 @@ def run(step: Export, out: Path, progress: Progress) -> Exported:
         optimized_products=products,
         quantized=isinstance(step.source, _FILES) and foreign.is_quantized(model),
         warnings=tuple(log.warnings),
-        reads=Record() if record is None else record.relative(),
         **signature(model)._asdict(),
     )
 

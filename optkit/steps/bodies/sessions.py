@@ -47,6 +47,22 @@ def folded(model: ir.Model, level: Level, *, pooled: bool = True) -> Session:
         return cpu(place, level=level, pooled=pooled)
 
 
+def opened(
+    graph: Input,
+    file: str,
+    evidence: Evidence,
+    running: Engines | None,
+    compiled: Input | None,
+    kept: Path | None,
+) -> Session:
+    """A session of the only engine of `running`, in `compiled`; without it, of the graph in ONNX
+    Runtime."""
+    if running is None:
+        return simulated(graph.path / file, evidence)
+    (name,) = running.engines
+    return engine(running, name, compiled, kept)
+
+
 def engine(running: Engines, name: str, folder: Input | None, kept: Path | None) -> Session:
     """A session of the engine in the step's input of this name, on its device."""
     assert folder is not None

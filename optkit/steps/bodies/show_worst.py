@@ -23,7 +23,6 @@ from optkit.errors import located
 from optkit.execute.step import Input, Progress
 from optkit.runtimes import Session
 from optkit.steps.bodies.evaluate import Drawn, task_of
-from optkit.steps.bodies.recorded import recorded
 from optkit.steps.bodies.sessions import engine, simulated
 from optkit.steps.files import EACH, SCORES
 from optkit.steps.show_worst import ShownWorst, ShowWorst
@@ -35,9 +34,9 @@ _MASK = ((213, 94, 0), (86, 180, 233), (240, 228, 66))
 
 
 def run(step: ShowWorst, out: Path, progress: Progress) -> ShownWorst:
-    with recorded(step, out) as record, located(step.data or str(step.path)):
+    with located(step.data or str(step.path)):
         worst = _worst(step, progress)
-    return ShownWorst(worst=worst, reads=record.relative())
+    return ShownWorst(worst=worst)
 
 
 def _worst(step: ShowWorst, progress: Progress) -> WorstPictures:

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from optkit.evidence import Evidence
+from optkit.execute.step import Input, Result, Shards, Step, beside_the_key, spread
+from optkit.steps.sessions import Engines
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outputs(Result):
+    """The outputs of each batch of the samples. `kept`: False if they would take too much space;
+    then there is no file."""
+
+    kept: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeepOutputs(Shards, Step[Outputs]):
+    """Run a graph, or its engine, on samples, and keep what it returns, so that the user's code can
+    score it again when this code changes. `file`, `running`, `kept`: as in `Evaluate`; `most`:
+    bytes that may be kept."""
+
+    name = "outputs"
+    version = 1
+    tools = ("onnxruntime", "numpy")
+
+    graph: Input
+    samples: Input
+    engine: Input | None = None
+    baseline_engine: Input | None = None
+    file: str
+    batch: int | None
+    evidence: Evidence
+    most: int
+    running: Engines | None = spread(None)
+    kept: Path | None = beside_the_key(None)
