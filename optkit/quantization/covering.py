@@ -5,11 +5,12 @@ both ends of the declared sizes show where the range of the usual samples loses 
 there, beside a range that is fitted to that end:
 
     it does not lose            the usual range stays, so nothing changes at the usual sizes
-    a common range loses less   the statistics of both together choose the range
+    a common range serves both  the statistics of both together choose the range; the usual sizes
+                                keep what one scale must leave, `_ENOUGH`
     no range serves both        the products that read the value need another form than one scale
 
 Another form is slower at all sizes, so only a product gets it of which a common range leaves less
-than `_LEAST`, and a range of that end alone what one scale must leave, `_ENOUGH`. Others stay as
+than `_LEAST`, and a range of that end alone what one scale must leave. Others stay as
 they are, and the fidelity that is measured there tells what they lose. (paraphrase-MiniLM-L3 with 1
 to 512 tokens would have 8 of 18 products in another form, for 8 dB at the ends.)
 """
@@ -87,7 +88,8 @@ def cover(
         both = _joined(value, [seen[end] for end in lost])
         span = ranges.choose(both, numbers.format, method, percentile, case.consumers)
         still = case.lost(span.low, span.high)
-        if "" not in still and not _torn(still):
+        usual_left, _ = still.get("", (_ENOUGH, _ENOUGH))
+        if usual_left >= _ENOUGH and not _torn(still):
             values[numbers.source] = both
         elif _torn(still) or _torn(lost):  # its range stays that of the usual sizes
             readers = [node for node, index in placement.readers if index == 0]

@@ -31,7 +31,7 @@ class CoverSizes(Step[Covered]):
     """
 
     name = "cover_sizes"
-    version = 3
+    version = 4
     tools = ("numpy", "onnx-ir", "ml-dtypes")
     stays = True
 
