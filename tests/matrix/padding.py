@@ -15,8 +15,9 @@ from tests.matrix.families.sizes import TOKENS, VOCAB
 from tests.matrix.row import Row, apart, session
 
 LENGTHS = (5, 9, 7)
-SAMPLES = (4000, 2500, 3200)
-"""Of sound, in place of tokens."""
+SAMPLES, FRAMES = (4000, 2500, 3200), (96, 40, 72)
+"""Of sound, in place of tokens. The frames are whole strides, since a stride that is half padding
+is a frame of its own."""
 TARGETS = 6
 """Tokens that the decoder of an encoder-decoder reads."""
 
@@ -36,15 +37,19 @@ def _encoder(row: Row) -> float:
     names = {spec.info.name: spec.info for spec in row.exported.specs}
     numbers, model = np.random.default_rng(0), row.transformers_model()
     alone = []
-    for tokens, samples in zip(LENGTHS, SAMPLES, strict=True):
+    for tokens, samples, frames in zip(LENGTHS, SAMPLES, FRAMES, strict=True):
         feed: Feed = {}
         for name, info in names.items():
             if name == "input_values":
                 feed[name] = numbers.standard_normal((1, samples)).astype(np.float32)
+            elif name == "input_features":
+                shape = (1, frames, int(info.shape[2]))
+                feed[name] = numbers.standard_normal(shape, np.float32)
             elif name == "pixel_values":
                 feed[name] = numbers.standard_normal((1, *map(int, info.shape[1:])), np.float32)
             else:
-                length = samples if "samples" in info.shape else tokens
+                lengths = {"samples": samples, "frames": frames}
+                length = lengths.get(str(info.shape[1]), tokens)
                 feed[name] = _taken(numbers, name, length)
         alone.append(feed)
     pad = getattr(model.config.get_text_config(), "pad_token_id", None) or 0

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from optkit.data.synthetic import random_feed
 from optkit.tensors import Feed, InputSpec, TensorInfo
 
-SIZES = {"batch": 8, "sequence": 16, "past_sequence": 8, "encoder_sequence": 12, "samples": 4000}
+SIZES = {"batch": 8, "sequence": 16, "past_sequence": 8, "encoder_sequence": 12, "samples": 4000,
+         "frames": 100}  # fmt: skip
 # behind the special tokens; a mask without a token in it would say nothing
 RANGES = {"input_ids": (3, 96), "encoder_attention_mask": (1, 1)}
 

@@ -13,7 +13,15 @@ from typing import Any
 
 import torch
 
-from tests.matrix.families import audio, decoders, embeddings, encoder_decoders, encoders, vision
+from tests.matrix.families import (
+    audio,
+    decoders,
+    embeddings,
+    encoder_decoders,
+    encoders,
+    series,
+    vision,
+)
 from tests.matrix.families.sizes import EDGE, Family, Made
 
 GROUPS: dict[str, dict[str, Family]] = {
@@ -24,6 +32,7 @@ GROUPS: dict[str, dict[str, Family]] = {
     "Image classifiers and towers": vision.CLASSIFIERS,
     "Detectors and segmenters": vision.DETECTORS,
     "Audio": audio.FAMILIES,
+    "Time series": series.FAMILIES,
 }
 FAMILIES = {name: family for group in GROUPS.values() for name, family in group.items()}
 PARTS = ("encoder", "decoder")

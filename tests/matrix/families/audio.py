@@ -30,6 +30,14 @@ FAMILIES: dict[str, Family] = {
         "WavLM",
         lambda: hf.WavLMForSequenceClassification(hf.WavLMConfig(vocab_size=VOCAB, **_WAVES)),
     ),
+    "parakeet": Family(
+        "Parakeet CTC",
+        lambda: hf.ParakeetForCTC(
+            hf.ParakeetCTCConfig(
+                vocab_size=VOCAB, pad_token_id=VOCAB - 1,
+                encoder_config={"num_mel_bins": 32, "subsampling_conv_channels": 8, **SMALL})
+        ),
+    ),
     "ast": Family(
         "Audio Spectrogram Transformer",
         lambda: hf.ASTForAudioClassification(

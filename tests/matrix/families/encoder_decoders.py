@@ -21,6 +21,14 @@ _GEMMA: dict[str, Any] = {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_wi
 
 FAMILIES: dict[str, Family] = {
     "t5": Family("T5", lambda: hf.T5ForConditionalGeneration(hf.T5Config(**_T5)), paired=True),
+    "longt5": Family(
+        "LongT5",
+        lambda: hf.LongT5ForConditionalGeneration(
+            hf.LongT5Config(local_radius=7, global_block_size=4,
+                            encoder_attention_type="transient-global", **_T5)
+        ),
+        paired=True,
+    ),
     "t5gemma": Family(
         "T5Gemma",
         lambda: hf.T5GemmaForConditionalGeneration(
@@ -52,6 +60,16 @@ FAMILIES: dict[str, Family] = {
         "M2M100 (NLLB)",
         lambda: hf.M2M100ForConditionalGeneration(
             hf.M2M100Config(max_position_embeddings=64, **_BART)
+        ),
+        paired=True,
+    ),
+    "moonshine": Family(
+        "Moonshine",
+        lambda: hf.MoonshineForConditionalGeneration(
+            hf.MoonshineConfig(encoder_num_hidden_layers=2, decoder_num_hidden_layers=2,
+                               encoder_num_attention_heads=4, decoder_num_attention_heads=4,
+                               hidden_size=32, intermediate_size=64, max_position_embeddings=64,
+                               decoder_start_token_id=1, **TOKENS)
         ),
         paired=True,
     ),

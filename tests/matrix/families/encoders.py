@@ -22,6 +22,12 @@ FAMILIES: dict[str, Family] = {
                                 hidden_dim=64, n_layers=2, n_heads=4)
         ),
     ),
+    "xlnet": Family(
+        "XLNet",
+        lambda: hf.XLNetForSequenceClassification(
+            hf.XLNetConfig(d_model=32, n_layer=2, n_head=4, d_inner=64, **TOKENS)
+        ),
+    ),
     "deberta-v2": Family(
         "DeBERTa-v2",
         lambda: hf.DebertaV2ForSequenceClassification(

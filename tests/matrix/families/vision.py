@@ -127,6 +127,30 @@ DETECTORS: dict[str, Family] = {
         lambda: hf.DetrForObjectDetection(hf.DetrConfig(backbone_config=_backbone(), **_DETR)),
         processor={"size": {"height": 64, "width": 64}},
     ),
+    "d-fine": Family(
+        "D-FINE",
+        lambda: hf.DFineForObjectDetection(
+            hf.DFineConfig(
+                backbone_config=hf.HGNetV2Config(
+                    hidden_sizes=[16, 32, 32, 32], stem_channels=[3, 8, 16],
+                    stage_in_channels=[16, 16, 32, 32],
+                    stage_mid_channels=[8, 8, 16, 16], stage_out_channels=[16, 32, 32, 32],
+                    stage_num_blocks=[1, 1, 1, 1], stage_numb_of_layers=[1, 1, 1, 1],
+                    out_features=["stage2", "stage3", "stage4"]),
+                encoder_hidden_dim=32, encoder_in_channels=[32, 32, 32], encoder_layers=1,
+                encoder_ffn_dim=64, encoder_attention_heads=4, d_model=32, num_queries=6,
+                decoder_in_channels=[32, 32, 32], decoder_ffn_dim=64, decoder_layers=2,
+                decoder_attention_heads=4, num_denoising=0, num_labels=5)
+        ),
+        processor={"size": {"height": 64, "width": 64}},
+    ),
+    "eomt": Family(
+        "EoMT",
+        lambda: hf.EomtForUniversalSegmentation(
+            hf.EomtConfig(num_queries=6, num_blocks=1, num_labels=4, num_upscale_blocks=1,
+                          **IMAGES, **SMALL)
+        ),
+    ),
     "rt-detr": Family(
         "RT-DETR",
         lambda: hf.RTDetrForObjectDetection(
