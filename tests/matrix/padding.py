@@ -53,8 +53,11 @@ def _encoder(row: Row) -> float:
                 feed[name] = _taken(numbers, name, length)
         alone.append(feed)
     pad = getattr(model.config.get_text_config(), "pad_token_id", None) or 0
-    batch = {name: stacked([feed[name] for feed in alone], pad if name == "input_ids" else 0)
-             for name in names}  # fmt: skip
+    left = FAMILIES[row.family].pads_left
+    batch = {
+        name: stacked([feed[name] for feed in alone], pad if name == "input_ids" else 0, left=left)
+        for name in names
+    }
     with session(row.exported.path) as graph:
         found = graph.run(batch)
     return worst(found, [_computed(model, feed, found) for feed in alone])

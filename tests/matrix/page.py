@@ -48,8 +48,8 @@ The samples are random, and the SQNR is computed on the calibration samples. So 
 nothing is broken; it does not predict the SQNR of a trained model. A decoder is one graph with its
 cache, run on a past of 8 tokens; an encoder-decoder is two graphs; CLIP and SigLIP are one graph of
 both towers. SigLIP has no padded batch: it pools the last place of a text, and is used with texts
-of full length. Decoders are padded on the left, other models on the right. Batch norms are shifted so
-that most values pass the ReLU: without this shift, random MobileNetV2 had 31 dB in FP16 and 4 dB in
+of full length. Decoders and XLNet are padded on the left, other models on the right. Batch norms are
+shifted so that most values pass the ReLU: without this shift, random MobileNetV2 had 31 dB in FP16 and 4 dB in
 INT8, below both limits.
 """  # noqa: E501
 

@@ -27,6 +27,7 @@ FAMILIES: dict[str, Family] = {
         lambda: hf.XLNetForSequenceClassification(
             hf.XLNetConfig(d_model=32, n_layer=2, n_head=4, d_inner=64, **TOKENS)
         ),
+        pads_left=True,
     ),
     "deberta-v2": Family(
         "DeBERTa-v2",

@@ -28,10 +28,12 @@ class Family:
     """`made`: the model with random weights of torch. `paired`: encoder and decoder are two graphs.
     `processor`: preprocessor_config.json, for a model whose config.json lacks the size of its
     input. `reads_padding`: the model has no use for a padded batch (SigLIP pools the last place and
-    is trained on texts of full length)."""
+    is trained on texts of full length). `pads_left`: as its tokenizer does, so that the last place
+    is a token (XLNet classifies by it)."""
 
     title: str
     made: Made
     paired: bool = False
     reads_padding: bool = False
+    pads_left: bool = False
     processor: Mapping[str, Any] = field(default_factory=dict)
