@@ -74,7 +74,8 @@ def _sources(encoder: Row) -> list[Feed]:
     numbers = np.random.default_rng(1)
     (first, *masks) = [spec.info for spec in encoder.exported.specs]
     if not masks:
-        shape = (1, *map(int, first.shape[1:]))
+        shape = (1, *(padding.SAMPLES[0] if isinstance(size, str) else size
+                      for size in first.shape[1:]))  # fmt: skip
         return [{first.name: numbers.standard_normal(shape).astype(np.float32)} for _ in range(3)]
     prompts = [padding.integers(numbers, length) for length in (3, 7, 5)]
     return [{"input_ids": p, "attention_mask": np.ones_like(p)} for p in prompts]
