@@ -35,9 +35,11 @@ WORTH = {
     "small as SegFormer-B0 neither INT8 nor FP8 before a measurement: its time is mostly traffic "
     "of activations and the copy of 150 masks to the host. The scores and boxes come from a few "
     "last layers, whose errors are not averaged: compare the metric of the task and not the SQNR. "
-    "RT-DETR takes the queries with the highest scores (TopK); with random weights the scores "
-    "nearly tie, so that a rounding exchanges whole queries: its SQNR here says nothing of a "
-    "trained model.",
+    "RT-DETR and D-FINE take the queries with the highest scores (TopK); with random weights the "
+    "scores nearly tie, so that a rounding exchanges whole queries: their SQNR here says nothing "
+    "of a trained model.",
     "Audio": "Not INT4: the encoder computes hundreds of frames at once and is limited by compute, "
     "so that it gains little at batch 1 and nothing at batch 32.",
+    "Time series": "Not INT4: all patches of all channels are computed at once, so that reading "
+    "the weights is a small part of the time, at batch 1 too.",
 }

@@ -20,7 +20,7 @@ _HEAD = """# Families of models, and what works for each
 {families} families: {passed} of {cells} cells pass, {refused}. A test checks every row against this
 table.
 
-- **Versions:** {versions}.
+- **Versions:** {versions}.{older}
 
 | column | meaning |
 |---|---|
@@ -32,7 +32,7 @@ table.
 | fused forms agree | number of nodes: exported → `standard` form → form for ONNX Runtime; the outputs of the forms differ by at most {limit:.0e} at the same three sizes |
 | FP16 | the graph in FP16 runs in ONNX Runtime: SQNR against FP32 in dB, at least {fp16:g} |
 | INT8 | the graph in INT8 for a CPU runs in ONNX Runtime: SQNR against FP32 in dB, at least {int8:g} |
-| TensorRT-RTX | the INT8 graph compiles for compute capability 8.9 (not run): landed / planned products |
+| TensorRT-RTX | the INT8 graph compiles for compute capability 8.9 (not run): landed / planned products; a product whose input no range serves at all lengths is not planned |
 
 Below each table: the *predicted* gain of a precision over FP16 on an L4 for models of published
 sizes, from `optkit plan` (nothing was compiled or run; nine of ten measured ratios lie within a
@@ -64,7 +64,7 @@ def page(found: Found, gains: Found) -> str:
         date=found["date"], passed=sum(cell["ok"] for cell in cells), cells=len(cells),
         families=len(FAMILIES),
         refused=f"{len(refused)} {'family is' if len(refused) == 1 else 'families are'} refused",
-        versions=", ".join(f"{name} {number}" for name, number in found["versions"].items()),
+        versions=_versions(found["versions"]), older="".join(map(_older, found["older"])),
         limit=LIMIT, **LEAST_SQNR,
     )  # fmt: skip
     lines = [head]
@@ -72,6 +72,15 @@ def page(found: Found, gains: Found) -> str:
         of_group = {name: row for name, row in rows.items() if name.partition("/")[0] in group}
         lines += [f"## {title}\n", *_table(of_group), "", *_worth(title, gains.get(title, {})), ""]
     return "\n".join([*lines, *_failures(rows), *_refusals(rows)]).rstrip() + "\n"
+
+
+def _versions(versions: dict[str, str]) -> str:
+    return ", ".join(f"{name} {number}" for name, number in versions.items())
+
+
+def _older(rows: Found) -> str:
+    names = ", ".join(map(title_of, rows["rows"]))
+    return f"\n- **Rows of {rows['date']}**, with {_versions(rows['versions'])}: {names}."
 
 
 def _table(rows: Found) -> Iterator[str]:

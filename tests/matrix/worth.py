@@ -65,6 +65,13 @@ GROUPS: dict[str, dict[str, DecoderSizes | Callable[[], Any]]] = {
     "Audio": {
         "Wav2Vec2-base (95 M), 5 s": lambda: hf.Wav2Vec2ForCTC(hf.Wav2Vec2Config()),
     },
+    "Time series": {
+        "PatchTST/64, 21 channels of 512 steps": lambda: hf.PatchTSTForPrediction(
+            hf.PatchTSTConfig(num_input_channels=21, context_length=512, prediction_length=96,
+                              patch_length=16, patch_stride=8, d_model=128, ffn_dim=256,
+                              num_hidden_layers=3, num_attention_heads=16)
+        ),
+    },
 }  # fmt: skip
 _IMAGES = {"ResNet-50 (26 M)": 224, "SegFormer-B0 (4 M), 512 × 512": 512}
 
