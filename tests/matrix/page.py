@@ -64,7 +64,8 @@ def page(found: Found, gains: Found) -> str:
         date=found["date"], passed=sum(cell["ok"] for cell in cells), cells=len(cells),
         families=len(FAMILIES),
         refused=f"{len(refused)} {'family is' if len(refused) == 1 else 'families are'} refused",
-        versions=_versions(found["versions"]), older="".join(map(_older, found["older"])),
+        versions=_versions(found["versions"]),
+        older="".join(_older(one, found["versions"]) for one in found["older"]),
         limit=LIMIT, **LEAST_SQNR,
     )  # fmt: skip
     lines = [head]
@@ -78,9 +79,10 @@ def _versions(versions: dict[str, str]) -> str:
     return ", ".join(f"{name} {number}" for name, number in versions.items())
 
 
-def _older(rows: Found) -> str:
-    names = ", ".join(map(title_of, rows["rows"]))
-    return f"\n- **Rows of {rows['date']}**, with {_versions(rows['versions'])}: {names}."
+def _older(rows: Found, today: dict[str, str]) -> str:
+    others = {name: number for name, number in rows["versions"].items() if number != today[name]}
+    names = "; ".join(map(title_of, rows["rows"]))
+    return f"\n- **Rows of {rows['date']}**, with {_versions(others)}: {names}."
 
 
 def _table(rows: Found) -> Iterator[str]:
