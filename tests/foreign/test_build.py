@@ -63,7 +63,7 @@ def test_the_repaired_graph_is_built_with_its_own_scales(
     assert landing["landed"] == landing["planned"] == 5
     assert result["fidelity"]["sqnr_db"] > 35
     assert result["fidelity"]["reference"] == GIVEN_GRAPH
-    assert any(GIVEN_GRAPH in why for why in result["recommendation"]["conditions"])
+    assert "quantized by another tool" in (built.path / "report.html").read_text()
     expected = loaded("ort_qdq")
     foreign.repair(expected)
     candidate = graph.load(built.path / "model.onnx")
