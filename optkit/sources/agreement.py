@@ -22,6 +22,7 @@ from math import inf, isfinite
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from optkit.data import masks
 from optkit.errors import ExportFailed, OptkitError
@@ -218,11 +219,11 @@ def _judged(
 
 
 def difference(
-    expected: np.ndarray, actual: np.ndarray, *, halves: bool = False
+    expected: np.ndarray, actual: np.ndarray, *, halves: bool = False, noise: ArrayLike = 0.0
 ) -> tuple[float, str | None]:
     """The largest absolute difference of an output (of integers and bools, the share that differs),
     and in words what is more than rounding; None if nothing is. NaN agrees with NaN, and an
-    infinity with itself. `halves`: see `Case`."""
+    infinity with itself. `halves`: see `Case`; `noise`: how far values are off anyway."""
     if expected.shape != actual.shape or expected.dtype != actual.dtype:
         return inf, (
             f"is {actual.dtype} {list(actual.shape)} in the graph and {expected.dtype} "
@@ -243,9 +244,11 @@ def difference(
     share = _LIMITS[2 if halves else expected.dtype.itemsize]
     largest = float(error.max(initial=0.0))
     floor = max(_SLICE * float(a.max(initial=0.0)), 1e-6)
+    known = np.broadcast_to(noise, a.shape)
     for kept in _slices(a.ndim):
-        scales, errors = (x.max(axis=kept, initial=0.0) for x in (a, error))
-        over = ~(errors <= np.maximum(share * scales, floor))  # NaN where one is not finite
+        scales, errors, off = (x.max(axis=kept, initial=0.0) for x in (a, error, known))
+        allowed = np.maximum(np.maximum(share * scales, floor), off)
+        over = ~(errors <= allowed)  # NaN where one is not finite
         if over.any():
             return largest, _told(scales, errors, over, share, kept, a.ndim)
     return largest, None

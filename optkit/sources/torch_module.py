@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from optkit.sources import (
     embedding_bags,
     export_failures,
     guards,
+    in_float64,
     one_hot,
     pool_sizes,
     recurrences,
@@ -144,26 +144,11 @@ def _witness(
         with _exporting(module), ties.lower_index_first(program):
             return _outputs(module, bind, specs, names, feed)
 
-    def exact(feed: Feed) -> Feed | None:
-        import torch
-
-        before = torch.get_default_dtype()
-        try:
-            double = copy.deepcopy(module).double()
-            wide = {n: a.astype(np.float64) if a.dtype == np.float32 else a
-                    for n, a in feed.items()}  # fmt: skip
-            torch.set_default_dtype(torch.float64)
-            return run(double, wide)
-        except Exception:  # of code that fixes a dtype, of what the module holds besides weights
-            return None
-        finally:
-            torch.set_default_dtype(before)
-
     ordered = _in_order(bind(_by_name(specs)))
     return Witness(
         ordered,
         partial(run, module),
-        exact,
+        partial(in_float64.exact, module, run),
         program,
         lambda: translation.decomposed(program, ordered),
         lambda feed: changed(module, lambda: run(module, feed)),

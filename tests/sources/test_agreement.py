@@ -18,12 +18,12 @@ from optkit import graph
 from optkit.data import masks
 from optkit.errors import ExportFailed
 from optkit.runtimes import backend
-from optkit.sources import agreement, torch_module, translation
+from optkit.sources import agreement, in_float64, torch_module, translation
 from optkit.sources.agreement import difference
 from optkit.sources.compared_sizes import compared_sizes
 from optkit.sources.log import ExportLog
 from optkit.sources.trials import trials
-from optkit.tensors import AxisRange, InputSpec, TensorInfo
+from optkit.tensors import AxisRange, Feed, InputSpec, TensorInfo
 
 BATCH = {"batch": AxisRange(1, 2, 4)}
 SIDES = BATCH | {"h": AxisRange(72, 104, 160), "w": AxisRange(72, 104, 160)}
@@ -224,6 +224,35 @@ def relu_is_lost(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     monkeypatch.setattr(translation, "write", wrong)
     yield
+
+
+class Mixed(Cancelling):
+    """A column that is rounding alone, beside one that is exact."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([1e3 * super().forward(x), torch.relu(x[:, :1])], 1)
+
+
+@pytest.mark.usefixtures("relu_is_lost")
+def test_the_rounding_of_one_column_does_not_excuse_another(tmp_path: Path) -> None:
+    with pytest.raises(ExportFailed, match="differs from torch"):
+        export(Mixed(), tmp_path, spec("x", "batch", 300))
+
+
+def test_float64_replaces_the_types_that_code_fixes() -> None:
+    net = nn.Linear(4, 3).bfloat16()
+    x = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+
+    def run(module: nn.Module, feed: Feed) -> Feed:
+        y = module(torch.from_numpy(feed["x"]).to(torch.bfloat16)).float() + torch.ones(
+            3, dtype=torch.float16
+        )
+        return {"y": y.detach().numpy()}
+
+    found = in_float64.exact(net, run, {"x": x})
+    weight, bias = (one.detach().double().numpy() for one in (net.weight, net.bias))
+    assert found is not None
+    np.testing.assert_allclose(found["y"], x.astype(float) @ weight.T + bias + 1, rtol=1e-12)
 
 
 class Steps(nn.Module):
