@@ -48,7 +48,14 @@ from optkit.graph.nodes import (
     unique_name,
     value_names,
 )
-from optkit.graph.semantics import evaluate, infer_shapes, lower, takes_half, upgrade
+from optkit.graph.semantics import (
+    check_growth,
+    evaluate,
+    infer_shapes,
+    lower,
+    takes_half,
+    upgrade,
+)
 from optkit.graph.serde import INLINE_LIMIT, check, data_locations, load, save, with_data_at
 from optkit.graph.shapes import bind, dims, evaluated, expose, inputs, outputs, typed
 from optkit.graph.weights import Form, Stored, blocks, columns, computed, rows, spread
@@ -74,6 +81,7 @@ __all__ = [
     "border_bytes",
     "check",
     "check_finite",
+    "check_growth",
     "claim_name",
     "columns",
     "computed",

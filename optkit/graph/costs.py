@@ -135,7 +135,7 @@ def _cost(node: ir.Node) -> NodeCost:
         in_bytes=_total(v for v in fed if not is_constant(v)),
         out_bytes=_total(node.outputs),
         columns=_output_columns(node),
-        bits=None if node.outputs[0].dtype is None else node.outputs[0].dtype.bitwidth,
+        bits=_bits(node.outputs[0]),
         recurrence=_recurrence(node) if node.op_type in _RECURRENT else None,
     )
 
@@ -200,11 +200,17 @@ def _dims(value: ir.Value | None) -> tuple[int, ...] | None:
 def _total(values: Iterable[ir.Value]) -> int | None:
     total = 0
     for value in values:
-        dims = _dims(value)
-        if dims is None or value.dtype is None:
+        dims, bits = _dims(value), _bits(value)
+        if dims is None or bits is None:
             return None
-        total += (prod(dims) * value.dtype.bitwidth + 7) // 8
+        total += (prod(dims) * bits + 7) // 8
     return total
+
+
+def _bits(value: ir.Value) -> int | None:
+    """The bits of one number; None if the dtype is not known, and for texts."""
+    unknown = value.dtype in (None, ir.DataType.UNDEFINED, ir.DataType.STRING)
+    return None if unknown or value.dtype is None else value.dtype.bitwidth
 
 
 def _constants(model: ir.Model) -> list[ir.Value]:

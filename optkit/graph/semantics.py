@@ -22,7 +22,7 @@ from onnx_ir import serde
 from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass
 
 from optkit.errors import InputRefused
-from optkit.graph import opsets
+from optkit.graph import growth, opsets
 from optkit.graph.nodes import ensure_names
 from optkit.graph.serde import last_line
 from optkit.graph.weights import Computed
@@ -36,7 +36,6 @@ _REDEFINED = {"GroupNormalization": 21, "DFT": 20}
 _INFERENCE_ERRORS = (RuntimeError, ValueError, onnx.shape_inference.InferenceError)
 # onnx 1.23 infers nothing for these; the result has dtype and shape of the first input
 _UNINFERRED = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
-_SMALL_BYTES = 1024  # shape inference sees initializers up to this size (shapes, axes)
 
 
 def infer_shapes(model: ir.Model, *, strict: bool = True) -> ir.Model:
@@ -77,7 +76,20 @@ def upgrade(model: ir.Model, minimum: int = 21) -> ir.Model:
         opsets.complete(model, version)
     LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     ensure_names(model)
+    check_growth(model)
     return infer_shapes(model)
+
+
+def check_growth(model: ir.Model) -> None:
+    """Raise InputRefused with the node if the values that follow from constants alone are much
+    larger than what the model stores. Inference and runtimes compute them while they read the
+    graph."""
+    if model.functions:
+        model = model.clone()
+        InlinePass()(model)
+    version = model.opset_imports.get("", 1)
+    light, large = _without_weights(model)
+    growth.check(light, large, lambda node, inputs: _reference(node, inputs, version))
 
 
 def lower(model: ir.Model, opset: int) -> None:
@@ -146,12 +158,19 @@ def evaluate(node: ir.Node, inputs: Sequence[np.ndarray | None], opset: int) -> 
     Raises InputRefused if the reference has no implementation for these inputs.
     """
     names = ["" if array is None else f"i{index}" for index, array in enumerate(inputs)]
-    proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain, input=names)
+    proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain, input=names, name=node.name)
     proto.output.extend(f"o{index}" for index in range(len(node.outputs)))
     proto.attribute.extend(ir.to_proto(attribute) for attribute in node.attributes.values())
-    feed = {name: array for name, array in zip(names, inputs, strict=True) if array is not None}
+    return _reference(proto, inputs, opset)
+
+
+def _reference(
+    node: onnx.NodeProto, inputs: Sequence[np.ndarray | None], opset: int
+) -> list[np.ndarray]:
+    given = zip(node.input, inputs, strict=True)
+    feed = {name: array for name, array in given if array is not None}
     try:
-        session = onnx.reference.ReferenceEvaluator(proto, opsets={"": opset})
+        session = onnx.reference.ReferenceEvaluator(node, opsets={"": opset})
         return [np.asarray(array) for array in session.run(None, feed)]
     except Exception as error:  # each operator raises other exceptions
         raise InputRefused(last_line(error), where=node.name) from error
@@ -215,7 +234,10 @@ def _without_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, ir.Val
         tensor = value.const_value
         if tensor is None:
             continue
-        if tensor.nbytes <= _SMALL_BYTES and not isinstance(tensor, Computed):
+        if tensor.dtype == ir.DataType.STRING:
+            main.initializer.append(serde.serialize_tensor(tensor))
+            continue
+        if tensor.nbytes <= growth.SMALL_BYTES and not isinstance(tensor, Computed):
             small = ir.Tensor(tensor.numpy(), tensor.dtype, name=name)
             main.initializer.append(serde.serialize_tensor(small))
             continue

@@ -1,4 +1,4 @@
-"""Reads, writes and checks ONNX files. Only this module and `semantics` import the `onnx`
+"""Reads, writes and checks ONNX files. Only this module, `semantics` and `growth` import the `onnx`
 library."""
 
 from __future__ import annotations

@@ -208,6 +208,6 @@ def _count(text: str, what: str, where: str) -> int:
 def _elements(dims: list[int], where: str) -> int:
     if any(d < 0 for d in dims):
         raise UnsafeFile(f"the shape {dims} has a negative dimension", where=where)
-    if prod(dims) >> 63:
+    if prod(max(d, 1) for d in dims) >> 59:  # libraries ignore zeros when they check this
         raise UnsafeFile(f"a tensor of shape {dims} is too large for any memory", where=where)
     return prod(dims)

@@ -243,7 +243,7 @@ MORE_EXTERNAL_DATA: dict[str, Build] = {
 }
 
 
-def _model(change: Callable[[ModelProto], None]) -> Build:
+def model_with(change: Callable[[ModelProto], None]) -> Build:
     def build(folder: Path) -> Path:
         model = plain_model()
         change(model)
@@ -277,7 +277,7 @@ def loop(count: int, *, by: str = "initializer") -> Callable[[ModelProto], None]
 
 def _loop_external(folder: Path) -> Path:
     """The trip count itself stands in another file."""
-    path = _model(loop(1))(folder)
+    path = model_with(loop(1))(folder)
     model = ModelProto.FromString(path.read_bytes())
     trips = model.graph.initializer[1]
     trips.ClearField("int64_data")
@@ -396,28 +396,28 @@ def _axis(model: ModelProto) -> None:
 
 
 GRAPHS: dict[str, Build] = {
-    "circle": _model(_nodes(("Add", ["x", "b"], ["y"]), ("Relu", ["y"], ["b"]))),
-    "reads_itself": _model(_nodes(("Add", ["x", "y"], ["y"]))),
-    "circle_in_subgraph": _model(_circle_inside),
-    "circle_in_function": _model(_circle_in_function),
-    "out_of_order": _model(_nodes(("Relu", ["a"], ["y"]), ("Relu", ["x"], ["a"]))),
-    "dangling": _model(_nodes(("Add", ["x", "nothing"], ["y"]))),
-    "made_twice": _model(_nodes(("Relu", ["x"], ["y"]), ("Relu", ["w"], ["y"]))),
-    "input_made": _model(_nodes(("Relu", ["w"], ["x"]), ("Relu", ["x"], ["y"]))),
-    "no_output": _model(_nodes(("Relu", ["x"], ["a"]))),
+    "circle": model_with(_nodes(("Add", ["x", "b"], ["y"]), ("Relu", ["y"], ["b"]))),
+    "reads_itself": model_with(_nodes(("Add", ["x", "y"], ["y"]))),
+    "circle_in_subgraph": model_with(_circle_inside),
+    "circle_in_function": model_with(_circle_in_function),
+    "out_of_order": model_with(_nodes(("Relu", ["a"], ["y"]), ("Relu", ["x"], ["a"]))),
+    "dangling": model_with(_nodes(("Add", ["x", "nothing"], ["y"]))),
+    "made_twice": model_with(_nodes(("Relu", ["x"], ["y"]), ("Relu", ["w"], ["y"]))),
+    "input_made": model_with(_nodes(("Relu", ["w"], ["x"]), ("Relu", ["x"], ["y"]))),
+    "no_output": model_with(_nodes(("Relu", ["x"], ["a"]))),
 }
 """Graphs in which a value is read that nothing makes before, or made twice."""
 
 NAMES: dict[str, Build] = {
-    "escape": _model(_renamed("x\x1b[2J")),
-    "newline": _model(_renamed("x\nLayer 7")),
-    "nul": _model(_renamed("x\0")),
-    "c1_control": _model(_renamed("x\x9b2J")),
-    "line_separator": _model(_renamed("x\u2028")),
-    "axis": _model(_axis),
-    "node": _model(lambda m: setattr(m.graph.node[0], "name", "add\x1eother")),
-    "weight": _model(lambda m: setattr(m.graph.initializer[0], "name", "w\r")),
-    "domain": _model(lambda m: setattr(m.graph.node[0], "domain", "a\tb")),
+    "escape": model_with(_renamed("x\x1b[2J")),
+    "newline": model_with(_renamed("x\nLayer 7")),
+    "nul": model_with(_renamed("x\0")),
+    "c1_control": model_with(_renamed("x\x9b2J")),
+    "line_separator": model_with(_renamed("x\u2028")),
+    "axis": model_with(_axis),
+    "node": model_with(lambda m: setattr(m.graph.node[0], "name", "add\x1eother")),
+    "weight": model_with(lambda m: setattr(m.graph.initializer[0], "name", "w\r")),
+    "domain": model_with(lambda m: setattr(m.graph.node[0], "domain", "a\tb")),
     "half_a_character": lambda folder: _written(
         folder, plain_model().SerializeToString().replace(b"add", b"\xed\xa0\x80")
     ),
@@ -462,41 +462,41 @@ def _filled(operator: str) -> Callable[[ModelProto], None]:
 
 
 GROWTH: dict[str, Build] = {
-    "range": _model(_range),
-    "doubled_integers": _model(_doubling(TensorProto.INT64)),
-    "doubled_floats": _model(_doubling(TensorProto.FLOAT)),
-    "constant_of_shape": _model(_filled("ConstantOfShape")),
-    "expand": _model(_filled("Expand")),
-    "tile": _model(_filled("Tile")),
+    "range": model_with(_range),
+    "doubled_integers": model_with(_doubling(TensorProto.INT64)),
+    "doubled_floats": model_with(_doubling(TensorProto.FLOAT)),
+    "constant_of_shape": model_with(_filled("ConstantOfShape")),
+    "expand": model_with(_filled("Expand")),
+    "tile": model_with(_filled("Tile")),
 }
 """A kilobyte that asks for 10 GB and more when it is read, or run. The intake does not see it."""
 
 SIZES: dict[str, Build] = {
-    "dims_beyond_data": _model(_weight(dims=[1 << 31, 1 << 31])),
-    "dims_without_data": _model(_weight(dims=[1 << 62], float_data=[])),
-    "dims_overflow": _model(_weight(dims=[1 << 62] * 32)),
-    "dims_wrap_to_four": _model(_weight(dims=[1 << 32, 1 << 32, 4])),  # 4 modulo 2^64
-    "negative_dim": _model(_weight(dims=[-4])),
-    "high_rank": _model(_weight(dims=[1] * 32 + [4])),
-    "high_rank_value": _model(_high_rank_value),
-    "unknown_type": _model(_weight(data_type=9999)),
-    "no_type": _model(_weight(data_type=0)),
-    "wrong_field": _model(_weight(data_type=TensorProto.INT64)),
-    "data_twice": _model(_weight(raw_data=bytes(16))),
-    "raw_too_short": _model(_weight(float_data=[], raw_data=bytes(15))),
-    "segment": _model(lambda m: m.graph.initializer[0].segment.SetInParent()),
-    "sparse_bomb": _model(_sparse_bomb),
-    "loop": _model(loop(1 << 62)),
-    "loop_raw": _model(loop(1 << 62, by="raw")),
-    "loop_constant": _model(loop(1 << 62, by="constant")),
-    "loop_value_int": _model(loop(1 << 62, by="value_int")),
+    "dims_beyond_data": model_with(_weight(dims=[1 << 31, 1 << 31])),
+    "dims_without_data": model_with(_weight(dims=[1 << 62], float_data=[])),
+    "dims_overflow": model_with(_weight(dims=[1 << 62] * 32)),
+    "dims_wrap_to_four": model_with(_weight(dims=[1 << 32, 1 << 32, 4])),  # 4 modulo 2^64
+    "negative_dim": model_with(_weight(dims=[-4])),
+    "high_rank": model_with(_weight(dims=[1] * 32 + [4])),
+    "high_rank_value": model_with(_high_rank_value),
+    "unknown_type": model_with(_weight(data_type=9999)),
+    "no_type": model_with(_weight(data_type=0)),
+    "wrong_field": model_with(_weight(data_type=TensorProto.INT64)),
+    "data_twice": model_with(_weight(raw_data=bytes(16))),
+    "raw_too_short": model_with(_weight(float_data=[], raw_data=bytes(15))),
+    "segment": model_with(lambda m: m.graph.initializer[0].segment.SetInParent()),
+    "sparse_bomb": model_with(_sparse_bomb),
+    "loop": model_with(loop(1 << 62)),
+    "loop_raw": model_with(loop(1 << 62, by="raw")),
+    "loop_constant": model_with(loop(1 << 62, by="constant")),
+    "loop_value_int": model_with(loop(1 << 62, by="value_int")),
     "loop_external": _loop_external,
-    "function_bomb": _model(_function_bomb),
-    "recursion": _model(_recursion),
-    "function_twice": _model(lambda m: (_recursion(m), _recursion(m), None)[-1]),
+    "function_bomb": model_with(_function_bomb),
+    "recursion": model_with(_recursion),
+    "function_twice": model_with(lambda m: (_recursion(m), _recursion(m), None)[-1]),
     "nested_graphs": _nested,
-    "nested_types": _model(_nested_type),
-    "long_name": _model(lambda m: setattr(m.graph.node[0], "name", "n" * 70_000)),
+    "nested_types": model_with(_nested_type),
+    "long_name": model_with(lambda m: setattr(m.graph.node[0], "name", "n" * 70_000)),
     "empty": lambda folder: _written(folder, b""),
     "no_graph": lambda folder: _written(folder, b"\x08\x0a"),
     "text": lambda folder: _written(folder, b"<html>404 not found</html>"),

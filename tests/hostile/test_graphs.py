@@ -13,16 +13,21 @@ import pytest
 from optkit import api
 from optkit.errors import InputRefused, WorkerFailed
 from optkit.workspace import Workspace
-from tests.hostile import onnx_files
+from tests.hostile import growing_files, onnx_files
 
-GROWTH: dict[str, Callable[[Path], Path]] = onnx_files.GROWTH
+GROWTH: dict[str, Callable[[Path], Path]] = {
+    **onnx_files.GROWTH,
+    **growing_files.EMPTY,
+    **growing_files.TEXTS,
+    **{name: build for name, (_, build) in growing_files.REFUSED.items()},
+}
 
 
 def _inspected(name: str, tmp_path: Path) -> WorkerFailed | None:
     """How `inspect` ended: None, or the verdict. Anything else fails the test."""
     (tmp_path / "foreign").mkdir()
     path = GROWTH[name](tmp_path / "foreign")
-    assert path.stat().st_size < 4096
+    assert path.stat().st_size < 2 << 20
     try:
         api.inspect(path, workspace=Workspace(tmp_path / "cache"))
     except WorkerFailed as error:
@@ -39,25 +44,18 @@ def _verdict_and_peak(name: str, tmp_path: Path) -> tuple[str | None, int]:
 
 
 @pytest.mark.slow
-def test_reading_a_kilobyte_takes_no_more_than_its_size_lets_expect(tmp_path: Path) -> None:
-    failed = _inspected("doubled_integers", tmp_path)
-    assert failed is not None and failed.exit_code == 6 and failed.verdict == "oom"
-    assert "more than 1025 MiB" in failed.message  # 1 GiB, and a little for each node
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(GROWTH))
 def test_every_way_to_grow_is_bounded(name: str, tmp_path: Path) -> None:
     # in a process of its own: the peak of children is that of all children there ever were
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         verdict, peak = pool.submit(_verdict_and_peak, name, tmp_path).result()
-    assert verdict in (None, "oom", "timeout")
-    assert 0 < peak < 2 << 20
+    assert verdict is None
+    assert 0 < peak < 1 << 20
 
 
 @pytest.mark.slow
 def test_given_limits_count_instead(tmp_path: Path) -> None:
-    workspace = Workspace(tmp_path / "cache", memory=2 << 30, timeout=5)
+    workspace = Workspace(tmp_path / "cache", memory=32 << 20)
     (tmp_path / "foreign").mkdir()
-    with pytest.raises(WorkerFailed, match=r"2048 MiB|5 s"):
-        api.inspect(GROWTH["doubled_integers"](tmp_path / "foreign"), workspace=workspace)
+    with pytest.raises(WorkerFailed, match="32 MiB"):  # the libraries need more
+        api.inspect(GROWTH["read"](tmp_path / "foreign"), workspace=workspace)

@@ -35,6 +35,9 @@ def check_constants(node: ir.Node) -> Folded | Declined | None:
         return None
     if not all(value is None or graph.is_constant(value) for value in node.inputs):
         return None
+    if any(value is not None and value.dtype == ir.DataType.STRING
+           for value in (*node.inputs, *node.outputs)):  # fmt: skip
+        return Declined("texts are not computed beforehand: an expression may take any time")
     if refused := _too_large(node):
         return refused
     version = node.version or (node.graph.opset_imports.get("", 21) if node.graph else 21)

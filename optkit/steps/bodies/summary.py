@@ -11,4 +11,5 @@ from optkit.steps.summary import Summarize, Summarized
 def run(step: Summarize, out: Path, progress: Progress) -> Summarized:
     place = step.model.path
     model = graph.load(place / GRAPH if place.is_dir() else place)
+    graph.check_growth(model)
     return Summarized(summary=graph.summary(model, step.axes))
