@@ -88,6 +88,8 @@ def _zeros(inputs: Sequence[TensorInfo], sizes: Mapping[str, int]) -> Feed | Non
         dtypes = {info.name: np.dtype(info.dtype) for info in inputs}
     except TypeError:
         return None
-    if sum(prod(shapes[name]) * dtypes[name].itemsize for name in shapes) > _FEED_BYTES:
+    # numpy refuses some shapes although a dimension of size 0 makes them empty
+    sizes_of = {name: prod(max(size, 1) for size in shape) for name, shape in shapes.items()}
+    if sum(sizes_of[name] * dtypes[name].itemsize for name in shapes) > _FEED_BYTES:
         return None
     return {name: np.zeros(shape, dtypes[name]) for name, shape in shapes.items()}

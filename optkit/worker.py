@@ -123,7 +123,7 @@ def _serve(model: Path, options: Mapping[str, object], read: int, write: int) ->
             size, _ = HEADER.unpack(header)
             try:
                 answer = session.run(load(requests.read(size)))
-                body = save({name: np.ascontiguousarray(array) for name, array in answer.items()})
+                body = save({name: np.asarray(array, order="C") for name, array in answer.items()})
             except OptkitError as error:
                 write_message(write, json.dumps(error.to_json()).encode(), False)
             else:

@@ -27,7 +27,8 @@ from optkit.artifact.manifest import (
     Manifest,
     adapter_file,
 )
-from optkit.artifact.reader import Artifact, Running, SessionArguments
+from optkit.artifact.reader import Artifact, SessionArguments
+from optkit.artifact.running import Running
 from optkit.artifact.writer import check_name, create, prepare, share, write
 
 __all__ = [

@@ -209,9 +209,10 @@ def read(path: Path) -> Manifest:
         ) from error
     except OSError as error:
         raise IntegrityError(f"cannot be read: {error.strerror}", where=str(where)) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise IntegrityError("not a regular file", where=str(where), hint=_AGAIN)
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise IntegrityError("not a regular file", where=str(where), hint=_AGAIN)
         text = file.read(_MANIFEST_BYTES)
     try:
         data = json.loads(text)

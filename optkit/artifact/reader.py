@@ -3,43 +3,39 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from pkgutil import resolve_name
+from threading import Lock
 from typing import Any, Self, TypedDict
 
-import numpy as np
-
 from optkit import trust
+from optkit.artifact import files
 from optkit.artifact.manifest import (
     BASELINE,
-    MANIFEST,
     MODEL,
-    SIGNATURE,
     SIMULATION,
     VNNI,
     Manifest,
     adapter_file,
     read,
 )
+from optkit.artifact.running import Running
 from optkit.devices import cpu, names, target
 from optkit.devices.machine import sums_in_16_bits
 from optkit.errors import (
     InputRefused,
-    IntegrityError,
     ToolchainMissing,
     UnsafeFile,
     UsageError,
     unknown_name,
 )
 from optkit.evidence import Evidence
-from optkit.execute.proxy import by_name
-from optkit.intake.files import show
-from optkit.runtimes import SIMULATOR, Level, Loop, Recurrent, SessionOptions, backend, simulator
-from optkit.store import digest_file, digest_json
-from optkit.tensors import Feed, TensorInfo
+from optkit.runtimes import SIMULATOR, Level, SessionOptions, backend, simulator
+from optkit.store import digest_json
+from optkit.tensors import Feed
 
 
 class SessionArguments(TypedDict, total=False):
@@ -54,56 +50,6 @@ class SessionArguments(TypedDict, total=False):
     adapter: str | None
 
 
-@dataclass(frozen=True)
-class Running:
-    """A loaded artifact as a Session, with the backend that runs and the evidence of its
-    figures."""
-
-    session: Recurrent
-    backend: str
-    evidence: Evidence  # measured: the target's own engine; simulated: its graph on another device
-    note: str | None
-    inputs: tuple[TensorInfo, ...]
-    outputs: tuple[TensorInfo, ...]
-    batch: int | None = None  # the largest batch of the engine; None: any
-
-    @classmethod
-    def of(
-        cls,
-        session: Recurrent,
-        backend: str,
-        evidence: Evidence,
-        note: str | None,
-        batch: int | None = None,
-    ) -> Self:
-        return cls(session, backend, evidence, note, session.inputs, session.outputs, batch)
-
-    def run(self, feed: Feed) -> Feed:
-        """Outputs for one feed. A batch that is larger than the engine's largest one runs in
-        parts, and the outputs are joined."""
-        arrays = by_name(feed, [info.name for info in self.inputs])
-        rows = {len(array) if array.ndim else 0 for array in arrays.values()}
-        if self.batch is None or len(rows) != 1 or max(rows) <= self.batch:
-            return self.session.run(arrays)
-        parts = [
-            self.session.run({name: array[i : i + self.batch] for name, array in arrays.items()})
-            for i in range(0, max(rows), self.batch)
-        ]
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-    def loop(self, carried: Mapping[str, str], start: Feed, room: int | None = None) -> Loop:
-        return self.session.loop(carried, start, room)
-
-    def close(self) -> None:
-        self.session.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-
 class Artifact:
     """An artifact on disk. `load` trusts nothing; `verify` compares every byte, which detects
     damage but does not show who wrote the files. `trusted`: the caller knows the author."""
@@ -113,6 +59,7 @@ class Artifact:
         self.manifest = manifest
         self.trusted = trusted
         self._running: Running | None = None
+        self._opening, self._process = Lock(), os.getpid()
 
     @classmethod
     def load(cls, path: Path, *, trusted: bool = False) -> Self:
@@ -179,27 +126,7 @@ class Artifact:
         """Raise IntegrityError with the names of files that are missing, changed, added or not
         regular. A signature may be there; it is not verified here. `added`: whether other files may
         be there too."""
-        present, listed = dict(_walk(self.path)), self.manifest.files
-        others = [] if added else sorted(present.keys() - listed.keys())
-        problems = [f"{show(name)} was added" for name in others]
-        for name, facts in listed.items():
-            info = present.get(name)
-            if info is None:
-                problems.append(f"{name} is missing")
-            elif not stat.S_ISREG(info.st_mode):
-                problems.append(f"{name} is a link, or not a regular file")
-            elif info.st_size != facts.size or digest_file(self.path / name) != facts.sha256:
-                problems.append(f"{name} was changed")
-        if problems:
-            rest = "build the artifact again, or copy it again from an undamaged copy"
-            if len(others) == len(problems):
-                rest = "remove what was added: all other files are as the manifest lists them"
-            more = f", and {len(problems) - 5} more" if len(problems) > 5 else ""
-            raise IntegrityError(
-                ", ".join(problems[:5]) + more,
-                where=str(self.path),
-                hint=rest,
-            )
+        files.verify(self.path, self.manifest.files, added=added)
 
     def session(
         self,
@@ -233,19 +160,35 @@ class Artifact:
                 where=str(self.path),
                 hint="open one of its `parts`, or run all parts with `optkit generate`",
             )
+        added = self._adapter(adapter)
         self.verify()
-        options = SessionOptions(
-            threads, spinning, level or "all", pooled, self.manifest.target, cuda_graph, kept,
-            self._adapter(adapter),
-        )  # fmt: skip
+        with self._held() as folder:
+            options = SessionOptions(
+                threads, spinning, level or "all", pooled, self.manifest.target, cuda_graph, kept,
+                None if added is None else folder / added,
+            )  # fmt: skip
+            return self._opened(folder, options, level)
+
+    @contextmanager
+    def _held(self) -> Iterator[Path]:
+        """The folder from which the files that serve are opened. They cannot change between the
+        check and their use, unless their author is trusted."""
+        if self.trusted:
+            yield self.path
+            return
+        with files.held(self.path, self.manifest.files, self.manifest.serving) as folder:
+            yield folder
+
+    def _opened(self, folder: Path, options: SessionOptions, level: Level | None) -> Running:
+        """What can run here of the files in `folder`. Raises as `session` does."""
         reasons = [] if self.manifest.engine else ["no engine was compiled"]
         for name, file in self._on_target():
             if file in self.manifest.compiled and self._foreign_engine() is not None:
                 reasons.append(f"its engine is not opened: {trust.FOREIGN}; {trust.HINT}")
                 continue
-            self._admit(file, options)
+            self._admit(folder / file, file, options)
             try:
-                session = backend(name).session(self.path / file, options)
+                session = backend(name).session(folder / file, options)
             except ToolchainMissing as error:
                 reasons.append(error.message)
             else:
@@ -253,9 +196,11 @@ class Artifact:
                 note = graph or self._slower()
                 batch = self.manifest.largest_batch if file in self.manifest.compiled else None
                 return Running.of(session, name, Evidence.MEASURED, note, batch)
-        return self._simulated(reasons[0], options, level)
+        return self._simulated(folder, reasons[0], options, level)
 
-    def _simulated(self, note: str, options: SessionOptions, level: Level | None) -> Running:
+    def _simulated(
+        self, folder: Path, note: str, options: SessionOptions, level: Level | None
+    ) -> Running:
         """The graph on the CPU. `note`: why nothing else runs. Raises as `session` does."""
         if SIMULATION in self.manifest.omitted:
             raise ToolchainMissing(
@@ -265,9 +210,9 @@ class Artifact:
                 "whole artifact",
             )
         graph = SIMULATION if SIMULATION in self.manifest.files else MODEL
-        self._admit(graph, options)
+        self._admit(folder / graph, graph, options)
         basic = replace(options, level=level or "basic")
-        session = simulator().session(self.path / graph, basic)
+        session = simulator().session(folder / graph, basic)
         return Running.of(session, SIMULATOR, Evidence.SIMULATED, f"{note}; {graph} runs")
 
     def _slower(self) -> str | None:
@@ -291,23 +236,31 @@ class Artifact:
                 trust.know(manifest.files[name].sha256)
 
     def require_own_engine(self) -> None:
-        """Raise UnsafeFile for an engine of machine code that was not compiled here, unless the
-        caller trusts it."""
+        """Raise UnsafeFile for an engine of machine code that was not compiled here, or that
+        another user may replace, unless the caller trusts it."""
         foreign = self._foreign_engine()
         if foreign is not None:
             where = str(self.path / foreign)
             raise UnsafeFile(f"it is not opened: {trust.FOREIGN}", where=where, hint=trust.HINT)
+        place = None if self.trusted or not self.manifest.compiled else files.changeable(self.path)
+        if place is not None:
+            raise UnsafeFile(
+                "its engine is not opened: another user may replace it after it was checked",
+                where=str(place),
+                hint="copy the artifact into a folder that only you may write; or, if you trust "
+                "all who may write it, optkit.load(path, trusted=True), or --trusted",
+            )
 
     def _foreign_engine(self) -> str | None:
         """The first engine of machine code that was not compiled here, as far as is known."""
         if self.trusted:
             return None
-        files = self.manifest.files
-        foreign = (name for name in self.manifest.compiled if not trust.knows(files[name].sha256))
+        listed = self.manifest.files
+        foreign = (name for name in self.manifest.compiled if not trust.knows(listed[name].sha256))
         return next(foreign, None)
 
-    def _adapter(self, name: str | None) -> Path | None:
-        """The file of an adapter. Raises UnknownName, UsageError (it has none)."""
+    def _adapter(self, name: str | None) -> str | None:
+        """The name of an adapter's file. Raises UnknownName, UsageError (it has none)."""
         if name is None:
             return None
         if not self.adapters:
@@ -318,10 +271,11 @@ class Artifact:
             )
         if name not in self.adapters:
             raise unknown_name("adapter", name, self.adapters)
-        return self.path / adapter_file(name)
+        return adapter_file(name)
 
-    def _admit(self, file: str, options: SessionOptions) -> None:
-        """Raise unless the graph may be opened in this process. Engines are not checked."""
+    def _admit(self, place: Path, file: str, options: SessionOptions) -> None:
+        """Raise unless the graph `file`, which is at `place`, may be opened in this process.
+        Engines are not checked."""
         whole = self.manifest.contents
         adapter = options.adapter and options.adapter.name
         tried = digest_json([whole, file, *([adapter] if adapter else [])])
@@ -330,7 +284,7 @@ class Artifact:
         if trust.knows(whole) or trust.knows(tried):
             return
         trust.try_graph(
-            self.path / file,
+            place,
             self.manifest.inputs,
             self.manifest.axes,
             {
@@ -358,11 +312,18 @@ class Artifact:
         """Outputs for one feed: arrays by name, or objects that `np.asarray` accepts (a CPU
         tensor). Raises UsageError for anything else.
 
-        The session of the first call stays open until `close`.
+        The session of the first call stays open until `close`. Threads share it.
         """
-        if self._running is None:
-            self._running = self.session()
-        return self._running.run(feed)
+        return self._shared().run(feed)
+
+    def _shared(self) -> Running:
+        """The session that `run` uses, opened by the first thread that needs it."""
+        if self._process != os.getpid():  # the lock of the parent process may never be released
+            self._opening, self._process = Lock(), os.getpid()
+        with self._opening:
+            if self._running is None:
+                self._running = self.session()
+            return self._running
 
     def __repr__(self) -> str:
         gate = (self.result.get("gate") or {}).get("verdict")
@@ -374,27 +335,21 @@ class Artifact:
         return head(self)
 
     def close(self) -> None:
-        """Close the session that `run` opened. It may be called twice."""
-        if self._running is not None:
-            self._running.close()
-            self._running = None
+        """Close the session that `run` opened. It may be called twice. A call of `run` that begins
+        in another thread meanwhile raises UsageError, or opens a session."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.close()
+
+    def __getstate__(self) -> dict[str, object]:
+        """What a copy has, also one in another process: everything but the session."""
+        return {"path": self.path, "manifest": self.manifest, "trusted": self.trusted}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def _walk(path: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """(relative name, lstat) of everything but folders, the manifest and the signature; follows no
-    link."""
-    for folder, folders, files in os.walk(path):
-        links = [name for name in folders if (Path(folder) / name).is_symlink()]
-        for name in (*files, *links):
-            file = Path(folder) / name
-            relative = file.relative_to(path).as_posix()
-            info = file.lstat()
-            signature = relative == SIGNATURE and stat.S_ISREG(info.st_mode)
-            if relative != MANIFEST and not signature:
-                yield relative, info

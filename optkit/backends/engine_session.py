@@ -11,8 +11,10 @@ of the next run's input, and nothing is copied. Unverified on a card (docs/targe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import RLock
 from time import monotonic, perf_counter_ns
 from types import MappingProxyType
 from typing import Self
@@ -22,7 +24,7 @@ import numpy as np
 from optkit.backends.cuda import Cuda
 from optkit.backends.description import inspected
 from optkit.backends.layer_times import Spent, by_layer, profiler
-from optkit.backends.ort_session import check_feed
+from optkit.backends.ort_session import check_feed, closed
 from optkit.backends.tensorrt_objects import Context, Library, LoadedEngine, Runtime
 from optkit.dtypes import DTYPES
 from optkit.engines import FusedLayer
@@ -94,16 +96,26 @@ class EngineSession:
         self._ran: _Launch | None = None  # the last run
         self._asked: _Launch | None = None  # the last run whose launches were to be recorded
         self._recorded: tuple[_Launch, int] | None = None
-        self._closed = False
+        self._closed, self._lock = False, RLock()
 
     def run(self, feed: Feed) -> Feed:
         """Outputs by name. Raises InputRefused, with the name of the input, for a feed that does
         not fit, or whose sizes are outside the range for which the engine was built."""
-        check_feed(feed, self.inputs)
-        for name, array in feed.items():
-            self.put(name, array)
-        shapes = self.execute()
-        return self.take(shapes, [info.name for info in self.outputs])
+        with self.alone():
+            check_feed(feed, self.inputs)
+            for name, array in feed.items():
+                self.put(name, array)
+            shapes = self.execute()
+            return self.take(shapes, [info.name for info in self.outputs])
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Threads run one after the other, because they share the buffers. Raises UsageError after
+        `close`."""
+        with self._lock:
+            if self._closed:
+                raise closed(self._where)
+            yield
 
     def loop(self, carried: Mapping[str, str], start: Feed, room: int | None = None) -> EngineLoop:
         """Runs in which the outputs `carried` are inputs of the next run, on the device. `room` is
@@ -270,10 +282,11 @@ class EngineSession:
         buffers[one], buffers[other] = buffers[other], buffers[one]
 
     def close(self) -> None:
-        """Free the device's memory. It may be called twice."""
-        if self._closed:
-            return
-        self._closed = True
+        """Free the device's memory after the run of another thread. It may be called twice."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
         with self._cuda:  # closes it, even if something else fails
             self._cuda.enter()
             self._forget()
@@ -349,6 +362,10 @@ class EngineLoop:
 
     def run(self, feed: Feed) -> Feed:
         """The outputs that are not carried. Raises InputRefused, as a session does."""
+        with self._session.alone():
+            return self._run(feed)
+
+    def _run(self, feed: Feed) -> Feed:
         check_feed(feed, self._given)
         for name, shape in self._shapes.items():
             self._session.shape(name, shape)

@@ -14,6 +14,7 @@ import re
 import subprocess
 from collections.abc import Container, Mapping
 from pathlib import Path
+from threading import Lock
 
 from optkit.backends.build_options import Choice, build_spec, timed_options, workspace
 from optkit.backends.cuda import Cuda, check_device
@@ -286,6 +287,7 @@ class DeviceSession(OrtSession):
         self._first = providers[0][0]
         self._fixed: dict[str, Value] = {}
         self._binding: Binding | None = None
+        self._turn = Lock()  # threads share the bound values
         sizes = [size for info in (*self.inputs, *self.outputs) for size in info.shape]
         if records and not all(isinstance(size, int) for size in sizes):
             raise Impossible(
@@ -298,14 +300,15 @@ class DeviceSession(OrtSession):
         """Outputs by name. Raises InputRefused, with the name of the input, for a feed that does
         not fit."""
         check_feed(feed, self.inputs)
-        if self._records and self._binding is not None:
-            binding = self._binding
-            for name, array in feed.items():
-                self._fixed[name].update_inplace(array)
-        else:
-            self._binding = binding = self._bound(feed)
-        run_bound(self._session, binding, self._where)
-        found = binding.copy_outputs_to_cpu()
+        with self._turn:
+            if self._records and self._binding is not None:
+                binding = self._binding
+                for name, array in feed.items():
+                    self._fixed[name].update_inplace(array)
+            else:
+                self._binding = binding = self._bound(feed)
+            run_bound(self._session, binding, self._where)
+            found = binding.copy_outputs_to_cpu()
         return dict(zip((info.name for info in self.outputs), found, strict=True))
 
     def assigned(self) -> list[tuple[str, list[tuple[str, str]]]]:

@@ -10,7 +10,6 @@ import importlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType, ModuleType
@@ -21,7 +20,7 @@ import numpy as np
 from optkit.backends.kernel_list import NUMPY
 from optkit.backends.ort_objects import Binding, InferenceSession, NativeOptions, Signature, Value
 from optkit.decoder import IN_PLACE, WINDOW, Decoder, require_codes
-from optkit.errors import InputRefused, OptkitError, ToolchainMissing, WorkerFailed
+from optkit.errors import InputRefused, OptkitError, ToolchainMissing, UsageError, WorkerFailed
 from optkit.tensors import Feed, TensorInfo, batch_axis, batched, count_samples, leading
 
 Providers = Sequence[tuple[str, Mapping[str, str]]]
@@ -49,8 +48,9 @@ class OrtSession:
         disabled: Sequence[str] = DISABLED,
     ) -> None:
         ort, asked = library(), [name for name, _ in providers]
+        self._where = str(model)
         try:
-            self._session: InferenceSession = ort.InferenceSession(
+            self._loaded: InferenceSession | None = ort.InferenceSession(
                 str(model),
                 options,
                 providers=[(name, dict(settings)) for name, settings in providers],
@@ -59,16 +59,14 @@ class OrtSession:
             )
         except Exception as error:  # ONNX Runtime's exceptions derive directly from Exception
             raise _refusal(error, str(model)) from error
-        if self._session.get_providers() != asked:
+        if (given := self._session.get_providers()) != asked:
             raise ToolchainMissing(
-                f"the requested providers are {asked}, but the session has "
-                f"{self._session.get_providers()}",
+                f"the requested providers are {asked}, but the session has {given}",
                 where=str(model),
             )
         self._device = device
         self.inputs = tuple(_info(node) for node in self._session.get_inputs())
         self.outputs = tuple(_info(node) for node in self._session.get_outputs())
-        self._where = str(model)
         self._adapter: Feed = {}
         decoder = Decoder.of(self.inputs, self.outputs)
         if decoder is not None and decoder.codes is not None:
@@ -91,10 +89,11 @@ class OrtSession:
     def run(self, feed: Feed) -> Feed:
         """Outputs by name. Raises InputRefused, with the name of the input, for a feed that does
         not fit."""
+        session = self._session  # it stays loaded until this run ends, even if `close` is called
         check_feed(feed, self.inputs)
         names = [tensor.name for tensor in self.outputs]
         try:
-            found = self._session.run(names, {**feed, **self._adapter})
+            found = session.run(names, {**feed, **self._adapter})
         except Exception as error:
             if _SINGLE in str(error) and isinstance(batch_axis(self.inputs), str):
                 return self._one_by_one(feed)
@@ -134,8 +133,15 @@ class OrtSession:
         return events
 
     def close(self) -> None:
-        with suppress(AttributeError):  # in a second call
-            del self._session
+        """Forget the graph. Runs in other threads end as usual; a later one raises UsageError."""
+        self._loaded = None
+
+    @property
+    def _session(self) -> InferenceSession:
+        loaded = self._loaded
+        if loaded is None:
+            raise closed(self._where)
+        return loaded
 
     def __enter__(self) -> Self:
         return self
@@ -282,6 +288,9 @@ def check_feed(feed: Feed, inputs: Sequence[TensorInfo]) -> dict[str, int]:
         if _name(array.dtype) != tensor.dtype:
             reason = f"dtype {array.dtype.name}, not {tensor.dtype}"
             hint = f"convert it: array.astype({tensor.dtype!r})"
+        elif not array.dtype.isnative:  # ONNX Runtime would read other numbers
+            reason = "its bytes are in the order of another kind of machine"
+            hint = 'convert it: array.astype(array.dtype.newbyteorder("="))'
         elif not _fits(array.shape, tensor.shape, sizes):
             known_sizes = "".join(f", {axis} = {size}" for axis, size in sizes.items())
             wanted = f"({', '.join(map(str, tensor.shape))})"
@@ -295,6 +304,13 @@ def check_feed(feed: Feed, inputs: Sequence[TensorInfo]) -> dict[str, int]:
             continue
         raise InputRefused(reason, where=f"input {tensor.name!r}", hint=hint)
     return sizes
+
+
+def closed(where: str) -> UsageError:
+    """The error for a run after `close`."""
+    return UsageError(
+        "the session is closed", where=where, hint="open another one: artifact.session()"
+    )
 
 
 def _misnamed(feed: Feed, known: list[str]) -> InputRefused:

@@ -35,8 +35,8 @@ Feed = dict[str, np.ndarray]
 
 
 def by_name(feed: object, inputs: Collection[str]) -> Feed:
-    """The arrays that a caller feeds to a session. Raises UsageError if they are not given by input
-    name."""
+    """The arrays that a caller feeds to a session, in the byte order of this machine. Raises
+    UsageError if they are not given by input name."""
     if not isinstance(feed, Mapping):
         example = ", ".join(f"{name!r}: array" for name in inputs)
         raise UsageError(
@@ -44,7 +44,13 @@ def by_name(feed: object, inputs: Collection[str]) -> Feed:
             where="run(feed)",
             hint=f"run({{{example}}})",
         )
-    return {str(name): np.asarray(value) for name, value in feed.items()}
+    return {str(name): _native(np.asarray(value)) for name, value in feed.items()}
+
+
+def _native(array: np.ndarray) -> np.ndarray:
+    """The same numbers in the byte order of this machine; ONNX Runtime does not look at the
+    order."""
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 class Proxy:
@@ -88,7 +94,8 @@ class Proxy:
         from safetensors.numpy import load, save
 
         given = by_name(feed, self.inputs)
-        arrays = {name: np.ascontiguousarray(array) for name, array in given.items()}
+        # not np.ascontiguousarray, which makes a scalar one-dimensional
+        arrays = {name: np.asarray(array, order="C") for name, array in given.items()}
         try:
             write_message(self._to, save(arrays), True)
         except BrokenPipeError as error:

@@ -3,7 +3,8 @@
 Shape inference, constant folding and a runtime compute these values while they read a graph, before
 its first run, and one kilobyte of ONNX can describe 2^36 numbers: a value concatenated with itself
 again and again, or one Range. Here only their shapes are computed, node by node, and the numbers of
-those of up to 1,024 bytes, because other shapes may follow from them.
+those of up to 1,024 bytes, because other shapes may follow from them. Shape inference also follows
+the numbers of every other value of one axis through Concat nodes.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ SMALL_BYTES = 1024
 """Shapes and axes have fewer bytes."""
 
 _COMPUTED_BYTES, _PER_STORED_BYTE = 512 << 20, 16
+_FOLLOWED = 1 << 22  # numbers of one axis; the library needs 150 bytes for each
 _ADDRESSABLE = 1 << 62  # bytes; numpy and others refuse a shape beyond it although it is empty
 _STRING_BYTES = 32  # of the object that holds a text
 _STRING = onnx.TensorProto.STRING
@@ -139,6 +141,8 @@ class _Walk:
         for value in results.values():
             self.check_addressable(where, value)
             size += 0 if value.dims is None else value.bytes_of(value.dims)
+            if node.op_type == "Concat":
+                _check_followed(where, value)
         if not constant:
             return results
         self._computed += size
@@ -211,6 +215,17 @@ class _Walk:
             return []
 
 
+def _check_followed(where: str, value: _Value) -> None:
+    """Raise InputRefused for a list of numbers that shape inference would follow one by one."""
+    if value.dims is not None and len(value.dims) == 1 and value.dims[0] > _FOLLOWED:
+        raise InputRefused(
+            f"its result is one axis of {value.dims[0]:,} numbers, which shape inference follows "
+            f"one by one; the limit is {_FOLLOWED:,}",
+            where=where,
+            hint="give the values that it joins a second axis, of size 1",
+        )
+
+
 def _of_shape(node: onnx.NodeProto, dims: tuple[int, ...]) -> np.ndarray:
     """The result of Shape or Size."""
     if node.op_type == "Size":
@@ -250,9 +265,11 @@ def _letters(node: onnx.NodeProto, inputs: Iterable[_Value | None]) -> int:
 
 
 def _read_for_shapes(nodes: Collection[onnx.NodeProto]) -> set[str]:
-    """The values on which the shapes depend that nodes read as numbers."""
+    """The values on which the shapes depend that nodes read as numbers, and those of Concat."""
     found: set[str] = set()
     for node in reversed(list(nodes)):
+        if node.op_type == "Concat":
+            found.update(node.output)
         if node.op_type in _NUMBERS_FROM_TYPE or not found.isdisjoint(node.output):
             found.update(node.input)
     return found

@@ -81,9 +81,8 @@ def upgrade(model: ir.Model, minimum: int = 21) -> ir.Model:
 
 
 def check_growth(model: ir.Model) -> None:
-    """Raise InputRefused with the node if the values that follow from constants alone are much
-    larger than what the model stores. Inference and runtimes compute them while they read the
-    graph."""
+    """Raise InputRefused with the node if the values that inference and runtimes compute while they
+    read the graph are much larger than what the model stores."""
     if model.functions:
         model = model.clone()
         InlinePass()(model)

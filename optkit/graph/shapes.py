@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping
 import onnx_ir as ir
 
 from optkit.errors import InputRefused, OptkitError
-from optkit.graph.semantics import infer_shapes
+from optkit.graph.semantics import check_growth, infer_shapes
 from optkit.tensors import TensorInfo
+
+_OFTEN = 1 << 16
 
 
 def inputs(model: ir.Model) -> tuple[TensorInfo, ...]:
@@ -27,7 +29,7 @@ def bind(model: ir.Model, axes: Mapping[str, int]) -> ir.Model:
 
     The size of an axis with an expression as its name ("past + sequence") follows from its parts.
 
-    Raises InputRefused if a size does not fit the graph.
+    Raises InputRefused if a size does not fit the graph, or if values grow at these sizes.
     """
     copy = model.clone()
     for value in copy.graph.inputs:
@@ -38,7 +40,20 @@ def bind(model: ir.Model, axes: Mapping[str, int]) -> ir.Model:
             # no longer valid: it follows from the inputs, except for operators of other domains
             inferred = node.domain in ("", "ai.onnx") or value.shape is None
             value.shape = None if inferred else ir.Shape(_size(dim, axes) for dim in dims(value))
+    if _joined(copy) > _OFTEN:
+        check_growth(copy)  # before the sizes were known, it could not see how long they are
     return infer_shapes(copy)
+
+
+def _joined(model: ir.Model) -> int:
+    """How often one number may be in a value, at most, because Concat nodes join values that have
+    it."""
+    times: dict[ir.Value | None, int] = {}
+    for node in model.graph:
+        read = [times.get(value, 1) for value in node.inputs]
+        most = sum(read) if node.op_type == "Concat" else max(read, default=1)
+        times |= dict.fromkeys(node.outputs, most)
+    return max(times.values(), default=1)
 
 
 def axes_in(dim: int | str) -> frozenset[str]:

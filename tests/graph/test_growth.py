@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -18,19 +19,21 @@ from optkit.graph import growth
 from optkit.intake import check_onnx
 from tests.hostile import growing_files, onnx_files
 
+_GROWS = r"follows from constants alone|one by one|larger than libraries"
+
 
 @pytest.mark.parametrize("name", sorted(growing_files.REFUSED))
 def test_the_node_that_grows_is_named(name: str, tmp_path: Path) -> None:
     node, build = growing_files.REFUSED[name]
     model = graph.load(build(tmp_path))
-    with pytest.raises(InputRefused, match=r"constants alone|larger than libraries") as caught:
+    with pytest.raises(InputRefused, match=_GROWS) as caught:
         graph.upgrade(model)
     assert f"node '{node}" in str(caught.value.where)
 
 
 @pytest.mark.parametrize("name", sorted(onnx_files.GROWTH))
 def test_known_ways_to_grow(name: str, tmp_path: Path) -> None:
-    with pytest.raises(InputRefused, match="constants alone"):
+    with pytest.raises(InputRefused, match=_GROWS):
         graph.check_growth(graph.load(onnx_files.GROWTH[name](tmp_path)))
 
 
@@ -89,6 +92,27 @@ def test_more_may_be_computed_from_more_stored_bytes() -> None:
         growth.check(model(1 << 14), {"big"}, lambda *_: [])
     growth.check(model(1 << 10), {"big"}, lambda *_: [])
     growth.check(model(1 << 14), set(), lambda *_: [])  # an input of the caller
+
+
+def test_one_axis_that_grows_through_concat_is_refused_once_its_size_is_known(
+    tmp_path: Path,
+) -> None:
+    def change(model: onnx.ModelProto) -> None:
+        model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+        model.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "n"
+        del model.graph.node[:]
+        model.graph.node.append(helper.make_node("Relu", ["x"], ["y"]))
+        names = ["y", *(f"c{i}" for i in range(30))]
+        for one, two in itertools.pairwise(names):
+            model.graph.node.append(helper.make_node("Concat", [one, one], [two], axis=0))
+        model.graph.output.append(
+            helper.make_tensor_value_info(names[-1], TensorProto.FLOAT, ["m"])
+        )
+
+    model = graph.upgrade(graph.load(onnx_files.model_with(change)(tmp_path)))
+    with pytest.raises(InputRefused, match="follows one by one") as caught:
+        graph.summary(model)
+    assert "Concat" in str(caught.value.where)
 
 
 _SHAPES = st.lists(st.integers(1, 5), min_size=1, max_size=3)
