@@ -1,9 +1,15 @@
 """Names of models, nodes and tensors may come from strangers. Here they lose the characters that
-control a terminal or reorder a line."""
+control a terminal or reorder a line, and those that are no text are found."""
 
 from __future__ import annotations
 
 import unicodedata
+
+
+def is_text(name: str) -> bool:
+    """Whether a name is UTF-8. Python writes each other byte of a file's name as half of a
+    surrogate pair, which no JSON and no report can hold."""
+    return not any(0xD800 <= ord(letter) <= 0xDFFF for letter in name)
 
 
 def printable(text: str) -> str:

@@ -26,6 +26,7 @@ def spread(folder: Path, reader: Reader, suffixes: Sequence[str], what: str) -> 
     """
     folder = reading.existing(folder, reader)
     paths = [path for path in reading.beneath(folder) if path.suffix.lower() in suffixes]
+    reading.check_names(paths)
     parted = (path.relative_to(folder).parts for path in paths)
     names = sorted(parts for parts in parted if not any(part[0] == "." for part in parts))
     if not names:

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Literal, TypeVar
 
 from optkit.errors import InputRefused, ToolchainMissing
+from optkit.printable import is_text
 from optkit.tensors import TensorInfo, batch_axis
 
 T = TypeVar("T")
@@ -67,6 +68,18 @@ def beneath(folder: Path, above: frozenset[tuple[int, int]] = frozenset()) -> It
             yield from beneath(path, above | {here})
         elif path.is_file():
             yield path
+
+
+def check_names(files: Iterable[Path]) -> None:
+    """Raise InputRefused for a file whose name, or whose folder's, is not UTF-8: classes, groups
+    and reports have these names."""
+    for file in files:
+        if not is_text(str(file)):
+            raise InputRefused(
+                f"the name {str(file)!a} is not UTF-8",
+                where=str(file.parent),
+                hint="rename the file or folder with letters of UTF-8",
+            )
 
 
 def existing(path: str | Path, reader: Reader) -> Path:

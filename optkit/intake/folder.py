@@ -18,6 +18,7 @@ from optkit.intake.containers import PICKLES, check_weights
 from optkit.intake.deduplication import StoredCopies
 from optkit.intake.files import Limits, located, opened_beneath, show
 from optkit.intake.tree import Files, publish_tree
+from optkit.printable import is_text
 from optkit.store import scratch, storage_errors
 
 CONFIG = "config.json"
@@ -126,6 +127,12 @@ class _Staging:
 
     def _bring(self, name: str, limit: int) -> Path:
         where = str(self.path / name)
+        if not is_text(name):
+            raise UnsafeFile(
+                f"the name {show(name)} is not UTF-8",
+                where=str(self.path),
+                hint="rename the file, or remove it if the model does not need it",
+            )
         with opened_beneath(self._base, name, where=where) as source:
             self._files[name] = self._copies.bring(
                 source, self._tree, name, limit_bytes=limit, where=where

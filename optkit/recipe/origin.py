@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from optkit import places
 from optkit.errors import RecipeError
+from optkit.printable import is_text
 from optkit.recipe import yaml_document
 
 KeyPath = yaml_document.Path
@@ -78,11 +79,31 @@ class Origin:
             raise RecipeError("not KEY=VALUE", where=where, hint="e.g. --set gates.max_drop=1%")
         return self.put(_key_path(name.strip(), self.data), _parse(value, where), where)
 
+    def check_texts(self) -> None:
+        """Raise RecipeError for a text that is not UTF-8, for example the name of a file."""
+        for path, text in _texts(self.data, ()):
+            if not is_text(text):
+                problem = f"{text!a} is not UTF-8"
+                raise self.refused(path, problem, "rename the file or folder with letters of UTF-8")
+
     def refused(self, path: KeyPath, problem: str, hint: str | None) -> RecipeError:
         """The error for a key. MODEL on the command line is no key for its user."""
         where = self.where(path)
         named = problem if where.startswith(_MODEL) else f"{dotted(path)}: {problem}"
         return RecipeError(named, where=where, hint=hint or HINT)
+
+
+def _texts(value: object, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+    """Every text in the data, with its key path."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield path, str(key)
+            yield from _texts(inner, (*path, str(key)))
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            yield from _texts(inner, (*path, index))
 
 
 def dotted(path: KeyPath) -> str:

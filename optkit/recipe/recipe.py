@@ -301,6 +301,7 @@ class Recipe(Part):
     def _build(cls, origin: Origin) -> Self:
         if not isinstance(origin.data, dict):
             raise RecipeError("a recipe is a mapping of keys", where=origin.where(()), hint=HINT)
+        origin.check_texts()
         try:
             recipe = cls.model_validate(origin.data)
         except ValidationError as error:

@@ -47,6 +47,7 @@ def read(
     )
     if not pictures:
         raise InputRefused("the folder has no pictures", where=str(folder))
+    reading.check_names(pictures)
     found = {picture: list(_boxes(_labels(picture, folder), line)) for picture in pictures}
     if not any(found.values()):
         raise InputRefused(
