@@ -18,6 +18,7 @@ from optkit.artifact.roles import role_of
 from optkit.errors import UsageError
 from optkit.exchange import replacing
 from optkit.intake.files import copy_in, show
+from optkit.printable import is_text
 from optkit.store import OUT_OPTION, digest_file, storage_errors, write_durably
 
 
@@ -29,6 +30,12 @@ def prepare(out: Path, name: str, kind: str = "artifact", marker: str = MANIFEST
     folder of this name that is not an artifact and would be lost).
     """
     check_name(kind, name)
+    if not is_text(str(out.absolute())):
+        raise UsageError(
+            f"the folder {str(out)!a} is not UTF-8, so no report can name it",
+            where=OUT_OPTION,
+            hint="choose a folder whose name, and those above it, are UTF-8",
+        )
     place = out / name
     with storage_errors(out, OUT_OPTION):
         try:

@@ -80,7 +80,11 @@ class Origin:
         return self.put(_key_path(name.strip(), self.data), _parse(value, where), where)
 
     def check_texts(self) -> None:
-        """Raise RecipeError for a text that is not UTF-8, for example the name of a file."""
+        """Raise RecipeError for a text that is not UTF-8, for example the name of a file or of the
+        folder to which names are relative."""
+        if not is_text(str(self.base)):
+            problem = f"the folder {str(self.base)!a} is not UTF-8"
+            raise RecipeError(problem, where=self.name, hint="rename it with letters of UTF-8")
         for path, text in _texts(self.data, ()):
             if not is_text(text):
                 problem = f"{text!a} is not UTF-8"

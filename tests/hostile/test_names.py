@@ -12,8 +12,9 @@ import pytest
 from PIL import Image
 
 from optkit import api
+from optkit.artifact import prepare
 from optkit.data import folders, reading
-from optkit.errors import InputRefused, OptkitError, RecipeError, UnsafeFile
+from optkit.errors import InputRefused, OptkitError, RecipeError, UnsafeFile, UsageError
 from optkit.intake import stage_folder
 from optkit.recipe import Recipe
 from tests.hostile import onnx_files
@@ -67,9 +68,22 @@ def test_texts_of_a_recipe(data: dict[str, object], key: str) -> None:
     assert key in str(caught.value)
 
 
+def test_the_folder_of_a_project(tmp_path: Path) -> None:
+    place = tmp_path / BAD
+    place.mkdir()
+    with pytest.raises(RecipeError, match="is not UTF-8"):
+        Recipe.from_dict({"name": "n"}, base=place)
+
+
 def _picture(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(path)
+
+
+def test_the_folder_of_an_artifact(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not UTF-8"):
+        prepare(tmp_path / BAD, "net")
+    assert not (tmp_path / BAD).exists()
 
 
 @pytest.mark.parametrize("name", [f"{BAD}.png", f"{BAD}/a.png"])
