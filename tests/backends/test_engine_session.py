@@ -6,6 +6,7 @@ experiments/gpu/check.py tests a real GPU.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ from optkit.backends.tensorrt import TensorRT
 from optkit.backends.tensorrt_rtx import TensorRTRTX
 from optkit.codec import from_json
 from optkit.devices import Gpu, target
-from optkit.errors import InputRefused, ToolchainMissing, WorkerFailed
+from optkit.errors import InputRefused, ToolchainMissing, UsageError, WorkerFailed
 from optkit.execute.step import Foreign
 from optkit.measurement import Latency
 from optkit.precisions import PRECISIONS
@@ -75,6 +76,22 @@ def test_phases_of_a_run_are_told_apart(
             assert driver.launches == 2 * recorded
             np.testing.assert_array_equal(session.run(feed)["grown"], rows(5, 1, 2))
         assert driver.events == {} and driver.blocks == {}
+
+
+def test_threads_run_one_after_the_other_until_it_is_closed(
+    opened: Callable[..., Recurrent], driver: Driver
+) -> None:
+    def work(value: int) -> bool:
+        found = session.run({"x": rows(value, 1), "state": rows(5)})
+        return np.array_equal(found["grown"], rows(5, value, 1))
+
+    with opened() as session, ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(64)))
+        loop = session.loop({"grown": "state"}, {"state": rows()})
+    for run in (lambda: work(1), lambda: loop.run({"x": rows(1)})):
+        with pytest.raises(UsageError, match="the session is closed"):
+            run()
+    assert driver.blocks == {}
 
 
 def test_a_loop_keeps_what_it_carries_on_the_device(
