@@ -15,6 +15,7 @@ from typing import Any, Self
 from optkit.artifact.roles import Role, role_of
 from optkit.codec import from_json
 from optkit.errors import InputRefused, IntegrityError, with_nearest_file
+from optkit.printable import is_text
 from optkit.runtimes import BACKENDS, backend
 from optkit.store import digest_json, is_shallow
 from optkit.tensors import TensorInfo
@@ -199,6 +200,9 @@ def read(path: Path) -> Manifest:
     """The manifest of the artifact in folder `path`. Raises the errors of `Manifest.of`, and
     InputRefused if there is none."""
     where = path / MANIFEST
+    if not is_text(str(path)):
+        hint = "rename it with letters of UTF-8: reports name it, and no runtime opens its files"
+        raise InputRefused(f"the folder {str(path)!a} is not UTF-8", where=str(path), hint=hint)
     try:
         descriptor = os.open(where, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError) as error:

@@ -18,6 +18,7 @@ from optkit.errors import InputRefused, UsageError, with_nearest_file
 from optkit.execute.runner import Runner
 from optkit.intake.files import show
 from optkit.pipeline import Foreign
+from optkit.printable import is_text
 from optkit.report.build_facts import facts
 from optkit.report.contract import Mismatch, conform, parsed, report_of, result_of
 from optkit.steps import outline
@@ -52,6 +53,9 @@ def opened(path: Path, runner: Runner) -> Side:
     Raises UsageError for anything else and for an artifact of several graphs, IntegrityError for an
     artifact that was changed, InputRefused for JSON of another kind.
     """
+    if not is_text(str(path)):
+        hint = "rename it with letters of UTF-8: the comparison names it"
+        raise UsageError(f"the name {str(path)!a} is not UTF-8", where=str(path), hint=hint)
     if path.is_dir():
         return _artifact(path, runner)
     if not path.is_file():

@@ -107,9 +107,9 @@ def test_a_result_of_unknown_size_is_not_computed(fused) -> None:
     assert list(reasons.values()) == ["the size of its result is not known beforehand"]
 
 
-def test_a_hostile_size_is_refused_before_allocation() -> None:
+def test_a_large_result_is_declined_before_allocation() -> None:
     text = """g (float[n, 1] x) => (float[n, 1] y, int64[2] z)
-        <int64[2] s = {4000000000, 4000000000}> {
+        <int64[2] s = {8000, 8000}> {
             b = ConstantOfShape(s)
             z = Shape(b)
             y = Identity(x)
@@ -117,7 +117,7 @@ def test_a_hostile_size_is_refused_before_allocation() -> None:
     model = graph.upgrade(ir.from_onnx_text(HEAD + text))
     log = fuse(model)
     declined = {e.rule: e.reason for e in log.entries if e.outcome == "declined"}
-    assert "would add 63,999,999,999,999,999,984 bytes" in declined["fold_constants"]
+    assert "would add 255,999,984 bytes" in declined["fold_constants"]
 
 
 def test_quantized_weights_stay_quantized(fused) -> None:

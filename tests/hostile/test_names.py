@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import optkit
 from optkit import api
 from optkit.artifact import prepare
 from optkit.data import folders, reading
@@ -84,6 +85,16 @@ def test_the_folder_of_an_artifact(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not UTF-8"):
         prepare(tmp_path / BAD, "net")
     assert not (tmp_path / BAD).exists()
+
+
+def test_artifacts_and_graphs_that_are_opened_or_compared(tmp_path: Path, cache: Path) -> None:
+    place = tmp_path / BAD
+    place.mkdir()
+    with pytest.raises(InputRefused, match="is not UTF-8"):
+        optkit.load(place)
+    graph = onnx_files.save(onnx_files.plain_model(), place)
+    with pytest.raises(UsageError, match="is not UTF-8"):
+        api.diff(graph, graph)
 
 
 @pytest.mark.parametrize("name", [f"{BAD}.png", f"{BAD}/a.png"])
