@@ -73,6 +73,23 @@ def test_an_expression_is_not_matched_while_a_graph_is_read(name: str, tmp_path:
     graph.check(tmp_path / "again.onnx")
 
 
+def test_a_node_that_does_not_fit_its_inputs_is_left_to_shape_inference() -> None:
+    """Paddle's converter gives Resize both scales and sizes when neither is used."""
+    numbers = helper.make_tensor("n", TensorProto.FLOAT, [4], [1.0, 1.0, 2.0, 2.0])
+    sizes = helper.make_tensor("s", TensorProto.INT64, [4], [1, 1, 8, 8])
+    data = helper.make_tensor("w", TensorProto.FLOAT, [1, 1, 2, 2], [0.0] * 4)
+    nodes = [
+        helper.make_node("Resize", ["w", "", "n", "s"], ["r"]),
+        helper.make_node("NoSuchOperator", ["r"], ["z"]),
+        helper.make_node("Gather", ["w", "n"], ["g"], axis=9),
+    ]
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", [], [], [numbers, sizes, data]),
+        opset_imports=[helper.make_opsetid("", 21)],
+    )
+    growth.check(model, set(), _evaluated)
+
+
 def test_more_may_be_computed_from_more_stored_bytes() -> None:
     weight = helper.make_tensor("w", TensorProto.FLOAT, [1 << 14, 1], bytes(4 << 14), raw=True)
     row = helper.make_tensor("r", TensorProto.INT64, [2], [1, 1 << 14])
