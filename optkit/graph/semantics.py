@@ -203,7 +203,7 @@ def _convert(model: ir.Model, target: int) -> ir.Model:
     light, large = _without_weights(model)
     try:
         converted = ir.from_proto(onnx.version_converter.convert_version(light, target))
-    except (RuntimeError, ValueError, onnx.version_converter.ConvertError) as error:
+    except (*_INFERENCE_ERRORS, onnx.version_converter.ConvertError) as error:
         raise InputRefused(
             f"opset {source} cannot be converted to {target}: {last_line(error)}",
             hint=f"export the model again at opset {target} or later",

@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,8 @@ def graph(seed: int, folder: Path) -> Path:
             data[rng.randrange(len(data))] = rng.randrange(256)
     else:
         for change in rng.choices(_CHANGES, k=rng.randint(1, 3)):
-            change(model, rng)
+            with suppress(ValueError, IndexError, TypeError):  # after another change
+                change(model, rng)
         data = bytearray(model.SerializeToString())
     (folder / "model.onnx").write_bytes(data)
     return folder / "model.onnx"
