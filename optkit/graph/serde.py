@@ -43,6 +43,11 @@ def load(path: Path) -> ir.Model:
         raise InputRefused(
             f"not a valid ONNX model: {last_line(error)}", where=str(path)
         ) from error
+    for node in model.graph.all_nodes():
+        for name, attribute in node.attributes.items():
+            if attribute.type == ir.AttributeType.UNDEFINED:
+                place = f"{path}, node {node.name!r} ({node.op_type})"
+                raise InputRefused(f"its attribute {name!r} has no type", where=place)
     for graph in model.graphs():
         for value in graph.initializers.values():
             if isinstance(value.const_value, ir.ExternalTensor):

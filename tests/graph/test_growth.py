@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from optkit import fusion, graph
-from optkit.errors import InputRefused, UnsafeFile
+from optkit.errors import InputRefused, OptkitError, UnsafeFile
 from optkit.graph import growth
 from optkit.intake import check_onnx
-from tests.hostile import growing_files, onnx_files
+from tests.hostile import growing_files, mutations, onnx_files
 
 _GROWS = r"follows from constants alone|one by one|larger than libraries"
 
@@ -169,3 +169,21 @@ def _evaluated(node: onnx.NodeProto, arrays: list[np.ndarray | None]) -> list[np
     feed = {name: array for name, array in zip(node.input, arrays, strict=True) if name}
     run = onnx.reference.ReferenceEvaluator(node, opsets={"": 21})
     return [np.asarray(found) for found in run.run(None, feed)]
+
+
+def test_an_attribute_without_a_type_is_named(tmp_path: Path) -> None:
+    def change(model: onnx.ModelProto) -> None:
+        model.graph.node[0].attribute.add(name="axis", i=1)
+
+    with pytest.raises(InputRefused, match="'axis' has no type"):
+        graph.load(onnx_files.model_with(change)(tmp_path))
+
+
+@pytest.mark.parametrize("seed", range(0, 1200, 12))
+def test_mutated_graphs_are_read_or_refused(seed: int, tmp_path: Path) -> None:
+    path = mutations.graph(seed, tmp_path)
+    try:
+        check_onnx(path)
+        graph.summary(graph.upgrade(graph.load(path)))
+    except OptkitError as error:
+        assert error.exit_code == 5, str(error)
