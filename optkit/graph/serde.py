@@ -43,11 +43,7 @@ def load(path: Path) -> ir.Model:
         raise InputRefused(
             f"not a valid ONNX model: {last_line(error)}", where=str(path)
         ) from error
-    for node in model.graph.all_nodes():
-        for name, attribute in node.attributes.items():
-            if attribute.type == ir.AttributeType.UNDEFINED:
-                place = f"{path}, node {node.name!r} ({node.op_type})"
-                raise InputRefused(f"its attribute {name!r} has no type", where=place)
+    _check_nodes(model, path)
     for graph in model.graphs():
         for value in graph.initializers.values():
             if isinstance(value.const_value, ir.ExternalTensor):
@@ -55,6 +51,14 @@ def load(path: Path) -> ir.Model:
     for node, name, tensor in _constants_on_disk(model):
         node.attributes.add(ir.AttrTensor(name, _stored(tensor, path)))
     return model
+
+
+def _check_nodes(model: ir.Model, path: Path) -> None:
+    for node in model.graph.all_nodes():
+        untyped = [n for n, a in node.attributes.items() if a.type == ir.AttributeType.UNDEFINED]
+        if untyped or not node.outputs:
+            problem = f"its attribute {untyped[0]!r} has no type" if untyped else "it has no output"
+            raise InputRefused(problem, where=f"{path}, node {node.name!r} ({node.op_type})")
 
 
 def save(model: ir.Model, path: Path, *, inline_limit: int = INLINE_LIMIT) -> None:

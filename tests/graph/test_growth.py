@@ -171,6 +171,15 @@ def _evaluated(node: onnx.NodeProto, arrays: list[np.ndarray | None]) -> list[np
     return [np.asarray(found) for found in run.run(None, feed)]
 
 
+def test_a_node_without_an_output_is_named(tmp_path: Path) -> None:
+    def change(model: onnx.ModelProto) -> None:
+        model.graph.node.append(helper.make_node("MatMul", ["x", "w"], [], name="nothing"))
+
+    with pytest.raises(InputRefused, match="has no output") as caught:
+        graph.load(onnx_files.model_with(change)(tmp_path))
+    assert "nothing" in str(caught.value.where)
+
+
 def test_an_attribute_without_a_type_is_named(tmp_path: Path) -> None:
     def change(model: onnx.ModelProto) -> None:
         model.graph.node[0].attribute.add(name="axis", i=1)
