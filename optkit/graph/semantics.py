@@ -82,13 +82,29 @@ def upgrade(model: ir.Model, minimum: int = 21) -> ir.Model:
 
 def check_growth(model: ir.Model) -> None:
     """Raise InputRefused with the node if the values that inference and runtimes compute while they
-    read the graph are much larger than what the model stores."""
+    read the graph are much larger than what the model stores, or if a node has too few inputs."""
     if model.functions:
         model = model.clone()
         InlinePass()(model)
     version = model.opset_imports.get("", 1)
+    _check_inputs(model, version)
     light, large = _without_weights(model)
     growth.check(light, large, lambda node, inputs: _reference(node, inputs, version))
+
+
+def _check_inputs(model: ir.Model, opset: int) -> None:
+    """The inference of the library ignores a MatMul with one input."""
+    for node in model.graph.all_nodes():
+        if node.domain not in ("", "ai.onnx"):
+            continue
+        with suppress(onnx.defs.SchemaError, TypeError):  # the inference reports another operator
+            least = onnx.defs.get_schema(node.op_type, opset).min_input
+            if len(node.inputs) < least:
+                raise InputRefused(
+                    f"it has {len(node.inputs)} inputs and needs {least}",
+                    where=f"node {node.name!r} ({node.op_type})",
+                    hint="export the model again",
+                )
 
 
 def lower(model: ir.Model, opset: int) -> None:

@@ -180,6 +180,16 @@ def test_a_node_without_an_output_is_named(tmp_path: Path) -> None:
     assert "nothing" in str(caught.value.where)
 
 
+def test_a_node_with_too_few_inputs_is_named(tmp_path: Path) -> None:
+    def change(model: onnx.ModelProto) -> None:
+        model.graph.node.append(helper.make_node("MatMul", ["x"], ["z"], name="half"))
+
+    model = graph.load(onnx_files.model_with(change)(tmp_path))
+    with pytest.raises(InputRefused, match="has 1 inputs and needs 2") as caught:
+        graph.check_growth(model)
+    assert "half" in str(caught.value.where)
+
+
 def test_an_attribute_without_a_type_is_named(tmp_path: Path) -> None:
     def change(model: onnx.ModelProto) -> None:
         model.graph.node[0].attribute.add(name="axis", i=1)
