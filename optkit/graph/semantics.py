@@ -31,6 +31,7 @@ _MINIMUM_IR_VERSION = 10  # the first IR version that may contain opset 21
 _OLDER_IR_VERSION = 9  # of opsets 19 and 20
 OLDEST = 19
 """The oldest opset that `lower` writes: the first whose Q/DQ have scales in half precision."""
+_NEWEST = 1000  # far beyond the newest opset; the runtime says which one it does not know
 # operator → the opset from which on the same inputs and attributes mean something else
 _REDEFINED = {"GroupNormalization": 21, "DFT": 20}
 _INFERENCE_ERRORS = (RuntimeError, ValueError, onnx.shape_inference.InferenceError)
@@ -93,7 +94,10 @@ def check_growth(model: ir.Model) -> None:
 
 
 def _check_inputs(model: ir.Model, opset: int) -> None:
-    """The inference of the library ignores a MatMul with one input."""
+    """The inference of the library ignores a MatMul with one input, and every node of an opset that
+    does not exist."""
+    if not 1 <= opset <= _NEWEST:
+        raise InputRefused(f"there is no opset {opset}", hint="export the model again")
     for node in model.graph.all_nodes():
         if node.domain not in ("", "ai.onnx"):
             continue
