@@ -50,7 +50,7 @@ def test_every_way_to_grow_is_bounded(name: str, tmp_path: Path) -> None:
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         verdict, peak = pool.submit(_verdict_and_peak, name, tmp_path).result()
     assert verdict is None
-    assert 0 < peak < 1 << 20
+    assert peak < 1 << 20  # 0: the intake refused it, and no process read it
 
 
 @pytest.mark.slow
