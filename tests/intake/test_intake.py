@@ -776,7 +776,7 @@ def test_a_stored_copy_that_is_no_longer_one(how: str, large: Path, objects: Pat
 def test_a_hint_leads_nowhere_else(path: str, large: Path, objects: Path) -> None:
     stage_onnx(large, objects)
     (objects.parent / "secret").write_bytes((large.parent / "w.bin").read_bytes())
-    (hint,) = (objects.parent / "reads").iterdir()
+    (hint,) = (objects.parent / "records").iterdir()
     hint.write_text(json.dumps({"path": path}))
     shutil.rmtree(objects)
     copy = stage_onnx(large, objects).path.parent / "w.bin"
