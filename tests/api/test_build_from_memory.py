@@ -357,7 +357,7 @@ def test_the_stages_are_functions_too(cache: Path, tmp_path: Path) -> None:
     graph = exported / "model.onnx"  # which is a model as well
     pending = optkit.build(graph, target="h100", precision="fp16", out=tmp_path,
                            workspace=optkit.Workspace(cache))  # fmt: skip
-    assert (pending.name, pending.result["status"]) == ("model-h100-sxm-fp16", "pending")
+    assert (pending.name, pending.result["status"]) == ("e-model-h100-sxm-fp16", "pending")
     with pytest.raises(TypeError, match="nosuch"):
         optkit.export(f"{source}:create", out=tmp_path / "g", nosuch=1)
     assert str(source) not in sys.path
