@@ -142,7 +142,7 @@ def test_from_an_eighth_to_sixteen_times_the_length_fidelity_holds_or_is_told(
     asked = ("eval", "--target", "cpu", "--precision", "int8", "--json")
     sizes = json.loads(optkit_here(*asked, cwd=pool, cache=store).out)["sizes"]
     at = {
-        length: fidelity_at(length, pool / "f", pool / "q", "output", 16384 // max(length, 16))
+        length: fidelity_at(length, pool / "f", pool / "q", "output", 65536 // max(length, 64))
         for length in (8, 16, 23, 32, 64, 128, 256, 512, 1024)
     }
     tried = {one["sizes"]["t"]: one for one in (*sizes["ends"], *sizes["between"])}

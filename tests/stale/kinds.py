@@ -409,3 +409,5 @@ KINDS = (
          "import os\nreturn [n.hex() for n in sorted(os.listdir(os.fsencode(HERE)))]",
          _OLD, lambda folder: (folder / os.fsdecode(b"\xff")).touch()),
 )  # fmt: skip
+if shutil.which("cc") is None:
+    KINDS = tuple(kind for kind in KINDS if not kind.name.startswith("a library is built"))

@@ -185,7 +185,8 @@ DECLARED: dict[str, tuple[list[str], Callable[[Path], None]]] = {
     "a new name in a folder": (["set"], write("set/more/four.txt", "")),
     "a pattern": (["**/*.txt"], write("new.txt", "4")),
     "a variable": (["$STALE"], lambda _: None),
-    "a Python file of the project": ([], write("helper.py", "VALUE = 2")),
+    # of another size: within a second, Python itself does not see an edit of the same size
+    "a Python file of the project": ([], write("helper.py", "VALUE = 22")),
     "what an arg names": ([], write("arg.dat", "other")),
 }
 
