@@ -84,16 +84,20 @@ class Explanation:
 
 
 def explain(subject: Subject) -> Explanation:
-    """Apply every rule. A node with a specific fault is not reported again for a heavy weight or
-    much noise, which have the same cause, unless its values are lost. A share of the noise counts
-    as much as one of the time only where the noise matters (`noisy_layers.weight`)."""
+    """Apply every rule. A node with a specific fault is not reported again for a heavy weight, much
+    noise or lost values, which have the same cause; layers whose values are lost are reported
+    unless each of them has one. A share of the noise counts as much as one of the time only where
+    the noise matters (`noisy_layers.weight`)."""
     findings = [finding for rule in RULES for finding in rule(subject)]
     costly = [finding for finding in findings if finding.cost.share >= LEAST or finding.always]
     faulty = {node for finding in costly if finding.rule in _FAULTS for node in finding.nodes}
-    kept = [
-        one for one in costly
-        if one.always or one.rule not in _GENERAL or not faulty & set(one.nodes)
-    ]  # fmt: skip
+
+    def told(one: Finding) -> bool:
+        nodes = set(one.nodes)
+        same = nodes <= faulty if one.always else bool(nodes & faulty)
+        return one.rule not in _GENERAL or not same
+
+    kept = [one for one in costly if told(one)]
     noise = noisy_layers.weight(subject)
 
     def cost(one: Finding) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ def unasked() -> Iterator[None]:
 
     places: list[Any] = [torch, torch.Tensor]
     before = [place.chunk for place in places]
-    torch.chunk = partial(_chunk, before[0])
-    torch.Tensor.chunk = _method(before[1])  # type: ignore[method-assign]
+    for place, chunk in zip(places, before, strict=True):
+        place.chunk = _whole(chunk)
     try:
         yield
     finally:
@@ -31,12 +31,9 @@ def unasked() -> Iterator[None]:
             place.chunk = chunk
 
 
-def _chunk(original: Callable[..., Any], input: Tensor, chunks: int, dim: int = 0) -> Any:
-    return (input,) if chunks == 1 else original(input, chunks, dim)
-
-
-def _method(original: Callable[..., Any]) -> Callable[..., Any]:
-    def chunk(self: Tensor, chunks: int, dim: int = 0) -> Any:
-        return _chunk(original, self, chunks, dim)
+def _whole(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)  # torch asks its functions for their names
+    def chunk(input: Tensor, chunks: int, dim: int = 0) -> Any:
+        return (input,) if chunks == 1 else original(input, chunks, dim)
 
     return chunk

@@ -62,7 +62,7 @@ OF_THE_FACTS = {
 NEW = {
     "a convolution kept in FP32 between INT8": Burden(burdened.island, "left_in_float", "body.1"),
     "linear Resize of a large map": Burden(burdened.resize, "slow_operator", "Upsample"),
-    "NonZero and GatherND": Burden(burdened.non_zero, "slow_operator", "GatherND"),
+    "NonZero and GatherND": Burden(burdened.non_zero, "slow_operator", "sparse/"),
     "a GRU": Burden(burdened.gru, "slow_operator", "GRU"),
     "a Loop of 200 steps": Burden(burdened.loop, "slow_operator", "Loop"),
     "Softmax over a vocabulary": Burden(burdened.vocabulary, "slow_operator", "Softmax"),

@@ -102,3 +102,16 @@ def test_a_number_of_pieces_that_depends_on_the_batch_is_named(tmp_path: Path) -
         export(Pieces(4), tmp_path / "model.onnx", spec("x", "batch", 4), axes=axes)
     assert "cuts the axis into pieces" in str(caught.value.hint)
     assert "from 5 to 8" in str(caught.value.hint)
+
+
+def test_one_chunk_is_asked_by_its_name() -> None:
+    """As `torch.overrides` asks every function of torch."""
+    import torch
+
+    from optkit.sources import single_chunks
+
+    with single_chunks.unasked():
+        assert torch.chunk.__name__ == torch.Tensor.chunk.__name__ == "chunk"
+        x = torch.arange(4)
+        assert torch.chunk(x, 1)[0] is x and x.chunk(1)[0] is x
+        assert [len(part) for part in torch.chunk(x, 2)] == [2, 2]
