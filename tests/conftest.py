@@ -21,6 +21,7 @@ from jsonschema import Draft202012Validator
 
 from optkit import cli, documents
 from tests import touched
+from tests.figures import Figures
 
 # no test asserts a time
 settings.register_profile("timeless", deadline=None)
@@ -51,6 +52,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--touched", default=None, type=int, metavar="N",
                      help="run at most N of the tests that the last commits touch; with --slice, "
                      "these too")  # fmt: skip
+    parser.addoption(
+        "--figures",
+        default=None,
+        type=Path,
+        metavar="FILE",
+        help="inject every fault at its full figure, and write that into FILE",
+    )
 
 
 def rank(item: pytest.Item) -> int:
@@ -78,6 +86,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     selected = [item for item in items if item.nodeid in kept]
     config.hook.pytest_deselected(items=[item for item in items if item not in selected])
     items[:] = selected
+
+
+@pytest.fixture
+def figures(request: pytest.FixtureRequest) -> Figures:
+    """How often to inject a fault."""
+    file = request.config.getoption("--figures")
+    return Figures(file and file.resolve(), request.node.nodeid)
 
 
 @pytest.fixture
