@@ -34,6 +34,7 @@ _PARAMETRIZED = (
     "'weight') in the factory, after the weights are loaded"
 )
 _CUT = re.compile(r"ceil\(L\[.*?\]\.size\(\)\[\d+\] / (\d+)\) == (\d+)")
+_NOT_DIVISIBLE = re.compile(r"(\d+) is not divisible by (\d+)")
 _NUMBER = re.compile(r"\d+")
 _MISSING = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.]+)'")
 _ATTRIBUTE = re.compile(r"\.(\w+)")  # in the code that torch writes for a graph
@@ -44,16 +45,24 @@ def call(
     error: Exception, module: nn.Module, feed: Feed, specs: Sequence[InputSpec]
 ) -> ExportFailed:
     """The model itself fails on the inputs of a feed."""
-    return ExportFailed(
-        f"{_module(error, module)} failed: {first_line(error)}",
-        where=line(error),
-        hint="the model must run on the inputs as declared: compare their shapes, dtypes and range"
-        f"{_disagreeing(first_line(error), feed, specs)}",
-    )
+    message = first_line(error)
+    undivided = _NOT_DIVISIBLE.search(message)
+    axes = _axes_of(undivided[1] if undivided else message, feed, specs)
+    listed = "; ".join(f"{', '.join(places)} ({axis})" for axis, places in axes.items())
+    hint = "the model must run on the inputs as declared: compare their shapes, dtypes and range"
+    if axes and undivided:
+        hint = (
+            f"the model takes only multiples of {undivided[2]}, and not all sizes that are "
+            f"declared: here {listed}. Let forward pad the input to the next multiple "
+            "(torch.nn.functional.pad), or fix the size where axes are declared"
+        )
+    elif len(axes) > 1:
+        hint = f"{hint}. Of the sizes in the message, {listed}: axes that agree need the same name"
+    return ExportFailed(f"{_module(error, module)} failed: {message}", where=line(error), hint=hint)
 
 
-def _disagreeing(message: str, feed: Feed, specs: Sequence[InputSpec]) -> str:
-    """The dynamic axes whose sizes in a feed are in the message of an error, if they disagree.
+def _axes_of(message: str, feed: Feed, specs: Sequence[InputSpec]) -> dict[str, list[str]]:
+    """The dynamic axes whose sizes in a feed are in the message of an error, each with its places.
     Different axes have different sizes in tracing."""
     numbers = {int(number) for number in _NUMBER.findall(message)}
     axes: dict[str, list[str]] = {}
@@ -62,10 +71,7 @@ def _disagreeing(message: str, feed: Feed, specs: Sequence[InputSpec]) -> str:
         for i, (axis, size) in enumerate(zip(spec.info.shape, sizes, strict=True)):
             if isinstance(axis, str) and size in numbers:
                 axes.setdefault(axis, []).append(f"axis {i} of {spec.info.name!r} is {size}")
-    if len(axes) < 2:
-        return ""
-    listed = "; ".join(f"{', '.join(places)} ({axis})" for axis, places in axes.items())
-    return f". Of the sizes in the message, {listed}: axes that agree need the same name"
+    return axes
 
 
 def capture(error: Exception, module: nn.Module) -> ExportFailed:

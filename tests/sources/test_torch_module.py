@@ -293,6 +293,15 @@ def test_the_axes_that_disagree_are_named(tmp_path: Path) -> None:
     assert said in str(caught.value.hint) and "indices" not in str(caught.value.hint)
 
 
+def test_a_size_that_the_model_does_not_divide_is_named(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.PixelUnshuffle(2), nn.Conv2d(12, 4, 1))
+    axes = AXES | {"h": AxisRange(16, 33, 64)}
+    with pytest.raises(ExportFailed, match="divisible") as caught:
+        export(model, tmp_path / "m.onnx", spec("x", "batch", 3, "h", 16), axes=axes)
+    said = "only multiples of 2, and not all sizes that are declared: here axis 2 of 'x' is 33 (h)."
+    assert said in str(caught.value.hint)
+
+
 def test_exporter_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     export(nn.Linear(3, 2), tmp_path / "m.onnx", spec("x", "batch", 3))
     with pytest.raises(ExportFailed):
