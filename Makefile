@@ -42,6 +42,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python lint/house.py
 
 site: $(VENV)/.run-$(RUNTIME)  # the docs as a site
 	$(PIP) -e '.[docs]'
