@@ -11,7 +11,6 @@ import struct
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -844,52 +843,3 @@ def test_a_file_that_shrinks_before_it_is_copied(
     monkeypatch.setattr("optkit.intake.deduplication.copy_in", copy_shrunk)
     with pytest.raises(UnsafeFile, match="which has 8"):
         stage_onnx(external_model(folder, "w.bin"), objects)
-
-
-def swap(folder: Path, swaps: int, stop: threading.Event) -> None:
-    """Exchange the good data file with a link, a hard link and a linked folder, again and again."""
-    hidden = folder.parent / "secret.bin"
-    good = struct.pack("<4f", 1, 2, 3, 4)
-    step = 0
-    while step < swaps and not stop.is_set():
-        new = folder / "new"
-        if step % 3 == 0:
-            new.symlink_to(hidden)
-        elif step % 3 == 1:
-            new.hardlink_to(hidden)
-        else:
-            new.write_bytes(good)
-        new.replace(folder / "sub" / "w.bin")
-        if step % 7 == 0:
-            (folder / "sub").rename(folder / "aside")
-            (folder / "sub").symlink_to(folder.parent / "outside")
-            (folder / "sub").unlink()
-            (folder / "aside").rename(folder / "sub")
-        step += 1
-
-
-@pytest.mark.slow
-def test_a_swapper_never_wins(folder: Path, objects: Path) -> None:
-    hidden = secret(folder)
-    (folder.parent / "outside").mkdir()
-    (folder.parent / "outside" / "w.bin").write_bytes(hidden.read_bytes())
-    (folder / "sub").mkdir()
-    (folder / "sub" / "w.bin").write_bytes(struct.pack("<4f", 1, 2, 3, 4))
-    path = external_model(folder, "sub/w.bin")
-    stop, accepted = threading.Event(), 0
-    swapper = threading.Thread(target=swap, args=(folder, 1_000_000, stop))
-    swapper.start()
-    try:
-        for _ in range(10_000):
-            try:
-                staged = stage_onnx(path, objects)
-            except UnsafeFile as error:
-                assert CANARY.decode() not in f"{error} {error.hint}"
-            else:
-                accepted += 1
-                assert CANARY not in (staged.path.parent / "sub" / "w.bin").read_bytes()
-    finally:
-        stop.set()
-        swapper.join()
-    assert accepted > 0
-    assert all(CANARY not in p.read_bytes() for p in published(objects))
