@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from optkit.store.disk import open_regular
 
 _LARGE = 64 << 20
 _DEPTH = 100  # levels of lists and objects
@@ -29,11 +29,8 @@ def is_shallow(value: object, left: int = _DEPTH) -> bool:
 
 
 def digest_file(path: Path) -> str:
-    """sha256 of a file. Raises OSError, also if it is not a regular file, because reading a device
-    or a pipe may never end."""
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
-    with path.open("rb") as file:
+    """sha256 of a file. Raises OSError, also if it is not a regular file."""
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -85,8 +82,9 @@ def _beneath(
 
 def digest_once(path: Path) -> str:
     """`digest_file` of a file in the store, which no process changes. This process reads a large
-    file once, although several names may be linked to it."""
-    with path.open("rb") as file:
+    file once, although several names may be linked to it. Raises OSError, also if it is not a
+    regular file."""
+    with open_regular(path) as file:
         identity = _identity(file.fileno())
         sha256 = _digests.get(identity) or hashlib.file_digest(file, "sha256").hexdigest()
         if identity == _identity(file.fileno()):

@@ -8,9 +8,11 @@ import os
 import platform
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from io import BufferedReader
 from pathlib import Path
 
 from optkit.errors import StorageError
@@ -53,6 +55,16 @@ def file_in_the_way(error: OSError, place: Path) -> str | None:
         if path.is_file():
             return f"{'it' if path == place else repr(str(path))} is a file, not a folder"
     return None
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """A regular file for reading. Raises OSError for any other kind, because reading a device or a
+    pipe, and even opening a pipe, may never end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
 
 
 def fsync_dir(path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
@@ -12,6 +11,8 @@ from pathlib import Path
 
 from optkit.errors import IntegrityError
 from optkit.store.digests import digest_json, digest_once, is_shallow
+from optkit.store.disk import open_regular
+from optkit.store.seal import is_sealed, sealed
 
 ENTRY = "entry.json"
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -42,7 +43,7 @@ class Entry:
             "key": self.key, "step": self.step, "files": dict(self.files), "meta": dict(self.meta),
             "seconds": round(self.seconds, 3),
         }  # fmt: skip
-        return {**body, "check": _check(body)}
+        return sealed(body)
 
 
 def opened(body: object, key: str, path: Path) -> Entry:
@@ -53,7 +54,7 @@ def opened(body: object, key: str, path: Path) -> Entry:
     """
     if not isinstance(body, dict) or not is_shallow(body):
         raise IntegrityError(f"its {ENTRY} is damaged")
-    if body.get("check") != _check(body) or body.get("key") != key:
+    if not is_sealed(body) or body.get("key") != key:
         raise IntegrityError(f"its {ENTRY} is damaged")
     step, files, meta, seconds = (body.get(name) for name in ("step", "files", "meta", "seconds"))
     if (
@@ -73,7 +74,8 @@ def opened(body: object, key: str, path: Path) -> Entry:
 def read(path: Path, key: str) -> Entry:
     """Raises OSError, and the errors of `opened`."""
     try:
-        body = json.loads((path / ENTRY).read_bytes())
+        with open_regular(path / ENTRY) as file:
+            body = json.load(file)
     except (ValueError, RecursionError) as error:
         raise IntegrityError(f"its {ENTRY} is damaged") from error
     return opened(body, key, path)
@@ -117,8 +119,3 @@ def verify(entry: Entry) -> None:
         path = entry.path / name
         if path.is_symlink() or digest_once(path) != sha:
             raise IntegrityError(f"{name} does not match its digest")
-
-
-def _check(body: Mapping[str, object]) -> str:
-    text = json.dumps({k: v for k, v in body.items() if k != "check"}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()

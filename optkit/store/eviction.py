@@ -67,8 +67,7 @@ def clear(store: Store) -> tuple[int, int]:
         else:
             doomed = _abandoned(store)
             doomed += [path for used, path in _dated(store) if used < since]
-            records = (*store.glob("records/*"), *store.glob("reads/*"))
-            doomed += [path for path in records if (_used(path) or since) < since]
+            doomed += [path for path in store.glob("records/*") if (_used(path) or since) < since]
         for path in doomed:
             remove(path)
     kept = 0 if since is None else disk_bytes(store.root)
@@ -114,10 +113,9 @@ def _removing(store: Store) -> Iterator[tuple[Callable[[Path], None], float | No
 
 def _abandoned(store: Store) -> list[Path]:
     """Quarantine, and work in progress of processes that have ended; if this is unknown, old work;
-    and the records of what user code has read, which optkit wrote until 2026-11."""
+    and `reads`, the name of the records until 2026-11."""
     work = [path for path in store.glob("tmp/*") if _is_abandoned(path)]
-    reads = [path for path in store.glob("reads/*") if b'"optkit.reads/' in path.read_bytes()]
-    return work + reads + store.glob("quarantine/*")
+    return work + store.glob("reads/*") + store.glob("quarantine/*")
 
 
 def _is_abandoned(path: Path) -> bool:

@@ -15,18 +15,25 @@ from pathlib import Path
 
 from optkit.errors import IntegrityError
 from optkit.store import entry as entries
-from optkit.store.digests import digest_once
-from optkit.store.disk import CACHE_OPTION, fsync_dir, scratch, storage_errors, write_durably
+from optkit.store.digests import digest_once, is_shallow
+from optkit.store.disk import (
+    CACHE_OPTION,
+    fsync_dir,
+    open_regular,
+    scratch,
+    storage_errors,
+    write_durably,
+)
 from optkit.store.entry import ENTRY, Entry
 from optkit.store.eviction import disk_bytes
 from optkit.store.leases import Lease
 from optkit.store.remote import Damaged, Remote
+from optkit.store.seal import is_sealed, sealed
 from optkit.store.sharing import Sharing
 
 Meta = Mapping[str, object]
 """The facts that a step returned, or a saved record: JSON."""
-_RECORDS = ("records", "reads")
-"""The folder of records, and its name until 2026-11."""
+_RECORDS = "records"
 _TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
 
 
@@ -138,20 +145,19 @@ class Store:
         return entry
 
     def recall(self, key: str) -> Meta | None:
-        """The record that this store remembers under this key."""
-        for folder in _RECORDS:
-            try:
-                record = json.loads((self.root / folder / f"{key}.json").read_bytes())
-            except (OSError, ValueError):
-                continue
-            return record if isinstance(record, dict) else None
-        return None
+        """The record that this store remembers under this key. A damaged record is as none."""
+        try:
+            with open_regular(self.root / _RECORDS / f"{key}.json") as file:
+                body = json.load(file)
+        except (OSError, ValueError, RecursionError):
+            return None
+        return _record_in(body, key)
 
     def remember(self, key: str, record: Meta) -> None:
-        path = self.root / _RECORDS[0] / f"{key}.json"
+        path = self.root / _RECORDS / f"{key}.json"
         with storage_errors(path, CACHE_OPTION), self.scratch() as folder:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_durably(folder / path.name, json.dumps(record, sort_keys=True).encode())
+            write_durably(folder / path.name, json.dumps(_record_of(key, record)).encode())
             (folder / path.name).replace(path)
             fsync_dir(path.parent)
 
@@ -161,7 +167,7 @@ class Store:
         if here is not None:
             yield here
         there = self.sharing.ask(lambda remote: _record(remote, key))
-        if isinstance(there, dict) and there != here:
+        if there is not None and there != here:
             yield there
 
     def share_record(self, key: str, record: Meta) -> None:
@@ -169,7 +175,7 @@ class Store:
 
         def share(remote: Remote) -> None:
             if remote.takes and _record(remote, key) != record:
-                remote.keep("records", key, record)
+                remote.keep("records", key, _record_of(key, record))
 
         self.sharing.ask(share)
 
@@ -178,8 +184,8 @@ class Store:
         verification."""
         for path in self._entries():
             try:
-                step = str(json.loads((path / ENTRY).read_bytes())["step"])
-                used = (path / ENTRY).stat().st_mtime
+                with open_regular(path / ENTRY) as file:
+                    step, used = str(json.load(file)["step"]), os.fstat(file.fileno()).st_mtime
             except (OSError, ValueError, KeyError, TypeError, RecursionError):
                 step, used = "(corrupt)", 0.0
             yield path.name, step, disk_bytes(path), used
@@ -307,8 +313,23 @@ def _digests(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): digest_once(path) for path in files}
 
 
-def _record(remote: Remote, key: str) -> object:
+def _record(remote: Remote, key: str) -> Meta | None:
     try:
-        return remote.record("records", key)
+        return _record_in(remote.record("records", key), key)
     except Damaged:
         return None
+
+
+def _record_of(key: str, record: Meta) -> dict[str, object]:
+    """The content of the file of a record: it names its key, because a file may be at the place of
+    another one."""
+    return sealed({"key": key, "record": dict(record)})
+
+
+def _record_in(body: object, key: str) -> Meta | None:
+    """The record in the content of a file, if this is undamaged and of that key."""
+    if not isinstance(body, dict) or not is_shallow(body):
+        return None
+    record = body.get("record")
+    known = is_sealed(body) and body.get("key") == key
+    return record if known and isinstance(record, dict) else None

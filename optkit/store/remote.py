@@ -3,7 +3,7 @@
     url/optkit.json             marks the place, with the version of the format
     url/files/ab/<sha256>       every file, once, under its digest
     url/steps/ab/<key>.json     the record of an entry, with a checksum of itself
-    url/reads/ab/<key>.json     the reads of a step that runs user code
+    url/records/ab/<key>.json   what user code yielded, with a checksum of itself
     url/progress/<name>.json    the progress of a task of a cluster
 
 Files are written first and the record last, so an interrupted upload is not an entry. If two

@@ -54,41 +54,6 @@ def test_a_failing_step_leaves_nothing(tmp_path: Path) -> None:
     assert not list((tmp_path / "tmp").iterdir())
 
 
-def corruptions(entry: Path) -> dict[str, object]:
-    data = entry / "a.txt"
-    record = entry / "entry.json"
-
-    def flip(path: Path) -> None:
-        raw = bytearray(path.read_bytes())
-        raw[len(raw) // 2] ^= 1
-        path.write_bytes(bytes(raw))
-
-    return {
-        "bit flip": lambda: flip(data),
-        "truncated": lambda: data.write_bytes(b""),
-        "deleted": data.unlink,
-        "extra file": lambda: (entry / "extra").write_text("?"),
-        "swapped": lambda: (data.rename(entry / "t"), (entry / "deep/b.txt").rename(data)),
-        "symlink planted": lambda: (data.unlink(), data.symlink_to("/etc/hostname")),
-        "record flip": lambda: flip(record),
-        "record empty": lambda: record.write_bytes(b""),
-        "record is a list": lambda: record.write_text("[]"),
-        "record gone": record.unlink,
-    }
-
-
-@pytest.mark.parametrize("how", sorted(corruptions(Path())))
-def test_a_corrupt_entry_is_rebuilt(tmp_path: Path, how: str) -> None:
-    store = Store(tmp_path)
-    good, _ = store.make("ab12", "say", write("hello"))
-    corruptions(good.path)[how]()
-    again, hit = store.make("ab12", "say", write("hello"))
-    assert not hit
-    assert again.digest == good.digest
-    assert store.warnings and "corrupt" in store.warnings[0]
-    assert len(list((tmp_path / "quarantine").iterdir())) == 1
-
-
 def test_verify_counts_and_quarantines(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.make("aa", "say", write("1"))
