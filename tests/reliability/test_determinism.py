@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.conftest import ROOT, Optkit
+from tests.figures import Figures
+from tests.reliability.exports import EXAMPLES, FAMILIES
 
 if TYPE_CHECKING:
     from tests.reliability.conftest import Demo, Reference
@@ -63,3 +69,48 @@ def fields(result: dict[str, object]) -> dict[str, object]:
             "gate",
         )
     }
+
+
+@pytest.fixture(scope="module")
+def checkouts(tmp_path_factory: pytest.TempPathFactory, optkit_apart: Optkit) -> list[Path]:
+    """Two copies of the project at other paths, with the models of all examples."""
+    first, second = (tmp_path_factory.mktemp(name) / name for name in ("here", "s ümewhere else"))
+    for name in ("optkit", "examples", "recipes", "calibration", "eval", "tests/matrix"):
+        shutil.copytree(ROOT / name, first / name)
+    for name in ("pyproject.toml", "tests/reliability/exports.py"):
+        (first / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, first / name)
+    folder = first / "examples" / "02_tiny_llama"  # whose model is not committed
+    trained = optkit_apart("--quick", "--out", folder, command=[sys.executable,
+                           str(folder / "train.py")])  # fmt: skip
+    assert trained.code == 0, trained.err
+    shutil.copytree(first, second)
+    return [first, second]
+
+
+@pytest.mark.slow
+def test_exported_graphs_are_the_same_bytes(
+    checkouts: list[Path], figures: Figures, optkit_apart: Optkit, tmp_path: Path
+) -> None:
+    """Each process has another folder, or another order of its sets."""
+    few = ("06_vit_int4", "bert")
+    names = few if figures.file is None else (*EXAMPLES, *FAMILIES)
+    first: dict[str, dict[str, str]] = {}
+    for turn in range(figures.times(2, 20)):
+        checkout, seed = checkouts[turn % 2], ("1", "4242")[(turn + turn // 2) % 2]
+        done = optkit_apart(
+            tmp_path / str(turn), *names, cwd=checkout,
+            command=[sys.executable, "-m", "tests.reliability.exports"],
+            env={"PYTHONPATH": str(checkout), "PYTHONHASHSEED": seed},
+        )  # fmt: skip
+        assert done.code == 0, done.err
+        assert [*done.json] == [*names]
+        first = first or done.json
+        assert done.json == first, (checkout, seed)
+        shutil.rmtree(tmp_path / str(turn))
+        # an hour: a run that is stopped has told how far it came
+        figures.tell(
+            "exports of a model: the same bytes", (turn + 1) * len(names),
+            f"{len(EXAMPLES)} examples and {len(FAMILIES)} families of models, each exported by "
+            f"{turn + 1} processes in two checkouts with two hash seeds",
+        )  # fmt: skip
