@@ -55,7 +55,8 @@ def of_graph(
 ) -> list[Work]:
     """Work of every node that becomes a kernel. `costs`: at the sizes of one batch. Nodes of
     unknown size count as nothing. `planned`: node → precision, where not every product with a
-    weight is in `number`; those that it leaves out stay in the carrier."""
+    weight is in `number`; those that it leaves out stay in the carrier. Nodes that all run inside
+    their neighbours are one kernel together."""
     attends = any(is_attention(cost) for cost in costs.values())
     works = []
     for name, cost in costs.items():
@@ -63,7 +64,13 @@ def of_graph(
         if planned is not None and cost.macs:
             product = find_precision(planned.get(name, number.carrier))
         works.append(_work(cost, product, target, attends))
-    return [work for work in works if work is not None]
+    found = [work for work in works if work is not None]
+    return found or [_alone(costs, number)]
+
+
+def _alone(costs: Mapping[str, NodeCost], number: Precision) -> Work:
+    moved = max(((c.in_bytes or 0) + (c.out_bytes or 0) for c in costs.values()), default=0)
+    return Work("elementwise", number.carrier, moved=float(moved))
 
 
 def multiplies_in(precision: Precision) -> str:

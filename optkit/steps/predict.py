@@ -29,7 +29,7 @@ class PredictLatency(Step[PredictedLatency]):
     """
 
     name = "predict"
-    version = 6
+    version = 7
     tools = ("onnx", "onnx-ir")
     stays = True
 

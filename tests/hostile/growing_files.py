@@ -16,14 +16,15 @@ _NAMES = ["k", *(f"c{i}" for i in range(36))]
 
 
 def grown(
-    nodes: Sequence[NodeProto], constants: Sequence[TensorProto], output: str, kind: int = _FLOAT
-) -> Build:
+    nodes: Sequence[NodeProto], constants: Sequence[TensorProto], output: str, kind: int = _FLOAT,
+    shape: Sequence[int | str] | None = None,
+) -> Build:  # fmt: skip
     """y = x + w, and beside it these nodes and constants with a further output."""
 
     def change(model: onnx_files.ModelProto) -> None:
         model.graph.node.extend(nodes)
         model.graph.initializer.extend(constants)
-        model.graph.output.append(helper.make_tensor_value_info(output, kind, None))
+        model.graph.output.append(helper.make_tensor_value_info(output, kind, shape))
 
     return onnx_files.model_with(change)
 

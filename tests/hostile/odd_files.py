@@ -4,16 +4,22 @@ builder gets an empty folder."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper
 
-from tests.hostile.growing_files import grown, integers, node, single, texts
+from tests.hostile import growing_files
+from tests.hostile.growing_files import integers, node, single, texts
 from tests.hostile.onnx_files import Build, model_with
 
 _FLOAT, _INT64 = TensorProto.FLOAT, TensorProto.INT64
 _LOCAL = [helper.make_opsetid("", 21), helper.make_opsetid("local", 1)]
 Change = Callable[[ModelProto], object]
+
+
+def _beside(nodes: list[NodeProto], constants: Sequence[TensorProto], output: str = "z") -> Build:
+    """y = x + w, and beside it these nodes and constants with a vector as a further output."""
+    return growing_files.grown(nodes, constants, output, shape=["n"])
 
 
 def _chain(length: int) -> list[NodeProto]:
@@ -46,7 +52,7 @@ def _loops() -> Build:
     """A million times a million steps; each count alone is within the limit."""
     inner = _loop([helper.make_node("Relu", ["v"], ["v2"])])
     inner.name, inner.input[2], inner.output[0] = "inner", "v", "v2"
-    return grown([_loop([inner])], [single("t", 1_000_000), _YES], "z")
+    return _beside([_loop([inner])], [single("t", 1_000_000), _YES], "z")
 
 
 def _functions(*calls: tuple[str, str]) -> Change:
@@ -94,7 +100,7 @@ def _opsets(*versions: int) -> Change:
 
 
 def _attribute(op: str, inputs: str, *constants: TensorProto, **values: object) -> Build:
-    return grown([node(op, inputs, "z", **values)], constants, "z")
+    return _beside([node(op, inputs, "z", **values)], constants, "z")
 
 
 def _untyped(model: ModelProto) -> None:
@@ -104,21 +110,21 @@ def _untyped(model: ModelProto) -> None:
 
 def _quantized(scale: float) -> Build:
     nodes = [node("QuantizeLinear", "x s", "q"), node("DequantizeLinear", "q s", "z")]
-    return grown(nodes, [single("s", scale, _FLOAT)], "z")
+    return _beside(nodes, [single("s", scale, _FLOAT)], "z")
 
 
 _LETTERS = "abcdefghijklmnopqrst"
 
 ODD: dict[str, Build] = {
-    "long_chain": grown(_chain(200_000), [], "r199999"),
-    "many_outputs": grown(
+    "long_chain": _beside(_chain(200_000), [], "r199999"),
+    "many_outputs": _beside(
         [helper.make_node("Split", ["x"], [f"s{i}" for i in range(20_000)], num_outputs=20_000)],
         [], "s0"),
-    "many_inputs": grown(
+    "many_inputs": _beside(
         [helper.make_node("Concat", ["x"] * 60_000, ["z"], name="concat", axis=0)], [], "z"),
     "nested_loops": _loops(),
-    "endless_loop": grown([_loop([node("Relu", "v", "v2")], trips="")], [_YES], "z"),
-    "growing_loop": grown(
+    "endless_loop": _beside([_loop([node("Relu", "v", "v2")], trips="")], [_YES], "z"),
+    "growing_loop": _beside(
         [_loop([node("Concat", "v v", "v2", axis=0)])], [single("t", 1000), _YES], "z"),
     "mutual_recursion": _changed(_functions(("F", "G"), ("G", "F"))),
     "recursion_in_a_branch": _changed(_called_in_a_branch),
@@ -132,7 +138,7 @@ ODD: dict[str, Build] = {
     "opset_twice": _changed(_opsets(21, 7)),
     "ir_of_the_future": _changed(lambda m: setattr(m, "ir_version", 1 << 40)),
     "no_ir_version": _changed(lambda m: m.ClearField("ir_version")),
-    "unknown_operator": grown([node("Nothing", "x", "z")], [], "z"),
+    "unknown_operator": _beside([node("Nothing", "x", "z")], [], "z"),
     "unknown_domain": _changed(lambda m: setattr(m.graph.node[0], "domain", "other")),
     "weight_twice": _changed(lambda m: m.graph.initializer.append(m.graph.initializer[0])),
     "input_twice": _changed(lambda m: m.graph.input.append(m.graph.input[0])),
@@ -148,8 +154,8 @@ ODD: dict[str, Build] = {
         lambda m: m.graph.value_info.append(_info("y", TensorProto.STRING, [7, 7]))),
     "no_name": _changed(lambda m: setattr(m.graph.node[0], "op_type", "")),
     "no_inputs": _changed(lambda m: m.graph.node[0].ClearField("input")),
-    "no_branches": grown([node("If", "yes", "z")], [_YES], "z"),
-    "texts_as_numbers": grown([node("Add", "x k", "z")], [texts("k", "a", "b", "c", "d")], "z"),
+    "no_branches": _beside([node("If", "yes", "z")], [_YES], "z"),
+    "texts_as_numbers": _beside([node("Add", "x k", "z")], [texts("k", "a", "b", "c", "d")], "z"),
     "large_attribute": _attribute(
         "ReduceSum", "x", name_of_all=list(range(300_000)), keepdims=0),
     "text_as_axis": _attribute("Softmax", "x", axis="one"),

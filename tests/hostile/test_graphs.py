@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import resource
+import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from optkit import api
 from optkit.errors import InputRefused, WorkerFailed
 from optkit.workspace import Workspace
-from tests.hostile import growing_files, onnx_files
+from tests.figures import Figures
+from tests.hostile import growing_files, odd_files, onnx_files
 
 GROWTH: dict[str, Callable[[Path], Path]] = {
     **onnx_files.GROWTH,
@@ -59,3 +62,53 @@ def test_given_limits_count_instead(tmp_path: Path) -> None:
     (tmp_path / "foreign").mkdir()
     with pytest.raises(WorkerFailed, match="32 MiB"):  # the libraries need more
         api.inspect(GROWTH["read"](tmp_path / "foreign"), workspace=workspace)
+
+
+ALL = {**onnx_files.SIZES, **onnx_files.GRAPHS, **GROWTH, **odd_files.ODD}
+# optkit as a command that leaves the peaks of its own memory and of its children's, in KiB
+MEASURED = """if True:
+    import os, re, resource
+    from optkit.cli import main
+    try:
+        main()
+    finally:
+        with open("/proc/self/status") as status, open(os.environ["PEAKS"], "w") as peaks:
+            own = re.search(r"VmHWM:\\s+(\\d+)", status.read())[1]  # ru_maxrss counts the parent's
+            print(own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=peaks)
+"""
+
+
+@pytest.mark.slow
+def test_every_malicious_graph_is_refused_or_bounded(
+    tmp_path: Path, optkit_apart: Callable[..., Any], figures: Figures
+) -> None:
+    chosen = sorted(ALL)[:: figures.times(15, 1)]
+    commands = (
+        "inspect MODEL --json",
+        "build MODEL -t cpu -p fp32 --json --defer --memory 1G --timeout 20s --out out",
+    )
+    done, ran, peaks = 0, 0, tmp_path / "peaks"
+    for name in chosen:
+        folder = tmp_path / name / "model"
+        folder.mkdir(parents=True)
+        path = ALL[name](folder)
+        for line in commands:
+            argv = [path if word == "MODEL" else word for word in line.split()]
+            told = optkit_apart(
+                *argv, cwd=folder.parent, cache=folder.parent / "cache",
+                env={"PEAKS": str(peaks)}, command=[sys.executable, "-c", MEASURED],
+            )  # fmt: skip
+            assert told.code in (0, 5, 6), f"{name}: {told.err}"
+            assert (told.json.get("error") is None) == (told.code == 0), name
+            told.told()
+            own, children = map(int, peaks.read_text().split())
+            assert own < 300 << 10 and children < 1536 << 10, f"{name}: {own}, {children} KiB"
+            done += 1
+            ran += told.code == 0
+    figures.tell(
+        "malicious graphs", done,
+        f"{len(chosen)} graphs (sizes, circles, bombs of functions, loops, texts and shapes, "
+        "recursion, wrong types and opsets), each inspected and built: refused, stopped at the "
+        "limit, or built; the command stays below 300 MiB, its children below 1.5 GiB",
+        graphs=len(chosen), ended_well=ran,
+    )  # fmt: skip

@@ -61,6 +61,13 @@ def test_a_graph_becomes_the_kernels_that_compilers_make() -> None:
     assert kept[4].unpacked == 1000 and kept[0].unpacked == 0  # convolutions stay as they are
 
 
+def test_a_graph_of_small_operators_alone_is_one_kernel() -> None:
+    found = {"sum": NodeCost("Add", 0, 16, 16, 16, bits=32), "no_size": NodeCost("Relu", 0)}
+    works = layers.of_graph(found, precision("fp32"), target("l4"))
+    assert (total(works).kernels, total(works).moved) == (1, 32)
+    assert total(layers.of_graph({}, precision("fp32"), target("l4"))).kernels == 1
+
+
 def test_a_recurrent_cell_runs_step_by_step_in_the_carrier() -> None:
     cell = NodeCost("LSTM", 0, 4000, 800, 1600, bits=32, recurrence=Recurrence(10, 5000))
     works = layers.of_graph({"cell": cell}, precision("int8"), target("l4"))
