@@ -62,6 +62,7 @@ def sign(
     """
     signing, hashing, _ = _library()
     file = file or folder / SIGNATURE
+    folder = folder.resolve()  # a link to it belongs to the user
     left_out = [*_checked(ignored), *_inside(file, folder)]
     if not any(_is_signed(found.relative_to(folder), left_out)
                for found in folder.rglob("*") if found.is_file()):  # fmt: skip
@@ -107,6 +108,7 @@ def verify(
     """
     _, hashing, verifying = _library()
     file = file or folder / SIGNATURE
+    folder = folder.resolve()  # a link to it belongs to the user
     bundle = Bundle.read(file)
     statement = bundle.statement(file)
     _check_method(bundle, trust, file)
@@ -160,8 +162,8 @@ def _checked(paths: Sequence[str]) -> list[str]:
 
 
 def _inside(file: Path, folder: Path) -> list[str]:
-    """The relative path of the signature, if it is in the folder."""
-    file, folder = file.absolute(), folder.absolute()
+    """The relative path of the signature, if it is in the folder, which is no link."""
+    file = file.parent.resolve() / file.name
     return [file.relative_to(folder).as_posix()] if file.is_relative_to(folder) else []
 
 
