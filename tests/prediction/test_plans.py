@@ -62,7 +62,10 @@ def test_a_graph_becomes_the_kernels_that_compilers_make() -> None:
 
 
 def test_a_graph_of_small_operators_alone_is_one_kernel() -> None:
-    found = {"sum": NodeCost("Add", 0, 16, 16, 16, bits=32), "no_size": NodeCost("Relu", 0, 0, None, None, bits=32)}
+    found = {
+        "sum": NodeCost("Add", 0, 16, 16, 16, bits=32),
+        "no_size": NodeCost("Relu", 0, 0, None, None, bits=32),
+    }
     works = layers.of_graph(found, precision("fp32"), target("l4"))
     assert (total(works).kernels, total(works).moved) == (1, 32)
     assert total(layers.of_graph({}, precision("fp32"), target("l4"))).kernels == 1
