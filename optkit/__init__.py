@@ -34,12 +34,17 @@ if TYPE_CHECKING:
     from optkit.api import tune as tune
     from optkit.api import verify as verify
     from optkit.artifact import Artifact as Artifact
+    from optkit.decoder import DecoderSizes as DecoderSizes
     from optkit.devices import Target as Target
     from optkit.devices import targets as targets
     from optkit.generation import Sampling as Sampling
     from optkit.generation import Speculation as Speculation
     from optkit.generation import generate as generate
     from optkit.recipe import Recipe as Recipe
+    from optkit.request import Request as Request
+    from optkit.tuning import Budget as Budget
+    from optkit.tuning import SearchOptions as SearchOptions
+    from optkit.workspace import Workspace as Workspace
 
     __version__: str
 else:  # hidden from type checkers, which would otherwise accept any name
@@ -75,12 +80,7 @@ _HOMES = {
     "targets": "optkit.devices",
 }
 
-__all__ = [
-    "Artifact", "Budget", "DecoderSizes", "Recipe", "Request", "Sampling", "SearchOptions",
-    "Speculation", "Target", "Workspace", "attest", "bench", "build", "build_fleet", "compile",
-    "diff", "errors", "evaluate", "explain", "export", "finish", "fuse", "generate", "inspect",
-    "load", "package", "plan", "quantize", "sign", "targets", "tune", "verify",
-]  # fmt: skip
+__all__ = sorted([*_HOMES, "errors"])  # noqa: PLE0605  # names, all of them
 
 
 def __dir__() -> list[str]:

@@ -103,11 +103,12 @@ class Tools:
         targets: names of devices; "all": every GPU. model: x.onnx, x.pt2, file.py:factory, a
         Hugging Face folder. precisions: e.g. int8, fp8, int4. recipe: its name or path. overrides:
         "KEY=VALUE" of the recipe. latency_ms, throughput: what is needed."""
-        return api.plan(
+        found = api.plan(
             Request(model, recipe, tuple(overrides or ())), target=targets,
             precision=precisions or (), latency_ms=latency_ms, throughput=throughput, partial=True,
             workspace=self._heard(context),
         )  # fmt: skip
+        return {**found.to_json()}
 
     @_documented
     def build(
@@ -151,7 +152,7 @@ class Tools:
     def explain(self, context: Context, artifact: str) -> Document:
         """Why an artifact is not faster and why its accuracy fell: each finding with its cost, the
         evidence of the cost, and the change of the recipe that would help."""
-        return api.explain(artifact, workspace=self._heard(context))
+        return {**api.explain(artifact, workspace=self._heard(context)).to_json()}
 
     @_documented
     def inspect(self, context: Context, path: str) -> Document:
@@ -164,7 +165,7 @@ class Tools:
     def diff(self, context: Context, a: str, b: str) -> Document:
         """The differences between two artifacts, ONNX files or reports. A difference of latency or
         accuracy is reported only if the intervals support it."""
-        return api.diff(a, b, workspace=self._heard(context))
+        return {**api.diff(a, b, workspace=self._heard(context)).to_json()}
 
     def _heard(self, context: Context) -> Workspace:
         return replace(self._workspace, listener=_Heard(context))

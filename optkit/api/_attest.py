@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from optkit.artifact import Artifact
 from optkit.documents.attestation import ATTESTATION, Attested, AttestedFile
@@ -13,7 +12,7 @@ from optkit.store import digest_file
 
 def attest(
     path: str | Path, *, out: str | Path = "attestations", key: str | Path | None = None
-) -> dict[str, Any]:
+) -> Attested:
     """Write two files about the artifact in folder `path`, after every file was verified: a bill
     of materials (CycloneDX 1.6, NAME.cdx.json) and its provenance (in-toto Statement v1 with SLSA
     Provenance v1, NAME.provenance.json).
@@ -22,7 +21,7 @@ def attest(
     key: a private key of an elliptic curve, PEM, without a password. The provenance is then signed:
         a DSSE envelope, NAME.provenance.dsse.json.
 
-    Returns an optkit.attestation/v1 object. Raises InputRefused (no artifact), IntegrityError
+    Raises InputRefused (no artifact), IntegrityError
     (damaged), UsageError (the key, the folder), ToolchainMissing, StorageError.
     """
     artifact = Artifact.load(Path(path))
@@ -37,7 +36,7 @@ def attest(
         digest=artifact.digest,
         files=tuple(map(_described, files)),
         notes=() if key is not None else (note,),
-    ).to_json()
+    )
 
 
 def _described(file: Path) -> AttestedFile:

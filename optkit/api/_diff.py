@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from optkit import difference
+from optkit.documents.diff import Diff
 from optkit.workspace import Workspace
 
 
-def diff(a: str | Path, b: str | Path, *, workspace: Workspace = Workspace()) -> dict[str, Any]:
+def diff(a: str | Path, b: str | Path, *, workspace: Workspace = Workspace()) -> Diff:
     """The differences between two artifacts, .onnx files, reports or results of builds.
 
-    Returns an optkit.diff/v1 object. It reports a difference of latency or accuracy only if the
+    It reports a difference of latency or accuracy only if the
     intervals support it (`seen`). Raises InputRefused (a file of another kind, or two files that
     cannot be compared), IntegrityError (a damaged artifact), and what reading a graph raises.
     """
-    return difference.diff(Path(a), Path(b), workspace.runner()).to_json()
+    return difference.diff(Path(a), Path(b), workspace.runner())

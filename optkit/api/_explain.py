@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Any
 
 from optkit import explanation
 from optkit.api.artifacts import load
@@ -35,13 +34,13 @@ def explain(
     *,
     apply: str | Path | None = None,
     workspace: Workspace = Workspace(),
-) -> dict[str, Any]:
+) -> Explained:
     """The reasons why an artifact (a folder) loses time or accuracy, the most costly first. Each
     has its cost, the evidence of the cost, and the change that would remove it.
 
     apply: the path of a new file, to which the artifact's recipe with these changes is written.
 
-    Returns an optkit.explain/v1 object. Raises IntegrityError (a damaged artifact), UsageError (the
+    Raises IntegrityError (a damaged artifact), UsageError (the
     file exists), and what timing the layers raises.
     """
     file = None if apply is None else Path(apply)
@@ -55,7 +54,7 @@ def explain(
     whole = None if parts else _explained(opened, runner)
     explanations = [*parts.values()] if whole is None else [whole]
     findings = [finding for one in explanations for finding in one.findings]
-    document = _document(opened, whole).model_copy(
+    return _document(opened, whole).model_copy(
         update={
             "artifact": str(path),
             "recipe": None if file is None else _written(file, opened, findings),
@@ -64,7 +63,6 @@ def explain(
             or None,
         }
     )
-    return document.to_json()
 
 
 def _explained(artifact: Artifact, runner: Runner) -> Explanation:

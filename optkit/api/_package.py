@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from optkit.documents.package import Package
 from optkit.packaging import formats
 from optkit.packaging.subject import Subject
 
@@ -18,7 +18,7 @@ def package(
     name: str | None = None,
     precision: str | None = None,
     adapters: Mapping[str, str | Path] | None = None,
-) -> dict[str, Any]:
+) -> Package:
     """Write the artifact or the fleet in folder `path` in a deploy format, to the folder
     `out/<name>-<format>`. An older package of this name is replaced in one operation.
 
@@ -27,11 +27,11 @@ def package(
     precision: chooses among the artifacts of a fleet that has several for a target.
     adapters: for the format lora: name → the folder of a LoRA adapter that PEFT has saved.
 
-    Returns an optkit.package/v1 object. Raises InputRefused (no artifact), IntegrityError
+    Raises InputRefused (no artifact), IntegrityError
     (damaged), UsageError (what the format cannot hold, or a folder of this name that is no
     package), ToolchainMissing (a library of the format), StorageError.
     """
     parts = format in formats.OF_PARTS
     folders = {adapter: Path(folder) for adapter, folder in (adapters or {}).items()}
     subject = Subject.of(Path(path), name, precision, parts=parts, adapters=folders)
-    return formats.package(subject, format, Path(out)).to_json()
+    return formats.package(subject, format, Path(out))

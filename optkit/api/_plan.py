@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 from optkit.api import jobs, plan_subject
 from optkit.api.batches import Batch
@@ -102,7 +102,7 @@ def plan(
     partial: bool = False,
     recipe: RecipeLike | None = None,
     workspace: Workspace = Workspace(),
-) -> dict[str, Any]:
+) -> Plan:
     """Predict latency, throughput, memory and cost of MODEL on each target and precision.
 
     model, example_inputs, recipe: as for `build`.
@@ -125,7 +125,7 @@ def plan(
     quick: training by the rule of thumb, weights times seven.
     partial: a precision that a target cannot do is a row and the plan's `error`; it is not raised.
 
-    Returns an optkit.plan/v1 object. Raises UsageError, UnknownName, Impossible, and the errors of
+    Raises UsageError, UnknownName, Impossible, and the errors of
     an export.
     """
     question = _Question(
@@ -139,7 +139,7 @@ def plan(
         subject = plan_subject.described(decoder, prompt, new_tokens)
     else:
         raise UsageError("give either a model or the sizes of a decoder, not both", where="decoder")
-    return _plan(subject, question).to_json()
+    return _plan(subject, question)
 
 
 def _exported(

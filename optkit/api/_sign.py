@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from optkit.artifact import MANIFEST, SIGNATURE, Artifact
 from optkit.documents.signature import SIGNED, SignatureFile, Verified
@@ -21,7 +20,7 @@ def sign(
     certificate: str | Path | None = None,
     certificate_chain: Sequence[str | Path] = (),
     ignore_paths: Sequence[str] = (),
-) -> dict[str, Any]:
+) -> Verified:
     """Sign the artifact in folder `path`, after every file was verified. The signature is its file
     model.sig, by OpenSSF Model Signing 1.0; an older one is replaced.
 
@@ -30,7 +29,7 @@ def sign(
     ignore_paths: files and folders, relative to the artifact, that are left out of the signature.
         The signed manifest.json, which cannot be left out, still has their digests.
 
-    Returns an optkit.signature/v1 object. Raises InputRefused (no artifact), IntegrityError
+    Raises InputRefused (no artifact), IntegrityError
     (damaged), UsageError (the key), ToolchainMissing, StorageError.
     """
     if certificate_chain and certificate is None:
@@ -49,7 +48,7 @@ def sign(
     file = signing.sign(artifact.path, signer, ignored=ignore_paths)
     method: Method = "key" if certificate is None else "certificate"
     signature = _signature(file, method, Bundle.read(file).statement(file))
-    return _verified(artifact, signature).to_json()
+    return _verified(artifact, signature)
 
 
 def verify(
@@ -59,7 +58,7 @@ def verify(
     certificate_chain: Sequence[str | Path] = (),
     ignore_unsigned_files: bool = False,
     trust: bool = False,
-) -> dict[str, Any]:
+) -> Verified:
     """Compare every file of the artifact in folder `path` with its manifest. With a public key, or
     the root certificates that you trust, also verify its signature.
 
@@ -69,7 +68,7 @@ def verify(
         this artifact. `load`, `generate`, `bench` and the others then open its engines, which can
         run code.
 
-    Returns an optkit.signature/v1 object. Raises InputRefused (no artifact), IntegrityError (with
+    Raises InputRefused (no artifact), IntegrityError (with
     the names of the files; not signed; another key), UsageError (the key), ToolchainMissing.
     """
     if key is not None and certificate_chain:
@@ -83,13 +82,13 @@ def verify(
     artifact = Artifact.load(Path(path))
     artifact.verify(added=ignore_unsigned_files)
     if key is None and not certificate_chain:
-        return _verified(artifact, None).to_json()
+        return _verified(artifact, None)
     owner = signing.Trust(None if key is None else Path(key), tuple(map(Path, certificate_chain)))
     statement = signing.verify(artifact.path, owner, ignore_unsigned=ignore_unsigned_files)
     if trust:
         artifact.trust_here()
     signature = _signature(artifact.path / SIGNATURE, owner.method, statement)
-    return _verified(artifact, signature).to_json()
+    return _verified(artifact, signature)
 
 
 def _signature(file: Path, method: Method, statement: Statement) -> SignatureFile:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from optkit import pipeline
 from optkit.api import jobs
@@ -46,7 +45,7 @@ def bench(
     limit_ms: float | None = None,
     strict: bool = False,
     workspace: Workspace = Workspace(),
-) -> dict[str, Any]:
+) -> BenchFigures:
     """Latency, latency of the baseline, and speedup per batch size, each with its evidence.
 
     model, target, precision, recipe: as for `build`.
@@ -54,7 +53,7 @@ def bench(
     limit_ms: a limit for one call, in milliseconds; the result names the best batch within it.
     strict: a latency that was measured under bad conditions is measured once more.
 
-    Returns the figures of an optkit.bench/v1 object, with the knee of the sweep. Raises UsageError
+    Raises UsageError
     for a batch size for which the model is not built, ToolchainMissing if latency can be neither
     measured nor predicted here, and what building raises.
     """
@@ -79,7 +78,7 @@ def bench(
         speedup=tuple(BatchSpeedup(batch=n, **vars(ratio)) for n, ratio in ratios.items()),
         sweep=_sweep(times.engine, limit_ms),
         conditions=findings.conditions(build),
-    ).to_json()
+    )
 
 
 def evaluate(
@@ -90,14 +89,13 @@ def evaluate(
     recipe: RecipeLike | None = None,
     strict: bool = False,
     workspace: Workspace = Workspace(),
-) -> dict[str, Any]:
+) -> EvalFigures:
     """Task score, drop against the baseline, fidelity to FP32, and the gates on these figures.
 
     model, target, precision, recipe: as for `build`. strict: a model without trained weights is
     refused.
 
-    Returns the figures of an optkit.eval/v1 object, each with its evidence. Raises what building
-    raises.
+    Raises what building raises.
     """
     runner = workspace.runner()
     settings = jobs.settings(model, recipe, runner)
@@ -117,7 +115,7 @@ def evaluate(
         gate=JudgedGates.from_object(findings.judge_accuracy(build, scores)),
         calibration=findings.calibration(build),
         sizes=declared_sizes(build),
-    ).to_json()
+    )
 
 
 def _check_batches(batches: Sequence[int], build: Build) -> None:

@@ -114,7 +114,7 @@ def _put_failure(command: str, error: OptkitError) -> None:
     """Print the JSON object of a command that failed: its result object if it has one, otherwise
     only the error."""
     if command in _FAILED:
-        put_json(resolve_name(_FAILED[command])(error).to_json())
+        put_json(resolve_name(_FAILED[command])(error))
     else:
         put_json({"schema": "optkit.error/v1", "status": "error", "error": error.to_json()})
 

@@ -7,17 +7,15 @@ from pathlib import Path
 from optkit import api
 from optkit.cli import terminal
 from optkit.cli.terminal import Output
-from optkit.documents.attestation import Attested
 
 
 def attest(artifact: Path, out: Path, key: Path | None, output: Output) -> None:
-    written = api.attest(artifact, out=out, key=key)
-    found = Attested.from_json(written)
+    found = api.attest(artifact, out=out, key=key)
     with output.terminal() as ears:
         for note in found.notes:
             ears.note(note)
     if output.json:
-        terminal.put_json(written)
+        terminal.put_json(found)
         return
     for file in found.files:
         signed = ", signed" if file.signed else ""

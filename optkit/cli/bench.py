@@ -135,10 +135,9 @@ def _beside_a_model(request: Request) -> dict[str, str | bool | None]:
     }
 
 
-def _show_figures(figures: dict[str, object], output: Output, ears: Terminal, strict: bool) -> int:
-    found = BenchFigures.from_json(figures)
+def _show_figures(found: BenchFigures, output: Output, ears: Terminal, strict: bool) -> int:
     if output.json:
-        terminal.put_json({"schema": "optkit.bench/v1", "status": "ok", **figures})
+        terminal.put_json({"schema": "optkit.bench/v1", "status": "ok", **found.to_json()})
     else:
         terminal.put(summary.timings(found))
     for told in summary.stored(found.latency):
@@ -149,7 +148,7 @@ def _show_figures(figures: dict[str, object], output: Output, ears: Terminal, st
 
 def _show_race(race: Against, output: Output, ears: Terminal, strict: bool) -> int:
     if output.json:
-        terminal.put_json(race.to_json())
+        terminal.put_json(race)
     else:
         terminal.put(summary.race(race))
     if race.verdict == "inconclusive":

@@ -178,7 +178,7 @@ def _show(
     if output.json:
         place = None if fleet is None else str(fleet.path)
         all_of_them = Results(schema=RESULTS, results=tuple(results), fleet=place)
-        terminal.put_json((all_of_them if several else results[0]).to_json())
+        terminal.put_json(all_of_them if several else results[0])
     built = [one for one in results if one.error is None]
     github.summarize([fleet.path / "report.md"] if fleet else github.reports(built))
     if built and not output.json:

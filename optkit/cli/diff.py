@@ -8,7 +8,6 @@ from optkit import api
 from optkit import difference as diffing
 from optkit.cli import calls, files, terminal
 from optkit.cli.terminal import Output
-from optkit.documents.diff import Diff
 from optkit.report.diff import to_html
 from optkit.workspace import Workspace
 
@@ -19,9 +18,9 @@ def diff(
     with output.terminal() as ears:
         found = api.diff(a, b, workspace=calls.reporting(workspace, ears))
     if html is not None:
-        files.write(html, to_html(Diff.from_json(found)))
+        files.write(html, to_html(found))
     if output.json:
         terminal.put_json(found)
     else:
-        terminal.put(diffing.to_text(Diff.from_json(found)))
-    return int(exit_code and not found["same"])
+        terminal.put(diffing.to_text(found))
+    return int(exit_code and not found.same)

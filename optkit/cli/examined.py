@@ -35,7 +35,7 @@ def examine(
             out=out, workspace=calls.reporting(workspace, ears),
         )  # fmt: skip
     if output.json:
-        terminal.put_json(found.to_json())
+        terminal.put_json(found)
     else:
         terminal.put(text(found))
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from optkit import api
 from optkit.cli import calls, explained, files, terminal
 from optkit.cli.terminal import Output
-from optkit.documents.explanation import Explained
 from optkit.report.explanation import to_html
 from optkit.workspace import Workspace
 
@@ -19,8 +18,8 @@ def explain(
         own = calls.reporting(workspace, ears)
         found = api.explain(artifact, apply=apply, workspace=own)
     if html is not None:
-        files.write(html, to_html(Explained.from_json(found)))
+        files.write(html, to_html(found))
     if output.json:
         terminal.put_json(found)
     else:
-        terminal.put(explained.text(Explained.from_json(found)))
+        terminal.put(explained.text(found))

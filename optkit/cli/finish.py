@@ -33,7 +33,7 @@ def finish(
 
         junit_file.write_results(junit, [result], strict=strict)
     if output.json:
-        terminal.put_json(result.to_json())
+        terminal.put_json(result)
     else:
         terminal.put(summary.table([result]))
     github.summarize(github.reports([result]))

@@ -8,7 +8,6 @@ from optkit import api
 from optkit.api._inspect import Inspected, InspectedArtifact
 from optkit.cli import calls, summary, terminal
 from optkit.cli.terminal import Output
-from optkit.codec import to_json
 from optkit.node_cost import GraphSummary
 from optkit.tensors import TensorInfo
 from optkit.workspace import Workspace
@@ -18,7 +17,7 @@ def inspect(path: Path, workspace: Workspace, output: Output) -> None:
     with output.terminal() as ears:
         found = api.inspect(path, workspace=calls.reporting(workspace, ears))
     if output.json:
-        terminal.put_json(to_json(found))
+        terminal.put_json(found)
     else:
         terminal.put(_text(found))
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from optkit import api
 from optkit.cli import terminal
 from optkit.cli.terminal import Output
-from optkit.documents.package import Package
 from optkit.errors import UsageError
 
 
@@ -22,14 +21,13 @@ def package(
 ) -> None:
     folders = _folders(adapters)
     with output.terminal() as ears:
-        written = api.package(
+        document = api.package(
             path, format=form, out=out, name=name, precision=precision, adapters=folders
         )
-        document = Package.from_json(written)
         for note in document.notes:
             ears.note(note)
     if output.json:
-        terminal.put_json(written)
+        terminal.put_json(document)
         return
     size = sum(file.bytes for file in document.files)
     variants = ", ".join(f"{one.target} {one.precision}" for one in document.variants)

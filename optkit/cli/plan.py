@@ -91,7 +91,7 @@ def plan(
         )
     decoder = sizes.decoder(request)
     with output.terminal() as ears:
-        found = api.plan(
+        planned = api.plan(
             recipe=None if decoder else calls.recipe(request, workspace, output),
             target=targets,
             precision=precisions,
@@ -111,11 +111,10 @@ def plan(
             partial=True,
             workspace=calls.reporting(workspace, ears),
         )
-    planned = Plan.from_json(found)
     if plot is not None:
         _draw(planned, plot)
     if output.json:
-        terminal.put_json(found)
+        terminal.put_json(planned)
     else:
         _show(planned, batches or BATCHES)
     if planned.error is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from optkit import api
 from optkit.cli import terminal
@@ -41,13 +40,12 @@ def verify(
     _put(verified, "verified", output)
 
 
-def _put(written: dict[str, Any], done: str, output: Output) -> None:
-    found = Verified.from_json(written)
+def _put(found: Verified, done: str, output: Output) -> None:
     with output.terminal() as ears:
         for note in found.notes:
             ears.note(note)
     if output.json:
-        terminal.put_json(written)
+        terminal.put_json(found)
         return
     what = f"{found.files} files and manifest.json"
     if found.signature is not None:

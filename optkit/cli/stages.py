@@ -13,7 +13,6 @@ from optkit import api
 from optkit.api.stages import Stage, StageFiles
 from optkit.cli import calls, junit_file, summary, terminal
 from optkit.cli.terminal import Output
-from optkit.documents.figures import EvalFigures
 from optkit.report import coverage
 from optkit.report.junit import Suite
 from optkit.report.view import losses
@@ -65,20 +64,19 @@ def eval_(
     output: Output,
 ) -> int:
     with output.terminal() as ears:
-        made = api.evaluate(
+        figures = api.evaluate(
             recipe=calls.recipe(request, workspace, output),
             target=target,
             precision=precision,
             strict=strict,
             workspace=calls.reporting(workspace, ears),
         )
-    figures = EvalFigures.from_json(made)
     gate = figures.gate
     if junit is not None:
         junit_file.write(junit, [Suite.of_scores(figures)], strict=strict)
     if output.json:
         status = "gate_failed" if gate.verdict == "fail" else "ok"
-        terminal.put_json({"schema": "optkit.eval/v1", "status": status, **made})
+        terminal.put_json({"schema": "optkit.eval/v1", "status": status, **figures.to_json()})
     else:
         terminal.put(summary.scores(figures))
     for reason in gate.reasons:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from optkit.codec import to_json
 from optkit.errors import OptkitError, StorageError, WorkerFailed
 from optkit.printable import printable
 from optkit.progress.terminal import Terminal, stderr
@@ -140,8 +141,8 @@ def show_error(error: OptkitError, *, verbose: bool = False) -> None:
 
 
 def put_json(value: object) -> None:
-    """Print one JSON object on stdout."""
-    put(json.dumps(value, indent=2, ensure_ascii=False))
+    """Print one JSON object, or a document as one, on stdout."""
+    put(json.dumps(to_json(value), indent=2, ensure_ascii=False))
 
 
 def put(text: str, end: str = "\n") -> None:

@@ -71,7 +71,7 @@ def tune(
         terminal.show_error(told, verbose=output.verbose)
         if output.json:
             failure = document.failed(told, model=model, target=target)
-            terminal.put_json(failure.to_json())
+            terminal.put_json(failure)
         return told.exit_code
     finally:
         ears.close()
@@ -104,7 +104,7 @@ def _show(output: Output, search: Tune, result: Result) -> None:
     for remark in [*filter(None, [search.reason]), *summary.remarks(result)]:
         Terminal().note(remark)
     if output.json:
-        terminal.put_json(search.to_json())
+        terminal.put_json(search)
         return
     head, *rows = document.rows(search)
     terminal.put(terminal.table(head, rows))

@@ -52,6 +52,10 @@ class Record(BaseModel):
         # as JSON text, because only then are arrays read as tuples
         return cls.model_validate_json(json.dumps(data))
 
+    def __getitem__(self, key: str) -> Any:
+        """As in its JSON: what some functions returned before they returned documents."""
+        return self.to_json()[key]
+
     def to_json(self) -> Object:
         """Every key, in the order of the fields; lists instead of tuples."""
         return self.model_dump(mode="json")

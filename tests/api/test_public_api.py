@@ -35,7 +35,9 @@ def test_every_name_resolves_and_is_documented(name: str) -> None:
     found = getattr(optkit, name)
     assert inspect.getdoc(found)
     if inspect.isfunction(found):
-        assert found.__annotations__.keys() == {*inspect.signature(found).parameters, "return"}
+        signature = inspect.signature(found)
+        assert found.__annotations__.keys() == {*signature.parameters, "return"}
+        assert re.search(r"\b(Any|dict)\b", str(signature.return_annotation)) is None
 
 
 @pytest.mark.parametrize("name", sorted(api.__all__))
@@ -94,16 +96,33 @@ def test_the_version_is_the_distributions() -> None:
     assert optkit.__version__ == importlib.metadata.version("optkit")
 
 
+# what a script reads of the documents that the public functions return
+USER = """
+built = optkit.build("model.onnx", target="l4")
+planned = optkit.plan(target="l4", decoder=optkit.DecoderSizes(8e9, 32, 8, 128))
+milliseconds: float = planned.results[0].latency[0].p50_ms
+why: tuple[str, ...] = tuple(one.what for one in optkit.explain(built.path).findings)
+same: bool = optkit.diff("a.onnx", "b.onnx").same
+files: list[str] = [one.name for one in optkit.package(built.path, format="triton").files]
+signed: str = optkit.sign(built.path, key="private.pem").digest
+notes: tuple[str, ...] = optkit.verify(built.path).notes
+written: int = optkit.attest(built.path).files[0].bytes
+knee: int | None = optkit.bench("model.onnx", target="cpu").sweep.knee
+verdict: str = optkit.evaluate("model.onnx", target="cpu").gate.verdict
+"""
+
+
 @pytest.mark.slow
-def test_a_misspelt_name_is_seen_by_a_type_checker(tmp_path: Path) -> None:
+def test_public_names_and_what_they_return_are_known_to_a_type_checker(tmp_path: Path) -> None:
     from mypy import api as mypy
 
     file = tmp_path / "user.py"
-    file.write_text("import optkit\noptkit.biuld\noptkit.build\noptkit.__version__\n")
-    options = ["--config-file=", "--follow-imports=silent", f"--cache-dir={tmp_path}"]
+    names = "".join(f"optkit.{name}\n" for name in (*optkit.__all__, "__version__"))
+    file.write_text(f"import optkit\noptkit.biuld\n{names}{USER}")
+    options = ["--strict", "--config-file=", "--follow-imports=silent", f"--cache-dir={tmp_path}"]
     found, _, _ = mypy.run([*options, str(file)])
     errors = [line for line in found.splitlines() if ": error:" in line]
-    assert len(errors) == 1 and ':2: error: Module has no attribute "biuld"' in errors[0]
+    assert len(errors) == 1 and ':2: error: Module has no attribute "biuld"' in errors[0], found
 
 
 def test_an_errors_text_has_its_hint_and_crosses_processes() -> None:

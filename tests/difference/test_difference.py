@@ -199,22 +199,18 @@ def network(**changed: Any) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 
-def shown(found: dict[str, Any]) -> str:
-    return to_text(Diff.from_json(found))
-
-
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("diff")
 
-    def compare(**changed: Any) -> dict[str, Any]:
+    def compare(**changed: Any) -> Diff:
         for name, model in (("a", network()), ("b", network(**changed))):
             onnx.save(model, folder / f"{name}.onnx")
         found = optkit.diff(
             folder / "a.onnx", folder / "b.onnx", workspace=Workspace(folder / "cache")
         )
-        Draft202012Validator(SCHEMA).validate(found)
-        assert all(len(line) <= 80 for line in shown(found).splitlines())
+        Draft202012Validator(SCHEMA).validate(found.to_json())
+        assert all(len(line) <= 80 for line in to_text(found).splitlines())
         return found
 
     return compare
@@ -223,7 +219,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_equal_graphs_have_no_difference(compared: Any) -> None:
     found = compared()
     assert found["same"]
-    assert "no difference" in shown(found)
+    assert "no difference" in to_text(found)
 
 
 def test_every_kind_of_change_in_a_graph_is_reported(compared: Any) -> None:

@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -178,14 +177,14 @@ def test_a_malformed_price_file_is_reported(
 
 
 @pytest.fixture(scope="module")
-def plan() -> dict[str, Any]:
+def plan() -> Plan:
     return optkit.plan(
         target=("l4", "h100"), precision=("fp16", "int4"), batches=(1, 8), latency_ms=50.0,
         decoder=DecoderSizes(8e9, 32, 8, 128, hidden=4096, vocabulary=128256),
     )  # fmt: skip
 
 
-def test_figures_of_a_plan_agree_with_each_other(plan: dict[str, Any]) -> None:
+def test_figures_of_a_plan_agree_with_each_other(plan: Plan) -> None:
     for row in plan["results"]:
         for one in row["latency"]:
             assert one["evidence"] == "predicted"
@@ -323,7 +322,7 @@ def test_throughput_is_met_by_as_many_devices_as_it_takes() -> None:
     assert found["usd_per_hour"] == pytest.approx(found["devices"] * 0.8048)
 
 
-def test_advice_names_the_figures(plan: dict[str, Any]) -> None:
+def test_advice_names_the_figures(plan: Plan) -> None:
     told = "\n".join(plan["advice"])
     row = next(r for r in plan["results"] if (r["target"], r["precision"]) == ("h100-sxm", "int4"))
     assert f"stops paying against fp16 at batch {row['decode']['stops_paying_at_batch']}" in told
@@ -345,12 +344,12 @@ def test_queueing_leaves_room_for_the_batch_before() -> None:
     assert "no batch is possible within 1 ms" in advice.advise(rows, limit_ms=1)[-1]
 
 
-def test_the_page_draws_the_front_and_its_names_do_not_meet(plan: dict[str, Any]) -> None:
-    page = to_html(Plan.from_json(plan))
+def test_the_page_draws_the_front_and_its_names_do_not_meet(plan: Plan) -> None:
+    page = to_html(plan)
     assert plan["recommendation"]["sentence"].replace("'", "&#39;") in page
     assert page.count('class="whisker"') == 2 * len(plan["front"])
     assert "limit 50 ms" in page and "$ per million" in page
-    drawing = front(Plan.from_json(plan))
+    drawing = front(plan)
     assert drawing is not None
     boxes = []
     for dot in drawing.dots:
@@ -366,19 +365,19 @@ def test_the_page_draws_the_front_and_its_names_do_not_meet(plan: dict[str, Any]
         assert apart
 
 
-def test_the_plot_is_one_file_that_loads_nothing(plan: dict[str, Any]) -> None:
-    drawn = ElementTree.fromstring(to_svg(Plan.from_json(plan)))
+def test_the_plot_is_one_file_that_loads_nothing(plan: Plan) -> None:
+    drawn = ElementTree.fromstring(to_svg(plan))
     points = [one for one in drawn.iter() if one.get("class", "").startswith("call ")]
     assert len(points) == sum(len(row["latency"]) for row in plan["results"])
     for point in points:
         assert 0 < float(point.attrib["cx"].removesuffix("%")) < 100
         assert 36 < float(point.attrib["cy"]) < 496  # the panel
     names = [one.text for one in drawn.iter() if one.get("class") == "title name"]
-    assert len(names) > 1 and set(names) <= {
-        call_name(one) for one in Plan.from_json(plan).front or ()
-    }
+    assert len(names) > 1 and set(names) <= {call_name(one) for one in plan.front or ()}
     assert not any("var(" in text for text in drawn.itertext())  # not every viewer knows it
-    page = to_html(Plan.from_json({**plan, "model": {**plan["model"], "name": "<script>"}}))
+    assert plan.model is not None
+    named = plan.model.model_copy(update={"name": "<script>"})
+    page = to_html(plan.model_copy(update={"model": named}))
     assert "&lt;script&gt;" in page and page.count("<script") == 1  # ours
     assert not re.findall(r"(?:src|href)=", page)
 
