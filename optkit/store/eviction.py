@@ -41,7 +41,8 @@ def gc(store: Store, max_bytes: int) -> tuple[int, int]:
     freed = sum(_unlinked(path, names) for path in removed)
     total = sum(size for _, size in names)
     with _removing(store) as (remove, since):
-        for path in removed:
+        # every key leaves a lock, an empty file; whoever holds one is another user of the store
+        for path in (*removed, *(store.glob("locks/*") if since is None else ())):
             remove(path)
         spared = min(time.time() - IN_USE_SECONDS, math.inf if since is None else since)
         for _, path in kept:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from optkit.steps import perform
 from optkit.steps.bodies.batches import Counted
 from optkit.steps.files import GRAPH, SCORES
 from optkit.tensors import TensorInfo
+from tests.cluster_here import SHARDS, Nodes
+from tests.figures import Figures
 
 SAMPLES, BATCH = 46, 4
 WRITTEN = [5, 1, 8, 3, 7, 6, 2, 9, 4, 1]  # samples per batch, as a source may give them
@@ -105,14 +107,22 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str
     return make
 
 
+SETTINGS: dict[str, Any] = {
+    "file": GRAPH, "batch": BATCH, "evidence": "simulated", "metric": "m", "args": {}, "task": "t",
+    "code": "", "imports": {},
+}  # fmt: skip
+
+
 def run(step: str, inputs: dict[str, Path], out: Path, **params: Any) -> tuple[Any, bytes]:
     out.mkdir()
-    settings = {"file": GRAPH, "batch": BATCH, "evidence": "simulated", "metric": "m", "args": {},
-                "task": "t", "code": "", "imports": {}}  # fmt: skip
-    meta = perform(step, inputs, {**settings, **params}, out, quiet)
-    meta.pop("reads", None)  # of the task's code: each run has its own
+    return made(perform(step, inputs, {**SETTINGS, **params}, out, quiet), out)
+
+
+def made(meta: Mapping[str, object], out: Path) -> tuple[Any, bytes]:
+    """What a step told and wrote, without what its task's code read: each run has its own."""
     file = out / SCORES
-    return meta, file.read_bytes() if file.exists() else b""
+    told = {name: value for name, value in meta.items() if name != "reads"}
+    return told, file.read_bytes() if file.exists() else b""
 
 
 def in_parts(
@@ -182,6 +192,33 @@ def test_parts_compare_to_the_bits_of_one_run(
     whole = run("compare", inputs, tmp_path / "whole")
     assert whole[0]["fidelity"]["ci95"] is not None
     assert in_parts("compare", count, inputs, tmp_path / "parts") == whole
+
+
+def test_parts_that_nodes_repeat_score_to_the_bits_of_one_run(
+    prepared: Callable[..., dict[str, Path]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    figures: Figures,
+) -> None:
+    """The score, and how far the outputs are from the reference's."""
+    inputs = prepared(*TASKS["f1"])
+    graph = {name: inputs[name] for name in ("graph", "samples")}
+    task = {"path": str(places.find_task("f1", Path()).path)}
+    steps: dict[str, Any] = {"evaluate": (graph, task), "compare": (inputs, {})}
+    whole = {step: run(step, given, tmp_path / step, **more)
+             for step, (given, more) in steps.items()}  # fmt: skip
+    for turn in range(figures.times(5, 100)):
+        for step, (given, more) in steps.items():
+            out = tmp_path / f"{turn}-{step}"
+            nodes = Nodes(SHARDS[turn % len(SHARDS)], turn, monkeypatch)
+            meta = nodes.run(step, given, {**SETTINGS, **more}, out)
+            assert made(meta, out) == whole[step]
+            assert len(nodes.notes) == 2 and not nodes.deaths
+    figures.tell(
+        "evaluation in parts: the bits of one run", 200,
+        "a score and a comparison in 1, 2, 3, 4 and 8 parts, answers in shuffled order, the node "
+        "of one part dies twice",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 30])

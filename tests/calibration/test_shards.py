@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from optkit.statistics import CHUNK
 from optkit.steps import perform
 from optkit.steps.files import GRAPH, STATISTICS
 from optkit.tensors import TensorInfo
+from tests.cluster_here import SHARDS, Nodes
+from tests.figures import Figures
 
 WEIGHT = ", ".join(f"{value:.3f}" for value in np.random.default_rng(0).standard_normal(128))
 MODEL = f"""<ir_version: 10, opset_import: ["" : 21]>
@@ -45,23 +48,45 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {"graph": root / "graph", "samples": root / "samples"}
 
 
-def calibrate(inputs: dict[str, Path], out: Path, **params: Any) -> tuple[Any, bytes]:
-    out.mkdir()
+def params() -> dict[str, Any]:
     rules = runtimes.backend("onnxruntime").rules(target("cpu"), PRECISIONS["int8"]).to_json()
     memory = 2**35  # the limit counts this whole process, other tests' memory included
-    settings = {"batch": 8, "families": [{"int8": rules}], "moments": True, "memory": memory}
-    meta = perform("calibrate", inputs, {**settings, **params}, out, quiet)
+    return {"batch": 8, "families": [{"int8": rules}], "moments": True, "memory": memory}
+
+
+def calibrate(inputs: dict[str, Path], out: Path, **more: Any) -> tuple[Any, bytes]:
+    out.mkdir()
+    meta = perform("calibrate", inputs, {**params(), **more}, out, quiet)
+    return meta, written(out)
+
+
+def written(out: Path) -> bytes:
     file = out / STATISTICS
-    return meta, file.read_bytes() if file.exists() else b""
+    return file.read_bytes() if file.exists() else b""
 
 
-@pytest.mark.parametrize("count", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 8))])
-def test_shards_merge_to_the_bits_of_one_run(
-    inputs: dict[str, Path], count: int, tmp_path: Path
-) -> None:
+def test_shards_merge_to_the_bits_of_one_run(inputs: dict[str, Path], tmp_path: Path) -> None:
     whole = calibrate(inputs, tmp_path / "whole")
-    made = [calibrate(inputs, tmp_path / f"{i}", shard=[i, count])[0] for i in range(count)]
+    made = [calibrate(inputs, tmp_path / f"{i}", shard=[i, 2])[0] for i in range(2)]
     assert sum(meta.get("samples", 0) for meta in made) == whole[0]["samples"] == 5 * CHUNK + 7
     assert max(meta.get("samples", 0) for meta in made) < whole[0]["samples"]
-    folders = {f"shard-{i}": tmp_path / f"{i}" for i in range(count)}
+    folders = {f"shard-{i}": tmp_path / f"{i}" for i in range(2)}
     assert calibrate({**inputs, **folders}, tmp_path / "merged") == whole
+
+
+def test_shards_that_nodes_repeat_merge_to_the_bits_of_one_run(
+    inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, figures: Figures
+) -> None:
+    """More nodes than chunks, too: some of their parts are empty."""
+    whole = calibrate(inputs, tmp_path / "whole")
+    for turn in range(figures.times(5, 100)):
+        count, out = SHARDS[turn % len(SHARDS)], tmp_path / str(turn)
+        nodes = Nodes(count, turn, monkeypatch)
+        assert (nodes.run("calibrate", inputs, params(), out), written(out)) == whole
+        assert len(nodes.notes) == 2 and not nodes.deaths
+        assert {path.name for path in tmp_path.iterdir()} == {"whole", out.name}
+        shutil.rmtree(out)
+    figures.tell(
+        "calibration in parts: the bits of one run", 100,
+        "1, 2, 3, 4 and 8 parts, answers in shuffled order, the node of one part dies twice",
+    )  # fmt: skip

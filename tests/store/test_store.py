@@ -185,6 +185,16 @@ def test_gc_drops_the_least_recently_used(tmp_path: Path) -> None:
     assert freed > 0 and kept == 0 and list(store.entries()) == []
 
 
+def test_gc_leaves_no_locks_behind_that_nobody_can_hold(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.make("aa", "say", write("x"))
+    eviction.gc(Store(tmp_path), max_bytes=1 << 30)
+    assert [path.name for path in store.glob("locks/*")] == ["aa.lock"]  # `store` is a user
+    eviction.gc(store, max_bytes=1 << 30)
+    assert store.glob("locks/*") == []
+    assert store.make("aa", "say", write("x"))[1]
+
+
 def test_the_results_of_one_kind_of_step_can_be_forgotten(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for key, step in (("aa", "bench"), ("bb", "fuse")):
