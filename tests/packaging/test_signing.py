@@ -440,6 +440,7 @@ def tamper(folder: Path, kind: str, draw: random.Random) -> list[str]:
         other = draw.choice(others)
         (folder / other).write_bytes(contents[name])
         file.write_bytes(contents[other])
+        return [name, other] if "manifest.json" not in (name, other) else ["manifest.json"]
     else:
         file.rename(folder / new)
         return [name] if name == "manifest.json" else [name, new]
