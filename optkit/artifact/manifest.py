@@ -179,12 +179,25 @@ class Manifest:
     def compiled(self) -> tuple[str, ...]:
         """The files that are machine code: the engine, and the file of the same name of the
         baseline."""
+        return () if self._engine_is_a_graph else self._engines
+
+    @property
+    def run_as_graphs(self) -> tuple[str, ...]:
+        """The same files, where they are graphs that a runtime compiles when it opens them."""
+        return self._engines if self._engine_is_a_graph else ()
+
+    @property
+    def _engines(self) -> tuple[str, ...]:
         if self.engine is None:
             return ()
-        compiler, file = self.engine.backend, self.engine.file
-        if compiler in BACKENDS and backend(compiler).traits.engine == "graph":
-            return ()
-        return tuple(name for name in (file, f"{BASELINE}/{file}") if name in self.files)
+        both = (self.engine.file, f"{BASELINE}/{self.engine.file}")
+        return tuple(name for name in both if name in self.files)
+
+    @property
+    def _engine_is_a_graph(self) -> bool:
+        if self.engine is None or self.engine.backend not in BACKENDS:
+            return False
+        return backend(self.engine.backend).traits.engine == "graph"
 
 
 def _other_folder(path: Path) -> str:

@@ -33,6 +33,7 @@ from optkit.errors import (
     unknown_name,
 )
 from optkit.evidence import Evidence
+from optkit.intake import check_onnx
 from optkit.runtimes import SIMULATOR, Level, SessionOptions, backend, simulator
 from optkit.store import digest_json
 from optkit.tensors import Feed
@@ -237,7 +238,8 @@ class Artifact:
 
     def require_own_engine(self) -> None:
         """Raise UnsafeFile for an engine of machine code that was not compiled here, or that
-        another user may replace, unless the caller trusts it."""
+        another user may replace, and for a graph as an engine that the intake refuses, unless the
+        caller trusts it."""
         foreign = self._foreign_engine()
         if foreign is not None:
             where = str(self.path / foreign)
@@ -250,6 +252,8 @@ class Artifact:
                 hint="copy the artifact into a folder that only you may write; or, if you trust "
                 "all who may write it, optkit.load(path, trusted=True), or --trusted",
             )
+        for name in () if self.trusted else self.manifest.run_as_graphs:
+            check_onnx(self.path / name)
 
     def _foreign_engine(self) -> str | None:
         """The first engine of machine code that was not compiled here, as far as is known."""

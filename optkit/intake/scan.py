@@ -17,6 +17,7 @@ from optkit.intake.messages import Messages
 from optkit.intake.stored_tensors import External, Scalar, Tensors
 
 _DEFAULT_DOMAINS = (b"", b"ai.onnx")
+_ENGINE_NODE = b"EPContext"  # providers of ONNX Runtime load what it holds, or the file it names
 
 
 class Operator(NamedTuple):
@@ -188,6 +189,12 @@ class Scan:
             if not names.give(name):
                 raise UnsafeFile(f"value {show(name)} is defined twice", where=where)
         operator = _operator(node.domain, node.op_type, node.overload)
+        if operator.name == _ENGINE_NODE:
+            raise UnsafeFile(
+                "it embeds a compiled engine, which is machine code",
+                where=where,
+                hint="give the graph from which the engine was compiled",
+            )
         body.calls[operator] += 1
         if operator.is_onnx and operator.name == b"Constant" and node.constants:
             first = node.outputs[0] if node.outputs else b""

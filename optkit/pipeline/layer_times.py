@@ -47,6 +47,12 @@ def _times(artifact: Artifact, report: Report, runner: Runner) -> Times | None:
             "provenance.build_spec.engine: is missing, but layers lists the layers of an engine",
             where=str(artifact.path / REPORT_FILE),
         )
+    if artifact.manifest.engine is None or artifact.manifest.engine.backend != spec.backend:
+        # what may be opened is decided by the manifest, so nothing else may say what opens it
+        raise IntegrityError(
+            f"provenance.build_spec.engine.backend: {spec.backend}, but the manifest has another",
+            where=str(artifact.path / REPORT_FILE),
+        )
     shapes = {name: ends[1] for name, ends in spec.profile.items()}
     host = machine(device)
     if backend(spec.backend).traits.on_cpu:

@@ -497,6 +497,7 @@ SIZES: dict[str, Build] = {
     "nested_graphs": _nested,
     "nested_types": model_with(_nested_type),
     "long_name": model_with(lambda m: setattr(m.graph.node[0], "name", "n" * 70_000)),
+    "embedded_engine": model_with(lambda m: setattr(m.graph.node[0], "op_type", "EPContext")),
     "empty": lambda folder: _written(folder, b""),
     "no_graph": lambda folder: _written(folder, b"\x08\x0a"),
     "text": lambda folder: _written(folder, b"<html>404 not found</html>"),
