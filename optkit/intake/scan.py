@@ -189,12 +189,7 @@ class Scan:
             if not names.give(name):
                 raise UnsafeFile(f"value {show(name)} is defined twice", where=where)
         operator = _operator(node.domain, node.op_type, node.overload)
-        if operator.name == _ENGINE_NODE:
-            raise UnsafeFile(
-                "it embeds a compiled engine, which is machine code",
-                where=where,
-                hint="give the graph from which the engine was compiled",
-            )
+        _check_operator(operator, where)
         body.calls[operator] += 1
         if operator.is_onnx and operator.name == b"Constant" and node.constants:
             first = node.outputs[0] if node.outputs else b""
@@ -284,6 +279,15 @@ def _check_outputs(outputs: list[bytes], names: _Names) -> None:
                 f"no node computes the output {show(name)}",
                 hint="export the model again; onnx.checker.check_model shows the same error",
             )
+
+
+def _check_operator(operator: Operator, where: str) -> None:
+    if operator.name == _ENGINE_NODE:
+        raise UnsafeFile(
+            "it embeds a compiled engine, which is machine code",
+            where=where,
+            hint="give the graph from which the engine was compiled",
+        )
 
 
 def _operator(domain: bytes, name: bytes, overload: bytes) -> Operator:
