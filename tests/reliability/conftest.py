@@ -13,15 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
+from optkit import graph
 from optkit.artifact import Artifact
 from optkit.store import Store, eviction
 from tests.conftest import MainJob
+from tests.networks import CHAIN, feed, network
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ("build", "--recipe", "digits-vit", "--target", "l4", "--precision", "int8", "--json")
+# no engine for this target can be compiled here: a second of work, cold
+SMALL_BUILD = ("build", "small.onnx", "--target", "orin", "--precision", "int8",
+               "--calibration", "samples.npz", "--json")  # fmt: skip
 _OPTKIT = (sys.executable, "-c", "from optkit.cli import main; main()")
 _INHERITED = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 
@@ -38,18 +44,25 @@ class Finished:
 @dataclass(frozen=True)
 class Demo:
     """A store, a folder for artifacts and a TMPDIR of its own, in which the demo is built.
-    `project`: where the command runs."""
+    `project`: where the command runs; `build`: its arguments; `name`: that of its artifact."""
 
     project: Path
     cache: Path
     out: Path
     temporary: Path
+    build: tuple[str, ...] = BUILD
+    name: str = MainJob.NAME
 
     @classmethod
-    def within(cls, folder: Path, project: Path) -> Demo:
-        demo = cls(project, folder / "cache", folder / "artifacts", folder / "tmp")
+    def within(cls, folder: Path, project: Path, **other: Any) -> Demo:
+        demo = cls(project, folder / "cache", folder / "artifacts", folder / "tmp", **other)
         demo.temporary.mkdir(parents=True)
         return demo
+
+    @classmethod
+    def small(cls, folder: Path, project: Path) -> Demo:
+        """Of `small_project`."""
+        return cls.within(folder, project, build=SMALL_BUILD, name="small-jetson-agx-orin-int8")
 
     @property
     def store(self) -> Store:
@@ -58,7 +71,7 @@ class Demo:
     @property
     def artifact(self) -> Artifact:
         """Every byte of it is compared."""
-        found = Artifact.load(self.out / MainJob.NAME)
+        found = Artifact.load(self.out / self.name)
         found.verify()
         return found
 
@@ -70,7 +83,7 @@ class Demo:
         before: Callable[[], None] | None = None,
     ) -> subprocess.Popen[str]:
         """`optkit` with these arguments; by default the build. `before` runs in the new process."""
-        arguments = command or (*BUILD, "--out", str(self.out))
+        arguments = command or (*self.build, "--out", str(self.out))
         environment = {k: os.environ[k] for k in _INHERITED if k in os.environ}
         environment |= {
             "PYTHONPATH": str(ROOT),
@@ -112,7 +125,7 @@ class Demo:
         left += [path for path in self.cache.glob("reads/*") if path.suffix != ".json"]
         assert left == []
         assert list(self.temporary.iterdir()) == []
-        assert {path.name for path in self.out.glob("*")} <= {".gitignore", MainJob.NAME}
+        assert {path.name for path in self.out.glob("*")} <= {".gitignore", self.name}
 
 
 @dataclass(frozen=True)
@@ -171,6 +184,15 @@ def reference(main_job: MainJob, quiet_project: Path) -> Reference:
 def demo(tmp_path: Path, quiet_project: Path) -> Demo:
     """An empty store."""
     return Demo.within(tmp_path / "demo", quiet_project)
+
+
+@pytest.fixture(scope="session")
+def small_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A graph and samples, whose build is short."""
+    folder, model = tmp_path_factory.mktemp("small"), network(CHAIN)
+    graph.save(model, folder / "small.onnx")
+    np.savez(folder / "samples.npz", **feed(model, 16, 0))
+    return folder
 
 
 @pytest.fixture

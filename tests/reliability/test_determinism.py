@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +14,11 @@ import pytest
 
 from tests.conftest import ROOT, Optkit
 from tests.figures import Figures
+from tests.reliability.conftest import Demo
 from tests.reliability.exports import EXAMPLES, FAMILIES
 
 if TYPE_CHECKING:
-    from tests.reliability.conftest import Demo, Reference
+    from tests.reliability.conftest import Reference
 
 FILES = ("model.onnx", "simulation.onnx", "baseline/model.onnx", "recipe.yaml")
 
@@ -69,6 +71,39 @@ def fields(result: dict[str, object]) -> dict[str, object]:
             "gate",
         )
     }
+
+
+def two_cpus() -> None:
+    os.sched_setaffinity(0, {*sorted(os.sched_getaffinity(0))[:2]})
+
+
+PLACES = (
+    {"TZ": "Asia/Tokyo", "LC_ALL": "C"}, {"TZ": "America/St_Johns", "LC_ALL": "C.UTF-8"},
+    {"TZ": "UTC", "LC_ALL": "POSIX"}, {"TZ": "Asia/Kathmandu", "LANG": "C.UTF-8"},
+)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_cold_builds_anywhere_are_the_same(
+    small_project: Path, tmp_path: Path, figures: Figures
+) -> None:
+    """Hash seed, folder of the project, number of CPUs, time zone and locale."""
+    elsewhere = tmp_path / "a folder with ümlauts"
+    shutil.copytree(small_project, elsewhere)
+    every = list(product(("0", "1", "7", "99", "4242"), (small_project, elsewhere),
+                         (one_cpu, two_cpus), PLACES))  # fmt: skip
+    digests = set()
+    for seed, project, cpus, place in every[:: figures.times(19, 1)]:
+        demo = Demo.small(tmp_path / "demo", project)
+        done = demo.run(env={"PYTHONHASHSEED": seed, **place}, before=cpus)
+        assert done.code == 0, done.stderr
+        digests.add(demo.artifact.digest)
+        shutil.rmtree(tmp_path / "demo")
+    assert len(digests) == 1
+    figures.tell(
+        "cold builds: one digest", len(every),
+        "5 hash seeds, 2 folders, 1 and 2 CPUs, 4 time zones and locales",
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")

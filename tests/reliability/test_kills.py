@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
+import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -13,8 +14,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.figures import Figures
+from tests.reliability.conftest import Demo
+
 if TYPE_CHECKING:
-    from tests.reliability.conftest import Demo, Finished, Reference
+    from tests.reliability.conftest import Finished, Reference
 
     Kill = Callable[[subprocess.Popen[str]], None]
     Finish = Callable[[subprocess.Popen[str]], Finished]
@@ -69,6 +73,32 @@ def test_three_kills_while_each_step_runs(
     rng = random.Random(f"kill {step}")
     for turn in range(3):
         one_step_again(reference, tmp_path / str(turn), step, rng, kill, finish)
+
+
+@pytest.mark.slow
+def test_a_kill_at_any_moment_of_a_small_build(
+    small_project: Path, tmp_path: Path, kill: Kill, figures: Figures
+) -> None:
+    """Each kill is followed by an undisturbed run in what is left."""
+    started = time.monotonic()
+    wanted = Demo.small(tmp_path / "reference", small_project).rebuilt()
+    span = time.monotonic() - started
+    rng, kills = random.Random(1), 0
+    for attempt in itertools.count():
+        demo = Demo.small(tmp_path / str(attempt), small_project)
+        if killed(demo.start(), rng.uniform(0, span), kill):
+            kills += 1
+            assert demo.store.verify()[1] == []
+        assert demo.rebuilt() == wanted
+        demo.assert_sound()
+        shutil.rmtree(tmp_path / str(attempt))
+        if kills == figures.times(4, 100):
+            break
+    figures.tell(
+        "kill -9 of a build at a random moment", kills,
+        "the next run has the digest of an undisturbed build; no entry is torn, and nothing is "
+        "left behind after a gc",
+    )  # fmt: skip
 
 
 @pytest.mark.slow
