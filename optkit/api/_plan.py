@@ -21,11 +21,11 @@ from optkit.documents.plan import (
     FitFacts,
     Method,
     Plan,
-    PlanFailure,
     PlannedDecoder,
     PlannedGraph,
     PlanRow,
 )
+from optkit.documents.result import StepFailure
 from optkit.errors import (
     Impossible,
     InputRefused,
@@ -160,7 +160,7 @@ def _exported(
 
 def failed(error: OptkitError) -> Plan:
     """The document of a plan that never came to a figure."""
-    failure = PlanFailure.from_object(error)
+    failure = StepFailure.from_object(error)
     return Plan(schema=PLAN, status="error", error=failure, results=(), advice=())
 
 
@@ -200,7 +200,7 @@ def _plan(subject: Subject, question: _Question) -> Plan:
     plan = Plan(
         schema=PLAN,
         status="ok" if refused is None else "impossible",
-        error=None if refused is None else PlanFailure.from_object(refused),
+        error=None if refused is None else StepFailure.from_object(refused),
         model=_model(subject, question),
         asked=Asked(
             latency_ms=question.latency_ms,

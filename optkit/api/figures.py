@@ -12,6 +12,8 @@ from optkit.api.jobs import RecipeLike
 from optkit.benchmarking import paired_drop, sweep
 from optkit.devices import Target
 from optkit.documents.figures import (
+    BENCH,
+    EVAL,
     BatchSpeedup,
     BenchFigures,
     EvalFigures,
@@ -69,6 +71,8 @@ def bench(
     times = findings.latencies(build)
     ratios = findings.speedups(build, times)
     return BenchFigures(
+        schema=BENCH,
+        status="ok",
         model=job.recipe.name,
         target=job.target.name,
         precision=job.precision.name,
@@ -103,7 +107,10 @@ def evaluate(
     build = pipeline.run(job, runner, pipeline.EVAL)
     scores = task_scores(build)
     drop = paired_drop.drop(*scores.pair) if scores.pair else None
+    gate = JudgedGates.from_object(findings.judge_accuracy(build, scores))
     return EvalFigures(
+        schema=EVAL,
+        status="gate_failed" if gate.verdict == "fail" else "ok",
         model=job.recipe.name,
         target=job.target.name,
         precision=job.precision.name,
@@ -112,7 +119,7 @@ def evaluate(
         baseline_accuracy=ScoreFigures.from_optional(scores.baseline),
         drop=DifferenceFigures.from_optional(drop),
         fidelity=FidelityFigures.from_object(findings.fidelity(build)),
-        gate=JudgedGates.from_object(findings.judge_accuracy(build, scores)),
+        gate=gate,
         calibration=findings.calibration(build),
         sizes=declared_sizes(build),
     )

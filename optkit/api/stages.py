@@ -3,16 +3,16 @@ files of this stage into a new folder."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from optkit import codec, pipeline
 from optkit.api import jobs
 from optkit.api.jobs import RecipeLike
 from optkit.devices import Target
-from optkit.documents.result import CalibrationCheck, QuantizedProducts
+from optkit.documents.record import Object
+from optkit.documents.stages import StageFiles, rewrites
 from optkit.errors import ToolchainMissing, UsageError
 from optkit.execute.step import Result
 from optkit.pipeline import Build, Job, delivery, findings, graphs
@@ -28,40 +28,6 @@ _STAGES: dict[Stage, tuple[tuple[pipeline.Stage, ...], Callable[[Build], Result 
     "quantize": (pipeline.QUANTIZE, lambda build: build.graph),
     "compile": (pipeline.COMPILE, lambda build: build.engine),
 }
-
-
-@dataclass(frozen=True)
-class Rewrite:
-    """What a rule did at a node: it was applied, or declined with a reason."""
-
-    rule: str
-    node: str
-    outcome: Literal["applied", "declined"]
-    reason: str
-
-    @property
-    def note(self) -> str:
-        reason = f", {self.reason}" if self.reason else ""
-        return f"{self.rule} {self.node}: {self.outcome}{reason}"
-
-
-@dataclass(frozen=True)
-class StageFiles:
-    """The result of a stage: the names of its files in the folder `out`. `notes`: a line for each
-    rewrite; `details`: the facts of the step, as in details.json; `calibration`, `quantized`: as in
-    the result of a build."""
-
-    out: str
-    files: list[str]
-    notes: list[str]
-    details: Mapping[str, object]
-    calibration: CalibrationCheck | None
-    quantized: QuantizedProducts | None = None
-
-    @property
-    def rewrites(self) -> tuple[Rewrite, ...]:
-        """What rules did, in the order of the log; empty of a stage without rules."""
-        return _rewrites(self.details)
 
 
 def export(
@@ -133,7 +99,7 @@ def stage_files(
     precision: str | Precision = "fp32",
     recipe: RecipeLike | None = None,
     workspace: Workspace = Workspace(),
-) -> StageFiles:
+) -> StageFiles[str]:
     """Run all stages up to `stage` and copy its files into `out`, which must not exist yet. Raises
     what the function of the stage raises."""
     out = Path(out)
@@ -159,9 +125,15 @@ def stage_files(
         result = graphs.lowered(build, build.source if stage == "export" else build.fused, "it",
                                 runner)  # fmt: skip
     names = delivery.copy_out(result, out, details, build.origin)
-    notes = [rewrite.note for rewrite in _rewrites(details)]
-    return StageFiles(
-        str(out), names, notes, details, findings.calibration(build), findings.quantized(build)
+    return StageFiles[str](
+        schema=f"optkit.{stage}/v1",
+        status="ok",
+        out=str(out),
+        files=tuple(names),
+        notes=tuple(rewrite.note for rewrite in rewrites(details)),
+        details=cast(Object, codec.to_json(details)),
+        calibration=findings.calibration(build),
+        quantized=findings.quantized(build),
     )
 
 
@@ -177,9 +149,3 @@ def _folder(
     stage_files(stage, model, out=out, target=target, precision=precision, recipe=recipe,
                 workspace=workspace)  # fmt: skip
     return Path(out)
-
-
-def _rewrites(details: Mapping[str, object]) -> tuple[Rewrite, ...]:
-    log = details.get("log")
-    entries = log.get("entries", ()) if isinstance(log, Mapping) else ()
-    return codec.from_json(tuple[Rewrite, ...], entries)

@@ -116,7 +116,10 @@ def _put_failure(command: str, error: OptkitError) -> None:
     if command in _FAILED:
         put_json(resolve_name(_FAILED[command])(error))
     else:
-        put_json({"schema": "optkit.error/v1", "status": "error", "error": error.to_json()})
+        from optkit.documents.result import ERROR, FailedCommand, StepFailure
+
+        failure = StepFailure.from_object(error)
+        put_json(FailedCommand(schema=ERROR, status="error", error=failure))
 
 
 def _usage_hint(error: click.UsageError) -> str:

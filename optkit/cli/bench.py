@@ -137,7 +137,7 @@ def _beside_a_model(request: Request) -> dict[str, str | bool | None]:
 
 def _show_figures(found: BenchFigures, output: Output, ears: Terminal, strict: bool) -> int:
     if output.json:
-        terminal.put_json({"schema": "optkit.bench/v1", "status": "ok", **found.to_json()})
+        terminal.put_json(found)
     else:
         terminal.put(summary.timings(found))
     for told in summary.stored(found.latency):

@@ -6,13 +6,13 @@ stage.
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 from optkit import api
-from optkit.api.stages import Stage, StageFiles
+from optkit.api.stages import Stage
 from optkit.cli import calls, junit_file, summary, terminal
 from optkit.cli.terminal import Output
+from optkit.documents.stages import StageFiles
 from optkit.report import coverage
 from optkit.report.junit import Suite
 from optkit.report.view import losses
@@ -75,8 +75,7 @@ def eval_(
     if junit is not None:
         junit_file.write(junit, [Suite.of_scores(figures)], strict=strict)
     if output.json:
-        status = "gate_failed" if gate.verdict == "fail" else "ok"
-        terminal.put_json({"schema": "optkit.eval/v1", "status": status, **figures.to_json()})
+        terminal.put_json(figures)
     else:
         terminal.put(summary.scores(figures))
     for reason in gate.reasons:
@@ -96,7 +95,7 @@ def _files(
     output: Output,
     target: str = "cpu",
     precision: str = "fp32",
-) -> StageFiles:
+) -> StageFiles[str]:
     with output.terminal() as ears:
         made = api.stage_files(
             stage,
@@ -107,10 +106,7 @@ def _files(
             workspace=calls.reporting(workspace, ears),
         )
     if output.json:
-        check = made.calibration.to_json() if made.calibration else None
-        found = made.quantized.to_json() if made.quantized else None
-        written = {**asdict(made), "calibration": check, "quantized": found}
-        terminal.put_json({"schema": f"optkit.{stage}/v1", "status": "ok", **written})
+        terminal.put_json(made)
         return made
     for name in made.files:
         terminal.put(str(Path(made.out) / name))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from optkit.cli import terminal
 from optkit.documents.against import Against
-from optkit.documents.figures import BatchSpeedup, BenchFigures, EvalFigures
+from optkit.documents.figures import BenchFigures, EvalFigures
 from optkit.documents.measured import (
     DifferenceFigures,
     FidelityFigures,
@@ -19,14 +19,12 @@ from optkit.documents.measured import (
 )
 from optkit.documents.result import CalibrationCheck, EngineFacts, Result
 from optkit.documents.sizes import DeclaredSizes
+from optkit.documents.stages import Rewrite
 from optkit.evidence import Evidence
 from optkit.report import coverage, figures
 from optkit.report.figures import measured, name, unvaried
 from optkit.report.titles import baseline_label
 from optkit.report.view import losses
-
-if TYPE_CHECKING:
-    from optkit.api.stages import Rewrite
 
 T = TypeVar("T")
 
@@ -300,7 +298,7 @@ def _latency(one: LatencyFigures | None, *, batch: bool = True) -> str:
     return f"{about}{one.p50_ms:.3g} ms" + (f" b{one.batch}" if batch else "")
 
 
-def _ratio(one: DifferenceFigures | BatchSpeedup | None, *, interval: bool = True) -> str:
+def _ratio(one: DifferenceFigures | None, *, interval: bool = True) -> str:
     if one is None:
         return "-"
     span = f" [{one.ci95[0]:.2f}, {one.ci95[1]:.2f}]" if interval and one.ci95 else ""

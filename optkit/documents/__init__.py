@@ -1,8 +1,9 @@
 """The objects that `--json` prints and report.json contains: one pydantic model per document.
 
-    result    optkit.result/v1, and optkit.results/v1 of several    report    optkit.report/v1
-    fleet     optkit.fleet/v1      plan   optkit.plan/v1            tune      optkit.tune/v1
-    figures   figures of optkit.bench/v1 and optkit.eval/v1
+    result    optkit.result/v1, optkit.results/v1 of several, and optkit.error/v1
+    report    optkit.report/v1     fleet  optkit.fleet/v1
+    plan      optkit.plan/v1       tune   optkit.tune/v1
+    figures   optkit.bench/v1, eval       stages    optkit.export/v1, fuse, quantize, compile
     diff      optkit.diff/v1       explanation  optkit.explain/v1   against   optkit.against/v1
     package   optkit.package/v1    signature  optkit.signature/v1
     attestation  optkit.attestation/v1    quantized_graph  optkit.quantized-graph/v1
@@ -15,15 +16,20 @@ only when a document is written or read, so start-up and `--help` do not import 
 
 from __future__ import annotations
 
+from functools import reduce
 from importlib import import_module
+from operator import or_
 from typing import TYPE_CHECKING
 
 from optkit.errors import unknown_name
 
 if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
     from optkit.documents.record import Record
 
-# The name of a document → its module and class; its schema is optkit.NAME/v1.
+# The name of a document → its module and class; its schema is optkit.NAME/v1. Two commands may
+# print objects of one name: then it has two classes.
 _MODELS = {
     "result": "result:Result", "results": "result:Results", "report": "report:Report",
     "fleet": "fleet:Fleet", "plan": "plan:Plan", "tune": "tune:Tune", "diff": "diff:Diff",
@@ -31,26 +37,34 @@ _MODELS = {
     "package": "package:Package", "signature": "signature:Verified",
     "attestation": "attestation:Attested",
     "quantized-graph": "quantized_graph:QuantizedGraph",
+    "bench": "figures:BenchFigures", "eval": "figures:EvalFigures",
+    "export": "stages:ExportFiles", "fuse": "stages:FuseFiles",
+    "quantize": "stages:QuantizeFiles", "compile": "stages:CompileFiles",
+    "error": "result:FailedCommand",
 }  # fmt: skip
 
 NAMES = tuple(_MODELS)
 
 
-def model(name: str) -> type[Record]:
-    """The model of a document. Raises UnknownName."""
+def model(name: str) -> TypeAdapter[Record]:
+    """The model of a document, or the union of its models. Raises UnknownName."""
     if name not in _MODELS:
         raise unknown_name("document", name, NAMES)
-    module, _, cls = _MODELS[name].partition(":")
-    found: type[Record] = getattr(import_module(f"{__name__}.{module}"), cls)
-    return found
+    from pydantic import TypeAdapter
+
+    place, _, classes = _MODELS[name].partition(":")
+    module = import_module(f"{__name__}.{place}")
+    return TypeAdapter(reduce(or_, (getattr(module, cls) for cls in classes.split("|"))))
 
 
 def schema(name: str) -> dict[str, object]:
     """The JSON schema (draft 2020-12) of a document, generated from its model. Raises
     UnknownName."""
+    from optkit.documents.record import ClosedSchema
+
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:optkit:{name}:v1",
-        **model(name).model_json_schema(mode="serialization"),
+        **model(name).json_schema(mode="serialization", schema_generator=ClosedSchema),
         "title": f"optkit.{name}/v1",
     }

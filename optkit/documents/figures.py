@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
+
 from optkit.documents.measured import (
     DifferenceFigures,
     FidelityFigures,
+    IntervalBasis,
     LatencyFigures,
     Outcome,
     ScoreFigures,
 )
-from optkit.documents.record import AtLeastOne, Interval, Number, Object, Record, Rows
+from optkit.documents.record import AtLeastOne, Number, Object, Record, Rows, said
 from optkit.documents.report import GateOutcome
 from optkit.documents.result import CalibrationCheck
 from optkit.documents.sizes import DeclaredSizes
-from optkit.evidence import Evidence
+
+BENCH: Final = "optkit.bench/v1"
+EVAL: Final = "optkit.eval/v1"
 
 
-class BatchSpeedup(Record):
-    """Baseline latency / latency at one batch size."""
+class OneBatch(Record):
+    """A figure at one batch size."""
 
     batch: AtLeastOne
-    value: Number
-    ci95: Interval | None = None
-    evidence: Evidence
+
+
+class BatchSpeedup(DifferenceFigures, OneBatch):  # in this order `batch` comes first
+    """Baseline latency / latency at one batch size."""
+
+    basis: Annotated[IntervalBasis | None, said("Always null.")] = None
 
 
 class Sweep(Record):
@@ -37,6 +47,8 @@ class Sweep(Record):
 class BenchFigures(Record):
     """The figures of `bench`."""
 
+    schema_: Literal["optkit.bench/v1"] = Field(alias="schema")
+    status: Literal["ok"]
     model: str
     target: str
     precision: str
@@ -59,6 +71,8 @@ class JudgedGates(Record):
 class EvalFigures(Record):
     """The figures of `eval`."""
 
+    schema_: Literal["optkit.eval/v1"] = Field(alias="schema")
+    status: Literal["ok", "gate_failed"]
     model: str
     target: str
     precision: str

@@ -10,22 +10,13 @@ from pydantic.json_schema import SkipJsonSchema
 from optkit.documents.prices import DatedPrice, Purchase
 from optkit.documents.recommendation import Recommendation
 from optkit.documents.record import Interval, Number, Object, Record, Rows, absent, said
-from optkit.documents.result import Failure
+from optkit.documents.result import StepFailure
 
 PLAN: Final = "optkit.plan/v1"
 
 Bound = Literal["compute", "memory", "unpack", "launch", "link", "host", "pcie"]
 Predicted = Literal["predicted"]
 Method = Literal["full", "lora", "qlora"]
-
-
-class PlanFailure(Failure):
-    """An error; of a step that was killed, also how and what it had said."""
-
-    model_config = ConfigDict(json_schema_extra={"additionalProperties": True})
-
-    verdict: Annotated[str | SkipJsonSchema[None], Field(exclude_if=absent)] = None
-    log: Annotated[str | SkipJsonSchema[None], Field(exclude_if=absent)] = None
 
 
 class TrainingBytes(Record):
@@ -264,7 +255,7 @@ class Plan(Record):
 
     schema_: Literal["optkit.plan/v1"] = Field(alias="schema")
     status: Literal["ok", "impossible", "error"]
-    error: PlanFailure | None = None
+    error: StepFailure | None = None
     model: Annotated[PlannedGraph | PlannedDecoder | None, Field(discriminator="kind")] = None
     asked: Asked | None = None
     results: Rows[PlanRow]

@@ -17,6 +17,8 @@ from pydantic import (
     JsonValue,
     WithJsonSchema,
 )
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
 
 T = TypeVar("T")
 
@@ -59,6 +61,13 @@ class Record(BaseModel):
     def to_json(self) -> Object:
         """Every key, in the order of the fields; lists instead of tuples."""
         return self.model_dump(mode="json")
+
+
+class ClosedSchema(GenerateJsonSchema):
+    """Writes the schemas of dataclasses as those of a Record: they allow no other keys."""
+
+    def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
+        return {**super().dataclass_schema(schema), "additionalProperties": False}
 
 
 def said(description: str) -> Any:

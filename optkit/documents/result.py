@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from optkit.documents.measured import (
@@ -25,6 +25,7 @@ from optkit.evidence import Evidence
 
 RESULT: Final = "optkit.result/v1"
 RESULTS: Final = "optkit.results/v1"
+ERROR: Final = "optkit.error/v1"
 
 Status = Literal["ok", "gate_failed", "pending", "impossible", "error"]
 
@@ -36,6 +37,23 @@ class Failure(Record):
     message: str
     where: str | None = None
     hint: str | None = None
+
+
+class StepFailure(Failure):
+    """An error; of a step that was killed, also how and what it had said."""
+
+    model_config = ConfigDict(json_schema_extra={"additionalProperties": True})
+
+    verdict: Annotated[str | SkipJsonSchema[None], Field(exclude_if=absent)] = None
+    log: Annotated[str | SkipJsonSchema[None], Field(exclude_if=absent)] = None
+
+
+class FailedCommand(Record):
+    """What a command prints that failed before it had a result."""
+
+    schema_: Literal["optkit.error/v1"] = Field(alias="schema")
+    status: Literal["error"]
+    error: StepFailure
 
 
 class LandingCounts(Record):

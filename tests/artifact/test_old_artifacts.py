@@ -42,7 +42,7 @@ def test_its_documents_are_read_and_its_files_verified(folder: Path) -> None:
         ("result", artifact.result),
         ("report", json.loads((folder / "report.json").read_text(encoding="utf-8"))),
     ):
-        read = documents.model(document).model_validate_json(json.dumps(data)).to_json()
+        read = documents.model(document).validate_json(json.dumps(data)).to_json()
         assert {key: read[key] for key in data}.keys() == data.keys()
     assert Recipe.of_record(artifact.manifest.recipe).name == "tiny"
 
@@ -74,7 +74,7 @@ def test_it_is_inspected(folder: Path, optkit_here: Optkit, cache: Path) -> None
 def test_it_is_compared_with_a_newer_one(older: Path, optkit_here: Optkit, cache: Path) -> None:
     compared = optkit_here("diff", older, FOR_CPU[-1], "--json", cache=cache)
     assert compared.code == 0, compared.err
-    documents.model("diff").model_validate_json(compared.out)
+    documents.model("diff").validate_json(compared.out)
 
 
 @pytest.mark.parametrize("folder", FOR_CPU[:1], ids=name)

@@ -7,11 +7,11 @@ from typing import Literal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.api.stages import Rewrite, StageFiles
 from optkit.cli import summary
 from optkit.cli.build import exit_code
-from optkit.documents.figures import BenchFigures, Sweep
+from optkit.documents.figures import BENCH, BenchFigures, Sweep
 from optkit.documents.measured import LatencyFigures
+from optkit.documents.stages import Rewrite, rewrites
 from optkit.evidence import Evidence
 from optkit.measurement import Interval, Latency
 from tests.report.conftest import build, read_result
@@ -29,7 +29,7 @@ def timed(*sides: Latency, limit_ms: float | None = None) -> BenchFigures:
     """Of a candidate and, where there is one, of a baseline."""
     ours, theirs = sides[:1], sides[1:]
     return BenchFigures(
-        model="m", target="l4", precision="int8", baseline="fp16",
+        schema=BENCH, status="ok", model="m", target="l4", precision="int8", baseline="fp16",
         latency=tuple(map(LatencyFigures.from_object, ours)),
         baseline_latency=tuple(map(LatencyFigures.from_object, theirs)),
         speedup=(), sweep=Sweep(limit_ms=limit_ms), conditions={},
@@ -68,7 +68,7 @@ def test_what_was_only_tidied_up_is_one_line() -> None:
 
 def test_a_stage_that_logs_no_rewrites_has_no_line() -> None:
     for details in ({}, {"log": {}}, {"log": None}, {"log": {"nodes": {"conv": {}}}}):
-        assert summary.rewrites(StageFiles("", [], [], details, None).rewrites) == []
+        assert summary.rewrites(rewrites(details)) == []
 
 
 def test_no_batch_within_the_limit_is_as_sure_as_the_latencies() -> None:

@@ -1,0 +1,61 @@
+"""What the single stages wrote: `optkit export`, `fuse`, `quantize`, `compile`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Generic, Literal, TypeVar
+
+from pydantic import Field
+
+from optkit.codec import from_json
+from optkit.documents.record import Object, Record, Rows, said
+from optkit.documents.result import CalibrationCheck, QuantizedProducts
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """What a rule did at a node: it was applied, or declined with a reason."""
+
+    rule: str
+    node: str
+    outcome: Literal["applied", "declined"]
+    reason: str
+
+    @property
+    def note(self) -> str:
+        reason = f", {self.reason}" if self.reason else ""
+        return f"{self.rule} {self.node}: {self.outcome}{reason}"
+
+
+class StageFiles(Record, Generic[S]):
+    """What a stage wrote into a new folder."""
+
+    schema_: S = Field(alias="schema")
+    status: Literal["ok"]
+    out: Annotated[str, said("The folder.")]
+    files: Annotated[Rows[str], said("Their names in the folder.")]
+    notes: Annotated[Rows[str], said("One for each rewrite that was applied or declined.")]
+    details: Annotated[Object, said("The facts of the step, as in details.json.")]
+    calibration: CalibrationCheck | None = None
+    quantized: QuantizedProducts | None = None
+
+    @property
+    def rewrites(self) -> tuple[Rewrite, ...]:
+        """What rules did, in the order of the log; empty of a stage without rules."""
+        return rewrites(self.details)
+
+
+ExportFiles = StageFiles[Literal["optkit.export/v1"]]
+FuseFiles = StageFiles[Literal["optkit.fuse/v1"]]
+QuantizeFiles = StageFiles[Literal["optkit.quantize/v1"]]
+CompileFiles = StageFiles[Literal["optkit.compile/v1"]]
+
+
+def rewrites(details: Mapping[str, object]) -> tuple[Rewrite, ...]:
+    """What rules did, by the facts of a step."""
+    log = details.get("log")
+    entries = log.get("entries", ()) if isinstance(log, Mapping) else ()
+    return from_json(tuple[Rewrite, ...], entries)
