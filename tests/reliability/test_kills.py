@@ -92,7 +92,7 @@ def test_a_kill_at_any_moment_of_a_small_build(
         assert demo.rebuilt() == wanted
         demo.assert_sound()
         shutil.rmtree(tmp_path / str(attempt))
-        if kills == figures.times(4, 100):
+        if kills == figures.times(4, 30):
             break
     figures.tell(
         "kill -9 of a build at a random moment", kills,
