@@ -82,9 +82,9 @@ def check_counts(path: Path) -> None:
 
 
 def _info(name: str, array: _Array) -> TensorInfo:
-    first = array.take(1)
-    shape = () if array.length is None else ("batch", *first.shape[1:])
-    return TensorInfo(name, "float32" if first.dtype == np.float64 else first.dtype.name, shape)
+    dtype = array.take(0 if array.length else 1).dtype  # no row: one may be larger than the memory
+    shape = () if array.length is None else ("batch", *array.shape[1:])
+    return TensorInfo(name, "float32" if dtype == np.float64 else dtype.name, shape)
 
 
 def check_names(path: Path, inputs: Iterable[str], args: Mapping[str, str]) -> None:
@@ -229,6 +229,8 @@ class _Member:
     def take(self, count: int) -> np.ndarray:
         if self.length is None:
             return self._read(1).reshape(())
+        if not count:
+            return np.empty((0, *self.shape[1:]), self._dtype)
         self._at += count
         if self._whole is not None:
             return self._whole[self._at - count : self._at]

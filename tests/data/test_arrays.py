@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import io
 import tracemalloc
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.lib import format as npy
 from safetensors.numpy import save_file
 
 from optkit.data import arrays, labelled
@@ -199,3 +202,14 @@ def test_arrays_of_different_lengths_are_no_samples(tmp_path: Path) -> None:
     with pytest.raises(InputRefused, match="dense 8, offsets 8, indices 24") as caught:
         arrays.check_counts(path)
     assert "axis 0 counts the samples" in str(caught.value.hint)
+
+
+def test_what_arrays_declare_is_read_without_a_row(tmp_path: Path) -> None:
+    """A row of a small file may be larger than the memory: here a petabyte, by its header."""
+    header = io.BytesIO()
+    shape = (2, 1 << 50)
+    npy.write_array_header_1_0(header, {"descr": "|i1", "fortran_order": False, "shape": shape})
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as file:
+        file.writestr("x.npy", header.getvalue())
+    (found,) = arrays.declared(tmp_path / "a.npz")
+    assert (found.name, found.dtype, found.shape) == ("x", "int8", ("batch", 1 << 50))

@@ -64,10 +64,19 @@ def zip_file(*members: tuple[str | zipfile.ZipInfo, bytes], packed: bool = False
     return buffer.getvalue()
 
 
-def _link() -> bytes:
+def _of_kind(kind: int) -> bytes:
+    """A member that unpacks to something else than a file."""
     info = zipfile.ZipInfo("link")
-    info.external_attr = (stat.S_IFLNK | 0o777) << 16
+    info.external_attr = (kind | 0o777) << 16
     return zip_file((info, b"/etc/passwd"))
+
+
+def _many(count: int) -> bytes:
+    """The list of a million empty members, which all are the same one; made without `zipfile`."""
+    entry = b"PK\1\2" + bytes(24) + struct.pack("<H", 7) + bytes(16) + b"%07d"
+    body = b"".join(entry % number for number in range(count))
+    here = count & 0xFFFF
+    return body + struct.pack("<4sHHHHIIH", b"PK\5\6", 0, 0, here, here, len(body), 0, 0)
 
 
 def _named(name: str) -> bytes:
@@ -104,7 +113,16 @@ ZIPS: dict[str, bytes] = {
     "backslash": _named("..\\a"),
     "drive": _named("C:a"),
     "nul": _named("a\0b"),
-    "link": _link(),
+    "link": _of_kind(stat.S_IFLNK),
+    "character_device": _of_kind(stat.S_IFCHR),
+    "block_device": _of_kind(stat.S_IFBLK),
+    "pipe": _of_kind(stat.S_IFIFO),
+    "socket": _of_kind(stat.S_IFSOCK),
+    "bombs_in_a_bomb": zip_file(
+        *((f"{i}.zip", zip_file(("a", bytes(1_000_000)), packed=True) * 400) for i in range(4)),
+        packed=True,
+    ),
+    "million": _many(1_000_000),
     "bomb": zip_file(("a", bytes(10_000_000)), packed=True),
     "many": zip_file(*((str(i), b"") for i in range(10_001))),
     "long_list": zip_file(*((f"{i:060000}", b"") for i in range(150))),
