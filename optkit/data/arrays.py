@@ -83,7 +83,7 @@ def check_counts(path: Path) -> None:
 
 def _info(name: str, array: _Array) -> TensorInfo:
     dtype = array.take(0 if array.length else 1).dtype  # no row: one may be larger than the memory
-    shape = () if array.length is None else ("batch", *array.shape[1:])
+    shape: tuple[int | str, ...] = () if array.length is None else ("batch", *array.shape[1:])
     return TensorInfo(name, "float32" if dtype == np.float64 else dtype.name, shape)
 
 
