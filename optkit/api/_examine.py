@@ -67,20 +67,8 @@ def examine(
     job = Job(settings, *jobs.pair(device, _CARRIED[not device.is_cpu]))
     build = pipeline.run(job, runner, pipeline.EXAMINE)
     repaired = foreign_graph.repaired(build, runner)
-    exported = build.source
-    rewritten = exported.rewritten if isinstance(exported, Exported) else None
-    if rewritten is not None and not repaired.quantized:
-        raise InputRefused(
-            f"{rewritten}, and nothing was quantized",
-            where=str(source.place.path),
-            hint="give the graph from before the optimization; `optkit build -p int8` quantizes it",
-        )
     if not repaired.quantized:
-        raise InputRefused(
-            "it holds no Q/DQ nodes and no integer products, so nothing was quantized",
-            where=str(source.place.path),
-            hint="`optkit inspect` shows its operators; `optkit build -p int8` quantizes it",
-        )
+        raise _not_quantized(build, source.place.path)
     reference = foreign_graph.dequantized(build, runner)
     if float_model is not None:
         other = Job(settings.with_model(str(float_model)), job.target, job.precision)
@@ -102,6 +90,22 @@ def examine(
         after=_compiled(after),
         fidelity=fidelity,
         out=None if file is None else str(file),
+    )
+
+
+def _not_quantized(build: Build, model: Path) -> InputRefused:
+    exported = build.source
+    rewritten = exported.rewritten if isinstance(exported, Exported) else None
+    if rewritten is not None:
+        return InputRefused(
+            f"{rewritten}, and nothing was quantized",
+            where=str(model),
+            hint="give the graph from before the optimization; `optkit build -p int8` quantizes it",
+        )
+    return InputRefused(
+        "it holds no Q/DQ nodes and no integer products, so nothing was quantized",
+        where=str(model),
+        hint="`optkit inspect` shows its operators; `optkit build -p int8` quantizes it",
     )
 
 

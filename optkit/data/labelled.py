@@ -46,12 +46,8 @@ def samples(
     Raises InputRefused.
     """
     reader = reading.reader_of(path)
-    for arg, named in (("slice", slice), ("group", group)):
-        if named is not None and reader in ("images", "audio"):
-            hint = "the classes are the slices, and subfolders of a class folder the groups"
-            raise InputRefused(
-                "a folder has no columns", where=str(path), hint=f"leave out args.{arg}: {hint}"
-            )
+    if reader in ("images", "audio"):
+        _check_no_columns(path, slice=slice, group=group)
     if reader == "images":
         yield from images.labelled(
             path, classes=classes, preprocessing=preprocessing, size=size, resize=resize,
@@ -77,3 +73,13 @@ def samples(
             where=str(path),
             hint=f"supported: {'; '.join(reading.READ.values())}",
         )
+
+
+def _check_no_columns(folder: Path, **named: str | None) -> None:
+    """Raises InputRefused for a column of a folder."""
+    hint = "the classes are the slices, and subfolders of a class folder the groups"
+    for arg, column in named.items():
+        if column is not None:
+            raise InputRefused(
+                "a folder has no columns", where=str(folder), hint=f"leave out args.{arg}: {hint}"
+            )

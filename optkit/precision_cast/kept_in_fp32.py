@@ -12,8 +12,8 @@ The decision uses measured magnitudes of values (`magnitude`). A node stays in F
                 and an accumulator in half precision loses 3 bits over this many
     angles      it is a sine or cosine, or feeds only these: the error of an angle is absolute, and
                 positions may be larger than in the samples
-    lengths     a recurrence has lengths of its sequences, which TensorRT-RTX 1.7 does not take
-                beside states in half precision
+    recurrences a recurrence has lengths of its sequences, or the node computes what a recurrence
+                in FP32 reads (`before_recurrences`)
 
 Matrix products and convolutions accumulate in FP32 on all backends; LayerNormalization,
 GroupNormalization and RMSNormalization do so by their definition (stash_type 1). Softmax first
@@ -32,6 +32,7 @@ import numpy as np
 import onnx_ir as ir
 
 from optkit import graph
+from optkit.precision_cast import before_recurrences
 from optkit.precision_cast.halves import MARGIN, Half
 from optkit.precision_cast.magnitude import Magnitude, Measured
 
@@ -65,8 +66,6 @@ _STEEP = frozenset(
 # op → the index of the input
 _DIVISORS = MappingProxyType({"Div": 1, "Reciprocal": 0, "Sqrt": 0, "Log": 0})
 _STASHED = frozenset({"LayerNormalization", "GroupNormalization", "RMSNormalization"})
-_RECURRENT = ("LSTM", "GRU", "RNN")
-_LENGTHS = 4  # their input sequence_lens
 _ARITHMETIC = frozenset(
     {
         *("Add", "Sub", "Mul", "Div", "Neg", "Abs", "Max", "Min", "Clip"),
@@ -149,6 +148,7 @@ def plan(model: ir.Model, half: Half, measured: Measured | None) -> Kept:
         if node.op_type in _ANGLE and node not in kept and _only_angles(node, angles):
             angles[node] = "it computes an angle"
     kept |= angles
+    kept = dict.fromkeys(before_recurrences.sources(model, kept), before_recurrences.REASON) | kept
     while grown := {n: r for n in nodes if n not in kept and (r := _joins(n, kept))}:
         kept.update(grown)
     return kept
@@ -193,7 +193,7 @@ class _Judge:
             return f"{op} may accumulate in {self._name}"
         if op in _STASHED and node.attributes.get_int("stash_type", 1) != 1:
             return "it does not accumulate in float32"
-        if op in _RECURRENT and len(node.inputs) > _LENGTHS and node.inputs[_LENGTHS] is not None:
+        if before_recurrences.takes_lengths(node):
             return "TensorRT takes lengths of sequences only beside states of float32"
         allowed = graph.takes_half(node, self.half.dtype)
         if allowed is None:
@@ -341,7 +341,8 @@ def _terms(node: ir.Node) -> int | None:
 
 def _unknown(node: ir.Node) -> str | None:
     """Why a node of any dtype stays, because its values or its function are unknown."""
-    values = [value for value in (*node.inputs, *node.outputs) if value is not None]
+    made = [value for value in node.outputs if value.name]  # the others are left out
+    values = [value for value in (*node.inputs, *made) if value is not None]
     if any(not isinstance(value.type, ir.TensorType | None) for value in values):
         return "it works on sequences"
     if any(value.type is None for value in values):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+    from torch.overrides import TorchFunctionMode
 
 _LARGEST = 4096  # values of a buffer on which a model may branch
 _ASKED = frozenset({"__bool__", "__int__", "__float__", "__index__", "item", "tolist"})
@@ -23,6 +24,28 @@ _ASKED = frozenset({"__bool__", "__int__", "__float__", "__index__", "item", "to
 def decided(module: nn.Module) -> Iterator[None]:
     """During the body, the values of tensors that depend on small buffers of the module alone are
     known inside its forward, also while it is captured."""
+    mode = _mode(module)
+    forward = module.forward
+
+    @wraps(forward)
+    def knowing(*args: Any, **kwargs: Any) -> Any:
+        with mode():
+            return forward(*args, **kwargs)
+
+    replaced = vars(module).get("forward")
+    module.forward = knowing
+    try:
+        yield
+    finally:
+        if replaced is None:
+            del module.forward
+        else:
+            module.forward = replaced
+
+
+def _mode(module: nn.Module) -> type[TorchFunctionMode]:
+    """While the mode is on, it computes beside each function of torch what is known of its result:
+    from buffers of the module and numbers alone."""
     from torch.overrides import TorchFunctionMode
 
     real = {
@@ -66,22 +89,7 @@ def decided(module: nn.Module) -> Iterator[None]:
                          for one in given)  # fmt: skip
             return known if known and len(known) == len(values) and not nested else None
 
-    forward = module.forward
-
-    @wraps(forward)
-    def knowing(*args: Any, **kwargs: Any) -> Any:
-        with Known():
-            return forward(*args, **kwargs)
-
-    replaced = vars(module).get("forward")
-    module.forward = knowing
-    try:
-        yield
-    finally:
-        if replaced is None:
-            del module.forward
-        else:
-            module.forward = replaced
+    return Known
 
 
 def _computed(func: Any, args: Any, kwargs: dict[str, Any], values: dict[int, Tensor]) -> Any:

@@ -45,6 +45,7 @@ from optkit.tensors import AxisRange, Feed, InputSpec, TensorInfo
 from optkit.trained_scales import KEY, TrainedScales
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
     from torch import nn
     from torch.export import ExportedProgram
 
@@ -93,10 +94,7 @@ def export(
         program = _capture(module, bind, specs, axes, feed)
         progress("translating to ONNX", 0.4)
         model = translation.translate(program, _in_order(bind(_by_name(specs))), names)
-        trained = getattr(module, "trained_scales", None)
-        if isinstance(trained, TrainedScales):
-            model.metadata_props[KEY] = trained.text()
-        translation.write(model, out)
+        _write(model, module, out)
         wide = axes if compared is None else {name: compared[name] for name in axes}
         with ties.lower_index_first(program):
             reference = partial(_outputs, module, bind, specs, names)
@@ -116,6 +114,14 @@ def export(
     log = ExportLog("python", described, returned, translation.OPSET, nodes, checks)
     told += agreement.warnings(expected, checks)
     return replace(log, left_out=expected.left_out, warnings=told)
+
+
+def _write(model: ir.Model, module: nn.Module, out: Path) -> None:
+    """With the scales that the module was trained with."""
+    trained = getattr(module, "trained_scales", None)
+    if isinstance(trained, TrainedScales):
+        model.metadata_props[KEY] = trained.text()
+    translation.write(model, out)
 
 
 def _outputs(

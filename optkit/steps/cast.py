@@ -22,7 +22,7 @@ class Cast(Step[Rewritten]):
     are not measured. `carrier`: "fp16" or "bf16"."""
 
     name = "cast"
-    version = 5
+    version = 6
     tools = ("onnxruntime", "numpy", "onnx", "onnx-ir")
     stays = True
 

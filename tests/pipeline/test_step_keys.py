@@ -166,19 +166,20 @@ class Explained:
         device = "cpu-avx512-vnni" if name == "kernels" else "l4"
         gpus = [SimpleNamespace(target=device)] if name == "an engine" else []
         monkeypatch.setattr(layer_times, "gpus", lambda: SimpleNamespace(devices=gpus))
+        backend = "onnxruntime" if name == "kernels" else "tensorrt"
+        engine = SimpleNamespace(file="an.engine", backend=backend)
+        image = TensorInfo("image", "float32", ("batch", 1, 8, 8))
         self.artifact: Any = SimpleNamespace(
             path=folder, baseline_path=folder / "baseline", digest="0" * 64,
             require_own_engine=lambda: None,
-            manifest=SimpleNamespace(target=device, engine=SimpleNamespace(file="an.engine"),
-                                     files={}, data={}, inputs=(
-                                         TensorInfo("image", "float32", ("batch", 1, 8, 8)),)),
+            manifest=SimpleNamespace(target=device, engine=engine, files={}, data={},
+                                     inputs=(image,)),
         )  # fmt: skip
         tensor = TensorFacts(name="x", shape=(8, 2), dtype="int8")
         layer = LayerFacts(
             name="fc", kind="gemm", inputs=(tensor,), constants=(), outputs=(tensor,),
             nodes=("fc",), products=("fc",), dtype="int8",
         )  # fmt: skip
-        backend = "onnxruntime" if name == "kernels" else "tensorrt"
         profile = {"image": ((1, 1, 8, 8), (8, 1, 8, 8), (32, 1, 8, 8))}
         spec = BuildSpec(backend, device, None, "int8", profile, None)
         self.report: Any = SimpleNamespace(

@@ -16,13 +16,16 @@ from onnx import TensorProto, helper, numpy_helper
 
 from optkit import graph
 from optkit.backends.onnxruntime import OnnxRuntime
+from optkit.backends.tensorrt_rtx import TensorRTRTX
 from optkit.data import spool_writer
+from optkit.devices import target
 from optkit.precision_cast import magnitude
 from optkit.precision_cast.cast import HALVES, CastLog, to_half
 from optkit.precision_cast.kept_in_fp32 import dividends
+from optkit.precisions import PRECISIONS
 from optkit.runtimes import SessionOptions
 from optkit.steps import perform
-from optkit.tensors import TensorInfo, narrowed
+from optkit.tensors import AxisRange, TensorInfo, narrowed
 from tests.networks import network
 
 HALF, FLOAT = ir.DataType.FLOAT16, ir.DataType.FLOAT
@@ -165,6 +168,45 @@ def test_a_recurrence_with_lengths_stays_in_float(bench: Bench, lengths: bool) -
     feed = {"x": ones.reshape(4, 3, 4)[:, :1], "w": ones, "r": ones}
     *_, log = bench.cast(text, {**feed, "lengths": np.array([3], np.int32)})
     assert ("cell" in log.islands) == lengths
+
+
+def test_a_result_that_is_left_out_has_no_type(bench: Bench) -> None:
+    text = """g (float[t,1,4] x, float[1,12,4] w, float[1,12,4] r) => (float[1,1,4] last)
+        { [cell] , last = GRU <hidden_size = 4> (x, w, r) }"""
+    ones = np.ones((1, 12, 4), np.float32) / 8
+    *_, log = bench.cast(text, {"x": ones.reshape(12, 1, 4), "w": ones, "r": ones})
+    assert log.islands == {}
+
+
+def test_what_a_recurrence_in_float_reads_is_computed_in_float(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """TensorRT-RTX 1.7 does not compile a Cast right before a recurrence in FP32. Here the second
+    of two recurrences behind a product takes the lengths of the sequences."""
+    m, w, r = (", ".join(f"{np.sin(i + k) / 4:.6f}" for i in range(n))
+               for k, n in enumerate((16, 48, 48)))  # fmt: skip
+    text = f"""g (float[batch,t,4] x, int32[batch] lengths) => (float[1,batch,4] last)
+        <float[4,4] m = {{{m}}}, float[1,12,4] w = {{{w}}}, float[1,12,4] r = {{{r}}},
+         int64[1] axis = {{1}}> {{
+            [product] a = MatMul(x, m)
+            [turn] b = Transpose <perm = [1, 0, 2]> (a)
+            [first] c = GRU <hidden_size = 4> (b, w, r)
+            [flat] d = Squeeze(c, axis)
+            [second] , last = GRU <hidden_size = 4> (d, w, r, , lengths)
+        }}"""
+    x = np.random.default_rng(0).standard_normal((2, 6, 4)).astype(np.float32)
+    feed = {"x": x, "lengths": np.array([6, 4], np.int32)}
+    before, after, log = bench.cast(text, feed)
+    assert {"first", "second", "product"} <= set(log.islands)
+    bench.agree(before, after, feed, 1e-3)
+    pytest.importorskip("tensorrt_rtx", exc_type=ImportError)
+    graph.save(after, tmp_path / "half.onnx")
+    inputs = (TensorInfo("x", "float32", ("batch", "t", 4)),
+              TensorInfo("lengths", "int32", ("batch",)))  # fmt: skip
+    axes = {"batch": AxisRange(1, 2, 8), "t": AxisRange(2, 6, 40)}
+    rtx = TensorRTRTX()
+    spec = rtx.spec(inputs, target("l4"), PRECISIONS["fp16"], axes)
+    assert rtx.compile(tmp_path / "half.onnx", spec, {}, tmp_path, lambda *_: None).bytes > 0
 
 
 BOUNDS = """g (float[n, 4] x) => (float[n, 4] y, float[n, 4] z)
