@@ -52,11 +52,26 @@ class InputSpec:
 @dataclass(frozen=True)
 class AxisRange:
     """The smallest, the tuned and the largest size of one dynamic axis (a fixed size: all three are
-    equal). If `min` is 0, the axis may be empty."""
+    equal). If `min` is 0, the axis may be empty. All its sizes are multiples of `multiple`."""
 
     min: int
     opt: int
     max: int
+    multiple: int = 1
+
+    def __contains__(self, size: int) -> bool:
+        return self.min <= size <= self.max and size % self.multiple == 0
+
+    def nearest(self, size: float) -> int:
+        """The nearest of the sizes; the size itself if no multiple is in the range."""
+        of = self.multiple
+        least, most = -(-self.min // of), self.max // of
+        return min(max(round(size / of), least), most) * of if least <= most else round(size)
+
+    def to_json(self) -> dict[str, int]:
+        """Without `multiple` if it is 1, as in the stores of older versions."""
+        found = {"min": self.min, "opt": self.opt, "max": self.max}
+        return found if self.multiple == 1 else {**found, "multiple": self.multiple}
 
 
 def axes_of(shape: Iterable[int | str]) -> tuple[str, ...]:

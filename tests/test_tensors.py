@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optkit.backends.shape_profile import profile
+from optkit.codec import from_json
 from optkit.errors import InputRefused
 from optkit.tensors import AxisRange, TensorInfo, axes_of, narrowed, size_of, with_sizes
 
@@ -20,6 +21,22 @@ def test_axes_are_named_once_in_order() -> None:
     assert axes_of(("batch", 3, "past + new", "new")) == ("batch", "past", "new")
     assert axes_of(("past + 4", 7)) == ("past",)
     assert axes_of(()) == ()
+
+
+@given(st.integers(0, 99), st.integers(0, 99), st.integers(1, 9), st.integers(-9, 200))
+def test_the_nearest_of_the_sizes(low: int, more: int, multiple: int, size: int) -> None:
+    axis = AxisRange(low, low, low + more, multiple)
+    sizes = [n for n in range(low, low + more + 1) if n in axis]
+    assert all(n % multiple == 0 for n in sizes)
+    if sizes:
+        found = axis.nearest(size)
+        assert found in sizes and abs(found - size) == min(abs(n - size) for n in sizes)
+
+
+def test_a_range_is_written_as_it_was_before_multiples() -> None:
+    assert AxisRange(1, 2, 3).to_json() == {"min": 1, "opt": 2, "max": 3}
+    wide = AxisRange(8, 16, 32, 8)
+    assert from_json(AxisRange, wide.to_json()) == wide
 
 
 def test_an_axis_without_a_size_is_named() -> None:

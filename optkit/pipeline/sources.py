@@ -240,7 +240,7 @@ def _export_hugging_face(
         adapter = _foreign(stage.stage_adapter(source.adapter.path, runner.objects))
     used = {axis for spec in specs for axis in axes_of(spec.info.shape)}
     axes = {
-        name: AxisRange(axis.min, axis.opt, axis.max)
+        name: AxisRange(**dict(axis))
         for name, axis in settings.axes.items()
         if axis.min == axis.max or name in used
     }

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -159,7 +159,7 @@ class Recipe(Part):
 
     def with_axes(self, axes: Mapping[str, AxisRange]) -> Self:
         """The recipe with ranges for the axes that have none in it."""
-        others = {name: Axis(min=r.min, opt=r.opt, max=r.max) for name, r in axes.items()}
+        others = {name: Axis(**r.to_json()) for name, r in axes.items()}
         return self.model_copy(update={"axes": {**others, **self.axes}})
 
     def argument_folders(self, section: Literal["calibration", "eval"]) -> dict[str, Path]:
@@ -247,7 +247,7 @@ class Recipe(Part):
         axes = dict(self.axes)
         if "batch" not in axes and (not self.inputs or "batch" in self._used_axes()):
             axes["batch"] = DEFAULT_BATCH
-        return {name: AxisRange(axis.min, axis.opt, axis.max) for name, axis in axes.items()}
+        return {name: AxisRange(**dict(axis)) for name, axis in axes.items()}
 
     def optional_axes(self) -> list[str]:
         """The axes that may be empty."""
@@ -279,7 +279,7 @@ class Recipe(Part):
         data = self.model_dump(mode="json")
         for section in ("model", "calibration", "eval"):
             (data[section] or {}).pop("depends", None)
-        data |= {"axes": {name: asdict(axis) for name, axis in self.axis_ranges().items()}}
+        data |= {"axes": {name: axis.to_json() for name, axis in self.axis_ranges().items()}}
         for key, place in self._places.items():
             section, _, name = key.partition(".")
             data[section][name] = str(place)

@@ -182,19 +182,21 @@ class Input(Part):
 
 
 class Axis(Part):
-    """The sizes that a dynamic axis may have, and the tuned one. With a min of 0, the axis may be
-    empty."""
+    """A dynamic axis: multiples of a number from min to max (0: it may be empty); opt is tuned."""
 
     min: int = Field(ge=0)
     opt: int = Field(ge=0)
     max: int = Field(ge=1)
+    multiple: int = Field(default=1, ge=1, exclude_if=lambda number: number == 1)
 
     @model_validator(mode="after")
     def ordered(self) -> Self:
-        if self.min > self.opt:
-            raise ValueError(f"min {self.min} is larger than opt {self.opt}")
-        if self.opt > self.max:
-            raise ValueError(f"opt {self.opt} is larger than max {self.max}")
+        for low, high in (("min", "opt"), ("opt", "max")):
+            if (least := getattr(self, low)) > (most := getattr(self, high)):
+                raise ValueError(f"{low} {least} is larger than {high} {most}")
+        wrong = [f"{name} {size}" for name, size in self if size % self.multiple]
+        if wrong:
+            raise ValueError(f"{wrong[0]} is not a multiple of {self.multiple}")
         return self
 
 

@@ -45,9 +45,9 @@ def traced_sizes(axes: Mapping[str, AxisRange]) -> dict[str, int]:
     # those with the fewest choices first
     for name in sorted(axes, key=lambda name: (axes[name].max, -axes[name].min)):
         axis = axes[name]
-        away = range(1, len(axes) + 1)
+        away = [axis.multiple * n for n in range(1, len(axes) + 1)]
         near = [axis.opt, *(axis.opt + n for n in away), *(axis.opt - n for n in away)]
-        large = [n for n in near if max(axis.min, 2) <= n <= axis.max]
+        large = [n for n in near if n in axis and n > 1]
         free = (n for n in large if n not in sizes.values())
         sizes[name] = next(free, large[0] if large else axis.opt)
     return {name: sizes[name] for name in axes}

@@ -38,6 +38,7 @@ _NOT_DIVISIBLE = re.compile(r"(\d+) is not divisible by (\d+)")
 _NUMBER = re.compile(r"\d+")
 _MISSING = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.]+)'")
 _ATTRIBUTE = re.compile(r"\.(\w+)")  # in the code that torch writes for a graph
+_DERIVED = re.compile(r"(\w+) = (\d+)\*_\1\b")
 _SUGGESTED = re.compile(r"Suggested fixes:\s*(.+?)\s*(\n\n|$)", re.DOTALL)
 
 
@@ -53,8 +54,8 @@ def call(
     if axes and undivided:
         hint = (
             f"the model takes only multiples of {undivided[2]}, and not all sizes that are "
-            f"declared: here {listed}. Let forward pad the input to the next multiple "
-            "(torch.nn.functional.pad), or fix the size where axes are declared"
+            f"declared: here {listed}. Add `multiple: {undivided[2]}` where axes are declared, or "
+            "let forward pad the input to the next multiple (torch.nn.functional.pad)"
         )
     elif len(axes) > 1:
         hint = f"{hint}. Of the sizes in the message, {listed}: axes that agree need the same name"
@@ -94,6 +95,7 @@ def capture(error: Exception, module: nn.Module) -> ExportFailed:
             where=line(error),
             hint=_recurrence(module)
             or _pieces(text)
+            or _multiple(text)
             or f"narrow the axis, or fix its size, where axes are declared.{advice}",
         )
     return ExportFailed(
@@ -140,6 +142,20 @@ def _pieces(text: str) -> str | None:
         f"the model cuts the axis into pieces of {size}, and their number depends on its size: "
         f"where axes are declared, give a range from {size * (count - 1) + 1} to {size * count}, "
         f"in which it is {count}"
+    )
+
+
+def _multiple(text: str) -> str | None:
+    """The remedy for an axis of which the model takes only multiples, such as the width of a U-Net
+    whose maps meet again; None if torch does not suggest one."""
+    suggested = _SUGGESTED.search(text)
+    match = suggested and _DERIVED.search(suggested[1])
+    if not match:
+        return None
+    axis, number = match[1], match[2]
+    return (
+        f"the model takes only multiples of {number}: where axes are declared, add `multiple: "
+        f"{number}` to {axis}, with multiples of it as min, opt and max"
     )
 
 

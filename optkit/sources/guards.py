@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
 
 import numpy as np
 
 _LARGEST = 1 << 22  # sizes that are checked
 _CAPTURED = 2  # torch's messages leave out this least size; the size 1 is compared after the export
 _GUARD = re.compile(
-    r"Not all values of \w+ = (?P<size>L\[.+?\]\.size\(\)\[\d+\]) in the specified range "
+    r"Not all values of (?P<axis>\w+) = (?P<size>L\[.+?\]\.size\(\)\[\d+\]) in the specified range "
     r"(?:(?P<low>\d+) <= )?\w+ <= (?P<high>\d+) satisfy the generated guard (?P<guard>.+)"
 )
 _SPECIALIZED = "Specializations unexpectedly required"  # follows, as the solver's conclusion,
@@ -32,15 +33,16 @@ _FUNCTIONS = {
 _MODULE = re.compile(r"\b(math|torch)\.(?=(trunc|floor|sym_float)\()")
 
 
-def hold(text: str) -> bool:
+def hold(text: str, multiples: Mapping[str, int]) -> bool:
     """Whether every condition in torch's message about violated constraints is true for every size
-    in its range. False if one of them is not understood."""
+    in its range that is a multiple of the axis's number in `multiples`. False if one of them is not
+    understood."""
     reasons = [line.strip(" -") for line in text.splitlines() if line.startswith("  - ")]
     guards = [reason for reason in reasons if not reason.startswith(_SOLVED)]
-    return bool(guards) and all(map(_holds, guards))
+    return bool(guards) and all(_holds(guard, multiples) for guard in guards)
 
 
-def _holds(reason: str) -> bool:
+def _holds(reason: str, multiples: Mapping[str, int]) -> bool:
     match = _GUARD.fullmatch(reason.partition(_SPECIALIZED)[0].removesuffix("."))
     if match is None:
         return False
@@ -50,7 +52,9 @@ def _holds(reason: str) -> bool:
         tree = ast.parse(guard, mode="eval")
     except SyntaxError:
         return False
-    sizes = np.arange(low, high + 1, dtype=np.int64) if high - low < _LARGEST else None
+    of = multiples.get(match["axis"], 1)
+    low = -(-low // of) * of
+    sizes = np.arange(low, high + 1, of, dtype=np.int64) if high - low < _LARGEST else None
     parts = [tree.body]
     if isinstance(tree.body, ast.BoolOp) and isinstance(tree.body.op, ast.And):
         parts = tree.body.values

@@ -79,7 +79,7 @@ def export(
     with ties.lower_index_first(program):
         expected = agreement.expected(
             reference,
-            trials(declared, moving, samples, _multiples(program, declared)),
+            trials(declared, _in_multiples(program, declared, moving), samples),
             Activations(model),
             progress,
         )
@@ -109,14 +109,16 @@ def export(
     return replace(log, left_out=expected.left_out, warnings=told)
 
 
-def _multiples(program: ExportedProgram, declared: Sequence[InputSpec]) -> dict[str, int]:
-    """Axis → the number of which the program takes multiples: 8 for a dimension "8*s7"."""
-    found = {}
+def _in_multiples(
+    program: ExportedProgram, declared: Sequence[InputSpec], axes: Mapping[str, AxisRange]
+) -> dict[str, AxisRange]:
+    """The ranges of the sizes that the program takes: multiples of 8 for a dimension "8*s7"."""
+    found = dict(axes)
     for info, spec in zip(_inputs(program), declared, strict=True):
         for symbol, axis in zip(info.shape, spec.info.shape, strict=False):
             match = _MULTIPLE.fullmatch(str(symbol))
-            if isinstance(axis, str) and match is not None:
-                found[axis] = int(match[1])
+            if axis in found and match is not None:
+                found[axis] = replace(found[axis], multiple=int(match[1]))
     return found
 
 

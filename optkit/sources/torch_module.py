@@ -329,6 +329,8 @@ def _capture(
     example = bind(_tensors(feed, device))
     dynamic = bind(shapes).arguments
 
+    multiples = {name: axis.multiple for name, axis in axes.items()}
+
     def captured(*, deferred: bool) -> ExportedProgram:
         return torch.export.export(
             module, example.args, example.kwargs, dynamic_shapes=dynamic,
@@ -347,23 +349,27 @@ def _capture(
         unchanged(module),
     ):
         try:
-            return _captured(captured, module)
+            return _captured(captured, module, multiples)
         except Exception as error:
             raise export_failures.capture(error, module) from error
 
 
-def _captured(capture: Callable[..., ExportedProgram], module: nn.Module) -> ExportedProgram:
+def _captured(
+    capture: Callable[..., ExportedProgram], module: nn.Module, multiples: Mapping[str, int]
+) -> ExportedProgram:
     """The program. Branches on the module's own buffers are decided only if torch refuses them."""
     try:
-        return _provable(capture)
+        return _provable(capture, multiples)
     except Exception as error:
         if not export_failures.is_data_dependent(error):
             raise
     with constant_branches.decided(module):
-        return _provable(capture)
+        return _provable(capture, multiples)
 
 
-def _provable(capture: Callable[..., ExportedProgram]) -> ExportedProgram:
+def _provable(
+    capture: Callable[..., ExportedProgram], multiples: Mapping[str, int]
+) -> ExportedProgram:
     """The program, without the conditions that torch cannot prove although they hold for every
     size. If others are left, the sizes that are 1 count as all others: the comparison shows whether
     the graph is right there."""
@@ -371,21 +377,23 @@ def _provable(capture: Callable[..., ExportedProgram]) -> ExportedProgram:
 
     config: Any = _config
     try:
-        return _proven(capture)
+        return _proven(capture, multiples)
     except Exception as error:
         if not export_failures.fixes_sizes(error):
             raise
         with config.patch(backed_size_oblivious=True):
             try:
-                return _proven(capture)
+                return _proven(capture, multiples)
             except Exception:  # of a setting that torch calls experimental
                 raise error from None
 
 
-def _proven(capture: Callable[..., ExportedProgram]) -> ExportedProgram:
+def _proven(
+    capture: Callable[..., ExportedProgram], multiples: Mapping[str, int]
+) -> ExportedProgram:
     try:
         return capture(deferred=False)
     except Exception as error:
-        if not guards.hold(str(error)):
+        if not guards.hold(str(error), multiples):
             raise
     return capture(deferred=True)

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -36,15 +35,14 @@ def trials(
     specs: Sequence[InputSpec],
     axes: Mapping[str, AxisRange],
     samples: Sequence[Feed] = (),
-    multiples: Mapping[str, int] = MappingProxyType({}),
 ) -> Iterator[Trial]:
     """The runs, the most important ones first: the samples as they are, the compared sizes, then
     the other ways to fill masks. `samples`: one sample each, of several sizes, or batches of the
-    fixed size. `multiples`: axis → the number of which its sizes are multiples."""
+    fixed size."""
     source = _source(specs, axes, samples)
     yield from source.as_they_are()
     places = [
-        {name: _multiple(size, axes[name], multiples.get(name, 1)) for name, size in one.items()}
+        {name: axes[name].nearest(size) for name, size in one.items()}
         for one in compared_sizes(axes, source.batch)
     ]
     places = [sizes for index, sizes in enumerate(places) if sizes not in places[:index]]
@@ -102,7 +100,7 @@ class _Samples:
                 sizes[self.batch] = max(axis.min, len(joined))
             elif self.batch is not None:
                 sizes[self.batch] = max(self._axes[self.batch].min, 1)
-            if all(axis.min <= sizes[name] <= axis.max for name, axis in self._axes.items()):
+            if all(sizes[name] in axis for name, axis in self._axes.items()):
                 yield Trial(sizes, "samples", partial(self._rows, joined, sizes))
 
     def at(self, sizes: Sizes, seed: int) -> Trial:
@@ -156,9 +154,3 @@ def _with_seen_ranges(specs: Sequence[InputSpec], samples: Sequence[Feed]) -> li
             spec = replace(spec, range=(int(low), int(high)))
         found.append(spec)
     return found
-
-
-def _multiple(size: int, axis: AxisRange, of: int) -> int:
-    """The nearest size in the range that is such a multiple."""
-    least, most = -(-axis.min // of), axis.max // of
-    return min(max(round(size / of), least), most) * of if most >= least else size

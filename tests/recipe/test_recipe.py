@@ -132,6 +132,7 @@ def test_batch_has_a_default_only_where_it_is_used() -> None:
         ("0.5%", "lots", "12:3", "neither a fraction", ""),
         ("min: 1,", "min: 9,", "7:3", "axes.batch: min 9 is larger than opt 8", ""),
         ("max: 32", "max: 7", "7:3", "axes.batch: opt 8 is larger than max 7", ""),
+        ("max: 32", "max: 32, multiple: 8", "7:3", "min 1 is not a multiple of 8", ""),
         ("seq: 16", "sek: 16", "5:38", "axis 'seq' is not declared", "sek"),
         ("seq: 16", "seq: 16\n  len: 4", "9:3", "axes.len: no input has this axis", "remove"),
         ("[0, 99]", "[99, 0]", "5:3", "range 99 to 0 is empty", ""),

@@ -26,20 +26,24 @@ def message(*conditions: str, low: str = "1600 <= ", high: int = 4000) -> str:
     return "\n".join(["Constraints violated (samples)!", *lines, "Suggested fixes:"])
 
 
+def holds(text: str, **multiples: int) -> bool:
+    return guards.hold(text, multiples)
+
+
 def test_what_holds_for_every_size_is_accepted() -> None:
     squared = f"({SIZE} // 320)*({SIZE} // 320)"
-    assert guards.hold(message(f"({SIZE} // 320) != {squared}", f"{squared} >= ({SIZE} // 320)"))
-    assert guards.hold(message(f"{SIZE} >= 1", low=""))
-    assert guards.hold(message(f"{SIZE} // 6 >= 1 and {SIZE} // 6 <= {SIZE} // 3 - 1"))
+    assert holds(message(f"({SIZE} // 320) != {squared}", f"{squared} >= ({SIZE} // 320)"))
+    assert holds(message(f"{SIZE} >= 1", low=""))
+    assert holds(message(f"{SIZE} // 6 >= 1 and {SIZE} // 6 <= {SIZE} // 3 - 1"))
     solved = (
         "Specializations unexpectedly required (samples)! For more information, run with x."
         f"\n  - solving the guards generated for samples = {SIZE} resulted in a value of 8."
     )
     text = message(f"((-1) + 2*{SIZE}) // {SIZE} == 1")
-    assert guards.hold(text.replace("\nSuggested", solved + "\nSuggested"))
+    assert holds(text.replace("\nSuggested", solved + "\nSuggested"))
     half = f"math.trunc(0.5*torch.sym_float({SIZE}))"
-    assert guards.hold(message(f"{half} >= 2", f"2*{half} != {SIZE} + 2"))
-    assert not guards.hold(message(f"{half} != 900"))
+    assert holds(message(f"{half} >= 2", f"2*{half} != {SIZE} + 2"))
+    assert not holds(message(f"{half} != 900"))
 
 
 @pytest.mark.parametrize(
@@ -61,14 +65,21 @@ def test_what_holds_for_every_size_is_accepted() -> None:
     ],
 )
 def test_what_fails_or_is_not_understood_is_not(text: str) -> None:
-    assert not guards.hold(text)
+    assert not holds(text)
+
+
+def test_what_holds_for_the_multiples_of_a_number() -> None:
+    """Maps behind strides of 2 and 4 meet again if the size is a multiple of 4."""
+    text = message(f"2*({SIZE} // 4) == {SIZE} // 2", low="", high=64)
+    assert holds(text, samples=4) and holds(text, samples=8)
+    assert not holds(text) and not holds(text, samples=6) and not holds(text, other=4)
 
 
 @given(st.integers(1, 9), st.integers(-9, 9), st.integers(1, 30), st.integers(0, 30))
 def test_it_is_a_check_of_all_sizes(step: int, offset: int, low: int, more: int) -> None:
     text = message(f"{SIZE} // {step} + {offset} > 3", low=f"{low} <= ", high=low + more)
     wanted = all(n // step + offset > 3 for n in range(low, low + more + 1))
-    assert guards.hold(text) == wanted
+    assert holds(text) == wanted
 
 
 def test_a_feature_map_of_one_place_is_like_all_others(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import dedent
 
@@ -300,6 +300,34 @@ def test_a_size_that_the_model_does_not_divide_is_named(tmp_path: Path) -> None:
         export(model, tmp_path / "m.onnx", spec("x", "batch", 3, "h", 16), axes=axes)
     said = "only multiples of 2, and not all sizes that are declared: here axis 2 of 'x' is 33 (h)."
     assert said in str(caught.value.hint)
+
+
+class UNet(nn.Module):
+    """Two strides, and a sum of the maps before and behind them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down = nn.ModuleList(nn.Conv2d(3, 3, 3, stride=2, padding=1) for _ in range(2))
+        self.up = nn.Upsample(scale_factor=2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        middle = torch.relu(self.down[0](x))
+        low = torch.relu(self.down[1](middle))
+        result: torch.Tensor = self.up(self.up(low) + middle) + x
+        return result
+
+
+def test_multiples_are_declared_where_the_model_takes_no_other_sizes(tmp_path: Path) -> None:
+    axes = AXES | {"h": AxisRange(16, 32, 64), "w": AxisRange(16, 48, 96)}
+    image = spec("x", "batch", 3, "h", "w")
+    with pytest.raises(ExportFailed) as caught:
+        export(UNet(), tmp_path / "refused.onnx", image, axes=axes)
+    assert "multiples" in str(caught.value.hint)
+    axes |= {name: replace(axes[name], multiple=4) for name in ("h", "w")}
+    log = export(UNet(), tmp_path / "model.onnx", image, axes=axes)
+    assert len({check.sizes["h"] for check in log.checks}) > 3
+    assert all(size % 4 == 0 for one in log.checks for name, size in one.sizes.items()
+               if name != "batch")  # fmt: skip
 
 
 def test_exporter_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

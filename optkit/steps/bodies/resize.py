@@ -25,7 +25,7 @@ from optkit.errors import InputRefused
 from optkit.execute.step import Progress
 from optkit.steps.files import GRAPH
 from optkit.steps.resize import ENDS, Resize, Resized
-from optkit.tensors import Feed, InputSpec, axes_of, count_samples, size_of
+from optkit.tensors import AxisRange, Feed, InputSpec, axes_of, count_samples, size_of
 
 _MOST = 64  # samples: fewer do not show the extremes of short samples
 _ALWAYS = 1 << 32  # multiply-adds and bytes, about a second on one core
@@ -41,7 +41,10 @@ def run(step: Resize, out: Path, progress: Progress) -> Resized:
     seen = [(count_samples(feed), sizes_of(feed, samples.inputs)) for feed, _ in samples]
     reached = _reached(seen, step.axes)
     short, between = step.at in ("least", "shorter"), step.at not in ENDS
-    goal = {name: max(axis.min, 1) if short else axis.max for name, axis in step.axes.items()}
+    goal = {
+        name: max(axis.min, axis.multiple) if short else axis.max
+        for name, axis in step.axes.items()
+    }
     if all(reached.get(name) == (size, size) for name, size in goal.items()):
         return Resized(reached=reached, sizes=goal)
     feeds = list(_few(samples, step.whole))
@@ -58,7 +61,7 @@ def run(step: Resize, out: Path, progress: Progress) -> Resized:
     work = _Work(graph.load(step.graph.path / GRAPH), feeds[0], samples)
     given = len(samples) / count_samples(feeds[0])
     budget = max(work.of({})[0] * given / _SHARE, _ALWAYS)
-    sizes = _affordable(work, goal, budget)
+    sizes = _affordable(work, step.axes, goal, budget)
     told |= {
         name: f"only {sizes[name]} is tried, because more takes too long or too much memory"
         for name, size in goal.items()
@@ -68,7 +71,9 @@ def run(step: Resize, out: Path, progress: Progress) -> Resized:
         own = {name: reached[name][0 if short else 1] for name in sizes}
         if not any(_far(size, own[name]) for name, size in sizes.items()):
             return Resized(reached=reached, sizes=sizes)
-        sizes = {name: round(sqrt(size * own[name])) for name, size in sizes.items()}
+        sizes = {
+            name: step.axes[name].nearest(sqrt(size * own[name])) for name, size in sizes.items()
+        }
         told, budget = {}, budget / 2
     most = budget // max(work.of(sizes)[0], 1)
     written = _written(step, out, samples, feeds, sizes, most, progress)
@@ -214,13 +219,17 @@ class _Work:
         return float(macs + moved), float(moved)
 
 
-def _affordable(work: _Work, goal: Mapping[str, int], budget: float) -> dict[str, int]:
+def _affordable(
+    work: _Work, axes: Mapping[str, AxisRange], goal: Mapping[str, int], budget: float
+) -> dict[str, int]:
     """The sizes at which one sample fits in the budget: those of the goal, or half of them, a
     quarter, …; never less than those of the samples."""
     sizes = dict(goal)
     while True:
         taken, held = work.of(sizes)
-        smaller = {n: max(s // 2, min(s, work.base.get(n, s))) for n, s in sizes.items()}
+        smaller = {
+            n: max(axes[n].nearest(s // 2), min(s, work.base.get(n, s))) for n, s in sizes.items()
+        }
         fits = taken <= budget and held <= _BYTES and work.input_bytes(sizes) <= _SPOOLED
         if fits or smaller == sizes:
             return sizes
