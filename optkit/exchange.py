@@ -18,7 +18,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from optkit.store import OUT_OPTION, fsync_dir, storage_errors
+from optkit.store import OUT_OPTION, fsync_dir, fsync_tree, storage_errors
 
 _RENAME_EXCHANGE, _AT_FDCWD = 2, -100  # linux/fs.h, fcntl.h
 
@@ -30,9 +30,7 @@ def replacing(place: Path) -> Iterator[Path]:
     out, name = place.parent, place.name
     with storage_errors(out, OUT_OPTION), _private(out, name) as folder:
         yield folder
-        for inner in (path for path in folder.rglob("*") if path.is_dir()):
-            fsync_dir(inner)
-        fsync_dir(folder)
+        fsync_tree(folder)
         folder.chmod(0o755)
         _publish(folder, place)
         fsync_dir(out)

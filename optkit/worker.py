@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import json
 import os
 import re
@@ -30,6 +29,7 @@ from optkit.execute.lazy_modules import defer
 from optkit.execute.local import DONE, trim
 from optkit.execute.proxy import HEADER, write_message
 from optkit.execute.task import Answer, Order, Task
+from optkit.store import io_cause
 
 _PR_SET_PDEATHSIG = 1
 # onnx_ir imports it for arithmetic with symbolic axes, which few steps need: 0.3 s and 34 MB
@@ -69,7 +69,7 @@ def _answer(order: Order) -> Answer:
         )
         return Answer.of(refused)
     except Exception as error:
-        cause = _io_cause(error)
+        cause = io_cause(error)
         if cause is not None:
             return Answer.of(_storage(cause, task))
         traceback.print_exc()
@@ -134,18 +134,6 @@ def _tell(order: Order, line: bytes) -> None:
     if order.progress >= 0:
         with contextlib.suppress(OSError):
             os.write(order.progress, line + b"\n")
-
-
-def _io_cause(error: Exception) -> OSError | None:
-    """The error itself, or the error that a native library describes in its message."""
-    if isinstance(error, OSError):
-        return error
-    rust = re.search(r"\(os error (\d+)\)", str(error))
-    if rust:
-        return OSError(int(rust[1]), os.strerror(int(rust[1])))
-    if os.strerror(errno.ENOSPC) in str(error):
-        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    return None
 
 
 def _storage(error: OSError, task: Task) -> OptkitError:

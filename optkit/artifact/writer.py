@@ -19,7 +19,7 @@ from optkit.errors import UsageError
 from optkit.exchange import replacing
 from optkit.intake.files import copy_in, show
 from optkit.printable import is_text
-from optkit.store import OUT_OPTION, digest_file, storage_errors, write_durably
+from optkit.store import OUT_OPTION, digest_file, make_folder, storage_errors, write_durably
 
 
 def prepare(out: Path, name: str, kind: str = "artifact", marker: str = MANIFEST) -> None:
@@ -57,7 +57,7 @@ def create(out: Path) -> None:
     """The folder for artifacts. A new or empty one gets a .gitignore, one with other content does
     not change. Raises StorageError."""
     with storage_errors(out, OUT_OPTION):
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
         if not any(out.iterdir()):
             (out / ".gitignore").write_text("*\n")
 

@@ -21,6 +21,7 @@ from optkit.backends.kernel_list import NUMPY
 from optkit.backends.ort_objects import Binding, InferenceSession, NativeOptions, Signature, Value
 from optkit.decoder import IN_PLACE, WINDOW, Decoder, require_codes
 from optkit.errors import InputRefused, OptkitError, ToolchainMissing, UsageError, WorkerFailed
+from optkit.store import io_cause, storage_errors
 from optkit.tensors import Feed, TensorInfo, batch_axis, batched, count_samples, leading
 
 Providers = Sequence[tuple[str, Mapping[str, str]]]
@@ -58,7 +59,8 @@ class OrtSession:
                 enable_fallback=0,
             )
         except Exception as error:  # ONNX Runtime's exceptions derive directly from Exception
-            raise _refusal(error, str(model)) from error
+            with storage_errors(model):
+                raise io_cause(error) or _refusal(error, str(model)) from error
         if (given := self._session.get_providers()) != asked:
             raise ToolchainMissing(
                 f"the requested providers are {asked}, but the session has {given}",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,7 +18,7 @@ import numpy as np
 
 from optkit.codec import from_json
 from optkit.errors import IntegrityError
-from optkit.store import storage_errors
+from optkit.store import io_cause, is_scarce, storage_errors
 from optkit.tensors import Feed, TensorInfo
 
 SCHEMA = "optkit.spool/v1"
@@ -74,10 +73,13 @@ def arrays(row: int, feed: Feed, labels: np.ndarray | None) -> dict[str, np.ndar
 def opened(path: Path) -> Any:
     from safetensors import safe_open
 
-    try:
-        return safe_open(path, framework="numpy")
-    except Exception as error:  # the library's own exception, or an OSError
-        raise IntegrityError("a file of samples is damaged", where=str(path)) from error
+    with storage_errors(path):
+        try:
+            return safe_open(path, framework="numpy")
+        except Exception as error:  # the library's own exception, or an OSError
+            if is_scarce(error) or (isinstance(error, FileNotFoundError) and path.is_file()):
+                raise  # the library says so whatever the reason was
+            raise IntegrityError("a file of samples is damaged", where=str(path)) from error
 
 
 def save(arrays: dict[str, np.ndarray], path: Path, metadata: dict[str, str] | None = None) -> None:
@@ -89,6 +91,5 @@ def save(arrays: dict[str, np.ndarray], path: Path, metadata: dict[str, str] | N
         try:
             save_file(arrays, path, metadata)
         except SafetensorError as error:
-            code = re.search(r"os error (\d+)", str(error))
-            number = int(code[1]) if code else errno.EIO
-            raise OSError(number, os.strerror(number), str(path)) from error
+            cause = io_cause(error) or OSError(errno.EIO, os.strerror(errno.EIO))
+            raise cause from error

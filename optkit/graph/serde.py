@@ -16,7 +16,7 @@ import onnx.shape_inference
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
-from optkit.errors import InputRefused, UnsafeFile
+from optkit.errors import InputRefused, StorageError, UnsafeFile
 from optkit.graph import data_files
 from optkit.graph.weights import Stored
 
@@ -94,6 +94,8 @@ def check(path: Path) -> None:
             # the library refuses hard links, which `load` has checked, and does not read weights
             onnx.checker.check_model(str(_hollow(path, Path(folder))), full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        if "Unable to open proto file" in str(error):  # it has just been written
+            raise StorageError(last_line(error), where=str(path)) from error
         raise InputRefused(
             f"not a valid ONNX model: {last_line(error)}", where=str(path)
         ) from error

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from optkit.errors import InputRefused, StorageError, UnsafeFile
-from optkit.store import digest_once, fsync_dir, remember_digest, storage_errors
+from optkit.store import digest_once, fsync_dir, make_folder, remember_digest, storage_errors
 
 _CHUNK = 4 << 20
 _AHEAD = 32 << 20  # bytes that the system reads while a chunk is written
@@ -184,7 +184,7 @@ def publish(temporary: Path, store_objects: Path, digest: str) -> Path:
     """
     place = store_objects / digest[:2] / digest
     with storage_errors(place):
-        place.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(place.parent)
         temporary.replace(place)
         os.utime(place)
         fsync_dir(place.parent)

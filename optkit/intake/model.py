@@ -44,7 +44,7 @@ def stage_onnx(path: Path, store_objects: Path, *, limits: Limits | None = None)
     Raises UnsafeFile naming the file and the tensor, InputRefused (missing), StorageError.
     """
     limits, copies = limits or Limits(), StoredCopies(store_objects)
-    with scratch(store_objects.parent) as folder:
+    with scratch(store_objects.parent) as folder, storage_errors(folder):
         tree = folder / "model"
         tree.mkdir(mode=0o700)
         with opened(path) as source:

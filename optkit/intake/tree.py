@@ -11,9 +11,9 @@ from optkit.store import (
     Lease,
     digest_json,
     digest_once,
-    fsync_dir,
+    fsync_tree,
+    is_scarce,
     storage_errors,
-    write_durably,
 )
 
 ENTRY = "entry.json"  # lists the files; the store's gc takes the age of the folder from it
@@ -34,9 +34,8 @@ def publish_tree(tree: Path, files: Files, store_objects: Path) -> tuple[Path, s
         with storage_errors(place):
             place.rename(tree.parent / "corrupt")  # removed with the scratch folder
     with storage_errors(tree):
-        write_durably(tree / ENTRY, json.dumps({"files": files}, sort_keys=True).encode())
-        for folder in (p for p in tree.rglob("*") if p.is_dir()):
-            fsync_dir(folder)
+        (tree / ENTRY).write_text(json.dumps({"files": files}, sort_keys=True))
+        fsync_tree(tree)
     try:
         return publish(tree, store_objects, digest), digest
     except StorageError:
@@ -51,7 +50,13 @@ def _intact(place: Path, files: Files) -> bool:
         for p in place.rglob("*")
         if p.is_symlink() or not p.is_dir()
     }
-    return present == {*files, ENTRY} and all(
-        not (place / name).is_symlink() and digest_once(place / name) == sha256
-        for name, (sha256, _) in files.items()
-    )
+    with storage_errors(place):
+        try:
+            return present == {*files, ENTRY} and all(
+                not (place / name).is_symlink() and digest_once(place / name) == sha256
+                for name, (sha256, _) in files.items()
+            )
+        except OSError as error:
+            if is_scarce(error):
+                raise
+            return False

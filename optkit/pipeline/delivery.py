@@ -42,7 +42,16 @@ from optkit.steps.compile import Compiled
 from optkit.steps.files import ASSETS, GRAPH, SIMULATION
 from optkit.steps.graph import Graph
 from optkit.steps.ort import OrtGraph
-from optkit.store import CACHE_OPTION, OUT_OPTION, Store, digest_json, fsync_dir, storage_errors
+from optkit.store import (
+    CACHE_OPTION,
+    OUT_OPTION,
+    Store,
+    digest_json,
+    fsync_dir,
+    fsync_tree,
+    make_folder,
+    storage_errors,
+)
 
 _DETAILS = "details.json"
 _BASELINE = f"{BASELINE}/"
@@ -153,7 +162,7 @@ def copy_out(
     """Copy a step's files, and its details as JSON, into a new folder `out`. The folder appears
     only when it is complete."""
     with storage_errors(out, OUT_OPTION):
-        out.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(out.parent)
         folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
         try:
             for name in entry.files:
@@ -166,6 +175,7 @@ def copy_out(
                     shutil.copyfile(entry.file(name), folder / name)
             (folder / _DETAILS).write_text(json.dumps(dict(details), indent=1))
             folder.chmod(0o755)
+            fsync_tree(folder)
             folder.rename(out)
             fsync_dir(out.parent)
         except BaseException:

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import platform
+import re
 import secrets
 import shutil
 import stat
@@ -20,6 +21,8 @@ from optkit.errors import StorageError
 # No permission, or a file (or /proc, or nothing) where a folder is needed.
 _NOT_HERE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOENT,
              errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)  # fmt: skip
+# Of the machine, not of the file.
+_SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR)
 # The options that choose a folder, as errors name them.
 OUT_OPTION = "--out"
 CACHE_OPTION = "--cache (or OPTKIT_CACHE)"
@@ -33,7 +36,9 @@ def storage_errors(where: Path, option: str = f"{OUT_OPTION}, {CACHE_OPTION}") -
         yield
     except OSError as error:
         place = Path(error.filename or where)
-        if error.errno == errno.ENOSPC:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            hint = "raise the limit of open files (`ulimit -n`), then run the same command again"
+        elif error.errno == errno.ENOSPC:
             hint = "free some space (`optkit cache gc`), then run the same command again"
         elif error.errno in _NOT_HERE:
             hint = f"choose another {option}: a folder that you may write to"
@@ -44,6 +49,26 @@ def storage_errors(where: Path, option: str = f"{OUT_OPTION}, {CACHE_OPTION}") -
             problem = "this folder does not exist, and it cannot be created"
         problem = problem or f"it cannot be used: {error.strerror or error}"
         raise StorageError(problem, where=str(place), hint=hint) from error
+
+
+def is_scarce(error: Exception) -> bool:
+    """Whether a file could not be read because the machine lacked something: it may be intact."""
+    cause = io_cause(error)
+    return cause is not None and cause.errno in _SCARCE
+
+
+def io_cause(error: Exception) -> OSError | None:
+    """The error itself, or the error that a native library describes in its message."""
+    if isinstance(error, OSError):
+        return error
+    # as Rust and as ONNX Runtime write it
+    told = re.search(r"\(os error (\d+)\)|system error number (\d+)", str(error))
+    if told:
+        number = int(told[1] or told[2])
+        return OSError(number, os.strerror(number))
+    if os.strerror(errno.ENOSPC) in str(error):
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    return None
 
 
 def file_in_the_way(error: OSError, place: Path) -> str | None:
@@ -67,12 +92,30 @@ def open_regular(path: Path) -> BufferedReader:
     return os.fdopen(descriptor, "rb")
 
 
+def make_folder(path: Path, mode: int = 0o777) -> None:
+    """Create a folder and its missing parents, safely on disk, if it does not exist."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True, mode=mode)
+    for folder in reversed(missing):
+        fsync_dir(folder.parent)
+
+
 def fsync_dir(path: Path) -> None:
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def fsync_tree(folder: Path) -> None:
+    """Sync every file and folder in a folder, and the folder."""
+    for path in (*folder.rglob("*"), folder):
+        if path.is_dir():
+            fsync_dir(path)
+        elif path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
 
 
 @contextmanager

@@ -19,6 +19,9 @@ from optkit.store.digests import digest_once, is_shallow
 from optkit.store.disk import (
     CACHE_OPTION,
     fsync_dir,
+    fsync_tree,
+    is_scarce,
+    make_folder,
     open_regular,
     scratch,
     storage_errors,
@@ -78,11 +81,13 @@ class Store:
         with storage_errors(self.root, CACHE_OPTION):
             # this is first: from now on no process removes it while it is read
             self.lease.use(path / ENTRY)
-        try:
-            return self.peek(key)
-        except (IntegrityError, OSError, ValueError) as error:
-            self._quarantine(path, error)
-            return None
+            try:
+                return self.peek(key)
+            except (IntegrityError, OSError, ValueError) as error:
+                if is_scarce(error):
+                    raise
+                self._quarantine(path, error)
+                return None
 
     def peek(self, key: str) -> Entry | None:
         """The entry in this folder, without side effects. Raises IntegrityError or OSError if it is
@@ -156,7 +161,7 @@ class Store:
     def remember(self, key: str, record: Meta) -> None:
         path = self.root / _RECORDS / f"{key}.json"
         with storage_errors(path, CACHE_OPTION), self.scratch() as folder:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             write_durably(folder / path.name, json.dumps(_record_of(key, record)).encode())
             (folder / path.name).replace(path)
             fsync_dir(path.parent)
@@ -224,14 +229,10 @@ class Store:
         return self.root / "steps" / key[:2] / key
 
     def _publish(self, folder: Path, entry: Entry) -> None:
-        for name in entry.files:
-            with (folder / name).open("rb") as file:
-                os.fsync(file.fileno())
-        write_durably(folder / ENTRY, json.dumps(entry.to_json()).encode())
-        for inner in (p for p in folder.rglob("*") if p.is_dir()):
-            fsync_dir(inner)
+        (folder / ENTRY).write_text(json.dumps(entry.to_json()))
+        fsync_tree(folder)
         place = self.place(entry.key)
-        place.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(place.parent)
         try:
             folder.rename(place)
         except OSError as error:  # another process has downloaded it

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from optkit.store.disk import lives, own_name
+from optkit.store.disk import lives, make_folder, own_name
 
 IN_USE_SECONDS = 3600.0
 """A file that was used within this time is not removed, whoever used it."""
@@ -38,7 +38,7 @@ class Lease:
         with self._beginning:
             if self._began:
                 return
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folder(self._folder, 0o700)
             path = self._folder / self._name
             with _locked(self._folder, fcntl.LOCK_SH):
                 path.touch()
@@ -59,7 +59,7 @@ class Lease:
     def removing(self) -> Iterator[float | None]:
         """While the body runs, no other process can mark a use. Yields the start of the oldest
         other user of the store, or None. Raises OSError."""
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(self._folder, 0o700)
         with _locked(self._folder, fcntl.LOCK_EX):
             yield min(self._others(), default=None)
 

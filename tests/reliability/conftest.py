@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from optkit.artifact import Artifact
 from optkit.store import Store, eviction
 from tests.conftest import MainJob
 from tests.networks import CHAIN, feed, network
+from tests.reliability.faulty_disk.process import Disk
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ("build", "--recipe", "digits-vit", "--target", "l4", "--precision", "int8", "--json")
@@ -222,3 +223,13 @@ def kill() -> Callable[[subprocess.Popen[str]], None]:
             quiet = 0 if workers_of(process.pid) else quiet + 1
 
     return kill
+
+
+@pytest.fixture(scope="session")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
+    """A disk that fails or loses power at a chosen call."""
+    if shutil.which("cc") is None:
+        pytest.skip("the library that lets calls fail needs a C compiler")
+    found = Disk(tmp_path_factory.mktemp("disk"))
+    yield found
+    found.close()
