@@ -60,7 +60,7 @@ def clear(folder: Path | None, step: str | None) -> None:
 
 
 def _ago(used: float) -> str:
-    minutes = (time.time() - used) / 60
+    minutes = max(0.0, time.time() - used) / 60  # the clock may have gone back
     if minutes < 60:
         return f"{minutes:.0f} min ago"
     return f"{minutes / 60:.0f} h ago" if minutes < 48 * 60 else f"{minutes / 1440:.0f} d ago"

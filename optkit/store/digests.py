@@ -12,7 +12,8 @@ from optkit.store.disk import open_regular
 
 _LARGE = 64 << 20
 _DEPTH = 100  # levels of lists and objects
-_digests: dict[tuple[int, ...], str] = {}  # of large files that this process has read or written
+# Of large files that this process has read or written: identity → (digest, state).
+_digests: dict[tuple[int, ...], tuple[str, tuple[int, int]]] = {}
 
 
 def digest_json(value: Any) -> str:
@@ -85,21 +86,27 @@ def digest_once(path: Path) -> str:
     file once, although several names may be linked to it. Raises OSError, also if it is not a
     regular file."""
     with open_regular(path) as file:
-        identity = _identity(file.fileno())
-        sha256 = _digests.get(identity) or hashlib.file_digest(file, "sha256").hexdigest()
-        if identity == _identity(file.fileno()):
+        before = os.fstat(file.fileno())
+        sha256 = _known(before) or hashlib.file_digest(file, "sha256").hexdigest()
+        if _identity(before) == _identity(os.fstat(file.fileno())):
             remember_digest(file.fileno(), sha256)
     return sha256
 
 
 def remember_digest(descriptor: int, sha256: str) -> None:
     """Give `digest_once` the digest of a large file that was hashed while it was written."""
-    if os.fstat(descriptor).st_size >= _LARGE:
-        _digests[_identity(descriptor)] = sha256
-
-
-def _identity(descriptor: int) -> tuple[int, ...]:
-    """The identity of a file, which changes with every write. (It does not include the change time
-    of the inode, because a new link changes it too.)"""
     facts = os.fstat(descriptor)
+    if facts.st_size >= _LARGE:
+        _digests[_identity(facts)] = sha256, (facts.st_ctime_ns, facts.st_nlink)
+
+
+def _known(facts: os.stat_result) -> str | None:
+    """The digest, if the file has not changed. The time of a write may be the same again, after a
+    jump of the clock; that of the last change of the inode is not, but a link changes it too."""
+    sha256, (changed, links) = _digests.get(_identity(facts), ("", (0, 0)))
+    same = facts.st_ctime_ns == changed or facts.st_nlink != links
+    return sha256 if sha256 and same else None
+
+
+def _identity(facts: os.stat_result) -> tuple[int, ...]:
     return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns

@@ -62,10 +62,9 @@ def io_cause(error: Exception) -> OSError | None:
     if isinstance(error, OSError):
         return error
     # as Rust and as ONNX Runtime write it
-    told = re.search(r"\(os error (\d+)\)|system error number (\d+)", str(error))
+    told = re.search(r"(?:\(os error |system error number |SystemError : )(\d+)", str(error))
     if told:
-        number = int(told[1] or told[2])
-        return OSError(number, os.strerror(number))
+        return OSError(int(told[1]), os.strerror(int(told[1])))
     if os.strerror(errno.ENOSPC) in str(error):
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return None

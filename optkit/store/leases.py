@@ -31,19 +31,29 @@ class Lease:
         self._folder = root / "users"
         self._name = own_name()
         self._began = 0.0  # Unix time, by the clock of the store's disk
+        self._started = 0.0  # the same by that of this machine; 0: not yet
         self._beginning = threading.Lock()
 
     def begin(self) -> None:
         """From now on, nothing that this user uses is removed. Raises OSError."""
         with self._beginning:
-            if self._began:
+            if self._started:
+                self._keep_all_after_a_jump()
                 return
             make_folder(self._folder, 0o700)
             path = self._folder / self._name
             with _locked(self._folder, fcntl.LOCK_SH):
                 path.touch()
-            self._began = path.stat().st_mtime
+            self._began, self._started = path.stat().st_mtime, time.time()
             weakref.finalize(self, _end, path, os.getpid())
+
+    def _keep_all_after_a_jump(self) -> None:
+        """If the clock went back, what is used from now on would seem older than this user: then
+        the user counts as one of all time, for which nothing is removed."""
+        if self._began and time.time() < self._started:
+            self._began = 0.0
+            with suppress(FileNotFoundError):
+                os.utime(self._folder / self._name, (0, 0))
 
     def use(self, path: Path) -> bool:
         """Mark a file of the store as used; False if it is not there. Raises OSError."""

@@ -226,10 +226,31 @@ def kill() -> Callable[[subprocess.Popen[str]], None]:
 
 
 @pytest.fixture(scope="session")
-def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
     """A disk that fails or loses power at a chosen call."""
     if shutil.which("cc") is None:
         pytest.skip("the library that lets calls fail needs a C compiler")
     found = Disk(tmp_path_factory.mktemp("disk"))
     yield found
     found.close()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """A disk of its own that can be made larger: disk(bytes) -> its folder."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+
+    def mount(options: str) -> bool:
+        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+        return subprocess.run(command, capture_output=True).returncode == 0
+
+    if not mount("size=64k"):
+        pytest.skip("mounting needs root; the file size limit is tested instead")
+
+    def sized(size: int) -> Path:
+        assert mount(f"remount,size={size}")
+        return folder
+
+    yield sized
+    subprocess.run(["umount", str(folder)], check=True)

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
 import resource
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from optkit.store import digest_file
+from optkit.execute.task import Task
+from optkit.store import Meta, Store, digest_file
+from tests.figures import Figures
+from tests.reliability.faulty_disk import works
+from tests.reliability.test_io_faults import assert_clean, begun, identity
 
 if TYPE_CHECKING:
     from tests.reliability.conftest import Demo, Finished, Reference
+    from tests.reliability.faulty_disk.process import Disk
 
     Finish = Callable[[subprocess.Popen[str]], Finished]
 
@@ -173,25 +179,44 @@ def test_cold_builds_at_once_do_each_step_once(
     demo.assert_sound()
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
-    """A disk of its own that can be made larger: disk(bytes) -> its folder."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
+def small_build(root: Path, log: Path) -> None:
+    """One of many, in a folder of artifacts of its own."""
 
-    def mount(options: str) -> bool:
-        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
-        return subprocess.run(command, capture_output=True).returncode == 0
+    def logged(task: Task, *more: Any, **options: Any) -> Meta:
+        with log.open("a") as file:
+            file.write(f"{task.step}\n")
+        return works.in_this_process(task, *more, **options)
 
-    if not mount("size=64k"):
-        pytest.skip("mounting needs root; the file size limit is tested instead")
+    built = works.build(root, lambda promise: None, executor=logged)
+    with log.with_name("digests").open("a") as file:
+        file.write(f"{built['digest']}\n")
 
-    def sized(size: int) -> Path:
-        assert mount(f"remount,size={size}")
-        return folder
 
-    yield sized
-    subprocess.run(["umount", str(folder)], check=True)
+@pytest.mark.slow
+def test_sixteen_builds_at_once_do_each_step_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, figures: Figures
+) -> None:
+    """In forks of this process, which has imported all that they need."""
+    monkeypatch.setenv("OPTKIT_CACHE", str(tmp_path / "cache"))
+    works.network(tmp_path)
+    alone = works.build(tmp_path, lambda promise: None)["digest"]
+    entries = {key for key, *_ in Store(tmp_path / "cache").entries()}
+    for place in ("cache", "out"):
+        shutil.rmtree(tmp_path / place)
+    count, fork = figures.times(4, 16), multiprocessing.get_context("fork")
+    builds = [
+        fork.Process(target=small_build, args=(tmp_path, tmp_path / "log")) for _ in range(count)
+    ]
+    for build in builds:
+        build.start()
+    for build in builds:
+        build.join()
+    assert [build.exitcode for build in builds] == [0] * count
+    assert (tmp_path / "digests").read_text().split() == [alone] * count
+    ran = Counter((tmp_path / "log").read_text().split())
+    assert ran.total() == len(entries) - 1  # all but the samples, which no executor collects
+    assert {key for key, *_ in Store(tmp_path / "cache").entries()} == entries
+    figures.tell("16 builds at once", count, "small builds for the CPU: each step runs once")
 
 
 @pytest.mark.slow
@@ -278,6 +303,39 @@ def test_no_file_may_grow_so_large(
     assert demo.artifact.manifest == older
     demo.assert_sound()
     assert demo.rebuilt() == reference.digest
+
+
+@pytest.mark.slow
+def test_a_disk_of_each_size(
+    faulty: Disk, disk: Callable[[int], Path], tmp_path: Path, figures: Figures
+) -> None:
+    """A small build with everything on one disk: the older artifact stays until the newer one fits,
+    and on a larger disk the same command goes on."""
+    start = begun(tmp_path / "start", faulty)
+    older, sizes = identity(start), figures.times(4, 64)
+    shutil.copytree(start, tmp_path / "sound")
+    assert faulty.do("build", tmp_path / "sound")["code"] == 0
+    newer = identity(tmp_path / "sound")
+    root = disk(64 * MIB) / "root"
+    shutil.copytree(tmp_path / "sound", root)
+    needed = used(root)
+    codes = Counter[int]()
+    for number in range(sizes):
+        shutil.rmtree(root)
+        shutil.copytree(start, root)
+        at_first = used(root)
+        disk(at_first + number * (2 * needed - at_first) // sizes)
+        done = faulty.do("build", root)
+        assert done["code"] in (0, 8), done
+        assert identity(root) == (older if done["code"] else newer)
+        codes[done["code"]] += 1
+        disk(64 * MIB)
+        assert faulty.do("build", root)["code"] == 0
+        assert identity(root) == newer
+        assert_clean(root)
+    assert codes[0] and codes[8] > codes[0]
+    figures.tell("a disk of each size is full", sizes,
+                 f"{codes[8]} builds ended with exit code 8, {codes[0]} fitted")  # fmt: skip
 
 
 def assert_no_room(done: Finished) -> None:

@@ -24,6 +24,8 @@ from tests.reliability.faulty_disk.process import KINDS, Disk
 
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EMFILE, errno.EINTR, errno.EDQUOT)
 NEVER = (0, 10**9, errno.EIO)
+Fault = tuple[int, int, int]
+"""Kind, k, errno."""
 Entries = dict[str, dict[str, str]]
 """Key → files."""
 
@@ -41,19 +43,21 @@ def entries_of(root: Path) -> Entries:
     return {key: dict(read(store.place(key), key).files) for key, *_ in store.entries()}
 
 
-def begun(folder: Path, disk: Disk) -> Path:
+def begun(folder: Path, faulty: Disk) -> Path:
     """A folder with a model and an older artifact of it, and an empty store."""
     (folder / "tmp").mkdir(parents=True)
     works.network(folder)
-    done = disk.do("build", folder, options={"max_drop": 0.05})
+    done = faulty.do("build", folder, options={"max_drop": 0.05})
     assert done["code"] == 0, done
     shutil.rmtree(folder / "cache")
     return folder
 
 
-def fails(disk: Disk, root: Path, fault: tuple[int, int, int], part: str | None) -> dict[str, Any]:
-    """The end of a build in which one call fails."""
-    done = disk.do("build", root, fail=fault, **({"part": part} if part else {}))
+def fails(
+    faulty: Disk, root: Path, fault: tuple[int, int, int], part: str | None
+) -> dict[str, Any]:
+    """The end of a build, one call of which fails."""
+    done = faulty.do("build", root, fail=fault, **({"part": part} if part else {}))
     assert done["failed"], "it never came to this call"
     kind, _, number = fault
     # an entry whose bytes cannot be read is as a damaged one; the model is no part of the store
@@ -84,13 +88,13 @@ def renewed(root: Path, saved: Path) -> None:
 class Sweep:
     """Chooses calls of a part of a build and lets them fail, one after the other."""
 
-    disk: Disk
+    faulty: Disk
     few: int | None
     rng: random.Random = field(default_factory=lambda: random.Random(0))
     errors: Iterator[int] = field(default_factory=lambda: itertools.cycle(ERRORS))
     failed: Counter[str] = field(default_factory=Counter)
 
-    def faults(self, counts: list[int]) -> Iterator[tuple[int, int, int]]:
+    def faults(self, counts: list[int]) -> Iterator[Fault]:
         points = [(kind, k) for kind, count in enumerate(counts) for k in range(1, count + 1)]
         for kind, k in points if self.few is None else self.rng.sample(points, self.few):
             self.failed[KINDS[kind]] += 1
@@ -101,14 +105,14 @@ class Sweep:
         no such part."""
         shutil.rmtree(saved, ignore_errors=True)
         shutil.copytree(root, saved)
-        sound = self.disk.do("build", root, fail=NEVER, part=part)
+        sound = self.faulty.do("build", root, fail=NEVER, part=part)
         if not sound.get("stopped"):
             return False
         for fault in self.faults(sound["counts"]):
             renewed(root, saved)
-            fails(self.disk, root, fault, part)
+            fails(self.faulty, root, fault, part)
             assert identity(root) == older
-            assert self.disk.do("build", root, fail=NEVER, part=part)["code"] == 0
+            assert self.faulty.do("build", root, fail=NEVER, part=part)["code"] == 0
             assert entries_of(root).items() <= entries.items()
         for checkpoint in root.glob("cache/tmp/resume-*"):  # the build was stopped before that
             shutil.rmtree(checkpoint)
@@ -117,28 +121,28 @@ class Sweep:
 
 
 @pytest.mark.slow
-def test_any_call_of_a_build_fails(disk: Disk, tmp_path: Path, figures: Figures) -> None:
-    start, root, saved = begun(tmp_path / "start", disk), tmp_path / "root", tmp_path / "saved"
+def test_any_call_of_a_build_fails(faulty: Disk, tmp_path: Path, figures: Figures) -> None:
+    start, root, saved = begun(tmp_path / "start", faulty), tmp_path / "root", tmp_path / "saved"
     older = identity(start)
     shutil.copytree(start, root)
-    assert disk.do("build", root)["code"] == 0
+    assert faulty.do("build", root)["code"] == 0
     newer, entries = identity(root), entries_of(root)
     assert older != newer
     renewed(root, start)
-    sweep = Sweep(disk, None if figures.times(0, 1) else 1)
+    sweep = Sweep(faulty, None if figures.times(0, 1) else 1)
     assert sweep.part(root, saved, "before", older, entries)
     while sweep.part(root, saved, "step", older, entries):
         pass
     # with all steps in the store: what the build reads and delivers
     assert identity(root) == newer and entries_of(root) == entries
     renewed(root, saved)
-    counts = disk.do("build", root, fail=NEVER)["counts"]
+    counts = faulty.do("build", root, fail=NEVER)["counts"]
     for fault in sweep.faults(counts):
         renewed(root, saved)
-        done = fails(disk, root, fault, None)
+        done = fails(faulty, root, fault, None)
         # the call may have failed after the exchange of the artifacts
         assert identity(root) in ((newer,) if done["code"] == 0 else (older, newer)), done
-        assert disk.do("build", root)["code"] == 0
+        assert faulty.do("build", root)["code"] == 0
         assert identity(root) == newer and entries_of(root) == entries
         assert_clean(root)
     how = ", ".join(f"{count} × {kind}" for kind, count in sweep.failed.items())

@@ -76,13 +76,13 @@ def check(
         assert kept or (not promised and is_absent(later[0], root)), thing
 
 
-def lose_power(disk: Disk, start: Path, work: str, scratch: Path, most: int) -> Iterator[Path]:
+def lose_power(faulty: Disk, start: Path, work: str, scratch: Path, most: int) -> Iterator[Path]:
     """The disk in each state in which the power may be lost while a work is done in `start`, after
     it was checked. `most`: states of one moment, about."""
     before = [{"artifact": identity(start)[0], "out": "out"}]
     crashing, rng = Crashing(start), random.Random(work)
     scratch.mkdir()
-    done = disk.do(work, start, record=scratch / "record")
+    done = faulty.do(work, start, record=scratch / "record")
     assert done["code"] == 0, done
     changes, seen = recorded(scratch / "record"), set()
     promises = [json.loads(change.data) for change in changes if change.name == "mark"]
@@ -101,16 +101,16 @@ def lose_power(disk: Disk, start: Path, work: str, scratch: Path, most: int) -> 
 
 @pytest.mark.slow
 def test_power_is_lost_while_something_is_published(
-    disk: Disk, tmp_path: Path, figures: Figures
+    faulty: Disk, tmp_path: Path, figures: Figures
 ) -> None:
-    begun(tmp_path / "begun", disk)
+    begun(tmp_path / "begun", faulty)
     works = ("publish", "remember", "state", "stage", "artifact", "export", "package")
     counts = {}
     for work in works:
         start, most = tmp_path / work, figures.times(3, 64)
         shutil.copytree(tmp_path / "begun", start)
         counts[work] = sum(
-            1 for _ in lose_power(disk, start, work, tmp_path / f"{work}-scratch", most)
+            1 for _ in lose_power(faulty, start, work, tmp_path / f"{work}-scratch", most)
         )
     how = ", ".join(f"{count} × {work}" for work, count in counts.items())
     figures.tell("power loss while one thing is published", sum(counts.values()),
@@ -118,17 +118,17 @@ def test_power_is_lost_while_something_is_published(
 
 
 @pytest.mark.slow
-def test_power_is_lost_during_a_build(disk: Disk, tmp_path: Path, figures: Figures) -> None:
+def test_power_is_lost_during_a_build(faulty: Disk, tmp_path: Path, figures: Figures) -> None:
     """After some of the losses, the same command goes on."""
-    start, sound = begun(tmp_path / "start", disk), tmp_path / "sound"
+    start, sound = begun(tmp_path / "start", faulty), tmp_path / "sound"
     shutil.copytree(start, sound)
-    assert disk.do("build", sound)["code"] == 0
+    assert faulty.do("build", sound)["code"] == 0
     every, states, again = figures.times(400, 25), 0, 0
-    for root in lose_power(disk, start, "build", tmp_path / "scratch", 2):
+    for root in lose_power(faulty, start, "build", tmp_path / "scratch", 2):
         states += 1
         if states % every == 0:
             (root / "tmp").mkdir(exist_ok=True)
-            assert disk.do("build", root)["code"] == 0
+            assert faulty.do("build", root)["code"] == 0
             assert identity(root) == identity(sound)
             again += 1
     assert again

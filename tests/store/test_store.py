@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from subprocess import PIPE
 from typing import BinaryIO
 
 import pytest
@@ -153,6 +154,7 @@ def produce(folder):
         (folder / f"{i}.bin").write_bytes(bytes([i]) * 4096)
     return {"n": 20}
 store = Store(pathlib.Path(sys.argv[1]))
+print("ready", flush=True)
 for n in range(1000):
     store.make(f"{n:04d}", "say", produce)
 """
@@ -162,10 +164,11 @@ def test_kill_at_random_instants_leaves_whole_entries(tmp_path: Path) -> None:
     root = tmp_path / "s"
     rng = random.Random(5)
     for _ in range(8):
-        process = subprocess.Popen([sys.executable, "-c", KILLED, str(root)])
-        time.sleep(0.25 + rng.random() * 0.3)
+        process = subprocess.Popen([sys.executable, "-c", KILLED, str(root)], stdout=PIPE)
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        time.sleep(rng.random() * 0.3)
         process.send_signal(signal.SIGKILL)
-        process.wait()
+        process.communicate()
     store = Store(root)
     sound, corrupt = store.verify()
     assert sound > 0 and corrupt == []

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 import optkit
 from optkit import Workspace, errors, worker
 from optkit.artifact import Artifact, write
-from optkit.execute.task import Order, Task
+from optkit.execute.task import Executor, Order, Task
 from optkit.intake import stage_onnx
 from optkit.store import Meta, Store, digest_file, write_durably
 
@@ -55,14 +55,16 @@ def in_this_process(task: Task, *limits: Any, **more: Any) -> Meta:
     return answer.meta
 
 
-def build(root: Path, told: Told, max_drop: float = 0.01) -> dict[str, Any]:
+def build(
+    root: Path, told: Told, max_drop: float = 0.01, executor: Executor = in_this_process
+) -> dict[str, Any]:
     """A whole build of root/net.onnx, with the store in root/cache."""
     rng = np.random.default_rng(1)
     batches = [{"x": rng.standard_normal((8, 16)).astype(np.float32)} for _ in range(2)]
     built = optkit.build(
         str(root / "net.onnx"), target="cpu", precision="int8", out=root / "out", defer=True,
         calibration=batches, recipe={**RECIPE, "gates": {"max_drop": max_drop}},
-        workspace=Workspace(root / "cache", executor=in_this_process, listener=None),
+        workspace=Workspace(root / "cache", executor=executor, listener=None),
     )  # fmt: skip
     told({"artifact": built.digest, "out": "out"})
     return {"digest": built.digest}
