@@ -39,7 +39,7 @@ from optkit.prediction import advice, cost, economics, feed, layers, memory, pla
 from optkit.prediction.cost import PriceFile
 from optkit.prediction.economics import Demand, Terms
 from optkit.prediction.fitted import fitted
-from optkit.prediction.plans import Decoding
+from optkit.prediction.planned_model import Decoding
 from optkit.report.choices import of_plan
 from optkit.request import Request
 from optkit.workspace import Workspace

@@ -22,7 +22,7 @@ from optkit.node_cost import NodeCost
 from optkit.pipeline import Build, Job
 from optkit.precisions import precision
 from optkit.prediction import decoder_shape
-from optkit.prediction.plans import Decoding, Graphed, Quantized
+from optkit.prediction.planned_model import Decoding, Graphed, Quantized
 from optkit.steps.files import GRAPH
 from optkit.tensors import TensorInfo, axes_of, size_of
 

@@ -11,26 +11,26 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from optkit.backends import ort_adapter
 from optkit.backends.kernel_list import parse_kernels
+from optkit.backends.kernel_speeds import kernel_speeds
 from optkit.backends.landing import landing, products
 from optkit.backends.ort_objects import NativeOptions
 from optkit.backends.ort_session import DISABLED, OrtSession, library
 from optkit.backends.shape_profile import batch, profile
 from optkit.devices import Target, cpu, runs_here
-from optkit.devices import target as target_of
-from optkit.devices.machine import kernel_kind, sums_in_16_bits
+from optkit.devices.machine import sums_in_16_bits
 from optkit.engines import BuildSpec, Engine, FusedLayer
 from optkit.errors import Impossible, ToolchainMissing
 from optkit.execute.installed import installed
-from optkit.placement import ConvSpeed, KernelSpeeds, OperatorSpeed, PlacementRules, ProductSpeeds
+from optkit.placement import PlacementRules
 from optkit.precisions import PRECISIONS, NumberFormat, Precision
 from optkit.runtimes import (
     DEFAULT_OPTIONS,
@@ -238,32 +238,6 @@ class OnnxRuntime:
         if options.adapter is not None:
             session.adapt(ort_adapter.read(options.adapter))
         return session
-
-
-_Speed = TypeVar("_Speed", ConvSpeed, OperatorSpeed, ProductSpeeds)
-
-
-def kernel_speeds(target: Target) -> KernelSpeeds:
-    """Of the kind of CPU that has the integer instructions of this one. Arm and AVX-VNNI without
-    AVX-512 were not measured; they are taken as VNNI, whose ratio of integers to floats is theirs
-    by their instructions."""
-    kind = kernel_kind(str(target.machine), target.features)
-    like = target_of(kind)
-    measured = set(like.features) <= set(target.features)
-    figure = {name: float(fact.value or 0) for name, fact in like.kernels.items()}
-
-    def speed(of: type[_Speed], kind: str) -> _Speed:
-        return of(**{key.name: figure[f"{kind}_{key.name}"] for key in fields(of)})
-
-    return KernelSpeeds(
-        conv=speed(ConvSpeed, "conv"),
-        grouped_conv=speed(ConvSpeed, "grouped_conv"),
-        depthwise_conv=speed(ConvSpeed, "depthwise_conv"),
-        product=speed(ProductSpeeds, "product"),
-        conversion=speed(OperatorSpeed, "conversion"),
-        sum=speed(OperatorSpeed, "sum"),
-        source=kind if measured else f"{kind}, assumed for this CPU",
-    )
 
 
 def kernel_times(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from optkit.devices import Target
 from optkit.documents.plan import PlannedFeed, PlannedLatency, PlanRow
-from optkit.prediction.plans import Decoding, Graphed
+from optkit.prediction.planned_model import Decoding, Graphed
 
 _TOKEN_BYTES = 8  # of an id
 

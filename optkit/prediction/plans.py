@@ -17,63 +17,18 @@ from optkit.documents.plan import (
     InferenceMemory,
     Method,
     PlannedLatency,
-    PlannedTraining,
     PlanRow,
-    TrainingMemory,
 )
 from optkit.documents.prices import DatedPrice
 from optkit.measurement import Interval
-from optkit.node_cost import NodeCost
 from optkit.precisions import Precision, precision
-from optkit.prediction import layers, memory, serving
+from optkit.prediction import layers, memory, serving, training_memory
 from optkit.prediction.call import Call, call
 from optkit.prediction.cost import energy_per_million, per_million
-from optkit.prediction.decoder import DecoderShape
 from optkit.prediction.fitted import UNSEEN, fitted
 from optkit.prediction.latency import link_of, longest
+from optkit.prediction.planned_model import Decoding, Graphed
 from optkit.prediction.work import Work, total
-
-Quantized = Mapping[str, str] | None
-"""Node → precision of what a build quantizes; None: it is not known, and every product with a
-weight counts as quantized."""
-
-
-def _unknown(target: str, number: str) -> Quantized:
-    return None
-
-
-@dataclass(frozen=True)
-class Graphed:
-    """A model of one call. `at`: batch → costs of its nodes; `live`: batch → bytes of activations
-    alive at once. Bytes per sample: `passed`: of inputs and outputs; `inputs`: of inputs alone;
-    `cached`: of outputs that are a decoder's caches. `quantized`: names of a target and a
-    precision → what a build for them quantizes."""
-
-    parameters: int
-    at: Callable[[int], Mapping[str, NodeCost]]
-    live: Callable[[int], int]
-    passed: float
-    inputs: float = 0.0
-    cached: float = 0.0
-    quantized: Callable[[str, str], Quantized] = _unknown
-
-    def works(self, batch: int, target: Target, number: Precision) -> list[Work]:
-        """Its kernels at that batch."""
-        quantized = self.quantized(target.name, number.name)
-        return layers.of_graph(self.at(batch), number, target, quantized)
-
-
-@dataclass(frozen=True)
-class Decoding:
-    """A decoder, and what is asked of it. `positions`: tokens that it has positions for; `encoder`:
-    what runs once per sequence before it, of which `parameters` are a part."""
-
-    shape: DecoderShape
-    parameters: float
-    prompt: int
-    new: int
-    positions: int | None = None
-    encoder: Graphed | None = None
 
 
 @dataclass(frozen=True)
@@ -118,7 +73,7 @@ def row(
         price=price,
         unverified=_unverified(target, number, _links(model, target, figures.devices)),
         measured_generation=_measured(target),
-        training=tuple(_training(model, target, method) for method in methods),
+        training=tuple(training_memory.planned(model, target, method) for method in methods),
     )
 
 
@@ -350,65 +305,3 @@ def _unverified(target: Target, number: Precision, links: Sequence[str]) -> tupl
     for dtype in {number.carrier, layers.multiplies_in(number)}:
         used[f"peak {dtype}"] = target.peaks.get(dtype)
     return tuple(sorted(n for n, fact in used.items() if fact is None or not fact.verified))
-
-
-def _training(model: Graphed | Decoding, target: Target, method: Method) -> PlannedTraining:
-    """Itemised, for one sample (one prompt of a decoder), activations kept and recomputed. Of a
-    graph every node's output is kept; what recomputing leaves is known of layers alone."""
-    capacity = float(target.memory_bytes or 0)
-
-    def held(recompute: memory.Recompute) -> TrainingMemory:
-        sizes = memory.training(
-            model.parameters, method, adapters=memory.adapter_parameters(_ends(model)),
-            activations=_activations(model, recompute), kept=_unquantized(model),
-            temporary=_logits(model),
-        )  # fmt: skip
-        devices = memory.devices_to_train(sizes, capacity)
-        return TrainingMemory(**sizes.rounded().model_dump(), devices=devices)
-
-    return PlannedTraining(
-        method=method,
-        tokens=model.prompt if isinstance(model, Decoding) else None,
-        evidence="predicted",
-        recompute_none=held("none"),
-        recompute_selective=held("selective"),
-        recompute_full=held("full"),
-    )
-
-
-def _ends(model: Graphed | Decoding) -> list[tuple[float, float]]:
-    """Inputs and outputs of every product with weights."""
-    if isinstance(model, Decoding):
-        encoder = [] if model.encoder is None else _ends(model.encoder)
-        return encoder + memory.decoder_products(model.shape)
-    return [
-        (c.weight_bytes * 8 / c.bits / c.columns, c.columns)
-        for c in model.at(1).values()
-        if c.macs and c.weight_bytes and c.columns and c.bits
-    ]
-
-
-def _unquantized(model: Graphed | Decoding) -> float:
-    """Parameters that QLoRA leaves in 16 bits: those outside the layers of a decoder, and what no
-    product of a graph multiplies with."""
-    if isinstance(model, Decoding):
-        encoder = 0.0 if model.encoder is None else model.encoder.parameters
-        kept = 0.0 if model.encoder is None else _unquantized(model.encoder)
-        return max(0.0, model.parameters - encoder - model.shape.body) + kept
-    return max(0.0, model.parameters - sum(rows * columns for rows, columns in _ends(model)))
-
-
-def _logits(model: Graphed | Decoding) -> float:
-    """Those of a graph are among the outputs of its nodes."""
-    return memory.decoder_logits(model.shape, model.prompt) if isinstance(model, Decoding) else 0.0
-
-
-def _activations(model: Graphed | Decoding, recompute: memory.Recompute) -> float | None:
-    if isinstance(model, Decoding):
-        if model.encoder is not None:
-            return None  # what its encoder keeps is not known
-        kept = memory.decoder_activations(model.shape, model.prompt, 1, recompute)
-        return kept + _logits(model)
-    if recompute != "none":
-        return None
-    return sum((c.out_bytes or 0) * 16 / (c.bits or 16) for c in model.at(1).values())

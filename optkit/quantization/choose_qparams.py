@@ -20,7 +20,7 @@ from optkit.assignment import Assignment
 from optkit.errors import InputRefused, located
 from optkit.placement import PlacementRules
 from optkit.precisions import NumberFormat
-from optkit.quantization import ranges
+from optkit.quantization import ranges, sampled_products
 from optkit.quantization.numerics import scales
 from optkit.quantization.numerics.output_noise import ONE_TERM
 from optkit.quantization.numerics.qparams import ActivationQParams, QParams, WeightQParams
@@ -29,7 +29,6 @@ from optkit.quantization.placement import weighted_nodes
 from optkit.quantization.placement.block_size import fitting_block
 from optkit.quantization.placement.qdq_placement import QdqPlacement, Rules, qdq_placements
 from optkit.quantization.placement.read_weight import MATRIX, ReadWeight, held, matrix
-from optkit.quantization.qdq import dynamic
 from optkit.quantization.ranges import Method
 from optkit.quantization.rounding import bias_correction, convolution
 from optkit.quantization.rounding.gptq import gptq
@@ -360,34 +359,16 @@ class _Chooser:
     ) -> np.ndarray | None:
         """The bias of the node, corrected for the mean error of its quantized product."""
         value = self._value(activation.source) if activation else None
-        known = None if value is None else _multiplied(weight, codes, value)
+        known = None if value is None else sampled_products.multiplied(weight, codes, value)
         takes_bias = weight.bias is not None or weight.rules.free_bias
         if known is None or not takes_bias or weighted_nodes.loose_bias(weight.node):
             return weight.bias
         if not self.settings.bias_correction or activation is None:
             return weight.bias
         rows, w, w_hat = known
-        rows_hat = _rounded(rows, activation)
+        rows_hat = sampled_products.rounded(rows, activation)
         correction = bias_correction.correction(rows, w, rows_hat, w_hat).reshape(-1)
         return correction if weight.bias is None else np.asarray(weight.bias + correction)
-
-
-def _multiplied(
-    weight: ReadWeight, codes: np.ndarray, value: ValueStatistics
-) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Sampled rows of the input, the weight and its dequantized codes, in the form that
-    `bias_correction` takes; None if no rows were sampled."""
-    if weight.is_matrix:
-        by_columns = codes if weighted_nodes.summed_axis(weight.node) == 0 else codes.T
-        w_hat = scales.dequantize(by_columns, weight.scale, 1, fmt=weight.format)
-        return None if value.rows is None else (value.rows.data, weight.by_columns, w_hat)
-    window = weighted_nodes.window(weight.node)
-    if window not in value.patches:
-        return None
-    rows = value.patches[window].rows.data
-    w_hat = convolution.dequantized(codes, weight.scale, weight.format, window.groups)
-    w = convolution.matrices(weight.numbers, window.groups)
-    return rows.reshape(len(rows), window.groups, -1), w, w_hat
 
 
 def _learned_from(seen: ValueStatistics | Patches) -> Moments | Rows | None:
@@ -406,18 +387,6 @@ def _second_moments(learned: Moments | Rows, groups: int | None = None) -> np.nd
 def _damping(k: int, count: int) -> float:
     """The damping of GPTQ: the fewer rows the second moments are from, the larger."""
     return float(np.clip(_DAMPING * k / count, *_DAMPED))
-
-
-def _rounded(rows: np.ndarray, activation: ActivationQParams) -> np.ndarray:
-    """The values of `rows` after quantization of the activation."""
-    scale, fmt = activation.scale, activation.format
-    if fmt.granularity == "block":
-        return dynamic.rounded(rows, float(scale.scale), fmt)
-    held = scales.dequantize(scales.quantize(rows, scale, fmt), scale, fmt=fmt)
-    if activation.rest is not None:
-        rest = scales.quantize(rows - held, activation.rest, fmt)
-        held += scales.dequantize(rest, activation.rest, fmt=fmt)
-    return held
 
 
 def _source(nodes: Sequence[ir.Node]) -> str | None:

@@ -6,10 +6,9 @@ It contains what is known without running code: the inputs of an .onnx file, or 
 
 from __future__ import annotations
 
-import ast
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from optkit import places
 from optkit.data import arrays
 from optkit.data.reading import reader_of
 from optkit.errors import UsageError
-from optkit.recipe import recipe_inputs, yaml_document
+from optkit.recipe import factory_source, recipe_inputs, yaml_document
 from optkit.recipe.recipe import Recipe
 from optkit.recipe.recipe_inputs import InputLines
 from optkit.recipe.schema import Axis
@@ -25,8 +24,6 @@ from optkit.recipe.torch_checkpoint import CHECKPOINTS, conversion, loader
 from optkit.tensors import TensorInfo
 
 _IDS = re.compile(r"ids|tokens?|mask|positions?")
-_SIDE = 224  # pixels; of the pictures of ImageNet
-_SIDES = {"ultralytics": 640, "segmentation_models_pytorch": 512}
 _TOKENS = "int64, shape: [batch, sequence]"
 _AXES = "axes:\n"
 _BATCH = "  batch: {min: 1, opt: 8, max: 32}"
@@ -179,8 +176,8 @@ def _of_code(model: str | None) -> InputLines:
     if model is None:
         return InputLines(f"# inputs:\n# {_input('input')}", _AXES + _BATCH)
     file, _, function = model.partition(":")
-    required, optional = _forward(Path(file), function)
-    side = _side(_parsed(Path(file)))
+    required, optional = factory_source.forward(Path(file), function)
+    side = factory_source.side(Path(file))
     lines = ["inputs:", *(_input(name, side) for name in required or ["input"])]
     if optional:
         lines.append(f"  # forward also takes {', '.join(optional)}")
@@ -203,110 +200,16 @@ def _of_arrays(model: str, data: Path) -> InputLines:
     """The inputs of a Python model from its data. If the text of its code shows the arguments of
     forward, other arrays are left out."""
     file, _, function = model.partition(":")
-    required, optional = _forward(Path(file), function)
+    required, optional = factory_source.forward(Path(file), function)
     infos = arrays.declared(data)
     if required and set(required) <= {info.name for info in infos}:
         infos = [info for info in infos if info.name in (*required, *optional)]
     return recipe_inputs.of_model(infos)
 
 
-def _input(name: str, side: int = _SIDE) -> str:
+def _input(name: str, side: int = factory_source.SIDE) -> str:
     images = f"float32, shape: [batch, 3, {side}, {side}]"
     return f"  {name}: {{dtype: {_TOKENS if _IDS.search(name) else images}}}"
-
-
-def _side(tree: ast.Module) -> int:
-    """The usual side of pictures, in pixels, of the packages that the code imports."""
-    names = {
-        name.partition(".")[0]
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for name in (
-            [node.module or ""]
-            if isinstance(node, ast.ImportFrom)
-            else [alias.name for alias in node.names]
-        )
-    }
-    return next((side for name, side in _SIDES.items() if name in names), _SIDE)
-
-
-def _forward(file: Path, function: str) -> tuple[list[str], list[str]]:
-    """The required arguments of the forward of the module that `function` returns, and the other
-    ones. Both are empty if the text does not show them."""
-    tree = _parsed(file)
-    for name in _returned(tree, function):
-        model = _class(tree, name, file.parent)
-        for method in model.body if model else ():
-            if isinstance(method, ast.FunctionDef) and method.name == "forward":
-                return _parameters(method.args)
-    return [], []
-
-
-def _parameters(args: ast.arguments) -> tuple[list[str], list[str]]:
-    places = [argument.arg for argument in (*args.posonlyargs, *args.args)][1:]
-    required = places[: len(places) - len(args.defaults)]
-    by_name = zip(args.kwonlyargs, args.kw_defaults, strict=True)
-    named = {argument.arg: default is None for argument, default in by_name}
-    required += [name for name, needed in named.items() if needed]
-    return required, [name for name in (*places, *named) if name not in required]
-
-
-def _returned(tree: ast.Module, function: str) -> Iterator[str]:
-    """Names of classes that `function` may return; if it is a class, its own name."""
-    yield function
-    for factory in tree.body:
-        if isinstance(factory, ast.FunctionDef) and factory.name == function:
-            assigned = _assigned(factory)
-            for node in ast.walk(factory):
-                value = node.value if isinstance(node, ast.Return) else None
-                if isinstance(value, ast.Name):
-                    value = assigned.get(value.id)
-                name = _called(value)
-                if isinstance(name, ast.Name):
-                    yield name.id
-
-
-def _assigned(factory: ast.FunctionDef) -> dict[str, ast.expr]:
-    """Variable → the value that was assigned to it last."""
-    assignments = (node for node in ast.walk(factory) if isinstance(node, ast.Assign))
-    return {
-        target.id: node.value
-        for node in assignments
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-
-
-def _called(value: ast.expr | None) -> ast.expr | None:
-    """Net, from Net(...).eval().half()."""
-    while isinstance(value, ast.Call):
-        value = value.func
-        if isinstance(value, ast.Attribute) and isinstance(value.value, ast.Call):
-            value = value.value
-    return value
-
-
-def _class(tree: ast.Module, name: str, folder: Path) -> ast.ClassDef | None:
-    """The class with this name, in the module or in the module next to it from which it is
-    imported."""
-    for statement in tree.body:
-        if isinstance(statement, ast.ClassDef) and statement.name == name:
-            return statement
-        names = statement.names if isinstance(statement, ast.ImportFrom) else ()
-        original = next((a.name for a in names if (a.asname or a.name) == name), None)
-        if isinstance(statement, ast.ImportFrom) and original is not None:
-            neighbour = folder / f"{(statement.module or '').replace('.', '/')}.py"
-            classes = (c for c in _parsed(neighbour).body if isinstance(c, ast.ClassDef))
-            return next((c for c in classes if c.name == original), None)
-    return None
-
-
-def _parsed(file: Path) -> ast.Module:
-    """The syntax tree of a file; an empty module if it cannot be read."""
-    try:
-        return ast.parse(file.read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, ValueError):
-        return ast.Module([], [])
 
 
 def _calibration(folder: Path, given: str | None) -> str:

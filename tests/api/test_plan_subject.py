@@ -14,7 +14,7 @@ import optkit
 from optkit import graph, pipeline
 from optkit.api import jobs
 from optkit.api.plan_subject import _tokens, exported
-from optkit.prediction.plans import Graphed
+from optkit.prediction.planned_model import Graphed
 from tests.networks import NETWORKS, network
 
 

@@ -22,7 +22,7 @@ from optkit.node_cost import NodeCost, Recurrence
 from optkit.precisions import precision
 from optkit.prediction import advice, cost, layers, memory, plans
 from optkit.prediction.decoder import DecoderShape
-from optkit.prediction.plans import Decoding, Graphed
+from optkit.prediction.planned_model import Decoding, Graphed
 from optkit.prediction.work import total
 from optkit.report.drawing.front import front
 from optkit.report.drawing.front import name as call_name

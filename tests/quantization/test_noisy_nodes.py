@@ -17,7 +17,7 @@ import optkit
 from optkit import Request, graph
 from optkit.assignment import Assignment
 from optkit.backends import onnxruntime
-from optkit.backends.onnxruntime import kernel_speeds
+from optkit.backends.kernel_speeds import kernel_speeds
 from optkit.devices import cpu, target
 from optkit.devices.machine import sums_in_16_bits
 from optkit.placement import PlacementRules, ProductSpeeds

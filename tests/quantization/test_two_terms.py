@@ -11,7 +11,7 @@ import pytest
 
 from optkit import graph
 from optkit.backends import onnxruntime
-from optkit.backends.onnxruntime import kernel_speeds
+from optkit.backends.kernel_speeds import kernel_speeds
 from optkit.devices import target
 from optkit.placement import ProductForm, ProductSpeeds
 from optkit.quantization.choose_qparams import _damping

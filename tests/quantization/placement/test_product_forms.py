@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.backends.onnxruntime import kernel_speeds
+from optkit.backends.kernel_speeds import kernel_speeds
 from optkit.devices import target
 from optkit.placement import ConvSpeed, KernelSpeeds, OperatorSpeed, ProductSpeeds
 from optkit.quantization.placement.product_forms import MARGIN, Products, fastest, products

@@ -1,0 +1,105 @@
+"""What the text of a model's Python file shows about its inputs; nothing of it runs."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+SIDE = 224  # pixels; of the pictures of ImageNet
+_SIDES = {"ultralytics": 640, "segmentation_models_pytorch": 512}
+
+
+def side(file: Path) -> int:
+    """The usual side of pictures, in pixels, of the packages that the code imports."""
+    tree = _parsed(file)
+    names = {
+        name.partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in (
+            [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else [alias.name for alias in node.names]
+        )
+    }
+    return next((side for name, side in _SIDES.items() if name in names), SIDE)
+
+
+def forward(file: Path, function: str) -> tuple[list[str], list[str]]:
+    """The required arguments of the forward of the module that `function` returns, and the other
+    ones. Both are empty if the text does not show them."""
+    tree = _parsed(file)
+    for name in _returned(tree, function):
+        model = _class(tree, name, file.parent)
+        for method in model.body if model else ():
+            if isinstance(method, ast.FunctionDef) and method.name == "forward":
+                return _parameters(method.args)
+    return [], []
+
+
+def _parameters(args: ast.arguments) -> tuple[list[str], list[str]]:
+    places = [argument.arg for argument in (*args.posonlyargs, *args.args)][1:]
+    required = places[: len(places) - len(args.defaults)]
+    by_name = zip(args.kwonlyargs, args.kw_defaults, strict=True)
+    named = {argument.arg: default is None for argument, default in by_name}
+    required += [name for name, needed in named.items() if needed]
+    return required, [name for name in (*places, *named) if name not in required]
+
+
+def _returned(tree: ast.Module, function: str) -> Iterator[str]:
+    """Names of classes that `function` may return; if it is a class, its own name."""
+    yield function
+    for factory in tree.body:
+        if isinstance(factory, ast.FunctionDef) and factory.name == function:
+            assigned = _assigned(factory)
+            for node in ast.walk(factory):
+                value = node.value if isinstance(node, ast.Return) else None
+                if isinstance(value, ast.Name):
+                    value = assigned.get(value.id)
+                name = _called(value)
+                if isinstance(name, ast.Name):
+                    yield name.id
+
+
+def _assigned(factory: ast.FunctionDef) -> dict[str, ast.expr]:
+    """Variable → the value that was assigned to it last."""
+    assignments = (node for node in ast.walk(factory) if isinstance(node, ast.Assign))
+    return {
+        target.id: node.value
+        for node in assignments
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def _called(value: ast.expr | None) -> ast.expr | None:
+    """Net, from Net(...).eval().half()."""
+    while isinstance(value, ast.Call):
+        value = value.func
+        if isinstance(value, ast.Attribute) and isinstance(value.value, ast.Call):
+            value = value.value
+    return value
+
+
+def _class(tree: ast.Module, name: str, folder: Path) -> ast.ClassDef | None:
+    """The class with this name, in the module or in the module next to it from which it is
+    imported."""
+    for statement in tree.body:
+        if isinstance(statement, ast.ClassDef) and statement.name == name:
+            return statement
+        names = statement.names if isinstance(statement, ast.ImportFrom) else ()
+        original = next((a.name for a in names if (a.asname or a.name) == name), None)
+        if isinstance(statement, ast.ImportFrom) and original is not None:
+            neighbour = folder / f"{(statement.module or '').replace('.', '/')}.py"
+            classes = (c for c in _parsed(neighbour).body if isinstance(c, ast.ClassDef))
+            return next((c for c in classes if c.name == original), None)
+    return None
+
+
+def _parsed(file: Path) -> ast.Module:
+    """The syntax tree of a file; an empty module if it cannot be read."""
+    try:
+        return ast.parse(file.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return ast.Module([], [])
