@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
 
-from optkit.errors import ToolchainMissing
+from optkit.errors import StorageError, ToolchainMissing
 from optkit.workspace import Workspace
 
 
@@ -13,6 +14,10 @@ def serve(workspace: Workspace) -> None:
     if find_spec("mcp") is None:
         raise ToolchainMissing(
             "the package mcp is not installed", where="optkit mcp", hint="pip install 'optkit[mcp]'"
+        )
+    if sys.stdin is None or sys.stdout is None:
+        raise StorageError(
+            "stdin or stdout is closed", where="optkit mcp", hint="a client is on their other ends"
         )
     from optkit.tool_server import server
 

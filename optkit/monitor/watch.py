@@ -99,7 +99,8 @@ def watch_process(
 
 def _start(command: Sequence[str], mask: Iterable[int], quiet_stdout: bool) -> int:
     """Start the command with the signal mask and dispositions that this process received."""
-    sys.stdout.flush()
+    if sys.stdout is not None:  # it is closed
+        sys.stdout.flush()
     try:
         return os.posix_spawnp(
             command[0],

@@ -56,6 +56,8 @@ def loader(path: str) -> tuple[str, str] | None:
 def _classes(path: Path) -> set[str]:
     """The names "module class" in the pickle of a checkpoint, which is not loaded. Empty if the
     file is not one of torch's zip files."""
+    if not path.is_file():  # a pipe would wait for a writer
+        return set()
     try:
         with zipfile.ZipFile(path) as archive:
             entry = next(one for one in archive.infolist() if one.filename.endswith("/data.pkl"))
@@ -96,5 +98,6 @@ def arrays(path: str, name: str) -> tuple[str, str]:
 
 def _beside(path: str, suffix: str) -> str:
     """A file with this suffix beside another one; not one that exists, so that it is not lost."""
-    new = Path(path).with_suffix(suffix)
+    old = Path(path)
+    new = old.with_suffix(suffix) if old.name else old / f"weights{suffix}"  # "." is a folder
     return str(new.with_stem(f"{new.stem}-converted") if new.exists() else new)

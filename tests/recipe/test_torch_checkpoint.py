@@ -64,3 +64,11 @@ def test_weights_and_other_files_have_no_module(tmp_path: Path) -> None:
     (tmp_path / "old.pt").write_bytes(b"\x80\x02}q\x00.")
     for name in ("cut.pt", "old.pt", "absent.pt"):
         assert torch_checkpoint.loader(str(tmp_path / name)) is None
+
+
+@pytest.mark.parametrize("path", ["", ".", "/"])
+def test_a_folder_in_place_of_a_checkpoint_is_named(path: str, tmp_path: Path) -> None:
+    (tmp_path / "model.py").touch()
+    data = {"name": "net", "model": {"factory": "model.py:create", "weights": path}}
+    with pytest.raises(RecipeError, match="pickles are never loaded"):
+        Recipe.from_dict(data, tmp_path)
