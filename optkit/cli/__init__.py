@@ -77,7 +77,10 @@ an error."""
 
 def main(argv: list[str] | None = None) -> NoReturn:
     """Entry point of the `optkit` command. Always exits, with the documented codes."""
-    signal.signal(signal.SIGTERM, _terminated)
+    _received.clear()
+    signal.signal(signal.SIGTERM, _stopped)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell may ignore it
+        signal.signal(signal.SIGINT, _stopped)
     # Imports and results create objects that live to the end. Looking for cycles in them after
     # every 700 is 7 % of the time of a build that finds every step in the store.
     gc.set_threshold(50_000)
@@ -99,9 +102,10 @@ def _run(argv: list[str]) -> int:
     except click.UsageError as error:
         told: OptkitError = UsageError(error.format_message(), hint=_usage_hint(error))
     except (KeyboardInterrupt, click.Abort):
-        sys.stderr.write("interrupted; finished steps are kept: run the same command to continue\n")
-        return 130
+        return _ended_by(signal.SIGINT)
     except Exception as error:
+        if _received:  # numpy, for one, turns it into an ImportError while it is imported
+            return _ended_by(_received[0])
         told = told_as(error, verbose=verbose)
     show_error(told, verbose=verbose)
     if "--json" in argv and told.where != "stdout":
@@ -129,5 +133,19 @@ def _usage_hint(error: click.UsageError) -> str:
     return f"see `{error.ctx.command_path} --help`" if error.ctx else "see `optkit --help`"
 
 
-def _terminated(number: int, frame: FrameType | None) -> None:
+def _ended_by(number: int) -> int:
+    """The exit code of a command that a signal ended."""
+    if number == signal.SIGINT:
+        sys.stderr.write("interrupted; finished steps are kept: run the same command to continue\n")
+    return 128 + number
+
+
+_received: list[int] = []
+"""The signals that asked this command to end."""
+
+
+def _stopped(number: int, frame: FrameType | None) -> None:
+    _received.append(number)
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
     raise SystemExit(128 + number)
