@@ -16,10 +16,14 @@ from optkit.documents.report import Provenance
 from optkit.documents.result import Result
 from optkit.errors import InputRefused
 from optkit.measurement import Latencies
+from optkit.printable import printable
 from optkit.report.build_page import to_html
 from optkit.report.document import Rewrites, compose, measured
+from optkit.report.junit import to_junit
 from optkit.report.markdown import to_markdown
 from optkit.report.result import Findings, Run, Side, failed, result, to_finish
+from tests.figures import Figures
+from tests.report import test_junit as junit
 from tests.report.conftest import read
 from tests.report.hostile import PAYLOADS
 
@@ -88,6 +92,32 @@ def test_any_text_is_harmless_in_both(make: Any, payload: str) -> None:
     report = make(renamed(payload))
     assert Structure(html(report)).tags == Structure(html(make())).tags
     assert markdown_structure(markdown(report)) == markdown_structure(markdown(make()))
+
+
+@pytest.mark.slow
+def test_no_payload_is_live_anywhere(make: Any, figures: Figures) -> None:
+    """Each payload alone and in the surroundings that close a quote, a tag, a section or a line:
+    in the page, in Markdown, in JUnit and on a terminal."""
+    around = ("{}", "'{}'", '">{}<"', "]]>{}<![CDATA[", "\n\n{}\n\n")
+    every = [form.format(payload) for payload in PAYLOADS for form in around]
+    chosen = every[:: figures.times(9, 1)]
+    page, text = Structure(html(make())), markdown_structure(markdown(make(lost=3)))
+    for payload in chosen:
+        report = make(renamed(payload), lost=3)
+        found = Structure(html(make(renamed(payload))))
+        assert found.tags == page.tags and found.references == [], payload
+        assert markdown_structure(markdown(report)) == text, payload
+        (case,) = junit.read(
+            to_junit([junit.suite(junit.row("fail", payload))])
+        ).getElementsByTagName("testcase")
+        assert [child.tagName for child in case.childNodes if child.nodeType == 1] == ["failure"]
+        shown = printable(payload)
+        assert not set(shown) & set("\x07\x08\x1b\x9b\u202e\u2066\ud800"), payload
+    figures.tell(
+        "hostile names in reports", len(chosen),
+        "scripts, styles, links, tables, templates, escape sequences, reordered text; in the "
+        "page, in Markdown, in JUnit and on a terminal: the structure is that of a harmless name",
+    )  # fmt: skip
 
 
 def test_hostile_names_are_shown_as_they_are(make: Any) -> None:
