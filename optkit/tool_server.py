@@ -23,7 +23,6 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 
 from optkit import api
-from optkit.codec import to_json
 from optkit.documents.result import RESULTS, Results
 from optkit.errors import OptkitError
 from optkit.report.contract import result_of
@@ -84,7 +83,7 @@ class Tools:
     def targets(self, name: str | None = None) -> Document:
         """The devices that optkit knows, with their precisions. With `name` (e.g. "l4"): one
         device, each figure with its source."""
-        return api.describe_targets(name)
+        return {**api.describe_targets(name).to_json()}
 
     @_documented
     def plan(
@@ -157,9 +156,7 @@ class Tools:
     @_documented
     def inspect(self, context: Context, path: str) -> Document:
         """The content of an artifact, whose files are verified, or of an ONNX file."""
-        found = to_json(api.inspect(Path(path), workspace=self._heard(context)))
-        assert isinstance(found, dict)
-        return {**found}
+        return {**api.inspect(Path(path), workspace=self._heard(context)).to_json()}
 
     @_documented
     def diff(self, context: Context, a: str, b: str) -> Document:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from optkit.api._plan import plan as plan
     from optkit.api._sign import sign as sign
     from optkit.api._sign import verify as verify
+    from optkit.api._targets import describe_devices as describe_devices
     from optkit.api._targets import describe_targets as describe_targets
     from optkit.api._tune import tune as tune
     from optkit.api.artifacts import load as load
@@ -65,7 +66,8 @@ else:  # hidden from type checkers, which would otherwise accept any name
 _MODULES = {
     "attest": "_attest",
     "bench": "figures", "bench_against": "regression", "build": "_build", "build_fleet": "fleet",
-    "compile": "stages", "describe_targets": "_targets", "diagnose": "doctor", "diff": "_diff",
+    "compile": "stages", "describe_devices": "_targets", "describe_targets": "_targets",
+    "diagnose": "doctor", "diff": "_diff",
     "evaluate": "figures", "examine": "_examine", "explain": "_explain", "export": "stages",
     "finish": "_finish", "fuse": "stages", "inspect": "_inspect", "load": "artifacts",
     "package": "_package", "pair": "jobs", "plan": "_plan", "quantize": "stages",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,9 +15,10 @@ from optkit.api.in_memory import Evaluate
 from optkit.api.jobs import RecipeLike
 from optkit.artifact import SAMPLES, Artifact
 from optkit.devices import Target, available_memory
+from optkit.documents.dry_run import RehearsedPair
 from optkit.engines import BuildSpec
 from optkit.errors import InputRefused, IntegrityError, UsageError
-from optkit.execute.rehearsal import Line, Rehearsal
+from optkit.execute.rehearsal import Rehearsal
 from optkit.execute.runner import Runner
 from optkit.execute.task import Limits
 from optkit.pipeline import Job, delivery, findings
@@ -181,23 +182,13 @@ def _deliver(
     return delivered
 
 
-@dataclass(frozen=True)
-class Rehearsed:
-    """The steps of a build in a precision, and the specification that each compiler would get. If a
-    graph is not in the store, its shapes are unknown, and whether another tool has quantized it."""
-
-    precision: str
-    steps: list[Line]
-    asked: list[BuildSpec]
-
-
 def rehearse(
     *,
     recipe: Recipe,
     target: str | Target,
     precision: str | Precision | None = None,
     workspace: Workspace = Workspace(),
-) -> Rehearsed:
+) -> RehearsedPair:
     """The steps of a build: which of them are in the store, and how long the others took before.
     Writes nothing. Raises what `build` raises before its first step, and InputRefused for a Python
     model without declared inputs, which a build refuses once it has loaded the model."""
@@ -218,4 +209,9 @@ def rehearse(
         from optkit.sources import torch_module
 
         raise torch_module.undeclared(recipe.name)
-    return Rehearsed(job.precision.name, rehearsal.lines, list(specs.values()))
+    return RehearsedPair(
+        target=job.target.name,
+        precision=job.precision.name,
+        steps=tuple(rehearsal.lines),
+        asked=tuple(specs.values()),
+    )

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from optkit import intake as stage
 from optkit import pipeline
 from optkit.api.artifacts import load
-from optkit.documents.result import Result
+from optkit.documents.inspection import INSPECT, InspectedArtifact, Inspection
 from optkit.execute.runner import Runner
 from optkit.execute.task import Limits
 from optkit.intake import StagedModel
-from optkit.node_cost import GraphSummary
 from optkit.report.contract import result_of
 from optkit.steps.summary import Summarize
 from optkit.workspace import Workspace
-
-_SCHEMA = "optkit.inspect/v1"
 
 # Limits for reading a graph, several times the largest measured figures: 0.2 GiB and 2 s for the
 # libraries, 5 KiB and 0.3 ms for each node, and two copies of the weights in the file.
@@ -26,32 +22,7 @@ _MEMORY, _MEMORY_OF_NODE, _COPIES = 1 << 30, 32 << 10, 4  # bytes
 _SECONDS, _SECONDS_OF_NODE = 60.0, 0.005
 
 
-@dataclass(frozen=True)
-class InspectedArtifact:
-    """An artifact. `files`: the number of files that were verified. `omitted`: the files of the
-    build that a slim copy does not contain."""
-
-    name: str
-    digest: str
-    files: int
-    omitted: tuple[str, ...]
-    result: Result
-
-
-@dataclass(frozen=True)
-class Inspected:
-    """An optkit.inspect/v1 object. `artifact` is None for an ONNX file. An artifact of several
-    graphs has `parts` and no `graph`."""
-
-    schema: str
-    artifact: InspectedArtifact | None
-    path: str
-    axes: Mapping[str, int]
-    graph: GraphSummary | None
-    parts: Mapping[str, Inspected] | None
-
-
-def inspect(path: str | Path, *, workspace: Workspace = Workspace()) -> Inspected:
+def inspect(path: str | Path, *, workspace: Workspace = Workspace()) -> Inspection:
     """The content of an artifact (a folder; every file is verified) or of an ONNX file.
 
     Reading one kilobyte of ONNX may need any amount of memory and time. Therefore limits on both
@@ -63,7 +34,7 @@ def inspect(path: str | Path, *, workspace: Workspace = Workspace()) -> Inspecte
     return _inspected(Path(path), workspace.runner(), bounded)
 
 
-def _inspected(path: Path, runner: Runner, bounded: bool) -> Inspected:
+def _inspected(path: Path, runner: Runner, bounded: bool) -> Inspection:
     axes: dict[str, int] = {}
     model, artifact = path, None
     if path.is_dir():
@@ -71,15 +42,17 @@ def _inspected(path: Path, runner: Runner, bounded: bool) -> Inspected:
         opened.verify()
         manifest = opened.manifest
         artifact = InspectedArtifact(
-            opened.name,
-            opened.digest,
-            len(manifest.files),
-            tuple(sorted(manifest.omitted)),
-            result_of(opened),
+            name=opened.name,
+            digest=opened.digest,
+            files=len(manifest.files),
+            omitted=tuple(sorted(manifest.omitted)),
+            result=result_of(opened),
         )
         if manifest.parts:
             parts = {part: _inspected(path / part, runner, bounded) for part in manifest.parts}
-            return Inspected(_SCHEMA, artifact, str(path), axes, None, parts)
+            return Inspection(
+                schema=INSPECT, artifact=artifact, path=str(path), axes=axes, parts=parts
+            )
         axes = manifest.axes
         model = opened.model_path
     staged = stage.stage_onnx(model, runner.store.objects)
@@ -87,7 +60,7 @@ def _inspected(path: Path, runner: Runner, bounded: bool) -> Inspected:
         runner = replace(runner, limits=_bounds(staged, runner.limits))
     step = Summarize(model=pipeline.Foreign(staged.path, staged.sha256), axes=axes)
     summary = runner.do(step, "read the graph").summary
-    return Inspected(_SCHEMA, artifact, str(path), axes, summary, None)
+    return Inspection(schema=INSPECT, artifact=artifact, path=str(path), axes=axes, graph=summary)
 
 
 def _bounds(staged: StagedModel, limits: Limits) -> Limits:

@@ -1,28 +1,50 @@
-"""The devices that optkit knows, as documents."""
+"""The devices that optkit knows, and those of this machine, as documents."""
 
 from __future__ import annotations
 
-from optkit.devices import Target, target, targets
+from optkit.devices import Target, cpu, gpus, target, targets
+from optkit.documents.devices import (
+    DEVICES,
+    TARGETS,
+    DeviceFacts,
+    Devices,
+    GpuRow,
+    TargetRow,
+    Targets,
+)
 
 
-def describe_targets(name: str | None = None) -> dict[str, object]:
-    """Every device as an optkit.targets/v1 object; with `name` one device, each figure with its
-    source. Raises UnknownName."""
-    if name is not None:
-        return {"schema": "optkit.devices/v1", **target(name).to_json()}
-    return {"schema": "optkit.targets/v1", "targets": [_row(one) for one in targets()]}
+def describe_targets(name: str | None = None) -> Targets | DeviceFacts:
+    """Every device; with `name` one device, each figure with its source. Raises UnknownName."""
+    if name is None:
+        return Targets(schema=TARGETS, targets=tuple(_row(one) for one in targets()))
+    known = target(name)
+    facts = {"schema": DEVICES, **vars(known), "sources": known.cited()}
+    return DeviceFacts.model_validate(facts, extra="ignore")
 
 
-def _row(target: Target) -> dict[str, object]:
-    return {
-        "name": target.name,
-        "title": target.title,
-        "aliases": list(target.aliases),
-        "compute_capability": target.compute_capability,
-        "machine": target.machine,
-        "features": list(target.features),
-        "memory_bytes": target.memory_bytes,
-        "bandwidth": target.bandwidth,
-        "precisions": [p for p in target.precisions if target.supports(p)],
-        "backends": [option.name for option in target.backends],
-    }
+def describe_devices() -> Devices:
+    """The GPUs and the CPU of this machine."""
+    found = gpus()
+    return Devices(
+        schema=DEVICES,
+        gpus=tuple(map(GpuRow.from_object, found.devices)),
+        via=found.via,
+        reason=found.reason,
+        cpu=cpu(),
+    )
+
+
+def _row(target: Target) -> TargetRow:
+    return TargetRow(
+        name=target.name,
+        title=target.title,
+        aliases=target.aliases,
+        compute_capability=target.compute_capability,
+        machine=target.machine,
+        features=target.features,
+        memory_bytes=target.memory_bytes,
+        bandwidth=target.bandwidth,
+        precisions=tuple(p for p in target.precisions if target.supports(p)),
+        backends=tuple(option.name for option in target.backends),
+    )

@@ -12,16 +12,17 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from optkit.devices import gpus
 from optkit.devices.gpus import torch_build
+from optkit.documents.installation import LibraryCheck
 from optkit.execute.installed import installed
 from optkit.runtimes import ONNXRUNTIME_WHEELS
 from optkit.store import default_root
 
+_State = Literal["ok", "missing", "broken"]
 _SECONDS = 180  # that an import may take
 
 # distribution, what it is for, the extra, import that must succeed
@@ -37,21 +38,10 @@ _LIBRARIES = (
 )
 
 
-@dataclass(frozen=True)
-class Check:
-    """A library, or something else on which builds depend. `needed`: no build works without it."""
-
-    what: str
-    state: Literal["ok", "missing", "broken"]
-    version: str | None
-    needed: bool
-    note: str
-
-
-def diagnose() -> Iterator[Check]:
+def diagnose() -> Iterator[LibraryCheck]:
     """Checks of Python, the store, every library of optkit, and the GPU. Yields each as soon as it
     is known."""
-    yield Check("Python", "ok", platform.python_version(), False, sys.executable)
+    yield _check("Python", "ok", platform.python_version(), sys.executable)
     yield _store()
     children = {line[0]: _importing(line[3]) for line in _LIBRARIES if installed(line[0])}
     try:
@@ -65,12 +55,12 @@ def diagnose() -> Iterator[Check]:
     yield _gpu()
 
 
-def _store() -> Check:
+def _store() -> LibraryCheck:
     """The folder of finished steps, and the free space of its disk."""
     root = default_root().absolute()
     there = next(folder for folder in (root, *root.parents) if folder.exists())
     free = shutil.disk_usage(there).free
-    return Check("store", "ok", None, False, f"{root}, {free / 2**30:.1f} GiB free")
+    return _check("store", "ok", None, f"{root}, {free / 2**30:.1f} GiB free")
 
 
 def _importing(module: str) -> subprocess.Popen[str]:
@@ -81,20 +71,22 @@ def _importing(module: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def _library(name: str, purpose: str, extra: str, importing: subprocess.Popen[str] | None) -> Check:
+def _library(
+    name: str, purpose: str, extra: str, importing: subprocess.Popen[str] | None
+) -> LibraryCheck:
     version = installed(name)
     if importing is None:
-        return Check(name, "missing", None, False, f"{purpose}; pip install 'optkit[{extra}]'")
+        return _check(name, "missing", None, f"{purpose}; pip install 'optkit[{extra}]'")
     if name == "torch" and (build := _torch_build()):
         purpose = f"{purpose}; {build}"
     try:
         _, errors = importing.communicate(timeout=_SECONDS)
     except subprocess.TimeoutExpired:
-        return Check(name, "broken", version, False, f"its import takes more than {_SECONDS} s")
+        return _check(name, "broken", version, f"its import takes more than {_SECONDS} s")
     if importing.returncode == 0:
-        return Check(name, "ok", version, False, purpose)
+        return _check(name, "ok", version, purpose)
     lines = errors.strip().splitlines() or [f"exit status {importing.returncode}"]
-    return Check(name, "broken", version, False, f"does not import: {lines[-1]}")
+    return _check(name, "broken", version, f"does not import: {lines[-1]}")
 
 
 def _torch_build() -> str | None:
@@ -102,19 +94,25 @@ def _torch_build() -> str | None:
     return torch_build(Path(str(place)))
 
 
-def _runtime() -> Check:
+def _runtime() -> LibraryCheck:
     what = "one ONNX Runtime"
     wheels = [name for name in ONNXRUNTIME_WHEELS if installed(name)]
     if len(wheels) == 1:
-        return Check(what, "ok", None, True, wheels[0])
+        return _check(what, "ok", None, wheels[0], needed=True)
     if not wheels:
-        return Check(what, "missing", None, True, "pip install 'optkit[cpu]'")
+        return _check(what, "missing", None, "pip install 'optkit[cpu]'", needed=True)
     both = "both wheels overwrite each other's files: uninstall both, install one"
-    return Check(what, "broken", None, True, both)
+    return _check(what, "broken", None, both, needed=True)
 
 
-def _gpu() -> Check:
+def _gpu() -> LibraryCheck:
     here = gpus()
     names = ", ".join(f"{gpu.name} ({gpu.target or 'no target'})" for gpu in here.devices)
-    state: Literal["ok", "missing"] = "ok" if here.devices else "missing"
-    return Check("GPU", state, None, False, names or here.reason or "none")
+    state: _State = "ok" if here.devices else "missing"
+    return _check("GPU", state, None, names or here.reason or "none")
+
+
+def _check(
+    what: str, state: _State, version: str | None, note: str, *, needed: bool = False
+) -> LibraryCheck:
+    return LibraryCheck(what=what, state=state, version=version, needed=needed, note=note)

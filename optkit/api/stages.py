@@ -12,7 +12,8 @@ from optkit.api import jobs
 from optkit.api.jobs import RecipeLike
 from optkit.devices import Target
 from optkit.documents.record import Object
-from optkit.documents.stages import StageFiles, rewrites
+from optkit.documents.rewrites import rewrites
+from optkit.documents.stages import StageFiles
 from optkit.errors import ToolchainMissing, UsageError
 from optkit.execute.step import Result
 from optkit.pipeline import Build, Job, delivery, findings, graphs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ from optkit import api, errors
 from optkit.cli import calls, github, summary, terminal, translated
 from optkit.cli.terminal import Output
 from optkit.devices import target as find_target
+from optkit.documents.dry_run import REHEARSAL, DryRun
 from optkit.documents.result import RESULTS, Result, Results
 from optkit.errors import OptkitError, UsageError
 from optkit.execute.rehearsal import Line
@@ -205,24 +206,23 @@ def _rehearse(asked: translated.Asked, pairs: list[Pair], named: bool, workspace
     plans = []
     for target, precision in pairs:
         recipe = calls.recipe(asked.request, workspace, asked.output, dry=True)
-        plan = api.rehearse(
+        plans.append(api.rehearse(
             recipe=recipe, target=target, precision=precision if named else None,
             workspace=workspace,
-        )  # fmt: skip
-        plans.append((target.name, plan.precision, plan))
+        ))  # fmt: skip
     if asked.output.json:
-        data = [{"target": name, "precision": scheme, **asdict(plan)}
-                for name, scheme, plan in plans]  # fmt: skip
-        account = {} if asked.account is None else {"translation": asked.account.to_json()}
         terminal.put_json(
-            {"schema": "optkit.rehearsal/v1", "evidence": "predicted", "plans": data, **account}
-        )
+            DryRun(
+                schema=REHEARSAL, evidence="predicted", plans=tuple(plans),
+                translation=asked.account,
+            )
+        )  # fmt: skip
         return 0
-    for name, scheme, plan in plans:
-        terminal.put(f"{name} {scheme}")
+    for plan in plans:
+        terminal.put(f"{plan.target} {plan.precision}")
         _show_steps(plan.steps)
         for spec in plan.asked:
-            if spec.precision == scheme:  # the baseline gets the same options
+            if spec.precision == plan.precision:  # the baseline gets the same options
                 terminal.put(f"options of {spec.backend}")
                 rows = [list(row) for row in view.asked_rows(spec)]
                 terminal.put(terminal.table(["option", "value", "why"], rows))

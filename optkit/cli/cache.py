@@ -15,11 +15,12 @@ def ls(folder: Path | None, as_json: bool) -> None:
     store = Workspace(folder).store()
     entries = list(store.entries())
     if as_json:
-        rows = [
-            {"key": key, "step": step, "bytes": size, "used": used}
-            for key, step, size, used in entries
-        ]
-        terminal.put_json({"schema": "optkit.cache/v1", "root": str(store.root), "entries": rows})
+        from optkit.documents.store_entries import CACHE, EntryRow, StoreEntries
+
+        rows = tuple(
+            EntryRow(key=key, step=step, bytes=size, used=used) for key, step, size, used in entries
+        )
+        terminal.put_json(StoreEntries(schema=CACHE, root=str(store.root), entries=rows))
         return
     lines = [
         [key[:12], step, f"{size / 2**20:.2f} MiB", _ago(used)] for key, step, size, used in entries
@@ -32,7 +33,9 @@ def ls(folder: Path | None, as_json: bool) -> None:
 def verify(folder: Path | None, as_json: bool) -> int:
     sound, corrupt = Workspace(folder).store().verify()
     if as_json:
-        terminal.put_json({"schema": "optkit.cache/v1", "sound": sound, "corrupt": corrupt})
+        from optkit.documents.store_entries import CACHE, StoreCheck
+
+        terminal.put_json(StoreCheck(schema=CACHE, sound=sound, corrupt=tuple(corrupt)))
     else:
         terminal.put(f"{sound} sound, {len(corrupt)} corrupt")
         for key in corrupt:

@@ -11,6 +11,7 @@ from pathlib import Path
 from optkit import api
 from optkit.cli import terminal
 from optkit.cli.terminal import Output
+from optkit.documents.generated_text import GENERATE, DraftCounts, PhasePace, TextGeneration
 from optkit.errors import UsageError
 from optkit.generation import Generated, Pace, Sampling, Speculated, Speculation
 from optkit.generation import generate as continue_
@@ -90,7 +91,7 @@ def generate(
             heard=lambda row, text: terminal.put(text, end="") if streaming else tell(),
         )  # fmt: skip
     if output.json:
-        terminal.put_json(_as_json(artifact, made, adapter))
+        terminal.put_json(_document(artifact, made, adapter))
         return
     if streaming:
         terminal.put("")
@@ -127,52 +128,50 @@ def _text(file: Path) -> str:
         ) from error
 
 
-def _as_json(artifact: Path, made: Generated, adapter: str | None) -> dict[str, object]:
-    return {
-        "schema": "optkit.generate/v1",
-        "status": "ok",
-        "artifact": str(artifact),
-        **({"adapter": adapter} if adapter else {}),
-        "backend": made.backend,
-        "note": made.note,
-        "texts": [vars(text) for text in made.texts],
-        **({"encode": _phase(made.encode, made)} if made.encode else {}),
-        "prefill": _phase(made.prefill, made),
-        "decode": _phase(made.decode, made),
-        "cache": vars(made.cache),
-        **({"speculation": _speculation(made.speculation)} if made.speculation else {}),
-    }
+def _document(artifact: Path, made: Generated, adapter: str | None) -> TextGeneration:
+    return TextGeneration(
+        schema=GENERATE,
+        status="ok",
+        artifact=str(artifact),
+        adapter=adapter or None,
+        backend=made.backend,
+        note=made.note,
+        texts=made.texts,
+        encode=None if made.encode is None else _phase(made.encode, made),
+        prefill=_phase(made.prefill, made),
+        decode=_phase(made.decode, made),
+        cache=made.cache,
+        speculation=None if made.speculation is None else _counts(made.speculation),
+    )
 
 
-def _speculation(done: Speculated) -> dict[str, object]:
-    """Rates are null if there was nothing to divide by."""
-    return {
-        "method": done.method,
-        "drafted": done.drafted,
-        "accepted": done.accepted,
-        "acceptance_rate": _rounded(done.acceptance_rate),
-        "target_runs": done.runs,
-        "tokens_per_run": _rounded(done.tokens_per_run),
-        "plain_runs": done.plain.tokens,
-        "plain_tokens_per_second": _rounded(
+def _counts(done: Speculated) -> DraftCounts:
+    return DraftCounts(
+        method=done.method,
+        drafted=done.drafted,
+        accepted=done.accepted,
+        acceptance_rate=_rounded(done.acceptance_rate),
+        target_runs=done.runs,
+        tokens_per_run=_rounded(done.tokens_per_run),
+        plain_runs=done.plain.tokens,
+        plain_tokens_per_second=_rounded(
             done.plain.tokens / done.plain.seconds if done.plain.tokens else None
         ),
-        "gain": _rounded(done.gain),
-    }
+        gain=_rounded(done.gain),
+    )
 
 
 def _rounded(number: float | None) -> float | None:
     return None if number is None else round(number, 3)
 
 
-def _phase(pace: Pace, made: Generated) -> dict[str, object]:
-    """`tokens_per_second`: null if the phase generated no token."""
-    return {
-        "evidence": made.evidence,
-        "tokens": pace.tokens,
-        "seconds": round(pace.seconds, 6),
-        "tokens_per_second": round(pace.tokens / pace.seconds, 2) if pace.tokens else None,
-    }
+def _phase(pace: Pace, made: Generated) -> PhasePace:
+    return PhasePace(
+        evidence=made.evidence,
+        tokens=pace.tokens,
+        seconds=round(pace.seconds, 6),
+        tokens_per_second=round(pace.tokens / pace.seconds, 2) if pace.tokens else None,
+    )
 
 
 def _pace(made: Generated) -> str:

@@ -3,7 +3,6 @@ is missing; and `completion`, the script for a shell."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 from click.shell_completion import get_completion_class
@@ -79,21 +78,10 @@ def _one_target(target: Target) -> None:
 
 
 def devices(as_json: bool) -> None:
-    found, cpu = target.gpus(), target.cpu()
     if as_json:
-        terminal.put_json(
-            {
-                "schema": "optkit.devices/v1",
-                "gpus": [
-                    {**asdict(gpu), "bf16": gpu.bf16, "fp8": gpu.fp8, "target": gpu.target}
-                    for gpu in found.devices
-                ],
-                "via": found.via,
-                "reason": found.reason,
-                "cpu": asdict(cpu),
-            }
-        )
+        terminal.put_json(api.describe_devices())
         return
+    found, cpu = target.gpus(), target.cpu()
     if found.devices:
         rows = [
             [
@@ -132,6 +120,8 @@ def doctor(
 
 
 def _diagnose(as_json: bool) -> int:
+    from optkit.documents.installation import DOCTOR, Installation  # loads pydantic
+
     checks = []
     for check in api.diagnose():
         checks.append(check)
@@ -139,8 +129,7 @@ def _diagnose(as_json: bool) -> int:
             mark = {"ok": "ok", "missing": "--", "broken": "!!"}[check.state]
             terminal.put(f"{mark}  {check.what:16}  {check.version or '':14}  {check.note}")
     if as_json:
-        rows = [asdict(check) for check in checks]
-        terminal.put_json({"schema": "optkit.doctor/v1", "checks": rows})
+        terminal.put_json(Installation(schema=DOCTOR, checks=tuple(checks)))
     broken = any(check.state == "broken" for check in checks)
     needed = any(check.state != "ok" and check.needed for check in checks)
     return 4 if broken or needed else 0

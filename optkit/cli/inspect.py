@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from optkit import api
-from optkit.api._inspect import Inspected, InspectedArtifact
 from optkit.cli import calls, summary, terminal
 from optkit.cli.terminal import Output
+from optkit.documents.inspection import InspectedArtifact, Inspection
 from optkit.node_cost import GraphSummary
 from optkit.tensors import TensorInfo
 from optkit.workspace import Workspace
@@ -22,7 +22,7 @@ def inspect(path: Path, workspace: Workspace, output: Output) -> None:
         terminal.put(_text(found))
 
 
-def _text(found: Inspected) -> str:
+def _text(found: Inspection) -> str:
     """The summary of a graph, below the verdict of its artifact if there is one."""
     lines = []
     if (artifact := found.artifact) is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from optkit import monitor as watching
 from optkit.cli import terminal
@@ -12,6 +12,9 @@ from optkit.errors import UsageError
 from optkit.monitor import Diagnosis, Ended, Figures, Finding, GpuSample, Sample
 from optkit.monitor.figures import UNITS
 from optkit.progress.terminal import stderr
+
+if TYPE_CHECKING:
+    from optkit.documents.observation import Observation, ObservedLimit
 
 _LINE_SECONDS = 10  # between two lines if stderr is not a terminal
 
@@ -45,7 +48,7 @@ def monitor(
     figures = watching.figures(ended.samples, ended.cores)
     diagnosis = watching.diagnose(figures)
     if output.json:
-        terminal.put_json(_as_json(command, ended, figures, diagnosis))
+        terminal.put_json(_document(command, ended, figures, diagnosis))
     else:
         for line in _lines(ended, figures, diagnosis):
             stderr().print(line, markup=False)
@@ -161,22 +164,46 @@ def _rate(bytes_per_second: float | None) -> str:
     return "?" if bytes_per_second is None else f"{bytes_per_second / 1e6:.1f} MB/s"
 
 
-def _as_json(
+def _document(
     command: tuple[str, ...], ended: Ended, figures: Figures, diagnosis: Diagnosis
-) -> dict[str, object]:
-    return {
-        "schema": "optkit.monitor/v1",
-        "status": "ok",
-        "evidence": "measured",
-        "command": list(command) or None,
-        "pid": ended.pid,
-        "exit_code": ended.exit_code,
-        "cores_usable": ended.cores,
-        "samples": len(ended.samples),
-        "figures": {name: {"value": value, "unit": UNITS[name]} for name, value in figures.items()},
-        "gpus": [gpu.name for gpu in ended.samples[-1].gpus] if ended.samples else [],
-        "no_gpu": ended.no_gpu,
-        "diagnosis": diagnosis.bound.to_json(),
-        "warnings": [warning.to_json() for warning in diagnosis.warnings],
-        "declined": {"verdicts": list(diagnosis.declined), "untold": list(diagnosis.untold)},
-    }
+) -> Observation:
+    # loads pydantic, which would take time from the program that is observed
+    from optkit.documents.observation import MONITOR, Observation, ObservedFigure, OpenVerdicts
+
+    return Observation(
+        schema=MONITOR,
+        status="ok",
+        evidence="measured",
+        command=command or None,
+        pid=ended.pid,
+        exit_code=ended.exit_code,
+        cores_usable=ended.cores,
+        samples=len(ended.samples),
+        figures={
+            name: ObservedFigure(value=value, unit=UNITS[name]) for name, value in figures.items()
+        },
+        gpus=tuple(gpu.name for gpu in ended.samples[-1].gpus) if ended.samples else (),
+        no_gpu=ended.no_gpu,
+        diagnosis=_limit(diagnosis.bound),
+        warnings=tuple(map(_limit, diagnosis.warnings)),
+        declined=OpenVerdicts(verdicts=diagnosis.declined, untold=diagnosis.untold),
+    )
+
+
+def _limit(finding: Finding) -> ObservedLimit:
+    from optkit.documents.observation import JudgedFigure, ObservedLimit
+
+    rule = finding.rule
+    because = tuple(
+        JudgedFigure(
+            figure=condition.figure,
+            value=finding.figures[condition.figure],
+            unit=UNITS[condition.figure],
+            sign=condition.sign,
+            threshold=condition.threshold,
+        )
+        for condition in rule.when
+    )
+    return ObservedLimit(
+        verdict=rule.verdict, because=because, advice=rule.advice, verified=rule.verified
+    )

@@ -18,8 +18,8 @@ from optkit.documents.measured import (
     ScoreFigures,
 )
 from optkit.documents.result import CalibrationCheck, EngineFacts, Result
+from optkit.documents.rewrites import Rewrite
 from optkit.documents.sizes import DeclaredSizes
-from optkit.documents.stages import Rewrite
 from optkit.evidence import Evidence
 from optkit.report import coverage, figures
 from optkit.report.figures import measured, name, unvaried

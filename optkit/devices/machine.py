@@ -50,7 +50,7 @@ class CpuInfo:
     physical_cores: int
     threads: int
     memory_bytes: int
-    clock_mhz: float | None
+    clock_mhz: int | float | None
     kind: str | None
 
 

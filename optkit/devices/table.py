@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
-from optkit.codec import from_json, to_json
+from optkit.codec import from_json
 from optkit.errors import unknown_name
 
 if TYPE_CHECKING:
@@ -189,16 +189,13 @@ class Target:
         """The identity for a digest: JSON types only, without sources, notes and prices."""
         return dict(self.identity)
 
-    def to_json(self) -> dict[str, JsonValue]:
-        """All figures with source and verified flag, and the texts of the sources."""
-        names = [field.name for field in fields(self) if field.name != "identity"]
-        data = {name: to_json(getattr(self, name)) for name in names}
-        used = {fact.source for fact in (*self.facts.values(), *self.peaks.values())}
-        used |= {fact.source for fact in (*self.sustained.values(), *self.ops_per_cycle.values())}
-        used |= {fact.source for fact in self.kernels.values()}
+    def cited(self) -> dict[str, str]:
+        """The texts of the sources that its figures and prices name."""
+        groups = (self.facts, self.peaks, self.sustained, self.ops_per_cycle, self.kernels)
+        used = {fact.source for group in groups for fact in group.values()}
         used |= {price.source for price in self.prices}
         texts = sources()
-        return {**data, "sources": {key: texts[key] for key in sorted(used)}}
+        return {key: texts[key] for key in sorted(used)}
 
     def _value(self, key: str) -> float | int | str | None:
         fact = self.facts.get(key)

@@ -7,8 +7,11 @@
     diff      optkit.diff/v1       explanation  optkit.explain/v1   against   optkit.against/v1
     package   optkit.package/v1    signature  optkit.signature/v1
     attestation  optkit.attestation/v1    quantized_graph  optkit.quantized-graph/v1
-    record    common parts of all models    measured, prices    parts of several documents share
-    foreign   documents that another machine may have written
+    devices   optkit.targets/v1, devices    installation    optkit.doctor/v1
+    inspection  optkit.inspect/v1  store_entries  optkit.cache/v1   dry_run  optkit.rehearsal/v1
+    observation  optkit.monitor/v1          generated_text  optkit.generate/v1
+    record    common parts of all models    measured, prices    parts that several documents share
+    rewrites  what fusion rules did
 
 `optkit schema result` prints a JSON schema (draft 2020-12). The models are imported
 only when a document is written or read, so start-up and `--help` do not import pydantic.
@@ -41,6 +44,10 @@ _MODELS = {
     "export": "stages:ExportFiles", "fuse": "stages:FuseFiles",
     "quantize": "stages:QuantizeFiles", "compile": "stages:CompileFiles",
     "error": "result:FailedCommand",
+    "targets": "devices:Targets", "devices": "devices:Devices|DeviceFacts",
+    "doctor": "installation:Installation", "inspect": "inspection:Inspection",
+    "cache": "store_entries:StoreEntries|StoreCheck", "rehearsal": "dry_run:DryRun",
+    "monitor": "observation:Observation", "generate": "generated_text:TextGeneration",
 }  # fmt: skip
 
 NAMES = tuple(_MODELS)

@@ -64,10 +64,11 @@ class Record(BaseModel):
 
 
 class ClosedSchema(GenerateJsonSchema):
-    """Writes the schemas of dataclasses as those of a Record: they allow no other keys."""
+    """Writes the schemas of dataclasses as those of a Record: all keys, and no others."""
 
     def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
-        return {**super().dataclass_schema(schema), "additionalProperties": False}
+        found = super().dataclass_schema(schema)
+        return {**found, "required": list(found["properties"]), "additionalProperties": False}
 
 
 def said(description: str) -> Any:

@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Generic, Literal, TypeVar
 
 from pydantic import Field
 
-from optkit.codec import from_json
 from optkit.documents.record import Object, Record, Rows, said
 from optkit.documents.result import CalibrationCheck, QuantizedProducts
+from optkit.documents.rewrites import Rewrite, rewrites
 
 S = TypeVar("S")
-
-
-@dataclass(frozen=True)
-class Rewrite:
-    """What a rule did at a node: it was applied, or declined with a reason."""
-
-    rule: str
-    node: str
-    outcome: Literal["applied", "declined"]
-    reason: str
-
-    @property
-    def note(self) -> str:
-        reason = f", {self.reason}" if self.reason else ""
-        return f"{self.rule} {self.node}: {self.outcome}{reason}"
 
 
 class StageFiles(Record, Generic[S]):
@@ -52,10 +35,3 @@ ExportFiles = StageFiles[Literal["optkit.export/v1"]]
 FuseFiles = StageFiles[Literal["optkit.fuse/v1"]]
 QuantizeFiles = StageFiles[Literal["optkit.quantize/v1"]]
 CompileFiles = StageFiles[Literal["optkit.compile/v1"]]
-
-
-def rewrites(details: Mapping[str, object]) -> tuple[Rewrite, ...]:
-    """What rules did, by the facts of a step."""
-    log = details.get("log")
-    entries = log.get("entries", ()) if isinstance(log, Mapping) else ()
-    return from_json(tuple[Rewrite, ...], entries)

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from optkit.fusion.apply import apply
-from optkit.fusion.rule import FusionEntry, FusionLog, Rule
+from optkit.fusion.rule import FusionLog, Rule
 from optkit.fusion.standard.affine import fold_scale, fold_shift
 from optkit.fusion.standard.batchnorm import fold_batchnorm
 from optkit.fusion.standard.branch import take_branch
@@ -37,7 +37,7 @@ from optkit.fusion.standard.select import select_early, select_one
 from optkit.fusion.standard.softmax import softmax
 from optkit.fusion.standard.widen import widen
 
-__all__ = ["ARRANGEMENT", "RULES", "FusionEntry", "FusionLog", "Rule", "arrange", "fuse", "widen"]
+__all__ = ["ARRANGEMENT", "RULES", "FusionLog", "Rule", "arrange", "fuse", "widen"]
 
 RULES: tuple[Rule[Any], ...] = (
     settle_castlike,

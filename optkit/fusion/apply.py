@@ -7,7 +7,8 @@ from typing import Any
 import onnx_ir as ir
 
 from optkit import graph
-from optkit.fusion.rule import Declined, FusionEntry, FusionLog, Rule
+from optkit.documents.rewrites import Rewrite
+from optkit.fusion.rule import Declined, FusionLog, Rule
 
 
 def apply(model: ir.Model, rules: tuple[Rule[Any], ...]) -> FusionLog:
@@ -18,8 +19,8 @@ def apply(model: ir.Model, rules: tuple[Rule[Any], ...]) -> FusionLog:
     """
     before = _count(model)
     graph.ensure_names(model)
-    applied: list[FusionEntry] = []
-    declined: dict[tuple[str, str], FusionEntry] = {}
+    applied: list[Rewrite] = []
+    declined: dict[tuple[str, str], Rewrite] = {}
     changed = True
     while changed:
         graph.infer_shapes(model)
@@ -47,7 +48,7 @@ def _count(model: ir.Model) -> int:
     return sum(1 for _ in model.graph.all_nodes())
 
 
-def _try(rule: Rule[Any], node: ir.Node) -> FusionEntry | None:
+def _try(rule: Rule[Any], node: ir.Node) -> Rewrite | None:
     if node.graph is None:  # an earlier rewrite of this pass removed it
         return None
     name = str(node.name)
@@ -55,13 +56,13 @@ def _try(rule: Rule[Any], node: ir.Node) -> FusionEntry | None:
     if found is None:
         return None
     if isinstance(found, Declined):
-        return FusionEntry(rule.name, name, "declined", found.reason)
-    return FusionEntry(rule.name, name, "applied", rule.rewrite(found))
+        return Rewrite(rule.name, name, "declined", found.reason)
+    return Rewrite(rule.name, name, "applied", rule.rewrite(found))
 
 
-def _drop_unused(model: ir.Model) -> list[FusionEntry]:
+def _drop_unused(model: ir.Model) -> list[Rewrite]:
     constants = model.graph.initializers
     unused = [n for n, v in constants.items() if not v.uses() and not v.is_graph_output()]
     for name in unused:
         del constants[name]
-    return [FusionEntry("remove_unused", n, "applied", "constant had no user") for n in unused]
+    return [Rewrite("remove_unused", n, "applied", "constant had no user") for n in unused]

@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
 import onnx_ir as ir
+
+from optkit.documents.rewrites import Rewrite
 
 GROWTH_LIMIT_BYTES = 1 << 18
 """A rewrite may add at most this much to the model's weights."""
@@ -55,20 +57,10 @@ class Rule(Generic[M]):
 
 
 @dataclass(frozen=True)
-class FusionEntry:
-    """One rule at one node."""
-
-    rule: str
-    node: str
-    outcome: Literal["applied", "declined"]
-    reason: str
-
-
-@dataclass(frozen=True)
 class FusionLog:
     """The rewrites, and for nodes that still exist the declined ones with their reasons."""
 
-    entries: tuple[FusionEntry, ...]
+    entries: tuple[Rewrite, ...]
     nodes_before: int
     nodes_after: int
     counts: dict[str, int] = field(init=False)  # rule → times applied

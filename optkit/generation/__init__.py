@@ -21,16 +21,18 @@ from collections.abc import Callable, Sequence
 from typing import Unpack
 
 from optkit.artifact import Artifact, SessionArguments
+from optkit.documents.generated_text import GeneratedText
 from optkit.errors import UsageError
 from optkit.generation import continued, encoded
 from optkit.generation.decoding import Pace
 from optkit.generation.encoded import Recording
-from optkit.generation.result import Generated, Speculated, Text
+from optkit.generation.result import Generated, Speculated
 from optkit.generation.sampling import Sampling
 from optkit.generation.speculation import Speculation
 
 __all__ = [
-    "Generated", "Pace", "Recording", "Sampling", "Speculated", "Speculation", "Text", "generate",
+    "Generated", "GeneratedText", "Pace", "Recording", "Sampling", "Speculated", "Speculation",
+    "generate",
 ]  # fmt: skip
 
 

@@ -11,13 +11,14 @@ from operator import add
 from optkit.artifact import Artifact, SessionArguments
 from optkit.data.tokens import Tokenizer
 from optkit.decoder import Decoder, Tokens
+from optkit.documents.generated_text import GeneratedText
 from optkit.errors import InputRefused
 from optkit.generation import tokenization
 from optkit.generation.acceptance import SampledAcceptance, accept_greedy
 from optkit.generation.decoding import Decoded, Ending, Heard, decode
 from optkit.generation.draft_length import DraftLength
 from optkit.generation.drafters import Drafter, DraftModel, PromptLookup
-from optkit.generation.result import Cache, Generated, Speculated, Text
+from optkit.generation.result import Generated, Speculated, cache_of
 from optkit.generation.sampling import Draw, Sampling, greedy
 from optkit.generation.speculation import Speculation, Speculator
 
@@ -57,7 +58,13 @@ def generate(
             writer = Speculator(session, decoder, drafter, DraftLength(speculation.tokens))
             decoded, speculated = _speculate(writer, read, ending, sampling, tell)
     texts = tuple(
-        Text(prompt, ids, tokenization.behind(spoken, ids, new), new, reason)
+        GeneratedText(
+            prompt=prompt,
+            prompt_tokens=ids,
+            text=tokenization.behind(spoken, ids, new),
+            tokens=new,
+            finish_reason=reason,
+        )
         for prompt, ids, new, reason in zip(
             prompts, read, decoded.tokens, decoded.reasons, strict=True
         )
@@ -65,7 +72,7 @@ def generate(
     return Generated(
         texts, None, decoded.prefill, decoded.decode,
         session.backend, session.evidence, session.note,
-        Cache.of(decoder, decoded.window), speculated,
+        cache_of(decoder, decoded.window), speculated,
     )  # fmt: skip
 
 

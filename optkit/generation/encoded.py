@@ -21,11 +21,12 @@ from optkit.artifact import Artifact, Running, SessionArguments
 from optkit.data import audio, packing, parts
 from optkit.data.tokens import Tokenizer
 from optkit.decoder import IDS, MASK, Decoder, Tokens
+from optkit.documents.generated_text import GeneratedText
 from optkit.errors import InputRefused, UsageError
 from optkit.evidence import Evidence
 from optkit.generation import tokenization
 from optkit.generation.decoding import Ending, Pace, decode
-from optkit.generation.result import Cache, Generated, Text
+from optkit.generation.result import Generated, cache_of
 from optkit.generation.sampling import Draw, Sampling, greedy
 from optkit.generation.starting import Start, only
 from optkit.tensors import Feed, TensorInfo
@@ -88,7 +89,13 @@ def generate(
         ending = Ending(frozenset(tokens.ends), room, tokens.pad)
         decoded = decode(session, shape, read, ending, choose, tell, crossed)
     texts = tuple(
-        Text(name, ids, str(spoken.fast.decode(new)), new, reason)
+        GeneratedText(
+            prompt=name,
+            prompt_tokens=ids,
+            text=str(spoken.fast.decode(new)),
+            tokens=new,
+            finish_reason=reason,
+        )
         for name, ids, new, reason in zip(
             given.names, given.ids, decoded.tokens, decoded.reasons, strict=True
         )
@@ -96,7 +103,7 @@ def generate(
     ran = min(first, session, key=lambda run: run.evidence is Evidence.MEASURED)
     return Generated(
         texts, encoded, decoded.prefill, decoded.decode, session.backend, ran.evidence, ran.note,
-        Cache.of(shape),
+        cache_of(shape),
     )  # fmt: skip
 
 

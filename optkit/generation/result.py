@@ -3,39 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Literal
 
 from optkit.decoder import Decoder
+from optkit.documents.generated_text import GeneratedText, TokenCache
 from optkit.evidence import Evidence
-from optkit.generation.decoding import FinishReason, Pace
-
-
-@dataclass(frozen=True)
-class Text:
-    """The text for one prompt. `prompt`: the text, or the name of the recording. `prompt_tokens`:
-    the tokens that were read; empty for a recording. `tokens`: the generated tokens, without the
-    one that ended the text."""
-
-    prompt: str
-    prompt_tokens: list[int]
-    text: str
-    tokens: list[int]
-    finish_reason: FinishReason  # stop: an end-of-sequence token; length: the limit
-
-
-@dataclass(frozen=True)
-class Cache:
-    """The keys and values that a decoder keeps. `format`: their dtype, or int4. `token_bytes`: what
-    one token of one text adds. `window`: the sliding window to which the cache is cut; None: it
-    keeps all tokens."""
-
-    format: str
-    token_bytes: int
-    window: int | None = None
-
-    @classmethod
-    def of(cls, decoder: Decoder, window: int | None = None) -> Self:
-        return cls(decoder.codes or decoder.cache[0].dtype, decoder.token_bytes, window)
+from optkit.generation.decoding import Pace
 
 
 @dataclass(frozen=True)
@@ -78,12 +51,18 @@ class Generated:
     graph ran elsewhere (`note` says why). `speculation`: None for plain decoding.
     """
 
-    texts: tuple[Text, ...]
+    texts: tuple[GeneratedText, ...]
     encode: Pace | None
     prefill: Pace
     decode: Pace
     backend: str
     evidence: Evidence
     note: str | None
-    cache: Cache
+    cache: TokenCache
     speculation: Speculated | None = None
+
+
+def cache_of(decoder: Decoder, window: int | None = None) -> TokenCache:
+    """The cache of a decoder, cut to a window of tokens."""
+    kept = decoder.codes or decoder.cache[0].dtype
+    return TokenCache(format=kept, token_bytes=decoder.token_bytes, window=window)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from optkit.monitor.figures import AT_WORK, UNITS, Figures
+from optkit.monitor.figures import AT_WORK, Figures
 
 _SIGNS: Mapping[str, Callable[[float, float], bool]] = {">=": operator.ge, "<": operator.lt}
 
@@ -56,24 +56,6 @@ class Finding:
 
     rule: Rule
     figures: Figures
-
-    def to_json(self) -> dict[str, object]:
-        because = [
-            {
-                "figure": condition.figure,
-                "value": self.figures[condition.figure],
-                "unit": UNITS[condition.figure],
-                "sign": condition.sign,
-                "threshold": condition.threshold,
-            }
-            for condition in self.rule.when
-        ]
-        return {
-            "verdict": self.rule.verdict,
-            "because": because,
-            "advice": self.rule.advice,
-            "verified": self.rule.verified,
-        }
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 from optkit.devices.nvml import slowed
 from optkit.monitor.samples import GpuSample, Sample
+
+Unit = Literal["s", "share", "cores", "B/s", "B", "count"]
 
 AT_WORK = 0.05
 """A GPU whose mean utilisation is lower than this has no work."""
@@ -15,7 +18,7 @@ _IDLE = 0.1  # a GPU with less utilisation than this has a gap in its work
 Figures = dict[str, float | None]
 """Name (see UNITS) → value; None: unknown on this machine."""
 
-UNITS = {
+UNITS: Mapping[str, Unit] = {
     "seconds": "s",
     "running": "share",
     "disk_wait": "share",

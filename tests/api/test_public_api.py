@@ -109,6 +109,8 @@ notes: tuple[str, ...] = optkit.verify(built.path).notes
 written: int = optkit.attest(built.path).files[0].bytes
 knee: int | None = optkit.bench("model.onnx", target="cpu").sweep.knee
 verdict: str = optkit.evaluate("model.onnx", target="cpu").gate.verdict
+graph = optkit.inspect("model.onnx").graph
+macs: int = 0 if graph is None else graph.macs
 """
 
 

@@ -11,7 +11,7 @@ from optkit.cli import summary
 from optkit.cli.build import exit_code
 from optkit.documents.figures import BENCH, BenchFigures, Sweep
 from optkit.documents.measured import LatencyFigures
-from optkit.documents.stages import Rewrite, rewrites
+from optkit.documents.rewrites import Rewrite, rewrites
 from optkit.evidence import Evidence
 from optkit.measurement import Interval, Latency
 from tests.report.conftest import build, read_result

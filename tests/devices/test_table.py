@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
+from optkit import api
 from optkit.devices import names, sources, spelling, target, targets
 from optkit.devices.table import FOLDER, Fact, aliases, data_names, reported_names, titles
 from optkit.errors import UnknownName, UsageError
+from tests.conftest import valid
 
 DATA = data_names()
 GPUS = [
@@ -141,7 +143,7 @@ def test_every_figure_has_a_known_source(name: str) -> None:
 
 @pytest.mark.parametrize("name", names())
 def test_json_stands_alone(name: str) -> None:
-    data = json.loads(json.dumps(target(name).to_json()))
+    data = valid(json.loads(json.dumps(api.describe_targets(name).to_json())))
     groups = ("facts", "peaks", "ops_per_cycle", "kernels")
     used = {f["source"] for group in groups for f in data[group].values()}
     assert used <= set(data["sources"])

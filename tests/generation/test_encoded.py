@@ -14,6 +14,7 @@ from optkit.errors import InputRefused, UsageError
 from optkit.generation import Sampling, Speculation, generate
 from optkit.generation.starting import Start
 from optkit.tensors import TensorInfo
+from tests.conftest import valid
 from tests.generation import pairs
 from tests.generation.pairs import Pair
 from tests.generation.test_generate import optkit
@@ -112,7 +113,7 @@ def test_the_command_hears(tmp_path: Path) -> None:
     wave = np.random.default_rng(0).normal(0, 0.1, RATE).astype(np.float32)
     wavfile.write(tmp_path / "one.wav", RATE, wave)
     done = optkit("generate", made.path, "--audio", tmp_path / "one.wav", "--json", "-q")
-    told = json.loads(done.stdout)
+    told = valid(json.loads(done.stdout))
     assert told["texts"][0]["tokens"] == generate(made, audio=[wave]).texts[0].tokens
     assert told["encode"]["tokens"] == 100 and told["encode"]["evidence"] == "measured"
     for option, given, reason in (

@@ -15,6 +15,7 @@ from optkit.artifact import Artifact
 from optkit.errors import InputRefused, IntegrityError, UsageError
 from optkit.evidence import Evidence
 from optkit.generation import Sampling, Speculation, generate
+from tests.conftest import valid
 from tests.generation.conftest import POSITIONS, WIDTH, Network, words, write_artifact
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -145,7 +146,7 @@ def test_json_holds_every_text_and_both_phases(made: Make, tmp_path: Path) -> No
     (tmp_path / "prompt.txt").write_text("w7 w8\n", encoding="utf-8-sig")
     done = optkit("generate", artifact.path, "--prompt", "w1", "--prompt-file",
                   tmp_path / "prompt.txt", "--max-new-tokens", "3", "--json", "-q")  # fmt: skip
-    found = json.loads(done.stdout)
+    found = valid(json.loads(done.stdout))
     assert (done.returncode, found["schema"], found["status"]) == (0, "optkit.generate/v1", "ok")
     assert [text["prompt_tokens"] for text in found["texts"]] == [[1], [7, 8]]
     assert all(len(text["tokens"]) == 3 for text in found["texts"])
@@ -173,7 +174,7 @@ def test_the_command_drafts_and_tells_what_it_saved(
         (("--draft", artifact.path, "--draft-tokens", "3"), "draft model"),
     ):
         done = optkit("generate", artifact.path, *prompts, *drafts)
-        found = json.loads(done.stdout)
+        found = valid(json.loads(done.stdout))
         assert [text["tokens"] for text in found["texts"]] == [
             network.continued(prompt, 20) for prompt in ([1, 2], [5])
         ]

@@ -65,9 +65,9 @@ def test_a_series_has_its_verdict_and_tells_what_led_to_it(name: str) -> None:
     found = diagnose(figures(SERIES[name], cores=4))
     assert found.bound.rule.verdict == name.partition(",")[0]
     assert found.warnings == ()
-    for reason in found.bound.to_json()["because"]:
-        value, threshold = reason["value"], reason["threshold"]
-        assert value is None or (value >= threshold) == (reason["sign"] == ">=")
+    for condition in found.bound.rule.when:
+        value = found.bound.figures[condition.figure]
+        assert value is None or (value >= condition.threshold) == (condition.sign == ">=")
 
 
 @pytest.mark.parametrize(

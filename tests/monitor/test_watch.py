@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from optkit.monitor import diagnose, figures, watch_command, watch_process
+from tests.conftest import valid
 
 OPTKIT = (sys.executable, "-c", "from optkit.cli import main; main()", "monitor")
 COMPUTES = "import time\nend = time.time() + 1\nwhile time.time() < end: pass"
@@ -140,7 +141,7 @@ def test_the_exit_code_is_passed_on_and_json_has_stdout_to_itself() -> None:
     done = subprocess.run(
         [*OPTKIT, "--json", "--", "sh", "-c", "echo out; exit 7"], capture_output=True, text=True
     )
-    told = json.loads(done.stdout)
+    told = valid(json.loads(done.stdout))
     assert done.returncode == 7 == told["exit_code"] and "out" in done.stderr
     assert told["schema"] == "optkit.monitor/v1" and told["command"][0] == "sh"
     assert told["diagnosis"]["verdict"] == "undetermined"

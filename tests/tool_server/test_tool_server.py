@@ -11,13 +11,12 @@ from typing import Any
 
 import anyio
 import pytest
-from jsonschema import Draft202012Validator
 from mcp import Client, StdioServerParameters
 
 import optkit
-from optkit import api, documents
+from optkit import api
 from optkit.tool_server import server
-from tests.conftest import COMMAND, ROOT, MainJob
+from tests.conftest import COMMAND, ROOT, MainJob, valid
 
 TOOLS = {"targets", "plan", "build", "explain", "inspect", "diff"}
 
@@ -48,7 +47,7 @@ def test_answers_are_the_documents_of_the_commands_and_errors_have_hints(tmp_pat
     async def questions(client: Client) -> None:
         answer = await client.call_tool("targets", {"name": "l4"})
         assert not answer.is_error
-        assert answer.structured_content == json.loads(json.dumps(api.describe_targets("l4")))
+        assert answer.structured_content == api.describe_targets("l4").to_json()
         assert json.loads(answer.content[0].text) == answer.structured_content
         for tool, arguments, told in (
             ("targets", {"name": "l5"}, "unknown target 'l5'\nhint: did you mean l4"),
@@ -86,13 +85,11 @@ def test_an_agent_plans_builds_and_asks_over_stdio(tmp_path: Path, main_job: Mai
     async def questions(client: Client) -> None:
         asked = {"targets": ["l4", "h100"], "precisions": ["int8"], "recipe": "digits-vit"}
         answer = await client.call_tool("plan", asked)
-        assert answer.structured_content["schema"] == "optkit.plan/v1"
-        Draft202012Validator(documents.schema("plan")).validate(answer.structured_content)
+        assert valid(answer.structured_content)["schema"] == "optkit.plan/v1"
 
         asked = {"targets": ["l4"], "recipe": "digits-vit"}
         built = await client.call_tool("build", asked)  # everything of it lies in the store
-        result = built.structured_content
-        Draft202012Validator(documents.schema("result")).validate(result)
+        result = valid(built.structured_content)
         assert result["artifact"] == "artifacts/digits-vit-l4-int8"
 
         for tool, arguments, schema in (
@@ -102,7 +99,7 @@ def test_an_agent_plans_builds_and_asks_over_stdio(tmp_path: Path, main_job: Mai
         ):
             answer = await client.call_tool(tool, arguments)
             assert not answer.is_error, answer.content
-            assert answer.structured_content["schema"] == schema
+            assert valid(answer.structured_content)["schema"] == schema
         several = {"targets": ["l4", "t4"], "precisions": ["fp8"], "recipe": "digits-vit"}
         answer = await client.call_tool("build", several, progress_callback=progress)
         assert heard and [value for value, _ in heard] == sorted({value for value, _ in heard})

@@ -25,7 +25,7 @@ import numpy as np
 import onnx_ir as ir
 
 from optkit import graph
-from optkit.fusion.rule import FusionEntry
+from optkit.documents.rewrites import Rewrite
 
 _HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _FLOAT = ir.DataType.FLOAT
@@ -42,7 +42,7 @@ _DTYPES = ("to", "dtype", "output_dtype", "precision", "softmax_precision", "sta
 """Attributes that hold a dtype."""
 
 
-def widen(model: ir.Model, *, inline_limit: int = graph.INLINE_LIMIT) -> tuple[FusionEntry, ...]:
+def widen(model: ir.Model, *, inline_limit: int = graph.INLINE_LIMIT) -> tuple[Rewrite, ...]:
     """Convert float16 and bfloat16 to float32, including subgraphs, in place. Returns one entry if
     anything was half, else none. `inline_limit`: if half weights have this many bytes in total,
     large ones keep their dtype.
@@ -54,7 +54,7 @@ def widen(model: ir.Model, *, inline_limit: int = graph.INLINE_LIMIT) -> tuple[F
     foreign = next((node for node in model.graph.all_nodes() if node.domain != ""), None)
     if foreign is not None:
         reason = f"{foreign.domain}.{foreign.op_type} may need half precision"
-        return (FusionEntry("widen", str(foreign.name), "declined", reason),)
+        return (Rewrite("widen", str(foreign.name), "declined", reason),)
     borders = {value: value.dtype for value in (*model.graph.inputs, *model.graph.outputs)}
     names = graph.FreeNames(model)
     _part_roundings(model, names)
@@ -71,7 +71,7 @@ def widen(model: ir.Model, *, inline_limit: int = graph.INLINE_LIMIT) -> tuple[F
     graph.infer_shapes(model)
     what = f"half became float32, {len(halves)} borders kept"
     what += f", {len(stay)} weights stored as they are" if stay else ""
-    return (FusionEntry("widen", "", "applied", what),)
+    return (Rewrite("widen", "", "applied", what),)
 
 
 def _widen_inside(
