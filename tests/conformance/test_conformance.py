@@ -18,6 +18,7 @@ from tests.conformance.backend_cases import WHEELS, download
 from tests.conformance.judging import Case, judge
 from tests.conformance.random_graphs import operators, random_graph
 from tests.conformance.table import JSON, SLICES, cases, judge_all, row
+from tests.figures import Figures
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +30,19 @@ def test_random_graphs_are_equal_in_both_forms() -> None:
     """A sample of the slow test."""
     outcome = judge(random_graph(0))
     assert outcome.verdict == "equal", outcome
+
+
+@pytest.mark.slow
+def test_more_random_graphs_are_equal_in_both_forms(figures: Figures) -> None:
+    """Others than those of the table."""
+    times = figures.times(5, 5000)
+    for name, outcome in judge_all(random_graph(10_000 + seed) for seed in range(times)):
+        assert outcome.verdict == "equal", (name, outcome)
+    figures.tell(
+        "random valid graphs", times,
+        "20 steps of more than 80 operators; fused for TensorRT and for ONNX Runtime: valid, and "
+        "with equal outputs (1e-4); 2,000 others are judged in slices by the same test file",
+    )  # fmt: skip
 
 
 def test_random_graphs_hold_many_operators() -> None:
