@@ -159,8 +159,8 @@ def held(scratch: Path) -> dict[str, int]:
     }
 
 
-def soak(scratch: Path, rebuilds: int, seed: int = 0) -> dict[str, list[int]]:
-    """Name → a number for each rebuild."""
+def soak(scratch: Path, rebuilds: int, out: Path, seed: int = 0) -> None:
+    """`out` gets the curves after each rebuild: name → a number for each."""
     os.environ["OPTKIT_CACHE"] = str(scratch / "store")
     (scratch / "tmp").mkdir(parents=True)
     os.environ["TMPDIR"] = tempfile.tempdir = str(scratch / "tmp")
@@ -177,7 +177,8 @@ def soak(scratch: Path, rebuilds: int, seed: int = 0) -> dict[str, list[int]]:
         for name, number in held(scratch).items():
             curves.setdefault(name, []).append(number)
         print(turn, changed, {name: curve[-1] for name, curve in curves.items()}, flush=True)
-    return curves
+        lines = ",\n".join(f' "{name}": {json.dumps(curve)}' for name, curve in curves.items())
+        out.write_text(f"{{\n{lines}\n}}\n")
 
 
 def main() -> None:
@@ -186,9 +187,7 @@ def main() -> None:
     parser.add_argument("--rebuilds", type=int, default=200)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
     given = parser.parse_args()
-    curves = soak(given.scratch.resolve(), given.rebuilds)
-    lines = ",\n".join(f' "{name}": {json.dumps(curve)}' for name, curve in curves.items())
-    given.out.write_text(f"{{\n{lines}\n}}\n")
+    soak(given.scratch.resolve(), given.rebuilds, given.out)
 
 
 if __name__ == "__main__":
