@@ -246,7 +246,7 @@ class Commands(RuleBasedStateMachine):
 
 @pytest.mark.slow
 def test_the_store_is_a_dictionary(figures: Figures) -> None:
-    runs = figures.times(40, 2000)
+    runs = figures.times(20, 2000)
     chosen = settings(max_examples=runs, stateful_step_count=25, deadline=None, database=None,
                       suppress_health_check=list(HealthCheck))  # fmt: skip
     run_state_machine_as_test(Commands, settings=chosen)
