@@ -287,7 +287,7 @@ def _check_samples(project: Path, store: Path) -> None:
     made = pipeline.run(
         Job(recipe, target("cpu"), PRECISIONS["int8"]), runner, pipeline.QUANTIZE[:4]
     )
-    assert all(record.hit for record in runner.records)
+    assert all(record.hit or record.ran_code for record in runner.records)
     assert [record.label for record in runner.records].count("export encoder") == 1
     model = T5ForConditionalGeneration.from_pretrained(project / "t5").eval()
     spoken = PreTrainedTokenizerFast.from_pretrained(project / "t5")
