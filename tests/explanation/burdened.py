@@ -352,9 +352,11 @@ def loop(folder: Path) -> Recipe:
 
 
 def vocabulary(folder: Path) -> Recipe:
-    net = Net(("batch", 16))
-    x = net.node("MatMul", "x", net.constant(net.rng.standard_normal((16, 50000))), module="head")
-    return net.save(folder, net.node("Softmax", x, axis=-1, module="head"), ("batch", 50000))
+    net = Net(("batch", 64))
+    x = net.node("MatMul", "x", net.constant(net.rng.standard_normal((64, 50000))), module="head")
+    for _ in range(2):
+        x = net.node("Softmax", x, axis=-1, module="head")
+    return net.save(folder, x, ("batch", 50000))
 
 
 def positions(folder: Path) -> Recipe:

@@ -61,7 +61,7 @@ OF_THE_FACTS = {
 }
 NEW = {
     "a convolution kept in FP32 between INT8": Burden(burdened.island, "left_in_float", "body.1"),
-    "linear Resize of a large map": Burden(burdened.resize, "slow_operator", "Upsample"),
+    "linear Resize of a large map": Burden(burdened.resize, "slow_operator", "Upsample|Resize"),
     "NonZero and GatherND": Burden(burdened.non_zero, "slow_operator", "sparse/"),
     "a GRU": Burden(burdened.gru, "slow_operator", "GRU"),
     "a Loop of 200 steps": Burden(burdened.loop, "slow_operator", "Loop"),
@@ -88,7 +88,8 @@ def explained(burden: Burden, folder: Path, cache: Path) -> tuple[Path, dict[str
 def rank(burden: Burden, findings: list[dict[str, Any]]) -> int | None:
     """The place of the right finding, counted from 1."""
     right = (n for n, one in enumerate(findings, 1)
-             if one["rule"] == burden.rule and burden.word in one["what"])  # fmt: skip
+             if one["rule"] == burden.rule
+             and any(word in one["what"] for word in burden.word.split("|")))  # fmt: skip
     return next(right, None)
 
 
