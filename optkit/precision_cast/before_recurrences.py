@@ -39,11 +39,13 @@ def sources(model: ir.Model, kept: Collection[ir.Node]) -> set[ir.Node]:
 
 def _computed(value: ir.Value | None) -> Iterator[ir.Node]:
     """The nodes that compute a value, before others only move it."""
-    node = value.producer() if value is not None else None
-    if node is None:
-        return
-    if node.op_type not in _MOVING:
-        yield node
-        return
-    for moved in node.inputs:
-        yield from _computed(moved)
+    seen: set[ir.Value | None] = set()  # a Concat may read one value twice
+    left = [value]
+    while left:
+        moved = left.pop()
+        node = moved.producer() if moved is not None and moved not in seen else None
+        seen.add(moved)
+        if node is not None and node.op_type in _MOVING:
+            left += node.inputs
+        elif node is not None:
+            yield node

@@ -19,7 +19,7 @@ from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.backends.tensorrt_rtx import TensorRTRTX
 from optkit.data import spool_writer
 from optkit.devices import target
-from optkit.precision_cast import magnitude
+from optkit.precision_cast import before_recurrences, magnitude
 from optkit.precision_cast.cast import HALVES, CastLog, to_half
 from optkit.precision_cast.kept_in_fp32 import dividends
 from optkit.precisions import PRECISIONS
@@ -207,6 +207,18 @@ def test_what_a_recurrence_in_float_reads_is_computed_in_float(
     rtx = TensorRTRTX()
     spec = rtx.spec(inputs, target("l4"), PRECISIONS["fp16"], axes)
     assert rtx.compile(tmp_path / "half.onnx", spec, {}, tmp_path, lambda *_: None).bytes > 0
+
+
+def test_what_moves_one_value_twice_is_followed_once() -> None:
+    """Each Concat doubles the ways to the product: 2^60 of them."""
+    chain = " ".join(f"v{i + 1} = Concat <axis = 2> (v{i}, v{i})" for i in range(60))
+    model = ir.from_onnx_text(
+        '<ir_version: 10, opset_import: ["" : 21]> g (float[t,1,n] x, float[1,12,k] w, '
+        "float[1,12,4] r, int32[1] lengths) => (float[1,1,4] last) { [first] v0 = Relu (x) "
+        f"{chain} [cell] , last = GRU <hidden_size = 4> (v60, w, r, , lengths) }}"
+    )
+    first, cell = model.graph[0], model.graph[-1]
+    assert before_recurrences.sources(model, {cell}) == {first}
 
 
 BOUNDS = """g (float[n, 4] x) => (float[n, 4] y, float[n, 4] z)

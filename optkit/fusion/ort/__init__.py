@@ -73,22 +73,22 @@ RULES: tuple[Rule[Any], ...] = (
 )
 
 
-def to_ort(model: ir.Model, opset: int = OPSET) -> FusionLog:
+def to_ort(model: ir.Model, opset: int | None = None) -> FusionLog:
     """Apply RULES to the main graph until none matches, in place. Subgraphs do not change.
 
     A MatMul or Gemm that becomes an integer product keeps its node name, and an attention gets the
     name of its product with the values. `opset`: the newest that the result may have; with an older
-    one than 23, attention stays in single operators. The opset does not change if a later one has
-    no kernel for an operator of the graph.
+    one than 23, attention stays in single operators. Without a limit, the opset becomes 23, or
+    stays if it is newer, or if a later one has no kernel for an operator of the graph.
 
     Raises InputRefused if the inputs of an operator do not fit it, or if the graph needs a newer
     opset.
     """
-    if opset >= OPSET and not any(
-        node.op_type in _WITHOUT_KERNEL for node in model.graph.all_nodes()
-    ):
+    able = not any(node.op_type in _WITHOUT_KERNEL for node in model.graph.all_nodes())
+    if able and (opset is None or opset >= OPSET):
         model.opset_imports[""] = max(OPSET, model.opset_imports.get("", OPSET))
     log = apply(model, RULES)
-    graph.lower(model, opset)
+    if opset is not None:
+        graph.lower(model, opset)
     note_in_place(model)
     return log

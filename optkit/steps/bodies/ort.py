@@ -18,8 +18,7 @@ from optkit.steps.ort import OrtGraph, ToOrt
 
 def run(step: ToOrt, out: Path, progress: Progress) -> OrtGraph:
     model = graph.load(step.graph.path / GRAPH)
-    log = to_ort(model) if step.opset is None else to_ort(model, step.opset)
-    return written(model, log.to_json(), out)
+    return written(model, to_ort(model, step.opset).to_json(), out)
 
 
 def written(model: ir.Model, log: Mapping[str, object], out: Path) -> OrtGraph:

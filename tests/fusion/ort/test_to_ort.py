@@ -222,6 +222,17 @@ def test_operators_whose_kernels_end_keep_the_opset(as_ort, build, node: str, op
     assert "no kernel beyond opset 21" in declined.reason
 
 
+def test_an_opset_that_is_newer_than_the_rules_stays(build) -> None:
+    text = "y = TensorScatter <axis = 1> (x, update, at)"
+    given = build("float[1,4,2] x, float[1,1,2] update", "float[1,4,2] y", text, {"": 24},
+                  at=np.array([2]))  # fmt: skip
+    to_ort(given)
+    assert given.opset_imports[""] == 24
+    session = onnxruntime.InferenceSession(ir.to_proto(given).SerializeToString())
+    feed = {"x": np.zeros((1, 4, 2), np.float32), "update": np.ones((1, 1, 2), np.float32)}
+    assert session.run(None, feed)[0][0, :, 0].tolist() == [0, 0, 1, 0]
+
+
 def test_random_numbers_keep_the_opset(build) -> None:
     model = build("float[4] x", "float[4] y", "r = RandomUniformLike (x) y = Add (x, r)")
     to_ort(model)
