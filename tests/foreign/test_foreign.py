@@ -1,6 +1,6 @@
 """Graphs that eight tools have quantized: recognized, repaired, and without quantization again.
 
-The graphs are those of `experiments/foreign/produce.py` for its CNN. ONNX Runtime, with its own
+The graphs are those of the study experiments/foreign for its CNN. ONNX Runtime, with its own
 optimizations off, is the reference.
 """
 

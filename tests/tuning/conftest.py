@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +12,6 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-
-CHECKS = Path(__file__).resolve().parents[2] / "experiments" / "tuning"
-if str(CHECKS) not in sys.path:  # its scripts import each other by name, as when they are run
-    sys.path.insert(0, str(CHECKS))
 
 SOURCE = """\
 import numpy as np
