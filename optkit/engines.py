@@ -87,6 +87,10 @@ class Landing:
     unknown: int = 0
 
 
+SEARCH_MINUTES = "search_minutes"
+"""The option of compilers that time kernels on the device: how long they search for faster ones."""
+
+
 @dataclass(frozen=True)
 class BuildSpec:
     """The specification for a backend: pure data, shown before any work, and part of the build's

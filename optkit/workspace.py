@@ -22,8 +22,6 @@ from optkit.execute.task import Executor, Limits
 from optkit.execute.transfer import SharedFolder, ThroughRemote
 from optkit.store import Remote, Store, default_root
 
-_SECONDS = 3600.0
-
 
 class Silent:
     """A listener that ignores everything."""
@@ -47,7 +45,8 @@ class Workspace:
     remote: URL of the file system through which machines share finished steps (docs/sharing.md);
         None: $OPTKIT_REMOTE; "": no remote.
     memory: bytes that a step may use; None: half of the available memory.
-    timeout: seconds that a step may take; None: one hour.
+    timeout: seconds that a step may take; None: one hour, and 12 hours for a compiler that times
+        kernels on the device.
     fresh: run your code although what it `depends` on is unchanged.
     executor: "ray" or "ray://HOST:10001": the nodes of this Ray cluster run the steps
         (docs/ray.md); an object that runs tasks; None: child processes of this process.
@@ -76,7 +75,10 @@ class Workspace:
         is not the address of a cluster; ToolchainMissing if the library of the remote is not
         installed.
         """
-        limits = Limits(self.memory or available_memory() // 2, self.timeout or _SECONDS)
+        memory = self.memory or available_memory() // 2
+        limits = (
+            Limits(memory) if self.timeout is None else Limits(memory, self.timeout, chosen=True)
+        )
         listener = self._listener()
         url = os.environ.get("OPTKIT_REMOTE") if self.remote is None else self.remote
         store = Store(self._folder(), Remote(url) if url else None)

@@ -105,7 +105,8 @@ def finish_here(argument: Argument, here: Ground) -> object:
     sent = Path(here.place(task.artifact))
     place = here.out / sent.name
     shutil.copytree(sent, place)
-    limits = Limits(min(task.limits.memory_bytes, available_memory()), task.limits.seconds)
+    memory = min(task.limits.memory_bytes, available_memory())
+    limits = replace(task.limits, memory_bytes=memory)
     heard = _Heard(here)
     finished = complete(
         place, Runner(here.store, limits, heard), strict=task.strict, final=Path(task.shown)

@@ -9,15 +9,15 @@ library's documentation of each option, and `docs/targets.md` says so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
 from optkit.backends.shape_profile import Profile
-from optkit.backends.tensorrt_objects import Config, Library
+from optkit.backends.tensorrt_objects import Builder, Config, Library, Network
 from optkit.devices import Target
-from optkit.engines import BuildSpec
-from optkit.errors import ToolchainMissing
+from optkit.engines import SEARCH_MINUTES, BuildSpec
+from optkit.errors import InputRefused, ToolchainMissing
 from optkit.precisions import Precision
 from optkit.tensors import AxisRange
 
@@ -85,7 +85,16 @@ def timed_options(target: Target) -> dict[str, Choice]:
     engine. TensorRT-RTX does neither: it accepts these options and compiles the same bytes, or
     reports that it lacks them. So it does not get them."""
     return {
-        "optimization_level": _level(target),
+        "optimization_level": Choice(
+            3,
+            "the library's default; public reports of level 5 are 30 minutes to over 10 hours (not "
+            "verified here)",
+        ),
+        SEARCH_MINUTES: Choice(
+            0,
+            "one build at that level; minutes let the builder search on at level 5, and the "
+            "first engine stays if they do not suffice",
+        ),
         "timing_iterations": _iterations(target),
         **_tiling(target),
         "timing_cache": Choice(
@@ -139,6 +148,27 @@ def apply(trt: Library, config: Config, spec: BuildSpec, title: str) -> None:
         )
 
 
+def write_profile(
+    builder: Builder,
+    network: Network,
+    config: Config,
+    shapes: Profile,
+    title: str,
+    why: Callable[[], str],
+) -> None:
+    """One optimization profile with the inputs that have a dynamic axis. Raises InputRefused.
+    `title`: the library; `why`: the reason in its log."""
+    optimization = builder.create_optimization_profile()
+    tensors = [network.get_input(index) for index in range(network.num_inputs)]
+    dynamic = [tensor.name for tensor in tensors if -1 in tensor.shape]
+    for name in dynamic:
+        if name not in shapes:
+            raise InputRefused("a dynamic input has no shapes", where=f"input {name!r}")
+        optimization.set_shape(name, *shapes[name])
+    if dynamic and config.add_optimization_profile(optimization) < 0:
+        raise InputRefused(f"shapes refused: {why()}", where=title)
+
+
 def _take(trt: Library, config: Config, name: str, value: object) -> bool:
     """Write one option, and return whether it was accepted."""
     if name in _FLAGS:
@@ -176,7 +206,8 @@ _ATTRIBUTES: Mapping[str, tuple[str, str | None]] = MappingProxyType(
         "hardware_compatibility": ("hardware_compatibility_level", "HardwareCompatibilityLevel"),
     }
 )
-_ELSEWHERE = frozenset({"strongly_typed", "cuda_graph"})  # options for the network and the session
+# options for the network, the session and the search
+_ELSEWHERE = frozenset({"strongly_typed", "cuda_graph", SEARCH_MINUTES})
 
 
 def _streams(target: Target) -> Choice:
@@ -199,13 +230,6 @@ def _cuda_graph(axes: Mapping[str, AxisRange]) -> Choice:
     return Choice(
         False, f"{', '.join(free)} change from run to run: each set of sizes is recorded anew"
     )
-
-
-def _level(target: Target) -> Choice:
-    """How long the builder searches, 0 to 5 (3: the library's default)."""
-    if _one_memory(target):
-        return Choice(3, "the builder itself has to fit into the memory that the CPU shares")
-    return Choice(5, "built once: compiled kernels are compared with ready ones everywhere")
 
 
 def _iterations(target: Target) -> Choice:

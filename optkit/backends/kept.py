@@ -6,13 +6,16 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from optkit.devices import Gpu
 from optkit.store import storage_errors, write_durably
+
+_SAVE_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -50,3 +53,20 @@ class Kept:
             self.file.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(self.file.with_suffix(f"{self.file.suffix}.lock")):
             yield
+
+    @contextlib.contextmanager
+    def saving(self, content: Callable[[], bytes]) -> Iterator[Callable[[], None]]:
+        """Writes the content after a block, however it ends. The block calls the function now and
+        then; it writes every half a minute, so a process that is killed loses no more."""
+        written = time.monotonic()
+
+        def save() -> None:
+            nonlocal written
+            if time.monotonic() - written >= _SAVE_SECONDS:
+                self.write(content())
+                written = time.monotonic()
+
+        try:
+            yield save
+        finally:
+            self.write(content())

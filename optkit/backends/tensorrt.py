@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +29,7 @@ from optkit.backends.engine_session import EngineSession
 from optkit.backends.kept import Kept
 from optkit.backends.landing import landing, products
 from optkit.backends.layer_list import MOVES_DATA, parse_memory
+from optkit.backends.search import search
 from optkit.backends.shape_profile import Profile, batch, profile
 from optkit.backends.tensorrt_objects import (
     Builder,
@@ -49,7 +50,7 @@ from optkit.backends.tensorrt_refusals import (
 )
 from optkit.devices import Target, gpus, has_driver
 from optkit.engines import BuildSpec, Engine
-from optkit.errors import Impossible, InputRefused, ToolchainMissing, WorkerFailed
+from optkit.errors import Impossible, ToolchainMissing, WorkerFailed
 from optkit.execute.installed import installed
 from optkit.placement import PlacementRules
 from optkit.precisions import Precision
@@ -186,6 +187,12 @@ class TensorRT:
             built = self._build(
                 model, spec, spec.profile, lambda what, done: progress(what, done / parts), kept
             )
+            built, found = search(
+                lambda longer, watch: self._build(model, longer, spec.profile, watch, kept),
+                built,
+                spec,
+                progress,
+            )
             told = self._inspected(built.engine, optimum)
             shipped = counted = described([told, built.layers], nodes)
             if parts == 2 and not shipped.sized:  # the list of a dynamic engine may have no sizes
@@ -207,7 +214,7 @@ class TensorRT:
             static_layers=counted.layers or (),
             memory=parse_memory(built.memory),
             versions=self.versions(),
-            note=shipped.note,
+            note="; ".join(note for note in (found, shipped.note) if note) or None,
         )
 
     def session(self, model: Path, options: SessionOptions = DEFAULT_OPTIONS) -> Recurrent:
@@ -288,9 +295,16 @@ class TensorRT:
         config = builder.create_builder_config()
         build_options.apply(trt, config, spec, self.title)
         self._aim(trt, config, spec)
-        self._set_shapes(builder, network, config, shapes, record)
-        config.progress_monitor = monitor(trt, progress, record)
-        with self._timings(config, spec, kept, record):
+        build_options.write_profile(
+            builder, network, config, shapes, self.title, lambda: reason_of(record.errors)
+        )
+        with self._timings(config, spec, kept, record) as save:
+
+            def watch(what: str, done: float) -> None:
+                save()
+                progress(what, done)
+
+            config.progress_monitor = monitor(trt, watch, record)
             plan = builder.build_serialized_network(network, config)
         if plan is None:
             _FAILED.add(self.module)
@@ -317,11 +331,11 @@ class TensorRT:
     @contextmanager
     def _timings(
         self, config: Config, spec: BuildSpec, kept: Path | None, record: Record
-    ) -> Iterator[None]:
-        """During a build: the timings of this device's kernels, which are read before and written
-        after it."""
+    ) -> Iterator[Callable[[], None]]:
+        """During a build: the timings of this device's kernels, which are read before it. The
+        function is called meanwhile, to write them."""
         if kept is None or not spec.options.get("timing_cache"):
-            yield
+            yield lambda: None
             return
         with Cuda() as cuda:
             memory = Kept.of(kept, "timings", cuda.gpu, self.versions())
@@ -333,8 +347,9 @@ class TensorRT:
                     where=str(memory.file),
                     hint="remove the file",
                 )
-            yield
-            memory.write(bytes(timings.serialize()))
+            # not tried on a device: whether the library can serialize timings while it builds
+            with memory.saving(lambda: bytes(timings.serialize())) as save:
+                yield save
 
     def _options(self, target: Target) -> dict[str, build_options.Choice]:
         """Options that TensorRT-RTX does not have."""
@@ -364,20 +379,6 @@ class TensorRT:
         if has_driver():
             with Cuda() as cuda:
                 check_device(cuda.gpu, spec.target, self.title)
-
-    def _set_shapes(
-        self, builder: Builder, network: Network, config: Config, shapes: Profile, record: Record
-    ) -> None:
-        """One optimization profile with the inputs that have a dynamic axis."""
-        optimization = builder.create_optimization_profile()
-        tensors = [network.get_input(index) for index in range(network.num_inputs)]
-        dynamic = [tensor.name for tensor in tensors if -1 in tensor.shape]
-        for name in dynamic:
-            if name not in shapes:
-                raise InputRefused("a dynamic input has no shapes", where=f"input {name!r}")
-            optimization.set_shape(name, *shapes[name])
-        if dynamic and config.add_optimization_profile(optimization) < 0:
-            raise InputRefused(f"shapes refused: {reason_of(record.errors)}", where=self.title)
 
     def _library(self) -> Library:
         try:

@@ -14,6 +14,7 @@ from optkit.cli.terminal import Output
 from optkit.devices import target as find_target
 from optkit.documents.dry_run import REHEARSAL, DryRun
 from optkit.documents.result import RESULTS, Result, Results
+from optkit.engines import SEARCH_MINUTES
 from optkit.errors import OptkitError, UsageError
 from optkit.execute.rehearsal import Line
 from optkit.precisions import precision as find_precision
@@ -227,6 +228,11 @@ def _rehearse(asked: translated.Asked, pairs: list[Pair], named: bool, workspace
                 rows = [list(row) for row in view.asked_rows(spec)]
                 terminal.put(terminal.table(["option", "value", "why"], rows))
         _show_estimate([line for line in plan.steps if not line.hit])
+        if any(SEARCH_MINUTES in spec.options for spec in plan.asked):
+            terminal.put(
+                "not in this estimate: TensorRT times kernels on the target: minutes at level 3, "
+                "and 30 minutes to over 10 hours at level 5 in public reports"
+            )
     return 0
 
 

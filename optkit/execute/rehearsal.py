@@ -61,7 +61,7 @@ class Rehearsal:
         except (OptkitError, OSError, ValueError, KeyError, TypeError):
             entry = None  # corrupt: a real run would quarantine the entry and run the step again
         hit = entry is not None and not self._runs(step)
-        seconds, size = (0.0, 0) if hit else self._estimate(step.name)
+        seconds, size = (0.0, 0) if hit else self._estimate(step)
         self.lines.append(Line(step.name, label, hit, seconds, size))
         return step.result(Planned() if entry is None else entry)
 
@@ -77,11 +77,11 @@ class Rehearsal:
             self.fresh or (isinstance(step, RunsCode) and step.depends is None)
         )
 
-    def _estimate(self, step: str) -> tuple[float | None, int | None]:
+    def _estimate(self, step: Step[Result]) -> tuple[float | None, int | None]:
         if self._history is None:
             self._history = self.store.history()
-        past = self._history.get(step)
-        if not past:
+        past = self._history.get(step.name)
+        if not past or step.limit_seconds:
             return None, None
         return (
             round(statistics.median(seconds for seconds, _ in past), 1),

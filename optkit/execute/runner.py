@@ -234,8 +234,9 @@ class Runner:
                 versions=versions(step.tools),
             )
             try:
+                limits = self.limits.of(step.limit_seconds)
                 return self.executor(
-                    task, self.limits, self.listener.progress, scratch_root=self.store.root / "tmp"
+                    task, limits, self.listener.progress, scratch_root=self.store.root / "tmp"
                 )
             except OptkitError as error:
                 error.where = error.where or label

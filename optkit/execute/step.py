@@ -165,6 +165,12 @@ class Step(Generic[R_co]):
         return self.stays
 
     @property
+    def limit_seconds(self) -> float:
+        """The longest time that the step may take if the user sets no limit; 0: the usual limit.
+        A step with such a limit takes so different times that earlier ones predict nothing."""
+        return 0.0
+
+    @property
     def inputs(self) -> dict[str, Input]:
         """The inputs by role."""
         inputs: dict[str, Input] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -21,11 +21,18 @@ def silent(what: str, fraction: float) -> None:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one task: resident memory of its process tree, wall-clock time, bytes of log."""
+    """Limits of one task: resident memory of its process tree, wall-clock time, bytes of log.
+    `chosen`: the user has set the time, so it holds for every step; otherwise a step may have a
+    longer one of its own."""
 
     memory_bytes: int
     seconds: float = 3600.0
     output_bytes: int = 64 * 2**20
+    chosen: bool = False
+
+    def of(self, seconds: float) -> Self:
+        """The limits of a step that may take so long."""
+        return self if self.chosen else replace(self, seconds=max(self.seconds, seconds))
 
 
 @dataclass(frozen=True)

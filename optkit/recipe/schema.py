@@ -384,6 +384,7 @@ class Compiler(Part):
 
     workspace_bytes: int | None = Field(default=None, ge=1)
     optimization_level: int | None = Field(default=None, ge=0, le=5)
+    search_minutes: float | None = Field(default=None, ge=0)
     hardware_compatibility: Literal["NONE", "SAME_COMPUTE_CAPABILITY", "AMPERE_PLUS"] | None = None
     version_compatible: bool | None = None
     refittable: bool | None = None
@@ -395,6 +396,5 @@ class Bench(Part):
 
     batches: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False)] = (1, 8)
     seconds: float = Field(default=3.0, gt=0, le=3600)
-    # the longest time until a session is steady
-    warmup_seconds: float = Field(default=5.0, ge=0, le=600)
+    warmup_seconds: float = Field(default=5.0, ge=0, le=600)  # until a session is steady, at most
     threads: int | None = Field(default=None, ge=1)

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from optkit import runtimes
-from optkit.engines import BuildSpec, Engine
+from optkit.engines import SEARCH_MINUTES, BuildSpec, Engine
 from optkit.execute.step import Input, Result, Step, beside_the_key
+
+_TIMING_SECONDS = 12 * 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,3 +42,9 @@ class Compile(Step[Compiled]):
     def shares_worker(self) -> bool:
         """An engine that is the graph itself needs no compiler."""
         return runtimes.backend(self.backend).traits.engine == "graph"
+
+    @property
+    def limit_seconds(self) -> float:
+        """A compiler that times kernels on the device takes minutes to hours."""
+        searches = self.spec.options.get(SEARCH_MINUTES)
+        return _TIMING_SECONDS + 60 * searches if isinstance(searches, int | float) else 0.0

@@ -198,7 +198,8 @@ def test_cuda_graphs_only_where_latency_was_measured_with_them(tmp_path: Path) -
 def test_without_an_engine_for_triton_the_graph_gets_the_accelerator(
     backend: str, version: str, reason: str, tmp_path: Path
 ) -> None:
-    found = model(tmp_path, with_engine(tmp_path, backend, version))
+    given = with_engine(tmp_path, backend, version)
+    found = model(tmp_path, given)
     assert [*found.files] == ["model.onnx"]
     optimization = found.config.optimization
     assert optimization is not None and optimization.execution_accelerators is not None
@@ -206,6 +207,8 @@ def test_without_an_engine_for_triton_the_graph_gets_the_accelerator(
     assert accelerator.name == "tensorrt"
     assert accelerator.parameters == {
         "max_workspace_size_bytes": str(1 << 30), "trt_builder_optimization_level": "5",
+        "trt_engine_cache_enable": "true",
+        "trt_engine_cache_path": f"/var/cache/optkit-{given.digest[:16]}",
         "trt_profile_min_shapes": "x:1x4", "trt_profile_opt_shapes": "x:8x4",
         "trt_profile_max_shapes": "x:32x4",
     }  # fmt: skip
@@ -387,6 +390,8 @@ def test_a_slim_copy_has_the_latency_of_the_result_alone(tmp_path: Path) -> None
     assert optimization is not None and optimization.execution_accelerators is not None
     [accelerator] = optimization.execution_accelerators.gpu_execution_accelerator
     assert accelerator.parameters == {
+        "trt_engine_cache_enable": "true",
+        "trt_engine_cache_path": f"/var/cache/optkit-{whole.digest[:16]}",
         "trt_profile_min_shapes": "x:1x4", "trt_profile_opt_shapes": "x:8x4",
         "trt_profile_max_shapes": "x:32x4",
     }  # fmt: skip

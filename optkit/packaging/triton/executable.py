@@ -123,12 +123,18 @@ def _on_gpu(
 ) -> Executable:
     manifest = artifact.manifest
     release = _first_release(model)
-    accelerator = Accelerator(_TENSORRT, {**_options(report), **_shapes(profile)})
+    # the cache is known by the artifact: ONNX Runtime finds an engine by the names in a graph, and
+    # would take that of other weights
+    cache = {
+        "trt_engine_cache_enable": "true",
+        "trt_engine_cache_path": f"/var/cache/optkit-{artifact.digest[:16]}",
+    }
+    accelerator = Accelerator(_TENSORRT, {**_options(report), **cache, **_shapes(profile)})
     compiled = f"; the figures are those of {figures}" if manifest.compiled else ""
     note = (
-        f"{reason}: ONNX Runtime's TensorRT accelerator compiles the graph when the server "
-        f"starts{compiled}. To keep what it compiles, set trt_engine_cache_enable and "
-        "trt_engine_cache_path in the configuration"
+        f"{reason}: ONNX Runtime's TensorRT accelerator compiles the graph when the server first "
+        f"starts{compiled}. It keeps the engine in {cache['trt_engine_cache_path']}: mount a "
+        "volume there, so that a new container does not compile again"
     )
     return Executable(
         ONNXRUNTIME,
