@@ -2,14 +2,15 @@
 
 A value is written by its method `to_json`, a pydantic model by `model_dump`, a dataclass by its
 fields. The annotation decides how JSON is read: by `from_json`, by `model_validate`, or field by
-field.
+field. A field that a dataclass gains later is declared by `later(default)`, so that the keys of
+existing entries, which do not have it, stay the same.
 """
 
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -31,6 +32,11 @@ T = TypeVar("T")
 _PLAIN = (bool, int, float, str)
 
 
+def later(default: object) -> Any:
+    """A field of a dataclass that is left out of the JSON if it has its default value."""
+    return field(default=default, metadata={"later": True})
+
+
 def to_json(value: object) -> JsonValue:
     """JSON of a value. Raises TypeError for a value that has no JSON."""
     if value is None or isinstance(value, bool | int | float):
@@ -45,9 +51,19 @@ def to_json(value: object) -> JsonValue:
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [to_json(item) for item in value]
+    if isinstance(value, frozenset):
+        return [to_json(item) for item in sorted(value)]
     if is_dataclass(value):
-        return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
+        return {name: to_json(held) for name, held in _written(value)}
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+
+
+def _written(value: Any) -> Iterator[tuple[str, object]]:
+    """The fields of a dataclass, without the later ones that have their default value."""
+    for each in fields(value):
+        held = getattr(value, each.name)
+        if "later" not in each.metadata or held != each.default:
+            yield each.name, held
 
 
 def from_json(kind: type[T], data: object) -> T:
@@ -79,8 +95,9 @@ def _reader(kind: object) -> _Reader:
     if isinstance(origin, type) and issubclass(origin, Mapping):
         value = _reader(arguments[1])
         return lambda data: {key: value(item) for key, item in data.items()}
-    if isinstance(origin, type) and issubclass(origin, Sequence):
-        return _list(arguments[0])
+    if isinstance(origin, type) and issubclass(origin, Sequence | frozenset):
+        listed = _list(arguments[0])
+        return (lambda data: frozenset(listed(data))) if origin is frozenset else listed
     return _class(kind) if isinstance(kind, type) else _unchanged  # Any, or a Literal
 
 

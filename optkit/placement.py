@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, Self
+from dataclasses import dataclass, field, replace
+from typing import Literal, Self
 
-from optkit import codec
 from optkit.precisions import NumberFormat
 
 ConvKind = Literal["conv", "grouped_conv", "depthwise_conv"]
@@ -76,7 +75,8 @@ class PlacementRules:
     """The rules of a backend for one precision on one target: pure data. `activation`: None if only
     weights are quantized.
 
-    The quantizer follows them; the landing report checks them against the compiled engine.
+    The quantizer follows them; the landing report checks them against the compiled engine. They are
+    in the keys of steps, so a field that is added is declared by `codec.later`.
     """
 
     activation: NumberFormat | None
@@ -145,17 +145,3 @@ class PlacementRules:
             signed_scale=not wanted,
         )  # fmt: skip
         return replace(self, weight=weight)
-
-    def to_json(self) -> dict[str, object]:
-        sets = {key: sorted(getattr(self, key)) for key in _RULE_SETS}
-        return {**asdict(self), **sets, "excluded": dict(self.excluded)}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Self:
-        formats = {key: data[key] and NumberFormat(**data[key]) for key in ("activation", "weight")}
-        sets = {key: frozenset(data[key]) for key in _RULE_SETS}
-        kernels = data["kernels"] and codec.from_json(KernelSpeeds, data["kernels"])
-        return cls(**{**data, **formats, **sets, "kernels": kernels})
-
-
-_RULE_SETS = ("ops", "quantize_outputs", "integer_bias", "split_scale", "tensor_ops")

@@ -9,7 +9,7 @@ from typing import Self
 import ml_dtypes  # noqa: F401  from here on numpy knows bfloat16 by its name
 import numpy as np
 
-from optkit.codec import from_json
+from optkit.codec import from_json, later
 from optkit.errors import InputRefused
 
 _PLUS = " + "
@@ -57,7 +57,7 @@ class AxisRange:
     min: int
     opt: int
     max: int
-    multiple: int = 1
+    multiple: int = later(1)
 
     def __contains__(self, size: int) -> bool:
         return self.min <= size <= self.max and size % self.multiple == 0
@@ -67,11 +67,6 @@ class AxisRange:
         of = self.multiple
         least, most = -(-self.min // of), self.max // of
         return min(max(round(size / of), least), most) * of if least <= most else round(size)
-
-    def to_json(self) -> dict[str, int]:
-        """Without `multiple` if it is 1, as in the stores of older versions."""
-        found = {"min": self.min, "opt": self.opt, "max": self.max}
-        return found if self.multiple == 1 else {**found, "multiple": self.multiple}
 
 
 def axes_of(shape: Iterable[int | str]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from glob import escape
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from optkit import intake, runtimes
 from optkit.assignment import Scheme
@@ -338,14 +338,12 @@ def _placed(rules: PlacementRules, placement: Placement) -> PlacementRules:
     """The rules with the recipe's placement, except for rules that the backend does not have."""
     if placement.zero_points is not None:
         rules = rules.with_zero_points(placement.zero_points)
-    changes = {
-        key: value
-        for key, value in placement.model_dump(
-            mode="json", exclude_none=True, exclude={"zero_points"}
-        ).items()
-        if getattr(rules, key) is not None
+    changes: dict[str, Any] = {
+        key: frozenset(value) if isinstance(value, tuple) else value
+        for key, value in placement
+        if key != "zero_points" and value is not None and getattr(rules, key) is not None
     }
-    return PlacementRules.from_json({**rules.to_json(), **changes})
+    return replace(rules, **changes)
 
 
 def settings_of(recipe: Recipe) -> QuantizationSettings:

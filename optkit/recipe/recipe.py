@@ -18,6 +18,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, JsonValue, PrivateAttr, ValidationError
 
 from optkit import places
+from optkit.codec import to_json
 from optkit.errors import RecipeError, nearest, unknown_name
 from optkit.places import Place
 from optkit.recipe import yaml_document
@@ -159,7 +160,7 @@ class Recipe(Part):
 
     def with_axes(self, axes: Mapping[str, AxisRange]) -> Self:
         """The recipe with ranges for the axes that have none in it."""
-        others = {name: Axis(**r.to_json()) for name, r in axes.items()}
+        others = {name: Axis.model_validate(to_json(r)) for name, r in axes.items()}
         return self.model_copy(update={"axes": {**others, **self.axes}})
 
     def argument_folders(self, section: Literal["calibration", "eval"]) -> dict[str, Path]:
@@ -279,7 +280,7 @@ class Recipe(Part):
         data = self.model_dump(mode="json")
         for section in ("model", "calibration", "eval"):
             (data[section] or {}).pop("depends", None)
-        data |= {"axes": {name: axis.to_json() for name, axis in self.axis_ranges().items()}}
+        data |= {"axes": to_json(self.axis_ranges())}
         for key, place in self._places.items():
             section, _, name = key.partition(".")
             data[section][name] = str(place)

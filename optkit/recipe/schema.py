@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 from fnmatch import fnmatchcase
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -86,6 +86,12 @@ def fixed(value: object) -> object:
     return value
 
 
+def later(default: object, **settings: Any) -> Any:
+    """A key that is left out of the dump if it has its default value. A key that recipes gain is
+    declared so: a build that does not use it then keeps its digest and the keys of its steps."""
+    return Field(default=default, exclude_if=lambda value: value == default, **settings)
+
+
 class Part(BaseModel):
     """The base of all sections."""
 
@@ -104,12 +110,8 @@ Precision = Annotated[
 ]
 
 
-Depends = Annotated[
-    Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False)] | None,
-    Field(exclude_if=lambda v: v is None),
-]
-"""What code depends on: files, folders, globs, and "$NAME" for a variable of the environment. Not
-in the dump if null: it changes no digest of a build then."""
+Depends = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False)] | None
+"""What code depends on: files, folders, globs, and "$NAME" for a variable of the environment."""
 
 
 class Model(Part):
@@ -125,7 +127,7 @@ class Model(Part):
     adapter: str | None = None  # folder of a PEFT LoRA adapter, merged before export
     part: Literal["encoder", "decoder"] | None = None  # for an encoder-decoder; null: both
     opset: Annotated[int, Field(ge=19)] | None = None  # the newest that written graphs may have
-    depends: Depends = None  # of the factory's code
+    depends: Depends = later(None)  # of the factory's code
 
     @model_validator(mode="before")
     @classmethod
@@ -187,7 +189,7 @@ class Axis(Part):
     min: int = Field(ge=0)
     opt: int = Field(ge=0)
     max: int = Field(ge=1)
-    multiple: int = Field(default=1, ge=1, exclude_if=lambda number: number == 1)
+    multiple: int = later(1, ge=1)
 
     @model_validator(mode="after")
     def ordered(self) -> Self:
@@ -214,7 +216,7 @@ class Calibration(Part):
     percentile: float = Field(default=99.99, gt=50, le=100)
     batch: int = Field(default=8, ge=1)
     args: Args = {}
-    depends: Depends = None  # of the source's code
+    depends: Depends = later(None)  # of the source's code
 
     @model_validator(mode="after")
     def samples_or_ranges(self) -> Self:
@@ -235,9 +237,8 @@ class Placement(Part):
     split_scale: Operators | None = None
     # of MatMulNBits: multiply in floats (0), or round activations to 8 bits (4)
     nbits_accuracy: Literal[0, 4] | None = None
-    # of MatMulNBits with codes of 4 bits: zero points, or else signed scales. Not in the dump if
-    # null: it changes no other key then
-    zero_points: bool | None = Field(default=None, exclude_if=lambda v: v is None)
+    # of MatMulNBits with codes of 4 bits: zero points, or else signed scales
+    zero_points: bool | None = later(None)
 
 
 Effort = Literal["fast", "balanced", "best"]
@@ -257,11 +258,9 @@ class Quantization(Part):
     # patterns of node names; auto: where one term leaves too much noise
     two_term: Literal["auto"] | Annotated[tuple[str, ...], Field(strict=False)] = "auto"
     # whether few outlier channels of an activation may be multiplied in float
-    outlier_channels: Literal["auto", "off"] = Field(
-        default="auto", exclude_if=lambda v: v == "auto"
-    )
-    # of a decoder, stored as codes; null: as floats. Not in the dump then: it changes no other key
-    kv_cache: Literal["int8", "int4"] | None = Field(default=None, exclude_if=lambda v: v is None)
+    outlier_channels: Literal["auto", "off"] = later("auto")
+    # of a decoder, stored as codes; null: as floats
+    kv_cache: Literal["int8", "int4"] | None = later(None)
     # pattern of a node's name → its precision
     nodes: dict[str, Precision] = {}
     placement: Placement = Placement()
@@ -290,7 +289,7 @@ class Eval(Part):
     task: str  # a name or file.py
     args: Args = {}
     stop_early: bool = False  # before the last sample, if the verdict is certain
-    depends: Depends = None  # of the task's code
+    depends: Depends = later(None)  # of the task's code
 
 
 _Percentage = Annotated[str, WithJsonSchema({"type": "string", "pattern": _PERCENT.pattern})]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from optkit.codec import later
 from optkit.runtimes import SessionOptions
 
 
@@ -24,14 +25,10 @@ class DeviceSession:
     it."""
 
     target: str
-    cuda_graph: bool | None = None
+    cuda_graph: bool | None = later(None)
 
     def options(self, kept: Path | None = None) -> SessionOptions:
         return SessionOptions(target=self.target, cuda_graph=bool(self.cuda_graph), kept=kept)
-
-    def to_json(self) -> dict[str, object]:
-        graph = {} if self.cuda_graph is None else {"cuda_graph": self.cuda_graph}
-        return {"target": self.target, **graph}
 
 
 @dataclass(frozen=True)

@@ -189,7 +189,7 @@ def test_weights_keep_to_seven_bits_where_pairs_add_in_sixteen(
     assert rules.weight.bits == bits
     pair = 2 * 255 * rules.weight.qmax
     assert (pair < 1 << 15) == (bits == 7)
-    assert PlacementRules.from_json(json.loads(json.dumps(rules.to_json()))) == rules
+    assert from_json(PlacementRules, json.loads(json.dumps(to_json(rules)))) == rules
     assert OnnxRuntime().rules(target("l4"), PRECISIONS["int8"]).weight.bits == 8
 
 

@@ -11,6 +11,7 @@ import onnx_ir as ir
 import pytest
 
 from optkit import graph, runtimes
+from optkit.codec import to_json
 from optkit.data import spool_writer
 from optkit.devices import target
 from optkit.precisions import PRECISIONS
@@ -49,7 +50,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def params() -> dict[str, Any]:
-    rules = runtimes.backend("onnxruntime").rules(target("cpu"), PRECISIONS["int8"]).to_json()
+    rules = to_json(runtimes.backend("onnxruntime").rules(target("cpu"), PRECISIONS["int8"]))
     memory = 2**35  # the limit counts this whole process, other tests' memory included
     return {"batch": 8, "families": [{"int8": rules}], "moments": True, "memory": memory}
 

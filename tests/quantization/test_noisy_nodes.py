@@ -18,6 +18,7 @@ from optkit import Request, graph
 from optkit.assignment import Assignment
 from optkit.backends import onnxruntime
 from optkit.backends.kernel_speeds import kernel_speeds
+from optkit.codec import from_json
 from optkit.devices import cpu, target
 from optkit.devices.machine import sums_in_16_bits
 from optkit.placement import PlacementRules, ProductSpeeds
@@ -151,7 +152,7 @@ def test_a_switch_rounds_its_activation_and_nothing_else(
 ) -> None:
     model = graph.load(chain.fused / "model.onnx")
     assignment = Assignment(dict.fromkeys(("left", "right", "late"), "int8"))
-    rules = {name: PlacementRules.from_json(own) for name, own in rules_of("cpu", ["int8"]).items()}
+    rules = from_json(dict[str, PlacementRules], rules_of("cpu", ["int8"]))
     numbers = choose_activations(
         model, assignment, load(chain.statistics / "statistics.safetensors"), rules,
         Quantization(two_term=()), method="minmax", percentile=99.99, carrier=np.float32,

@@ -13,6 +13,7 @@ from optkit import graph
 from optkit.assignment import Assignment, Scheme
 from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.calibration import observe
+from optkit.codec import to_json
 from optkit.data import spool_writer
 from optkit.devices import target
 from optkit.placement import PlacementRules
@@ -215,7 +216,7 @@ def _silent(what: str, fraction: float) -> None: ...
 def rules_of(where: str, precisions: Iterable[str]) -> dict[str, Any]:
     """Precision → placement rules as JSON, of the backend that runs `where`."""
     chosen = backend("onnxruntime" if where == "cpu" else "tensorrt-rtx")
-    return {name: chosen.rules(target(where), PRECISIONS[name]).to_json() for name in precisions}
+    return {name: to_json(chosen.rules(target(where), PRECISIONS[name])) for name in precisions}
 
 
 def relative_noise(exact: np.ndarray, found: np.ndarray) -> float:

@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import optkit
 from optkit import runtimes
+from optkit.codec import to_json
 from optkit.data import spool_writer
 from optkit.devices import target
 from optkit.errors import WorkerFailed
@@ -174,7 +175,7 @@ def test_calibration_of_many_samples_within_each_budget(figures: Figures, tmp_pa
     """All samples are one batch, which fits into none of the smaller budgets: the worker cuts it,
     or the verdict tells that memory is short. The result is the same."""
     inputs, found = inputs_of_calibrate(tmp_path), []
-    rules = runtimes.backend("onnxruntime").rules(target("cpu"), PRECISIONS["int8"]).to_json()
+    rules = to_json(runtimes.backend("onnxruntime").rules(target("cpu"), PRECISIONS["int8"]))
     params = {"batch": SAMPLES, "families": [{"int8": rules}], "moments": True}
     budgets = BUDGETS[:: 20 // figures.times(4, 20)]
     assert budgets[len(budgets) // 2] < IN_ONE_BATCH < budgets[-1]

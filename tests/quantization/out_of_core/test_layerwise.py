@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from optkit import graph
 from optkit.assignment import Scheme
 from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.calibration import observe
-from optkit.codec import from_json
+from optkit.codec import from_json, to_json
 from optkit.data import spool_writer
 from optkit.devices import target
 from optkit.placement import PlacementRules
@@ -141,10 +142,10 @@ def quiet(what: str, fraction: float) -> None: ...
 
 def rules(where: str, precision: str) -> dict[str, Any]:
     chosen = backend("onnxruntime" if where == "cpu" else "tensorrt-rtx")
-    found = chosen.rules(target(where), PRECISIONS[precision]).to_json()
-    if found["nbits_accuracy"] is not None:
-        found["nbits_accuracy"] = 0  # the codes alone decide, not how activations are rounded
-    return {precision: found}
+    found = chosen.rules(target(where), PRECISIONS[precision])
+    if found.nbits_accuracy is not None:  # the codes alone decide, not how activations are rounded
+        found = replace(found, nbits_accuracy=0)
+    return {precision: to_json(found)}
 
 
 def parts_in(memory: int, model: ir.Model) -> int:

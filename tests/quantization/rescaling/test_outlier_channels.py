@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from optkit import graph
 from optkit.assignment import Scheme
+from optkit.codec import from_json
 from optkit.placement import PlacementRules
 from optkit.quantization.placement import weighted_nodes
 from optkit.quantization.placement.assign import assign
@@ -46,7 +47,7 @@ SHARED = """<ir_version: 10, opset_import: ["" : 21]>
       [act] n = Relu (m)
       [second] r = MatMul (n, w)
     }"""
-RULE = {"int8": PlacementRules.from_json(rules_of("cpu", ["int8"])["int8"])}
+RULE = {"int8": from_json(PlacementRules, rules_of("cpu", ["int8"])["int8"])}
 
 
 def rows(seed: int, spike: float = 60.0, every: int = 32, wave: float = 1.0) -> Feed:

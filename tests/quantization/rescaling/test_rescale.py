@@ -15,6 +15,7 @@ from optkit import graph
 from optkit.assignment import Assignment
 from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.calibration import observe
+from optkit.codec import to_json
 from optkit.devices import target
 from optkit.placement import PlacementRules
 from optkit.precisions import PRECISIONS, NumberFormat
@@ -369,7 +370,7 @@ def test_a_graph_that_makes_much_of_rounding_is_quantized_as_it_was(
     kept = {"graph": made.fused, "statistics": made.statistics}
     inputs = [{"name": "x", "dtype": "float32", "shape": ["N", 8, 32], "range": None}]
     settings = Quantization().model_dump(mode="json")
-    own = {"int8": OnnxRuntime().rules(target("cpu"), PRECISIONS["int8"]).to_json()}
+    own = {"int8": to_json(OnnxRuntime().rules(target("cpu"), PRECISIONS["int8"]))}
     params = {"precision": "int8", "carrier": "fp32", "rules": own, "settings": settings,
               "method": "mse", "percentile": 99.99, "order": [],
               "inputs": inputs, "axes": {}}  # fmt: skip
