@@ -383,7 +383,7 @@ class Compiler(Part):
 
     workspace_bytes: int | None = Field(default=None, ge=1)
     optimization_level: int | None = Field(default=None, ge=0, le=5)
-    search_minutes: float | None = Field(default=None, ge=0)
+    search_minutes: float | None = later(None, ge=0)
     hardware_compatibility: Literal["NONE", "SAME_COMPUTE_CAPABILITY", "AMPERE_PLUS"] | None = None
     version_compatible: bool | None = None
     refittable: bool | None = None
