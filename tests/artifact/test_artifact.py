@@ -36,6 +36,7 @@ from optkit.errors import InputRefused, IntegrityError, StorageError, UsageError
 from optkit.evidence import Evidence
 from optkit.store import digest_json
 from optkit.tensors import TensorInfo
+from tests.synced import renames
 
 NAME = "net-l4-int8"
 RESULT = {
@@ -218,6 +219,16 @@ def test_where_names_cannot_be_exchanged(
     read.verify()
     assert read.digest == "e" * 64
     assert leftovers(out) == []
+
+
+def test_a_folder_of_results_is_on_the_disk_before_its_name_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    around = renames(monkeypatch)
+    with exchange.replacing(tmp_path / "net") as folder:
+        (folder / "a").write_bytes(b"a")
+    source, before, after = around(tmp_path / "net")
+    assert before >= {source, source / "a"} and tmp_path in after
 
 
 def test_where_the_older_artifact_vanishes_meanwhile(

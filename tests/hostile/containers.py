@@ -44,6 +44,7 @@ SAFETENSORS: dict[str, bytes] = {
     "negative_shape": safetensors({"w": _entry(shape=[-2, -2])}),
     "float_shape": safetensors({"w": _entry(shape=[4.0])}),
     "bool_shape": safetensors({"w": _entry(shape=[True, 4])}),
+    "high_rank": safetensors({"w": _entry(0, 4, shape=[1] * 33)}, bytes(4)),
     "unknown_dtype": safetensors({"w": _entry(dtype="OBJECT")}),
     "dtype_list": safetensors({"w": _entry(dtype=["F32"])}),
     "extra_key": safetensors({"w": _entry(code="os.system")}),

@@ -209,6 +209,12 @@ def _own_name(folder: Path) -> Path:
     return path
 
 
+def _name_of_the_list(folder: Path) -> Path:
+    """In the store a list of the files has this name."""
+    (folder / "entry.json").write_bytes(bytes(16))
+    return external_model(folder, "entry.json")
+
+
 def _undeclared(folder: Path) -> Path:
     """external_data without data_location: some readers would follow it, some not."""
     _beside(folder)
@@ -234,6 +240,7 @@ MORE_EXTERNAL_DATA: dict[str, Build] = {
     "string": _string_external,
     "memory_address": _memory_address,
     "own_name": _own_name,
+    "name_of_the_list": _name_of_the_list,
     "undeclared": _undeclared,
     "offset_no_number": _sized(offset="1_6"),
     "offset_other_digits": _sized(offset="٣"),
@@ -306,6 +313,18 @@ def _recursion(model: ModelProto) -> None:
     node = helper.make_node("F", ["a"], ["b"], domain="local")
     opsets = [helper.make_opsetid("local", 1)]
     model.functions.append(helper.make_function("local", "F", ["a"], ["b"], [node], opsets))
+
+
+def _function_twice(model: ModelProto) -> None:
+    node, opsets = helper.make_node("Relu", ["a"], ["b"]), [helper.make_opsetid("", 21)]
+    for _ in range(2):
+        model.functions.append(helper.make_function("local", "F", ["a"], ["b"], [node], opsets))
+
+
+def _loop_in_the_named_domain(model: ModelProto) -> None:
+    """`ai.onnx` is another name of the domain of ONNX's own operators."""
+    loop(1 << 62)(model)
+    model.graph.node[-1].domain = "ai.onnx"
 
 
 def message(number: int, payload: bytes) -> bytes:
@@ -476,6 +495,7 @@ SIZES: dict[str, Build] = {
     "dims_without_data": model_with(_weight(dims=[1 << 62], float_data=[])),
     "dims_overflow": model_with(_weight(dims=[1 << 62] * 32)),
     "dims_wrap_to_four": model_with(_weight(dims=[1 << 32, 1 << 32, 4])),  # 4 modulo 2^64
+    "dims_overflow_beside_zero": model_with(_weight(dims=[0, 1 << 40, 1 << 40], float_data=[])),
     "negative_dim": model_with(_weight(dims=[-4])),
     "high_rank": model_with(_weight(dims=[1] * 32 + [4])),
     "high_rank_value": model_with(_high_rank_value),
@@ -491,9 +511,10 @@ SIZES: dict[str, Build] = {
     "loop_constant": model_with(loop(1 << 62, by="constant")),
     "loop_value_int": model_with(loop(1 << 62, by="value_int")),
     "loop_external": _loop_external,
+    "loop_in_the_named_domain": model_with(_loop_in_the_named_domain),
     "function_bomb": model_with(_function_bomb),
     "recursion": model_with(_recursion),
-    "function_twice": model_with(lambda m: (_recursion(m), _recursion(m), None)[-1]),
+    "function_twice": model_with(_function_twice),
     "nested_graphs": _nested,
     "nested_types": model_with(_nested_type),
     "long_name": model_with(lambda m: setattr(m.graph.node[0], "name", "n" * 70_000)),

@@ -198,9 +198,10 @@ def test_an_engine_is_opened_only_where_it_was_compiled(
 def test_a_graph_is_checked_where_it_lies(tmp_path: Path) -> None:
     from optkit.intake import check_onnx
 
-    for number, (name, build) in enumerate(
-        {**onnx_files.EXTERNAL_DATA, **onnx_files.GRAPHS, **onnx_files.NAMES}.items()
-    ):
+    hostile = {
+        **onnx_files.EXTERNAL_DATA, **onnx_files.SIZES, **onnx_files.GRAPHS, **onnx_files.NAMES,
+    }  # fmt: skip
+    for number, (name, build) in enumerate(hostile.items()):
         folder = tmp_path / str(number) / "m"
         folder.mkdir(parents=True)
         with pytest.raises(UnsafeFile):

@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from optkit.errors import InputRefused, UnsafeFile
-from optkit.intake import StagedFolder, stage_adapter, stage_folder
+from optkit.intake import Limits, StagedFolder, stage_adapter, stage_folder
 
 WEIGHT = {"w": np.arange(4, dtype=np.float32)}
 
@@ -97,6 +97,9 @@ def test_shards_are_those_that_the_index_names(folder: Path) -> None:
      '{"weight_map": {"w": "/etc/passwd"}}'],
 )  # fmt: skip
 def test_an_unsound_index_is_refused(folder: Path, index: str) -> None:
+    """Although there are sound weights at the places that it names."""
+    for place in (folder.parent / "model.safetensors", folder / "model.bin"):
+        save_file(WEIGHT, place)
     (folder / "model.safetensors.index.json").write_text(index)
     assert isinstance(refused(folder), UnsafeFile)
 
@@ -142,3 +145,22 @@ def test_an_adapter_is_its_config_and_its_weights(folder: Path) -> None:
     save_file(WEIGHT, folder / "adapter_model.safetensors")
     found = stage_adapter(folder, objects)
     assert set(found.files) == {"adapter_config.json", "adapter_model.safetensors"}
+
+
+def test_all_files_together_count_against_the_limit(folder: Path) -> None:
+    objects = folder.parent / "store" / "objects"
+    total = sum(file.stat().st_size for file in folder.iterdir())
+    stage_folder(folder, objects, limits=Limits(data_bytes=total))
+    with pytest.raises(UnsafeFile, match="the limit is"):
+        stage_folder(folder, objects, limits=Limits(data_bytes=total - 1))
+
+
+def test_a_tokenizer_of_many_gigabytes_is_refused(folder: Path) -> None:
+    os.truncate(folder / "tokenizer.json", 3 << 30)
+    assert "the limit is" in refused(folder).message
+
+
+def test_a_name_that_no_report_can_show_is_refused(folder: Path) -> None:
+    (folder / os.fsdecode(b"own\xff.py")).touch()
+    with pytest.raises(UnsafeFile, match="not UTF-8"):
+        staged(folder, code=True)

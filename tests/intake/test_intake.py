@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -29,7 +30,9 @@ from optkit.intake import (
     files,
     stage_onnx,
     stage_pt2,
+    stage_ranges,
     stage_weights,
+    tree,
 )
 from optkit.intake.fields import MESSAGES
 from optkit.intake.scan import Scan
@@ -706,6 +709,41 @@ def test_pickles_are_turned_away_unread(suffix: str, tmp_path: Path, objects: Pa
     assert "safetensors" in str(caught.value.hint)
 
 
+@pytest.mark.parametrize(
+    ("limit", "text"), [({"header_bytes": 20}, "truncated"), ({"header_items": 3}, "too large")]
+)
+def test_each_limit_of_a_header_holds(
+    limit: dict[str, int], text: str, tmp_path: Path, objects: Path
+) -> None:
+    path = tmp_path / "w.safetensors"
+    path.write_bytes(safetensors(b"sound"))
+    stage_weights(path, objects)
+    with pytest.raises(UnsafeFile, match=text):
+        stage_weights(path, objects, limits=Limits(**limit))
+
+
+@pytest.mark.parametrize(
+    ("limit", "text"),
+    [({"members": 1}, "2 members"), ({"ratio": 9}, "unpack"), ({"data_bytes": 1000}, "unpack")],
+)
+def test_each_limit_of_an_archive_holds(
+    limit: dict[str, int], text: str, tmp_path: Path, objects: Path
+) -> None:
+    path = tmp_path / "m.pt2"
+    path.write_bytes(containers.zip_file(("a", bytes(5000)), ("b", b""), packed=True))
+    stage_pt2(path, objects)
+    with pytest.raises(UnsafeFile, match=text):
+        stage_pt2(path, objects, limits=Limits(**limit))
+
+
+def test_ranges_of_many_gigabytes_are_refused(tmp_path: Path, objects: Path) -> None:
+    path = tmp_path / "ranges.txt"
+    path.touch()
+    os.truncate(path, 3 << 30)
+    with pytest.raises(UnsafeFile, match="the limit is"):
+        stage_ranges(path, objects)
+
+
 def test_sound_archives_are_staged(tmp_path: Path, objects: Path) -> None:
     path = tmp_path / "m.pt2"
     path.write_bytes(containers.zip_file(("m/model.json", b"{}"), ("m/data/w", bytes(64))))
@@ -804,6 +842,36 @@ def test_a_hint_leads_nowhere_else(path: str, large: Path, objects: Path) -> Non
     assert copy.stat().st_nlink == 1 and copy.read_bytes() == (large.parent / "w.bin").read_bytes()
 
 
+def test_what_is_not_copied_again_counts_against_the_limit_too(large: Path, objects: Path) -> None:
+    stage_onnx(large, objects)
+    with pytest.raises(UnsafeFile, match="the limit is 15"):
+        stage_onnx(large, objects, limits=Limits(data_bytes=15))
+
+
+def test_a_copy_that_is_used_again_counts_as_used_now(folder: Path, objects: Path) -> None:
+    path = save(plain_model(), folder)
+    record = stage_onnx(path, objects).path.with_name("entry.json")
+    os.utime(record, (0, 0))
+    stage_onnx(path, objects)
+    assert record.stat().st_mtime > 0
+
+
+def test_a_copy_stays_where_it_cannot_be_read_for_want_of_files(
+    folder: Path, objects: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save(plain_model(), folder)
+    inode = stage_onnx(path, objects).path.stat().st_ino
+
+    def scarce(file: Path) -> str:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(file))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tree, "digest_once", scarce)
+        with pytest.raises(StorageError):
+            stage_onnx(path, objects)
+    assert stage_onnx(path, objects).path.stat().st_ino == inode
+
+
 # --- races --------------------------------------------------------------------------------------
 
 
@@ -829,6 +897,37 @@ def test_a_link_that_stands_only_while_the_file_is_opened(
     monkeypatch.setattr(os, "open", open_swapped)
     with pytest.raises(UnsafeFile, match="replaced while"):
         stage_onnx(path, objects)
+
+
+def test_a_device_is_not_even_opened(objects: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To open one may act on it, for example rewind a tape."""
+    real, opened = os.open, []
+
+    def open_seen(name: Any, *args: Any, **options: Any) -> int:
+        opened.append(str(name))
+        return real(name, *args, **options)
+
+    monkeypatch.setattr(os, "open", open_seen)
+    with pytest.raises(UnsafeFile, match="not a regular file"):
+        stage_weights(Path("/dev/zero"), objects)
+    assert "/dev/zero" not in opened
+
+
+def test_a_pipe_that_takes_the_place_of_the_file_before_it_is_opened(
+    tmp_path: Path, objects: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, real = (tmp_path / "f").resolve(), os.open
+    path.write_bytes(safetensors(b"sound"))
+
+    def open_swapped(name: Any, *args: Any, **options: Any) -> int:
+        if name == path:
+            path.unlink()
+            os.mkfifo(path)
+        return real(name, *args, **options)
+
+    monkeypatch.setattr(os, "open", open_swapped)
+    with pytest.raises(UnsafeFile, match="not a regular file"):
+        stage_weights(path, objects)
 
 
 def test_a_file_that_grows_while_it_is_read(

@@ -75,6 +75,15 @@ def test_files_that_nobody_signed_are_refused_unless_they_are_allowed(
             check()
 
 
+def test_a_file_that_nobody_signed_is_found_by_the_signature_alone(
+    made: Artifact, private: Path
+) -> None:
+    signing.sign(made.path, Signer(private))
+    (made.path / "notes.txt").write_text("of the host")
+    with pytest.raises(IntegrityError, match=r"'notes\.txt' was added"):
+        signing.verify(made.path, Trust(private.with_name("public.pem")))
+
+
 def test_a_file_that_a_verifier_allows_must_not_be_a_signed_one(
     made: Artifact, private: Path
 ) -> None:

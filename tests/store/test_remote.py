@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import sys
@@ -121,6 +122,13 @@ def test_what_was_made_before_there_was_a_remote_is_shared_too(tmp_path: Path, s
     assert len([path for path in once if "/files/" in path]) == 2  # "beta" has two names
     Store(tmp_path / "one", Remote(URL)).make(KEY, "say", never)
     assert shaky.writes == once
+
+
+def test_the_record_of_an_entry_is_uploaded_after_its_files(tmp_path: Path, shaky: Any) -> None:
+    Store(tmp_path, Remote(URL)).make(KEY, "say", writing(FILES))
+    mark, *files, record = shaky.writes
+    assert mark.endswith("/optkit.json") and "/steps/" in record
+    assert all("/files/" in path for path in files)
 
 
 def test_records_are_shared(url: str, tmp_path: Path) -> None:
@@ -321,7 +329,7 @@ def test_no_secret_of_a_url_is_reported(
     told = json.dumps(caught.value.to_json())
     assert not [part for part in secrets if part in told]
     assert "host/place" in told and caught.value.exit_code == StorageError.exit_code
-    assert caught.value.__suppress_context__  # or a traceback would tell
+    assert caught.value.__suppress_context__ and caught.value.__cause__ is None  # in a traceback
 
 
 @pytest.mark.parametrize(
@@ -368,6 +376,84 @@ def test_files_go_by_their_digest(tmp_path: Path) -> None:
         assert (tmp_path / place / "tree/deep/x").read_bytes() == b"x"
     copies = list((tmp_path / "two/objects").glob("*/*"))
     assert len(copies) == 1 and copies[0].stat().st_nlink == 3
+    assert copies[0].stat().st_mode & 0o777 == 0o444
     with pytest.raises(Damaged) as caught:
         two.sharing.bring({"y": digest_json("absent")}, tmp_path / "third")
     assert isinstance(caught.value, IntegrityError) and caught.value.sha256
+
+
+def sent(store: Store, file: Path) -> dict[str, str]:
+    file.write_bytes(b"sent")
+    return store.sharing.send(file)
+
+
+def test_a_file_that_has_changed_since_it_was_sent_is_fetched(tmp_path: Path) -> None:
+    store = Store(tmp_path / "one", Remote(f"file://{tmp_path}/remote"))
+    files = sent(store, tmp_path / "x")
+    (tmp_path / "x").write_bytes(b"then")
+    store.sharing.bring(files, tmp_path / "back")
+    assert (tmp_path / "back/x").read_bytes() == b"sent"
+
+
+def test_a_copy_that_has_changed_is_fetched_again(tmp_path: Path) -> None:
+    one, two = (Store(tmp_path / n, Remote(f"file://{tmp_path}/remote")) for n in ("one", "two"))
+    files = sent(one, tmp_path / "x")
+    two.sharing.bring(files, tmp_path / "first")
+    (copy,) = two.glob("objects/*/*")
+    copy.chmod(0o644)
+    copy.write_bytes(b"then")
+    two.sharing.bring(files, tmp_path / "second")
+    assert (tmp_path / "second/x").read_bytes() == b"sent"
+
+
+def test_a_name_that_leads_out_is_not_brought(tmp_path: Path) -> None:
+    one, two = (Store(tmp_path / n, Remote(f"file://{tmp_path}/remote")) for n in ("one", "two"))
+    (sha256,) = sent(one, tmp_path / "x").values()
+    with pytest.raises(Damaged, match="not a valid name"):
+        two.sharing.bring({"../out": sha256}, tmp_path / "folder")
+    assert not (tmp_path / "out").exists()
+
+
+def test_where_a_disk_has_no_links_files_are_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = (Store(tmp_path / n, Remote(f"file://{tmp_path}/remote")) for n in ("one", "two"))
+    files = sent(one, tmp_path / "x")
+
+    def refused(self: Path, target: Path) -> None:
+        raise PermissionError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(Path, "hardlink_to", refused)
+    two.sharing.bring(files, tmp_path / "copied")
+    assert (tmp_path / "copied/x").read_bytes() == b"sent"
+
+
+def test_half_of_a_record_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    remote = Remote(f"file://{tmp_path}/remote")
+
+    def half(path: str, data: bytes) -> None:
+        Path(path).write_bytes(data[: len(data) // 2])
+        raise ConnectionError("half way")
+
+    monkeypatch.setattr(remote._files, "pipe_file", half)
+    store = Store(tmp_path / "one", remote)
+    store.make(KEY, "say", writing(FILES))
+    assert len(store.warnings) == 1
+    assert not list((tmp_path / "remote/steps").glob("*/*.json"))
+
+
+def test_that_the_disk_of_this_machine_is_full_is_no_fault_of_the_remote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"file://{tmp_path}/remote"
+    Store(tmp_path / "one", Remote(url)).make(KEY, "say", writing(FILES))
+    remote = Remote(url)
+
+    def full(*paths: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", paths[-1])
+
+    monkeypatch.setattr(remote._files, "get_file", full)
+    two = Store(tmp_path / "two", remote)
+    with pytest.raises(StorageError) as caught:
+        two.get(KEY)
+    assert "optkit cache gc" in str(caught.value.hint) and two.warnings == []
