@@ -21,7 +21,7 @@ import fsspec
 from fsspec.implementations.memory import MemoryFileSystem
 
 from optkit.errors import IntegrityError, StorageError, ToolchainMissing, UsageError
-from optkit.store import Damaged, Remote, RemoteLost, Store, digest_json
+from optkit.store import Damaged, Remote, RemoteLost, RemoteReadOnly, Store, digest_json
 from optkit.store import remote as remotes
 
 URL = "shaky://place"
@@ -297,6 +297,18 @@ def test_a_remote_that_takes_nothing_is_read(tmp_path: Path, shaky: Any) -> None
     for key in ("cc", "dd"):
         two.make(key, "say", writing(FILES))
     assert len(two.warnings) == 2 and "going on without it" in two.warnings[1]
+
+
+def test_that_a_remote_refuses_and_that_it_is_lost_is_reported_once_each(
+    tmp_path: Path, shaky: Any
+) -> None:
+    sharing = Store(tmp_path, Remote(URL)).sharing
+    for error in (RemoteReadOnly("refuses"), RemoteLost("is gone")):
+        for _ in range(3):
+            sharing.lose(error)
+    assert sharing.warnings == [
+        "refuses; only reading from it", "is gone; going on without it",
+    ]  # fmt: skip
 
 
 def test_a_remote_that_never_answers_is_lost(
