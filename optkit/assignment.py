@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from optkit.dtypes import BY_SHORT
 from optkit.placement import PlacementRules
-from optkit.precisions import PRECISIONS
+from optkit.precisions import PRECISIONS, Precision
 
 
 @dataclass(frozen=True)
@@ -18,14 +18,19 @@ class Scheme:
     """The precision into which a graph is quantized, the carrier ("fp16", "bf16", "fp32"), and the
     placement rules of this precision and of those that single nodes get."""
 
-    precision: str
+    precision: Precision
     carrier: str
-    rules: Mapping[str, PlacementRules]
+    rules: Mapping[Precision, PlacementRules]
 
     @property
     def dtype(self) -> np.dtype:
         """The dtype of the carrier."""
         return np.dtype(BY_SHORT[self.carrier].name)
+
+    @property
+    def unquantized(self) -> Precision:
+        """The precision of nodes that stay in floats."""
+        return PRECISIONS[self.carrier]
 
 
 @dataclass(frozen=True)
@@ -50,17 +55,17 @@ class Coverage:
 
 @dataclass(frozen=True)
 class Assignment:
-    """Node name → precision name, for every node that was *considered* (Conv, ConvTranspose, MatMul
+    """Node name → precision, for every node that was *considered* (Conv, ConvTranspose, MatMul
     and Gemm with a constant weight). A node that stays in float has the carrier as its precision
     ("fp16", ...) and a reason; others may have one. In a reason, the particulars of a node are
     after the first ": "."""
 
-    nodes: dict[str, str] = field(default_factory=dict)
+    nodes: dict[str, Precision] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
 
-    def quantized(self) -> dict[str, str]:
+    def quantized(self) -> dict[str, Precision]:
         """The nodes with a quantized precision. Landing is counted relative to these."""
-        return {node: name for node, name in self.nodes.items() if PRECISIONS[name].quantized}
+        return {node: chosen for node, chosen in self.nodes.items() if chosen.quantized}
 
     def coverage(self) -> Coverage:
         quantized = self.quantized()
@@ -77,13 +82,10 @@ class Assignment:
         return Coverage(
             len(self.nodes),
             len(quantized),
-            dict(sorted(Counter(self.nodes.values()).items())),
+            dict(sorted(Counter(map(str, self.nodes.values())).items())),
             tuple(sorted(rows, key=lambda row: (-row.products, order[row.node]))),
         )
 
     def told(self, reasons: Mapping[str, str]) -> Assignment:
         """The same, with these reasons."""
         return replace(self, reasons=self.reasons | dict(reasons))
-
-    def to_json(self) -> dict[str, object]:
-        return asdict(self)

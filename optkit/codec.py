@@ -93,8 +93,8 @@ def _reader(kind: object) -> _Reader:
         each = [_reader(argument) for argument in arguments]
         return lambda data: tuple(one(item) for one, item in zip(each, data, strict=True))
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        value = _reader(arguments[1])
-        return lambda data: {key: value(item) for key, item in data.items()}
+        key, value = map(_reader, arguments)
+        return lambda data: {key(name): value(item) for name, item in data.items()}
     if isinstance(origin, type) and issubclass(origin, Sequence | frozenset):
         listed = _list(arguments[0])
         return (lambda data: frozenset(listed(data))) if origin is frozenset else listed

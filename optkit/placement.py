@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
-from optkit.precisions import NumberFormat
+from optkit.precisions import NumberFormat, Precision
 
 ConvKind = Literal["conv", "grouped_conv", "depthwise_conv"]
 ProductForm = Literal["two terms", "int8-weight-only", "float"]
@@ -119,14 +119,14 @@ class PlacementRules:
     # write a product of which only the weight is quantized as MatMulNBits (com.microsoft) of this
     # accuracy level: 0 multiplies in floats, 4 in 8 bits
     nbits_accuracy: int | None = None
-    last: str | None = None  # the precision of the graph's last layers, if it differs
+    last: Precision | None = None  # the precision of the graph's last layers, if it differs
 
     @property
     def weights_in_blocks(self) -> bool:
         """Whether only weights are quantized, in blocks with one level of scales. Then the codes of
         a block depend only on this block, and a weight can be quantized piece by piece. (Blocks of
         E2M1 depend on a scale for the whole weight.)"""
-        in_blocks = self.weight.granularity == "block" and self.weight.dtype != "float4e2m1"
+        in_blocks = self.weight.granularity == "block" and not self.weight.has_two_levels
         return self.activation is None and in_blocks
 
     def weight_of(self, op: str) -> NumberFormat:
@@ -137,7 +137,9 @@ class PlacementRules:
     def with_zero_points(self, wanted: bool) -> Self:
         """The same rules, but codes of 4 bits that a MatMulNBits reads have zero points, or else
         signed scales. A training knows signed scales only."""
-        four_bits = self.nbits_accuracy is not None and self.weight.dtype in ("int4", "uint4")
+        four_bits = (
+            self.nbits_accuracy is not None and self.weight.is_integer and self.weight.bits == 4
+        )
         if not four_bits or wanted != self.weight.symmetric:
             return self
         weight = replace(

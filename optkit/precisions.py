@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
+from optkit.codec import later
 from optkit.dtypes import BY_SHORT, DTYPES, FLOATS
 from optkit.errors import UnknownName, check_single, nearest
 
@@ -37,7 +38,8 @@ class NumberFormat:
     of them. `block_size`: the numbers along the summed axis that share a scale, for granularity
     "block". `signed_scale`: for symmetric codes of 4 or 2 bits, of kernels that accept negative
     scales (as in Q4_0 of llama.cpp). The lowest code (-8, -2), which has no positive counterpart,
-    then represents the number with the largest magnitude, for either sign.
+    then represents the number with the largest magnitude, for either sign. `dynamic`: the kernel
+    computes the scales of activations at run time; else they follow from samples.
     """
 
     dtype: Codes
@@ -46,11 +48,28 @@ class NumberFormat:
     limit_bits: int | None = None
     block_size: int | None = None
     signed_scale: bool = False
+    dynamic: bool = later(False)
 
     @property
     def bits(self) -> int:
         """Bits of one code."""
-        return self.limit_bits or (_NF4_BITS if self.dtype == "nf4" else DTYPES[self.dtype].bits)
+        return self.limit_bits or (_NF4_BITS if self.is_table else DTYPES[self.dtype].bits)
+
+    @property
+    def is_table(self) -> bool:
+        """Codes are indices into a table of quantiles: no element type of ONNX, and none that
+        DequantizeLinear reads."""
+        return self.dtype == "nf4"
+
+    @property
+    def has_two_levels(self) -> bool:
+        """Whether the scales of blocks are 8-bit numbers that themselves have a scale."""
+        return self.dtype == "float4e2m1" and self.granularity == "block"
+
+    @property
+    def has_free_blocks(self) -> bool:
+        """Whether one may ask for another block size."""
+        return self.bits <= 4 and (self.is_integer or self.is_table)
 
     @property
     def is_integer(self) -> bool:
@@ -105,13 +124,33 @@ class Precision:
         """The name that users write."""
         return self.name
 
+    def to_json(self) -> str:
+        return self.name
+
+    @classmethod
+    def from_json(cls, name: str) -> Precision:
+        """The precision of this name. Raises UnknownName."""
+        return precision(name)
+
     @property
     def quantized(self) -> bool:
         return self.weights is not None
 
     @property
+    def unquantized(self) -> Precision:
+        """The precision of what is not quantized."""
+        return PRECISIONS[self.carrier]
+
+    @property
     def weight_only(self) -> bool:
+        """Products multiply floats by dequantized weights."""
         return self.weights is not None and self.activations is None
+
+    @property
+    def weight_codes_only(self) -> bool:
+        """Whether a graph has codes of weights alone: activations are floats between kernels, and
+        need no ranges from samples."""
+        return self.weights is not None and (self.activations is None or self.activations.dynamic)
 
     @property
     def carrier_bits(self) -> int:
@@ -131,7 +170,9 @@ class Precision:
 
     @property
     def activation_bits(self) -> int:
-        return self.carrier_bits if self.activations is None else self.activations.bits
+        """Bits of an activation between kernels."""
+        held = self.activations
+        return self.carrier_bits if held is None or held.dynamic else held.bits
 
 
 def _channels(dtype: Codes) -> NumberFormat:
@@ -140,6 +181,11 @@ def _channels(dtype: Codes) -> NumberFormat:
 
 def _blocks(dtype: Codes, size: int) -> NumberFormat:
     return NumberFormat(dtype, "block", symmetric=True, block_size=size)
+
+
+def run_time_blocks(size: int | None) -> NumberFormat:
+    """Activations that a kernel rounds to 8 bits by blocks of this size."""
+    return NumberFormat("int8", "block", symmetric=True, block_size=size, dynamic=True)
 
 
 def _tensor(dtype: Codes) -> NumberFormat:
@@ -174,11 +220,11 @@ PRECISIONS: MappingProxyType[str, Precision] = MappingProxyType(
                 "W4A16: weights in blocks along the summed axis; on a CPU the kernel of w4a8",
             ),
             Precision(
-                "int2", "fp16", _blocks("int2", 64), None, (),
+                "int2", "fp16", _blocks("int2", 64), run_time_blocks(64), (),
                 "W2A8: as w4a8 with codes of 2 bits, to be trained; ONNX Runtime only", ("cpu",),
             ),
             Precision(
-                "w4a8", "fp16", _blocks("int4", 32), None, (),
+                "w4a8", "fp16", _blocks("int4", 32), run_time_blocks(32), (),
                 "W4A8: as int4, with a kernel that rounds activations to 8 bits; ONNX Runtime only",
                 ("cpu",),
             ),

@@ -229,7 +229,7 @@ class Backend(Protocol):
         self,
         model: Path,
         spec: BuildSpec,
-        planned: Mapping[str, str],
+        planned: Mapping[str, Precision],
         out: Path,
         progress: Progress,
         kept: Path | None = None,

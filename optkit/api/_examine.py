@@ -9,6 +9,7 @@ from pathlib import Path
 from optkit import pipeline
 from optkit.api import jobs
 from optkit.api.jobs import RecipeLike
+from optkit.codec import to_json
 from optkit.devices import Target
 from optkit.devices import target as find_target
 from optkit.documents.quantized_graph import (
@@ -26,7 +27,6 @@ from optkit.execute.runner import Steps
 from optkit.packaging.stamp import stamp
 from optkit.pipeline import Build, Job, foreign_graph
 from optkit.pipeline.foreign_graph import Landed
-from optkit.precisions import precision as scheme
 from optkit.request import Request
 from optkit.steps.export import Exported
 from optkit.steps.files import GRAPH
@@ -83,7 +83,7 @@ def examine(
         model=str(source.place.path),
         target=device.name,
         producer=Quantizer.from_object(repaired.tool),
-        requested=tuple(map(AskedProduct.from_object, repaired.products)),
+        requested=tuple(AskedProduct.from_json(to_json(one)) for one in repaired.products),
         repairs=tuple(map(GraphRepair.from_object, repaired.repairs)),
         left=repaired.left,
         before=_compiled(before),
@@ -113,7 +113,7 @@ def _landed(build: Build, repaired: RepairedGraph, runner: Steps) -> tuple[Lande
     """What lands of the graph as given, and of the repaired one."""
     asked = {one.node: one.precision for one in repaired.products if one.precision is not None}
     most = Counter(repaired.assignment.values()).most_common(1)
-    precision = scheme(most[0][0]) if most else build.job.precision
+    precision = most[0][0] if most else build.job.precision
     return (
         foreign_graph.landed(build, build.source, asked, precision, runner, "compile it as given"),
         foreign_graph.landed(

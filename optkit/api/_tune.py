@@ -96,7 +96,7 @@ def tune(
     )  # fmt: skip
     _refuse_quantized(job, runner)
     tuned = _search(
-        job, tuple(precision.name for _, precision in pairs), budget or Budget(),
+        job, tuple(precision for _, precision in pairs), budget or Budget(),
         search or SearchOptions(), runner, Path(out), evaluate,
     )  # fmt: skip
     return _deliver(
@@ -117,7 +117,7 @@ def _refuse_quantized(job: Job, runner: Runner) -> None:
 
 def _search(
     job: Job,
-    precisions: tuple[str, ...],
+    precisions: tuple[Precision, ...],
     budget: Budget,
     options: SearchOptions,
     runner: Runner,

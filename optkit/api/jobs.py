@@ -15,7 +15,7 @@ from optkit.devices import target as find_target
 from optkit.errors import UsageError
 from optkit.execute.runner import Runner
 from optkit.pipeline import Job
-from optkit.precisions import Precision
+from optkit.precisions import PRECISIONS, Precision
 from optkit.precisions import precision as find_precision
 from optkit.recipe import Recipe
 from optkit.recipe import resolve as resolved
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 Pair = tuple[Target, Precision]
-DEFAULT = "int8"
+DEFAULT = PRECISIONS["int8"]
 
 RecipeLike = Recipe | str | Path | Mapping[str, object]
 """A recipe, the name or path of one, or its keys and values as in the YAML file."""
@@ -83,7 +83,7 @@ def resolve(request: Request, *, workspace: Workspace = Workspace()) -> Recipe:
 
 def precision_of(
     model: Module | Request | str | Path | None, recipe: RecipeLike | None, runner: Runner
-) -> str:
+) -> Precision:
     """The precision of a build whose caller names none: that of the graph if another tool has
     quantized the file of the model, otherwise int8."""
     if model is not None and not isinstance(model, str | Path | Request):

@@ -175,7 +175,7 @@ def _placement(fused: ir.Model, job: Job) -> Callable[[str, str], Quantized]:
         able = [each for each in backends if each.refuses(of.target, of.precision) is None]
         if not able or not of.precision.quantized:
             return None
-        scheme = Scheme(number, of.precision.carrier, pipeline.rules_of(able[0], of))
+        scheme = Scheme(of.precision, of.precision.carrier, pipeline.rules_of(able[0], of))
         try:
             return assign(fused, scheme, overrides=job.recipe.quantization.nodes).quantized()
         except InputRefused:  # all products are in bodies of If and Loop

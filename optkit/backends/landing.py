@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from optkit.engines import UNKNOWN_DTYPE, FusedLayer, Landing, LandingRow
-from optkit.precisions import precision as scheme_of
+from optkit.precisions import Precision
 
 if TYPE_CHECKING:  # the rules of a backend must be available without loading a graph library
     import onnx_ir as ir
@@ -43,23 +43,25 @@ def products(model: ir.Model) -> dict[str, ir.Node]:
 
 
 def landing(
-    layers: Sequence[FusedLayer] | None, nodes: Mapping[str, ir.Node], planned: Mapping[str, str]
+    layers: Sequence[FusedLayer] | None,
+    nodes: Mapping[str, ir.Node],
+    planned: Mapping[str, Precision],
 ) -> Landing:
     """Compare the plan with the layers. `layers`: None if optkit does not understand the compiler's
-    list; `nodes`: from `products`; `planned`: quantized node → precision name."""
+    list; `nodes`: from `products`; `planned`: quantized node → precision."""
     from optkit import graph
 
     if layers is None:
         rows = tuple(
-            LandingRow(name, nodes[name].op_type, planned[name], None, None, None, _NOT_TOLD)
-            for name in planned
+            LandingRow(name, nodes[name].op_type, str(one), None, None, None, _NOT_TOLD)
+            for name, one in planned.items()
         )
         return _counted(rows, ())
     home = {node: layer for layer in layers for node in layer.products}
     alone = {tensor.name: layer for layer in layers if not layer.inputs for tensor in layer.outputs}
     rows = tuple(_row(name, nodes[name].op_type, planned[name], home, alone) for name in planned)
     activations = tuple(
-        _row(name, node.op_type, "", home, alone)
+        _row(name, node.op_type, None, home, alone)
         for name, node in nodes.items()
         if node.op_type == "MatMul" and graph.constant_weight(node) is None
     )
@@ -80,16 +82,16 @@ def _counted(rows: tuple[LandingRow, ...], activations: tuple[LandingRow, ...]) 
 def _row(
     name: str,
     op: str,
-    planned: str,
+    precision: Precision | None,
     home: Mapping[str, FusedLayer],
     alone: Mapping[str, FusedLayer],
 ) -> LandingRow:
-    """`home`: the layer that multiplies each node; `alone`: by output, the layers that read only
-    constants."""
-    layer, wanted = home.get(name), _wanted(planned)
+    """`precision`: the planned one; None: both operands are activations. `home`: the layer that
+    multiplies each node; `alone`: by output, the layers that read only constants."""
+    layer, wanted, planned = home.get(name), _wanted(precision), str(precision or "")
     if layer is None:
         return LandingRow(name, op, planned, False, None, None)
-    of_weight = bool(planned) and scheme_of(planned).weight_only
+    of_weight = precision is not None and precision.weight_codes_only
     dtype = (layer.weight_dtype or layer.dtype) if of_weight else layer.dtype
     if dtype is None:
         return LandingRow(name, op, planned, None, None, layer.name, _NOT_TOLD)
@@ -100,10 +102,10 @@ def _row(
     return LandingRow(name, op, planned, landed, dtype, layer.name, note)
 
 
-def _wanted(planned: str) -> tuple[str, ...]:
+def _wanted(scheme: Precision | None) -> tuple[str, ...]:
     """The dtypes that count as a precision; none for MatMuls of two activations."""
-    scheme = scheme_of(planned) if planned else None
     if scheme is None or scheme.weights is None:
         return ()
-    codes = (scheme.activations or scheme.weights).dtype
+    multiplied = scheme.weights if scheme.weight_codes_only else scheme.activations
+    codes = (multiplied or scheme.weights).dtype
     return _ALIKE.get(codes, (codes,))

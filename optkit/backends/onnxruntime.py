@@ -133,9 +133,9 @@ class OnnxRuntime:
                 where=f"{target.name} × {precision}",
                 hint=f"here it runs {', '.join(able)}",
             )
-        if precision.weight_only:
+        if precision.weight_codes_only:
             weight, accuracy = _WEIGHT_ONLY[precision.name]
-            weight_dtype = precision.weights.dtype
+            few_bits = precision.weights.is_integer and precision.weights.bits <= 4
             return PlacementRules(
                 activation=None,
                 weight=weight or precision.weights,
@@ -143,10 +143,10 @@ class OnnxRuntime:
                 residual_adds=False,
                 quantize_outputs=frozenset(),
                 float_output=True,
-                blocks="powers" if weight_dtype == "nf4" else "any",
+                blocks="powers" if precision.weights.is_table else "any",
                 embeddings=True,
                 nbits_accuracy=accuracy,
-                last="int8-weight-only" if weight_dtype in ("int4", "int2") else None,
+                last=PRECISIONS["int8-weight-only"] if few_bits else None,
             )
         saturates = target.is_cpu and sums_in_16_bits(str(target.machine), target.features)
         limit = 7 if saturates else None
@@ -198,7 +198,7 @@ class OnnxRuntime:
         self,
         model: Path,
         spec: BuildSpec,
-        planned: Mapping[str, str],
+        planned: Mapping[str, Precision],
         out: Path,
         progress: Progress,
         kept: Path | None = None,

@@ -111,7 +111,7 @@ class CudaProvider(OnnxRuntime):
         self,
         model: Path,
         spec: BuildSpec,
-        planned: Mapping[str, str],
+        planned: Mapping[str, Precision],
         out: Path,
         progress: Progress,
         kept: Path | None = None,

@@ -105,7 +105,7 @@ class TensorRT:
                 where=f"{target.name} × {precision}",
                 hint=f"{precision} runs on ONNX Runtime (--target cpu)",
             )
-        products_only = precision.weight_only or precision.weights.granularity == "block"
+        products_only = precision.weight_codes_only or precision.weights.granularity == "block"
         rules = PlacementRules(
             activation=precision.activations,
             weight=precision.weights,
@@ -166,7 +166,7 @@ class TensorRT:
         self,
         model: Path,
         spec: BuildSpec,
-        planned: Mapping[str, str],
+        planned: Mapping[str, Precision],
         out: Path,
         progress: Progress,
         kept: Path | None = None,

@@ -12,7 +12,7 @@ from optkit.documents.against import Against
 from optkit.documents.figures import BenchFigures
 from optkit.errors import UsageError
 from optkit.progress.terminal import Terminal
-from optkit.recipe.schema import fraction
+from optkit.recipe.percentages import fraction
 from optkit.report.junit import Case, Suite
 from optkit.request import Request
 from optkit.workspace import Workspace

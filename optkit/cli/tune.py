@@ -12,7 +12,7 @@ from optkit.documents.result import Result
 from optkit.documents.tune import Tune
 from optkit.errors import GateFailed, UsageError
 from optkit.progress.terminal import Terminal
-from optkit.recipe.schema import fraction
+from optkit.recipe.percentages import fraction
 from optkit.report import contract
 from optkit.request import Request
 from optkit.tuning import Budget, document

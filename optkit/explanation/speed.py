@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from glob import escape
 
-from optkit import codec, precisions
+from optkit import codec
 from optkit.devices import target
 from optkit.evidence import Evidence
 from optkit.explanation.finding import Change, Cost, Finding
@@ -248,5 +248,4 @@ def _heaviest(subject: Subject, timed: TimedLayer) -> tuple[str, ...]:
 def _patterns(subject: Subject, node: str) -> list[str]:
     """The patterns of the recipe that keep a node in float."""
     patterns = subject.recipe.quantization.nodes
-    return [p for p, name in patterns.items()
-            if fnmatchcase(node, p) and not precisions.precision(name).quantized]  # fmt: skip
+    return [p for p, chosen in patterns.items() if fnmatchcase(node, p) and not chosen.quantized]

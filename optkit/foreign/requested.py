@@ -10,14 +10,15 @@ from optkit import graph
 from optkit.foreign import operators
 from optkit.foreign.codes import DEQUANTIZE, QUANTIZE, Codes, codes_of, is_pair, producer
 from optkit.foreign.repairs import normal_form
+from optkit.precisions import PRECISIONS, Precision
 
 INTEGER_PRODUCTS = ("QLinearConv", "QLinearMatMul", "QGemm", "ConvInteger", "MatMulInteger")
 _LAYOUT = ("Transpose", "Reshape", "Cast", "Identity", "Squeeze", "Unsqueeze", "Flatten")
 _PRECISIONS = {
-    ("int8", "int8"): "int8",
-    ("int8", None): "int8-weight-only",
-    ("int4", None): "int4",
-    ("float8e4m3fn", "float8e4m3fn"): "fp8",
+    ("int8", "int8"): PRECISIONS["int8"],
+    ("int8", None): PRECISIONS["int8-weight-only"],
+    ("int4", None): PRECISIONS["int4"],
+    ("float8e4m3fn", "float8e4m3fn"): PRECISIONS["fp8"],
 }
 
 
@@ -41,7 +42,7 @@ class Product:
     activation: Format | None
 
     @property
-    def precision(self) -> str | None:
+    def precision(self) -> Precision | None:
         """The precision of optkit that this is, with signed codes; None: none of them."""
         if self.weight is None:
             return None
@@ -83,7 +84,7 @@ def products(model: ir.Model) -> list[Product]:
     return found
 
 
-def assignment(model: ir.Model) -> dict[str, str]:
+def assignment(model: ir.Model) -> dict[str, Precision]:
     """Product → the precision of optkit in which the graph asks for it."""
     return {one.node: one.precision for one in products(model) if one.precision is not None}
 

@@ -114,7 +114,7 @@ def identity(build: Build) -> str:
             "graph": _model_files(build.graph),
             "baseline": _model_files(build.baseline),
             "statistics": None if build.statistics is None else build.statistics.digest,
-            "assignment": assignment and assignment.to_json(),
+            "assignment": codec.to_json(assignment),
             "spec": {role: codec.to_json(spec) for role, spec in sorted(build.build_spec.items())},
             "versions": tool_versions(),
         }

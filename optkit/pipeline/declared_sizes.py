@@ -16,6 +16,7 @@ from optkit.measurement import GIVEN_GRAPH
 from optkit.pipeline.job import Build
 from optkit.pipeline.run_samples import sample_batch
 from optkit.placement import PlacementRules
+from optkit.precisions import Precision
 from optkit.steps.calibrate import Calibrate, Calibrated
 from optkit.steps.collect import Samples
 from optkit.steps.compare_sizes import CompareSizes
@@ -49,13 +50,13 @@ def covered(
     samples: Samples,
     scheme: Scheme,
     settings: QuantizationSettings,
-    families: tuple[Mapping[str, PlacementRules], ...],
+    families: tuple[Mapping[Precision, PlacementRules], ...],
     sizes: Mapping[str, int],
     runner: Steps,
 ) -> Covered | None:
     """Statistics whose ranges hold at all declared sizes; None if no activation has a fixed range,
     or there is no size to try."""
-    formats = [scheme.rules[own.name].activation for own in build.job.quantized]
+    formats = [scheme.rules[own].activation for own in build.job.quantized]
     if build.source.trained or all(f is None or f.granularity == "block" for f in formats):
         return None
     ends = at_points(build, samples, ENDS, "calibration", runner)

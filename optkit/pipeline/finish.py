@@ -111,7 +111,7 @@ def _restore(unfinished: Unfinished, runner: Runner) -> Build:
         outputs=manifest.outputs,
         measured=True,
     )
-    nodes = {row.node: row.precision for row in report.quantization}
+    nodes = {row.node: precision(row.precision) for row in report.quantization}
     reasons = {row.node: row.reason for row in report.quantization if row.reason is not None}
     if result.fidelity is not None:
         fidelity = codec.from_json(Fidelity, result.fidelity.to_json())

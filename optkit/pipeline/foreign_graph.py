@@ -25,7 +25,7 @@ from optkit.pipeline.refusals import (
 )
 from optkit.pipeline.run_samples import sample_batch
 from optkit.pipeline.sources import exported_model
-from optkit.precisions import Precision, precision
+from optkit.precisions import Precision
 from optkit.recipe import Quantization, Recipe, Source
 from optkit.steps.compare import CompareOutputs
 from optkit.steps.compile import Compile
@@ -72,21 +72,21 @@ def _check_given(job: Job, repaired: RepairedGraph, runner: Steps) -> None:
             where=job.recipe.name,
             hint="`optkit doctor` shows what the graph asks for; build the float model",
         )
-    if own.quantized and own.name != asked:
+    if own.quantized and own != asked:
         raise UsageError(
             f"{repaired.tool.name} has quantized the graph to {asked}, and a build keeps its codes",
             where=f"precision {own}",
             hint=f"leave the precision out, or give {asked}; for {own}, build the float model",
         )
-    for name in sorted(set(repaired.assignment.values())):
-        check_pair(job.target, precision(name))
+    for asked in sorted(set(repaired.assignment.values()), key=str):
+        check_pair(job.target, asked)
     if own.quantized and job.recipe.quantization != Quantization():
         runner.note(
             "the graph keeps its codes and scales: `quantization` of the recipe is not used"
         )
 
 
-def quantized_to(recipe: Recipe, runner: Steps) -> str | None:
+def quantized_to(recipe: Recipe, runner: Steps) -> Precision | None:
     """The precision to which another tool has quantized the file of the model; None for a float
     model, and for a model that is no file. Raises ToolchainMissing for two wheels of ONNX
     Runtime."""
@@ -102,10 +102,10 @@ def quantized_to(recipe: Recipe, runner: Steps) -> str | None:
 
 def imported(build: Build, given: RepairedGraph, runner: Steps) -> Quantized:
     """The given graph as the quantized one, with the carriers of the build."""
-    carrier = build.baseline_precision.name
+    carrier = build.baseline_precision
     graph: Graph = given
-    if carrier != "fp32":
-        graph = cast(build, given, carrier, runner, "the quantized graph ")
+    if carrier.name != "fp32":
+        graph = cast(build, given, carrier.name, runner, "the quantized graph ")
     step = ImportQuantized(graph=graph, carrier=carrier)
     return runner.do(step, "keep the codes of the given graph")
 
@@ -147,7 +147,7 @@ def dequantized(build: Build, runner: Steps) -> Graph:
 def landed(
     build: Build,
     graph: Graph,
-    planned: Mapping[str, str],
+    planned: Mapping[str, Precision],
     precision: Precision,
     runner: Steps,
     label: str,

@@ -18,7 +18,7 @@ from optkit.documents.record import Object
 from optkit.engines import BuildSpec
 from optkit.evidence import Evidence
 from optkit.execute.step import Input, Result
-from optkit.precisions import Precision, precision
+from optkit.precisions import Precision
 from optkit.recipe import MEMORY, Calibration, Recipe
 from optkit.runtimes import Traits
 from optkit.sources.log import ExportLog, Origin
@@ -87,9 +87,8 @@ class Job:
         recipe gives to nodes. Empty if the job's precision is not quantized."""
         if not self.precision.quantized:
             return []
-        of_nodes = map(precision, sorted(self.recipe.quantization.nodes.values()))
-        schemes = {scheme.name: scheme for scheme in (self.precision, *of_nodes)}
-        return [scheme for scheme in schemes.values() if scheme.quantized]
+        of_nodes = sorted(self.recipe.quantization.nodes.values(), key=str)
+        return [one for one in dict.fromkeys((self.precision, *of_nodes)) if one.quantized]
 
 
 @dataclass(frozen=True)
@@ -220,7 +219,7 @@ class Build:
         return self.quantized.assignment if self.quantized is not None else None
 
     @property
-    def planned(self) -> dict[str, str]:
+    def planned(self) -> dict[str, Precision]:
         """Quantized node → its precision."""
         return self.assignment.quantized() if self.assignment is not None else {}
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from optkit.errors import InputRefused
 from optkit.placement import PlacementRules
+from optkit.precisions import Precision
 
 Way = Literal["whole", "layers", "pieces"]
 _BYTES = 4  # per parameter, as FP32
@@ -18,7 +19,7 @@ _DATA_FREE = ("auto", "rtn", "mse")
 def way(
     parameters: int,
     limit: int,
-    rules: Mapping[str, PlacementRules],
+    rules: Mapping[Precision, PlacementRules],
     weights: str,
     *,
     sampled: bool,
@@ -41,7 +42,7 @@ def way(
     if parameters * _BYTES <= limit:
         return "whole"
     raise InputRefused(
-        f"{', '.join(rules)} with weights={weights} runs the whole model, which takes "
+        f"{', '.join(map(str, rules))} with weights={weights} runs the whole model, which takes "
         f"{parameters * _BYTES / 2**30:.3g} GiB as FP32; the limit is {limit / 2**30:.3g} GiB",
         where=where,
         hint="raise --memory, or take int4 with quantization.weights gptq or awq (with samples), "

@@ -55,7 +55,7 @@ def _predict(build: Build, role: EngineRole, batch: int, runner: Steps) -> Predi
         fit=fitted().digest,
         axes={name: axis.opt for name, axis in build.job.recipe.axis_ranges().items()}, batch=batch,
         engine=None if compiled is None or compiled.planned else compiled.engine,
-        planned=build.planned if precision.quantized else {}, precision=precision.name,
+        planned=build.planned if precision.quantized else {}, precision=precision,
     )  # fmt: skip
     return runner.do(step, f"predict latency of {precision}")
 

@@ -24,7 +24,7 @@ from optkit.pipeline.kv_cache import quantize_cache
 from optkit.pipeline.refusals import check_enough
 from optkit.pipeline.run_samples import observed, sample_batch
 from optkit.placement import PlacementRules, ProductForm
-from optkit.precisions import precision
+from optkit.precisions import PRECISIONS, Precision
 from optkit.recipe import Placement, Recipe
 from optkit.steps.calibrate import Calibrate, Calibrated
 from optkit.steps.collect import Samples
@@ -42,8 +42,8 @@ from optkit.tensors import axes_of
 # Calibration observes every value that any backend may quantize with these precisions, so all
 # targets share statistics. All precisions share them too: the others quantize no further values.
 _BACKENDS = tuple(runtimes.BACKENDS)
-_FINER = "int8-weight-only"
-_LEARNED = (precision("int8"), precision("fp8"))
+_FINER = PRECISIONS["int8-weight-only"]
+_LEARNED = (PRECISIONS["int8"], PRECISIONS["fp8"])
 
 
 def quantize(build: Build, runner: Steps) -> None:
@@ -69,7 +69,7 @@ def _quantize_graph(build: Build, runner: Steps) -> None:
     if build.source.trained:
         rules = {name: rule.with_zero_points(False) for name, rule in rules.items()}
     carrier: Graph = build.carrier
-    scheme = Scheme(job.precision.name, build.baseline_precision.name, rules)
+    scheme = Scheme(job.precision, build.baseline_precision.name, rules)
     method = job.recipe.quantization
     uses_samples = build.calibration is not None and (method.learns or method.weights == "awq")
     way = large.way(
@@ -125,16 +125,14 @@ class _Chosen(NamedTuple):
         """The same, with these forms of nodes."""
         method = self.settings.settings
         others = {
-            escape(name): self.scheme.carrier if form == "float" else _FINER
+            escape(name): self.scheme.unquantized if form == "float" else _FINER
             for name, form in forms.items()
             if form != "two terms"
         }
         nodes = others | method.nodes  # a recipe's patterns go last
         rules = dict(self.scheme.rules)
         if _FINER in others.values():
-            rules[_FINER] = runtimes.backend(build.compiler).rules(
-                build.job.target, precision(_FINER)
-            )
+            rules[_FINER] = runtimes.backend(build.compiler).rules(build.job.target, _FINER)
         return _Chosen(
             replace(self.scheme, rules=rules),
             replace(
@@ -303,9 +301,9 @@ def _given_ranges(
     return runner.do(step, "read the given ranges")
 
 
-def _families(job: Job) -> tuple[dict[str, PlacementRules], ...]:
+def _families(job: Job) -> tuple[dict[Precision, PlacementRules], ...]:
     """The placement rules of all backends, each once."""
-    families: list[dict[str, PlacementRules]] = []
+    families: list[dict[Precision, PlacementRules]] = []
     for name in _BACKENDS:
         rules = _learned_rules(runtimes.backend(name), job)
         if rules and rules not in families:
@@ -313,23 +311,23 @@ def _families(job: Job) -> tuple[dict[str, PlacementRules], ...]:
     return tuple(families)
 
 
-def _learned_rules(backend: runtimes.Backend, job: Job) -> dict[str, PlacementRules]:
+def _learned_rules(backend: runtimes.Backend, job: Job) -> dict[Precision, PlacementRules]:
     """Precision → placement rules, for the precisions whose values calibration observes and that
     the backend runs on the job's target."""
     rules = {}
     for scheme in _LEARNED:
         with suppress(Impossible):
-            rules[scheme.name] = backend.rules(job.target, scheme)
+            rules[scheme] = backend.rules(job.target, scheme)
     return rules
 
 
-def rules_of(backend: runtimes.Backend, job: Job) -> dict[str, PlacementRules]:
+def rules_of(backend: runtimes.Backend, job: Job) -> dict[Precision, PlacementRules]:
     """Precision → placement rules, of the job's precision and those that its recipe gives to nodes,
     with the recipe's placement; and the backend's rules for the precision of the last layers.
     Raises Impossible."""
-    rules = {scheme.name: backend.rules(job.target, scheme) for scheme in job.quantized}
-    last = rules[job.precision.name].last if rules else None
-    last_rules = {} if last is None else {last: backend.rules(job.target, precision(last))}
+    rules = {scheme: backend.rules(job.target, scheme) for scheme in job.quantized}
+    last = rules[job.precision].last if rules else None
+    last_rules = {} if last is None else {last: backend.rules(job.target, last)}
     placement = job.recipe.quantization.placement
     return last_rules | {name: _placed(rule, placement) for name, rule in rules.items()}
 
@@ -358,15 +356,15 @@ def settings_of(recipe: Recipe) -> QuantizationSettings:
     )
 
 
-def _compensates(build: Build, rules: Mapping[str, PlacementRules]) -> bool:
+def _compensates(build: Build, rules: Mapping[Precision, PlacementRules]) -> bool:
     """Whether weights in blocks make up for the errors of the products before them. `rules`: of the
     precisions of the job; the last layer alone has nothing to make up for."""
     asked = build.job.recipe.quantization.compensates and build.calibration is not None
-    own = (rules[scheme.name] for scheme in build.job.quantized)
+    own = (rules[scheme] for scheme in build.job.quantized)
     return asked and not build.source.trained and any(one.weights_in_blocks for one in own)
 
 
-def _prepares(build: Build, rules: Mapping[str, PlacementRules]) -> bool:
+def _prepares(build: Build, rules: Mapping[Precision, PlacementRules]) -> bool:
     """Whether the graph is rescaled before quantization: if activations are rounded, before or
     inside the products, because their outliers matter then, and if AWQ rounds the weights. Never
     one with trained scales."""

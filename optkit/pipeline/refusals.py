@@ -248,11 +248,11 @@ def check_samples(job: Job) -> None:
     if job.recipe.ranges_file is not None and not learns:
         return
     for scheme in () if has_samples else job.quantized:
-        if learns or not scheme.weight_only:
-            what = f"quantization.weights {weights}" if scheme.weight_only else f"{scheme}"
+        if learns or not scheme.weight_codes_only:
+            what = f"quantization.weights {weights}" if scheme.weight_codes_only else f"{scheme}"
             rest = (
                 "leave it out: --set quantization.weights=auto"
-                if scheme.weight_only
+                if scheme.weight_codes_only
                 else "ranges of another tool with --calib; or build "
                 f"{'fp32' if job.target.is_cpu else 'fp16'}"
             )

@@ -14,7 +14,6 @@ from typing import NamedTuple
 from optkit.devices import Target
 from optkit.node_cost import NodeCost, Recurrence
 from optkit.precisions import Precision
-from optkit.precisions import precision as find_precision
 from optkit.prediction.work import PEAKS, Work
 
 # Operators that read all of their input before they write, or pick from it: kernels of their own.
@@ -51,7 +50,7 @@ def of_graph(
     costs: Mapping[str, NodeCost],
     number: Precision,
     target: Target,
-    planned: Mapping[str, str] | None = None,
+    planned: Mapping[str, Precision] | None = None,
 ) -> list[Work]:
     """Work of every node that becomes a kernel. `costs`: at the sizes of one batch. Nodes of
     unknown size count as nothing. `planned`: node → precision, where not every product with a
@@ -62,7 +61,7 @@ def of_graph(
     for name, cost in costs.items():
         product = number
         if planned is not None and cost.macs:
-            product = find_precision(planned.get(name, number.carrier))
+            product = planned.get(name, number.unquantized)
         works.append(_work(cost, product, target, attends))
     found = [work for work in works if work is not None]
     return found or [_alone(costs, number)]
@@ -138,7 +137,7 @@ def _elementwise(op: str, sizes: _Sizes, number: Precision, attends: bool) -> Wo
 def _product(cost: NodeCost, sizes: _Sizes, number: Precision, target: Target) -> Work:
     """A convolution or a matrix product with a constant weight."""
     convolves = cost.op.startswith("Conv")
-    keeps = convolves and (number.weight_only or not _convolves_in(target, number))
+    keeps = convolves and (number.weight_codes_only or not _convolves_in(target, number))
     carried = number.carrier_bits
     weight_bits, read = (
         (carried, carried) if keeps else (number.weight_bits, number.activation_bits)
@@ -154,7 +153,7 @@ def _product(cost: NodeCost, sizes: _Sizes, number: Precision, target: Target) -
         (sizes.read * read + sizes.written * written) / sizes.bits,
         rows=sizes.written * 8 / sizes.bits / columns,
         columns=columns,
-        unpacked=weights if number.weight_only and not keeps else 0.0,
+        unpacked=weights if number.weight_codes_only and not keeps else 0.0,
     )
 
 

@@ -12,7 +12,7 @@ from optkit.prediction import layers
 from optkit.prediction.decoder import DecoderShape
 from optkit.prediction.work import Work
 
-Quantized = Mapping[str, str] | None
+Quantized = Mapping[str, Precision] | None
 """Node → precision of what a build quantizes; None: it is not known, and every product with a
 weight counts as quantized."""
 

@@ -21,7 +21,7 @@ from optkit.documents.plan import (
 )
 from optkit.documents.prices import DatedPrice
 from optkit.measurement import Interval
-from optkit.precisions import Precision, precision
+from optkit.precisions import Precision
 from optkit.prediction import layers, memory, serving, training_memory
 from optkit.prediction.call import Call, call
 from optkit.prediction.cost import energy_per_million, per_million
@@ -171,7 +171,7 @@ def _decoder(
     devices = memory.devices_needed(shape, numbers, capacity, tokens)
     load = serving.Load(model.prompt, model.new, devices)
     largest = memory.largest_batch(shape, numbers, capacity, tokens, devices)
-    base = serving.numbers_of(precision(number.carrier))
+    base = serving.numbers_of(number.unquantized)
     decode = DecodeBounds(
         compute_bound_from_batch=serving.compute_bound_from(shape, numbers, target, load),
         baseline=number.carrier,

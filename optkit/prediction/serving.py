@@ -51,10 +51,10 @@ class Generation:
 def numbers_of(precision: Precision) -> Numbers:
     """How a decoder in that precision is stored. FP8 and FP4 engines keep their cache in FP8."""
     codes = precision.activations
-    narrow = codes is not None and codes.dtype.startswith("float")
+    narrow = codes is not None and not codes.is_integer
     return Numbers(
         precision.weight_bits, multiplies_in(precision), precision.carrier,
-        8 if narrow else 32 if precision.carrier == "fp32" else 16, precision.weight_only,
+        8 if narrow else 32 if precision.carrier == "fp32" else 16, precision.weight_codes_only,
     )  # fmt: skip
 
 

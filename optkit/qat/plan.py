@@ -21,7 +21,7 @@ from optkit.node_names import module_of
 from optkit.pipeline import Build
 from optkit.placement import PlacementRules
 from optkit.precision_cast.simulation import without_rounding
-from optkit.precisions import NumberFormat, precision
+from optkit.precisions import NumberFormat
 from optkit.quantization.placement import weighted_nodes
 from optkit.quantization.rescaling.factors import Factor, load
 from optkit.recipe import Recipe
@@ -178,8 +178,8 @@ def path_of(node: str) -> str:
 
 def _rules(build: Build, node: str | None) -> PlacementRules:
     """The rules for the precision of a node; None: for that of the build."""
-    name = build.planned.get(node or "", build.job.precision.name)
-    rules = runtimes.backend(build.compiler).rules(build.job.target, precision(name))
+    chosen = build.planned.get(node or "", build.job.precision)
+    rules = runtimes.backend(build.compiler).rules(build.job.target, chosen)
     return rules.with_zero_points(False)
 
 

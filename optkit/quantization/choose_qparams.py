@@ -19,7 +19,7 @@ import onnx_ir as ir
 from optkit.assignment import Assignment
 from optkit.errors import InputRefused, located
 from optkit.placement import PlacementRules
-from optkit.precisions import NumberFormat
+from optkit.precisions import NumberFormat, Precision
 from optkit.quantization import ranges, sampled_products
 from optkit.quantization.numerics import scales
 from optkit.quantization.numerics.output_noise import ONE_TERM
@@ -29,13 +29,12 @@ from optkit.quantization.placement import weighted_nodes
 from optkit.quantization.placement.block_size import fitting_block
 from optkit.quantization.placement.qdq_placement import QdqPlacement, Rules, qdq_placements
 from optkit.quantization.placement.read_weight import MATRIX, ReadWeight, held, matrix
-from optkit.quantization.ranges import Method
 from optkit.quantization.rounding import bias_correction, convolution
 from optkit.quantization.rounding.gptq import gptq
 from optkit.quantization.rounding.hqq import hqq
 from optkit.quantization.rounding.rtn import round_to_nearest
 from optkit.quantization.trained import trained_activation, trained_weights
-from optkit.recipe import Quantization
+from optkit.recipe import Method, Quantization
 from optkit.statistics import Moments, Patches, Rows, Statistics, ValueStatistics
 from optkit.statistics.dataset import remark
 from optkit.trained_scales import TrainedScales
@@ -111,7 +110,9 @@ def _other(nodes: Sequence[ir.Node], known: QParams) -> list[ir.Node]:
     return [node for node in nodes if node.name not in known.weights]
 
 
-def _sharing(model: ir.Model, planned: Mapping[str, str], rules: Rules) -> Iterator[list[ir.Node]]:
+def _sharing(
+    model: ir.Model, planned: Mapping[str, Precision], rules: Rules
+) -> Iterator[list[ir.Node]]:
     """The nodes with weight-only quantization, grouped by the value that they read."""
     groups: dict[ir.Value | None, list[ir.Node]] = {}
     for node in model.graph:
@@ -122,7 +123,7 @@ def _sharing(model: ir.Model, planned: Mapping[str, str], rules: Rules) -> Itera
 
 @dataclass
 class _Chooser:
-    planned: Mapping[str, str]  # node → precision
+    planned: Mapping[str, Precision]  # node → precision
     statistics: Statistics | None
     rules: Rules
     settings: Quantization

@@ -29,7 +29,7 @@ from optkit.quantization.numerics.output_noise import ONE_TERM
 from optkit.quantization.numerics.qparams import ActivationQParams
 from optkit.quantization.placement.qdq_placement import QdqPlacement
 from optkit.quantization.placement.read_weight import MATRIX, matrix
-from optkit.quantization.ranges import Method
+from optkit.recipe import Method
 from optkit.statistics import Rows, Statistics, ValueStatistics
 
 LOSS = 2.0

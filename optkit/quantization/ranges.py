@@ -15,7 +15,7 @@ auto        the range, of these, with the least error in the products that read 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,9 +26,8 @@ from optkit.quantization.numerics.formats import nearest
 from optkit.quantization.numerics.output_noise import channel_weights
 from optkit.quantization.numerics.scales import activation_scale
 from optkit.quantization.rescaling.smoothquant import Sample, clipped
+from optkit.recipe import Method
 from optkit.statistics import ValueStatistics, edges
-
-Method = Literal["minmax", "percentile", "entropy", "mse", "auto"]
 
 BINS = 2048  # bins of equal width on each side of zero, for entropy: 16 per level of 8 bits
 _FEW = 0.01  # share of elements that may be outliers

@@ -14,6 +14,7 @@ from optkit.recipe.schema import (
     Eval,
     Gates,
     Input,
+    Method,
     Model,
     Placement,
     Quantization,
@@ -22,6 +23,7 @@ from optkit.recipe.shape_syntax import parse_shapes
 
 __all__ = [
     "DEFAULT_BATCH", "MEMORY", "Axis", "Bench", "Calibration", "Compiler", "Eval", "Gates", "Input",
-    "Model", "Placement", "Quantization", "Recipe", "SampleRole", "SampleSource", "Source",
+    "Method", "Model", "Placement", "Quantization", "Recipe", "SampleRole", "SampleSource",
+    "Source",
     "parse_shapes", "requested", "resolve",
 ]  # fmt: skip

@@ -7,18 +7,17 @@ in words; `recipe.py`, which knows the file, adds the place.
 from __future__ import annotations
 
 import re
-from decimal import Decimal
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     JsonValue,
     PlainSerializer,
+    PlainValidator,
     WithJsonSchema,
     field_serializer,
     model_validator,
@@ -26,42 +25,14 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from optkit import devices as targets
+from optkit import precisions
 from optkit.precisions import PRECISIONS
+from optkit.recipe.percentages import Amount, Fraction
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _AXIS = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_PERCENT = re.compile(r"([-+]?[0-9]+(\.[0-9]*)?|[-+]?\.[0-9]+) ?%")
 
 Args = dict[str, JsonValue]
-
-
-def fraction(value: str | float) -> float:
-    """ "1%" → 0.01. A bare number is the fraction itself, so 1 and more are refused as unclear."""
-    if isinstance(value, str):
-        match = _PERCENT.fullmatch(value.strip())
-        if not match:
-            raise ValueError(f"{value!r} is neither a fraction (0.01) nor a percentage (1%)")
-        return float(Decimal(match[1]) / 100)
-    if abs(value) >= 1:
-        raise ValueError(f"{value} would be {value * 100:g} %; write {value}% or {value / 100:g}")
-    return value
-
-
-def _fraction(value: object) -> object:
-    if isinstance(value, str | int | float) and not isinstance(value, bool):
-        return fraction(value)
-    return value
-
-
-def percentage(value: float | None) -> float | str | None:
-    """A fraction as in `fraction`, but 1.0 is allowed as "100%"."""
-    clear = value is None or abs(value) < 1
-    return value if clear else f"{Decimal(repr(value)) * 100}%"
-
-
-def amount(value: object) -> object:
-    """ "95%" → 0.95; a number of any size stays unchanged."""
-    return fraction(value) if isinstance(value, str) else value
 
 
 def file_name(value: str) -> str:
@@ -71,12 +42,12 @@ def file_name(value: str) -> str:
     return value
 
 
-def known_precision(value: str) -> str:
+def known_precision(value: object) -> precisions.Precision:
     """A precision that is implemented. Raises the error of a Literal of these names."""
-    if value not in PRECISIONS:
+    if str(value) not in PRECISIONS:
         known = ", ".join(map(repr, PRECISIONS))
         raise PydanticCustomError("literal_error", "one of {expected}", {"expected": known})
-    return value
+    return PRECISIONS[str(value)]
 
 
 def fixed(value: object) -> object:
@@ -104,8 +75,9 @@ Name = Annotated[
     WithJsonSchema({"type": "string", "pattern": f"^{_NAME.pattern}$"}),
 ]
 Precision = Annotated[
-    str,
-    AfterValidator(known_precision),
+    precisions.Precision,
+    PlainValidator(known_precision),
+    PlainSerializer(str, return_type=str),
     WithJsonSchema({"type": "string", "enum": list(PRECISIONS)}),
 ]
 
@@ -206,13 +178,17 @@ MEMORY = "memory"
 """The source of calibration samples from Python: build(calibration=batches)."""
 
 
+Method = Literal["auto", "minmax", "percentile", "entropy", "mse"]
+"""How the range of an activation follows from its statistics; `quantization.ranges` computes it."""
+
+
 class Calibration(Part):
     """The samples for activation ranges, and the method; or ranges that another tool has chosen."""
 
     source: str | None = None  # a name, file.py or file.py:function; or MEMORY
     ranges: str | None = None  # a calibration cache of TensorRT, or encodings of AIMET
     samples: int = Field(default=256, ge=1)
-    method: Literal["auto", "minmax", "percentile", "entropy", "mse"] = "minmax"
+    method: Method = "minmax"
     percentile: float = Field(default=99.99, gt=50, le=100)
     batch: int = Field(default=8, ge=1)
     args: Args = {}
@@ -290,20 +266,6 @@ class Eval(Part):
     args: Args = {}
     stop_early: bool = False  # before the last sample, if the verdict is certain
     depends: Depends = later(None)  # of the task's code
-
-
-_Percentage = Annotated[str, WithJsonSchema({"type": "string", "pattern": _PERCENT.pattern})]
-Amount = Annotated[
-    float | None, BeforeValidator(amount, json_schema_input_type=float | _Percentage | None)
-]
-Fraction = Annotated[
-    float | None,
-    BeforeValidator(
-        _fraction,
-        json_schema_input_type=Annotated[float, Field(gt=-1, lt=1)] | _Percentage | None,
-    ),
-    PlainSerializer(percentage, return_type=float | str | None, when_used="json"),
-]
 
 
 class Limits(Part):

@@ -205,7 +205,7 @@ def _decisions(rewrites: Rewrites) -> Iterator[NodeDecision]:
         value = log.activations.get(activation or "", _Range())
         yield NodeDecision(
             node=node,
-            precision=precision,
+            precision=str(precision),
             reason=rewrites.assignment.reasons.get(node),
             activation=activation,
             low=value.low,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from optkit.execute.step import Input, Result, Shards, Step, always, beside_the_key
 from optkit.placement import PlacementRules
+from optkit.precisions import Precision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,7 @@ class Calibrate(Shards, Step[Calibrated]):
     graph: Input
     samples: Input
     batch: int | None
-    families: tuple[Mapping[str, PlacementRules], ...]
+    families: tuple[Mapping[Precision, PlacementRules], ...]
     moments: bool
     tolerant: bool = False
     memory: int = beside_the_key()

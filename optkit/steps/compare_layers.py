@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from optkit.documents.report import LayerFidelity
 from optkit.evidence import Evidence
 from optkit.execute.step import Input, Result, Step, named
+from optkit.precisions import Precision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +34,7 @@ class CompareLayers(Step[ComparedLayers]):
     graph: Input
     samples: Input
     file: str
-    nodes: Mapping[str, str]
+    nodes: Mapping[str, Precision]
     count: int = named("samples")
     restored: int
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from optkit import runtimes
 from optkit.engines import SEARCH_MINUTES, BuildSpec, Engine
 from optkit.execute.step import Input, Result, Step, beside_the_key
+from optkit.precisions import Precision
 
 _TIMING_SECONDS = 12 * 3600.0
 
@@ -33,7 +34,7 @@ class Compile(Step[Compiled]):
     graph: Input
     backend: str
     spec: BuildSpec
-    planned: Mapping[str, str]
+    planned: Mapping[str, Precision]
     versions: Mapping[str, str]
     host: Mapping[str, object] | None
     kept: Path | None = beside_the_key(None)

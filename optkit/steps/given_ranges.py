@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from optkit.execute.step import Input, Step
 from optkit.placement import PlacementRules
+from optkit.precisions import Precision
 from optkit.steps.calibrate import Calibrated
 
 
@@ -23,4 +24,4 @@ class TakeRanges(Step[Calibrated]):
     graph: Input
     ranges: Input
     statistics: Input | None = None
-    families: tuple[Mapping[str, PlacementRules], ...]
+    families: tuple[Mapping[Precision, PlacementRules], ...]

@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from optkit.execute.step import Input, Step
+from optkit.precisions import Precision
 from optkit.steps.quantize import Quantized
 
 
@@ -18,4 +19,4 @@ class ImportQuantized(Step[Quantized]):
     stays = True
 
     graph: Input
-    carrier: str
+    carrier: Precision

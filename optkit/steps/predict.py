@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from optkit.engines import Engine
 from optkit.execute.step import Input, Result, Step, named
 from optkit.measurement import Latency
+from optkit.precisions import Precision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,5 +41,5 @@ class PredictLatency(Step[PredictedLatency]):
     axes: Mapping[str, int]
     batch: int
     engine: Engine | None
-    planned: Mapping[str, str]
-    precision: str
+    planned: Mapping[str, Precision]
+    precision: Precision

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from optkit.assignment import Assignment, Scheme
 from optkit.execute.step import Input, Step, always, spread
-from optkit.recipe import Quantization
+from optkit.recipe import Method, Quantization
 from optkit.steps.graph import Rewritten
-
-Method = Literal["auto", "minmax", "percentile", "entropy", "mse"]
-"""How a range follows from statistics."""
 
 
 @dataclass(frozen=True)

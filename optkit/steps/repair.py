@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from optkit.execute.step import Input, Step
+from optkit.precisions import Precision
 from optkit.steps.graph import Graph
 
 
@@ -36,7 +37,7 @@ class RequestedProduct:
     op: str
     weight: OperandCodes | None
     activation: OperandCodes | None
-    precision: str | None
+    precision: Precision | None
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class RepairedGraph(Graph):
     products: tuple[RequestedProduct, ...]
     repairs: tuple[DoneRepair, ...]
     left: tuple[str, ...]
-    assignment: Mapping[str, str]
+    assignment: Mapping[str, Precision]
 
     @property
     def of_products(self) -> bool:
@@ -68,7 +69,7 @@ class RepairedGraph(Graph):
         return bool(self.left) or any(one.weight is not None for one in self.products)
 
     @property
-    def precision(self) -> str | None:
+    def precision(self) -> Precision | None:
         """The precision of most products; None: no product has codes that TensorRT takes."""
         counts = Counter(self.assignment.values()).most_common(1)
         return counts[0][0] if counts else None

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from optkit.assignment import Scheme
 from optkit.execute.step import Input, Result, Step, named, spread
 from optkit.measurement import Deviation
-from optkit.recipe import Quantization
-from optkit.steps.quantize import Method
+from optkit.recipe import Method, Quantization
 
 
 @dataclass(frozen=True, kw_only=True)

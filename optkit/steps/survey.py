@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from optkit.execute.step import Input, Result, Step
 from optkit.node_cost import NodeCost
 from optkit.placement import PlacementRules
+from optkit.precisions import Precision
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class Layer:
     node: str
     reads: str
     cost: NodeCost
-    precisions: tuple[str, ...]
+    precisions: tuple[Precision, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,6 @@ class ListLayers(Step[Layers]):
 
     graph: Input
     statistics: Input | None = None
-    rules: Mapping[str, PlacementRules]
+    rules: Mapping[Precision, PlacementRules]
     carrier: str
     axes: Mapping[str, int]

@@ -25,6 +25,7 @@ from optkit.execute.cluster import Cluster
 from optkit.execute.runner import Runner
 from optkit.pipeline import BUILD, Build, Job
 from optkit.pipeline.findings import Judged
+from optkit.precisions import Precision
 from optkit.steps.collect import Collected
 from optkit.tuning.past_trials import PastTrials
 from optkit.tuning.placement_variants import placements_of
@@ -69,7 +70,7 @@ class Tuned:
     `verified`: the candidates that were judged on fresh samples, the most accurate first. `paths`:
     the args that name data, by their section of the recipe."""
 
-    precisions: tuple[str, ...]
+    precisions: tuple[Precision, ...]
     budget: Budget
     options: SearchOptions
     job: Job
@@ -97,7 +98,7 @@ class Tuned:
 
 def tune(
     job: Job,
-    precisions: tuple[str, ...],
+    precisions: tuple[Precision, ...],
     budget: Budget,
     options: SearchOptions,
     runner: Runner,
@@ -193,7 +194,9 @@ def told(outcome: Outcome) -> str:
     return f"{sqnr}, {outcome.latency_ms:.4g} ms, {outcome.bytes / 2**20:.2f} MiB"
 
 
-def _trials(build: Build, surveyed: Survey, precisions: tuple[str, ...], runner: Runner) -> Trials:
+def _trials(
+    build: Build, surveyed: Survey, precisions: tuple[Precision, ...], runner: Runner
+) -> Trials:
     variants = placements_of(build, surveyed.ops)
     space = replace(surveyed.space, placements=("default", *variants))
     baseline_ms = measured_row(build).baseline.p50_ms if build.measured else 1.0

@@ -39,7 +39,7 @@ def document(tuned: Tuned, result: Result, *, recipe: str, command: str, digest:
         status="gate_failed" if missed else "ok",
         model=result.model,
         target=job.target.name,
-        precisions=tuned.precisions,
+        precisions=tuple(map(str, tuned.precisions)),
         budget=SearchBudget.from_object(tuned.budget),
         quantized=job.precision.name != search.space.carrier,
         reason=reason(tuned),
@@ -142,7 +142,7 @@ def _point(tuned: Tuned, trial: Trial) -> FrontPoint:
             for group, name in zip(space.groups, trial.candidate.options, strict=True)
             if name != space.carrier
         ),
-        nodes=dict(settings.nodes),
+        nodes={node: chosen.name for node, chosen in settings.nodes.items()},
         two_term=() if settings.two_term == "auto" else settings.two_term,
         placement=trial.candidate.placement,
         sqnr_db=outcome.sqnr_db,

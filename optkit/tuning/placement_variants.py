@@ -25,6 +25,6 @@ VARIANTS: Mapping[str, Placement] = MappingProxyType(
 def placements_of(build: Build, ops: Collection[str]) -> dict[str, Placement]:
     """The variants that apply to a model with these quantized operators; all of them place pairs
     around convolutions. None if the target is this machine, which uses the backend's rules."""
-    if build.measured or build.job.precision.activations is None or "Conv" not in ops:
+    if build.measured or build.job.precision.weight_codes_only or "Conv" not in ops:
         return {}
     return dict(VARIANTS)

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from math import inf, log10
 from typing import Any, Self
 
+from optkit.precisions import PRECISIONS, Precision
+
 TWO_TERM = "+two-term"
 """Suffix of a precision's name: the activations have two terms."""
 
@@ -30,8 +32,8 @@ class Option:
     divergence: float | None = None
 
     @property
-    def precision(self) -> str:
-        return self.name.removesuffix(TWO_TERM)
+    def precision(self) -> Precision:
+        return PRECISIONS[self.name.removesuffix(TWO_TERM)]
 
     @property
     def is_two_term(self) -> bool:

@@ -20,7 +20,7 @@ from optkit.execute.runner import Steps
 from optkit.pipeline import Build, calibration_of
 from optkit.pipeline.run_samples import sample_batch
 from optkit.placement import PlacementRules
-from optkit.precisions import precision
+from optkit.precisions import Precision
 from optkit.steps.collect import Samples
 from optkit.steps.graph import RandomInputs
 from optkit.steps.random import Random
@@ -45,15 +45,15 @@ class Survey:
 
 def survey(
     build: Build,
-    names: Sequence[str],
+    precisions: Sequence[Precision],
     runner: Steps,
     each: Callable[..., Iterable[Sensitivities]] = map,
 ) -> Survey:
-    """Measure the space of `names` (quantized precisions) on a model that was built in the first of
+    """Measure the space of these quantized precisions on a model that was built in the first of
     them. `each`: applies a function to every group of groups, as `map` does, possibly in threads.
     Raises InputRefused if no layer can be quantized."""
     backend = runtimes.backend(build.compiler)
-    rules = {n: backend.rules(build.job.target, precision(n)) for n in names}
+    rules = {one: backend.rules(build.job.target, one) for one in precisions}
     step = ListLayers(
         graph=build.fused, statistics=build.statistics, rules=rules,
         carrier=build.baseline_precision.name,
@@ -68,7 +68,7 @@ def survey(
             hint="`optkit build` gives the reason for each layer",
         )
     options: dict[str, list[Option]] = {name: [] for name in groups}
-    for option in _option_names(build, names):
+    for option in _options(build, precisions):
         able = [n for n, group in groups.items() if option.precision in group[0].precisions]
         if option.is_two_term:
             able = _worst([n for n in able if _is_matrix(groups[n])], options)
@@ -110,16 +110,16 @@ def _free(build: Build, layers: Iterable[Layer]) -> list[Layer]:
 
 def _gain(build: Build, option: Option, layers: Iterable[Layer]) -> float:
     """The estimated time that the layers of a group save with an option."""
-    scheme, carrier = precision(option.precision), build.baseline_precision
+    carrier = build.baseline_precision
     return sum(
-        gain(layer.cost, scheme, carrier, build.job.target, two_term=option.is_two_term)
+        gain(layer.cost, option.precision, carrier, build.job.target, two_term=option.is_two_term)
         for layer in layers
     )
 
 
 def _grouped(layers: Iterable[Layer]) -> dict[str, list[Layer]]:
     """First node → the layers that read one value and can have the same precisions."""
-    by_value: dict[tuple[str, tuple[str, ...]], list[Layer]] = {}
+    by_value: dict[tuple[str, tuple[Precision, ...]], list[Layer]] = {}
     for layer in layers:
         if layer.precisions:
             by_value.setdefault((layer.reads, layer.precisions), []).append(layer)
@@ -137,13 +137,13 @@ def _worst(names: Sequence[str], options: Mapping[str, Sequence[Option]]) -> lis
     return [name for name in names if name in ranked]
 
 
-def _option_names(build: Build, names: Sequence[str]) -> Iterator[Option]:
+def _options(build: Build, precisions: Sequence[Precision]) -> Iterator[Option]:
     """Each precision; on the CPU also with activations in two terms, if the precision quantizes
     activations."""
-    for name in names:
-        yield Option(name, 0.0, 0.0)
-        if build.measured and precision(name).activations is not None:
-            yield Option(name + TWO_TERM, 0.0, 0.0)
+    for one in precisions:
+        yield Option(one.name, 0.0, 0.0)
+        if build.measured and not one.weight_codes_only:
+            yield Option(one.name + TWO_TERM, 0.0, 0.0)
 
 
 def _sensitivity(
@@ -151,7 +151,7 @@ def _sensitivity(
     option: Option,
     able: Sequence[str],
     groups: Mapping[str, Sequence[Layer]],
-    rules: Mapping[str, PlacementRules],
+    rules: Mapping[Precision, PlacementRules],
     runner: Steps,
     each: Callable[..., Iterable[Sensitivities]],
 ) -> Iterator[tuple[str, float, float | None]]:

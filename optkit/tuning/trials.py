@@ -17,7 +17,7 @@ from optkit.execute.runner import Steps
 from optkit.measurement import Deviation
 from optkit.pipeline import Build, Job
 from optkit.pipeline.run_samples import sample_batch
-from optkit.precisions import precision
+from optkit.precisions import PRECISIONS, Precision
 from optkit.recipe import Placement, Recipe
 from optkit.steps.bench import Timed, TimedPair
 from optkit.steps.deviate import Deviate
@@ -36,7 +36,7 @@ class Trials:
 
     job: Job
     space: Space
-    precisions: tuple[str, ...]
+    precisions: tuple[Precision, ...]
     runner: Steps
     placements: Mapping[str, Placement]
     baseline_ms: float = 1.0  # measured latencies are multiples of this one
@@ -59,13 +59,13 @@ class Trials:
         """The build of the candidate. The precision of the build is the one that most layers have;
         the others are exceptions in its recipe."""
         chosen = [self.space.option(i, name) for i, name in enumerate(candidate.options)]
-        layers: Counter[str] = Counter()
+        layers: Counter[Precision] = Counter()
         for group, option in zip(self.space.groups, chosen, strict=True):
             layers[option.precision] += len(group.nodes)
-        used = [name for name in self.precisions if layers[name]]
+        used = [one for one in self.precisions if layers[one]]
         if not used:
-            return replace(self.job, precision=precision(self.space.carrier))
-        most = max(used, key=lambda name: layers[name])  # of equally frequent ones the first
+            return replace(self.job, precision=PRECISIONS[self.space.carrier])
+        most = max(used, key=lambda one: layers[one])  # of equally frequent ones the first
         nodes, two_term = dict(self.job.recipe.quantization.nodes), []
         for group, option in zip(self.space.groups, chosen, strict=True):
             patterns = [exactly(node) for node in group.nodes]
@@ -77,7 +77,7 @@ class Trials:
         placement = self.placements.get(candidate.placement, section.placement)
         return replace(
             self.job,
-            precision=precision(most),
+            precision=most,
             recipe=_quantized(
                 self.job.recipe,
                 nodes=nodes,

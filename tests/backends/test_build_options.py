@@ -119,7 +119,7 @@ def test_every_option_compiles(
     build = net()
     y = build.conv(build.quantized(build.start()), "conv", 8, 16, relu=True)
     model = build.write(tmp_path / "m.onnx", y, ("batch", 8, 16, 16), ("batch", 16, 16, 16))
-    engine = RTX.compile(model, plan, {"conv": "int8"}, tmp_path, unwatched)
+    engine = RTX.compile(model, plan, {"conv": PRECISIONS["int8"]}, tmp_path, unwatched)
     assert engine.landing.landed == 1
 
 

@@ -63,7 +63,8 @@ def compiled(
     monkeypatch.setattr(TensorRT, "_build", build)
     inputs = (TensorInfo("x", "float32", ("batch", 2)),)
     plan = backend.spec(inputs, target("l4"), PRECISIONS["int8"], {"batch": AxisRange(1, 3, 4)})
-    done = backend.compile(model, plan, {"fc": "int8"}, model.parent, lambda what, done: None)
+    planned = {"fc": PRECISIONS["int8"]}
+    done = backend.compile(model, plan, planned, model.parent, lambda what, done: None)
     assert (model.parent / done.file).read_bytes() == b"plan"
     return done, len(builds)
 

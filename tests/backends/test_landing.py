@@ -9,12 +9,19 @@ from typing import Any
 import pytest
 
 from optkit import graph
-from optkit.backends.landing import landing, products
-from optkit.engines import FusedLayer, LayerTensor
+from optkit.backends import landing as landings
+from optkit.backends.landing import products
+from optkit.engines import FusedLayer, Landing, LayerTensor
+from optkit.precisions import PRECISIONS
 
 
 def layer(name: str, nodes: tuple[str, ...], dtype: str) -> FusedLayer:
     return FusedLayer(name, "gemm", (), (), (), nodes, nodes, dtype)
+
+
+def landing(layers: Any, nodes: Any, planned: dict[str, str]) -> Landing:
+    schemes = {node: PRECISIONS[name] for node, name in planned.items()}
+    return landings.landing(layers, nodes, schemes)
 
 
 def test_counts_and_rows(net: Any, tmp_path: Path) -> None:

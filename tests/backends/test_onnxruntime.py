@@ -45,7 +45,7 @@ def compiled(ort: OnnxRuntime, tmp_path: Path, unwatched: Any) -> Callable[..., 
         plan = ort.spec(inputs, target("cpu"), PRECISIONS["int8"], BATCH)
         out = tmp_path / "out"
         out.mkdir(exist_ok=True)
-        return ort.compile(model, plan, dict.fromkeys(planned, "int8"), out, unwatched)
+        return ort.compile(model, plan, dict.fromkeys(planned, PRECISIONS["int8"]), out, unwatched)
 
     return run
 

@@ -136,7 +136,8 @@ def rtx() -> TensorRTRTX:
 @pytest.fixture
 def compiled(rtx: TensorRTRTX, tmp_path: Path, unwatched: Any) -> Callable[..., Engine]:
     def run(model: Path, plan: BuildSpec, *planned: str) -> Engine:
-        return rtx.compile(model, plan, dict.fromkeys(planned, "int8"), tmp_path, unwatched)
+        nodes = dict.fromkeys(planned, PRECISIONS["int8"])
+        return rtx.compile(model, plan, nodes, tmp_path, unwatched)
 
     return run
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 import optkit
 from optkit import graph
+from optkit.codec import to_json
 from optkit.devices import target
 from optkit.errors import InputRefused
 from optkit.foreign import read_ranges
 from optkit.foreign.codes import QUANTIZE
-from optkit.placement import PlacementRules
 from optkit.precisions import precision
 from optkit.quantization.ranges import choose
 from optkit.runtimes import backend
@@ -145,10 +145,7 @@ def taken(tmp_path: Path, text: str) -> tuple[Any, list[str]]:
     """The statistics that the step writes for the network, and its warnings."""
     (tmp_path / "fused").mkdir()
     net(tmp_path / "fused")
-    rules: dict[str, PlacementRules] = {
-        "int8": backend("tensorrt").rules(target("l4"), precision("int8"))
-    }
-    families = [{name: rule.to_json() for name, rule in rules.items()}]
+    families = [{"int8": to_json(backend("tensorrt").rules(target("l4"), precision("int8")))}]
     (tmp_path / "out").mkdir()
     meta = perform(
         "given_ranges", {"graph": tmp_path / "fused", "ranges": written(tmp_path, text)},

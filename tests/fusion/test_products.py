@@ -23,7 +23,7 @@ from tests.fusion.conftest import random_feed, run
 from tests.fusion.test_linear import build, node, numbers
 
 _RULES = backend("onnxruntime").rules(target("cpu"), PRECISIONS["int8"])
-_SCHEME = Scheme("int8", "fp32", {"int8": _RULES})
+_SCHEME = Scheme(PRECISIONS["int8"], "fp32", {PRECISIONS["int8"]: _RULES})
 M, K, N = 5, 6, 7
 
 

@@ -18,7 +18,7 @@ def found(
 ) -> str:
     """Of a model with 7 · 2^30 parameters."""
     chosen = backend("onnxruntime" if where == "cpu" else "tensorrt-rtx")
-    rules = {precision: chosen.rules(target(where), PRECISIONS[precision])}
+    rules = {PRECISIONS[precision]: chosen.rules(target(where), PRECISIONS[precision])}
     return way(7 * GIB, int(gib * GIB), rules, weights, sampled=sampled, where="m")
 
 

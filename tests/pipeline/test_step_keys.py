@@ -213,7 +213,7 @@ def recorded(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str
             build.scores[role] = found
         time(build, recorder.runner)
         weigh(build, recorder.runner)
-    survey(build, ("int8",), recorder.runner)
+    survey(build, (PRECISIONS["int8"],), recorder.runner)
     deviate(build, recorder.runner)
     bodies: list[Any] = []
     monkeypatch.setattr(store, "digest_json", lambda body: str(bodies.append(body)))

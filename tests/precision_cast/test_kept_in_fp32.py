@@ -514,7 +514,7 @@ def test_eight_bits_land_on_an_island(workshop: Any, bench: Bench) -> None:
     _, carrier, log = bench.cast(model, feed)
     assert set(log.islands) == {"first", "last"}
     quantized, assignment, _ = workshop.quantize(model, "gpu", carrier=carrier)
-    assert assignment.nodes["first"] == "int8"
+    assert assignment.nodes["first"].name == "int8"
     expected, found = workshop.run(model, feed)["y"], workshop.run(quantized, feed)["y"]
     assert np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
 

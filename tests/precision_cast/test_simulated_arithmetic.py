@@ -40,8 +40,9 @@ def written(workshop: Any, model: ir.Model, name: str) -> tuple[ir.Model, ir.Mod
     to_half(half)
     again = half.clone()
     if PRECISIONS[name].quantized:
-        rules = {name: backend("tensorrt-rtx").rules(target(PAIRS[name]), PRECISIONS[name])}
-        assignment = assign(model, Scheme(name, "fp16", rules))
+        chosen = PRECISIONS[name]
+        rules = {chosen: backend("tensorrt-rtx").rules(target(PAIRS[name]), chosen)}
+        assignment = assign(model, Scheme(chosen, "fp16", rules))
         if not assignment.quantized():
             pytest.skip("nothing of it is quantized")
         wanted = taps(model, assignment, rules)

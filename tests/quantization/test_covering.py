@@ -9,6 +9,7 @@ import pytest
 
 from optkit.assignment import Scheme
 from optkit.placement import PlacementRules
+from optkit.precisions import PRECISIONS, Precision
 from optkit.quantization.choose_qparams import choose_activations
 from optkit.quantization.covering import LOSS, Covering, cover
 from optkit.quantization.placement.assign import assign
@@ -25,15 +26,15 @@ MODEL = network("""<ir_version: 10, opset_import: ["" : 21]>
 
 
 @pytest.fixture(params=["cpu", "gpu"])
-def rules(request: pytest.FixtureRequest) -> dict[str, PlacementRules]:
-    return {"int8": RULES[request.param]}
+def rules(request: pytest.FixtureRequest) -> dict[Precision, PlacementRules]:
+    return {PRECISIONS["int8"]: RULES[request.param]}
 
 
 def covered(
-    folder: Path, rules: dict[str, PlacementRules], scales: dict[str, float]
+    folder: Path, rules: dict[Precision, PlacementRules], scales: dict[str, float]
 ) -> tuple[Covering, Statistics, dict[str, Statistics]]:
     """`scales`: end → its values beside the usual ones."""
-    scheme = Scheme("int8", "fp32", rules)
+    scheme = Scheme(PRECISIONS["int8"], "fp32", rules)
     assignment = assign(MODEL, scheme)
     random = np.random.default_rng(0)
 
@@ -53,14 +54,14 @@ def covered(
 
 
 def test_the_same_range_at_both_ends_changes_nothing(
-    tmp_path: Path, rules: dict[str, PlacementRules]
+    tmp_path: Path, rules: dict[Precision, PlacementRules]
 ) -> None:
     found, *_ = covered(tmp_path, rules, {"least": 1.0, "largest": 0.9})
     assert not found.values and not found.moved
 
 
 def test_a_range_that_is_a_little_wider_at_one_end_serves_both(
-    tmp_path: Path, rules: dict[str, PlacementRules]
+    tmp_path: Path, rules: dict[Precision, PlacementRules]
 ) -> None:
     found, usual, _ = covered(tmp_path, rules, {"largest": 1.3})
     value = found.values["x"]
@@ -71,7 +72,7 @@ def test_a_range_that_is_a_little_wider_at_one_end_serves_both(
 
 @pytest.mark.parametrize("scale", [4.0, 1 / 4])
 def test_products_that_keep_enough_keep_their_speed(
-    tmp_path: Path, rules: dict[str, PlacementRules], scale: float
+    tmp_path: Path, rules: dict[Precision, PlacementRules], scale: float
 ) -> None:
     """Of 42 dB the size with the smaller values loses 12, but 30 dB remain."""
     found, *_ = covered(tmp_path, rules, {"largest": scale})
@@ -80,7 +81,7 @@ def test_products_that_keep_enough_keep_their_speed(
 
 @pytest.mark.parametrize("scale", [16.0, 1 / 16])
 def test_no_range_serves_sizes_whose_values_differ_sixteenfold(
-    tmp_path: Path, rules: dict[str, PlacementRules], scale: float
+    tmp_path: Path, rules: dict[Precision, PlacementRules], scale: float
 ) -> None:
     found, *_ = covered(tmp_path, rules, {"largest": scale})
     [moved] = found.moved
@@ -92,7 +93,7 @@ def test_no_range_serves_sizes_whose_values_differ_sixteenfold(
 
 
 def test_the_noise_of_the_case_is_that_of_its_product(
-    tmp_path: Path, rules: dict[str, PlacementRules]
+    tmp_path: Path, rules: dict[Precision, PlacementRules]
 ) -> None:
     """A range of sixteen times the width, against the product of the codes themselves."""
     found, usual, ends = covered(tmp_path, rules, {"largest": 16.0})

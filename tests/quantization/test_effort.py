@@ -11,7 +11,7 @@ import pytest
 
 from optkit.assignment import Scheme
 from optkit.pipeline.quantization import _sums_moments
-from optkit.precisions import precision
+from optkit.precisions import PRECISIONS, precision
 from optkit.quantization.choose_qparams import choose_qparams
 from optkit.quantization.numerics.qparams import WeightQParams
 from optkit.quantization.placement.assign import assign
@@ -28,8 +28,8 @@ def chosen(
     model: ir.Model, workshop: Workshop, **settings: Any
 ) -> tuple[dict[str, WeightQParams], Statistics]:
     """Node → its weight in INT8, from statistics without second moments."""
-    rules = {"int8": RULES["cpu"]}
-    assignment = assign(model, Scheme("int8", "fp32", rules))
+    rules = {PRECISIONS["int8"]: RULES["cpu"]}
+    assignment = assign(model, Scheme(PRECISIONS["int8"], "fp32", rules))
     statistics = workshop.statistics(model, taps(model, assignment, rules))
     found = choose_qparams(
         model, assignment, statistics, rules, Quantization(**settings),

@@ -22,6 +22,7 @@ from optkit.codec import from_json
 from optkit.devices import cpu, target
 from optkit.devices.machine import sums_in_16_bits
 from optkit.placement import PlacementRules, ProductSpeeds
+from optkit.precisions import PRECISIONS, Precision
 from optkit.quantization.choose_qparams import choose_activations
 from optkit.quantization.noisy_nodes import SWITCHES, chosen, insert_switches
 from optkit.quantization.numerics.output_noise import OF_MODEL
@@ -151,8 +152,8 @@ def test_a_switch_rounds_its_activation_and_nothing_else(
     chain: Chain, tmp_path: Path, on: tuple[int, ...]
 ) -> None:
     model = graph.load(chain.fused / "model.onnx")
-    assignment = Assignment(dict.fromkeys(("left", "right", "late"), "int8"))
-    rules = from_json(dict[str, PlacementRules], rules_of("cpu", ["int8"]))
+    assignment = Assignment(dict.fromkeys(("left", "right", "late"), PRECISIONS["int8"]))
+    rules = from_json(dict[Precision, PlacementRules], rules_of("cpu", ["int8"]))
     numbers = choose_activations(
         model, assignment, load(chain.statistics / "statistics.safetensors"), rules,
         Quantization(two_term=()), method="minmax", percentile=99.99, carrier=np.float32,

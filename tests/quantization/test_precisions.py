@@ -20,6 +20,7 @@ from optkit import graph
 from optkit.assignment import Assignment, Scheme
 from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.backends.tensorrt_rtx import _CAPABILITIES, TensorRTRTX
+from optkit.codec import to_json
 from optkit.devices import target
 from optkit.engines import Engine
 from optkit.errors import Impossible
@@ -29,6 +30,7 @@ from optkit.placement import PlacementRules
 from optkit.precision_cast.cast import HALVES, to_half
 from optkit.precisions import PRECISIONS, NumberFormat, precision
 from optkit.quantization.choose_qparams import choose_qparams
+from optkit.quantization.numerics import run_time_blocks
 from optkit.quantization.numerics.formats import storage
 from optkit.quantization.placement.assign import assign
 from optkit.quantization.placement.block_size import fitting_block
@@ -125,13 +127,15 @@ def quantized(
     workshop: Any,
     model: ir.Model,
     name: str,
-    rules: Mapping[str, PlacementRules],
+    named: Mapping[str, PlacementRules],
     *,
     carrier: str = "fp32",
     overrides: Mapping[str, str] | None = None,
 ) -> tuple[ir.Model, ir.Model, Assignment]:
-    """(the graph for the compiler, its FP32 simulation, assignment)"""
-    assignment = assign(model, Scheme(name, carrier, rules), overrides=overrides)
+    """(the graph for the compiler, its FP32 simulation, assignment); precisions by name"""
+    rules = {PRECISIONS[precision]: own for precision, own in named.items()}
+    patterns = {node: PRECISIONS[precision] for node, precision in (overrides or {}).items()}
+    assignment = assign(model, Scheme(PRECISIONS[name], carrier, rules), overrides=patterns)
     wanted = taps(model, assignment, rules)
     statistics = workshop.statistics(model, wanted) if wanted else None
     dtype = np.float32 if carrier == "fp32" else np.float16
@@ -253,12 +257,11 @@ def test_a_large_kernel_stays_out_of_fp8(
         [large] c = Conv (x, w_1)
         [small] y = Conv (c, w_2)
     }}"""
-    rules = rtx.rules(target("l4"), PRECISIONS["fp8"])
+    fp8 = PRECISIONS["fp8"]
+    rules = rtx.rules(target("l4"), fp8)
     for wide, lands in ((32, True), (size, False)):
         model = network(HEADER + text.format(wide, 65 - wide))
-        assert (
-            "large" in assign(model, Scheme("fp8", "fp16", {"fp8": rules})).quantized()
-        ) is lands
+        assert ("large" in assign(model, Scheme(fp8, "fp16", {fp8: rules})).quantized()) is lands
         free = {"fp8": replace(rules, max_kernel=None)}
         real, _, assignment = quantized(workshop, model, "fp8", free, carrier="fp16")
         landing = compiled(rtx, real, "8.9", assignment.quantized(), tmp_path).landing
@@ -295,6 +298,24 @@ def test_precisions_mix_in_one_engine(rtx: TensorRTRTX, workshop: Any, tmp_path:
     assert engine.landing.by_dtype == {"int4": 4, "float8e4m3fn": 3}
     assert [layer.dtype for layer in engine.layers if "logits" in layer.products] == ["float16"]
     assert np.isfinite(workshop.run(simulated, feed(model))["y"]).all()
+
+
+# ── What is rounded at run time ────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", ["w4a8", "int2"])
+def test_activations_that_the_kernel_rounds_are_told(name: str) -> None:
+    precision = PRECISIONS[name]
+    assert precision.weights is not None
+    assert precision.activations == run_time_blocks.activation(precision.weights)
+    assert precision.activations.dynamic and not precision.weight_only
+    # a graph holds codes of the weights alone
+    assert precision.weight_codes_only and precision.activation_bits == precision.carrier_bits
+    assert OnnxRuntime().rules(target("cpu"), precision).activation is None
+
+
+def test_a_format_without_run_time_scales_is_written_as_before() -> None:
+    assert "dynamic" not in to_json(PRECISIONS["int8"].activations)  # type: ignore[operator]
 
 
 # ── ONNX Runtime ───────────────────────────────────────────────────────────────────────────────
@@ -362,7 +383,8 @@ def test_a_packed_weight_multiplies_as_its_codes_say(
 def test_a_recipe_may_ask_for_zero_points(accuracy: int, workshop: Any) -> None:
     placement = {"zero_points": True, "nbits_accuracy": accuracy}
     recipe = Recipe.from_dict({"name": "net", "quantization": {"placement": placement}})
-    rules = rules_of(OnnxRuntime(), Job(recipe, target("cpu"), PRECISIONS["int4"]))
+    found = rules_of(OnnxRuntime(), Job(recipe, target("cpu"), PRECISIONS["int4"]))
+    rules = {precision.name: own for precision, own in found.items()}
     assert rules["int4"].weight.dtype == "uint4" and rules["int8-weight-only"].weight.symmetric
     text = "g (float[N,100] x, float[100,24] w) => (float[N,24] y) { [fc] y = MatMul (x, w) }"
     model = network(HEADER + text)
@@ -407,10 +429,11 @@ def test_products_of_one_value_are_solved_each_in_its_own_format(
     model = network(f"{HEADER}g (float[N,64] x{weights}) => (float[N,32] y0) {{ {products} }}")
     nodes = [str(node.name) for node in model.graph]
     backend = OnnxRuntime() if device == "cpu" else TensorRTRTX()
-    rules = {name: backend.rules(target(device), PRECISIONS[name]) for name in names}
+    schemes = [PRECISIONS[name] for name in names]
+    rules = {scheme: backend.rules(target(device), scheme) for scheme in schemes}
     learned = workshop.statistics(model, [Tap("x", -1, rows=True, moments=True)])
     found = choose_qparams(
-        model, Assignment(dict(zip(nodes, names, strict=True))), learned, rules, Quantization(),
+        model, Assignment(dict(zip(nodes, schemes, strict=True))), learned, rules, Quantization(),
         method="minmax", percentile=100.0, carrier=np.float16,
     )  # fmt: skip
     for index, (node, name) in enumerate(zip(nodes, names, strict=True)):

@@ -23,7 +23,7 @@ from optkit import graph
 from optkit.assignment import Assignment, Scheme
 from optkit.devices import target
 from optkit.placement import PlacementRules
-from optkit.precisions import PRECISIONS, Codes, Granularity, NumberFormat
+from optkit.precisions import PRECISIONS, Codes, Granularity, NumberFormat, Precision
 from optkit.quantization.choose_qparams import choose_qparams
 from optkit.quantization.numerics.formats import NF4
 from optkit.quantization.numerics.qparams import QParams
@@ -44,7 +44,7 @@ from optkit.recipe import Quantization
 from optkit.runtimes import backend
 from optkit.statistics import Statistics
 from tests.networks import NETWORKS, feed, network
-from tests.quantization.workshop import Workshop
+from tests.quantization.workshop import INT8, Workshop
 
 DTYPES: tuple[Codes, ...] = (
     "int8", "uint8", "int4", "uint4", "float8e4m3fn", "float4e2m1", "nf4",
@@ -129,10 +129,10 @@ def test_an_activation_is_within_half_a_step_also_where_it_is_clipped(
 
 # ── Q/DQ leaves the FP32 path as it was ────────────────────────────────────────────────────────
 
-RULES: Mapping[str, Mapping[str, PlacementRules]] = MappingProxyType(
+RULES: Mapping[str, Mapping[Precision, PlacementRules]] = MappingProxyType(
     {
         where: {
-            name: replace(
+            PRECISIONS[name]: replace(
                 backend("onnxruntime" if where == "cpu" else "tensorrt-rtx").rules(
                     target(where), PRECISIONS[name]
                 ),
@@ -164,7 +164,11 @@ def learned(
         wanted = []
         for rules in RULES.values():
             for name, own in rules.items():
-                wanted += taps(model, assign(model, Scheme(name, "fp32", {name: own})), rules)
+                wanted += taps(
+                    model,
+                    assign(model, Scheme(name, "fp32", {name: own})),
+                    rules,
+                )
         unique = {tap.name: tap for tap in wanted}
         found[net] = model, workshop.statistics(model, list(unique.values()))
     return Learned(workshop, found)
@@ -218,7 +222,9 @@ def test_without_its_pairs_a_quantized_graph_is_the_graph(
     }
     nodes = sorted(set().union(*able.values()))
     drawn = {
-        node: data.draw(st.sampled_from(["fp32", *(n for n in rules if node in able[n])]), node)
+        node: data.draw(
+            st.sampled_from([PRECISIONS["fp32"], *(n for n in rules if node in able[n])]), node
+        )
         for node in nodes
     }
     assignment = Assignment(drawn)
@@ -268,7 +274,7 @@ def test_a_pair_that_changes_the_float_path_is_seen(
     """The check above can fail: a pair with another value in it gives other outputs."""
     workshop, known = learned.workshop, learned.nets
     (model, statistics), rules = known["residual"], RULES["l4"]
-    assignment = assign(model, Scheme("int8", "fp32", {"int8": rules["int8"]}))
+    assignment = assign(model, Scheme(INT8, "fp32", {INT8: rules[INT8]}))
     qparams = choose_qparams(
         model, assignment, statistics, rules, PLAIN,
         method="minmax", percentile=100.0, carrier=np.float32,

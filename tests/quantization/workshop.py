@@ -17,12 +17,11 @@ from optkit.codec import to_json
 from optkit.data import spool_writer
 from optkit.devices import target
 from optkit.placement import PlacementRules
-from optkit.precisions import PRECISIONS, NumberFormat
+from optkit.precisions import PRECISIONS, NumberFormat, Precision
 from optkit.quantization.choose_qparams import choose_qparams
 from optkit.quantization.placement.assign import assign
 from optkit.quantization.qdq.apply import QuantLog, apply, taps
-from optkit.quantization.ranges import Method
-from optkit.recipe import Quantization
+from optkit.recipe import Method, Quantization
 from optkit.runtimes import SessionOptions, backend
 from optkit.statistics import Statistics, Tap
 from optkit.steps import perform
@@ -31,6 +30,8 @@ from optkit.tensors import Feed
 from tests.networks import feed
 
 OPS = frozenset({"Conv", "MatMul", "Gemm"})
+INT8, FP8, INT4, FP16 = (PRECISIONS[name] for name in ("int8", "fp8", "int4", "fp16"))
+
 RULES = {
     "cpu": PlacementRules(
         activation=NumberFormat("uint8", "tensor", symmetric=False),
@@ -94,15 +95,17 @@ class Workshop:
         method: Method = "minmax",
         carrier: ir.Model | None = None,
         settings: Quantization = PLAIN,
-        overrides: dict[str, str] | None = None,
+        overrides: dict[str, Precision] | None = None,
         simulated: bool = False,
         feeds: Iterable[Feed] | None = None,
     ) -> tuple[ir.Model, Assignment, QuantLog]:
         """Calibrate `model` (on `feeds`, or on random numbers) and quantize a copy of it (or of
         `carrier`, its FP16 cast)."""
         own = kind if isinstance(kind, PlacementRules) else RULES[kind]
-        rules = {precision: own}
-        assignment = assign(model, Scheme(precision, "fp32", rules), overrides=overrides)
+        rules = {PRECISIONS[precision]: own}
+        assignment = assign(
+            model, Scheme(PRECISIONS[precision], "fp32", rules), overrides=overrides
+        )
         moments = settings.weights in ("auto", "gptq")
         wanted = taps(model, assignment, rules, moments=moments)
         statistics = self.statistics(model, wanted, feeds) if wanted else None
@@ -197,7 +200,7 @@ class Chain:
 
 
 def _params(where: str, precision: str, method: Method, chosen: Quantization) -> dict[str, Any]:
-    names = {precision, *chosen.nodes.values()} & PRECISIONS.keys()
+    names = {precision, *map(str, chosen.nodes.values())}
     return {
         "precision": precision,
         "carrier": "fp32" if where == "cpu" else "fp16",
@@ -233,3 +236,8 @@ def relative_noise(exact: np.ndarray, found: np.ndarray) -> float:
         for a, b, variance in zip(exact.T, found.T, variances, strict=True)
     ]
     return sum(ratios) / len(ratios)
+
+
+def names(assignment: Assignment) -> dict[str, str]:
+    """Node → the name of its precision."""
+    return {node: chosen.name for node, chosen in assignment.nodes.items()}

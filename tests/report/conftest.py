@@ -30,6 +30,7 @@ from optkit.measurement import (
     OutputFidelity,
     Score,
 )
+from optkit.precisions import PRECISIONS
 from optkit.report import document
 from optkit.report.document import Rewrites, compose
 from optkit.report.result import Findings, Run, Side, result
@@ -258,7 +259,7 @@ def build(
             },
         },
         assignment=Assignment(
-            {**dict.fromkeys(nodes, "int8"), name("patch/Conv"): "fp16"},
+            {**dict.fromkeys(nodes, PRECISIONS["int8"]), name("patch/Conv"): PRECISIONS["fp16"]},
             {name("patch/Conv"): "one input channel never lands"},
         ),
     )  # fmt: skip

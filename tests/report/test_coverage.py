@@ -16,6 +16,7 @@ from optkit.documents.measured import GateVerdict
 from optkit.documents.result import EngineSize, QuantizedProducts, Result
 from optkit.evidence import Evidence
 from optkit.measurement import GIVEN_GRAPH
+from optkit.precisions import PRECISIONS
 from optkit.report import coverage, recommendation
 from optkit.report.build_page import to_html
 from optkit.report.markdown import to_markdown
@@ -26,7 +27,8 @@ THIN = "fewer than 4 input channels: float is faster"
 
 
 def of(nodes: dict[str, str], reasons: dict[str, str]) -> QuantizedProducts:
-    return QuantizedProducts.from_object(Assignment(nodes, reasons).coverage())
+    chosen = {node: PRECISIONS[name] for node, name in nodes.items()}
+    return QuantizedProducts.from_object(Assignment(chosen, reasons).coverage())
 
 
 NOTHING = of({"a": "fp16", "b": "fp16", "c": "fp16"}, {"a": "depthwise: x", "b": THIN,

@@ -92,7 +92,8 @@ def _on_cpu(artifact: Artifact, model: graph.Graph, stem: str) -> Executable:
             f"{manifest.target}: serve it on CPUs with VNNI only: on other x86 CPUs its sums "
             "overflow, and Triton cannot set ONNX Runtime's session.x64quantprecision"
         )
-    if (scheme := precision(manifest.precision)).activations is not None:
+    scheme = precision(manifest.precision)
+    if scheme.quantized and not scheme.weight_codes_only:
         notes.append(
             f"{manifest.target}: {scheme} was measured without ONNX Runtime's "
             f"{' and '.join(DISABLED)}, which Triton cannot switch off: measure latency and "

@@ -80,7 +80,7 @@ def nearest(
     """
     if fmt.is_integer:
         return _nearest_integer(x, fmt, zero_point, out)
-    if fmt.dtype == "nf4":
+    if fmt.is_table:
         entries: np.ndarray = np.take(NF4, _nf4_codes(x), out=out, mode="clip")
         return entries
     kind = FLOATS[fmt.dtype]
@@ -96,7 +96,7 @@ def nearest(
 
 def encode(x: np.ndarray, fmt: NumberFormat, zero_point: np.ndarray | float = 0.0) -> np.ndarray:
     """Codes of the numbers nearest to `x` (in units of the scale), dtype `storage(fmt)`."""
-    if fmt.dtype == "nf4":
+    if fmt.is_table:
         return _nf4_codes(x)
     values = nearest(x, fmt, zero_point)
     if not fmt.is_integer:
@@ -113,7 +113,7 @@ def decode(
 ) -> np.ndarray:
     """float32 numbers in units of the scale: q - z for integers, table entries for other
     formats."""
-    if fmt.dtype == "nf4":
+    if fmt.is_table:
         return np.take(NF4, codes, mode="clip")
     if not fmt.is_integer:
         return np.take(_TABLES[fmt.dtype], codes.view(np.uint8), mode="clip")

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import numpy as np
 
+from optkit import precisions
 from optkit.precisions import NumberFormat
 
 
 def activation(weight: NumberFormat) -> NumberFormat:
     """The format of the activations that multiply a weight in this format, which has blocks."""
-    return NumberFormat("int8", "block", symmetric=True, block_size=weight.block_size)
+    return precisions.run_time_blocks(weight.block_size)
 
 
 def is_rounded(fmt: NumberFormat | None) -> bool:
     """Whether a kernel rounds activations of this format in this way."""
-    return fmt is not None and fmt.is_integer and fmt.granularity == "block"
+    return fmt is not None and fmt.dynamic
 
 
 def rounded(x: np.ndarray, fmt: NumberFormat) -> np.ndarray:

@@ -80,7 +80,7 @@ def weight_scale(
         ideal = (high - low) / (fmt.qmax - fmt.qmin)
         offset = np.divide(-low, ideal, out=np.zeros(ideal.shape), where=ideal > 0)
     zero = np.clip(np.rint(fmt.qmin + offset), fmt.qmin, fmt.qmax) if offset.any() else offset
-    if not has_two_levels(fmt):
+    if not fmt.has_two_levels:
         outer = None
     elif outer is None:
         outer = outer_scale(float(extreme.max(initial=0.0)), OF_LARGEST_WEIGHT)
@@ -97,11 +97,6 @@ def weight_scale(
         )
     scale, clamped = hold(ideal)
     return Scale(scale, zero.astype(np.int16).astype(formats.storage(fmt)), clamped, outer)
-
-
-def has_two_levels(fmt: NumberFormat) -> bool:
-    """Whether the scales of this format are 8-bit numbers that themselves have a scale."""
-    return fmt.dtype == "float4e2m1" and fmt.granularity == "block"
 
 
 def outer_scale(extreme: float, of_largest: float = formats.E4M3_MOST) -> np.ndarray:

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from optkit import graph
 from optkit.assignment import Assignment
+from optkit.precisions import Precision
 from optkit.quantization.out_of_core.awq_parts import Fold
 from optkit.quantization.placement.qdq_placement import Rules
 from optkit.quantization.placement.weighted_nodes import constant, known_dtype
@@ -40,13 +41,13 @@ class CodedNode(NamedTuple):
     """A node that multiplies by codes."""
 
     op: str
-    precision: str
+    precision: Precision
     block: int
     place: Place
 
     def logged(self, scales: tuple[float, float]) -> QuantizedNode:
         """The node for the log. `scales`: the smallest and the largest scale of its weight."""
-        return QuantizedNode(self.op, self.precision, scales, self.block, None)
+        return QuantizedNode(self.op, self.precision.name, scales, self.block, None)
 
 
 @dataclass(frozen=True)

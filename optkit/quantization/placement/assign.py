@@ -16,7 +16,7 @@ from optkit.dtypes import FLOATS
 from optkit.errors import InputRefused
 from optkit.node_names import module_of
 from optkit.placement import KernelSpeeds, PlacementRules
-from optkit.precisions import PRECISIONS, NumberFormat
+from optkit.precisions import NumberFormat, Precision
 from optkit.quantization.placement import weighted_nodes
 from optkit.quantization.placement.block_size import fitting_block
 from optkit.quantization.placement.islands import (
@@ -38,13 +38,13 @@ def assign(
     model: ir.Model,
     scheme: Scheme,
     statistics: Statistics | None = None,
-    overrides: Mapping[str, str] | None = None,
+    overrides: Mapping[str, Precision] | None = None,
     adapters: Collection[str] = (),
 ) -> Assignment:
     """Assign a precision to every Conv, ConvTranspose, MatMul and Gemm with a constant weight.
 
     A node gets the precision of the last matching pattern in `overrides` (node name with `*` and
-    `?` → precision name), else the precision that its rules give to last layers, else that of the
+    `?` → precision), else the precision that its rules give to last layers, else that of the
     scheme; or, with the reason, the carrier. If the precision of last layers has no rules in the
     scheme, these layers get the scheme's. A node stays in float if it reads a value that has no
     range in `statistics`, if its module is one of `adapters`, or if it is in a body of If, Loop or
@@ -58,7 +58,7 @@ def assign(
     last, predicting = last_layers(model), output_layers(model)
     named = rules[precision].last if precision in rules else None
     at_the_end = precision if named is None or named not in rules else named
-    nodes: dict[str, str] = {}
+    nodes: dict[str, Precision] = {}
     reasons: dict[str, str] = {}
     for node in model.graph:
         weight = graph.constant_weight(node)
@@ -71,15 +71,15 @@ def assign(
             reason = "it is part of an adapter, which was trained in floats"
         if reason is None and statistics is not None and rules[wanted].activation is not None:
             reason = _why_too_small(node, rules[wanted].activation, statistics, scheme)
-        nodes[name] = scheme.carrier if reason else wanted
+        nodes[name] = scheme.unquantized if reason else wanted
         if reason:
             reasons[name] = reason
-    if not nodes and PRECISIONS[precision].quantized:
+    if not nodes and precision.quantized:
         _refuse_bodies(model)
     _refuse_unmatched(overrides or {}, nodes)
     floats = _slow_in_integers(model, nodes, rules, overrides or {})
     floats |= dict.fromkeys(_in_bodies(model), "it is in a body of If, Loop or Scan")
-    return Assignment(nodes | dict.fromkeys(floats, scheme.carrier), reasons | floats)
+    return Assignment(nodes | dict.fromkeys(floats, scheme.unquantized), reasons | floats)
 
 
 def _in_bodies(model: ir.Model) -> list[str]:
@@ -90,14 +90,14 @@ def _in_bodies(model: ir.Model) -> list[str]:
 
 def _slow_in_integers(
     model: ir.Model,
-    nodes: Mapping[str, str],
-    rules: Mapping[str, PlacementRules],
-    overrides: Mapping[str, str],
+    nodes: Mapping[str, Precision],
+    rules: Mapping[Precision, PlacementRules],
+    overrides: Collection[str],
 ) -> dict[str, str]:
     """Convolutions that are faster in float because of what is around them, with the reason:
     depthwise ones beside float operators, and those whose island is too small to pay for its
     borders (not if the recipe names one of them)."""
-    wanted = {name: rules[each] for name, each in nodes.items() if PRECISIONS[each].quantized}
+    wanted = {name: rules[each] for name, each in nodes.items() if each.quantized}
     convolutions = [
         node
         for node in model.graph
@@ -168,7 +168,7 @@ def _refuse_bodies(model: ir.Model) -> None:
     )
 
 
-def _refuse_unmatched(overrides: Mapping[str, str], names: Collection[str]) -> None:
+def _refuse_unmatched(overrides: Collection[str], names: Collection[str]) -> None:
     """Refuse a pattern that changes nothing, which is probably misspelt. Raises InputRefused."""
     for pattern in overrides:
         if names and not any(fnmatchcase(name, pattern) for name in names):
@@ -180,7 +180,7 @@ def _refuse_unmatched(overrides: Mapping[str, str], names: Collection[str]) -> N
             )
 
 
-def _wanted(name: str, precision: str, overrides: Mapping[str, str]) -> str:
+def _wanted(name: str, precision: Precision, overrides: Mapping[str, Precision]) -> Precision:
     matching = [chosen for pattern, chosen in overrides.items() if fnmatchcase(name, pattern)]
     return matching[-1] if matching else precision
 
@@ -188,13 +188,13 @@ def _wanted(name: str, precision: str, overrides: Mapping[str, str]) -> str:
 def _why_float(
     node: ir.Node,
     weight: tuple[int, ir.Value],
-    precision: str,
-    rules: Mapping[str, PlacementRules],
+    precision: Precision,
+    rules: Mapping[Precision, PlacementRules],
     predicting: frozenset[ir.Node],
     unbounded: Mapping[str, str],
 ) -> str | None:
     """The first reason against quantizing the node, or None."""
-    if not PRECISIONS[precision].quantized:
+    if not precision.quantized:
         return f"{precision} quantizes nothing"
     wanted = rules[precision]
     reason = _why_not_its_operator(node, weight, wanted)

@@ -7,7 +7,6 @@ import onnx_ir as ir
 from optkit.placement import PlacementRules
 from optkit.quantization.placement import weighted_nodes
 
-_CHOSEN = ("int4", "uint4", "int2", "nf4")  # codes whose block size one may ask for
 _SMALLEST = 16  # below, scales weigh as much as the codes they are for
 
 
@@ -21,7 +20,7 @@ def fitting_block(
     None if there is none. "halving": the weight must have at least two blocks.
     """
     fmt, length = rules.weight, weighted_nodes.summed(node)
-    size = (block_size if fmt.dtype in _CHOSEN else None) or fmt.block_size
+    size = (block_size if fmt.has_free_blocks else None) or fmt.block_size
     assert size is not None
     if rules.blocks == "any":
         return size

@@ -8,7 +8,7 @@ quantize_outputs   Conv ─(Relu)─ Q ── DQ ──►                  an i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -16,15 +16,15 @@ import onnx_ir as ir
 from optkit import graph
 from optkit.assignment import Assignment
 from optkit.placement import PlacementRules
-from optkit.precisions import NumberFormat
+from optkit.precisions import NumberFormat, Precision
 from optkit.quantization.placement.weighted_nodes import computed
 
 Reader = tuple[ir.Node, int]
 """A node and the index of its input."""
 
 
-Rules = Mapping[str, PlacementRules]
-"""Precision name → what the backend wants of it."""
+Rules = Mapping[Precision, PlacementRules]
+"""Precision → what the backend wants of it."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def tail(node: ir.Node) -> ir.Value:
 
 
 def _wanted_by(
-    node: ir.Node, planned: dict[str, str], rules: PlacementRules
+    node: ir.Node, planned: Collection[str], rules: PlacementRules
 ) -> Iterator[tuple[ir.Value, list[Reader]]]:
     activation = node.inputs[0]
     assert activation is not None
@@ -114,6 +114,6 @@ def _saturates(node: ir.Node) -> bool:
     return lowest is not None and bool((lowest == 0).all())
 
 
-def _is_result(value: ir.Value, planned: dict[str, str]) -> bool:
+def _is_result(value: ir.Value, planned: Collection[str]) -> bool:
     producer = value.producer()
     return producer is not None and producer.name in planned

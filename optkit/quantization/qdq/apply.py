@@ -136,7 +136,7 @@ def apply(
             weight, op = qparams.weights[key], node.op_type
             writer.weight(node, weight, rules[planned[key]])
             block = weight.format.block_size
-            nodes[key] = QuantizedNode(op, planned[key], weight.span, block, activation)
+            nodes[key] = QuantizedNode(op, planned[key].name, weight.span, block, activation)
     writer.remove_unread()
     tables = quantize_embeddings(model) if embeddings else {}
     warnings = (*(statistics.warnings() if statistics is not None else ()), *qparams.warnings)

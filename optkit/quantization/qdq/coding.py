@@ -60,7 +60,7 @@ class Coding:
 
     @property
     def op(self) -> str:
-        if self.format.dtype == "nf4":
+        if self.format.is_table:
             return "MatMulBnb4"
         return "DequantizeLinear" if self.accuracy is None else "MatMulNBits"
 

@@ -82,7 +82,7 @@ class Writer:
         constant = node.inputs[1]
         assert constant is not None
         dtype = known_dtype(constant)
-        if not self._simulated and (numbers.format.dtype == "nf4" or _by_bits(numbers, rules)):
+        if not self._simulated and (numbers.format.is_table or _by_bits(numbers, rules)):
             self._replace_by_contrib(node, numbers, rules, dtype)
             return
         if node.op_type in rules.split_scale and not self._simulated:

@@ -100,7 +100,7 @@ def _blank(w: np.ndarray, fmt: NumberFormat) -> Scale:
     """Scales that are filled in tile by tile."""
     k, n = w.shape
     outer = None
-    if scales.has_two_levels(fmt):
+    if fmt.has_two_levels:
         outer = scales.outer_scale(_largest(w), scales.OF_LARGEST_WEIGHT)
     shape = (-(-k // tiles.span(fmt.block_size, k)), n) if fmt.granularity == "block" else (n,)
     return Scale(np.ones(shape, np.float32), np.zeros(shape, formats.storage(fmt)), 0, outer)

@@ -17,6 +17,7 @@ from optkit.execute.local import trim
 from optkit.execute.process_tree import resident
 from optkit.execute.step import Progress
 from optkit.placement import PlacementRules
+from optkit.precisions import Precision
 from optkit.quantization.placement.assign import assign
 from optkit.quantization.qdq.apply import taps as taps_of
 from optkit.statistics import Statistics, Tap, load, merge, merged_taps, save
@@ -70,7 +71,7 @@ def run(step: Calibrate, out: Path, progress: Progress) -> Calibrated:
 
 
 def taps_of_families(
-    model: ir.Model, families: Sequence[Mapping[str, PlacementRules]], *, moments: bool
+    model: ir.Model, families: Sequence[Mapping[Precision, PlacementRules]], *, moments: bool
 ) -> list[Tap]:
     """What to observe, so that every precision of every backend family can be quantized."""
     taps = []

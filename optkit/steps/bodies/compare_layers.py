@@ -86,7 +86,7 @@ def _rows(
             node=layer.node,
             op=layer.op,
             module=graph.module_of(layer.node),
-            precision=step.nodes[layer.node],
+            precision=str(step.nodes[layer.node]),
             tensor=layer.tensor,
             reads=layer.reads,
             propagated=_tensor(likeness["propagated", layer.node]),

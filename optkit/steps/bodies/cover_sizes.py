@@ -8,6 +8,7 @@ from pathlib import Path
 from optkit import graph
 from optkit.execute.step import Progress
 from optkit.placement import ProductForm
+from optkit.precisions import Precision
 from optkit.quantization.choose_qparams import choose_activations
 from optkit.quantization.covering import Moved, cover
 from optkit.quantization.placement.assign import assign
@@ -53,7 +54,9 @@ def run(step: CoverSizes, out: Path, progress: Progress) -> Covered:
     return Covered(widened=len(found.values), nodes=nodes, reasons=reasons, warnings=tuple(notes))
 
 
-def _form(step: CoverSizes, moved: Moved, planned: Mapping[str, str]) -> tuple[ProductForm, str]:
+def _form(
+    step: CoverSizes, moved: Moved, planned: Mapping[str, Precision]
+) -> tuple[ProductForm, str]:
     """The form of the products that read the value, and why: the fastest one that the backend
     has."""
     rules = [step.scheme.rules[planned[str(node.name)]] for node in moved.nodes]

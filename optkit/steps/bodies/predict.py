@@ -6,7 +6,6 @@ from optkit import graph
 from optkit.devices import target
 from optkit.engines import FusedLayer
 from optkit.execute.step import Progress
-from optkit.precisions import precision
 from optkit.prediction import layers
 from optkit.prediction.call import call, latency
 from optkit.prediction.compiled import of_engine
@@ -20,7 +19,7 @@ def run(step: PredictLatency, out: Path, progress: Progress) -> PredictedLatency
     compiled = step.engine.static_layers if step.engine else ()
     loops = any(cost.recurrence for cost in costs.values())  # engines list one turn of a loop
     if not compiled or loops or any(map(_unclear, compiled)):
-        number = precision(step.precision)
+        number = step.precision
         works = layers.of_graph(costs, number, device, step.planned if number.quantized else None)
         known = layers.uncounted(costs)
         note = "from the graph: the compiler is assumed to fuse as compilers of GPUs do"

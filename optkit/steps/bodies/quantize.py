@@ -59,7 +59,7 @@ def write(
     rules, dtype = scheme.rules, scheme.dtype
     carrier = graph.load(step.carrier.path / GRAPH)
     carrier.metadata_props.pop(KEY, None)  # the graph has these scales now
-    if any(own.weight.dtype == "float4e2m1" for own in rules.values()):
+    if any(own.weight.has_two_levels for own in rules.values()):
         carrier = graph.upgrade(carrier, 23)  # the first that knows E2M1
     tables = settings.embeddings and any(own.embeddings for own in rules.values())
     log = qdq.apply(

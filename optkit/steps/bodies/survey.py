@@ -16,8 +16,8 @@ def run(step: ListLayers, out: Path, progress: Progress) -> Layers:
     statistics = load(step.statistics.path / STATISTICS) if step.statistics is not None else None
     model = graph.load(step.graph.path / GRAPH)
     assignments = {
-        name: assign(model, Scheme(name, step.carrier, {name: rules}), statistics)
-        for name, rules in step.rules.items()
+        one: assign(model, Scheme(one, step.carrier, {one: rules}), statistics)
+        for one, rules in step.rules.items()
     }
     costs = graph.costs(model, step.axes)
     layers = []

@@ -20,7 +20,7 @@ from optkit.codec import from_json, to_json
 from optkit.data import spool_writer
 from optkit.devices import target
 from optkit.placement import PlacementRules
-from optkit.precisions import PRECISIONS
+from optkit.precisions import PRECISIONS, Precision
 from optkit.quantization.choose_qparams import choose_qparams
 from optkit.quantization.placement.assign import assign
 from optkit.quantization.qdq import apply as qdq
@@ -204,10 +204,10 @@ def weighted(text: str) -> ir.Model:
 def in_memory(bench: Bench, model: ir.Model, samples: list[Feed], precision: str) -> ir.Model:
     """What `choose_qparams` and `qdq.apply` make of the whole model at once."""
     own, options = (
-        from_json(dict[str, PlacementRules], rules("cpu", precision)),
+        from_json(dict[Precision, PlacementRules], rules("cpu", precision)),
         Quantization(weights="gptq"),
     )
-    plan = assign(model, Scheme(precision, "fp32", own))
+    plan = assign(model, Scheme(PRECISIONS[precision], "fp32", own))
     wanted = qdq.taps(model, plan, own, moments=True)
     path = bench.folder / "tapped.onnx"
     graph.save(graph.expose(model, [tap.name for tap in wanted]), path, inline_limit=0)

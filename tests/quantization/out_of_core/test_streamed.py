@@ -17,7 +17,7 @@ from optkit.devices import target
 from optkit.errors import InputRefused
 from optkit.pipeline.large import way
 from optkit.placement import PlacementRules
-from optkit.precisions import PRECISIONS, Codes, NumberFormat
+from optkit.precisions import PRECISIONS, Codes, NumberFormat, Precision
 from optkit.quantization.choose_qparams import choose_qparams
 from optkit.quantization.out_of_core import streamed
 from optkit.quantization.placement.assign import assign
@@ -49,9 +49,11 @@ def model(dtype: str, seed: int = 0) -> ir.Model:
     return graph.infer_shapes(built)
 
 
-def rules(fmt: NumberFormat) -> dict[str, PlacementRules]:
+def rules(fmt: NumberFormat) -> dict[Precision, PlacementRules]:
     return {
-        "int4": PlacementRules(None, fmt, frozenset({"MatMul", "Gemm"}), False, frozenset(), False)
+        PRECISIONS["int4"]: PlacementRules(
+            None, fmt, frozenset({"MatMul", "Gemm"}), False, frozenset(), False
+        )
     }
 
 
@@ -87,7 +89,7 @@ def test_codes_and_scales_are_those_found_in_memory(
     settings, own = Quantization(weights=weights), rules(fmt)
     wanted, built = model(dtype), model(dtype)
     plan = Assignment(
-        {str(n.name): "int4" for n in wanted.graph if n.op_type in ("MatMul", "Gemm")}
+        {str(n.name): PRECISIONS["int4"] for n in wanted.graph if n.op_type in ("MatMul", "Gemm")}
     )
     qparams = choose_qparams(
         model("float32") if dtype == "float32" else wanted, plan, None, own, settings,
@@ -116,7 +118,7 @@ def test_a_transpose_in_front_of_a_product_is_folded_in(tmp_path: Path) -> None:
     turn.outputs[0].shape = ir.Shape(SHAPES["u"])
     built.graph.insert_before(built.graph[0], turn)
     node.replace_input_with(1, turn.outputs[0])
-    plan = Assignment({str(node.name): "int4"})
+    plan = Assignment({str(node.name): PRECISIONS["int4"]})
     fmt = NumberFormat("int4", "block", symmetric=True, block_size=32)
     streamed.apply(built, plan, rules(fmt), Quantization(weights="rtn"), carrier=np.float16)
     graph.save(built, tmp_path / "m.onnx", inline_limit=0)
@@ -140,7 +142,8 @@ def test_products_of_onnx_runtime_are_those_written_from_memory(
 ) -> None:
     """MatMulNBits with its accuracy level, MatMulBnb4; also of a Gemm, whose bias comes behind."""
     monkeypatch.setattr(streamed, "_NUMBERS", 2000)
-    own = {precision: backend("onnxruntime").rules(target("cpu"), PRECISIONS[precision])}
+    chosen = PRECISIONS[precision]
+    own = {chosen: backend("onnxruntime").rules(target("cpu"), chosen)}
     models = [model("float32"), model("float32")]
     for built in models:
         gemm = next(node for node in built.graph if node.op_type == "Gemm")
@@ -148,7 +151,7 @@ def test_products_of_onnx_runtime_are_those_written_from_memory(
         gemm.resize_inputs(3)
         gemm.replace_input_with(2, bias)
     wanted, built = models
-    plan, settings = assign(wanted, Scheme(precision, "fp32", own)), Quantization(weights=weights)
+    plan, settings = assign(wanted, Scheme(chosen, "fp32", own)), Quantization(weights=weights)
     assert plan.quantized()
     qparams = choose_qparams(
         wanted, plan, None, own, settings, method="minmax", percentile=100, carrier=np.float32
@@ -182,7 +185,7 @@ def test_odd_weights_are_reported_as_from_memory(tmp_path: Path) -> None:
     own = rules(NumberFormat("int4", "block", symmetric=True, block_size=32))
     built.graph.initializers["w"].const_value = ir.tensor(np.zeros((96, 40), np.float32))
     built.graph.initializers["u"].const_value = ir.tensor(np.full((130, 96), 1e-40, np.float32))
-    plan = Assignment({str(n.name): "int4" for n in built.graph})
+    plan = Assignment({str(n.name): PRECISIONS["int4"] for n in built.graph})
     qparams = choose_qparams(
         built, plan, None, own, Quantization(), method="minmax", percentile=100, carrier=np.float32
     )
@@ -197,7 +200,7 @@ def test_half_precision_that_nothing_simulates_is_told(dtype: str, tmp_path: Pat
     built = graph.upgrade(model(dtype), 22)
     graph.save(built, tmp_path / "m.onnx")
     own = rules(NumberFormat("int4", "block", symmetric=True, block_size=32))
-    plan = Assignment({str(n.name): "int4" for n in built.graph})
+    plan = Assignment({str(n.name): PRECISIONS["int4"] for n in built.graph})
     carrier = np.dtype(getattr(ml_dtypes, dtype, dtype))
     told = streamed.quantize(
         tmp_path / "m.onnx", tmp_path / "q.onnx", plan, own, Quantization(), carrier=carrier
@@ -218,7 +221,7 @@ def test_columns_are_read_as_they_are_stored(tmp_path: Path) -> None:
 
 def test_only_what_needs_no_data_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     built = model("float16")
-    plan = Assignment({str(n.name): "int4" for n in built.graph})
+    plan = Assignment({str(n.name): PRECISIONS["int4"] for n in built.graph})
     block = NumberFormat("int4", "block", symmetric=True, block_size=32)
     rtn = Quantization(weights="rtn")
     assert not streamed.is_for(built, plan, rules(block), rtn)  # small
@@ -238,7 +241,7 @@ def test_only_what_needs_no_data_streams(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_bad_weight_is_reported_by_name(tmp_path: Path) -> None:
     built = model("float16")
     graph.array(built.graph.initializers["w"])[3, 3] = np.nan
-    plan = Assignment({str(n.name): "int4" for n in built.graph})
+    plan = Assignment({str(n.name): PRECISIONS["int4"] for n in built.graph})
     fmt = NumberFormat("int4", "block", symmetric=True, block_size=32)
     streamed.apply(built, plan, rules(fmt), Quantization(weights="rtn"), carrier=np.float16)
     with pytest.raises(InputRefused) as caught:
@@ -257,7 +260,7 @@ def test_memory_is_that_of_a_few_pieces(tmp_path: Path) -> None:
     built.graph[0].replace_input_with(1, graph.add_tensor(built.graph, tensor))
     graph.save(graph.infer_shapes(built), tmp_path / "m.onnx", inline_limit=0)
     loaded = graph.load(tmp_path / "m.onnx")
-    plan = Assignment({str(loaded.graph[0].name): "int4"})
+    plan = Assignment({str(loaded.graph[0].name): PRECISIONS["int4"]})
     fmt = NumberFormat("int4", "block", symmetric=True, block_size=32)
     (tmp_path / "q").mkdir()
     tracemalloc.start()
@@ -281,4 +284,4 @@ def test_a_way_is_chosen_only_where_it_can_be_gone(codes: Codes, weights: str) -
         apart = way(1 << 30, 1 << 31, own, weights, sampled=True, where="m") != "whole"
     except InputRefused:
         apart = False
-    assert apart == own["int4"].weights_in_blocks == (codes != "float4e2m1")
+    assert apart == own[PRECISIONS["int4"]].weights_in_blocks == (codes != "float4e2m1")

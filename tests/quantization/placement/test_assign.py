@@ -14,26 +14,26 @@ from optkit.placement import PlacementRules
 from optkit.quantization.placement.assign import assign
 from optkit.statistics import Statistics, ValueStatistics
 from tests.networks import NETWORKS, network
-from tests.quantization.workshop import RULES
+from tests.quantization.workshop import FP8, FP16, INT8, RULES, names
 
 HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 
 
 def decide(model: ir.Model, rules: PlacementRules) -> Assignment:
-    return assign(model, Scheme("int8", "fp16", {"int8": rules}))
+    return assign(model, Scheme(INT8, "fp16", {INT8: rules}))
 
 
 def test_a_gpu_takes_every_layer() -> None:
     found = decide(network(NETWORKS["residual"]), RULES["gpu"])
     names = ["stem", "conv1", "conv2", "conv3", "skip", "head"]
-    assert found == Assignment(dict.fromkeys(names, "int8"), {})
+    assert found == Assignment(dict.fromkeys(names, INT8), {})
     attention = decide(network(NETWORKS["attention"]), RULES["gpu"])
     assert list(attention.nodes) == ["qkv", "out", "up", "down"]  # not the two activations' product
 
 
 def test_a_cpu_leaves_the_stem_in_float_with_the_reason() -> None:
     found = decide(network(NETWORKS["residual"]), RULES["cpu"])
-    assert found.nodes["stem"] == "fp16" and "input channels" in found.reasons["stem"]
+    assert found.nodes["stem"].name == "fp16" and "input channels" in found.reasons["stem"]
     assert len(found.quantized()) == 5
 
 
@@ -47,7 +47,7 @@ def test_a_stem_in_front_of_max_pooling_is_quantized() -> None:
         [mean] y = GlobalAveragePool (c)
         }"""
     )
-    assert decide(network(text), RULES["cpu"]).nodes["stem"] == "int8"
+    assert decide(network(text), RULES["cpu"]).nodes["stem"].name == "int8"
 
 
 def test_products_of_adapters_stay_in_float_with_the_reason() -> None:
@@ -55,9 +55,9 @@ def test_products_of_adapters_stay_in_float_with_the_reason() -> None:
         ["q/MatMul"] y = MatMul (x, w)
         ["q.adapter.down/MatMul"] z = MatMul (x, w_2)
         }"""
-    model, rules = network(HEADER + text), {"int8": RULES["gpu"]}
-    found = assign(model, Scheme("int8", "fp16", rules), adapters=("q.adapter.down",))
-    assert found.nodes == {"q/MatMul": "int8", "q.adapter.down/MatMul": "fp16"}
+    model, rules = network(HEADER + text), {INT8: RULES["gpu"]}
+    found = assign(model, Scheme(INT8, "fp16", rules), adapters=("q.adapter.down",))
+    assert names(found) == {"q/MatMul": "int8", "q.adapter.down/MatMul": "fp16"}
     assert "adapter" in found.reasons["q.adapter.down/MatMul"]
     assert not decide(model, RULES["gpu"]).reasons
 
@@ -69,10 +69,10 @@ def test_values_too_small_for_a_scale_stay_in_float(reach: float, carrier: str) 
     text = """g (float[N,8] x, float[8,8] w) => (float[N,8] y) { [only] y = MatMul (x, w) }"""
     ends = np.array([16384], np.uint16), np.array([10])
     seen = Statistics({"x": ValueStatistics(-reach / 2, reach, *ends)}, 1, "")
-    scheme = Scheme("int8", carrier, {"int8": RULES["gpu"]})
+    scheme = Scheme(INT8, carrier, {INT8: RULES["gpu"]})
     found = assign(network(HEADER + text), scheme, seen)
     small = carrier == "fp16" and 0 < reach < 2**-8
-    assert found.nodes["only"] == (carrier if small else "int8")
+    assert found.nodes["only"].name == (carrier if small else "int8")
     assert ("smallest fp16 scale" in found.reasons.get("only", "")) == small
 
 
@@ -84,7 +84,7 @@ def test_what_reads_from_a_foreign_operator_stays_float() -> None:
         [second] y = MatMul (b, w)
         }"""
     found = decide(network(text), RULES["gpu"])
-    assert found.nodes == {"first": "int8", "second": "fp16"}
+    assert names(found) == {"first": "int8", "second": "fp16"}
     assert "foreign operator" in found.reasons["second"]
 
 
@@ -98,9 +98,9 @@ def test_a_1d_convolution_to_one_channel_with_a_bias_where_the_compiler_has_a_fa
         }"""
     )
     found = decide(network(text), replace(RULES["gpu"], biased_1d_to_one=False))
-    assert found.nodes == {"biased": "fp16", "plain": "int8", "wider": "int8"}
+    assert names(found) == {"biased": "fp16", "plain": "int8", "wider": "int8"}
     assert "one output channel" in found.reasons["biased"]
-    assert decide(network(text), RULES["gpu"]).nodes["biased"] == "int8"
+    assert decide(network(text), RULES["gpu"]).nodes["biased"].name == "int8"
 
 
 BRANCHES = """<ir_version: 10, opset_import: ["" : 21]>
@@ -126,18 +126,21 @@ def test_a_model_whose_products_are_all_in_branches_is_refused_with_the_way_out(
 
 
 def test_float_precisions_quantize_nothing() -> None:
-    found = assign(network(NETWORKS["residual"]), Scheme("fp16", "fp16", {"int8": RULES["gpu"]}))
-    assert set(found.nodes.values()) == {"fp16"} and not found.quantized()
+    found = assign(
+        network(NETWORKS["residual"]),
+        Scheme(FP16, "fp16", {INT8: RULES["gpu"]}),
+    )
+    assert set(found.nodes.values()) == {FP16} and not found.quantized()
 
 
 def test_the_last_layer_may_have_a_precision_of_its_own() -> None:
-    model, both = network(NETWORKS["residual"]), {"int8": replace(RULES["gpu"], last="fp8")}
-    assert set(assign(model, Scheme("int8", "fp16", both)).nodes.values()) == {"int8"}
-    both["fp8"] = RULES["gpu"]
-    found = assign(model, Scheme("int8", "fp16", both))
-    assert [name for name, own in found.nodes.items() if own == "fp8"] == ["head"]
-    named = assign(model, Scheme("int8", "fp16", both), overrides={"h*": "int8"})
-    assert set(named.nodes.values()) == {"int8"}
+    model, both = network(NETWORKS["residual"]), {INT8: replace(RULES["gpu"], last=FP8)}
+    assert set(assign(model, Scheme(INT8, "fp16", both)).nodes.values()) == {INT8}
+    both[FP8] = RULES["gpu"]
+    found = assign(model, Scheme(INT8, "fp16", both))
+    assert [name for name, own in found.nodes.items() if own == FP8] == ["head"]
+    named = assign(model, Scheme(INT8, "fp16", both), overrides={"h*": INT8})
+    assert set(named.nodes.values()) == {INT8}
 
 
 def test_an_excluded_operator_tells_the_rules_reason() -> None:
@@ -167,7 +170,7 @@ def test_reasons(line: str, inputs: str, reason: str) -> None:
     )
     model = network(f"{HEADER}g ({inputs}) => ({rank} y) {{\n[n] y = {line}\n}}")
     found = decide(model, RULES["cpu"])
-    assert found.nodes == {"n": "fp16"} and reason in found.reasons["n"]
+    assert names(found) == {"n": "fp16"} and reason in found.reasons["n"]
 
 
 def test_a_map_that_is_the_model_output_stays_float_also_behind_a_reshape() -> None:
@@ -180,8 +183,8 @@ def test_a_map_that_is_the_model_output_stays_float_also_behind_a_reshape() -> N
         [reshape] y = Reshape (l, to)
         }"""
     )
-    assert decide(network(text), RULES["cpu"]).nodes == {"conv": "int8", "last": "fp16"}
-    assert decide(network(text), RULES["gpu"]).nodes == {"conv": "int8", "last": "int8"}
+    assert names(decide(network(text), RULES["cpu"])) == {"conv": "int8", "last": "fp16"}
+    assert names(decide(network(text), RULES["gpu"])) == {"conv": "int8", "last": "int8"}
 
 
 def test_a_weight_that_is_quantized_already_is_left_alone() -> None:
@@ -206,15 +209,18 @@ def test_depthwise_convolutions_stay_in_float_where_the_rules_say_so() -> None:
         }"""
     )
     found = decide(network(text), replace(RULES["gpu"], depthwise_conv="nowhere"))
-    assert found.nodes == {"depthwise": "fp16", "grouped": "int8", "pointwise": "int8"}
+    assert names(found) == {"depthwise": "fp16", "grouped": "int8", "pointwise": "int8"}
     assert found.reasons["depthwise"].startswith("depthwise: float is as fast")
-    assert decide(network(text), RULES["gpu"]).nodes["depthwise"] == "int8"
+    assert decide(network(text), RULES["gpu"]).nodes["depthwise"].name == "int8"
 
 
 def test_a_pattern_that_matches_no_product_is_refused() -> None:
-    model, scheme = network(NETWORKS["residual"]), Scheme("int8", "fp16", {"int8": RULES["gpu"]})
-    assert assign(model, scheme, overrides={"*v1": "fp16"}).nodes["conv1"] == "fp16"
+    model, scheme = (
+        network(NETWORKS["residual"]),
+        Scheme(INT8, "fp16", {INT8: RULES["gpu"]}),
+    )
+    assert assign(model, scheme, overrides={"*v1": FP16}).nodes["conv1"].name == "fp16"
     with pytest.raises(InputRefused, match=r"a name that matches '\*haed\*'") as caught:
-        assign(model, scheme, overrides={"conv1": "fp16", "*haed*": "fp16"})
+        assign(model, scheme, overrides={"conv1": FP16, "*haed*": FP16})
     assert caught.value.where == "quantization.nodes"
     assert "the graph has 6, such as head" in (caught.value.hint or "")

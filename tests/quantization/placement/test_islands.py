@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from optkit.assignment import Assignment, Scheme
 from optkit.placement import ConvSpeed, KernelSpeeds, OperatorSpeed, ProductSpeeds
+from optkit.precisions import PRECISIONS, Precision
 from optkit.quantization.placement.assign import assign
 from optkit.quantization.placement.islands import (
     MARGIN,
@@ -23,7 +24,7 @@ from optkit.quantization.placement.islands import (
     pays,
 )
 from tests.networks import network
-from tests.quantization.workshop import RULES
+from tests.quantization.workshop import INT8, RULES
 
 HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 
@@ -223,12 +224,12 @@ def costing(least: float) -> KernelSpeeds:
 def decide(
     model: ir.Model,
     least: float | None,
-    overrides: dict[str, str] | None = None,
+    overrides: dict[str, Precision] | None = None,
     depthwise: Literal["between", "nowhere"] = "nowhere",
 ) -> Assignment:
     kernels = None if least is None else costing(least)
     rules = replace(RULES["cpu"], kernels=kernels, depthwise_conv=depthwise, float_output=False)
-    return assign(model, Scheme("int8", "fp32", {"int8": rules}), None, overrides)
+    return assign(model, Scheme(INT8, "fp32", {INT8: rules}), None, overrides)
 
 
 @pytest.mark.parametrize(("least", "planned"), [(None, 2), (2.6, 2), (2.7, 1), (4.1, 0)])
@@ -238,7 +239,7 @@ def test_an_island_below_the_least_stays_in_float(least: float | None, planned: 
     decided = decide(model, least)
     assert len(decided.quantized()) == planned
     if least is not None and planned < 2:
-        assert decided.nodes["left"] == "fp32"
+        assert decided.nodes["left"].name == "fp32"
         assert decided.reasons["left"] == (
             "the borders to floats cost more than integers save: "
             f"its island of 1 would save 512 µs in integers and lose {192 * least / 1.5:.0f} µs at "
@@ -248,8 +249,8 @@ def test_an_island_below_the_least_stays_in_float(least: float | None, planned: 
 
 
 def test_a_node_that_the_recipe_names_keeps_its_precision() -> None:
-    decided = decide(network(HEADER + GHOST), np.inf, {"le*": "int8"})
-    assert decided.quantized() == {"left": "int8"}
+    decided = decide(network(HEADER + GHOST), np.inf, {"le*": INT8})
+    assert decided.quantized() == {"left": INT8}
 
 
 def test_a_depthwise_convolution_between_codes_joins_them_if_that_pays() -> None:
@@ -267,8 +268,8 @@ def test_a_depthwise_convolution_between_codes_joins_them_if_that_pays() -> None
 
 
 def test_a_depthwise_convolution_beside_floats_stays_in_float() -> None:
-    decided = decide(network(HEADER + MOBILE), None, {"project": "fp32"}, "between")
-    assert decided.quantized() == {"expand": "int8"}
+    decided = decide(network(HEADER + MOBILE), None, {"project": PRECISIONS["fp32"]}, "between")
+    assert decided.quantized() == {"expand": INT8}
     assert decided.reasons["depthwise"] == "depthwise: beside float operators, float is as fast"
     decided = decide(network(HEADER + MOBILE), None, None, "between")
     assert set(decided.quantized()) == {"expand", "depthwise", "project"}

@@ -7,7 +7,7 @@ import pytest
 from optkit.quantization.placement.output_layers import output_layers
 from tests.networks import network
 from tests.quantization.placement.test_assign import HEADER, decide
-from tests.quantization.workshop import RULES
+from tests.quantization.workshop import RULES, names
 
 DETECTOR = HEADER + (
     """g (float[N,8,8,8] x, float[8,8,1,1] w, float[8,8,1,1] w_box, float[3,8,1,1] w_class,
@@ -39,9 +39,9 @@ def test_the_heads_of_a_detector_and_its_average_of_bins() -> None:
     model = network(DETECTOR)
     assert {node.name for node in output_layers(model)} == {"box", "class", "dfl"}
     found = decide(model, RULES["cpu"])
-    assert found.nodes == {"trunk": "int8", "box": "fp16", "dfl": "fp16", "class": "fp16"}
+    assert names(found) == {"trunk": "int8", "box": "fp16", "dfl": "fp16", "class": "fp16"}
     found = decide(model, RULES["gpu"])
-    assert found.nodes == {"trunk": "int8", "box": "int8", "dfl": "fp16", "class": "int8"}
+    assert names(found) == {"trunk": "int8", "box": "int8", "dfl": "fp16", "class": "int8"}
     assert "bins" in found.reasons["dfl"]
 
 
@@ -55,7 +55,7 @@ def test_an_average_of_bins_as_a_matrix_product(layer: str) -> None:
         }}"""
     )
     found = decide(network(text), RULES["gpu"])
-    assert found.nodes == {"side": "int8", "mean": "fp16"}
+    assert names(found) == {"side": "int8", "mean": "fp16"}
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,17 @@ import pytest
 
 from optkit.assignment import Assignment, Scheme
 from optkit.placement import PlacementRules
+from optkit.precisions import PRECISIONS
 from optkit.quantization.placement.assign import assign
 from optkit.quantization.placement.qdq_placement import qdq_placements
 from tests.networks import NETWORKS, network
-from tests.quantization.workshop import RULES
+from tests.quantization.workshop import INT8, RULES
 
 
 def placed(model: ir.Model, rules: PlacementRules) -> dict[str, set[str]]:
     """Value → the names of the nodes that read it dequantized."""
-    assignment = assign(model, Scheme("int8", "fp32", {"int8": rules}))
-    found = qdq_placements(model, assignment, {"int8": rules})
+    assignment = assign(model, Scheme(INT8, "fp32", {INT8: rules}))
+    found = qdq_placements(model, assignment, {INT8: rules})
     assert len({site.value for site in found}) == len(found)  # one pair per value
     return {str(site.value.name): {str(node.name) for node, _ in site.readers} for site in found}
 
@@ -111,4 +112,7 @@ def test_a_product_in_front_of_a_relu_writes_integers_where_convolutions_do() ->
 
 
 def test_nothing_planned_nothing_placed() -> None:
-    assert qdq_placements(network(NETWORKS["residual"]), Assignment({"conv1": "fp32"}), {}) == []
+    assert (
+        qdq_placements(network(NETWORKS["residual"]), Assignment({"conv1": PRECISIONS["fp32"]}), {})
+        == []
+    )

@@ -16,6 +16,7 @@ from optkit import graph
 from optkit.assignment import Scheme
 from optkit.errors import InputRefused
 from optkit.precision_cast.cast import to_half
+from optkit.precisions import PRECISIONS
 from optkit.quantization.choose_qparams import choose_qparams
 from optkit.quantization.placement.assign import assign
 from optkit.quantization.qdq.apply import apply, taps
@@ -111,8 +112,8 @@ def test_taps_are_all_that_apply_needs_and_a_missing_one_is_named(
     workshop: Any,
 ) -> None:
     model = network(NETWORKS["residual"])
-    own = {"int8": RULES["cpu"]}
-    assignment = assign(model, Scheme("int8", "fp32", own))
+    own = {PRECISIONS["int8"]: RULES["cpu"]}
+    assignment = assign(model, Scheme(PRECISIONS["int8"], "fp32", own))
     statistics = workshop.statistics(model, taps(model, assignment, own))
     lacking = Statistics(
         {n: v for n, v in statistics.values.items() if n != "r1"}, 32, statistics.data

@@ -15,6 +15,7 @@ from optkit import graph
 from optkit.assignment import Scheme
 from optkit.codec import from_json
 from optkit.placement import PlacementRules
+from optkit.precisions import PRECISIONS
 from optkit.quantization.placement import weighted_nodes
 from optkit.quantization.placement.assign import assign
 from optkit.quantization.rescaling.outlier_channels import outliers, split_outliers
@@ -47,7 +48,7 @@ SHARED = """<ir_version: 10, opset_import: ["" : 21]>
       [act] n = Relu (m)
       [second] r = MatMul (n, w)
     }"""
-RULE = {"int8": from_json(PlacementRules, rules_of("cpu", ["int8"])["int8"])}
+RULE = {PRECISIONS["int8"]: from_json(PlacementRules, rules_of("cpu", ["int8"])["int8"])}
 
 
 def rows(seed: int, spike: float = 60.0, every: int = 32, wave: float = 1.0) -> Feed:
@@ -66,7 +67,7 @@ def split(
     **given: Any,
 ) -> tuple[list[str], Statistics, Statistics]:
     """Values that were split, in place, and the statistics before and after."""
-    assignment = assign(model, Scheme("int8", "fp32", RULE))
+    assignment = assign(model, Scheme(PRECISIONS["int8"], "fp32", RULE))
     taps = [Tap(name, -1, rows=True, moments=True) for name in ("a", "r")]
     before = workshop.statistics(model, taps, [rows(0, **given), rows(1, **given)])
     entries, after = split_outliers(model, before, assignment, RULE, RescaleSettings(leave=leave))
@@ -103,9 +104,9 @@ def test_the_largest_channels_are_multiplied_apart(workshop: Workshop) -> None:
 def test_they_stay_in_float_and_have_a_reason(workshop: Workshop) -> None:
     model = network(BLOCK)
     split(workshop, model)
-    assignment = assign(model, Scheme("int8", "fp32", RULE))
+    assignment = assign(model, Scheme(PRECISIONS["int8"], "fp32", RULE))
     apart = {str(node.name) for node in model.graph if weighted_nodes.multiplies_outliers(node)}
-    assert {assignment.nodes[name] for name in apart} == {"fp32"}
+    assert {assignment.nodes[name] for name in apart} == {PRECISIONS["fp32"]}
     assert all("outlier channels" in assignment.reasons[name] for name in apart)
     assert assignment.quantized().keys() == {"left", "right", "turned"}
 

@@ -29,7 +29,7 @@ from optkit.statistics import Statistics, Tap, ValueStatistics
 from optkit.steps import perform
 from tests import networks
 from tests.networks import NETWORKS, network, sqnr
-from tests.quantization.workshop import RULES, Chain, rules_of
+from tests.quantization.workshop import INT4, INT8, RULES, Chain, rules_of
 
 EVERYWHERE = RescaleSettings(alpha=0.7, fold_gain_db=-inf)  # whether or not anything is gained
 
@@ -54,7 +54,7 @@ NETS = ("post-norm", "llama", "attention", "chain", "residual")
 
 
 def assigned(model: ir.Model) -> Assignment:
-    nodes = {str(n.name): "int8" for n in model.graph if graph.constant_weight(n) is not None}
+    nodes = {str(n.name): INT8 for n in model.graph if graph.constant_weight(n) is not None}
     return Assignment(nodes)
 
 
@@ -104,7 +104,7 @@ def test_outputs_and_statistics_stay_true(
     wanted = workshop.run(model, feed)
     nodes, assignment = {n.name for n in model.graph}, assigned(model)
     statistics = calibrated(workshop, model)
-    log, after = rescale(model, statistics, assignment, {"int8": RULES[kind]}, settings)
+    log, after = rescale(model, statistics, assignment, {INT8: RULES[kind]}, settings)
     found = workshop.run(model, feed)
     for output, numbers in wanted.items():
         assert np.abs(found[output] - numbers).max() <= 1e-4 * np.abs(numbers).max()
@@ -131,7 +131,11 @@ def test_factors_go_where_they_are_free_and_else_into_a_mul(
     for name, wanted in expected.items():
         model = build(name)
         log, _ = rescale(
-            model, calibrated(workshop, model), assigned(model), {"int8": RULES["cpu"]}, EVERYWHERE
+            model,
+            calibrated(workshop, model),
+            assigned(model),
+            {INT8: RULES["cpu"]},
+            EVERYWHERE,
         )
         assert outcomes(log) == wanted, name
 
@@ -147,7 +151,7 @@ def noise(
     wanted = workshop.run(model, feed)["y"]
     copy = model.clone()
     statistics = calibrated(workshop, copy)
-    _, after = rescale(copy, statistics, assigned(copy), {"int8": rules}, settings)
+    _, after = rescale(copy, statistics, assigned(copy), {INT8: rules}, settings)
     fake(copy, after, rules)
     return sqnr(wanted, workshop.run(copy, feed)["y"])
 
@@ -223,7 +227,11 @@ def test_settings_keep_things_as_they_are(
 
     def logged(**settings: Any) -> RescaleLog:
         log, after = rescale(
-            model, statistics, assignment, {"int8": RULES["cpu"]}, RescaleSettings(**settings)
+            model,
+            statistics,
+            assignment,
+            {INT8: RULES["cpu"]},
+            RescaleSettings(**settings),
         )
         if "multiplied" not in log.counts:
             assert after.values == statistics.values and len(model.graph) == count
@@ -248,12 +256,12 @@ def test_weight_only_nodes_and_values_without_rows_are_left(
     model = build("llama")
     statistics = calibrated(workshop, model)
     only = replace(RULES["cpu"], activation=None)
-    both = {"int8": RULES["cpu"], "int8-weight-only": only}
-    nodes = dict.fromkeys(assigned(model).nodes, "int8-weight-only")
+    both = {INT8: RULES["cpu"], PRECISIONS["int8-weight-only"]: only}
+    nodes = dict.fromkeys(assigned(model).nodes, PRECISIONS["int8-weight-only"])
     log, after = rescale(model, statistics, Assignment(nodes), both, EVERYWHERE)
     assert log.entries == () and after is statistics
     # keys in floating point make up for the factor of what they share with queries and values
-    log, _ = rescale(model, statistics, Assignment({**nodes, "q": "int8"}), both, EVERYWHERE)
+    log, _ = rescale(model, statistics, Assignment({**nodes, "q": INT8}), both, EVERYWHERE)
     assert [(e.nodes, e.outcome) for e in log.entries] == [(("q",), "folded")]
     bare = {name: replace(v, rows=None, moments=None) for name, v in statistics.values.items()}
     log, _ = rescale(model, replace(statistics, values=bare), assigned(model), both, EVERYWHERE)
@@ -291,8 +299,10 @@ def test_outlier_channels_cost_weights_in_blocks_nothing(
     def quality(model: ir.Model, *, smooth: bool) -> float:
         model = model.clone()
         if smooth:
-            nodes = Assignment(dict.fromkeys(assigned(model).nodes, precision))
-            log, _ = rescale(model, calibrated(workshop, model), nodes, {precision: rules})
+            nodes = Assignment(dict.fromkeys(assigned(model).nodes, PRECISIONS[precision]))
+            log, _ = rescale(
+                model, calibrated(workshop, model), nodes, {PRECISIONS[precision]: rules}
+            )
             assert sqnr(wanted, workshop.run(model, feed)["y"]) > 90
             assert "multiplied" not in log.counts
         made, _, _ = workshop.quantize(
@@ -309,8 +319,8 @@ def test_even_channels_of_weights_in_blocks_are_left(workshop: Any) -> None:
     """GPTQ afterwards makes up for small differences, so a factor must gain much."""
     model = graph.infer_shapes(network(NETWORKS["llama"]))
     statistics = calibrated(workshop, model)
-    nodes = Assignment(dict.fromkeys(assigned(model).nodes, "int4"))
-    rules = {"int4": OnnxRuntime().rules(target("cpu"), PRECISIONS["int4"])}
+    nodes = Assignment(dict.fromkeys(assigned(model).nodes, INT4))
+    rules = {INT4: OnnxRuntime().rules(target("cpu"), INT4)}
     log, after = rescale(model, statistics, nodes, rules)
     assert log.counts == {"declined": 4} and after is statistics
     forced, _ = rescale(model, statistics, nodes, rules, RescaleSettings(alpha=0.5))
@@ -327,9 +337,9 @@ def test_weights_of_8_bits_in_blocks_are_smoothed_for_less(workshop: Any) -> Non
     counts, qualities = {}, {}
     for precision in ("int4", "int8-weight-only"):
         model = uneven.clone()
-        nodes = Assignment(dict.fromkeys(assigned(model).nodes, precision))
+        nodes = Assignment(dict.fromkeys(assigned(model).nodes, PRECISIONS[precision]))
         rules = OnnxRuntime().rules(target("cpu"), PRECISIONS[precision])
-        log, _ = rescale(model, statistics, nodes, {precision: rules})
+        log, _ = rescale(model, statistics, nodes, {PRECISIONS[precision]: rules})
         counts[precision] = log.counts
         made = [workshop.quantize(each, rules, precision=precision)[0] for each in (uneven, model)]
         qualities[precision] = [float(sqnr(wanted, workshop.run(m, feed)["y"])) for m in made]
@@ -356,7 +366,7 @@ def test_awq_is_for_channels_and_for_blocks(
     wanted = workshop.run(model, feed)["y"]
     own = replace(RULES["gpu"], activation=None, weight=fmt, split_scale=frozenset())
     settings = RescaleSettings(alpha="off", equalize="off", salient=True, block_size=16)
-    log, _ = rescale(model, calibrated(workshop, model), assigned(model), {"int8": own}, settings)
+    log, _ = rescale(model, calibrated(workshop, model), assigned(model), {INT8: own}, settings)
     assert outcomes(log)["n1"] == "folded" and {e.method for e in log.entries} == {"awq"}
     found = workshop.run(model, feed)["y"]
     assert np.abs(found - wanted).max() < 1e-4 * np.abs(wanted).max()
@@ -370,7 +380,7 @@ def test_a_graph_that_makes_much_of_rounding_is_quantized_as_it_was(
     kept = {"graph": made.fused, "statistics": made.statistics}
     inputs = [{"name": "x", "dtype": "float32", "shape": ["N", 8, 32], "range": None}]
     settings = Quantization().model_dump(mode="json")
-    own = {"int8": to_json(OnnxRuntime().rules(target("cpu"), PRECISIONS["int8"]))}
+    own = {"int8": to_json(OnnxRuntime().rules(target("cpu"), INT8))}
     params = {"precision": "int8", "carrier": "fp32", "rules": own, "settings": settings,
               "method": "mse", "percentile": 99.99, "order": [],
               "inputs": inputs, "axes": {}}  # fmt: skip
