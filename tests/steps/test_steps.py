@@ -140,6 +140,28 @@ def test_a_network_that_amplifies_roundings_is_no_bug(
         run(tmp_path, text)
 
 
+@pytest.mark.parametrize("right", [True, False])
+def test_a_model_that_rounds_to_half_precision_may_change_by_a_unit_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, right: bool
+) -> None:
+    """A change of 1e-3 moves some values to the next number of BF16, which is up to 4e-3 away."""
+    from optkit import fusion
+
+    def rewritten(model: ir.Model) -> fusion.FusionLog:
+        number = 1.001 if right else 1.05
+        model.graph.initializers["c"].const_value = ir.tensor(np.float32([number]), name="c")
+        return fusion.FusionLog((), 1, 1)
+
+    monkeypatch.setattr(fusion, "fuse", rewritten)
+    text = """g (float[N,64] x) => (float[N,64] y) <float[1] c = {1.0}> {
+        a = Mul (x, c) b = Cast<to = 16> (a) y = Cast<to = 1> (b) }"""
+    if right:
+        assert run(tmp_path, text)["max_error"] > 1e-3
+        return
+    with pytest.raises(OptkitError, match="changed the result"):
+        run(tmp_path, text)
+
+
 def test_what_was_not_compared_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is run, and the step says why."""
 

@@ -8,7 +8,9 @@ from math import inf, isnan
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 
+from optkit import graph
 from optkit.data import spool, synthetic
 from optkit.errors import InputRefused, OptkitError
 from optkit.runtimes import Level, Session
@@ -20,7 +22,8 @@ _GUESSES = (2, 16, 64, 256)  # sizes of an axis without a range
 TOLERANCE = 1e-4  # float32 rounding through a deep network, relative to the largest output
 _LARGEST = 0.1  # as a multiple of the difference that rounding explains
 _ROUNDINGS = 10.0  # a rewrite rounds at every operator, a rounded input only once
-_ULP = 2.0**-23
+_UNIT = 2.0**-23  # in the last place
+_UNITS = {ir.DataType.FLOAT16: 2.0**-10, ir.DataType.BFLOAT16: 2.0**-7}
 _MOST_SAMPLES = 2  # of a feed: an axis that a rewrite has frozen differs from 1 to 2
 
 
@@ -38,11 +41,10 @@ def same_outputs(before: Path, after: Path, feeds: Feeds, what: str) -> float:
     than TOLERANCE, and more than the change that rounding of the inputs causes in the original
     graph (Higham, Accuracy and Stability of Numerical Algorithms, 1.6: conditioning). For example,
     the sigmoid of a detector on noise changes by 4 % of its largest value if an input changes by
-    one unit in the last place."""
+    one unit in the last place. A graph that rounds to half precision on its way changes by a unit
+    of that type where a value lies between two of its numbers."""
     name, error = difference(before, after, feeds)
-    if not error <= TOLERANCE and not error <= min(
-        _LARGEST, _ROUNDINGS * _conditioning(before, feeds, name)
-    ):
+    if not error <= TOLERANCE and not error <= min(_LARGEST, _explained(before, feeds, name)):
         raise OptkitError(
             f"{what} changed the result by {error:.2e} of its largest value",
             where=f"output {name!r}",
@@ -77,25 +79,37 @@ def difference(
     return max(found, key=lambda one: inf if isnan(one[1]) else one[1], default=("", 0.0))
 
 
-def _opened(graph: Path, level: Level) -> Session:
+def _opened(file: Path, level: Level) -> Session:
     """A session of the graph. ONNX Runtime 1.31's optimizer fuses the parts of a norm behind a Cast
     from half precision into an operator whose types do not fit. Such a graph runs without
     optimization."""
     try:
-        return cpu(graph, level=level)
+        return cpu(file, level=level)
     except InputRefused:
-        return cpu(graph, level="none")
+        return cpu(file, level="none")
 
 
-def _conditioning(graph: Path, feeds: Feeds, name: str) -> float:
-    """The change of an output when float inputs change by one unit in the last place."""
+def _explained(before: Path, feeds: Feeds, name: str) -> float:
+    """The change of an output that rounding explains."""
+    casts = {
+        ir.DataType(node.attributes["to"].as_int())
+        for node in graph.load(before).graph.all_nodes()
+        if node.op_type == "Cast" and "to" in node.attributes
+    }
+    coarsest = max((unit for kind, unit in _UNITS.items() if kind in casts), default=0.0)
+    changes = _ROUNDINGS * _conditioning(before, feeds, name, _UNIT)
+    return max(changes, _conditioning(before, feeds, name, coarsest)) if coarsest else changes
+
+
+def _conditioning(file: Path, feeds: Feeds, name: str, unit: float) -> float:
+    """The change of an output when float inputs change by this share."""
     worst = 0.0
-    with _opened(graph, "basic") as session:
+    with _opened(file, "basic") as session:
         for seed, bound in enumerate(("opt", "min")):
             feed, expected = _accepted_feed(session, feeds, bound, seed)
             signs = np.random.default_rng(seed)
             moved = {
-                key: x * (1 + _ULP * signs.choice([-1, 1], x.shape).astype(x.dtype))
+                key: x * (1 + unit * signs.choice([-1, 1], x.shape).astype(x.dtype))
                 if x.dtype.kind == "f"
                 else x
                 for key, x in feed.items()
