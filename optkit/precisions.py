@@ -184,7 +184,7 @@ def _blocks(dtype: Codes, size: int) -> NumberFormat:
 
 
 def run_time_blocks(size: int | None) -> NumberFormat:
-    """Activations that a kernel rounds to 8 bits by blocks of this size."""
+    """Activations that a kernel rounds to 8 bits by blocks of this size, which is the weight's."""
     return NumberFormat("int8", "block", symmetric=True, block_size=size, dynamic=True)
 
 
@@ -220,13 +220,13 @@ PRECISIONS: MappingProxyType[str, Precision] = MappingProxyType(
                 "W4A16: weights in blocks along the summed axis; on a CPU the kernel of w4a8",
             ),
             Precision(
-                "int2", "fp16", _blocks("int2", 64), run_time_blocks(64), (),
-                "W2A8: as w4a8 with codes of 2 bits, to be trained; ONNX Runtime only", ("cpu",),
-            ),
-            Precision(
                 "w4a8", "fp16", _blocks("int4", 32), run_time_blocks(32), (),
                 "W4A8: as int4, with a kernel that rounds activations to 8 bits; ONNX Runtime only",
                 ("cpu",),
+            ),
+            Precision(
+                "int2", "fp16", _blocks("int2", 64), run_time_blocks(64), (),
+                "W2A8: as w4a8 with codes of 2 bits, to be trained; ONNX Runtime only", ("cpu",),
             ),
             Precision(
                 "nvfp4", "fp16", _blocks("float4e2m1", 16), _blocks("float4e2m1", 16), ("fp4",),

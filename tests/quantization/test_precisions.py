@@ -28,9 +28,8 @@ from optkit.pipeline import Job, check_pair
 from optkit.pipeline.quantization import rules_of
 from optkit.placement import PlacementRules
 from optkit.precision_cast.cast import HALVES, to_half
-from optkit.precisions import PRECISIONS, NumberFormat, precision
+from optkit.precisions import PRECISIONS, NumberFormat, precision, run_time_blocks
 from optkit.quantization.choose_qparams import choose_qparams
-from optkit.quantization.numerics import run_time_blocks
 from optkit.quantization.numerics.formats import storage
 from optkit.quantization.placement.assign import assign
 from optkit.quantization.placement.block_size import fitting_block
@@ -307,7 +306,7 @@ def test_precisions_mix_in_one_engine(rtx: TensorRTRTX, workshop: Any, tmp_path:
 def test_activations_that_the_kernel_rounds_are_told(name: str) -> None:
     precision = PRECISIONS[name]
     assert precision.weights is not None
-    assert precision.activations == run_time_blocks.activation(precision.weights)
+    assert precision.activations == run_time_blocks(precision.weights.block_size)
     assert precision.activations.dynamic and not precision.weight_only
     # a graph holds codes of the weights alone
     assert precision.weight_codes_only and precision.activation_bits == precision.carrier_bits

@@ -8,6 +8,9 @@ from pathlib import Path
 import click
 
 from optkit.cli import options, param_types
+from optkit.precisions import PRECISIONS
+
+_PRECISIONS = " or ".join(", ".join(PRECISIONS).rsplit(", ", 1))
 
 
 @options.command(
@@ -19,8 +22,8 @@ from optkit.cli import options, param_types
 @options.other_tools
 @options.targets
 @options.precisions(
-    "fp32, fp16, bf16, int8, int8-weight-only, fp8, int4, w4a8, int2, nvfp4 or nf4; a list, or the "
-    "option several times. Default: that of the other tool's command or graph, else int8.",
+    f"{_PRECISIONS}; a list, or the option several times. "
+    "Default: that of the other tool's command or graph, else int8.",
 )
 @options.artifact
 @options.under(

@@ -10,13 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from optkit import precisions
 from optkit.precisions import NumberFormat
-
-
-def activation(weight: NumberFormat) -> NumberFormat:
-    """The format of the activations that multiply a weight in this format, which has blocks."""
-    return precisions.run_time_blocks(weight.block_size)
 
 
 def is_rounded(fmt: NumberFormat | None) -> bool:

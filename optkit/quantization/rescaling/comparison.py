@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from optkit.placement import PlacementRules
-from optkit.precisions import NumberFormat
-from optkit.quantization.numerics import run_time_blocks, scales
+from optkit.precisions import NumberFormat, run_time_blocks
+from optkit.quantization.numerics import scales
 from optkit.quantization.placement.block_size import fitting_block
 from optkit.quantization.rescaling.groups import Group
 from optkit.quantization.rescaling.rules import Declined
@@ -64,7 +64,7 @@ def _formats(
         return Formats(activation, rules.weight_of(node.op_type), carrier)
     weight = weight_format(node, rules, block_size)
     if rules.nbits_accuracy == 4:
-        activation = run_time_blocks.activation(weight)
+        activation = run_time_blocks(weight.block_size)
     return Formats(activation, weight, carrier)
 
 

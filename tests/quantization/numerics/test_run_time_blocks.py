@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optkit import precisions
 from optkit.precisions import NumberFormat
 from optkit.quantization.numerics import run_time_blocks
 from optkit.quantization.qdq import nbits
@@ -24,7 +25,7 @@ W4 = NumberFormat("int4", "block", symmetric=True, block_size=16)
 )
 def test_each_block_of_a_row_has_its_own_scale(rows: list[list[float]]) -> None:
     x = np.array(rows, np.float32)
-    found = run_time_blocks.rounded(x, run_time_blocks.activation(W4))
+    found = run_time_blocks.rounded(x, precisions.run_time_blocks(W4.block_size))
     assert found.dtype == np.float32
     for row, held in zip(x, found, strict=True):
         for start, stop in ((0, 16), (16, 19)):
@@ -36,7 +37,7 @@ def test_each_block_of_a_row_has_its_own_scale(rows: list[list[float]]) -> None:
 
 
 def test_only_integers_in_blocks_are_rounded_at_run_time() -> None:
-    assert run_time_blocks.is_rounded(run_time_blocks.activation(W4))
+    assert run_time_blocks.is_rounded(precisions.run_time_blocks(W4.block_size))
     assert not run_time_blocks.is_rounded(None)
     assert not run_time_blocks.is_rounded(NumberFormat("uint8", "tensor", symmetric=False))
     assert not run_time_blocks.is_rounded(
@@ -71,7 +72,7 @@ def test_it_is_what_the_kernel_multiplies(block: int, workshop: Workshop) -> Non
     x = rng.standard_normal((6, 128)).astype(np.float32)
     x[2, 40] = 1e4
     found = workshop.run(model, {"x": x})["y"]
-    rounded = run_time_blocks.rounded(x, run_time_blocks.activation(fmt))
+    rounded = run_time_blocks.rounded(x, precisions.run_time_blocks(fmt.block_size))
     expected = rounded.astype(np.float64) @ codes
     exact = x.astype(np.float64) @ codes
     size = np.abs(exact).max(axis=1, keepdims=True)
