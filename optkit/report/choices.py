@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from optkit.documents.measured import LatencyFigures
 from optkit.documents.prices import DatedPrice
-from optkit.documents.recommendation import Recommendation, Ship
+from optkit.documents.recommendation import Decision, Recommendation
 from optkit.documents.result import Result
 from optkit.evidence import Evidence
 from optkit.prediction.cost import per_million
@@ -27,12 +27,13 @@ _Built = tuple[Result, Recommendation]
 @dataclass(frozen=True)
 class Choice:
     """A build or a baseline that may be shipped. `usd`: per million samples; `gains`: whether it is
-    a candidate that is shown to be faster than its baseline."""
+    a candidate that is shown to be faster than its baseline; `likely`: that is predicted."""
 
     name: str
     latency: LatencyFigures
     usd: float | None
     gains: bool
+    likely: bool
     conditions: tuple[str, ...] = ()
 
     @property
@@ -49,22 +50,27 @@ def of_fleet(results: Iterable[Result], prices: Mapping[str, DatedPrice]) -> Rec
         if (advice := result.recommendation or of_result(result)) is not None
     ]
     choices = list(dict.fromkeys(_choices(built, prices)))
-    if not choices:
-        return _without_choice(built) if built else None
+    if choices:
+        return _of_choices(choices, built)
+    return _without_choice(built) if built else None
+
+
+def _of_choices(choices: Sequence[Choice], built: Sequence[_Built]) -> Recommendation:
     chosen, parts = _ends(choices)
-    quantized = any(worth.compared(result) is not None for result, _ in built)
-    lost = quantized and not any(one.gains for one in chosen)
-    if lost:
-        parts.append(_LOST)
+    lost = not any(one.gains for one in chosen) and any(worth.compared(one) for one, _ in built)
+    likely = not lost and any(one.likely for one in chosen)
+    more = [_LOST] if lost else [_TO_TRY] if likely else []
     return Recommendation(
-        ship="baseline" if lost else "candidate",
-        sentence=" ".join([*parts, *_undecided(built)]),
+        ship="baseline" if lost else "unknown" if likely else "candidate",
+        likely=likely or None,
+        sentence=" ".join([*parts, *more, *_undecided(built)]),
         evidence=tuple(dict.fromkeys(one.latency.evidence for one in chosen)),
         conditions=tuple(dict.fromkeys(why for one in chosen for why in one.conditions)),
     )
 
 
 _LOST = "No quantized build is shown to be better."
+_TO_TRY = "What is predicted is not measured: run `optkit finish` on the device before you ship it."
 
 
 def _ends(choices: Sequence[Choice]) -> tuple[list[Choice], list[str]]:
@@ -83,29 +89,31 @@ def _ends(choices: Sequence[Choice]) -> tuple[list[Choice], list[str]]:
 
 def _undecided(built: Sequence[_Built]) -> list[str]:
     """A sentence on the builds that are to be checked or measured first, if there are any."""
-    names = [_named(result) for result, advice in built if advice.ship == "unknown"]
+    names = [_named(result) for result, advice in built if advice.decision == "unknown"]
     return [f"Not decided yet: {', '.join(dict.fromkeys(names))}."] if names else []
 
 
 def _without_choice(built: Sequence[_Built]) -> Recommendation:
     """Of builds none of which may be shipped, or without latencies that could be compared."""
-    ships, undecided = {advice.ship for _, advice in built}, _undecided(built)
-    ship: Ship = next(one for one in _BEST_FIRST if one in ships)
-    pays = [_named(result) for result, advice in built if advice.ship == "candidate"]
-    words: Mapping[Ship, str] = {
-        "candidate": f"Worth shipping: {', '.join(pays)}.",
+    ships, undecided = {advice.decision for _, advice in built}, _undecided(built)
+    best = next(one for one in _BEST_FIRST if one in ships)
+    pays = ", ".join(_named(result) for result, advice in built if advice.decision == best)
+    words: Mapping[Decision, str] = {
+        "candidate": f"Worth shipping: {pays}.",
+        "likely": f"Likely worth shipping: {pays}. {_TO_TRY}",
         "baseline": _LOST,
         "unknown": "Do not ship any of these builds before it is checked or measured, as its own "
         "sentence says.",
         "none": "Do not ship any of these builds: each one breaks a limit.",
     }
     return Recommendation(
-        ship=ship, sentence=" ".join([words[ship], *undecided]), evidence=(),
+        ship="unknown" if best == "likely" else best, likely=best == "likely" or None,
+        sentence=" ".join([words[best], *undecided]), evidence=(),
         conditions=tuple(dict.fromkeys(why for _, one in built for why in one.conditions)),
     )  # fmt: skip
 
 
-_BEST_FIRST: tuple[Ship, ...] = ("candidate", "baseline", "unknown", "none")
+_BEST_FIRST: tuple[Decision, ...] = ("candidate", "likely", "baseline", "unknown", "none")
 
 
 def _usd(usd: float | None) -> str:
@@ -118,15 +126,16 @@ def _named(result: Result) -> str:
 
 def _choices(built: Iterable[_Built], prices: Mapping[str, DatedPrice]) -> Iterable[Choice]:
     for result, advice in built:
-        if advice.ship not in ("candidate", "baseline"):
+        if advice.decision not in ("candidate", "likely", "baseline"):
             continue
-        side = result if advice.ship == "candidate" else result.baseline
+        side = result.baseline if advice.decision == "baseline" else result
         if side is None or side.latency is None:
             continue
         price, name = prices.get(str(result.target)), spelled(side.precision)
         usd = None if price is None else per_million(price.usd_per_hour, side.latency.throughput)
-        gains = advice.ship == "candidate" and worth.compared(result) is not None
-        yield Choice(f"{name} on {device_of(result)}", side.latency, usd, gains, advice.conditions)
+        gains = advice.decision != "baseline" and worth.compared(result) is not None
+        where = f"{name} on {device_of(result)}"
+        yield Choice(where, side.latency, usd, gains, bool(advice.likely), advice.conditions)
 
 
 def of_plan(plan: Plan) -> Recommendation | None:
@@ -153,10 +162,14 @@ def of_plan(plan: Plan) -> Recommendation | None:
             chosen.append(cheapest)
             parts.append(f"Cheapest{passes}: {_planned(*cheapest)}.")
     sure = all(_certain(call, limit) for _, call in chosen)
-    if not sure:
-        parts.append("Measure before you decide: an interval ends above the limit.")
+    parts.append(
+        "Not measured: build it, and run `optkit finish` on the device before you ship it."
+        if sure
+        else "Measure before you decide: an interval ends above the limit."
+    )
     return Recommendation(
-        ship="candidate" if sure else "unknown",
+        ship="unknown",
+        likely=sure or None,
         sentence=" ".join(parts),
         evidence=(Evidence.PREDICTED,),
         conditions=tuple(dict.fromkeys(_doubts(chosen, limit))),

@@ -88,8 +88,8 @@ def headline(fleet: Fleet) -> view.Headline:
         return view.Headline(worst, "Nothing to ship", summary(fleet))
     title = summary(fleet).capitalize()
     word = "fail" if advice.ship == "none" else "inconclusive"
-    if advice.ship == "candidate" and not advice.conditions:
-        word = "pass"
+    if advice.decision in ("candidate", "likely") and not advice.conditions:
+        word = "likely" if advice.likely else "pass"
     return view.Headline(word, title, advice.sentence, advice.conditions)
 
 

@@ -107,17 +107,18 @@ def _by_cost(call: PlannedLatency) -> float:
 
 
 def headline(plan: Plan) -> Headline:
-    """What to choose; green where its whole interval meets the limits and nothing is in doubt."""
+    """What to choose; "likely" where its whole interval meets the limits and nothing is in
+    doubt: nothing of a plan is measured."""
     pairs = sum(bool(row.latency) for row in plan.results)
     advice = plan.recommendation
     if advice is None:
         return Headline("pending", f"{pairs} pairs predicted", "Nothing is known of their cost.")
     if advice.ship == "none":
         return Headline("fail", "No target meets the limit", advice.sentence, advice.conditions)
-    sure = advice.ship == "candidate" and not advice.conditions
+    sure = advice.likely and not advice.conditions
     targets = len({row.target for row in plan.results})
     title = f"{pairs} of {len(plan.results)} pairs of target and precision, {targets} targets"
-    return Headline("pass" if sure else "inconclusive", title, advice.sentence, advice.conditions)
+    return Headline("likely" if sure else "inconclusive", title, advice.sentence, advice.conditions)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""What to do with a build, in one sentence: ship it, ship the baseline, or find out first what.
+"""What to do with a build, in one sentence: ship it, try it, ship the baseline, or find out first
+what. "Ship it" needs a gain that was measured on the target; a predicted one is to be tried there.
 
 A recommendation answers another question than a gate. A gate says whether limits hold. The
 recommendation says whether the candidate is worth shipping in place of its baseline: a candidate
@@ -11,10 +12,11 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import Literal
 
 from optkit.benchmarking.gates import NO_TASK
 from optkit.documents.measured import DifferenceFigures
-from optkit.documents.recommendation import Recommendation, Ship
+from optkit.documents.recommendation import Decision, Recommendation, Ship
 from optkit.documents.result import CalibrationCheck, Result
 from optkit.documents.sizes import DeclaredSizes
 from optkit.evidence import Evidence
@@ -29,6 +31,7 @@ class _Decision:
     ship: Ship
     sentence: str
     known: Sequence[Evidence | None] = ()
+    likely: Literal[True] | None = None
 
 
 def of_result(result: Result) -> Recommendation | None:
@@ -39,6 +42,7 @@ def of_result(result: Result) -> Recommendation | None:
     known = dict.fromkeys(one for one in decision.known if one is not None)
     return Recommendation(
         ship=decision.ship,
+        likely=decision.likely,
         sentence=decision.sentence,
         evidence=tuple(known),
         conditions=tuple(_conditions(result)),
@@ -54,23 +58,26 @@ def of_parts(parts: Mapping[str, Result], artifact: str) -> Recommendation | Non
     }
     if not each:
         return None
-    ship, lead = _together(parts, {one.ship for one in each.values()})
+    decision, lead = _together(parts, {one.decision for one in each.values()})
     return Recommendation(
-        ship=ship,
+        ship="unknown" if decision == "likely" else decision,
+        likely=True if decision == "likely" else None,
         sentence=lead + " ".join(f"{name}: {one.sentence}" for name, one in each.items()),
         evidence=tuple(dict.fromkeys(known for one in each.values() for known in one.evidence)),
         conditions=tuple(dict.fromkeys(why for one in each.values() for why in one.conditions)),
     )
 
 
-def _together(parts: Mapping[str, Result], ships: set[Ship]) -> tuple[Ship, str]:
-    """What to ship of all parts, and the words before their sentences, if these differ."""
-    if len(ships) == 1:
-        return ships.pop(), ""
+def _together(parts: Mapping[str, Result], decisions: set[Decision]) -> tuple[Decision, str]:
+    """What to do with all parts, and the words before their sentences, if these differ."""
+    if len(decisions) == 1:
+        return decisions.pop(), ""
+    if decisions == {"candidate", "likely"}:
+        return "likely", ""
     name = spelled(next(iter(parts.values())).precision)
     why = "its parts are shipped together. "
     if any(part.gate is not None and part.gate.verdict == "fail" for part in parts.values()):
-        return "none" if "none" in ships else "baseline", f"Do not ship {name}: {why}"
+        return "none" if "none" in decisions else "baseline", f"Do not ship {name}: {why}"
     return "unknown", f"Not decided for {name}: {why}"
 
 
@@ -264,16 +271,10 @@ def _without_latency(result: Result) -> _Decision:
 
 def _by_speed(result: Result) -> _Decision:
     """Every gate holds, and the latency is known."""
-    latency, base, speedup = result.latency, result.baseline, worth.compared(result)
-    assert latency is not None
-    judged, kept = result.drop or result.fidelity, worth.accuracy(result)
+    speedup, kept = worth.compared(result), worth.accuracy(result)
     if speedup is None:
-        takes = worth.time(latency)
-        if base is not None and base.precision == result.precision:
-            text = f"{_named(result)} takes {takes} and is itself the baseline: ship it."
-            return _Decision("candidate", text, [latency.evidence])
-        text = f"No gain is shown for {_named(result)}: {takes}, and no baseline was timed, {kept}."
-        return _Decision("unknown", text, [latency.evidence])
+        return _alone(result)
+    judged = result.drop or result.fidelity
     what = worth.shown(speedup)
     if what in ("loss", "too little"):
         text = f"{_lost(result, speedup)}.{_share(result)}{worth.resized(result)}"
@@ -286,12 +287,36 @@ def _by_speed(result: Result) -> _Decision:
     known = [speedup.evidence, judged.evidence if judged else None]
     if worth.marks(result):
         text = f"Not decided for {_named(result)}: {worth.disturbed(result, speedup)}, {kept}"
-    if what == "nothing" or worth.pending_engine(result) or worth.marks(result):
+    measured = speedup.evidence is Evidence.MEASURED
+    missing = measured and worth.pending_engine(result)
+    more = f"{_share(result)}{worth.larger(result)}"
+    if what == "nothing" or missing or worth.marks(result):
         order = f"before you ship it, {worth.to_measure(result)}"
-        text = f"{text}: {order}.{_share(result)}{worth.larger(result)}"
-        return _Decision("unknown", text, known)
-    text = f"{text}: ship it.{_share(result)}{worth.larger(result)}{worth.to_confirm(result)}"
-    return _Decision("candidate", text, known)
+        return _Decision("unknown", f"{text}: {order}.{more}", known)
+    if measured:
+        return _Decision("candidate", f"{text}: ship it.{more}", known)
+    text = f"Likely, not measured: {text}.{more} {_before_shipping(result)}"
+    return _Decision("unknown", text, known, likely=True)
+
+
+def _alone(result: Result) -> _Decision:
+    """There is no baseline of another precision to compare with."""
+    latency, base = result.latency, result.baseline
+    assert latency is not None
+    takes = worth.time(latency)
+    if base is None or base.precision != result.precision:
+        lacks = f"no baseline was timed, {worth.accuracy(result)}"
+        text = f"No gain is shown for {_named(result)}: {takes}, and {lacks}."
+        return _Decision("unknown", text, [latency.evidence])
+    text = f"{_named(result)} takes {takes} and is itself the baseline"
+    if latency.evidence is Evidence.MEASURED:
+        return _Decision("candidate", f"{text}: ship it.", [latency.evidence])
+    text = f"{text}, so no gain is claimed. {_before_shipping(result)}"
+    return _Decision("unknown", text, [latency.evidence], likely=True)
+
+
+def _before_shipping(result: Result) -> str:
+    return f"{_capital(worth.to_measure(result))} before you ship it."
 
 
 def _share(result: Result) -> str:
@@ -334,7 +359,7 @@ def of_search(
         carrier = spelled(result.precision)
         takes = f"; {carrier} takes {worth.time(result.latency)}" if result.latency else ""
         sentence = f"Ship {carrier} on {device_of(result)}: {reason} ({known}){takes}."
-        update = {"ship": "baseline", "sentence": sentence, "evidence": (known,)}
+        update = {"ship": "baseline", "likely": None, "sentence": sentence, "evidence": (known,)}
         return advice.model_copy(update=update)
     found = f"{quantized} of {layers} layers quantized. {advice.sentence}"
     return advice.model_copy(update={"sentence": found})
@@ -352,4 +377,4 @@ def _over_budget(result: Result, reason: str | None) -> dict[str, object]:
         "limit that it breaks, and search again."
     )
     known = dict.fromkeys(one.evidence for one in (judged, latency) if one is not None)
-    return {"ship": "none", "sentence": sentence, "evidence": tuple(known)}
+    return {"ship": "none", "likely": None, "sentence": sentence, "evidence": tuple(known)}

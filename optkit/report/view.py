@@ -66,13 +66,16 @@ def headline(result: Result) -> Headline:
 
 
 def advised(advice: Recommendation, result: Result) -> Headline:
-    """Green only where the candidate is worth shipping and nothing speaks against its figures."""
+    """Green only where the candidate is measured to be worth shipping, and nothing speaks against
+    its figures."""
     ours = spelled(result.precision)
     failed = result.gate is not None and result.gate.verdict == "fail"
     if failed or advice.ship == "none":
         word, title = "fail", f"Do not ship {ours}"
     elif advice.ship == "baseline":
         word, title = "inconclusive", f"Ship {to_ship_instead(result)}"
+    elif advice.likely:
+        word, title = "inconclusive" if advice.conditions else "likely", f"Try {ours}"
     elif advice.ship != "candidate":
         pending = result.status == "pending" or (result.latency is None and not result.parts)
         word, title = "pending" if pending else "inconclusive", f"Not yet: {ours}"

@@ -100,14 +100,6 @@ def to_measure(result: Result) -> str:
     return f"{what} (it measures the latency)"
 
 
-def to_confirm(result: Result) -> str:
-    """A sentence on how to confirm a gain that is not measured; empty for one that is."""
-    timed = result.speedup
-    if timed is None or timed.evidence is Evidence.MEASURED:
-        return ""
-    return f" To confirm the gain, {_finish(result)}."
-
-
 def _finish(result: Result) -> str:
     where = "on a machine with this device"
     if result.artifact is None:

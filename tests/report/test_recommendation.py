@@ -51,22 +51,23 @@ def decided(result: Result) -> tuple[str, str, str]:
     """What is shipped, the colour's word, and the sentence."""
     advice = recommendation.of_result(result)
     assert advice is not None
-    return advice.ship, view.headline(result).word, advice.sentence
+    return advice.decision, view.headline(result).word, advice.sentence
 
 
 def test_faster_and_accurate(built: Any) -> None:
     ship, word, sentence = decided(built(speedup=gain(1.8, 1.35, 2.39)))
-    assert (ship, word) == ("candidate", "pass")
+    assert (ship, word) == ("likely", "likely")
     assert sentence == (
-        "INT8 is 1.80× as fast as FP16 on NVIDIA L4 (1.35 to 2.39, predicted), drop 0.22 points of "
-        "top1 (-0.20 to 0.81 points, simulated): ship it. To confirm the gain, run `optkit finish "
-        "artifacts/digits-vit-l4-int8` on a machine with this device."
+        "Likely, not measured: INT8 is 1.80× as fast as FP16 on NVIDIA L4 (1.35 to 2.39, "
+        "predicted), drop 0.22 points of top1 (-0.20 to 0.81 points, simulated). Run `optkit "
+        "finish artifacts/digits-vit-l4-int8` on a machine with this device (it measures the "
+        "latency) before you ship it."
     )
 
 
-def test_a_measured_gain_needs_no_confirmation(built: Any) -> None:
-    measured = gain(1.8, 1.7, 1.9).model_copy(update={"evidence": Evidence.MEASURED})
-    assert decided(built(speedup=measured))[2].endswith(": ship it.")
+def test_only_a_measured_gain_is_to_be_shipped(built: Any) -> None:
+    ship, word, sentence = decided(built(speedup=gain(1.8, 1.7, 1.9, "measured")))
+    assert (ship, word) == ("candidate", "pass") and sentence.endswith(": ship it.")
 
 
 def test_an_interval_with_one_inside_shows_no_gain_and_says_how_to_find_out(built: Any) -> None:
@@ -84,7 +85,6 @@ def test_an_interval_with_one_inside_shows_no_gain_and_says_how_to_find_out(buil
 
 
 def test_a_missing_engine_is_named_with_the_command_that_makes_it(built: Any) -> None:
-    """Also where a gain is predicted: there is nothing to ship yet."""
     engine = EngineFacts(backend="tensorrt", evidence=Evidence.PENDING)
     pending = {"engine": engine, "status": "pending", "target": "h100-sxm", "precision": "fp8",
                "size": None}  # fmt: skip
@@ -95,8 +95,8 @@ def test_a_missing_engine_is_named_with_the_command_that_makes_it(built: Any) ->
     assert "FP8 on NVIDIA H100 SXM5 80GB: 1.03×" in sentence
     assert sentence.endswith(f": ship FP16, or, to decide, {makes}")
     ship, word, sentence = decided(built(speedup=gain(1.8, 1.35, 2.39), **pending))
-    assert (ship, word) == ("unknown", "pending")
-    assert sentence.endswith(f": before you ship it, {makes}")
+    assert (ship, word) == ("likely", "likely")
+    assert sentence.endswith(f". R{makes[1:-1]} before you ship it.")
 
 
 def test_slower_in_the_whole_interval(built: Any) -> None:
@@ -346,6 +346,12 @@ def test_a_baseline_has_nothing_to_gain(built: Any) -> None:
     result = built()
     baseline = result.baseline.model_copy(update={"precision": "int8"})
     ship, _, sentence = decided(result.model_copy(update={"baseline": baseline}))
+    assert (
+        ship == "likely" and " and is itself the baseline, so no gain is claimed. Run" in sentence
+    )
+    found = result.model_copy(update={"baseline": baseline})
+    known = found.latency.model_copy(update={"evidence": Evidence.MEASURED})
+    ship, _, sentence = decided(found.model_copy(update={"latency": known}))
     assert ship == "candidate" and sentence.endswith(" and is itself the baseline: ship it.")
     alone = result.model_copy(update={"baseline": None, "speedup": None})
     ship, word, sentence = decided(alone)
@@ -363,7 +369,8 @@ def test_a_fleet_names_the_fastest_and_the_cheapest(built: Any) -> None:
         usd_per_hour=1e-9, provider="x", as_of="2026-11-01", source="x", verified=True
     )
     both = choices.of_fleet([fast, slow], {"l4": price})
-    assert both is not None and both.ship == "candidate"
+    assert both is not None and both.decision == "likely"
+    assert both.sentence.endswith("run `optkit finish` on the device before you ship it.")
     assert both.sentence.startswith("Fastest that passes: INT8 on NVIDIA GeForce RTX 4090, ")
     assert "Cheapest: FP16 on NVIDIA L4, 0.019 ms at batch 8 (0.019 to 0.08 ms, predicted), $" in (
         both.sentence
@@ -373,7 +380,7 @@ def test_a_fleet_names_the_fastest_and_the_cheapest(built: Any) -> None:
     failed = built(gate=GateVerdict(verdict="fail", reasons=("max_drop: 3 points",)))
     no_base = failed.model_copy(update={"baseline": None})
     nothing = choices.of_fleet([no_base], {})
-    assert nothing is not None and nothing.ship == "none"
+    assert nothing is not None and nothing.decision == "none"
     assert nothing.sentence == "Do not ship any of these builds: each one breaks a limit."
 
 
@@ -382,11 +389,13 @@ def test_a_fleet_names_what_is_not_decided_and_is_green_for_a_candidate_alone(bu
     slow, unsure = built(speedup=gain(0.9, 0.8, 0.95)), built(speedup=gain(1.2, 0.9, 1.6))
     waits = "INT8 on NVIDIA L4"
     plain = slow.model_copy(update={"precision": "fp16", "speedup": gain(1, 1, 1)})
+    timed = built(speedup=gain(1.8, 1.35, 2.39, "measured"))
     for results, ship, word, text in (
-        ([plain], "candidate", "pass", "Fastest that passes: FP16 on NVIDIA L4, 0.0"),
+        ([plain], "likely", "likely", "Fastest that passes: FP16 on NVIDIA L4, 0.0"),
         ([plain, slow], "baseline", "inconclusive", ". No quantized build is shown to be better."),
-        ([fast, unsure], "candidate", "pass", f". Not decided yet: {waits}."),
+        ([fast, unsure], "likely", "likely", f". Not decided yet: {waits}."),
         ([slow], "baseline", "inconclusive", ". No quantized build is shown to be better."),
+        ([timed], "candidate", "pass", "Fastest that passes: INT8 on NVIDIA L4, 0.0"),
         (
             [unsure],
             "unknown",
@@ -395,7 +404,7 @@ def test_a_fleet_names_what_is_not_decided_and_is_green_for_a_candidate_alone(bu
         ),
     ):
         advice = choices.of_fleet(results, {})
-        assert advice is not None and advice.ship == ship and text in advice.sentence
+        assert advice is not None and advice.decision == ship and text in advice.sentence
         fleet = fleet_of([one.to_json() for one in results])
         head = fleets.headline(fleet.model_copy(update={"recommendation": advice}))
         assert head.word == word and head.sentence == advice.sentence
@@ -403,13 +412,21 @@ def test_a_fleet_names_what_is_not_decided_and_is_green_for_a_candidate_alone(bu
 
 def test_a_fleet_of_models_of_several_graphs_names_what_is_worth_shipping(built: Any) -> None:
     """Their latencies are those of the parts, so the builds are not compared."""
+    unmeasured = (
+        "What is predicted is not measured: run `optkit finish` on the device before you ship it."
+    )
     for speedup, ship, text in (
-        (gain(1.8, 1.35, 2.39), "candidate", "Worth shipping: INT8 on NVIDIA L4."),
+        (gain(1.8, 1.35, 2.39, "measured"), "candidate", "Worth shipping: INT8 on NVIDIA L4."),
+        (
+            gain(1.8, 1.35, 2.39),
+            "likely",
+            f"Likely worth shipping: INT8 on NVIDIA L4. {unmeasured}",
+        ),
         (gain(0.9, 0.8, 0.95), "baseline", "No quantized build is shown to be better."),
     ):
         part = built(speedup=speedup)
         advice = choices.of_fleet([joined({"a": part}, model="m", artifact="out/pair")], {})
-        assert advice is not None and (advice.ship, advice.sentence) == (ship, text)
+        assert advice is not None and (advice.decision, advice.sentence) == (ship, text)
 
 
 def test_parts_are_shipped_together(built: Any) -> None:
@@ -421,12 +438,15 @@ def test_parts_are_shipped_together(built: Any) -> None:
     def of(*parts: Result) -> tuple[str, str]:
         advice = recommendation.of_parts(dict(zip("ab", parts, strict=True)), "out/pair")
         assert advice is not None
-        return advice.ship, advice.sentence
+        return advice.decision, advice.sentence
 
     ship, sentence = of(good, open_one)
-    assert ship == "unknown" and " a: INT8 is 1.80×" in sentence and "finish out/pair`" in sentence
+    assert ship == "unknown" and " a: Likely, not measured: INT8 is 1.80×" in sentence
+    assert "finish out/pair`" in sentence
     assert sentence.startswith("Not decided for INT8: its parts are shipped together. ")
-    assert of(good, lost)[0] == "unknown" and of(good, good)[0] == "candidate"
+    timed = built(speedup=gain(1.8, 1.5, 2.0, "measured"))
+    assert of(good, lost)[0] == "unknown" and of(timed, timed)[0] == "candidate"
+    assert of(good, good)[0] == of(good, timed)[0] == "likely"
     ship, sentence = of(good, bad)
     assert ship == "baseline" and sentence.startswith("Do not ship INT8: its parts are shipped")
     whole = joined({"a": lost, "b": lost}, model="m", artifact="out/pair")
@@ -439,12 +459,12 @@ def test_a_search_says_what_to_ship(built: Any) -> None:
             result, quantized=3, layers=5, reason=reason, kept=kept, known=Evidence.PREDICTED
         )
         assert advice is not None
-        return advice.ship, view.advised(advice, result).word, advice.sentence
+        return advice.decision, view.advised(advice, result).word, advice.sentence
 
     won, plain = built(speedup=gain(1.8, 1.5, 2.0)), built(precision="fp16")
     ship, word, sentence = of(won, None)
-    assert (ship, word) == ("candidate", "pass") and ": ship it." in sentence
-    assert sentence.startswith("3 of 5 layers quantized. INT8 is 1.80×")
+    assert (ship, word) == ("likely", "likely")
+    assert sentence.startswith("3 of 5 layers quantized. Likely, not measured: INT8 is 1.80×")
     ship, word, sentence = of(plain, "no candidate is faster")
     assert (ship, word) == ("baseline", "inconclusive")
     assert sentence == (
@@ -511,7 +531,8 @@ def test_sentence_colour_and_fields_agree_for_every_outcome(
     pending: bool,
     timed: bool,
 ) -> None:
-    """Green only after a passing gate and a shown gain; no claim where 1.0 lies in the interval."""
+    """Green only after a passing gate and a measured gain; no claim where 1.0 lies in the
+    interval."""
     base = read_result(make()["result"])
     assert base.latency is not None and base.baseline is not None
     latency = base.latency.model_copy(
@@ -531,15 +552,16 @@ def test_sentence_colour_and_fields_agree_for_every_outcome(
         assert not CLAIM.search(advice.sentence)
     if head.word == "pass":
         assert gate.verdict == "pass" and timed and low > 1 and speedup.value >= worth.WORTH
-        assert not marked and not pending
+        assert not marked and not pending and speedup.evidence is Evidence.MEASURED
     assert (head.word == "fail") == (gate.verdict == "fail")
     assert (head.word == "fail") == advice.sentence.startswith("Do not ship INT8 on NVIDIA L4: ")
-    titles = {"candidate": "Ship INT8", "baseline": "Ship FP16", "unknown": "Not yet: INT8"}
-    assert head.title == ("Do not ship INT8" if head.word == "fail" else titles[advice.ship])
-    assert (advice.ship == "candidate") == (": ship it." in advice.sentence)
-    assert ("To confirm the gain, run " in advice.sentence) == (
-        advice.ship == "candidate" and speedup.evidence is not Evidence.MEASURED
-    )
+    titles = {"candidate": "Ship INT8", "likely": "Try INT8", "baseline": "Ship FP16",
+              "unknown": "Not yet: INT8"}  # fmt: skip
+    assert head.title == ("Do not ship INT8" if head.word == "fail" else titles[advice.decision])
+    assert (advice.decision == "candidate") == (": ship it." in advice.sentence)
+    assert (advice.decision == "likely") == advice.sentence.startswith("Likely, not measured: ")
+    if advice.decision == "likely":
+        assert speedup.evidence is not Evidence.MEASURED and low > 1
     assert "INT8 " in advice.sentence and " on NVIDIA L4" in advice.sentence
-    if advice.ship == "baseline":
+    if advice.decision == "baseline":
         assert "ship fp16" in advice.sentence.lower()
