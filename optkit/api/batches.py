@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from math import prod
 from typing import Protocol, TypeVar
 
 import numpy as np
 
+from optkit.api.padded_axes import Shapes
 from optkit.tensors import Feed
 
 
@@ -32,11 +34,11 @@ _PEEKED_BYTES = 64 << 20
 
 
 def feed(batch: Batch, names: list[str]) -> Feed:
-    """A batch by input name, as `items` chooses them."""
-    return {key: array(value) for key, value in items(batch, names).items()}
+    """A batch by input name, as `_items` chooses them."""
+    return {key: array(value) for key, value in _items(batch, names).items()}
 
 
-def items(batch: Batch, names: list[str]) -> dict[str, object]:
+def _items(batch: Batch, names: list[str]) -> dict[str, object]:
     """A batch by input name, without its labels. Other items that have no input's name are left
     out too, unless an input is missing: such an item may be this input under another name."""
     if isinstance(batch, Mapping):
@@ -70,7 +72,7 @@ def taken(forward: Callable[..., object], batch: Batch) -> Batch:
     return batch
 
 
-def without_labels(named: Mapping[str, T]) -> dict[str, T]:
+def without_labels(named: Mapping[str, T]) -> Mapping[str, T]:
     return {name: value for name, value in named.items() if name not in LABELS}
 
 
@@ -82,19 +84,30 @@ def array(value: object) -> np.ndarray:
     return np.asarray((tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy())
 
 
-def peeked(loader: Iterable[Batch], most: int | None) -> tuple[list[Batch], Iterable[Batch]]:
-    """The first batches, and all of them; the loader is read once. `most`: the number of samples
-    that are needed. At most 64 MiB are held in memory."""
-    rest, first = iter(loader), list[Batch]()
-    samples, size = 0, 0
-    for batch in rest:
-        first.append(batch)
-        shapes = [_shape(value) for value in _values(batch)]
-        samples += max((shape[0] for shape in shapes if shape), default=1)
-        size += sum(4 * prod(shape) for shape in shapes)
-        if size >= _PEEKED_BYTES or (most is not None and samples >= most):
-            break
-    return first, chain(first, rest)
+@dataclass
+class Loader:
+    """All batches of a caller's loader, if there is one, and the first of them once they are read:
+    it can be read only once."""
+
+    batches: Iterable[Batch] | None
+    first: list[Batch] = field(default_factory=list)
+
+    def peek(self, most: int | None) -> list[Batch]:
+        """The first batches, read by the first call. `most`: the number of samples that are needed.
+        At most 64 MiB are held in memory."""
+        if self.batches is None or self.first:
+            return self.first
+        rest = iter(self.batches)
+        samples, size = 0, 0
+        for batch in rest:
+            self.first.append(batch)
+            shapes = [_shape(value) for value in _values(batch)]
+            samples += max((shape[0] for shape in shapes if shape), default=1)
+            size += sum(4 * prod(shape) for shape in shapes)
+            if size >= _PEEKED_BYTES or (most is not None and samples >= most):
+                break
+        self.batches = chain(self.first, rest)
+        return self.first
 
 
 def _values(batch: Batch) -> Iterable[object]:
@@ -103,9 +116,9 @@ def _values(batch: Batch) -> Iterable[object]:
     return batch if isinstance(batch, list | tuple) else [batch]
 
 
-def shapes(batch: Batch, names: list[str]) -> dict[str, tuple[int, ...]]:
-    """The shapes of a batch by input name, as `items` chooses them."""
-    return {name: _shape(value) for name, value in items(batch, names).items()}
+def shapes(batch: Batch, names: list[str]) -> Shapes:
+    """The shapes of a batch by input name, as `_items` chooses them."""
+    return {name: _shape(value) for name, value in _items(batch, names).items()}
 
 
 def _shape(value: object) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from optkit import codec, pipeline, places
 from optkit.api import batches
-from optkit.api.batches import Array, Batch
+from optkit.api.batches import Array, Batch, Loader
 from optkit.api.padded_axes import padded_axes
 from optkit.benchmarking import accuracy
 from optkit.data import spool_writer
@@ -73,25 +73,12 @@ def job(
 
     example_inputs = _checked(model, example_inputs)
     model = wrappers.exportable(model, runner.listener.note)
-    if isinstance(example_inputs, Mapping) and (labels := _optional_labels(model, example_inputs)):
-        example_inputs = {n: value for n, value in example_inputs.items() if n not in labels}
-        runner.listener.note(f"the graph is built without {', '.join(labels)} of the example batch")
+    example_inputs = _without_optional_labels(model, example_inputs, runner)
     with located(_BUILD):
         feed = torch_module.named(model, example_inputs)
-    first: Sequence[Batch] = ()
-    if isinstance(recipe, Recipe):
-        settings = recipe
-    elif recipe is None or isinstance(recipe, Mapping):
-        keys = {"name": name or type(model).__name__, **(recipe or {})}
-        settings = Recipe.from_dict({"inputs": _declared(feed), **keys})
-        if calibration is not None and "inputs" not in keys:
-            samples = pipeline.calibration_of(settings).samples
-            first, calibration = batches.peeked(calibration, samples)
-            settings = Recipe.from_dict(_padded(keys, feed, first, runner))
-    else:
-        settings = Recipe.load(places.find_recipe(str(recipe)))
-    if calibration is not None and not first:
-        first, calibration = batches.peeked(calibration, COMPARED)
+    loader = Loader(calibration)
+    settings = _settings(recipe, name or type(model).__name__, feed, loader, runner)
+    first = loader.peek(COMPARED)
     rows = _rows(settings, [batches.feed(batch, list(feed)) for batch in first])
     rows = rows or _rows(settings, [feed] if _has_values(feed) else [])
     try:
@@ -99,7 +86,27 @@ def job(
     except ExportFailed as error:
         raise _unfit(model, feed, first) or error from error.__cause__
     job = Job(settings, *pair, graph=graph)
-    return job if calibration is None else with_calibration(job, calibration, runner)
+    return job if loader.batches is None else with_calibration(job, loader.batches, runner)
+
+
+def _settings(
+    recipe: Recipe | str | Path | Mapping[str, object] | None,
+    name: str,
+    example: Feed,
+    loader: Loader,
+    runner: Runner,
+) -> Recipe:
+    """The recipe. One that is given as keys gets the inputs of the example, if it declares none."""
+    if isinstance(recipe, Recipe):
+        return recipe
+    if recipe is not None and not isinstance(recipe, Mapping):
+        return Recipe.load(places.find_recipe(str(recipe)))
+    keys = {"name": name, **(recipe or {})}
+    settings = Recipe.from_dict({"inputs": _declared(example), **keys})
+    if loader.batches is None or "inputs" in keys:
+        return settings
+    first = loader.peek(pipeline.calibration_of(settings).samples)
+    return Recipe.from_dict(_padded(keys, example, first, runner))
 
 
 def _checked(model: Module, example_inputs: Batch | None) -> Batch:
@@ -308,16 +315,22 @@ def _inputs(job: Job, runner: Runner) -> tuple[TensorInfo, ...]:
     return pipeline.run(job, runner, pipeline.EXPORT).inputs
 
 
-def _optional_labels(model: Module, example: Mapping[str, object]) -> list[str]:
-    """The labels in a batch that `forward` has a default for."""
+def _without_optional_labels(model: Module, example: Batch, runner: Runner) -> Batch:
+    """The example without the labels that `forward` has a default for."""
+    if not isinstance(example, Mapping):
+        return example
     parameters = inspect.signature(model.forward).parameters
-    return [
+    labels = [
         name
         for name in batches.LABELS
         if name in example
         and name in parameters
         and parameters[name].default is not inspect.Parameter.empty
     ]
+    if not labels:
+        return example
+    runner.listener.note(f"the graph is built without {', '.join(labels)} of the example batch")
+    return {name: value for name, value in example.items() if name not in labels}
 
 
 def _declared(example: Feed, names: Mapping[tuple[str, int], str] = {}) -> dict[str, object]:

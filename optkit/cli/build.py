@@ -60,10 +60,7 @@ def build(
     if dry_run:
         return _rehearse(asked, pairs, named, workspace)
     if refused:
-        fleet = None
-        results = [failed(one.error, target=one.target, precision=one.precision) for one in refused]
-        for error in dict.fromkeys(one.error for one in refused):
-            terminal.show_error(error)
+        results, fleet = _told(refused), None
     else:
         results, fleet = _build(
             asked.request, pairs, out, workspace, asked.output, named=named, embed_eval=embed_eval,
@@ -107,6 +104,13 @@ def _parsed(targets: Iterable[str], precisions: Iterable[str]) -> tuple[list[Pai
         else:
             pairs[device.name, scheme.name] = device, scheme
     return list(pairs.values()), list(misnamed.values())
+
+
+def _told(refused: Sequence[_Refused]) -> list[Result]:
+    """Show each error once; the results of the pairs."""
+    for error in dict.fromkeys(one.error for one in refused):
+        terminal.show_error(error)
+    return [failed(one.error, target=one.target, precision=one.precision) for one in refused]
 
 
 def _build(

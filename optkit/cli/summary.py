@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import TypeVar
 
@@ -87,27 +87,31 @@ def _place(one: Result) -> list[str]:
 
 def remarks(result: Result) -> list[str]:
     """Notes below the table: undecided gates and unreliable figures."""
+    parts = _parts(result)
     lines = list(result.gate.reasons if result.gate else ())
-    lines += [
-        f"{part}{why}"
-        for part, one in _named(result)
-        # if nothing is quantized, the recommendation says why
-        if one.quantized and one.quantized.quantized and (why := coverage.reasons(one.quantized))
-    ]
-    if any(one.untrained is not None for one in _parts(result)):
+    lines += _left_in_float(result)
+    if any(one.untrained is not None for one in parts):
         lines.append("the model is not trained, so gates say nothing about a trained one")
-    lines += dict.fromkeys(
-        doubt
-        for one in _parts(result)
-        if one.fidelity is not None and (doubt := unvaried(one.fidelity)) is not None
-    )
-    if any(is_suspect(one.calibration) for one in _parts(result)):
+    lines += dict.fromkeys(filter(None, map(_doubt, parts)))
+    if any(is_suspect(one.calibration) for one in parts):
         lines.append("calibration data is suspect, see above and in the report")
-    lines += (f"suspect: {loss}" for one in _parts(result) for loss in losses(one.sizes))
-    lines += stored(one.latency for one in _parts(result))
+    lines += (f"suspect: {loss}" for one in parts for loss in losses(one.sizes))
+    lines += stored(one.latency for one in parts)
     if reasons := marks(result):
         lines.append(f"latency measured under bad conditions: {'; '.join(reasons)}")
     return lines
+
+
+def _left_in_float(result: Result) -> Iterator[str]:
+    """Why products of a part are not quantized, if others are; if none is, the recommendation says
+    why."""
+    for part, one in _named(result):
+        if one.quantized and one.quantized.quantized and (why := coverage.reasons(one.quantized)):
+            yield f"{part}{why}"
+
+
+def _doubt(part: Result) -> str | None:
+    return None if part.fidelity is None else unvaried(part.fidelity)
 
 
 def _named(result: Result) -> list[tuple[str, Result]]:

@@ -137,7 +137,6 @@ class Distillation:
         `named` are left out. Raises UsageError if the outputs have other shapes than those of the
         teacher, if the student did not run the modules of `features`, or if it drops numbers."""
         _check_dropout(self._student)
-        named = without_labels(named)
         teacher = self._teacher.on(device_of(self._student))
         recorders = {name: Recorder() for name in self._recorders}
         hooks = [
@@ -146,7 +145,7 @@ class Distillation:
         ]
         try:
             with torch.no_grad():
-                expected = teacher(*inputs, **named)
+                expected = teacher(*inputs, **without_labels(named))
         finally:
             for hook in hooks:
                 hook.remove()
@@ -161,8 +160,8 @@ class Distillation:
         `forward` does not take, and labels, are left out."""
         batch = taken(self._teacher.module.forward, batch)
         positional, named = arguments(batch, device_of(model))
-        named = without_labels(named)
-        return self(model(*positional, **named), *positional, **named)
+        kept = without_labels(named)
+        return self(model(*positional, **kept), *positional, **kept)
 
     def _recorder(self, name: str) -> Recorder:
         part = dict(self._student.named_modules()).get(name)

@@ -40,13 +40,14 @@ def test_a_loader_is_read_once_and_no_further_than_needed() -> None:
             read += 1
             yield {"x": np.zeros((4, size)), "boxes": [[1, 2], [3]], "name": "a"}
 
-    first, every = batches.peeked(loader(), 8)
+    given = batches.Loader(loader())
+    first = given.peek(8)
     assert read == 2
     assert [batches.shapes(batch, ["x"]) for batch in first] == [{"x": (4, 3)}, {"x": (4, 4)}]
-    assert len(list(every)) == 3
+    assert len(list(given.batches or ())) == 3
 
 
 def test_a_loader_of_large_batches_is_not_held_in_memory() -> None:
     large = np.broadcast_to(np.float32(0), (1, 20 << 20))
-    first, every = batches.peeked(iter([large, large, large]), None)
-    assert len(first) == 1 and len(list(every)) == 3
+    given = batches.Loader(iter([large, large, large]))
+    assert len(given.peek(None)) == 1 and len(list(given.batches or ())) == 3
