@@ -58,19 +58,31 @@ def doubts(fidelity: Fidelity, *, judged: bool, limited: bool) -> Iterator[str]:
             f"{fidelity.reference} is lost), and {UNREAD if judged else UNJUDGED} (`optkit "
             "explain` names the layers that cost it)"
         )
-    worst, where = fidelity.worst.sqnr_db, fidelity.where
+    worst = fidelity.worst.sqnr_db
     if limited or worst is None or (constant is not None and worst == constant.sqnr_db):
         return
-    if not judged and worst < LOW_SQNR:
-        yield (
-            f"fidelity to {fidelity.reference} is {worst:.1f} dB (SQNR"
-            f"{f' of {where}' if where else ''}): the error is {10 ** (-worst / 20):.0%} of the "
-            f"{'values' if where else 'outputs'} (at most {fidelity.worst.max_abs_error:.3g}), and "
-            f"{UNJUDGED}; below {LOW_SQNR:g} dB it usually does (`optkit explain` names the layers "
-            "that cost it)"
-        )
-    elif judged and where and worst < LOST_SQNR:
-        yield (
-            f"{where} has an SQNR of {worst:.1f} dB to {fidelity.reference}, and {UNREAD}; "
-            "gates.min_sqnr sets a limit for it"
-        )
+    if (low := (_lost if judged else _low)(fidelity, worst)) is not None:
+        yield low
+
+
+def _low(fidelity: Fidelity, worst: float) -> str | None:
+    """Of a low SQNR that no task judges."""
+    if worst >= LOW_SQNR:
+        return None
+    of, values = (f" of {fidelity.where}", "values") if fidelity.where else ("", "outputs")
+    return (
+        f"fidelity to {fidelity.reference} is {worst:.1f} dB (SQNR{of}): the error is "
+        f"{10 ** (-worst / 20):.0%} of the {values} (at most {fidelity.worst.max_abs_error:.3g}), "
+        f"and {UNJUDGED}; below {LOW_SQNR:g} dB it usually does (`optkit explain` names the layers "
+        "that cost it)"
+    )
+
+
+def _lost(fidelity: Fidelity, worst: float) -> str | None:
+    """Of a lost output beside a task, which judges the others."""
+    if not fidelity.where or worst >= LOST_SQNR:
+        return None
+    return (
+        f"{fidelity.where} has an SQNR of {worst:.1f} dB to {fidelity.reference}, and {UNREAD}; "
+        "gates.min_sqnr sets a limit for it"
+    )

@@ -119,21 +119,9 @@ def pool(kept: Kept, *, name: str, evidence: Evidence, intervals: bool = True) -
     width = _HEAD + sum(layout.width for layout in columns)
     rows = np.concatenate([np.zeros((0, width)), *kept.scores])
     samples, lost = (int(rows[:, column].sum()) for column in (_SAMPLES, _LOST_SAMPLES))
-    if samples and lost == samples:
-        raise InputRefused(
-            "the compared graph returns values that are not finite for every sample",
-            where=f"outputs {', '.join(repr(each.output) for each in columns if each.judged)}",
-            hint=_COMPARED,
-        )
-    units = np.zeros((len(rows), 2))  # signal and noise of all judged outputs
-    power = dot = most = 0.0
-    for layout, own in _split(columns, rows):
-        if layout.judged:
-            _, whole = next(layout.blocks(own))
-            units += whole[:, :2, 0]
-            sums = Totals.of(whole)
-            power, dot = power + float(sums.power[0]), dot + float(sums.dot[0])
-            most = max(most, float(sums.most[0]))
+    if samples:
+        _check_finite(samples - lost, columns)
+    units, power, dot, most = _whole(columns, rows)
     signal, noise = (float(total) for total in units.sum(axis=0))
     if not samples or (signal == 0 and noise > 0):
         what = "all its outputs are zero" if samples else "there are no samples"
@@ -142,22 +130,40 @@ def pool(kept: Kept, *, name: str, evidence: Evidence, intervals: bool = True) -
         evidence=evidence,
         reference=name,
         sqnr_db=_decibels(signal, noise),
-        ci95=_interval(units) if intervals and noise > 0 else None,
-        cosine=_cosine(signal, power, dot) if noise > 0 else 1.0,
+        ci95=_interval(units) if intervals else None,
+        cosine=_cosine(signal, noise, power, dot),
         max_abs_error=most,
         samples=samples,
-        all_zero=True if signal == 0 and noise == 0 else None,
+        all_zero=True if signal == noise == 0 else None,
         varying=_varying(rows),
         not_finite=lost or None,
-        outputs=_outputs(
-            [
-                figure
-                for layout, own in _split(columns, rows)
-                for figure in _figures(layout, own, beside=signal)
-            ],
-            intervals=_INTERVALS if intervals else 0,
-        ),
+        outputs=_outputs(columns, rows, beside=signal, intervals=_INTERVALS if intervals else 0),
     )
+
+
+def _check_finite(finite: int, columns: Sequence[Layout]) -> None:
+    """Raise InputRefused if the compared graph is finite for no sample."""
+    if not finite:
+        raise InputRefused(
+            "the compared graph returns values that are not finite for every sample",
+            where=f"outputs {', '.join(repr(each.output) for each in columns if each.judged)}",
+            hint=_COMPARED,
+        )
+
+
+def _whole(columns: Sequence[Layout], rows: np.ndarray) -> tuple[np.ndarray, float, float, float]:
+    """Over all judged outputs: signal and noise of each row, float64 [rows, 2], the power of the
+    candidate, its product with the reference, and the largest error."""
+    units = np.zeros((len(rows), 2))
+    power = dot = most = 0.0
+    for layout, own in _split(columns, rows):
+        if layout.judged:
+            _, whole = next(layout.blocks(own))
+            units += whole[:, :2, 0]
+            sums = Totals.of(whole)
+            power, dot = power + float(sums.power[0]), dot + float(sums.dot[0])
+            most = max(most, float(sums.most[0]))
+    return units, power, dot, most
 
 
 _BUCKETS = 32
@@ -224,8 +230,15 @@ class _Figure(NamedTuple):
     units: np.ndarray
 
 
-def _outputs(figures: Sequence[_Figure], *, intervals: int) -> tuple[OutputFidelity, ...]:
-    """The figures, with intervals of so many of the worst."""
+def _outputs(
+    columns: Sequence[Layout], rows: np.ndarray, *, beside: float, intervals: int
+) -> tuple[OutputFidelity, ...]:
+    """The figures of all outputs, with intervals of so many of the worst."""
+    figures = [
+        figure
+        for layout, own in _split(columns, rows)
+        for figure in _figures(layout, own, beside=beside)
+    ]
     known = [at for at, one in enumerate(figures) if one.output.sqnr_db is not None]
     known.sort(key=lambda at: figures[at].output.sqnr_db or 0.0)
     told = {at for at in known[:intervals] if not figures[at].output.silent}
@@ -272,7 +285,7 @@ def _figure(layout: Layout, block: np.ndarray, by_channel: Totals) -> OutputFide
     return OutputFidelity(
         layout.output,
         sqnr_db=_decibels(signal, noise) if signal > 0 else None,
-        cosine=_cosine(signal, power, dot) if noise > 0 else 1.0,
+        cosine=_cosine(signal, noise, power, dot),
         max_abs_error=float(sums.most.max()),
         equal=float(sums.equal.sum() / max(sums.count.sum(), 1)) if layout.exact else None,
         silent=True if signal == 0 else None,
@@ -326,8 +339,9 @@ def _varying(rows: np.ndarray) -> float | None:
 
 
 def _interval(units: np.ndarray) -> Interval | None:
-    """The interval of the pooled SQNR in dB, from the sums [units, 2] of signal and noise."""
-    if len(units) < _LEAST:
+    """The interval of the pooled SQNR in dB, from the sums [units, 2] of signal and noise; None
+    without noise."""
+    if len(units) < _LEAST or not units[:, 1].any():
         return None
     least = float(units[units > 0].min())  # a resample may have no noise at all
 
@@ -338,7 +352,9 @@ def _interval(units: np.ndarray) -> Interval | None:
     return bootstrap(len(units), pooled)
 
 
-def _cosine(signal: float, power: float, dot: float) -> float:
+def _cosine(signal: float, noise: float, power: float, dot: float) -> float:
+    if noise == 0:
+        return 1.0
     return max(-1.0, min(1.0, dot / sqrt(signal * power))) if signal * power > 0 else 0.0
 
 

@@ -180,12 +180,18 @@ def first_product(x: Numbers, entrance: Entrance, seen: Mapping[str, Seen]) -> I
             f"{x.high:.4g}])",
             response, entrance.constants, "check the scale: it may have been divided twice",
         )  # fmt: skip
-    if entrance.activation is not None and entrance.activation[1] in seen:
-        op, value = entrance.activation
-        if (flat := seen[value].flat) >= _SATURATED:
-            yield Finding(
-                "saturated", x.info.name,
-                f"{flat:.0%} of what the first {op} reads is beyond ±{FLAT[op]:g}, where it is "
-                f"flat (range [{x.low:.4g}, {x.high:.4g}])",
-                flat, _SATURATED, "prepare samples as the model was trained",
-            )  # fmt: skip
+    yield from _saturated(x, entrance, seen)
+
+
+def _saturated(x: Numbers, entrance: Entrance, seen: Mapping[str, Seen]) -> Iterator[Finding]:
+    """An activation behind the first product that reads mostly numbers of its flat ends."""
+    if entrance.activation is None or entrance.activation[1] not in seen:
+        return
+    op, value = entrance.activation
+    if (flat := seen[value].flat) >= _SATURATED:
+        yield Finding(
+            "saturated", x.info.name,
+            f"{flat:.0%} of what the first {op} reads is beyond ±{FLAT[op]:g}, where it is "
+            f"flat (range [{x.low:.4g}, {x.high:.4g}])",
+            flat, _SATURATED, "prepare samples as the model was trained",
+        )  # fmt: skip

@@ -55,20 +55,12 @@ def read(
             where=str(_labels(pictures[0], folder).parent),
             hint=f"the labels of …/{_IMAGES}/a.jpg are in …/{_LABELS}/a.txt",
         )
-    used = {box.number for boxes in found.values() for box in boxes}
-    for picture, boxes in found.items():
-        for place, box in enumerate(boxes, 1):
-            if own and box.number not in own:
-                raise InputRefused(
-                    f"no class has the number {box.number}",
-                    where=f"{_labels(picture, folder)}, box {place}",
-                    hint=f"the data set has {len(own)} classes, from 0 on",
-                )
-    numbering = (
-        Numbering.of(own, classes, model, path)
-        if own
-        else Numbering.plain(max(used) + 1, classes, model, path)
-    )
+    if own:
+        _check_classes(found, own, folder)
+        numbering = Numbering.of(own, classes, model, path)
+    else:
+        used = {box.number for boxes in found.values() for box in boxes}
+        numbering = Numbering.plain(max(used) + 1, classes, model, path)
     return Dataset(
         [
             Annotated(picture, numbering.boxes(boxes, line.points), relative=True)
@@ -76,6 +68,20 @@ def read(
         ],
         numbering.names,
     )
+
+
+def _check_classes(
+    found: Mapping[Path, Iterable[Box]], own: Mapping[int, str], folder: Path
+) -> None:
+    """Raise InputRefused for a box of a class that the data set does not have."""
+    for picture, boxes in found.items():
+        for place, box in enumerate(boxes, 1):
+            if box.number not in own:
+                raise InputRefused(
+                    f"no class has the number {box.number}",
+                    where=f"{_labels(picture, folder)}, box {place}",
+                    hint=f"the data set has {len(own)} classes, from 0 on",
+                )
 
 
 def _of_folder(path: Path) -> tuple[Path, dict[int, str]]:
