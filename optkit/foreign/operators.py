@@ -197,23 +197,30 @@ def _dynamic(w: Writer) -> bool:
     if source is None or cast is None or scaled is None:
         return False
     factor = next((value for value in scaled.inputs if value is not cast.outputs[0]), None)
-    scales = producer(factor, "Mul")
-    constants = [] if scales is None else [v for v in scales.inputs if graph.is_constant(v)]
-    if len(constants) != 1 or source.outputs[1] not in (() if scales is None else scales.inputs):
+    scale = _weight_scale(factor, source.outputs[1])
+    if scale is None:
         return False
-    conv = node.op_type == "ConvInteger"
-    scale, zero = graph.array(constants[0]), node.inputs[3] if len(node.inputs) > 3 else None
-    assert scale is not None
-    scale = scale.reshape(-1) if scale.size > 1 else scale.reshape(())
+    op, axis = ("Conv", 0) if node.op_type == "ConvInteger" else ("MatMul", -1)
+    zero = node.inputs[3] if len(node.inputs) > 3 else None
     stored = graph.add_constant(w.owner, w.names.value(f"{node.name}.scale"), scale)
-    weight = w.write(
-        DEQUANTIZE, [node.inputs[1], stored, _fitting(w, zero, scale)], {"axis": 0 if conv else -1},
-        _FLOAT,
-    )  # fmt: skip
-    op = "Conv" if conv else "MatMul"
+    inputs = [node.inputs[1], stored, _fitting(w, zero, scale)]
+    weight = w.write(DEQUANTIZE, inputs, {"axis": axis}, _FLOAT)
     result = w.write(op, [source.inputs[0], weight], _attributes(node), _FLOAT, str(node.name))
     _take_over(w.owner, scaled.outputs[0], result, scaled)
     return True
+
+
+def _weight_scale(factor: ir.Value | None, activation_scale: ir.Value) -> np.ndarray | None:
+    """The constant whose product with `activation_scale` is `factor`, rank 0 or 1; None if `factor`
+    is no such product."""
+    product = producer(factor, "Mul")
+    if product is None or activation_scale not in product.inputs:
+        return None
+    constants = [value for value in product.inputs if graph.is_constant(value)]
+    scale = graph.array(constants[0]) if len(constants) == 1 else None
+    if scale is None:
+        return None
+    return scale.reshape(-1) if scale.size > 1 else scale.reshape(())
 
 
 def _fitting(w: Writer, zero: ir.Value | None, scale: np.ndarray) -> ir.Value | None:

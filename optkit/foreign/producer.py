@@ -21,8 +21,9 @@ class Producer:
 
 
 _OLIVE = "olive_version"
+_ORT = "ONNX Runtime's quantizer"
 _BY_METADATA = (
-    (r"onnx\.quantize", "ONNX Runtime's quantizer"),
+    (r"onnx\.quantize", _ORT),
     (r"onnx_neural_compressor|neural.?compressor", "Neural Compressor"),
     (r"modelopt", "ModelOpt"),
     (r"nncf", "NNCF"),
@@ -42,34 +43,47 @@ _BY_NAME = (
     (r"quant_proxy|_quant/export_handler|export_handler", "Brevitas"),
     (r"(input|weight)_quantizer", "ModelOpt"),
     (r"aimet|_qdq$|_updated|_qc_?quantize", "AIMET"),
-    (r"_(Quantize|Dequantize)Linear(_Input)?(_\d+)?$|_(quantized|quant)$",
-     "ONNX Runtime's quantizer"),
-)  # fmt: skip
+    (r"_(Quantize|Dequantize)Linear(_Input)?(_\d+)?$|_(quantized|quant)$", _ORT),
+)
 
 
 def producer_of(model: ir.Model) -> Producer:
     """The tool that quantized the graph, as far as the file tells."""
-    told = f"{model.producer_name or ''}"
-    version = model.producer_version or None
+    told = f"the producer's name is {model.producer_name or ''!r}"
     if (olive := model.metadata_props.get(_OLIVE)) is not None:  # it calls other quantizers
         return Producer("Olive", olive, f"the metadata has {_OLIVE}")
+    found = _by_metadata(model, told) or _by_domain(model) or _by_names(model)
+    return found or Producer("unknown", None, told)
+
+
+def _by_metadata(model: ir.Model, told: str) -> Producer | None:
+    """The tool that the producer's name or the metadata contain."""
     metadata = " ".join(f"{key}={value}" for key, value in model.metadata_props.items())
     for pattern, name in _BY_METADATA:
-        if re.search(pattern, told, re.IGNORECASE):
-            if name == _BY_METADATA[0][1] and _quantizes_float_weights(model):
-                why = f"the producer's name is {told!r}, and its weights are stored as floats"
-                return Producer("ModelOpt", None, why)
-            if name == _BY_METADATA[0][1] and (node := _named_after_reader(model)) is not None:
-                why = f"{told!r}, and pairs are named after their readers, e.g. {node!r}"
-                return Producer("Neural Compressor", None, f"the producer's name is {why}")
-            return Producer(name, version, f"the producer's name is {told!r}")
+        if re.search(pattern, model.producer_name or "", re.IGNORECASE):
+            copy = _with_a_copy(model, told) if name == _ORT else None
+            return copy or Producer(name, model.producer_version or None, told)
         if (match := re.search(pattern, metadata, re.IGNORECASE)) is not None:
             return Producer(name, None, f"the metadata contains {match[0]!r}")
+    return None
+
+
+def _with_a_copy(model: ir.Model, told: str) -> Producer | None:
+    """The tool with a copy of ONNX Runtime's quantizer that wrote the graph under its name."""
+    if _quantizes_float_weights(model):
+        return Producer("ModelOpt", None, f"{told}, and its weights are stored as floats")
+    if (node := _named_after_reader(model)) is not None:
+        why = f"{told}, and pairs are named after their readers, e.g. {node!r}"
+        return Producer("Neural Compressor", None, why)
+    return None
+
+
+def _by_domain(model: ir.Model) -> Producer | None:
     for pattern, name in _BY_DOMAIN:
         for domain in model.opset_imports:
             if re.search(pattern, domain, re.IGNORECASE):
                 return Producer(name, None, f"operators of the domain {domain!r}")
-    return _by_names(model) or Producer("unknown", None, f"the producer's name is {told!r}")
+    return None
 
 
 def _quantizes_float_weights(model: ir.Model) -> bool:

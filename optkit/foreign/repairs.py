@@ -108,14 +108,13 @@ def clips_out(model: ir.Model) -> list[str]:
         value = node.inputs[0] if node.op_type == "Clip" else None
         if value is None or value.dtype not in _SMALL:
             continue
-        ends = [graph.array(end) for end in node.inputs[1:3]]
-        if len(ends) < 2 or any(end is None for end in ends):
+        ends = [
+            int(end.item()) for one in node.inputs[1:3] if (end := graph.array(one)) is not None
+        ]
+        if len(ends) < 2:
             continue
-        stored, (low, high) = (
-            graph.array(value),
-            (int(end.item()) for end in ends if end is not None),
-        )
-        if stored is not None:
+        low, high = ends
+        if (stored := graph.array(value)) is not None:
             _store(node, names, np.clip(stored, low, high))
         elif producer(value, QUANTIZE) is not None and _is_whole(value.dtype, low, high):
             inputs = [one for one in node.inputs if one is not None]

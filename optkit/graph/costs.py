@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
 import onnx_ir as ir
@@ -12,7 +12,7 @@ from optkit.errors import InputRefused
 from optkit.graph.nodes import WEIGHTED, is_constant
 from optkit.graph.shapes import axes_in, bind, inputs, outputs
 from optkit.node_cost import GraphPrecision, GraphSummary, NodeCost, Recurrence
-from optkit.tensors import batch_axis
+from optkit.tensors import TensorInfo, batch_axis
 
 # MatMul and Gemm with a quantized weight, in the domain com.microsoft
 _RUNTIME_PRODUCTS = ("MatMulIntegerToFloat", "MatMulNBits", "MatMulBnb4")
@@ -96,14 +96,7 @@ def summary(model: ir.Model, axes: Mapping[str, int] | None = None) -> GraphSumm
     """A summary of the graph. Axes without a given size count as 1; if the graph does not run at
     this size (the sides of a detector's picture are multiples of 32), all but the batch as 640."""
     taken = inputs(model)
-    sizes = {axis: 1 for info in taken for dim in info.shape for axis in axes_in(dim)}
-    sizes |= axes or {}
-    try:
-        counted = costs(model, sizes)
-    except InputRefused:
-        given = {*(axes or {}), batch_axis(taken)}
-        sizes |= {axis: _SIDE for axis in sizes if axis not in given}
-        counted = costs(model, sizes)
+    sizes, counted = _somewhere(model, taken, axes or {})
     ops = Counter(node.op_type for node in model.graph.all_nodes())
     tensors = [value.const_value for value in _constants(model) if value.const_value]
     macs = [cost.macs for cost in counted.values()]
@@ -124,6 +117,20 @@ def summary(model: ir.Model, axes: Mapping[str, int] | None = None) -> GraphSumm
             quantized_nodes=sum(map(_is_quantized, model.graph.all_nodes())),
         ),
     )
+
+
+def _somewhere(
+    model: ir.Model, taken: Sequence[TensorInfo], given: Mapping[str, int]
+) -> tuple[dict[str, int], dict[str, NodeCost]]:
+    """Sizes of the axes at which the graph runs, and the costs there."""
+    sizes = {axis: 1 for info in taken for dim in info.shape for axis in axes_in(dim)}
+    sizes |= given
+    try:
+        return sizes, costs(model, sizes)
+    except InputRefused:
+        known = {*given, batch_axis(taken)}
+        sizes |= {axis: _SIDE for axis in sizes if axis not in known}
+        return sizes, costs(model, sizes)
 
 
 def _cost(node: ir.Node) -> NodeCost:

@@ -109,11 +109,9 @@ class _Walk:
             for inner in _inner_graphs(node):
                 self.graph(inner, dict(known))
             inputs = [known.get(name, _Value()) if name else None for name in node.input]
-            given = [value for value in inputs if value is not None]
-            constant = all(value.constant for value in given) and not any(_inner_graphs(node))
-            of_shape = node.op_type in _NUMBERS_FROM_TYPE and given and given[0].dims is not None
-            if constant or of_shape or not read.isdisjoint(node.output):
-                known |= self._node(node, inputs, constant or bool(of_shape))
+            constant = _is_constant(node, inputs)
+            if constant or not read.isdisjoint(node.output):
+                known |= self._node(node, inputs, constant)
 
     def check_addressable(self, where: str, value: _Value) -> None:
         """Raise InputRefused for a shape that libraries refuse, even if a dimension of size 0 makes
@@ -213,6 +211,14 @@ class _Walk:
             return self._evaluate(node, [None if v is None else v.numbers for v in inputs])
         except InputRefused:
             return []
+
+
+def _is_constant(node: onnx.NodeProto, inputs: Iterable[_Value | None]) -> bool:
+    """Whether its results follow from constants, or from the shape of its first input."""
+    given = [value for value in inputs if value is not None]
+    if node.op_type in _NUMBERS_FROM_TYPE and given and given[0].dims is not None:
+        return True
+    return all(value.constant for value in given) and not any(_inner_graphs(node))
 
 
 def _check_followed(where: str, value: _Value) -> None:

@@ -43,7 +43,13 @@ def check(node: ir.Node) -> FloatBias | Declined | None:
         return Declined("its result is not quantized: its kernel adds floats")
     if node.op_type == "Gemm" and node.attributes.get_float("beta", 1.0) != 1.0:
         return Declined("beta is not 1")
-    bias, x, w = (graph.array(v) for v in (given, activation.inputs[1], weight.inputs[1]))
+    return _in_steps(node, *map(graph.array, (given, activation.inputs[1], weight.inputs[1])))
+
+
+def _in_steps(
+    node: ir.Node, bias: np.ndarray | None, x: np.ndarray | None, w: np.ndarray | None
+) -> FloatBias | Declined:
+    """The bias beside the scales of the activation and of the weight."""
     if bias is None or x is None or w is None or {bias.dtype, x.dtype, w.dtype} != {_FLOAT}:
         return Declined("its scales or its bias are not float32 constants")
     if bias.ndim != 1 or x.size != 1 or w.size not in (1, bias.size):

@@ -38,8 +38,10 @@ def check_constants(node: ir.Node) -> Folded | Declined | None:
     if any(value is not None and value.dtype == ir.DataType.STRING
            for value in (*node.inputs, *node.outputs)):  # fmt: skip
         return Declined("texts are not computed beforehand: an expression may take any time")
-    if refused := _too_large(node):
-        return refused
+    return _too_large(node) or _computed(node)
+
+
+def _computed(node: ir.Node) -> Folded | Declined:
     version = node.version or (node.graph.opset_imports.get("", 21) if node.graph else 21)
     try:
         arrays = graph.evaluate(node, [graph.array(value) for value in node.inputs], version)

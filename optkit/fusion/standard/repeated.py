@@ -26,11 +26,7 @@ class Repeated:
 
 
 def check(node: ir.Node) -> Repeated | Declined | None:
-    sources = [v for v in node.inputs if v is not None and not graph.is_constant(v)]
-    if node.op_type in KEPT or node.domain != "" or not sources:
-        return None
-    readers = min((source.consumers() for source in sources), key=len)
-    twin = next((other for other in readers if _is_equal(node, other)), None)
+    twin = None if node.op_type in KEPT or node.domain != "" else _twin(node)
     if twin is None:
         return None
     owner = graph.owner(node)
@@ -40,6 +36,13 @@ def check(node: ir.Node) -> Repeated | Declined | None:
         if declined := keeps_output(result, source):
             return declined
     return Repeated(later, first)
+
+
+def _twin(node: ir.Node) -> ir.Node | None:
+    """Another node that computes the same of values that are not constant."""
+    sources = [v for v in node.inputs if v is not None and not graph.is_constant(v)]
+    readers = min((source.consumers() for source in sources), key=len, default=())
+    return next((other for other in readers if _is_equal(node, other)), None)
 
 
 def read_first(match: Repeated) -> str:
