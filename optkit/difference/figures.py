@@ -19,7 +19,12 @@ from typing import Literal
 
 from optkit.difference.side import Side
 from optkit.documents.diff import FigureChange, FigureDiff, KnownFigure, Seen
-from optkit.documents.measured import DifferenceFigures, LatencyFigures, ScoreFigures
+from optkit.documents.measured import (
+    DifferenceFigures,
+    FidelityFigures,
+    LatencyFigures,
+    ScoreFigures,
+)
 from optkit.documents.record import Object
 from optkit.documents.result import Result
 
@@ -114,29 +119,31 @@ def _qualities(a: Side, b: Side, before: Result, after: Result) -> Iterator[Figu
     if why is None and len({_samples(a), _samples(b)} - {None}) > 1:
         why = "on other samples"
     either = new or old
-    known = [_figure(figure) for figure in (old, new)]
-    yield _row(either.metric if either else "accuracy", None, *known, change=_difference, why=why)
+    name = either.metric if either else "accuracy"
+    yield _row(name, None, _figure(old), _figure(new), change=_difference, why=why)
     drops, speedups = (before.drop, after.drop), (before.speedup, after.speedup)
-    known = [_figure(figure) for figure in drops]
-    yield _row("drop", None, *known, change=_difference, why=_apart(*drops) or why)
-    known = [_figure(figure) for figure in speedups]
+    yield _row("drop", None, *map(_figure, drops), change=_difference, why=_apart(*drops) or why)
     timed = _elsewhere(a, b, before.latency, after.latency)
-    yield _row("speedup", "×", *known, change=_ratio, why=_apart(*speedups) or timed)
-    pair = (before.fidelity, after.fidelity)
-    known = [
-        KnownFigure(
-            value=figure.worst.sqnr_db, interval=figure.worst.ci95, evidence=figure.evidence
-        )
-        if figure
-        else KnownFigure()
-        for figure in pair
-    ]
-    why = _apart(*pair, "reference", "samples")
+    why = _apart(*speedups) or timed
+    yield _row("speedup", "×", *map(_figure, speedups), change=_ratio, why=why)
+    yield _fidelities(before.fidelity, after.fidelity)
+
+
+def _fidelities(old: FidelityFigures | None, new: FidelityFigures | None) -> FigureDiff:
+    known = [_worst(old), _worst(new)]
+    why = _apart(old, new, "reference", "samples")
     if why is None and None in (known[0].value, known[1].value):
         why = "one of the two is bit-equal to its reference"
-    names = {figure.where for figure in pair if figure} - {""}
+    names = {figure.where for figure in (old, new) if figure} - {""}
     of = "" if not names else f" of {names.pop()}" if len(names) == 1 else " of the worst output"
-    yield _row(f"SQNR{of}", "dB", *known, change=_difference, why=why)
+    return _row(f"SQNR{of}", "dB", *known, change=_difference, why=why)
+
+
+def _worst(fidelity: FidelityFigures | None) -> KnownFigure:
+    if fidelity is None:
+        return KnownFigure()
+    worst = fidelity.worst
+    return KnownFigure(value=worst.sqnr_db, interval=worst.ci95, evidence=fidelity.evidence)
 
 
 def _samples(side: Side) -> str | None:

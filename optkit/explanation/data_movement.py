@@ -52,12 +52,7 @@ def layout(subject: Subject) -> Iterator[Finding]:
     (Amdahl's law). All that reorder axes are one finding, and so are places with the same
     operators, for example one in each block of a transformer.
     """
-    moving = [timed for timed in subject.candidate if subject.kind(timed) == "layout"]
-    alike: dict[tuple[str, ...], list[TimedLayer]] = {}
-    for group in connected(moving):
-        ops = tuple(sorted({op for timed in group for op in subject.ops(timed)}))
-        alike.setdefault(_AXES if set(_AXES) & set(ops) else ops, []).extend(group)
-    for key, group in alike.items():
+    for key, group in _moving(subject).items():
         group.sort(key=lambda timed: -timed.ms)
         ops = tuple(dict.fromkeys(op for timed in group for op in sorted(subject.ops(timed))))
         why = "moving data takes the same time in every precision of the same width"
@@ -75,6 +70,17 @@ def layout(subject: Subject) -> Iterator[Finding]:
                 else "change the model so that it needs fewer copies"
             ),
         )  # fmt: skip
+
+
+def _moving(subject: Subject) -> dict[tuple[str, ...], list[TimedLayer]]:
+    """The kernels that only move data, by the operators at their place; `_AXES`: all those that
+    reorder axes."""
+    moving = [timed for timed in subject.candidate if subject.kind(timed) == "layout"]
+    alike: dict[tuple[str, ...], list[TimedLayer]] = {}
+    for group in connected(moving):
+        ops = tuple(sorted({op for timed in group for op in subject.ops(timed)}))
+        alike.setdefault(_AXES if set(_AXES) & set(ops) else ops, []).extend(group)
+    return alike
 
 
 def casts(subject: Subject) -> Iterator[Finding]:

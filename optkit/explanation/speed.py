@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from glob import escape
 
@@ -103,13 +103,8 @@ def does_not_pay(subject: Subject) -> Iterator[Finding]:
         return
     if not codec.from_json(Difference, speedup.to_json()).below(1):
         return
-    ours, theirs = subject.by_node
     behind = added_behind(subject)
-    losses = {
-        node: ms_per_product(ours[node]) + behind.get(node, 0.0) - ms_per_product(theirs[node])
-        for node, row in subject.landed.items()
-        if row.landed and node in ours and node in theirs
-    }
+    losses = _losses(subject, behind)
     nodes = tuple(sorted((n for n, loss in losses.items() if loss > 0), key=lambda n: -losses[n]))
     slower = f"{subject.precision} is slower than {subject.baseline}"
     losing = (
@@ -120,9 +115,7 @@ def does_not_pay(subject: Subject) -> Iterator[Finding]:
     lost = latency.p50_ms - baseline.latency.p50_ms
     yield Finding(
         "does_not_pay", "speed", nodes=nodes, modules=modules(nodes),
-        cost=Cost(
-            lost / latency.p50_ms, "latency", speedup.evidence, ms=lost
-        ),
+        cost=Cost(lost / latency.p50_ms, "latency", speedup.evidence, ms=lost),
         what=f"{slower}: {losing}" if nodes else f"{slower}, but no single layer is slower",
         why=f"{subject.baseline} fuses bias, activation and sum into its products; here they run "
         "in separate kernels, with the quantization",
@@ -132,6 +125,17 @@ def does_not_pay(subject: Subject) -> Iterator[Finding]:
         ),
         limit=True,
     )  # fmt: skip
+
+
+def _losses(subject: Subject, behind: Mapping[str, float]) -> dict[str, float]:
+    """Quantized layer → the milliseconds that it takes more than in the baseline, together with
+    the kernels `behind` it; negative if it takes less."""
+    ours, theirs = subject.by_node
+    return {
+        node: ms_per_product(ours[node]) + behind.get(node, 0.0) - ms_per_product(theirs[node])
+        for node, row in subject.landed.items()
+        if row.landed and node in ours and node in theirs
+    }
 
 
 def alignment(subject: Subject) -> Iterator[Finding]:

@@ -84,10 +84,7 @@ def _together(parts: Mapping[str, Result], decisions: set[Decision]) -> tuple[De
 def _decision(result: Result) -> _Decision:
     """The first rule that applies."""
     assert result.gate is not None
-    verdict, check = result.gate.verdict, result.calibration
-    fault = None if result.untrained is None else _untrained(result.untrained)
-    if fault is None and check is not None and check.verdict == "suspect":
-        fault = _suspect(check)
+    verdict, fault = result.gate.verdict, _fault(result)
     if coverage.nothing(result):
         return _nothing(result)
     if verdict == "fail":
@@ -104,6 +101,14 @@ def _decision(result: Result) -> _Decision:
     if result.latency is None:
         return _without_latency(result)
     return _by_speed(result)
+
+
+def _fault(result: Result) -> str | None:
+    """Why the figures say nothing about the model."""
+    if result.untrained is not None:
+        return _untrained(result.untrained)
+    check = result.calibration
+    return _suspect(check) if check is not None and check.verdict == "suspect" else None
 
 
 def _named(result: Result) -> str:

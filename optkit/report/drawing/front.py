@@ -28,16 +28,20 @@ def front(plan: Plan) -> Scatter | None:
     y = _axis([*(point.usd_per_million for point in drawn), *chain(*costs)], 0.05)
     dots = [_mark(point, x, y, str(number)) for number, point in enumerate(best, 1)]
     dots += [_mark(point, x, y, "") for point in drawn[len(best) :]]
-    told = "; ".join(f"{name(point)}: {_figures(point)}" for point in best)
     return Scatter(
         named(list(map(name, best)), dots),
         tuple(Line(a.at, a.height, b.at, b.height) for a, b in pairwise(dots[: len(best)])),
         x.ticks(figures.ms), y.ticks(figures.dollars), "US dollars per million, logarithmic",
-        "latency, logarithmic", f"{len(drawn)} predicted calls; not beaten: {told}",
+        "latency, logarithmic", _told(len(drawn), best),
         frozenset(range(1, len(best) + 1)), figures.dollars,
         whiskers=tuple(line for point in best for line in _whiskers(point, x, y)),
         limit=None if limit is None else Tick(x.at(limit), f"limit {figures.ms(limit)}"),
     )  # fmt: skip
+
+
+def _told(calls: int, best: Sequence[FrontPoint]) -> str:
+    told = "; ".join(f"{name(point)}: {_figures(point)}" for point in best)
+    return f"{calls} predicted calls; not beaten: {told}"
 
 
 def _beaten(plan: Plan, best: Sequence[FrontPoint]) -> list[FrontPoint]:

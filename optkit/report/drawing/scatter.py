@@ -122,16 +122,15 @@ def scatter(
     x = LogAxis(*(10.0**end for end in ends(times, 0.28, 0.1)))
     y = Axis(*ends(values, 0.15, 0.15))
     up = Axis(y.high, y.low) if lower_is_better else y
-    largest = max((point.bytes or 0 for point in points), default=0) or 1
+    radii = _radii([point.bytes or 0 for point in points])
     dots = tuple(
         Mark(
-            x.at(point.latency_ms), up.at(point.score),
-            round(_SMALL + (_LARGE - _SMALL) * sqrt((point.bytes or 0) / largest), 1),
+            x.at(point.latency_ms), up.at(point.score), radius,
             str(point.number), f"{point.name}: {figures.ms(point.latency_ms)}, "
             f"{show(point.score)}, {figures.size(point.bytes)}",
             point.known, point.number in best, point.chosen,
         )
-        for point in points
+        for point, radius in zip(points, radii, strict=True)
     )  # fmt: skip
     dots = named([point.name for point in points], dots)
     names = (f"{point.number} {point.name}" for point in points if point.number in best)
@@ -142,6 +141,12 @@ def scatter(
         dots, _joined(points, dots), x.ticks(figures.ms), levels,
         f"{metric}{worse}", "latency, logarithmic; area: size", told, frozenset(best), show,
     )  # fmt: skip
+
+
+def _radii(sizes: Sequence[int]) -> list[float]:
+    """Of marks whose area grows with the size."""
+    largest = max(sizes) or 1
+    return [round(_SMALL + (_LARGE - _SMALL) * sqrt(size / largest), 1) for size in sizes]
 
 
 # pixels of the panel; the widths at which a page shows names, and at which it shows numbers
