@@ -118,21 +118,27 @@ def only(scores: np.ndarray, tokens: Sequence[int]) -> np.ndarray:
 
 
 def _read(first: int, said: _Said, where: str) -> list[int | None]:
-    language, languages, task, tasks = said.language, said.lang_to_id, said.task, said.task_to_id
+    language, languages = said.language, said.lang_to_id
     read: list[int | None] = [first]
-    if language is None and task is None:
+    if language is None and said.task is None:
         read += _forced(said)
     known = None if language is None else _language(language, languages, where)
     if known is not None or (languages and (len(read) == 1 or read[1] is None)):
         read[1:2] = [known]
-    if task is not None and task in tasks:
-        read.append(tasks[task])
-    elif language is not None and _TASK in tasks and not set(tasks.values()) & set(read):
-        read.append(tasks[_TASK])
+    read += _task(said, read)
     silent = said.no_timestamps_token_id
     if silent is not None and not said.return_timestamps and read[-1] != silent:
         read.append(silent)
     return read
+
+
+def _task(said: _Said, read: Sequence[int | None]) -> list[int]:
+    """The token of the task; beside a language the usual one, unless `read` has one already."""
+    tasks = said.task_to_id
+    if said.task is not None and said.task in tasks:
+        return [tasks[said.task]]
+    lacking = said.language is not None and not set(tasks.values()) & set(read)
+    return [tasks[_TASK]] if lacking and _TASK in tasks else []
 
 
 def _forced(said: _Said) -> Iterator[int | None]:

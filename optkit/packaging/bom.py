@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from optkit.artifact import MANIFEST, MODEL, Artifact, Manifest
+from optkit.documents.measured import FidelityFigures
 from optkit.documents.report import Report
 from optkit.documents.result import Result
 from optkit.evidence import Evidence
@@ -82,15 +83,8 @@ def metrics(result: Result, report: Report | None) -> Iterator[Metric]:
             yield Metric(name, drop.value, drop.evidence, drop.ci95)
     if report is not None:
         yield from _slices(report)
-    if (fidelity := result.fidelity) is not None:
-        reference = fidelity.reference
-        yield Metric(f"cosine to {reference}", fidelity.cosine, fidelity.evidence)
-        if fidelity.sqnr_db is not None:
-            name = f"sqnr_db to {reference}"
-            yield Metric(name, fidelity.sqnr_db, fidelity.evidence, fidelity.ci95)
-        if (worst := fidelity.worst).sqnr_db is not None and fidelity.where:
-            name = f"sqnr_db of {fidelity.where} to {reference}"
-            yield Metric(name, worst.sqnr_db, fidelity.evidence, worst.ci95)
+    if result.fidelity is not None:
+        yield from _of_fidelity(result.fidelity)
     rows = report.latencies.engine if report is not None else ()
     for row in rows or ([result.latency] if result.latency else []):
         predicted = row.ci95_ms is None
@@ -103,6 +97,17 @@ def metrics(result: Result, report: Report | None) -> Iterator[Metric]:
         meaning = _PREDICTED if predicted else _CI95
         name = f"speedup against {baseline}"
         yield Metric(name, speedup.value, speedup.evidence, speedup.ci95, meaning)
+
+
+def _of_fidelity(fidelity: FidelityFigures) -> Iterator[Metric]:
+    reference = fidelity.reference
+    yield Metric(f"cosine to {reference}", fidelity.cosine, fidelity.evidence)
+    if fidelity.sqnr_db is not None:
+        name = f"sqnr_db to {reference}"
+        yield Metric(name, fidelity.sqnr_db, fidelity.evidence, fidelity.ci95)
+    if (worst := fidelity.worst).sqnr_db is not None and fidelity.where:
+        name = f"sqnr_db of {fidelity.where} to {reference}"
+        yield Metric(name, worst.sqnr_db, fidelity.evidence, worst.ci95)
 
 
 def _slices(report: Report) -> Iterator[Metric]:

@@ -72,9 +72,8 @@ def export(
     `optkit.qat.finalize` sets, becomes metadata of the graph. specs: for the parameters of
     `forward` with their names, or else in order. outputs: names of the outputs; by default
     dictionary keys and field names, else "output". An axis of one size becomes static. owned: the
-    caller does not need the module any more; large weights are freed after the graph is written, so
-    that memory has only one copy of them. samples: the user's, of one sample each. compared: the
-    ranges in which graph and module are compared; by default `axes`.
+    caller does not need the module any more, so large weights are freed once the graph is written.
+    samples: the user's, of one sample each. compared: the ranges of the comparison, or else `axes`.
 
     Raises ExportFailed, or ToolchainMissing without torch.
     """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import filterfalse
+
 from optkit.errors import UsageError
 from optkit.precisions import PRECISIONS
 from optkit.translation.draft import Draft, Entry
@@ -20,14 +22,22 @@ def choose(draft: Draft, default: str, missing: str) -> None:
         for entry in entries:
             draft.set_option(entry, _OPTION, str(entry.becomes))
         return
-    quantized = _single(draft, [e for e in entries if PRECISIONS[str(e.becomes)].quantized])
-    floats = [e for e in entries if not PRECISIONS[str(e.becomes)].quantized]
-    chosen = quantized or _single(draft, floats)
-    if chosen is None:
-        if not any(e.row and e.row.answered_by == _OPTION for e in draft.entries):
-            draft.default(missing, f"{_OPTION} {default}")
-            draft.options[_OPTION] = default
-        return
+    quantized = _single(draft, list(filter(_quantizes, entries)))
+    chosen = quantized or _single(draft, list(filterfalse(_quantizes, entries)))
+    if chosen is not None:
+        _allow_beside(draft, entries, chosen)
+    elif not any(e.row and e.row.answered_by == _OPTION for e in draft.entries):
+        draft.default(missing, f"{_OPTION} {default}")
+        draft.options[_OPTION] = default
+
+
+def _quantizes(entry: Entry) -> bool:
+    return PRECISIONS[str(entry.becomes)].quantized
+
+
+def _allow_beside(draft: Draft, entries: list[Entry], chosen: Entry) -> None:
+    """Set the chosen precision; refuse the flags of others that its layers do not have around
+    them."""
     precision = str(chosen.becomes)
     for entry in entries:
         wanted = str(entry.becomes)

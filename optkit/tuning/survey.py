@@ -67,15 +67,7 @@ def survey(
             where=build.job.name,
             hint="`optkit build` gives the reason for each layer",
         )
-    options: dict[str, list[Option]] = {name: [] for name in groups}
-    for option in _options(build, precisions):
-        able = [n for n, group in groups.items() if option.precision in group[0].precisions]
-        if option.is_two_term:
-            able = _worst([n for n in able if _is_matrix(groups[n])], options)
-        rows = _sensitivity(build, option, able, groups, rules, runner, each)
-        for name, noise, divergence in rows:
-            saved = _gain(build, option, groups[name])
-            options[name].append(Option(option.name, noise, saved, divergence))
+    options = _measured(build, _options(build, precisions), groups, rules, runner, each)
     space = Space(
         tuple(
             Group(tuple(layer.node for layer in layers), tuple(options[name]))
@@ -85,6 +77,27 @@ def survey(
     )
     ops = frozenset(layer.cost.op for layers in groups.values() for layer in layers)
     return Survey(space, ops, dict(listed.reasons))
+
+
+def _measured(
+    build: Build,
+    asked: Iterable[Option],
+    groups: Mapping[str, Sequence[Layer]],
+    rules: Mapping[Precision, PlacementRules],
+    runner: Steps,
+    each: Callable[..., Iterable[Sensitivities]],
+) -> dict[str, list[Option]]:
+    """The options of each group, with what they cost and save."""
+    options: dict[str, list[Option]] = {name: [] for name in groups}
+    for option in asked:
+        able = [n for n, group in groups.items() if option.precision in group[0].precisions]
+        if option.is_two_term:
+            able = _worst([n for n in able if _is_matrix(groups[n])], options)
+        rows = _sensitivity(build, option, able, groups, rules, runner, each)
+        for name, noise, divergence in rows:
+            saved = _gain(build, option, groups[name])
+            options[name].append(Option(option.name, noise, saved, divergence))
+    return options
 
 
 def probe(build: Build, runner: Steps) -> Samples:

@@ -123,13 +123,7 @@ class Architecture:
         if config.architectures != (FAMILIES[kind].network,):
             named = ", ".join(config.architectures)
             raise _unsupported(f"{CONFIG} names the class {named}", where)
-        rotation = config.rope_parameters or config.rope_scaling or Rotation()
-        if rotation.kind not in ("default", "linear", "llama3") or rotation.part != 1:
-            raise UsageError(
-                f"its rotary embeddings are of the kind {rotation.kind!r}",
-                where=where,
-                hint="supported are default, linear and llama3, of whole heads",
-            )
+        rotation = _rotation_of(config, where)
         slides = config.use_sliding_window and (
             config.layer_types is None or "sliding_attention" in config.layer_types
         )
@@ -230,6 +224,17 @@ def _validated(content: bytes, where: str) -> _Config:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         place = ".".join(map(str, first["loc"]))
         raise InputRefused(f"{place}: {first['msg']}", where=f"{where}/{CONFIG}") from error
+
+
+def _rotation_of(config: _Config, where: str) -> Rotation:
+    rotation = config.rope_parameters or config.rope_scaling or Rotation()
+    if rotation.kind not in ("default", "linear", "llama3") or rotation.part != 1:
+        raise UsageError(
+            f"its rotary embeddings are of the kind {rotation.kind!r}",
+            where=where,
+            hint="supported are default, linear and llama3, of whole heads",
+        )
+    return rotation
 
 
 def _unsupported(what: str, where: str) -> UsageError:

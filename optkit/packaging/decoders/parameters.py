@@ -92,8 +92,7 @@ class _Finder:
         elif modules[0] is not None and modules[0].endswith(_ROTARY):
             self._check_frequencies(node)
         elif node.op_type == "GroupQueryAttention":
-            scales = (node.inputs[at] for at in SCALES if at < len(node.inputs))
-            self._used |= {value for value in scales if value is not None}
+            self._used |= _scales_of_cache(node)
 
     def check_complete(self) -> None:
         missing = (self._matrices.keys() | self._vectors.keys()) - self.found.keys()
@@ -217,6 +216,11 @@ def _shaped(matrix: Codes | np.ndarray, shape: tuple[int, int], name: str) -> Co
             f"{name} is {list(matrix.shape)} in the graph, and {list(shape)} by config.json"
         )
     return matrix
+
+
+def _scales_of_cache(attention: ir.Node) -> set[ir.Value]:
+    scales = (attention.inputs[at] for at in SCALES if at < len(attention.inputs))
+    return {value for value in scales if value is not None}
 
 
 def _readers(value: ir.Value | None) -> list[ir.Node]:

@@ -25,7 +25,15 @@ from optkit.errors import InputRefused
 from optkit.execute.step import Progress
 from optkit.steps.files import GRAPH
 from optkit.steps.resize import ENDS, Resize, Resized
-from optkit.tensors import AxisRange, Feed, InputSpec, axes_of, count_samples, size_of
+from optkit.tensors import (
+    AxisRange,
+    Feed,
+    InputSpec,
+    TensorInfo,
+    axes_of,
+    count_samples,
+    size_of,
+)
 
 _MOST = 64  # samples: fewer do not show the extremes of short samples
 _ALWAYS = 1 << 32  # multiply-adds and bytes, about a second on one core
@@ -40,11 +48,8 @@ def run(step: Resize, out: Path, progress: Progress) -> Resized:
     samples = Spool(step.samples.path)
     seen = [(count_samples(feed), sizes_of(feed, samples.inputs)) for feed, _ in samples]
     reached = _reached(seen, step.axes)
-    short, between = step.at in ("least", "shorter"), step.at not in ENDS
-    goal = {
-        name: max(axis.min, axis.multiple) if short else axis.max
-        for name, axis in step.axes.items()
-    }
+    between = step.at not in ENDS
+    goal = _ends(step)
     if all(reached.get(name) == (size, size) for name, size in goal.items()):
         return Resized(reached=reached, sizes=goal)
     feeds = list(_few(samples, step.whole))
@@ -68,13 +73,10 @@ def run(step: Resize, out: Path, progress: Progress) -> Resized:
         if sizes[name] < size
     }
     if between:  # those of the end tell what is left out
-        own = {name: reached[name][0 if short else 1] for name in sizes}
-        if not any(_far(size, own[name]) for name, size in sizes.items()):
+        halfway = _halfway(step, sizes, reached)
+        if halfway is None:
             return Resized(reached=reached, sizes=sizes)
-        sizes = {
-            name: step.axes[name].nearest(sqrt(size * own[name])) for name, size in sizes.items()
-        }
-        told, budget = {}, budget / 2
+        sizes, told, budget = halfway, {}, budget / 2
     most = budget // max(work.of(sizes)[0], 1)
     written = _written(step, out, samples, feeds, sizes, most, progress)
     return Resized(
@@ -110,6 +112,28 @@ def _place(number: int, *, last: bool) -> float | None:
         return 1.0 if last else None
     inside = number * _GOLDEN % 1 / 2
     return inside + 0.5 if last else inside
+
+
+def _ends(step: Resize) -> dict[str, int]:
+    """The least or the largest sizes of the axes."""
+    if _is_short(step):
+        return {name: max(axis.min, axis.multiple) for name, axis in step.axes.items()}
+    return {name: axis.max for name, axis in step.axes.items()}
+
+
+def _is_short(step: Resize) -> bool:
+    return step.at in ("least", "shorter")
+
+
+def _halfway(
+    step: Resize, sizes: Mapping[str, int], reached: Mapping[str, tuple[int, int]]
+) -> dict[str, int] | None:
+    """The sizes between those of an end and the nearest ones of the samples; None if none of them
+    is far from both."""
+    own = {name: reached[name][0 if _is_short(step) else 1] for name in sizes}
+    if not any(_far(size, own[name]) for name, size in sizes.items()):
+        return None
+    return {name: step.axes[name].nearest(sqrt(size * own[name])) for name, size in sizes.items()}
 
 
 def _far(size: int, own: int) -> bool:
@@ -155,31 +179,33 @@ def _longer(
     infos = [spec.info for spec in specs]
     old = sizes_of(feeds[0], infos)
     grown = [name for name, size in sizes.items() if size > old.get(name, size)]
-    along = [info for info in infos if grown and grown[0] in axes_of(info.shape)]
-    plain = all(info.shape.count(grown[0]) == 1 and len(info.shape) < 4 for info in along)
-    counted = any("len" in info.name.lower() for info in infos)
-    if len(grown) != 1 or not plain or counted or len(feeds) == 1:
+    if len(feeds) == 1 or len(grown) != 1 or not _joinable(infos, grown[0]):
         yield from feeds
         return
-    at = {info.name: info.shape.index(grown[0]) for info in along}
+    axis = grown[0]
+    at = {info.name: info.shape.index(axis) for info in infos if axis in axes_of(info.shape)}
     for first in range(len(feeds)):
         turn = [*feeds[first:], *feeds[:first]]
         held, taken = 0, []
         for feed in turn:
-            fits = all(
-                feed[n].shape[:axis] + feed[n].shape[axis + 1 :]
-                == turn[0][n].shape[:axis] + turn[0][n].shape[axis + 1 :]
-                for n, axis in at.items()
-            )
-            if fits and held <= sizes[grown[0]]:
-                held += sizes_of(feed, infos)[grown[0]]
+            if held <= sizes[axis] and _shape_across(feed, at) == _shape_across(turn[0], at):
+                held += sizes_of(feed, infos)[axis]
                 taken.append(feed)
-        yield {
-            name: np.concatenate([feed[name] for feed in taken], axis=at[name])
-            if name in at
-            else array
-            for name, array in turn[0].items()
-        }
+        joined = {n: np.concatenate([feed[n] for feed in taken], axis=at[n]) for n in at}
+        yield turn[0] | joined
+
+
+def _joinable(infos: Sequence[TensorInfo], axis: str) -> bool:
+    """Whether samples can be put behind each other along the axis. An input named a length tells
+    that of the sample."""
+    along = [info for info in infos if axis in axes_of(info.shape)]
+    plain = all(info.shape.count(axis) == 1 and len(info.shape) < 4 for info in along)
+    return plain and not any("len" in info.name.lower() for info in infos)
+
+
+def _shape_across(feed: Feed, at: Mapping[str, int]) -> list[tuple[int, ...]]:
+    """The shapes without the axis that is at these places."""
+    return [feed[n].shape[:axis] + feed[n].shape[axis + 1 :] for n, axis in at.items()]
 
 
 class _Work:
