@@ -65,21 +65,9 @@ def _quantize_graph(build: Build, runner: Steps) -> None:
         build.quantized = imported(build, build.given, runner)
         build.graph = written(build, build.quantized, job.precision.name, runner)
         return
-    rules = rules_of(runtimes.backend(build.compiler), job)
-    if build.source.trained:
-        rules = {name: rule.with_zero_points(False) for name, rule in rules.items()}
     carrier: Graph = build.carrier
-    scheme = Scheme(job.precision, build.baseline_precision.name, rules)
-    method = job.recipe.quantization
-    uses_samples = build.calibration is not None and (method.learns or method.weights == "awq")
-    way = large.way(
-        build.source.parameters, runner.limits.memory_bytes, rules, method.weights,
-        sampled=uses_samples, where=job.name,
-    )  # fmt: skip
-    if build.source.trained and way != "whole":
-        raise InputRefused(
-            "trained scales need the whole graph in memory", where=job.name, hint="raise --memory"
-        )
+    scheme = Scheme(job.precision, build.baseline_precision.name, _rules(build))
+    way = _way(build, scheme.rules, runner)
     chosen = _Chosen(scheme, settings_of(job.recipe), {})
     statistics: Calibrated | Covered | Fused | None = _statistics(build, runner, way)
     if isinstance(statistics, Calibrated):
@@ -103,6 +91,30 @@ def _quantize_graph(build: Build, runner: Steps) -> None:
         quantized = runner.do(step, f"quantize to {job.precision}")
     build.quantized = replace(quantized, assignment=quantized.assignment.told(chosen.reasons))
     build.graph = written(build, quantized, job.precision.name, runner)
+
+
+def _rules(build: Build) -> dict[Precision, PlacementRules]:
+    """The rules of the job. Scales are trained without zero points."""
+    rules = rules_of(runtimes.backend(build.compiler), build.job)
+    if build.source.trained:
+        return {one: rule.with_zero_points(False) for one, rule in rules.items()}
+    return rules
+
+
+def _way(build: Build, rules: Mapping[Precision, PlacementRules], runner: Steps) -> large.Way:
+    """How the graph is quantized. Raises InputRefused if trained scales would be quantized in
+    another way than as a whole."""
+    job, method = build.job, build.job.recipe.quantization
+    uses_samples = build.calibration is not None and (method.learns or method.weights == "awq")
+    way = large.way(
+        build.source.parameters, runner.limits.memory_bytes, rules, method.weights,
+        sampled=uses_samples, where=job.name,
+    )  # fmt: skip
+    if build.source.trained and way != "whole":
+        raise InputRefused(
+            "trained scales need the whole graph in memory", where=job.name, hint="raise --memory"
+        )
+    return way
 
 
 def _as_carrier(build: Build, fused: Graph, runner: Steps, what: str) -> Graph:

@@ -92,6 +92,14 @@ def _of_parameters(model: Module, plan: Plan) -> dict[str, Tensor] | None:
     return found
 
 
+def _scaled_by(module: Any) -> Any:
+    """The module whose weight scales the results, and whose bias is added: the norm that is folded
+    into a product, or else the module."""
+    if isinstance(module, Product) and module._norm:
+        return module._norm[0]
+    return module
+
+
 def _parameters(
     module: Any, node: ir.Node, factors: Mapping[int, np.ndarray]
 ) -> Iterator[tuple[Tensor | None, np.ndarray]]:
@@ -105,7 +113,7 @@ def _parameters(
     weight, bias = factors.get(_WEIGHT), factors.get(_BIAS)
     if product and weight is not None and weight.ndim == 2:
         weight = weight if node.attributes.get_int("transB", 0) else weight.T
-    norm = module._norm[0] if isinstance(module, Product) and module._norm else module
+    norm = _scaled_by(module)
     if norm is not module and weight is not None and bias is not None:
         yield norm.weight, bias  # of the results, which BatchNorm multiplies too
         weight = weight / bias.reshape(-1, *[1] * (weight.ndim - 1))

@@ -73,12 +73,7 @@ def cover(
     values: dict[str, ValueStatistics] = {}
     moved = []
     for placement, numbers in activations:
-        value = usual.values[numbers.source]
-        seen = {
-            end: found
-            for end, statistics in ends.items()
-            if (found := statistics.values.get(numbers.source)) and found.unbounded is None
-        }
+        value, seen = usual.values[numbers.source], _bounded(numbers.source, ends)
         if not seen or value.given or numbers.format.granularity == "block":
             continue
         case = _Case(placement, numbers, value, seen)
@@ -92,10 +87,23 @@ def cover(
         if usual_left >= _ENOUGH and not _torn(still):
             values[numbers.source] = both
         elif _torn(still) or _torn(lost):  # its range stays that of the usual sizes
-            readers = [node for node, index in placement.readers if index == 0]
-            nodes = tuple(node for node in readers if node.name in planned)
+            nodes = tuple(node for node in _multiplying(placement) if node.name in planned)
             moved.append(Moved(placement, nodes, still))
     return Covering(values, moved)
+
+
+def _bounded(source: str, ends: Mapping[str, Statistics]) -> dict[str, ValueStatistics]:
+    """The statistics of a value at the ends where it has numbers."""
+    return {
+        end: found
+        for end, statistics in ends.items()
+        if (found := statistics.values.get(source)) and found.unbounded is None
+    }
+
+
+def _multiplying(placement: QdqPlacement) -> list[ir.Node]:
+    """The readers of which the value is the first operand."""
+    return [node for node, index in placement.readers if index == 0]
 
 
 def _torn(lost: Mapping[str, tuple[float, float]]) -> bool:
@@ -113,7 +121,7 @@ class _Case:
         usual: ValueStatistics,
         ends: Mapping[str, ValueStatistics],
     ) -> None:
-        readers = [node for node, index in placement.readers if index == 0]
+        readers = _multiplying(placement)
         products = (matrix(node) for node in readers if node.op_type in MATRIX)
         self.consumers = [w for w in products if scales.scalable(w)]
         thinned = [w[:, :: -(-w.shape[1] // _COLUMNS)] for w in self.consumers]

@@ -3,7 +3,7 @@ the graph."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from math import prod
@@ -53,11 +53,10 @@ def assign(
     Raises InputRefused if all products of the model are in such bodies, and if a pattern matches
     none of the products.
     """
-    precision, rules = scheme.precision, scheme.rules
+    precision, rules, overrides = scheme.precision, scheme.rules, overrides or {}
     unbounded = {} if statistics is None else statistics.unbounded()
     last, predicting = last_layers(model), output_layers(model)
-    named = rules[precision].last if precision in rules else None
-    at_the_end = precision if named is None or named not in rules else named
+    at_the_end = _of_last_layers(scheme)
     nodes: dict[str, Precision] = {}
     reasons: dict[str, str] = {}
     for node in model.graph:
@@ -65,7 +64,7 @@ def assign(
         if weight is None:
             continue
         name = str(node.name)
-        wanted = _wanted(name, at_the_end if node in last else precision, overrides or {})
+        wanted = _wanted(name, at_the_end if node in last else precision, overrides)
         reason = _why_float(node, weight, wanted, rules, predicting, unbounded)
         if module_of(name) in adapters:
             reason = "it is part of an adapter, which was trained in floats"
@@ -76,10 +75,17 @@ def assign(
             reasons[name] = reason
     if not nodes and precision.quantized:
         _refuse_bodies(model)
-    _refuse_unmatched(overrides or {}, nodes)
-    floats = _slow_in_integers(model, nodes, rules, overrides or {})
+    _refuse_unmatched(overrides, nodes)
+    floats = _slow_in_integers(model, nodes, rules, overrides)
     floats |= dict.fromkeys(_in_bodies(model), "it is in a body of If, Loop or Scan")
     return Assignment(nodes | dict.fromkeys(floats, scheme.unquantized), reasons | floats)
+
+
+def _of_last_layers(scheme: Scheme) -> Precision:
+    """The precision of last layers, if it has rules."""
+    own = scheme.rules.get(scheme.precision)
+    named = None if own is None else own.last
+    return scheme.precision if named is None or named not in scheme.rules else named
 
 
 def _in_bodies(model: ir.Model) -> list[str]:
@@ -109,27 +115,26 @@ def _slow_in_integers(
         for node in convolutions
         if wanted[str(node.name)].depthwise_conv == "between" and weighted_nodes.is_depthwise(node)
     }
-
-    def too_small(island: Island) -> bool:
-        speeds = wanted[island.nodes[0]].kernels
-        named = any(fnmatchcase(node, each) for node in island.nodes for each in overrides)
-        return speeds is not None and not named and not pays(island, speeds)
-
     beside = joining - between_codes(model, integer, joining)
     found = dict.fromkeys(beside, "depthwise: beside float operators, float is as fast")
-    for island in islands(model, [name for name in integer if name not in found]):
-        if too_small(island):
-            costly = "depthwise: in integers it costs what its neighbours gain"
-            found |= dict.fromkeys(joining.intersection(island.nodes), costly)
-    for island in islands(model, [name for name in integer if name not in found]):
-        if too_small(island):
-            found |= dict.fromkeys(island.nodes, _why(island, wanted[island.nodes[0]].kernels))
+
+    def too_small() -> Iterator[tuple[Island, KernelSpeeds]]:
+        for island in islands(model, [name for name in integer if name not in found]):
+            speeds = wanted[island.nodes[0]].kernels
+            named = any(fnmatchcase(node, each) for node in island.nodes for each in overrides)
+            if speeds is not None and not named and not pays(island, speeds):
+                yield island, speeds
+
+    costly = "depthwise: in integers it costs what its neighbours gain"
+    for island, _ in too_small():
+        found |= dict.fromkeys(joining.intersection(island.nodes), costly)
+    for island, speeds in too_small():
+        found |= dict.fromkeys(island.nodes, _why(island, speeds))
     return found
 
 
-def _why(island: Island, speeds: KernelSpeeds | None) -> str:
+def _why(island: Island, speeds: KernelSpeeds) -> str:
     """Why the island stays in float."""
-    assert speeds is not None
     return (
         "the borders to floats cost more than integers save: "
         f"its island of {len(island.nodes)} would save {_told(island.saved(speeds))} in integers "
@@ -220,15 +225,23 @@ def _why_not_its_operator(
         return "the type of what it reads or makes is not known: a foreign operator is before it"
     if not _is_plain(node.inputs[index], constant):
         return "its weight is quantized already or not a plain float tensor"
-    if op == "Gemm" and not _is_plain_gemm(node):
-        return "Gemm with transA, alpha or beta has no integer kernel"
-    if op == "MatMul" and constant.shape is not None and len(constant.shape) != 2:
-        return "the weight is not a matrix: one scale per column would mix different matrices"
-    if op == "Conv" and (reason := _why_not_its_kernel(node, constant, rules)):
+    if (reason := _why_not_its_form(node, constant, rules)) is not None:
         return reason
     if rules.weight.block_size is not None and fitting_block(node, rules) is None:
         return f"no block size fits: none divides its {weighted_nodes.summed(node)} summed channels"
     return None
+
+
+def _why_not_its_form(node: ir.Node, weight: ir.Value, rules: PlacementRules) -> str | None:
+    match node.op_type:
+        case "Gemm" if not _is_plain_gemm(node):
+            return "Gemm with transA, alpha or beta has no integer kernel"
+        case "MatMul" if weight.shape is not None and len(weight.shape) != 2:
+            return "the weight is not a matrix: one scale per column would mix different matrices"
+        case "Conv":
+            return _why_not_its_kernel(node, weight, rules)
+        case _:
+            return None
 
 
 def _why_not_its_kernel(node: ir.Node, weight: ir.Value, rules: PlacementRules) -> str | None:

@@ -13,7 +13,7 @@ instruction set (`KernelSpeeds`), so an island that costs more than it saves is 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from math import prod
@@ -33,13 +33,27 @@ _KEEPS_CODES = frozenset({"MaxPool", "Reshape", "Transpose", "Flatten", "Squeeze
 class Island:
     """`macs` and `results`: multiply-adds of its convolutions, and elements of their results, by
     their kind; `borders`: elements that are converted; `sums`: elements of the sums behind its
-    convolutions. All per sample."""
+    convolutions. All per sample. `known`: all sizes are."""
 
     nodes: list[str] = field(default_factory=list)
     macs: Counter[ConvKind] = field(default_factory=Counter)
     results: Counter[ConvKind] = field(default_factory=Counter)
     borders: dict[ir.Value, int] = field(default_factory=dict)
     sums: dict[ir.Node, int] = field(default_factory=dict)
+    known: bool = True
+
+    def add(self, convolution: ir.Node) -> None:
+        macs, kind = _macs(convolution), conv_kind(convolution)
+        self.known &= macs is not None
+        self.nodes.append(str(convolution.name))
+        self.macs[kind] += macs or 0
+        self.results[kind] += _elements(convolution.outputs[0]) or 0
+        self.sums |= {sum_: _elements(sum_.outputs[0]) or 0 for sum_ in _sums(convolution)}
+
+    def add_border(self, value: ir.Value) -> None:
+        size = _elements(value)
+        self.known &= size is not None
+        self.borders[value] = size or 0
 
     def saved(self, speeds: KernelSpeeds) -> float:
         """Milliseconds that its convolutions save in integers, per sample on one core. Negative
@@ -80,23 +94,12 @@ def islands(model: ir.Model, integer: Collection[str]) -> list[Island]:
             if makers is None:
                 borders.append((node, value))
         borders += [(node, value) for value in _left(node, joined)]
-    found: dict[ir.Node, Island] = {}
-    unknown = set()
+    found: dict[ir.Node, Island] = defaultdict(Island)
     for node in convolutions:
-        island = found.setdefault(root(node), Island())
-        island.nodes.append(str(node.name))
-        macs = _macs(node)
-        island.macs[conv_kind(node)] += macs or 0
-        island.results[conv_kind(node)] += _elements(node.outputs[0]) or 0
-        if macs is None:
-            unknown.add(root(node))
-        island.sums |= {sum_: _elements(sum_.outputs[0]) or 0 for sum_ in _sums(node)}
+        found[root(node)].add(node)
     for node, value in borders:
-        size = _elements(value)
-        found[root(node)].borders[value] = size or 0
-        if size is None:
-            unknown.add(root(node))
-    return [island for at, island in found.items() if at not in unknown]
+        found[root(node)].add_border(value)
+    return [island for island in found.values() if island.known]
 
 
 def pays(island: Island, speeds: KernelSpeeds) -> bool:

@@ -144,36 +144,39 @@ def _stored(value: ir.Value | None, turned: bool, node: ir.Node | None) -> Codes
 
 
 def _dequantized(node: ir.Node, turned: bool) -> Codes | np.ndarray:
-    codes, scales = node.inputs[0], _numbers(node.inputs[1])
-    stored = _array(codes)
-    rank = stored.ndim
-    axis = node.attributes.get_int("axis", 1) % rank
+    codes, stored = node.inputs[0], _array(node.inputs[0])
+    axis = node.attributes.get_int("axis", 1) % stored.ndim
     block = node.attributes.get_int("block_size", 0)
-    zero = None if len(node.inputs) < 3 or node.inputs[2] is None else _array(node.inputs[2])
-    rows = 0 if turned else 1
-    if scales.ndim == 0:
-        scales = scales.reshape(1, 1)
-        zero = None if zero is None else zero.reshape(1, 1)
-    elif block == 0:
-        along = [1] * rank
-        along[axis] = -1
-        scales = scales.reshape(along)
-        zero = None if zero is None else zero.reshape(along)
-    matrices = [stored, scales] + ([] if zero is None else [zero])
+    matrices = [stored, *_parameters(node, stored.ndim, axis, block)]
     oriented = [each if turned else each.T for each in matrices]
-    of_rows = scales.size == 1 or (block == 0 and axis == rows) or (block > 0 and axis != rows)
+    scales = oriented[1]
+    rows = 0 if turned else 1
+    of_rows = scales.size == 1 or (axis != rows if block else axis == rows)
     if _type(codes) not in _INTEGERS or not of_rows:
         return _multiplied(oriented, block, axis == rows)
-    zeros = oriented[2] if zero is not None else np.zeros_like(oriented[1], dtype=np.int8)
+    zeros = oriented[2] if len(oriented) > 2 else np.zeros_like(scales, dtype=np.int8)
     count = stored.shape[rows]
     columns = stored.size // count
     return Codes(
         _bytes(oriented[0]),
-        np.broadcast_to(oriented[1], (count, oriented[1].shape[1])),
-        np.broadcast_to(_bytes(zeros), (count, oriented[1].shape[1])),
+        np.broadcast_to(scales, (count, scales.shape[1])),
+        np.broadcast_to(_bytes(zeros), (count, scales.shape[1])),
         block or columns,
         _bits(codes),
     )
+
+
+def _parameters(node: ir.Node, rank: int, axis: int, block: int) -> list[np.ndarray]:
+    """The scales of a DequantizeLinear, and its zero points if it has any, each of `rank`."""
+    parameters, zero = [_numbers(node.inputs[1])], _input(node, 2)
+    if zero is not None:
+        parameters.append(_array(zero))
+    if parameters[0].ndim == 0:
+        return [each.reshape(1, 1) for each in parameters]
+    if block:
+        return parameters
+    along = [-1 if at == axis else 1 for at in range(rank)]
+    return [each.reshape(along) for each in parameters]
 
 
 def _multiplied(parts: list[np.ndarray], block: int, by_rows: bool) -> np.ndarray:

@@ -14,7 +14,7 @@ little of the time of all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -23,6 +23,7 @@ import onnx_ir as ir
 
 from optkit import graph
 from optkit.assignment import Assignment
+from optkit.placement import PlacementRules
 from optkit.quantization.placement import weighted_nodes
 from optkit.quantization.placement.qdq_placement import Rules, qdq_placements
 from optkit.quantization.placement.read_weight import matrix
@@ -65,19 +66,10 @@ def split_outliers(
     able = {node: own for node, own in planned.items() if own.two_term and own.activation}
     names, entries = graph.FreeNames(model), []
     for group in find_groups(model, able.keys() - settings.leave):
-        known = group.axis == -1 and group.value.shape is not None
-        if not known or why_not_scalable(group.members) is not None:
+        worth = _worth(group, statistics, able, settings)
+        if worth is None or _read_in_codes(model, group, assignment, rules):
             continue
-        judged = comparison(group, statistics, able, settings.block_size, settings.carrier)
-        if isinstance(judged, Declined) or judged[1].weight_only:
-            continue
-        channels = outliers(judged[0])
-        gain_db = 0.0 if channels is None else _gain_db(group, *judged, channels, settings)
-        least_db = _FOLDED_DB if isinstance(fold_path(group), FoldPath) else _GAIN_DB
-        if channels is None or gain_db < least_db:
-            continue
-        if _read_in_codes(model, group, assignment, rules):
-            continue
+        channels, gain_db = worth
         _split(group, channels, names)
         name = str(group.value.name)
         statistics = statistics.scaled({name: _removal(channels, group.channels)})
@@ -85,6 +77,27 @@ def split_outliers(
         why = f"{len(channels)} of {group.channels} channels are multiplied in float"
         entries.append(RescaleEntry(name, nodes, "split", "split", None, gain_db, why))
     return entries, statistics
+
+
+def _worth(
+    group: Group,
+    statistics: Statistics,
+    able: Mapping[str, PlacementRules],
+    settings: RescaleSettings,
+) -> tuple[np.ndarray, float] | None:
+    """The outlier channels whose split gains enough over smoothing, and how many dB it gains; None
+    if there are none."""
+    known = group.axis == -1 and group.value.shape is not None
+    if not known or why_not_scalable(group.members) is not None:
+        return None
+    judged = comparison(group, statistics, able, settings.block_size, settings.carrier)
+    if isinstance(judged, Declined) or judged[1].weight_only:
+        return None
+    if (channels := outliers(judged[0])) is None:
+        return None
+    gain_db = _gain_db(group, *judged, channels, settings)
+    least_db = _FOLDED_DB if isinstance(fold_path(group), FoldPath) else _GAIN_DB
+    return (channels, gain_db) if gain_db >= least_db else None
 
 
 def _read_in_codes(model: ir.Model, group: Group, assignment: Assignment, rules: Rules) -> bool:

@@ -128,10 +128,8 @@ def rescale(
     changed graph.
     """
     planned = {node: rules[name] for node, name in assignment.quantized().items()}
-    whole = {node: own for node, own in planned.items() if own.activation is not None}
-    alone = planned.keys() - whole.keys() if settings.salient else set()
-    if not settings.salient:
-        whole |= {node: own for node, own in planned.items() if own.nbits_accuracy is not None}
+    whole = {node for node, own in planned.items() if _is_smoothed(own, settings)}
+    alone = planned.keys() - whole if settings.salient else set()
     work = _Rescaling(statistics, planned, settings)
     groups = find_groups(model, whole)
     convolutions = [group for group in groups if group.axis == 1]
@@ -144,6 +142,13 @@ def rescale(
             entries.append(work.smooth(group))
     entries += [work.scale_salient(group) for group in find_groups(model, alone)]
     return RescaleLog(tuple(entries), tuple(work.factors)), work.statistics
+
+
+def _is_smoothed(rules: PlacementRules, settings: RescaleSettings) -> bool:
+    """Whether nodes with these rules are smoothed or equalized; others get AWQ's factors."""
+    if rules.activation is not None:
+        return True
+    return rules.nbits_accuracy is not None and not settings.salient
 
 
 @dataclass
@@ -162,29 +167,38 @@ class _Rescaling:
         if isinstance(judged, Declined):
             return _entry(group, "smooth", "declined", judged.reason)
         forced = settings.alpha != "search"
-        weight_only = judged[1].weight_only
-        searched = smoothquant.BLOCK_ALPHAS if weight_only else smoothquant.ALPHAS
-        alphas = (float(settings.alpha),) if forced else searched
-        products = settings.products // _COARSE if weight_only else settings.products
-        choose = partial(
-            smoothquant.search, judged[0], group.kernels, judged[1],
-            alphas=alphas, leave=not forced, products=products,
-        )  # fmt: skip
+        choose = self._search(group, *judged)
         path = self._path(group)
         folded = choose(ties=_ties(path, group)) if isinstance(path, FoldPath) else None
-        mul = None if weight_only else self._multiplied(group, path, folded, choose)
+        mul = self._multiplied(group, path, folded, choose, judged[1])
         if not forced and self._needs_two_terms(group, judged, folded, mul):
             return _entry(group, "smooth", "declined", "two terms instead")
         better = _gain(mul) - _gain(folded) >= settings.mul_gain_db
         if isinstance(path, FoldPath) and folded is not None and (forced or not better):
-            few_bits = weight_only and judged[1].weight.bits < 8
-            enough = settings.block_gain_db if few_bits else settings.fold_gain_db
-            if forced or folded.gain_db >= enough:
+            if forced or folded.gain_db >= self._fold_gain_db(judged[1]):
                 return self._fold(group, "smooth", path, folded)
         elif mul is not None and (forced or mul.gain_db >= settings.mul_gain_db):
             return self._multiply(group, mul, path)
         why = path.reason if isinstance(path, Declined) else "nothing to pay"
         return _entry(group, "smooth", "declined", why, None, max(_gain(folded), _gain(mul)))
+
+    def _search(self, group: Group, sample: Sample, formats: Formats) -> Callable[..., Choice]:
+        """The search for the factors of a group; its ties are to be given."""
+        settings = self.settings
+        alphas: Sequence[float] = smoothquant.ALPHAS
+        products, forced = settings.products, settings.alpha != "search"
+        if formats.weight_only:
+            alphas, products = smoothquant.BLOCK_ALPHAS, products // _COARSE
+        if forced:
+            alphas = (float(settings.alpha),)
+        return partial(
+            smoothquant.search, sample, group.kernels, formats,
+            alphas=alphas, leave=not forced, products=products,
+        )  # fmt: skip
+
+    def _fold_gain_db(self, formats: Formats) -> float:
+        few_bits = formats.weight_only and formats.weight.bits < 8
+        return self.settings.block_gain_db if few_bits else self.settings.fold_gain_db
 
     def _needs_two_terms(
         self, group: Group, judged: tuple[Sample, Formats], *choices: Choice | None
@@ -212,9 +226,12 @@ class _Rescaling:
         path: FoldPath | Declined,
         folded: Choice | None,
         choose: Callable[[], Choice],
+        formats: Formats,
     ) -> Choice | None:
         """The factors for a Mul before the members; None if there must be none."""
-        if self.settings.mul_gain_db == inf or why_not_scalable(group.members) is not None:
+        if formats.weight_only or self.settings.mul_gain_db == inf:
+            return None
+        if why_not_scalable(group.members) is not None:
             return None
         tied = isinstance(path, FoldPath) and path.ties
         return folded if folded is not None and not tied else choose()
