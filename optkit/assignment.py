@@ -10,6 +10,7 @@ import numpy as np
 
 from optkit.dtypes import BY_SHORT
 from optkit.placement import PlacementRules
+from optkit.plain_record import AtLeastOne, Count, PlainRecord
 from optkit.precisions import PRECISIONS, Precision
 
 
@@ -34,23 +35,26 @@ class Scheme:
 
 
 @dataclass(frozen=True)
-class FloatReason:
-    """Why `products` products stay in floats; `node` is the first of them."""
+class FloatProducts(PlainRecord):
+    """Products that stay in floats for the same reason."""
 
     reason: str
-    products: int
+    products: AtLeastOne
     node: str
+    """The first of them."""
 
 
 @dataclass(frozen=True)
-class Coverage:
-    """How many products of a graph are quantized: all of them by precision, and the reasons of
-    those in floats, the most frequent first."""
+class QuantizedProducts(PlainRecord):
+    """How much of the graph is quantized. A product is a Conv, ConvTranspose, MatMul or Gemm with a
+    constant weight."""
 
-    products: int
-    quantized: int
-    by_precision: Mapping[str, int]
-    in_float: tuple[FloatReason, ...]
+    products: Count
+    quantized: Count
+    by_precision: Mapping[str, Count]
+    """All products, by their precision."""
+    in_float: tuple[FloatProducts, ...]
+    """The most frequent reason first."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ class Assignment:
         """The nodes with a quantized precision. Landing is counted relative to these."""
         return {node: chosen for node, chosen in self.nodes.items() if chosen.quantized}
 
-    def coverage(self) -> Coverage:
+    def coverage(self) -> QuantizedProducts:
         quantized = self.quantized()
         alike: dict[str, list[tuple[str, str]]] = {}
         for node in self.nodes.keys() - quantized.keys():
@@ -78,8 +82,10 @@ class Assignment:
         for kind, members in alike.items():
             first = min((node for node, _ in members), key=lambda node: order[node])
             texts = {why for _, why in members}
-            rows.append(FloatReason(texts.pop() if len(texts) == 1 else kind, len(members), first))
-        return Coverage(
+            rows.append(
+                FloatProducts(texts.pop() if len(texts) == 1 else kind, len(members), first)
+            )
+        return QuantizedProducts(
             len(self.nodes),
             len(quantized),
             dict(sorted(Counter(map(str, self.nodes.values())).items())),

@@ -10,12 +10,13 @@ from typing import Self
 
 from optkit.dtypes import DTYPES
 from optkit.errors import Impossible
+from optkit.plain_record import PlainRecord
 
 UNKNOWN_DTYPE = "unknown"  # for a tensor whose type the compiler does not report
 
 
 @dataclass(frozen=True)
-class LayerTensor:
+class LayerTensor(PlainRecord):
     """One tensor at the border of a fused layer. A dimension of -1 is dynamic (its size is
     unknown)."""
 
@@ -32,7 +33,7 @@ class LayerTensor:
 
 
 @dataclass(frozen=True)
-class FusedLayer:
+class FusedLayer(PlainRecord):
     """One layer of a compiled engine, as the engine's layer list describes it."""
 
     name: str
@@ -41,10 +42,12 @@ class FusedLayer:
     constants: tuple[LayerTensor, ...]
     outputs: tuple[LayerTensor, ...]
     nodes: tuple[str, ...]  # names of the ONNX nodes from which it was fused
-    products: tuple[str, ...] = ()  # the Conv, MatMul and Gemm nodes among them that it computes
-    # the dtype in which it multiplies; None: it is no product, or the dtype is not reported
-    dtype: str | None = None
-    weight_dtype: str | None = None  # the dtype of the constant weight; None: it reads none
+    products: tuple[str, ...] = ()
+    """The Conv, MatMul and Gemm nodes that this layer computes."""
+    dtype: str | None = None  # None: it is no product, or the dtype is not reported
+    """The dtype in which it multiplies."""
+    weight_dtype: str | None = None  # None: it reads none
+    """The dtype of its constant weight."""
 
     @property
     def bytes_moved(self) -> int | None:
@@ -59,19 +62,20 @@ class FusedLayer:
 
 
 @dataclass(frozen=True)
-class LandingRow:
-    """One planned node, and the precision in which it runs. `landed`: None if the compiler does not
-    report it."""
+class LandingRow(PlainRecord):
+    """One planned node, and the precision in which it runs."""
 
     node: str
     op: str
     planned: str  # precision name, e.g. "int8"
     landed: bool | None
+    """Null if the compiler does not report it."""
     # dtype of the first input of the fused layer; for weight-only precisions that of the weight
     # (None: no layer names the node)
     dtype: str | None
     layer: str | None
-    note: str | None = None  # why it has not landed although its weight is stored as planned
+    note: str | None = None
+    """Why it has not landed although its weight is stored as planned."""
 
 
 @dataclass(frozen=True)

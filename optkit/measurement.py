@@ -9,11 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import log10
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from operator import not_
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from optkit.codec import to_json
 from optkit.evidence import Evidence
-from optkit.sqnr import where, worst
+from optkit.plain_record import (
+    BESIDE,
+    SELDOM,
+    UNCHECKED,
+    AtLeastOne,
+    Count,
+    Number,
+    PlainRecord,
+    Share,
+)
 
 if TYPE_CHECKING:  # a worker does not import pydantic
     from pydantic import JsonValue
@@ -22,8 +32,8 @@ if TYPE_CHECKING:  # a worker does not import pydantic
 class Interval(NamedTuple):
     """A closed interval, low ≤ high."""
 
-    low: float
-    high: float
+    low: Number
+    high: Number
 
 
 Span = tuple[float, float]
@@ -82,45 +92,78 @@ class Conditions:
 
 
 @dataclass(frozen=True)
-class Latency:
-    """Latency of one model at one batch size, milliseconds per call.
+class Phases(PlainRecord):
+    """The phases of one run on a device, in milliseconds, as trtexec reports them: upload of
+    inputs, compute and download of outputs, each timed in the stream; and the host's time to
+    enqueue."""
 
-    measured: `p50_ms`… are sample quantiles, `ci95_ms` the 95 % interval of the median,
-    `samples_ms` the runs. predicted: `p50_ms` is the prediction, `band` the interval that contains
-    nine of ten measurements, `at_least_ms` the time at the device's peak rates.
-    `marks`: why the run is not reliable, in words; a latency with marks is measured again.
-    `note`: other facts for the reader. `measured_at`: when timing began, ISO 8601 in UTC, seconds;
-    `machine`: the name of the CPU or GPU; `from_store`: it was measured before the command that
-    shows it. These three are None if nothing was measured.
-    """
+    upload_ms: Number
+    compute_ms: Number
+    download_ms: Number
+    enqueue_ms: Number
+
+
+@dataclass(frozen=True)
+class PhaseTimes(Phases):
+    """The medians of so many runs."""
+
+    runs: AtLeastOne
+
+
+@dataclass(frozen=True)
+class DevicePhases(PlainRecord):
+    """Phases on a device: with single kernel launches, and recorded as a CUDA graph."""
+
+    launched: PhaseTimes
+    recorded: PhaseTimes
+
+
+@dataclass(frozen=True)
+class Latency(PlainRecord):
+    """Latency of one model at one batch size, milliseconds per call. A latency with marks is
+    measured again."""
 
     evidence: Evidence
-    p50_ms: float
-    batch: int
-    throughput: float  # in samples per second
-    p90_ms: float | None = None  # only from 100 runs on
-    p95_ms: float | None = None  # from 200
-    p99_ms: float | None = None  # from 1,000
-    min_ms: float | None = None
+    p50_ms: Number
+    """Median of the runs; for a prediction, the value of the model."""
+    batch: AtLeastOne
+    throughput: Number
+    """Samples per second."""
+    p90_ms: Number | None = None
+    """Only from 100 runs on."""
+    p95_ms: Number | None = None
+    """Only from 200 runs on."""
+    p99_ms: Number | None = None
+    """Only from 1,000 runs on."""
+    min_ms: Number | None = None
     ci95_ms: Interval | None = None
+    """95 % interval of the median, if it was measured."""
     band: Interval | None = None
-    at_least_ms: float | None = None
-    runs: int | None = None
-    rounds: int | None = None  # equally long bursts of runs, in order
-    samples_ms: tuple[float, ...] = ()
-    outliers: int | None = None  # runs far above the upper quartile; they count like all others
-    # difference of the highest and the lowest lasting level of the rounds, as a share
-    drift: float | None = None
-    warmup_runs: int | None = None
-    steady: bool | None = None  # whether the warm-up became steady; None: too few runs to tell
-    # on a device: "launched" or "recorded" (as a CUDA graph) → medians of `runtimes.Phases`, and
-    # the number of runs
-    phases: Mapping[str, Mapping[str, float]] | None = None
-    marks: tuple[str, ...] = ()
+    """Interval of a prediction that contains nine of ten measurements, in ms."""
+    at_least_ms: Number | None = field(default=None, metadata=SELDOM)
+    """A bound at peak rates that no kernels can beat, where predicted. Milliseconds."""
+    runs: Count | None = None
+    rounds: int | None = field(
+        default=None, metadata=BESIDE
+    )  # equally long bursts of runs, in order
+    samples_ms: Annotated[tuple[float, ...], UNCHECKED] = field(default=(), metadata=BESIDE)
+    outliers: Count | None = None
+    """Runs above the upper quartile plus three interquartile ranges; they count."""
+    drift: Number | None = None
+    """Difference of the highest and the lowest lasting level of the rounds, as a share."""
+    warmup_runs: Count | None = None
+    steady: bool | None = None
+    """Whether the warm-up became steady; null: too few runs, or not measured."""
+    phases: DevicePhases | None = None
+    marks: tuple[str, ...] = ()  # the first artifacts do not have this key
+    """The reasons why the run is not reliable; empty for a good run."""
     note: str | None = None
     measured_at: str | None = None
+    """When timing began, in UTC: 2026-11-20T14:03:12Z; null if not measured."""
     machine: str | None = None
+    """The name of the CPU or GPU on which it was measured."""
     from_store: bool | None = None
+    """Whether it is older than this command; null if nothing was measured."""
 
 
 @dataclass(frozen=True)
@@ -132,37 +175,38 @@ class Latencies:
 
 
 @dataclass(frozen=True)
-class Basis:
-    """How an interval was made. `method`: "score" (Wilson), "paired score" (Tango) or "bootstrap";
-    `units`: the number of independent units that it counts. These are samples, groups of samples,
-    or, where neighbours in the order of the samples are alike, as many samples as these are worth
-    ("alike samples")."""
+class Basis(PlainRecord):
+    """How the interval of a score or of a drop was made, and what it counts as independent."""
 
     method: str
-    units: int
+    """"score" (Wilson), "paired score" (Tango) or "bootstrap"."""
+    units: Count
+    """The number of samples, of groups, or of samples that alike ones are worth."""
     kind: Literal["samples", "groups", "alike samples"]
 
 
 @dataclass(frozen=True)
-class Score:
+class Score(PlainRecord):
     """A task metric over N samples. For a paired comparison it has `per_sample`, whose mean is the
     value. A metric that is defined only for a whole set has `replicates` instead: its values on the
     bootstrap resamples; its `slices`, if they were computed, are the same metric of parts of what
     is scored, such as the boxes of one class. `groups`: the number of each sample's group, if
-    samples belong together (empty: each stands for itself); `basis`: how `ci95` was made."""
+    samples belong together (empty: each stands for itself)."""
 
     evidence: Evidence
     metric: str
-    value: float
+    value: Number
     ci95: Interval
-    samples: int
-    proportion: bool  # every per-sample score is 0 or 1
-    per_sample: tuple[float, ...] = ()
-    replicates: tuple[float, ...] = ()
-    lower_is_better: bool = False
-    slices: Mapping[str, Score] = field(default_factory=dict)
-    groups: tuple[int, ...] = ()
-    basis: Basis | None = None
+    samples: Count
+    proportion: bool
+    """Every per-sample score is 0 or 1."""
+    per_sample: Annotated[tuple[float, ...], UNCHECKED] = field(default=(), metadata=BESIDE)
+    replicates: Annotated[tuple[float, ...], UNCHECKED] = field(default=(), metadata=BESIDE)
+    lower_is_better: bool = False  # the first artifacts do not have this key
+    slices: Annotated[Mapping[str, Score], UNCHECKED] = field(default_factory=dict, metadata=BESIDE)
+    groups: Annotated[tuple[int, ...], UNCHECKED] = field(default=(), metadata=BESIDE)
+    basis: Basis | None = field(default=None, metadata=SELDOM)
+    """How `ci95` was made; absent in older artifacts."""
 
 
 @dataclass(frozen=True)
@@ -182,37 +226,45 @@ class Scores:
 
 
 @dataclass(frozen=True)
-class ChannelSpread:
-    """SQNR in dB of the channels of one axis, each by itself: the least, the 5th percentile and the
-    median; None: no error. `count`: of the channels with a signal."""
+class ChannelSpread(PlainRecord):
+    """SQNR in dB of the channels of one axis, each by itself. Null if there is no error."""
 
-    axis: int
-    count: int
-    least: float | None
-    p5: float | None
-    median: float | None
+    axis: AtLeastOne
+    count: Count
+    """Of the channels with a signal."""
+    least: Number | None
+    p5: Number | None
+    """5th percentile."""
+    median: Number | None
 
 
 @dataclass(frozen=True)
-class OutputFidelity:
-    """Agreement of one output, or of a part of it whose values have a unit of their own.
-
-    `part`: the channels (`benchmarking.output_parts`); None: the whole output. `equal`: the share
-    of equal values, only for integers and bools. `silent`: the reference is zero here; the SQNR is
-    that of the error beside the signal of all outputs. `constant`: the compared graph has lost 99 %
-    of the variance of the reference.
-    """
+class OutputFidelity(PlainRecord):
+    """Agreement of one output, or of a part of it whose values have a unit of their own, such as
+    boxes beside scores (`benchmarking.output_parts`)."""
 
     output: str
+    """Empty: all outputs together."""
     part: str | None = None
-    sqnr_db: float | None = None  # None: bit-equal, or no floats
-    cosine: float | None = None
-    max_abs_error: float = 0.0
+    """The channels; null for the whole output."""
+    sqnr_db: Number | None = None
+    """Null if bit-equal, and for integers beside floats."""
+    cosine: Number | None = None
+    max_abs_error: Number = 0.0
     ci95: Interval | None = None
-    equal: float | None = None
+    equal: Share | None = None
+    """Share of equal values, only for integers."""
     silent: Literal[True] | None = None
+    """True: the reference is zero here; the SQNR is relative to all outputs' signal."""
     constant: Literal[True] | None = None
+    """True: 99 % of the variance of the reference is lost in this graph."""
     channels: ChannelSpread | None = None
+    """Null for a part, and without an axis of fixed size."""
+
+    @property
+    def called(self) -> str:
+        """`output 'pred', channels 4 to 8`."""
+        return ", ".join(filter(None, (f"output {self.output!r}", self.part)))
 
 
 GIVEN_GRAPH = "the given graph"
@@ -220,50 +272,59 @@ GIVEN_GRAPH = "the given graph"
 
 
 @dataclass(frozen=True)
-class Fidelity:
-    """Agreement of the outputs with those of a reference graph on the same inputs. SQNR in dB
-    (10·log10 of signal power divided by error power, over all outputs and samples) with its 95 %
-    interval (None: too few samples); cosine over flattened outputs. `all_zero`: True if both graphs
-    return only zeros on these inputs, so nothing was compared. `varying`: the share of the power of
-    the reference's outputs that differs between samples (None: not known). `not_finite`: for how
-    many samples the compared graph returns NaN or infinities, which count as 0, where the reference
-    does not. `outputs`: the same of each output and of its parts; what is judged is the `worst`."""
+class Fidelity(PlainRecord):
+    """Agreement of the outputs with a reference graph on the same inputs. The figures are pooled
+    over all outputs and samples; what is judged is the worst of `outputs`. SQNR in dB:
+    10·log10 of signal power divided by error power."""
 
     evidence: Evidence
     reference: str
-    sqnr_db: float | None  # None: bit-equal (infinite)
-    cosine: float
-    max_abs_error: float
-    samples: int
+    sqnr_db: Number | None
+    """Null if the outputs are bit-equal."""
+    cosine: Number
+    max_abs_error: Number
+    samples: Count
     ci95: Interval | None = None
-    all_zero: Literal[True] | None = None
-    varying: float | None = None
-    not_finite: int | None = None
-    outputs: tuple[OutputFidelity, ...] = ()
+    all_zero: Literal[True] | None = field(default=None, metadata=SELDOM)
+    """Both graphs return only zeros on these inputs, so nothing was compared."""
+    varying: Number | None = field(default=None, metadata=SELDOM)
+    """The share of the power of the reference's outputs that differs between samples, 0 to 1. Near
+    0 the outputs hardly depend on the input, and the SQNR says little."""
+    not_finite: Count | None = field(default=None, metadata=SELDOM)
+    """Samples for which this graph returns NaN or an infinity, and the reference does not. These
+    values count as 0."""
+    outputs: tuple[OutputFidelity, ...] = field(default=(), metadata={"exclude_if": not_})
+    """Each output, and the parts of an output whose values have other units."""
 
     @property
     def worst(self) -> OutputFidelity:
         """The output, or the part of one, with the least SQNR; the pooled figures, with an empty
         name, if no output has one."""
-        return worst(self.outputs) or OutputFidelity(
-            "", None, self.sqnr_db, self.cosine, self.max_abs_error, self.ci95
-        )
+        pooled = OutputFidelity("", None, self.sqnr_db, self.cosine, self.max_abs_error, self.ci95)
+        return self._worst or pooled
 
     @property
     def where(self) -> str:
         """The name of the worst output; empty if there is only one."""
-        return where(self.outputs)
+        worst = self._worst if len(self.outputs) > 1 else None
+        return "" if worst is None else worst.called
+
+    @property
+    def _worst(self) -> OutputFidelity | None:
+        known = ((one.sqnr_db, one) for one in self.outputs if one.sqnr_db is not None)
+        return min(known, key=lambda one: one[0], default=(0.0, None))[1]
 
 
 @dataclass(frozen=True)
-class Difference:
-    """A paired difference or ratio (drop, speedup) with its 95 % interval. `basis`: how the
-    interval of a drop was made; None for other differences, and if both are the same model."""
+class Difference(PlainRecord):
+    """A paired difference or ratio (drop, speedup) with its 95 % interval. For a prediction it is
+    the interval that contains nine of ten measurements."""
 
-    value: float
+    value: Number
     ci95: Interval | None
     evidence: Evidence
-    basis: Basis | None = None
+    basis: Basis | None = field(default=None, metadata=SELDOM)
+    """How the interval of a drop was made; absent for a speedup, and in older artifacts."""
 
     def below(self, limit: float) -> bool:
         """Whether the whole interval is below. For a prediction, whose band is too wide for this
@@ -303,12 +364,12 @@ Outcome = Literal["pass", "fail", "inconclusive"]
 
 
 @dataclass(frozen=True)
-class GateRow:
+class GateRow(PlainRecord):
     """One gate: its limit, the value, the outcome, and the reason in words."""
 
     gate: str  # e.g. "max_drop"
-    limit: float
-    value: float | None
+    limit: Number
+    value: Number | None
     ci95: Interval | None
     evidence: Evidence | None
     outcome: Outcome
@@ -316,9 +377,9 @@ class GateRow:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Verdict(PlainRecord):
     """All gates together: fail if one fails, otherwise inconclusive if one is, otherwise pass."""
 
     verdict: Outcome
     rows: tuple[GateRow, ...] = ()
-    reasons: tuple[str, ...] = field(default=())
+    reasons: tuple[str, ...] = ()

@@ -17,6 +17,7 @@ from typing import Literal, Protocol, Self, runtime_checkable
 from optkit.devices import Target
 from optkit.engines import BuildSpec, Engine, FusedLayer
 from optkit.errors import unknown_name
+from optkit.measurement import Phases
 from optkit.placement import PlacementRules
 from optkit.precisions import Precision
 from optkit.tensors import AxisRange, Feed, TensorInfo
@@ -69,18 +70,6 @@ class Session(Protocol):
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *exc: object) -> None: ...
-
-
-@dataclass(frozen=True)
-class Phases:
-    """The phases of one run on a device, in milliseconds, as trtexec reports them: upload of
-    inputs, compute and download of outputs, each timed in the stream; and the host's time to
-    enqueue."""
-
-    upload_ms: float
-    compute_ms: float
-    download_ms: float
-    enqueue_ms: float
 
 
 @runtime_checkable

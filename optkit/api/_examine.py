@@ -9,17 +9,13 @@ from pathlib import Path
 from optkit import pipeline
 from optkit.api import jobs
 from optkit.api.jobs import RecipeLike
-from optkit.codec import to_json
 from optkit.devices import Target
 from optkit.devices import target as find_target
 from optkit.documents.quantized_graph import (
     QUANTIZED_GRAPH,
-    AskedProduct,
     CompiledGraph,
     GraphFidelity,
-    GraphRepair,
     QuantizedGraph,
-    Quantizer,
 )
 from optkit.errors import InputRefused, UsageError
 from optkit.evidence import Evidence
@@ -27,6 +23,7 @@ from optkit.execute.runner import Steps
 from optkit.packaging.stamp import stamp
 from optkit.pipeline import Build, Job, foreign_graph
 from optkit.pipeline.foreign_graph import Landed
+from optkit.precisions import PRECISIONS
 from optkit.request import Request
 from optkit.steps.export import Exported
 from optkit.steps.files import GRAPH
@@ -82,9 +79,9 @@ def examine(
         schema=QUANTIZED_GRAPH,
         model=str(source.place.path),
         target=device.name,
-        producer=Quantizer.from_object(repaired.tool),
-        requested=tuple(AskedProduct.from_json(to_json(one)) for one in repaired.products),
-        repairs=tuple(map(GraphRepair.from_object, repaired.repairs)),
+        producer=repaired.tool,
+        requested=repaired.products,
+        repairs=repaired.repairs,
         left=repaired.left,
         before=_compiled(before),
         after=_compiled(after),
@@ -111,7 +108,11 @@ def _not_quantized(build: Build, model: Path) -> InputRefused:
 
 def _landed(build: Build, repaired: RepairedGraph, runner: Steps) -> tuple[Landed, Landed]:
     """What lands of the graph as given, and of the repaired one."""
-    asked = {one.node: one.precision for one in repaired.products if one.precision is not None}
+    asked = {
+        one.node: PRECISIONS[one.precision]
+        for one in repaired.products
+        if one.precision is not None
+    }
     most = Counter(repaired.assignment.values()).most_common(1)
     precision = most[0][0] if most else build.job.precision
     return (

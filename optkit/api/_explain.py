@@ -16,10 +16,10 @@ from optkit.documents.explanation import (
     LeftFinding,
     WrittenRecipe,
 )
-from optkit.documents.measured import LatencyFigures
 from optkit.errors import OptkitError, UsageError
 from optkit.execute.runner import Runner
-from optkit.explanation import Explanation, Finding
+from optkit.explanation import ExplainFinding, Explanation
+from optkit.measurement import Latency
 from optkit.pipeline import layer_times
 from optkit.pipeline.finish import whole_recipe
 from optkit.recipe import Recipe
@@ -91,15 +91,15 @@ def _document(artifact: Artifact, found: Explanation | None) -> Explained:
         time=found.time() if found else None,
         untimed=found.subject.untimed if found else None,
         fixed=found.fixed if found else None,
-        findings=tuple(one.described() for one in found.findings) if found else (),
+        findings=found.findings if found else (),
     )
 
 
-def _call(latency: LatencyFigures | None) -> CallLatency | None:
+def _call(latency: Latency | None) -> CallLatency | None:
     return CallLatency.from_object(latency) if latency else None
 
 
-def _left(findings: list[Finding]) -> tuple[LeftFinding, ...]:
+def _left(findings: list[ExplainFinding]) -> tuple[LeftFinding, ...]:
     """The findings that no setting of a recipe can remove."""
     return tuple(
         LeftFinding(rule=one.rule, nodes=one.nodes, text=one.change.text)
@@ -108,7 +108,9 @@ def _left(findings: list[Finding]) -> tuple[LeftFinding, ...]:
     )
 
 
-def _written(file: Path, artifact: Artifact, findings: list[Finding]) -> WrittenRecipe | None:
+def _written(
+    file: Path, artifact: Artifact, findings: list[ExplainFinding]
+) -> WrittenRecipe | None:
     """Write the recipe with the changes, if it is valid. None if no finding changes the recipe."""
     from ruamel.yaml import YAML
 

@@ -11,21 +11,7 @@ from optkit.api import jobs
 from optkit.api.jobs import RecipeLike
 from optkit.benchmarking import paired_drop, sweep
 from optkit.devices import Target
-from optkit.documents.figures import (
-    BENCH,
-    EVAL,
-    BatchSpeedup,
-    BenchFigures,
-    EvalFigures,
-    JudgedGates,
-    Sweep,
-)
-from optkit.documents.measured import (
-    DifferenceFigures,
-    FidelityFigures,
-    LatencyFigures,
-    ScoreFigures,
-)
+from optkit.documents.figures import BENCH, EVAL, BatchSpeedup, BenchFigures, EvalFigures, Sweep
 from optkit.errors import UsageError
 from optkit.measurement import Latency
 from optkit.pipeline import Build, Job, findings
@@ -77,8 +63,8 @@ def bench(
         target=job.target.name,
         precision=job.precision.name,
         baseline=build.baseline_precision.name,
-        latency=tuple(map(LatencyFigures.from_object, times.engine)),
-        baseline_latency=tuple(map(LatencyFigures.from_object, times.baseline)),
+        latency=tuple(times.engine),
+        baseline_latency=tuple(times.baseline),
         speedup=tuple(BatchSpeedup(batch=n, **vars(ratio)) for n, ratio in ratios.items()),
         sweep=_sweep(times.engine, limit_ms),
         conditions=findings.conditions(build),
@@ -107,7 +93,7 @@ def evaluate(
     build = pipeline.run(job, runner, pipeline.EVAL)
     scores = task_scores(build)
     drop = paired_drop.drop(*scores.pair) if scores.pair else None
-    gate = JudgedGates.from_object(findings.judge_accuracy(build, scores))
+    gate = findings.judge_accuracy(build, scores)
     return EvalFigures(
         schema=EVAL,
         status="gate_failed" if gate.verdict == "fail" else "ok",
@@ -115,10 +101,10 @@ def evaluate(
         target=job.target.name,
         precision=job.precision.name,
         baseline=build.baseline_precision.name,
-        accuracy=ScoreFigures.from_optional(scores.candidate),
-        baseline_accuracy=ScoreFigures.from_optional(scores.baseline),
-        drop=DifferenceFigures.from_optional(drop),
-        fidelity=FidelityFigures.from_object(findings.fidelity(build)),
+        accuracy=scores.candidate,
+        baseline_accuracy=scores.baseline,
+        drop=drop,
+        fidelity=findings.fidelity(build),
         gate=gate,
         calibration=findings.calibration(build),
         sizes=declared_sizes(build),

@@ -33,7 +33,7 @@ from optkit.documents.fleet import FLEET, BuiltArtifact, Fleet, PairStep, Priced
 from optkit.documents.result import Result
 from optkit.errors import OptkitError, UsageError
 from optkit.exchange import replacing
-from optkit.execute.runner import Record, Runner
+from optkit.execute.runner import Runner
 from optkit.pipeline import Job
 from optkit.precisions import Precision, precision
 from optkit.prediction.cost import price_of
@@ -173,7 +173,7 @@ def _outcome(
     else:
         result = contract.result_of(built)
         artifact = BuiltArtifact(path=str(built.path), digest=built.digest)
-    steps = [_step(_named(pair), record) for record in runner.records]
+    steps = [PairStep(_named(pair), **vars(taken)) for taken in runner.records]
     return _Outcome(result, steps, artifact)
 
 
@@ -221,10 +221,6 @@ def _write(fleet: Fleet, place: Path) -> Path:
         for name, text in files.items():
             write_durably(folder / name, text.encode("utf-8", "replace"))
     return place
-
-
-def _step(pair: str, record: Record) -> PairStep:
-    return PairStep(pair=pair, **vars(record))
 
 
 def _named(pair: Pair) -> str:

@@ -11,7 +11,6 @@ from optkit.artifact import Artifact
 from optkit.benchmarking import regression
 from optkit.devices import target
 from optkit.documents.against import AGAINST, Against, AgainstRow
-from optkit.documents.measured import DifferenceFigures, LatencyFigures
 from optkit.errors import InputRefused, UsageError
 from optkit.measurement import Outcome
 from optkit.pipeline.regression import time_beside
@@ -99,9 +98,9 @@ def _row(row: TimedPair, limit: float | None) -> AgainstRow:
     outcome, reason = (None, None) if limit is None else regression.judge(slower, limit)
     return AgainstRow(
         batch=ours.batch,
-        latency=LatencyFigures.from_object(ours),
-        against_latency=LatencyFigures.from_object(theirs),
-        slowdown=DifferenceFigures.from_object(slower),
+        latency=ours,
+        against_latency=theirs,
+        slowdown=slower,
         outcome=outcome,
         reason=reason,
         marks=tuple(dict.fromkeys([*ours.marks, *theirs.marks])),

@@ -29,7 +29,7 @@ from optkit.backends.tensorrt_objects import Context, Library, LoadedEngine, Run
 from optkit.dtypes import DTYPES
 from optkit.engines import FusedLayer
 from optkit.errors import Impossible, InputRefused, OptkitError, WorkerFailed
-from optkit.runtimes import Phases
+from optkit.measurement import Phases
 from optkit.tensors import Feed, TensorInfo, leading
 
 # TensorRT's data types that a feed can have; numpy has no arrays of the others

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from optkit.measurement import Fidelity
-from optkit.sqnr import called
 
 UNJUDGED = "no task says whether that matters"  # in the reason of a low SQNR
 UNREAD = "the task may not read it"  # in the reason of a lost output beside a task
@@ -54,7 +53,7 @@ def doubts(fidelity: Fidelity, *, judged: bool, limited: bool) -> Iterator[str]:
     constant = next((row for row in fidelity.outputs if row.constant), None)
     if constant is not None:
         yield (
-            f"{called(constant)} has become constant (99 % of its variance in "
+            f"{constant.called} has become constant (99 % of its variance in "
             f"{fidelity.reference} is lost), and {UNREAD if judged else UNJUDGED} (`optkit "
             "explain` names the layers that cost it)"
         )

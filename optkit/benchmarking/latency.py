@@ -30,7 +30,7 @@ from optkit.benchmarking.intervals import (
     resampled_medians,
 )
 from optkit.evidence import Evidence
-from optkit.measurement import Difference, Interval, Latency
+from optkit.measurement import Difference, Interval, Latency, PhaseTimes
 from optkit.runtimes import Noted, Phased, Progress, Session
 from optkit.tensors import Feed, narrowed
 
@@ -249,10 +249,9 @@ def _left_out(runs: int) -> str | None:
 
 def phases(
     make: Callable[[], Session], feed_for: Callable[[int], Feed], batches: Sequence[int]
-) -> dict[int, dict[str, float]]:
-    """Median milliseconds of each phase of a run on a device, by batch size, with the number of
-    runs. Empty for a session without phases."""
-    found: dict[int, dict[str, float]] = {}
+) -> dict[int, PhaseTimes]:
+    """The phases of a run on a device, by batch size. Empty for a session without phases."""
+    found: dict[int, PhaseTimes] = {}
     with make() as session:
         if not isinstance(session, Phased):
             return found
@@ -262,7 +261,7 @@ def phases(
                 session.run(feed)
             runs = [asdict(session.phases(feed)) for _ in range(_PHASE_RUNS)]
             medians = {name: float(np.median([run[name] for run in runs])) for name in runs[0]}
-            found[batch] = {**medians, "runs": _PHASE_RUNS}
+            found[batch] = PhaseTimes(**medians, runs=_PHASE_RUNS)
     return found
 
 

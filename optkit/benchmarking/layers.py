@@ -16,9 +16,9 @@ values, as in `fidelity`.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite, log10, sqrt
-from typing import Any, Literal, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 import onnx_ir as ir
@@ -38,12 +38,12 @@ from optkit.benchmarking.merged_graph import (
 )
 from optkit.benchmarking.sums import Sums
 from optkit.data.padding import Tokens
+from optkit.documents.report import Fault, PairFidelity
 from optkit.runtimes import Session
 from optkit.tensors import Feed, count_samples
 
 KINDS = ("propagated", "isolated", "weights")
 
-Fault = Literal["clipped", "coarse", "duplicated", "unread"]
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 
 _BEYOND = 0.5  # the share of a pair's noise from clipping above which it counts as clipped
@@ -60,51 +60,25 @@ class Likeness:
     max_abs_error: float
 
 
-@dataclass(frozen=True)
-class Clipping:
-    """The error that a Q/DQ pair adds to a value of the reference.
+def fault_of(pair: PairFidelity) -> Fault | None:
+    """The suspected fault of the pair, if there is one. It is only a suspicion until its cost is
+    known.
 
-    `sqnr_db`: None if the pair is exact. `share`: the share of elements outside the range from
-    `low` to `high` of the codes; `noise`: the share of these elements in the power of the error.
-    `seen`: the range of the values. `pair`: the name of its QuantizeLinear; `read`: whether a
-    quantized product reads its codes; `again`: whether it quantizes the output of another pair.
+    At the range with the least squared error, clipping adds less noise than rounding (Banner,
+    Nahshan, Soudry: Post training 4-bit quantization, NeurIPS 2019, section 3, for Gaussian and
+    Laplacian values). If it adds more, a larger range is better. A range of `_COARSE` times the
+    largest magnitude of the values leaves two bits of every code unused.
     """
-
-    pair: str
-    read: bool
-    again: bool
-    value: str
-    readers: tuple[str, ...]
-    sqnr_db: float | None
-    share: float
-    noise: float
-    low: float
-    high: float
-    seen: tuple[float, float]
-
-    @property
-    def fault(self) -> Fault | None:
-        """The suspected fault of the pair, if there is one. It is only a suspicion until its cost
-        is known.
-
-        At the range with the least squared error, clipping adds less noise than rounding (Banner,
-        Nahshan, Soudry: Post training 4-bit quantization, NeurIPS 2019, section 3, for Gaussian and
-        Laplacian values). If it adds more, a larger range is better. A range of `_COARSE` times the
-        largest magnitude of the values leaves two bits of every code unused.
-        """
-        noisy = self.sqnr_db is not None and self.sqnr_db <= _FINE_DB
-        if self.again:
-            return "duplicated"
-        if noisy and self.noise >= _BEYOND:
-            return "clipped"
-        if not self.read:
-            return "unread"
-        most = max(map(abs, self.seen))
-        wide = max(-self.low, self.high) >= _COARSE * most > 0
-        return "coarse" if noisy and wide else None
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "fault": self.fault}
+    noisy = pair.sqnr_db is not None and pair.sqnr_db <= _FINE_DB
+    if pair.again:
+        return "duplicated"
+    if noisy and pair.noise >= _BEYOND:
+        return "clipped"
+    if not pair.read:
+        return "unread"
+    most = max(map(abs, pair.seen))
+    wide = max(-pair.low, pair.high) >= _COARSE * most > 0
+    return "coarse" if noisy and wide else None
 
 
 class Layer(NamedTuple):
@@ -122,7 +96,7 @@ class Compared:
 
     layers: tuple[Layer, ...]
     likeness: Mapping[tuple[str, str], Likeness | None]
-    clipping: tuple[Clipping, ...]
+    clipping: tuple[PairFidelity, ...]
     samples: int
 
 
@@ -277,14 +251,16 @@ def _likeness(rows: np.ndarray) -> Likeness | None:
     return Likeness(10 * log10(signal / noise), max(-1.0, min(1.0, cosine)), most)
 
 
-def _clipping(pair: _Pair, rows: np.ndarray) -> Clipping:
+def _clipping(pair: _Pair, rows: np.ndarray) -> PairFidelity:
     signal, noise, beyond, clipped, size = (float(total) for total in rows[:, :5].sum(axis=0))
     known = isfinite(signal) and isfinite(noise) and noise > 0 and signal > 0
-    return Clipping(
-        pair.quantize, pair.read, pair.again, pair.value, pair.readers,
+    made = PairFidelity(
+        pair=pair.quantize, read=pair.read, again=pair.again, value=pair.value,
+        readers=pair.readers,
         sqnr_db=10 * log10(signal / noise) if known else None,
         share=clipped / size if size else 0.0,
         noise=min(beyond / noise, 1.0) if known else 0.0,
         low=pair.ends[0], high=pair.ends[1],
         seen=(float(rows[:, 5].min()), float(rows[:, 6].max())),
     )  # fmt: skip
+    return replace(made, fault=fault_of(made))

@@ -8,12 +8,8 @@ from pathlib import Path
 from optkit import api
 from optkit.cli import calls, terminal
 from optkit.cli.terminal import Output
-from optkit.documents.quantized_graph import (
-    AskedProduct,
-    CompiledGraph,
-    OperandFormat,
-    QuantizedGraph,
-)
+from optkit.documents.given_graph import AskedProduct, OperandFormat
+from optkit.documents.quantized_graph import CompiledGraph, QuantizedGraph
 from optkit.request import Request
 from optkit.workspace import Workspace
 

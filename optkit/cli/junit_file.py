@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from optkit.cli import files
-from optkit.documents.report import GateOutcome
+from optkit.documents.record import Record, Rows
 from optkit.documents.result import Result
+from optkit.measurement import GateRow
 from optkit.report.junit import Suite, to_junit
+
+
+class _Gates(Record):
+    """What is read of a report."""
+
+    gates: Rows[GateRow]
 
 
 def write(file: Path, suites: Iterable[Suite], *, strict: bool) -> None:
@@ -24,8 +30,7 @@ def write_results(file: Path, results: Sequence[Result], *, strict: bool) -> Non
     write(file, [Suite.of(one, _gates(one.artifact)) for one in each], strict=strict)
 
 
-def _gates(artifact: str | None) -> list[GateOutcome]:
+def _gates(artifact: str | None) -> tuple[GateRow, ...]:
     if artifact is None:
-        return []
-    report = json.loads((Path(artifact) / "report.json").read_bytes())
-    return [GateOutcome.from_json(row) for row in report["gates"]]
+        return ()
+    return _Gates.model_validate_json((Path(artifact) / "report.json").read_bytes()).gates

@@ -7,8 +7,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from optkit.cli.terminal import table
+from optkit.devices import Price
 from optkit.documents.plan import FrontPoint, Plan, PlannedDecoder, PlannedGraph, PlanRow
-from optkit.documents.prices import DatedPrice
 from optkit.report import plan as words
 from optkit.report.figures import name as visible
 from optkit.report.figures import plain
@@ -78,7 +78,7 @@ def _model(model: PlannedGraph | PlannedDecoder) -> str:
     return f"{size}, {_si(2 * model.macs)}FLOP per sample{axes}; all figures predicted"
 
 
-def _price(price: DatedPrice | None) -> str:
+def _price(price: Price | None) -> str:
     if price is None:
         return ", price unknown"
     known = "" if price.verified else ", unverified"

@@ -10,17 +10,11 @@ from typing import TypeVar
 from optkit.cli import terminal
 from optkit.documents.against import Against
 from optkit.documents.figures import BenchFigures, EvalFigures
-from optkit.documents.measured import (
-    DifferenceFigures,
-    FidelityFigures,
-    LatencyFigures,
-    PhaseTimes,
-    ScoreFigures,
-)
 from optkit.documents.result import CalibrationCheck, EngineFacts, Result
 from optkit.documents.rewrites import Rewrite
 from optkit.documents.sizes import DeclaredSizes
 from optkit.evidence import Evidence
+from optkit.measurement import Difference, Fidelity, Latency, PhaseTimes, Score
 from optkit.report import coverage, figures
 from optkit.report.figures import measured, name, unvaried
 from optkit.report.titles import baseline_label
@@ -146,7 +140,7 @@ def marks(result: Result) -> list[str]:
     return list(dict.fromkeys(mark for one in sides if one for mark in one.marks))
 
 
-def stored(latencies: Iterable[LatencyFigures | None]) -> list[str]:
+def stored(latencies: Iterable[Latency | None]) -> list[str]:
     """Notes on latencies from the store: when and where they were measured, each once, and the
     command that measures again."""
     told = [measured(one) for one in latencies if one and one.from_store]
@@ -171,12 +165,12 @@ def race(against: Against) -> str:
     return "\n".join(lines)
 
 
-def _median(latency: LatencyFigures) -> str:
+def _median(latency: Latency) -> str:
     low, high = latency.ci95_ms or (latency.p50_ms, latency.p50_ms)
     return f"{latency.p50_ms:.4g} ms [{low:.4g}, {high:.4g}]"
 
 
-def _slowdown(slower: DifferenceFigures) -> str:
+def _slowdown(slower: Difference) -> str:
     low, high = (100 * end for end in slower.ci95 or (slower.value, slower.value))
     return f"{100 * slower.value:+.2f}% [{low:+.2f}, {high:+.2f}]"
 
@@ -227,7 +221,7 @@ def scores(found: EvalFigures) -> str:
     return terminal.table(_COLUMNS, rows)
 
 
-def _phases(role: str, latency: LatencyFigures) -> list[list[str]]:
+def _phases(role: str, latency: Latency) -> list[list[str]]:
     """The phases of a run on a device: upload, compute, download, and enqueueing by the host."""
     if latency.phases is None:
         return []
@@ -247,7 +241,7 @@ def _together(one: PhaseTimes) -> str:
     return f"{one.upload_ms:.3g} + {one.compute_ms:.3g} + {one.download_ms:.3g}"
 
 
-def _timing(one: LatencyFigures) -> str:
+def _timing(one: Latency) -> str:
     """The median with its interval, and the p99 if there are enough runs."""
     interval, p99 = one.ci95_ms, one.p99_ms
     span = "" if interval is None else f" [{interval[0]:.3g}, {interval[1]:.3g}]"
@@ -267,7 +261,7 @@ def _sweep(found: BenchFigures) -> list[list[str]]:
     return rows
 
 
-def _chosen(one: LatencyFigures) -> list[str]:
+def _chosen(one: Latency) -> list[str]:
     return [f"batch {one.batch}, {one.throughput:,.0f}/s", one.evidence]
 
 
@@ -295,27 +289,27 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
-def _latency(one: LatencyFigures | None, *, batch: bool = True) -> str:
+def _latency(one: Latency | None, *, batch: bool = True) -> str:
     if one is None:
         return "-"
     about = "~" if one.evidence is Evidence.PREDICTED else ""
     return f"{about}{one.p50_ms:.3g} ms" + (f" b{one.batch}" if batch else "")
 
 
-def _ratio(one: DifferenceFigures | None, *, interval: bool = True) -> str:
+def _ratio(one: Difference | None, *, interval: bool = True) -> str:
     if one is None:
         return "-"
     span = f" [{one.ci95[0]:.2f}, {one.ci95[1]:.2f}]" if interval and one.ci95 else ""
     return f"{one.value:.2f}x{span}"
 
 
-def _score(one: ScoreFigures | None, *, metric: bool = True) -> str:
+def _score(one: Score | None, *, metric: bool = True) -> str:
     if one is None:
         return "-"
     return f"{one.metric} {one.value:.4f}" if metric else f"{one.value:.4f}"
 
 
-def _points(one: DifferenceFigures | None) -> str:
+def _points(one: Difference | None) -> str:
     if one is None:
         return "-"
     span = f" [{100 * one.ci95[0]:.2f}, {100 * one.ci95[1]:.2f}]" if one.ci95 else ""
@@ -339,7 +333,7 @@ def _landing(engine: EngineFacts | None) -> str:
     return f"{counts}, {landing.unknown} unknown" if landing.unknown else counts
 
 
-def _fidelity(near: FidelityFigures | None) -> str:
+def _fidelity(near: Fidelity | None) -> str:
     if near is None:
         return ""
     if near.all_zero:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from optkit.codec import from_json
 from optkit.errors import unknown_name
+from optkit.plain_record import PlainRecord, Positive
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -74,14 +75,14 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Price:
+class Price(PlainRecord):
     """US dollars per device and hour, as of a day."""
 
-    usd_per_hour: float
+    usd_per_hour: Positive
     provider: str
     as_of: str
-    source: str
     verified: bool
+    source: str
 
 
 @dataclass(frozen=True)

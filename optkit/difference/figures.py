@@ -19,14 +19,9 @@ from typing import Literal
 
 from optkit.difference.side import Side
 from optkit.documents.diff import FigureChange, FigureDiff, KnownFigure, Seen
-from optkit.documents.measured import (
-    DifferenceFigures,
-    FidelityFigures,
-    LatencyFigures,
-    ScoreFigures,
-)
 from optkit.documents.record import Object
 from optkit.documents.result import Result
+from optkit.measurement import Difference, Fidelity, Latency, Score
 
 Interval = tuple[float, float]
 Change = Callable[[KnownFigure, KnownFigure], tuple[float, float, float] | None]
@@ -55,14 +50,14 @@ def _latencies(a: Side, b: Side) -> Iterator[FigureDiff]:
         yield _row(f"latency, batch {batch}", "ms", *known, change=_ratio, why=why)
 
 
-def _latency(latency: LatencyFigures | None) -> KnownFigure:
+def _latency(latency: Latency | None) -> KnownFigure:
     if latency is None:
         return KnownFigure()
     interval = latency.ci95_ms or latency.band
     return KnownFigure(value=latency.p50_ms, interval=interval, evidence=latency.evidence)
 
 
-def _by_batch(side: Side) -> dict[int, LatencyFigures]:
+def _by_batch(side: Side) -> dict[int, Latency]:
     if side.report:
         return {figures.batch: figures for figures in side.report.latencies.engine}
     latency = side.result.latency if side.result else None
@@ -83,9 +78,7 @@ def _apart(old: object | None, new: object | None, *fields: str) -> str | None:
     return None
 
 
-def _elsewhere(
-    a: Side, b: Side, old: LatencyFigures | None, new: LatencyFigures | None
-) -> str | None:
+def _elsewhere(a: Side, b: Side, old: Latency | None, new: Latency | None) -> str | None:
     """Why two latencies cannot be compared."""
     apart = _apart(old, new, "batch")
     if apart is not None or old is None or new is None:
@@ -129,7 +122,7 @@ def _qualities(a: Side, b: Side, before: Result, after: Result) -> Iterator[Figu
     yield _fidelities(before.fidelity, after.fidelity)
 
 
-def _fidelities(old: FidelityFigures | None, new: FidelityFigures | None) -> FigureDiff:
+def _fidelities(old: Fidelity | None, new: Fidelity | None) -> FigureDiff:
     known = [_worst(old), _worst(new)]
     why = _apart(old, new, "reference", "samples")
     if why is None and None in (known[0].value, known[1].value):
@@ -139,7 +132,7 @@ def _fidelities(old: FidelityFigures | None, new: FidelityFigures | None) -> Fig
     return _row(f"SQNR{of}", "dB", *known, change=_difference, why=why)
 
 
-def _worst(fidelity: FidelityFigures | None) -> KnownFigure:
+def _worst(fidelity: Fidelity | None) -> KnownFigure:
     if fidelity is None:
         return KnownFigure()
     worst = fidelity.worst
@@ -179,7 +172,7 @@ def _same_or_other(name: str, unit: str | None, a: KnownFigure, b: KnownFigure) 
     return FigureDiff(figure=name, unit=unit, a=a, b=b, seen=seen)
 
 
-def _figure(record: ScoreFigures | DifferenceFigures | None) -> KnownFigure:
+def _figure(record: Score | Difference | None) -> KnownFigure:
     if record is None:
         return KnownFigure()
     return KnownFigure(value=record.value, interval=record.ci95, evidence=record.evidence)

@@ -12,6 +12,7 @@
     observation  optkit.monitor/v1          generated_text  optkit.generate/v1
     record    common parts of all models    measured, prices    parts that several documents share
     rewrites  what fusion rules did
+    data_finding, export_check, given_graph    parts that workers make, without pydantic
 
 `optkit schema result` prints a JSON schema (draft 2020-12). The models are imported
 only when a document is written or read, so start-up and `--help` do not import pydantic.

@@ -6,8 +6,9 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from optkit.documents.measured import DifferenceFigures, LatencyFigures, Outcome
-from optkit.documents.record import AtLeastOne, Number, Object, Record, Rows, said
+from optkit.documents.record import Number, Object, Record, Rows, said
+from optkit.measurement import Difference, Latency, Outcome
+from optkit.plain_record import AtLeastOne
 
 AGAINST: Final = "optkit.against/v1"
 
@@ -16,10 +17,10 @@ class AgainstRow(Record):
     """Both artifacts at one batch size."""
 
     batch: AtLeastOne
-    latency: LatencyFigures
-    against_latency: LatencyFigures
+    latency: Latency
+    against_latency: Latency
     slowdown: Annotated[
-        DifferenceFigures,
+        Difference,
         said("The extra time of the artifact, as a share of the other's latency."),
     ]
     outcome: Outcome | None = None

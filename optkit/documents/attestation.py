@@ -6,7 +6,9 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from optkit.documents.record import Count, Digest, Record, Rows, said
+from optkit.documents.record import Digest, Record, Rows, said
+from optkit.documents.signature import NamedArtifact
+from optkit.plain_record import Count
 
 ATTESTATION: Final = "optkit.attestation/v1"
 
@@ -21,13 +23,9 @@ class AttestedFile(Record):
     bytes: Count
 
 
-class Attested(Record):
+class Attested(NamedArtifact):
     """The files about an artifact."""
 
     schema_: Literal["optkit.attestation/v1"] = Field(alias="schema")
-    status: Literal["ok"]
-    artifact: Annotated[str, said("Its folder.")]
-    name: str
-    digest: Annotated[Digest, said("Identifies the build.")]
     files: Rows[AttestedFile]
     notes: Annotated[Rows[str], said("What the files do not show.")]

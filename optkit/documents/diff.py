@@ -8,8 +8,9 @@ from pydantic import Field, JsonValue
 from pydantic.json_schema import SkipJsonSchema
 
 from optkit.documents.measured import BuildFacts
-from optkit.documents.record import Interval, Number, Record, Rows, absent, said
+from optkit.documents.record import Interval, Number, Record, Rows, said
 from optkit.evidence import Evidence
+from optkit.plain_record import absent
 
 DIFF: Final = "optkit.diff/v1"
 

@@ -7,10 +7,11 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from optkit.documents.record import Record, Rows, absent, said
+from optkit.documents.record import Record, Rows, said
 from optkit.documents.translation import Translation
 from optkit.engines import BuildSpec
 from optkit.execute.rehearsal import Line
+from optkit.plain_record import absent
 
 REHEARSAL: Final = "optkit.rehearsal/v1"
 

@@ -3,19 +3,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema, WithJsonSchema
 
-from optkit.documents.measured import (
-    BuildFacts,
-    DifferenceFigures,
-    FidelityFigures,
-    ScoreFigures,
-)
-from optkit.documents.record import Count, Number, Record, Rows, Share, absent, said
+from optkit.documents.measured import BuildFacts
+from optkit.documents.record import Number, Record, Rows, Share, said
 from optkit.evidence import Evidence
+from optkit.measurement import Difference, Fidelity, Score
+from optkit.plain_record import BESIDE, UNCHECKED, Count, PlainRecord, absent
 
 EXPLAIN: Final = "optkit.explain/v1"
 Rule = Literal[
@@ -32,45 +31,51 @@ RuleName = Annotated[
 ]
 
 
-class FindingCost(Record):
-    """The time or the accuracy that the change would gain."""
+@dataclass(frozen=True)
+class FindingCost(PlainRecord):
+    """The time or the accuracy that the change would gain. Findings of all kinds are ranked by
+    `share`. Null: unknown, or not applicable."""
 
-    share: Annotated[
-        Share,
-        said("Share of the latency, of the layers' time or of the noise: the largest."),
-    ]
-    of: Annotated[
-        Literal["latency", "layers", "noise"],
-        said("The total of the share; layers: the time of all layers; noise: at the outputs."),
-    ]
+    share: Share
+    """Share of the latency, of the layers' time or of the noise: the largest."""
+    of: Literal["latency", "layers", "noise"]
+    """The total of the share; layers: the time of all layers; noise: at the outputs."""
     evidence: Evidence
     ms: Number | None = None
     db: Number | None = None
-    points: Annotated[Number | None, said("The part of the drop, in the unit of the drop.")] = None
+    points: Number | None = None
+    """The part of the drop, in the unit of the drop."""
 
 
-class RecipeChange(Record):
-    """The change that would help."""
+@dataclass(frozen=True)
+class RecipeChange(PlainRecord):
+    """The change that would help. `settings`: key path of the recipe → value."""
 
     text: str
-    recipe: Annotated[Rows[str], said("Lines of a recipe.")]
+    recipe: tuple[str, ...] = ()
+    """Lines of a recipe."""
+    settings: Annotated[Mapping[tuple[str, ...], object], UNCHECKED] = field(
+        default_factory=dict, metadata=BESIDE
+    )
 
 
-class ExplainFinding(Record):
-    """A finding: something that costs time or accuracy."""
+@dataclass(frozen=True)
+class ExplainFinding(PlainRecord):
+    """A finding: something that costs time or accuracy. `what`: one sentence; `why`: the reason;
+    `nodes` and `modules`: the ONNX nodes and PyTorch modules that it concerns; `always`: it is told
+    whatever it costs."""
 
     rule: RuleName
     question: Literal["speed", "accuracy"]
     what: str
     why: str
-    nodes: Rows[str]
-    modules: Rows[str]
+    nodes: tuple[str, ...]
+    modules: tuple[str, ...]
     cost: FindingCost
     change: RecipeChange
-    limit: Annotated[
-        bool,
-        said("Not a fault: a cost of this model on this device at this batch."),
-    ]
+    limit: bool = False
+    """Not a fault: a cost of this model on this device at this batch."""
+    always: bool = field(default=False, metadata=BESIDE)
 
 
 class CallLatency(Record):
@@ -159,12 +164,12 @@ class Explained(Record):
     precision: str
     baseline: str | None = None
     build: Annotated[BuildFacts | SkipJsonSchema[None], Field(exclude_if=absent)] = None
-    speedup: DifferenceFigures | None = None
+    speedup: Difference | None = None
     latency: CallLatency | None = None
     baseline_latency: CallLatency | None = None
-    accuracy: ScoreFigures | None = None
-    drop: DifferenceFigures | None = None
-    fidelity: FidelityFigures | None = None
+    accuracy: Score | None = None
+    drop: Difference | None = None
+    fidelity: Fidelity | None = None
     layers_compared: ComparedLayers | None = None
     time: Annotated[LayerTime | None, said("Null if it is unknown; see `untimed`.")] = None
     untimed: Annotated[

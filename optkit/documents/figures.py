@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from dataclasses import dataclass
+from typing import Final, Literal
 
 from pydantic import Field
 
-from optkit.documents.measured import (
-    DifferenceFigures,
-    FidelityFigures,
-    IntervalBasis,
-    LatencyFigures,
-    Outcome,
-    ScoreFigures,
-)
-from optkit.documents.record import AtLeastOne, Number, Object, Record, Rows, said
-from optkit.documents.report import GateOutcome
+from optkit.documents.record import Number, Object, Record, Rows
 from optkit.documents.result import CalibrationCheck
 from optkit.documents.sizes import DeclaredSizes
+from optkit.measurement import Basis, Difference, Fidelity, Latency, Score, Verdict
+from optkit.plain_record import AtLeastOne, PlainRecord
 
 BENCH: Final = "optkit.bench/v1"
 EVAL: Final = "optkit.eval/v1"
 
 
-class OneBatch(Record):
+@dataclass(frozen=True)
+class OneBatch(PlainRecord):
     """A figure at one batch size."""
 
     batch: AtLeastOne
 
 
-class BatchSpeedup(DifferenceFigures, OneBatch):  # in this order `batch` comes first
+@dataclass(frozen=True)
+class BatchSpeedup(Difference, OneBatch):  # in this order `batch` comes first
     """Baseline latency / latency at one batch size."""
 
-    basis: Annotated[IntervalBasis | None, said("Always null.")] = None
+    basis: Basis | None = None
+    """Always null."""
 
 
 class Sweep(Record):
@@ -53,19 +50,11 @@ class BenchFigures(Record):
     target: str
     precision: str
     baseline: str
-    latency: Rows[LatencyFigures]
-    baseline_latency: Rows[LatencyFigures]
+    latency: Rows[Latency]
+    baseline_latency: Rows[Latency]
     speedup: Rows[BatchSpeedup]
     sweep: Sweep
     conditions: Object
-
-
-class JudgedGates(Record):
-    """The verdict of all gates that could be judged, and each of these gates."""
-
-    verdict: Outcome
-    rows: Rows[GateOutcome]
-    reasons: Rows[str]
 
 
 class EvalFigures(Record):
@@ -77,10 +66,10 @@ class EvalFigures(Record):
     target: str
     precision: str
     baseline: str
-    accuracy: ScoreFigures | None = None
-    baseline_accuracy: ScoreFigures | None = None
-    drop: DifferenceFigures | None = None
-    fidelity: FidelityFigures
-    gate: JudgedGates
+    accuracy: Score | None = None
+    baseline_accuracy: Score | None = None
+    drop: Difference | None = None
+    fidelity: Fidelity
+    gate: Verdict
     calibration: CalibrationCheck | None = None
     sizes: DeclaredSizes | None = None

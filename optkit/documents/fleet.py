@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from optkit.documents.prices import DatedPrice
+from optkit.devices import Price
 from optkit.documents.recommendation import Recommendation
-from optkit.documents.record import Digest, NotNegative, Record, Rows, absent, said
+from optkit.documents.record import Digest, Record, Rows, said
 from optkit.documents.result import Result
+from optkit.execute.taken import StepTaken
+from optkit.plain_record import PlainRecord, absent
 
 FLEET: Final = "optkit.fleet/v1"
 
@@ -26,18 +29,19 @@ class PricedTarget(Record):
     """The title of a target, and its price."""
 
     title: str
-    price: DatedPrice | None = None
+    price: Price | None = None
 
 
-class PairStep(Record):
-    """One step of one pair."""
+@dataclass(frozen=True)
+class OnePair(PlainRecord):
+    """Of one target and precision."""
 
     pair: str
-    step: str
-    label: str
-    key: str
-    hit: bool
-    seconds: NotNegative
+
+
+@dataclass(frozen=True)
+class PairStep(StepTaken, OnePair):  # in this order `pair` comes first
+    """One step of one pair."""
 
 
 class Fleet(Record):

@@ -7,8 +7,9 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from optkit.documents.record import Count, Number, Record, Rows, absent, said
+from optkit.documents.record import Number, Record, Rows, said
 from optkit.evidence import Evidence
+from optkit.plain_record import Count, absent
 
 GENERATE: Final = "optkit.generate/v1"
 

@@ -7,9 +7,10 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from optkit.documents.record import Count, Record, Rows, said
+from optkit.documents.record import Record, Rows, said
 from optkit.documents.result import Result
 from optkit.node_cost import GraphSummary
+from optkit.plain_record import Count
 
 INSPECT: Final = "optkit.inspect/v1"
 

@@ -6,7 +6,8 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from optkit.documents.record import AtLeastOne, Count, Number, Record, Rows, said
+from optkit.documents.record import Number, Record, Rows, said
+from optkit.plain_record import AtLeastOne, Count
 
 MONITOR: Final = "optkit.monitor/v1"
 

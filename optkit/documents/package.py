@@ -6,7 +6,8 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from optkit.documents.record import Count, Digest, Record, Rows, said
+from optkit.documents.record import Digest, Record, Rows, said
+from optkit.plain_record import Count
 
 PACKAGE: Final = "optkit.package/v1"
 

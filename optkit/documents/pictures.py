@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from optkit.documents.record import AtLeastOne, Count, Number, Record, Rows, said
+from optkit.documents.record import Number, Record, Rows, said
 from optkit.evidence import Evidence
+from optkit.plain_record import AtLeastOne, Count
 
 Point = tuple[Number, Number]
 

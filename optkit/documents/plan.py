@@ -7,10 +7,12 @@ from typing import Annotated, Final, Literal
 from pydantic import ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
-from optkit.documents.prices import DatedPrice, Purchase
+from optkit.devices import Price
+from optkit.documents.prices import Purchase
 from optkit.documents.recommendation import Recommendation
-from optkit.documents.record import Interval, Number, Object, Record, Rows, absent, said
+from optkit.documents.record import Interval, Number, Object, Record, Rows, said
 from optkit.documents.result import StepFailure
+from optkit.plain_record import absent
 
 PLAN: Final = "optkit.plan/v1"
 
@@ -201,11 +203,11 @@ class PlanRow(Record):
     kv_bytes_per_token: int | None = None
     decode: DecodeBounds | None = None
     notes: Rows[str]
-    price: DatedPrice | None = None
+    price: Price | None = None
     unverified: Annotated[Rows[str], said("Figures of the device that nobody read in a source.")]
     measured_generation: bool | None = None
     training: Rows[PlannedTraining]
-    spot: Annotated[DatedPrice | SkipJsonSchema[None], Field(exclude_if=absent)] = None
+    spot: Annotated[Price | SkipJsonSchema[None], Field(exclude_if=absent)] = None
     owned: Annotated[PlannedPurchase | SkipJsonSchema[None], Field(exclude_if=absent)] = None
 
 
@@ -222,7 +224,7 @@ class CheapestChoice(Record):
     p50_ms: Number
     band: Interval
     throughput: Number
-    price: DatedPrice | None = None
+    price: Price | None = None
     evidence: Predicted
     certain: bool
     load: Annotated[PlannedLoad | SkipJsonSchema[None], Field(exclude_if=absent)] = None

@@ -1,18 +1,8 @@
-"""The price of a device per hour, and of a bought device."""
+"""The price of a bought device."""
 
 from __future__ import annotations
 
 from optkit.documents.record import Positive, Record
-
-
-class DatedPrice(Record):
-    """US dollars per device and hour, as of a day."""
-
-    usd_per_hour: Positive
-    provider: str
-    as_of: str
-    verified: bool
-    source: str
 
 
 class Purchase(Record):

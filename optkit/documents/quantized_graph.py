@@ -7,46 +7,12 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from optkit.documents.record import Count, Number, Record, Rows, said
+from optkit.documents.given_graph import AskedProduct, GraphRepair, Quantizer
+from optkit.documents.record import Number, Record, Rows, said
 from optkit.evidence import Evidence
+from optkit.plain_record import Count
 
 QUANTIZED_GRAPH: Final = "optkit.quantized-graph/v1"
-
-
-class Quantizer(Record):
-    """The tool that quantized the graph."""
-
-    name: str
-    version: str | None = None
-    recognized_by: str
-
-
-class OperandFormat(Record):
-    """The codes of an operand."""
-
-    dtype: str
-    granularity: Annotated[str, said("tensor, channel, block, or dynamic: a scale for each run.")]
-    symmetric: bool
-
-
-class AskedProduct(Record):
-    """A Conv, MatMul or Gemm with a constant weight, as the file has it."""
-
-    node: str
-    op: str
-    weight: Annotated[OperandFormat | None, said("Null: floats.")] = None
-    activation: Annotated[OperandFormat | None, said("Null: floats.")] = None
-    precision: Annotated[
-        str | None, said("The precision that is meant; null: none of 8 bits or less.")
-    ] = None
-
-
-class GraphRepair(Record):
-    """A repair that changed the graph."""
-
-    text: str
-    exact: Annotated[bool, said("It changes numbers by float rounding at most.")]
-    nodes: Rows[str]
 
 
 class CompiledGraph(Record):

@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from optkit.documents.record import Record, Rows, absent, said
+from optkit.documents.record import Record, Rows, said
 from optkit.evidence import Evidence
+from optkit.plain_record import absent
 
 Ship = Literal["candidate", "baseline", "none", "unknown"]
 Decision = Literal["candidate", "likely", "baseline", "none", "unknown"]

@@ -6,26 +6,27 @@ that were added later. Almost no other key has a default, so that none is forgot
 
 from __future__ import annotations
 
+import ast
+import inspect
+import itertools
 import json
+from collections.abc import Iterator
+from dataclasses import is_dataclass
 from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    GetPydanticSchema,
-    JsonValue,
-    WithJsonSchema,
-)
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
+
+from optkit.plain_record import NOT_NEGATIVE, NUMBER, POSITIVE, SHARE
 
 T = TypeVar("T")
 
 
 class Record(BaseModel):
     """A part of a document: immutable, no conversion of types, no NaN. The schemas allow no other
-    keys; keys that a newer optkit has added are nevertheless read, and written again."""
+    keys; keys that a newer optkit has added are nevertheless read, and written again (those of a
+    PlainRecord only read)."""
 
     model_config = ConfigDict(
         strict=True,
@@ -64,11 +65,37 @@ class Record(BaseModel):
 
 
 class ClosedSchema(GenerateJsonSchema):
-    """Writes the schemas of dataclasses as those of a Record: all keys, and no others."""
+    """Writes the schemas of dataclasses as those of a Record: all keys, and no others. The texts
+    below the fields are their descriptions."""
 
     def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
         found = super().dataclass_schema(schema)
-        return {**found, "required": list(found["properties"]), "additionalProperties": False}
+        keys = found["properties"]
+        for name, text in _texts(schema["cls"]):
+            if name in keys:
+                keys[name]["description"] = text
+        fields = schema["schema"]["fields"]
+        seldom = {one["name"] for one in fields if "serialization_exclude_if" in one}
+        for name in seldom:
+            keys[name] = _without_null(keys[name])
+        required = [name for name in keys if name not in seldom]
+        return {**found, "required": required, "additionalProperties": False}
+
+
+def _without_null(schema: JsonSchemaValue) -> JsonSchemaValue:
+    forms = [form for form in schema.pop("anyOf", ()) if form != {"type": "null"}]
+    return {**schema, **(forms[0] if len(forms) == 1 else {"anyOf": forms} if forms else {})}
+
+
+def _texts(cls: type) -> Iterator[tuple[str, str]]:
+    """The name of a field of a dataclass, and the text below it."""
+    for one in filter(is_dataclass, reversed(cls.__mro__)):
+        (tree,) = ast.parse(inspect.getsource(one)).body
+        assert isinstance(tree, ast.ClassDef)
+        for field, below in itertools.pairwise(tree.body):
+            match field, below:
+                case ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(text))):
+                    yield name, inspect.cleandoc(text).replace("\n", " ")
 
 
 def said(description: str) -> Any:
@@ -76,46 +103,13 @@ def said(description: str) -> Any:
     return Field(description=description)
 
 
-def _number(**limits: float) -> GetPydanticSchema:
-    """An integer or a finite float, unchanged: 1 is not written as 1.0."""
-    told = "".join(f", {_LIMITS[name]} {limit}" for name, limit in limits.items())
-    union = {
-        "type": "union",
-        "mode": "left_to_right",
-        "choices": [
-            {"type": "int", "strict": True, **limits},
-            {"type": "float", "strict": True, "allow_inf_nan": False, **limits},
-        ],
-        "custom_error_type": "number",
-        "custom_error_message": f"Input should be a number{told}",
-    }
-    return GetPydanticSchema(lambda source, handler: union)
-
-
-_LIMITS = {"ge": "at least", "gt": "above", "le": "at most"}
-
-Number = Annotated[int | float, _number(), WithJsonSchema({"type": "number"})]
-NotNegative = Annotated[
-    int | float, _number(ge=0), WithJsonSchema({"type": "number", "minimum": 0})
-]  # fmt: skip
-Positive = Annotated[
-    int | float, _number(gt=0), WithJsonSchema({"type": "number", "exclusiveMinimum": 0})
-]  # fmt: skip
-Share = Annotated[
-    int | float,
-    _number(ge=0, le=1),
-    WithJsonSchema({"type": "number", "minimum": 0, "maximum": 1}),
-]
-
-Count = Annotated[int, Field(ge=0)]
-AtLeastOne = Annotated[int, Field(ge=1)]
+# those of models, which are read as they are written: 1 stays an integer
+Number = Annotated[int | float, NUMBER]
+NotNegative = Annotated[int | float, NOT_NEGATIVE]
+Positive = Annotated[int | float, POSITIVE]
+Share = Annotated[int | float, SHARE]
 Interval = Annotated[tuple[Number, Number], said("[low, high]")]
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Object = dict[str, JsonValue]  # with any keys
 # an error message names the first wrong row, not a million
 Rows = Annotated[tuple[T, ...], Field(fail_fast=True)]
-
-
-def absent(value: object) -> bool:
-    """For `Field(exclude_if=absent)`: the key is left out instead of being null."""
-    return value is None

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Final, Generic, Literal, TypeVar
 
 from pydantic import ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
+from optkit.devices import Price
 from optkit.documents.explanation import ExplainFinding
-from optkit.documents.measured import LatencyFigures, Outcome
+from optkit.documents.export_check import ExportCheck, ExportLeftOut
 from optkit.documents.pictures import WorstPictures
-from optkit.documents.prices import DatedPrice
-from optkit.documents.record import (
-    Count,
-    Interval,
-    NotNegative,
-    Number,
-    Object,
-    Record,
-    Rows,
-    absent,
-    said,
-)
+from optkit.documents.record import NotNegative, Number, Object, Record, Rows, said
 from optkit.documents.result import Result
+from optkit.engines import FusedLayer, LandingRow
 from optkit.evidence import Evidence
+from optkit.execute.taken import StepTaken
+from optkit.measurement import GateRow, Latency
+from optkit.plain_record import Count, PlainRecord, absent
 
 REPORT: Final = "optkit.report/v1"
 
@@ -38,43 +33,6 @@ class BothSides(Record, Generic[T]):
     baseline: T
 
 
-class GateOutcome(Record):
-    """One gate: its limit, the value, the outcome, and the reason in words."""
-
-    gate: str
-    limit: Number
-    value: Number | None = None
-    ci95: Interval | None = None
-    evidence: Evidence | None = None
-    outcome: Outcome
-    reason: str
-
-
-class TensorFacts(Record):
-    """One tensor at the border of a fused layer. A dimension of -1 is dynamic."""
-
-    name: str
-    shape: Rows[int]
-    dtype: str
-
-
-class LayerFacts(Record):
-    """One layer of a compiled engine, as the engine's layer list describes it."""
-
-    name: str
-    kind: str
-    inputs: Rows[TensorFacts]
-    constants: Rows[TensorFacts]
-    outputs: Rows[TensorFacts]
-    nodes: Rows[str]
-    products: Annotated[
-        Rows[str],
-        said("The Conv, MatMul and Gemm nodes that this layer computes."),
-    ]
-    dtype: Annotated[str | None, said("The dtype in which it multiplies.")] = None
-    weight_dtype: Annotated[str | None, said("The dtype of its constant weight.")] = None
-
-
 class TimedLayers(Record):
     """The time of each layer of `layers`, in the same order, at the sizes that the engine is tuned
     for."""
@@ -82,21 +40,6 @@ class TimedLayers(Record):
     evidence: Evidence
     note: str
     milliseconds: BothSides[Rows[NotNegative]]
-
-
-class LandedNode(Record):
-    """One planned node, and the precision in which it runs."""
-
-    node: str
-    op: str
-    planned: str
-    landed: Annotated[bool | None, said("Null if the compiler does not report it.")] = None
-    dtype: str | None = None
-    layer: str | None = None
-    note: Annotated[
-        str | None,
-        said("Why it has not landed although its weight is stored as planned."),
-    ] = None
 
 
 GIVEN = "as given"
@@ -167,22 +110,30 @@ class LayerFidelityRow(Record):
     ] = None
 
 
-class PairFidelity(Record):
-    """The values that one Q/DQ pair clips and rounds."""
+@dataclass(frozen=True, kw_only=True)
+class PairFidelity(PlainRecord):
+    """The values that one Q/DQ pair clips and rounds. The range of its codes is from `low` to
+    `high`; `seen`: the range of the values."""
 
-    pair: Annotated[str, said("The name of its QuantizeLinear.")]
-    read: Annotated[bool, said("Whether a quantized product reads its codes.")]
-    again: Annotated[bool, said("Whether it quantizes the output of another pair.")]
+    pair: str
+    """The name of its QuantizeLinear."""
+    read: bool
+    """Whether a quantized product reads its codes."""
+    again: bool
+    """Whether it quantizes the output of another pair."""
     value: str
-    readers: Rows[str]
+    readers: tuple[str, ...]
     fault: Fault | None = None
     without: OutputFidelity | None = None
     sqnr_db: Number | None = None
-    share: Annotated[Number, said("The share of values beyond the range.")]
-    noise: Annotated[Number, said("The share of these values in the power of the error.")]
+    """Null if the pair is exact."""
+    share: Number
+    """The share of values beyond the range."""
+    noise: Number
+    """The share of these values in the power of the error."""
     low: Number
     high: Number
-    seen: Interval
+    seen: tuple[Number, Number]
 
 
 class FaultFidelity(Record):
@@ -231,18 +182,8 @@ class ServingCost(Record):
     never idle."""
 
     evidence: Evidence
-    price: DatedPrice
+    price: Price
     usd_per_million: MillionCost
-
-
-class StepTaken(Record):
-    """One step of the build: its key in the store, and whether its result was there before."""
-
-    step: str
-    label: str
-    key: str
-    hit: bool
-    seconds: Number
 
 
 Shape = Rows[Count]
@@ -269,34 +210,6 @@ class FinishedOn(Record):
 
     machine: Object
     versions: dict[str, str]
-
-
-class ExportCheck(Record):
-    """One comparison of the exported graph with its model."""
-
-    sizes: Annotated[dict[str, Count], said("Of the axes.")]
-    values: Annotated[
-        Literal["samples", "random"],
-        said("Whether the inputs were samples of the user, at these sizes, or random."),
-    ]
-    masks: Annotated[
-        str | None, said("How masks were filled; null: as in the samples, or at random.")
-    ] = None
-    errors: Annotated[
-        dict[str, Number | None],
-        said(
-            "Output → its largest difference; of integers, the share that differs; null where one "
-            "side is not finite."
-        ),
-    ]
-    notes: Annotated[Rows[str], said("Differences that are no errors of the export, and why.")]
-
-
-class ExportLeftOut(Record):
-    """A comparison that was not made."""
-
-    sizes: Annotated[dict[str, Count], said("Of the axes.")]
-    reason: str
 
 
 class ExportComparison(Record):
@@ -341,8 +254,8 @@ class Report(Record):
 
     schema_: Literal["optkit.report/v1"] = Field(alias="schema")
     result: Result
-    gates: Rows[GateOutcome]
-    latencies: Annotated[BothSides[Rows[LatencyFigures]], said("One per batch size.")]
+    gates: Rows[GateRow]
+    latencies: Annotated[BothSides[Rows[Latency]], said("One per batch size.")]
     latency_samples: Annotated[
         BothSides[Rows[Number]],
         said("Milliseconds of every run, in order, at the result's batch size."),
@@ -351,7 +264,7 @@ class Report(Record):
         BothSides[Count],
         said("The number of rounds, which are equally long; 0 if nothing was measured."),
     ] = BothSides(engine=0, baseline=0)  # the first artifacts do not have this key
-    layers: BothSides[Rows[LayerFacts]]
+    layers: BothSides[Rows[FusedLayer]]
     layer_times: Annotated[
         TimedLayers | SkipJsonSchema[None],
         Field(
@@ -367,9 +280,9 @@ class Report(Record):
             "limits.",
         ),
     ] = None
-    landing: Rows[LandedNode]
+    landing: Rows[LandingRow]
     landing_activations: Annotated[
-        Rows[LandedNode], said("MatMuls of two activations, which are never planned.")
+        Rows[LandingRow], said("MatMuls of two activations, which are never planned.")
     ]
     cost: ServingCost | None = None
     conditions: Annotated[Object, said("The state of the host while latency was measured.")]

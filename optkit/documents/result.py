@@ -10,18 +10,16 @@ from typing import Annotated, Final, Literal
 from pydantic import ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
-from optkit.documents.measured import (
-    DifferenceFigures,
-    FidelityFigures,
-    GateVerdict,
-    LatencyFigures,
-    ScoreFigures,
-)
+from optkit.assignment import QuantizedProducts
+from optkit.documents.data_finding import DataFinding
+from optkit.documents.measured import GateVerdict
 from optkit.documents.recommendation import Recommendation
-from optkit.documents.record import AtLeastOne, Count, Number, Record, Rows, absent, said
+from optkit.documents.record import Number, Record, Rows, said
 from optkit.documents.sizes import DeclaredSizes
 from optkit.documents.translation import Translation
 from optkit.evidence import Evidence
+from optkit.measurement import Difference, Fidelity, Latency, Score
+from optkit.plain_record import AtLeastOne, Count, absent
 
 RESULT: Final = "optkit.result/v1"
 RESULTS: Final = "optkit.results/v1"
@@ -83,31 +81,13 @@ class EngineFacts(Record):
     landing: LandingCounts | None = None
 
 
-class FloatProducts(Record):
-    """Products that stay in floats for the same reason."""
-
-    reason: str
-    products: AtLeastOne
-    node: Annotated[str, said("The first of them.")]
-
-
-class QuantizedProducts(Record):
-    """How much of the graph is quantized. A product is a Conv, ConvTranspose, MatMul or Gemm with a
-    constant weight."""
-
-    products: Count
-    quantized: Count
-    by_precision: Annotated[dict[str, Count], said("All products, by their precision.")]
-    in_float: Annotated[Rows[FloatProducts], said("The most frequent reason first.")]
-
-
 class PrecisionFigures(Record):
     """One precision of the model: its engine and its figures."""
 
     precision: str
     engine: EngineFacts | None = None
-    latency: LatencyFigures | None = None
-    accuracy: ScoreFigures | None = None
+    latency: Latency | None = None
+    accuracy: Score | None = None
 
 
 class PendingEngine(Record):
@@ -123,17 +103,6 @@ class EngineSize(Record):
     bytes: Count
     baseline_bytes: Count | None = None
     evidence: Evidence
-
-
-class DataFinding(Record):
-    """A suspicious property of calibration data."""
-
-    kind: str
-    input: Annotated[str | None, said("Null if it concerns the whole set.")] = None
-    what: str
-    measured: Number
-    expected: Number | None = None
-    hint: str
 
 
 class CalibrationCheck(Record):
@@ -157,17 +126,17 @@ class Result(Record):
     precision: str | None = None
     engine: EngineFacts | None = None
     pending: Rows[PendingEngine]
-    latency: LatencyFigures | None = None
-    accuracy: ScoreFigures | None = None
-    fidelity: FidelityFigures | None = None
+    latency: Latency | None = None
+    accuracy: Score | None = None
+    fidelity: Fidelity | None = None
     baseline: PrecisionFigures | None = None
     references: Rows[PrecisionFigures]
     speedup: Annotated[
-        DifferenceFigures | None,
+        Difference | None,
         said("Latency of the baseline divided by the latency, at the same batch."),
     ] = None
     drop: Annotated[
-        DifferenceFigures | None,
+        Difference | None,
         said("A fraction; positive is worse. Relative if the metric is not a proportion."),
     ] = None
     size: EngineSize | None = None

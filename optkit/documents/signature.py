@@ -6,7 +6,8 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from optkit.documents.record import Count, Digest, Record, Rows, said
+from optkit.documents.record import Digest, Record, Rows, said
+from optkit.plain_record import Count
 
 SIGNED: Final = "optkit.signature/v1"
 
@@ -20,14 +21,20 @@ class SignatureFile(Record):
     files: Annotated[Count, said("The number of signed files.")]
 
 
-class Verified(Record):
-    """An artifact whose files are as its manifest says."""
+class NamedArtifact(Record):
+    """An artifact that a command has found sound."""
 
-    schema_: Literal["optkit.signature/v1"] = Field(alias="schema")
+    schema_: str = Field(alias="schema")
     status: Literal["ok"]
     artifact: Annotated[str, said("Its folder.")]
     name: str
     digest: Annotated[Digest, said("Identifies the build.")]
+
+
+class Verified(NamedArtifact):
+    """An artifact whose files are as its manifest says."""
+
+    schema_: Literal["optkit.signature/v1"] = Field(alias="schema")
     files: Annotated[Count, said("The number of files that were verified.")]
     signature: Annotated[
         SignatureFile | None,

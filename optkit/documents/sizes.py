@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from optkit.documents.measured import FidelityFigures
-from optkit.documents.record import Count, Number, Record, Rows, said
+from optkit.documents.record import Number, Record, Rows, said
+from optkit.measurement import Fidelity
+from optkit.plain_record import Count
 
 
 class AxisSizes(Record):
@@ -25,7 +26,7 @@ class SizeFidelity(Record):
     """The fidelity on samples that were changed to these sizes."""
 
     sizes: dict[str, Count]
-    fidelity: Annotated[FidelityFigures | None, said("Null if it failed.")] = None
+    fidelity: Annotated[Fidelity | None, said("Null if it failed.")] = None
     failed: Annotated[str | None, said("Why nothing was compared at these sizes.")] = None
     distinct: Annotated[
         Count | None,

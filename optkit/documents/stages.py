@@ -6,8 +6,9 @@ from typing import Annotated, Generic, Literal, TypeVar
 
 from pydantic import Field
 
+from optkit.assignment import QuantizedProducts
 from optkit.documents.record import Object, Record, Rows, said
-from optkit.documents.result import CalibrationCheck, QuantizedProducts
+from optkit.documents.result import CalibrationCheck
 from optkit.documents.rewrites import Rewrite, rewrites
 
 S = TypeVar("S")

@@ -6,7 +6,8 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from optkit.documents.record import Count, Number, Record, Rows, said
+from optkit.documents.record import Number, Record, Rows, said
+from optkit.plain_record import Count
 
 CACHE: Final = "optkit.cache/v1"
 

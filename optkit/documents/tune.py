@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from optkit.documents.measured import (
-    DifferenceFigures,
-    FidelityFigures,
-    GateVerdict,
-    LatencyFigures,
-    ScoreFigures,
-)
+from optkit.documents.measured import GateVerdict
 from optkit.documents.recommendation import Recommendation
-from optkit.documents.record import (
-    AtLeastOne,
-    Count,
-    Number,
-    Record,
-    Rows,
-    Share,
-    absent,
-    said,
-)
+from optkit.documents.record import Number, Record, Rows, Share, said
 from optkit.documents.result import Failure, Result
 from optkit.evidence import Evidence
+from optkit.measurement import Difference, Fidelity, Latency, Score
+from optkit.plain_record import AtLeastOne, Count, PlainRecord, absent
 
 TUNE: Final = "optkit.tune/v1"
 
 
-class SearchBudget(Record):
+@dataclass(frozen=True)
+class SearchBudget(PlainRecord):
     """The limits of the search; null: no such limit."""
 
-    max_drop: Annotated[Number | None, said("As a fraction of the metric.")] = None
-    min_sqnr: Annotated[Number | None, said("In dB.")] = None
+    max_drop: Number | None = None
+    """As a fraction of the metric."""
+    min_sqnr: Number | None = None
+    """In dB."""
     max_latency_ms: Number | None = None
     max_bytes: int | None = None
 
@@ -65,11 +56,11 @@ class FrontEvidence(Record):
 class FreshFigures(Record):
     """Figures on samples that the search has not used."""
 
-    accuracy: ScoreFigures | None = None
-    drop: DifferenceFigures | None = None
-    fidelity: FidelityFigures | None = None
-    latency: LatencyFigures | None = None
-    speedup: DifferenceFigures | None = None
+    accuracy: Score | None = None
+    drop: Difference | None = None
+    fidelity: Fidelity | None = None
+    latency: Latency | None = None
+    speedup: Difference | None = None
     gate: GateVerdict | None = None
 
 

@@ -15,17 +15,16 @@ from pathlib import Path
 from optkit.errors import OptkitError
 from optkit.execute.runner import key_of, memory_of, runs_code, yielded
 from optkit.execute.step import Input, Planned, R, Result, RunsCode, Step
+from optkit.execute.taken import NamedStep
 from optkit.execute.task import Limits
 from optkit.store import Entry, Store
 
 
 @dataclass(frozen=True)
-class Line:
+class Line(NamedStep):
     """One step of the plan. `hit`: it does not run. Seconds and bytes are those of the same step
     earlier in this store; None if there are none."""
 
-    step: str
-    label: str
     hit: bool
     seconds: float | None
     bytes: int | None

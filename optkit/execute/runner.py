@@ -27,6 +27,7 @@ from optkit.errors import OptkitError, StorageError
 from optkit.execute.cluster import Cluster
 from optkit.execute.installed import versions
 from optkit.execute.step import R, Result, Resumes, RunsCode, Shards, Step
+from optkit.execute.taken import StepTaken
 from optkit.execute.task import Executor, Limits, Task
 from optkit.execute.warm_workers import Workers
 from optkit.store import Entry, Meta, Store
@@ -78,19 +79,6 @@ class Listener(Protocol):
         """A text for the user."""
 
 
-@dataclass(frozen=True)
-class Record:
-    """One step of this run, for the report's provenance. `ran_code`: it has run the user's code,
-    and nothing is declared of what the code depends on."""
-
-    step: str
-    label: str
-    key: str
-    hit: bool
-    seconds: float
-    ran_code: bool = False
-
-
 @dataclass
 class Runner:
     """Runs steps through the store, each in a worker. `records` lists the steps of this run.
@@ -100,7 +88,7 @@ class Runner:
     limits: Limits
     listener: Listener
     executor: Executor = field(default_factory=Workers)
-    records: list[Record] = field(default_factory=list)
+    records: list[StepTaken] = field(default_factory=list)
     fresh: bool = False
     _cost_told: bool = False
     _yielded: dict[str, Entry] = field(default_factory=dict)  # by the user's code in this run
@@ -259,7 +247,7 @@ class Runner:
         self, step: Step[Result], label: str, entry: Entry, *, hit: bool, seconds: float,
         ran_code: bool = False,
     ) -> None:  # fmt: skip
-        self.records.append(Record(step.name, label, entry.key, hit, seconds, ran_code))
+        self.records.append(StepTaken(step.name, label, entry.key, hit, seconds, ran_code))
         self.listener.done(step.name, label, hit, seconds)
         for warning in (*_taken(self.store.warnings), *_some(_warnings(entry.meta))):
             self.listener.note(warning)
@@ -321,7 +309,7 @@ def yielded(record: Mapping[str, object] | None) -> str | None:
     return key if isinstance(key, str) else None
 
 
-def _longest(ran: Sequence[Record]) -> str:
+def _longest(ran: Sequence[StepTaken]) -> str:
     """The labels of the longest steps, with their seconds."""
     longest = sorted(ran, key=lambda record: -record.seconds)[:3]
     return ", ".join(f"{record.label}: {record.seconds:.0f} s" for record in longest)

@@ -18,17 +18,32 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from optkit.documents.explanation import FixedTime, LayerTime, SpentTime
+from optkit.documents.explanation import (
+    ExplainFinding,
+    FindingCost,
+    FixedTime,
+    LayerTime,
+    RecipeChange,
+    SpentTime,
+)
 from optkit.explanation import accuracy, data_movement, fixed, noisy_layers, samples, speed
 from optkit.explanation.applying import applied
-from optkit.explanation.finding import Change, Cost, Finding
 from optkit.explanation.layer_times import LEAST
 from optkit.explanation.subject import KINDS, Subject, Times
 
-__all__ = ["RULES", "Change", "Cost", "Explanation", "Finding", "Subject", "Times", "applied",
-           "explain"]  # fmt: skip
+__all__ = [
+    "RULES",
+    "ExplainFinding",
+    "Explanation",
+    "FindingCost",
+    "RecipeChange",
+    "Subject",
+    "Times",
+    "applied",
+    "explain",
+]  # fmt: skip
 
-Rule = Callable[[Subject], Iterator[Finding]]
+Rule = Callable[[Subject], Iterator[ExplainFinding]]
 
 RULES: tuple[Rule, ...] = (
     data_movement.unfused_pairs,
@@ -66,7 +81,7 @@ class Explanation:
     milliseconds; None if the times of layers are not known."""
 
     subject: Subject
-    findings: tuple[Finding, ...]
+    findings: tuple[ExplainFinding, ...]
     spent: Mapping[str, Mapping[str, float]] | None
 
     @property
@@ -92,7 +107,7 @@ def explain(subject: Subject) -> Explanation:
     costly = [finding for finding in findings if finding.cost.share >= LEAST or finding.always]
     faulty = {node for finding in costly if finding.rule in _FAULTS for node in finding.nodes}
 
-    def told(one: Finding) -> bool:
+    def told(one: ExplainFinding) -> bool:
         nodes = set(one.nodes)
         same = nodes <= faulty if one.always else bool(nodes & faulty)
         return one.rule not in _GENERAL or not same
@@ -100,7 +115,7 @@ def explain(subject: Subject) -> Explanation:
     kept = [one for one in costly if told(one)]
     noise = noisy_layers.weight(subject)
 
-    def cost(one: Finding) -> float:
+    def cost(one: ExplainFinding) -> float:
         return one.cost.share * (noise if one.cost.of == "noise" and not one.always else 1.0)
 
     ranked = sorted(kept, key=lambda one: (one.limit, -cost(one)))
@@ -111,8 +126,8 @@ def _spent(subject: Subject) -> dict[str, dict[str, float]] | None:
     if subject.times is None:
         return None
     spent: dict[str, dict[str, float]] = {}
-    for side, layers in (("candidate", subject.times.candidate),
-                         ("baseline", subject.times.baseline)):  # fmt: skip
+    known = subject.times.layers
+    for side, layers in (("candidate", known.candidate), ("baseline", known.baseline)):
         spent[side] = dict.fromkeys(KINDS, 0.0)
         for timed in layers:
             spent[side][subject.kind(timed)] += timed.ms

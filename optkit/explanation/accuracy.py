@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from math import inf, isclose, log2
 from typing import Self
 
-from optkit.documents.explanation import Rule
+from optkit.documents.explanation import ExplainFinding, FindingCost, RecipeChange, Rule
 from optkit.documents.report import (
     GIVEN,
     Fault,
@@ -23,11 +23,10 @@ from optkit.documents.report import (
     PairFidelity,
 )
 from optkit.evidence import Evidence
-from optkit.explanation.finding import Change, Cost, Finding
 from optkit.explanation.layer_times import LEAST, left_behind
 from optkit.explanation.speed import to_float
 from optkit.explanation.subject import Subject
-from optkit.explanation.words import modules, named, several
+from optkit.explanation.words import advice, modules, named, several
 
 LEAST_DB = 0.5
 """The least gain of a finding, in dB: about an eighth of the noise. A smaller gain is within the
@@ -42,9 +41,9 @@ _SAME = 0.02  # relative difference of equal ranges, of which one was rounded to
 _CHANCE = 4.0  # times the share beyond the extremes that chance explains
 
 
-def clipped(subject: Subject) -> Iterator[Finding]:
+def clipped(subject: Subject) -> Iterator[ExplainFinding]:
     """Activation ranges that are too small: clipping makes most of the noise of their pairs (see
-    `benchmarking.layers.Clipping`). If all ranges clip, changing one of them gains almost nothing,
+    `benchmarking.layers.fault_of`). If all ranges clip, changing one of them gains almost nothing,
     so all of them are one finding."""
     pairs = Pairs.of(subject, "clipped")
     if pairs is None or subject.other_data is not None:  # `other_calibration_data` reports it
@@ -59,7 +58,7 @@ def clipped(subject: Subject) -> Iterator[Finding]:
     )
 
 
-def coarse(subject: Subject) -> Iterator[Finding]:
+def coarse(subject: Subject) -> Iterator[ExplainFinding]:
     """Activation ranges that are many times as wide as the values: codes remain unused, and the
     steps between the others are too large."""
     pairs = Pairs.of(subject, "coarse")
@@ -75,7 +74,7 @@ def coarse(subject: Subject) -> Iterator[Finding]:
     )
 
 
-def duplicated(subject: Subject) -> Iterator[Finding]:
+def duplicated(subject: Subject) -> Iterator[ExplainFinding]:
     """A Q/DQ pair that quantizes the output of another pair, which rounds twice."""
     if (pairs := Pairs.of(subject, "duplicated")) is None:
         return
@@ -85,11 +84,11 @@ def duplicated(subject: Subject) -> Iterator[Finding]:
         f"another pair{_others(pairs)}",
         why="the second pair has another scale and rounds again; a compiler can merge equal pairs "
         "only",
-        change=Change(f"remove the second pair from the graph ({worst.pair})"),
+        change=advice(f"remove the second pair from the graph ({worst.pair})"),
     )
 
 
-def unread(subject: Subject) -> Iterator[Finding]:
+def unread(subject: Subject) -> Iterator[ExplainFinding]:
     """A Q/DQ pair whose codes no quantized product reads, with half of the noise or more: it costs
     accuracy and makes no product faster. (Backends place a few such pairs on purpose, after a
     product that writes codes; these cost little.)"""
@@ -98,9 +97,9 @@ def unread(subject: Subject) -> Iterator[Finding]:
     worst = pairs.rows[0]
     added = any(subject.op(node) == "Add" for node in worst.readers)
     key = ("quantization", "placement", "residual_adds")
-    change = Change(f"remove the pair from the graph ({worst.pair})")
+    change = advice(f"remove the pair from the graph ({worst.pair})")
     if added and subject.recipe.quantization.placement.residual_adds:
-        change = Change("keep the shortcut in float", {key: False})
+        change = advice("keep the shortcut in float", {key: False})
     yield pairs.finding(
         what=f"{worst.value} is quantized, but no quantized product reads its codes, only "
         f"{named(worst.readers)}{_others(pairs)}",
@@ -110,7 +109,7 @@ def unread(subject: Subject) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def weight_axis(subject: Subject) -> Iterator[Finding]:
+def weight_axis(subject: Subject) -> Iterator[ExplainFinding]:
     """A weight whose scales do not follow its output channels.
 
     A kernel multiplies by a scale per output channel once, after the sum. A scale along the summed
@@ -135,7 +134,7 @@ def weight_axis(subject: Subject) -> Iterator[Finding]:
             yield finding
 
 
-def weight_scale(subject: Subject) -> Iterator[Finding]:
+def weight_scale(subject: Subject) -> Iterator[ExplainFinding]:
     """A weight whose scales per output channel do not fit it.
 
     They are so large that two bits of every code are unused, or so small that many codes saturate
@@ -162,7 +161,7 @@ def weight_scale(subject: Subject) -> Iterator[Finding]:
             f"{_by_channel(sqnr_db, best_db)}",
             why="scales that are too large leave codes unused; scales that are too small saturate "
             "them",
-            change=Change(f"quantize it again; until then keep it in {subject.baseline}",
+            change=advice(f"quantize it again; until then keep it in {subject.baseline}",
                           to_float(subject, [node])),
         )  # fmt: skip
         if finding is not None:
@@ -183,20 +182,20 @@ def _by_channel(sqnr_db: float | None, best_db: float | None) -> str:
     return f"; its SQNR is {sqnr_db:.1f} dB, with one scale per output channel {best_db:.1f} dB"
 
 
-def _along_channels(subject: Subject, row: LayerFidelityRow) -> Change:
+def _along_channels(subject: Subject, row: LayerFidelityRow) -> RecipeChange:
     placed = subject.recipe.quantization.placement.tensor_ops or ()
     if row.scales == "tensor" and row.op in placed:
         key = ("quantization", "placement", "tensor_ops")
         others = [op for op in placed if op != row.op]
-        return Change("give its weight one scale per output channel", {key: others})
+        return advice("give its weight one scale per output channel", {key: others})
     text = f"keep it in {subject.baseline} until its weight has one scale per output channel"
-    return Change(text, to_float(subject, [row.node]))
+    return advice(text, to_float(subject, [row.node]))
 
 
 def noisy(
     subject: Subject, rule: Rule, nodes: tuple[str, ...], rows: Sequence[LayerFidelityRow], *,
-    what: str, why: str, change: Change, ms: float = 0.0, least: float = LEAST_DB,
-) -> Finding | None:  # fmt: skip
+    what: str, why: str, change: RecipeChange, ms: float = 0.0, least: float = LEAST_DB,
+) -> ExplainFinding | None:  # fmt: skip
     """The finding with its cost; None if the layers in FP32 would gain too little."""
     cost = cost_of(subject, rows)
     if subject.share(ms) >= LEAST:
@@ -205,16 +204,16 @@ def noisy(
             cost = replace(cost, share=subject.share(ms), of="layers")
     if cost.db is not None and cost.db < least and cost.ms is None:
         return None
-    return Finding(rule, "accuracy", what, why, nodes, modules(nodes), cost, change)
+    return ExplainFinding(rule, "accuracy", what, why, nodes, modules(nodes), cost, change)
 
 
-def cost_of(subject: Subject, rows: Sequence[LayerFidelityRow]) -> Cost:
+def cost_of(subject: Subject, rows: Sequence[LayerFidelityRow]) -> FindingCost:
     """What the outputs gain with these layers in FP32, of which one row says it."""
     fidelity = subject.report.layer_fidelity
     whole = fidelity.sqnr_db if fidelity else None
     restored = next((row.restored for row in rows if row.restored is not None), None)
     if restored is None or whole is None:
-        return Cost(0.0, "noise", Evidence.SIMULATED)
+        return FindingCost(0.0, "noise", Evidence.SIMULATED)
     if restored.sqnr_db is None:  # nothing else is noisy
         share, db = 1.0, None
     else:
@@ -223,13 +222,13 @@ def cost_of(subject: Subject, rows: Sequence[LayerFidelityRow]) -> Cost:
     return _of_noise(subject, share, db)
 
 
-def _of_noise(subject: Subject, share: float, db: float | None) -> Cost:
+def _of_noise(subject: Subject, share: float, db: float | None) -> FindingCost:
     """The cost of this share of the noise at the outputs; also in points, if there is a drop."""
     drop = subject.result.drop
     lost = drop.value * share if drop is not None and drop.value > 0 else None
     # that a drop is proportional to the noise is a prediction
     known = Evidence.SIMULATED if lost is None else Evidence.PREDICTED
-    return Cost(share, "noise", known, db=db, points=lost)
+    return FindingCost(share, "noise", known, db=db, points=lost)
 
 
 @dataclass(frozen=True)
@@ -271,11 +270,11 @@ class Pairs:
         return 1.0 if self.db is None else 1 - 10 ** (-self.db / 10)
 
     def finding(
-        self, *, what: str, why: str, change: Change, rule: Rule | None = None
-    ) -> Finding:  # fmt: skip
+        self, *, what: str, why: str, change: RecipeChange, rule: Rule | None = None
+    ) -> ExplainFinding:  # fmt: skip
         nodes, cost = self.readers, _of_noise(self.subject, self.share, self.db)
         rule = rule or self.fault
-        return Finding(rule, "accuracy", what, why, nodes, modules(nodes), cost, change)
+        return ExplainFinding(rule, "accuracy", what, why, nodes, modules(nodes), cost, change)
 
 
 def _gain(without: OutputFidelity | None, whole: float) -> float:
@@ -304,13 +303,13 @@ def _decided(subject: Subject, pairs: Pairs) -> list[NodeDecision]:
     return [row for row in rows if row.activation in values and row.high is not None]
 
 
-def _foreign(subject: Subject, pairs: Pairs) -> Change | None:
+def _foreign(subject: Subject, pairs: Pairs) -> RecipeChange | None:
     """The change if a pair has another range than the recipe gives it, so that no setting helps;
     None if all pairs have the ranges of the recipe. A value may have several pairs, of different
     formats, and the log has the range of one of them."""
     decided = {row.activation: row for row in _decided(subject, pairs)}
     if any(row.method == GIVEN for row in decided.values()):
-        return Change(
+        return advice(
             "choose the range again in the tool that quantized the graph: optkit keeps it"
         )
     fidelity = subject.report.layer_fidelity
@@ -322,14 +321,14 @@ def _foreign(subject: Subject, pairs: Pairs) -> Change | None:
         every = fidelity.values if fidelity is not None else ()
         ranges = [max(-one.low, one.high) for one in every if one.value == row.value]
         if not any(isclose(reach, one, rel_tol=_SAME) for one in ranges):
-            return Change(
+            return advice(
                 f"build it again: the recipe gives {row.value} the range {planned.low:.3g} to "
                 f"{planned.high:.3g}, but the graph has another range"
             )
-    return None if decided else Change("give the pair the range of its values")
+    return None if decided else advice("give the pair the range of its values")
 
 
-def _wider(subject: Subject, pairs: Pairs) -> Change:
+def _wider(subject: Subject, pairs: Pairs) -> RecipeChange:
     """The change that gives ranges with all values: another method if the present one excludes
     some; more samples if calibration met smaller values by chance; else other samples. (A fresh
     sample exceeds the extremes of n others with probability 1 / (n + 1).)"""
@@ -338,23 +337,23 @@ def _wider(subject: Subject, pairs: Pairs) -> Change:
         return foreign
     if calibration is not None and {row.method for row in _decided(subject, pairs)} != {"minmax"}:
         key = ("calibration", "method")
-        return Change("use ranges that contain all values of the calibration", {key: "minmax"})
+        return advice("use ranges that contain all values of the calibration", {key: "minmax"})
     checked, worst = subject.result.calibration, pairs.rows[0]
     count = checked.samples if checked is not None else 0
     if worst.share * (count + 1) > _CHANCE:
-        return Change(
+        return advice(
             "calibrate on samples that were prepared as those in use: "
             f"{worst.share:.2%} of these values are beyond all that {count} calibration samples "
             "have, which more samples of the same kind would not reach"
         )
     text = "calibrate on more samples that resemble the data in use"
     if calibration is None:
-        return Change(text)
-    return Change(text, {("calibration", "samples"): 4 * calibration.samples})
+        return advice(text)
+    return advice(text, {("calibration", "samples"): 4 * calibration.samples})
 
 
-def _narrower(subject: Subject, pairs: Pairs) -> Change:
+def _narrower(subject: Subject, pairs: Pairs) -> RecipeChange:
     """The change that gives ranges without extremes that only calibration met. A method that clips
     does not help: the weights would still be rounded for these extremes."""
     text = "remove the samples with extreme values from the calibration data"
-    return _foreign(subject, pairs) or Change(f"{text}; no setting of the recipe does that")
+    return _foreign(subject, pairs) or advice(f"{text}; no setting of the recipe does that")

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from optkit import shipped
-from optkit.explanation.finding import Finding
+from optkit.documents.explanation import ExplainFinding
 from optkit.recipe import Calibration, Eval, Model
 
 _SECTIONS: Mapping[str, type[BaseModel]] = {
@@ -27,7 +27,7 @@ _CONTENT, _OWN, _GIVEN = "content:", "recipe:", "given:"
 
 
 def applied(
-    record: Mapping[str, Any], findings: Iterable[Finding], folder: Path
+    record: Mapping[str, Any], findings: Iterable[ExplainFinding], folder: Path
 ) -> tuple[dict[str, Any], list[str]]:
     """The recipe of an artifact (its `record`) with the settings of the findings, for a file in
     `folder`; and, as KEY=VALUE, the settings that the command line must give again because the

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from optkit.explanation.finding import Change, Finding
+from optkit.documents.explanation import ExplainFinding, RecipeChange
 from optkit.explanation.layer_times import slow
 from optkit.explanation.subject import Subject, connected
-from optkit.explanation.words import does, named, several
+from optkit.explanation.words import advice, does, named, several
 from optkit.steps.attribute import TimedLayer
 
 _AXES = ("Transpose", "ReorderInput", "ReorderOutput")
@@ -18,7 +18,7 @@ _REORDER = (
 _PAIR = ("QuantizeLinear", "DequantizeLinear")
 
 
-def unfused_pairs(subject: Subject) -> Iterator[Finding]:
+def unfused_pairs(subject: Subject) -> Iterator[ExplainFinding]:
     """Kernels that dequantize values and quantize them again, or dequantize them only for a sum.
 
     A Q/DQ pair costs nothing if the compiler fuses both nodes: Q into the kernel before it, DQ into
@@ -45,7 +45,7 @@ def unfused_pairs(subject: Subject) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def layout(subject: Subject) -> Iterator[Finding]:
+def layout(subject: Subject) -> Iterator[ExplainFinding]:
     """Kernels that only move data: reshapes that copy, transposes, concatenations, casts.
 
     A precision changes their time only by the width of an element, so they limit the speedup
@@ -64,7 +64,7 @@ def layout(subject: Subject) -> Iterator[Finding]:
             what=f"{several(len(group), 'kernel')} only {does(len(group), 'move')} data"
             + (f" ({', '.join(ops)})" if ops else "") + _places(subject, group, nodes),
             why=why,
-            change=Change(
+            change=advice(
                 "keep one order of the axes through the model, so that it needs no transposes"
                 if key is _AXES
                 else "change the model so that it needs fewer copies"
@@ -83,17 +83,17 @@ def _moving(subject: Subject) -> dict[tuple[str, ...], list[TimedLayer]]:
     return alike
 
 
-def casts(subject: Subject) -> Iterator[Finding]:
+def casts(subject: Subject) -> Iterator[ExplainFinding]:
     """Kernels that only cast: in an FP16 build at the borders of nodes that stay in FP32, in an
     FP32 build the casts of the model itself."""
     why = "the model itself casts here: this build uses no float type except FP32"
-    change = Change("remove the cast from the model, or compute the value in the type that is read")
+    change = advice("remove the cast from the model, or compute the value in the type that is read")
     if subject.baseline != "fp32":
         why = (
             "a value passes between FP16 and FP32 nodes; `cast` in the report says which nodes "
             "stay in FP32, and why"
         )
-        change = Change("scale the values of the model into the range of FP16 (up to 65504)")
+        change = advice("scale the values of the model into the range of FP16 (up to 65504)")
     casting = [timed for timed in subject.candidate
                if subject.ops(timed) == {"Cast"} and not timed.layer.products]  # fmt: skip
     for group in connected(casting):
@@ -158,7 +158,7 @@ def _around(subject: Subject, group: list[TimedLayer]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(inside or readers))
 
 
-def _without_pair(subject: Subject, pairs: Iterable[str], around: Iterable[str]) -> Change:
+def _without_pair(subject: Subject, pairs: Iterable[str], around: Iterable[str]) -> RecipeChange:
     """The change that removes a pair. Placement puts pairs on shortcuts (the value that is added to
     a product); any other pair that no product reads was already in the graph."""
     nodes = subject.nodes
@@ -172,5 +172,5 @@ def _without_pair(subject: Subject, pairs: Iterable[str], around: Iterable[str])
     added = any(subject.op(node) == "Add" for node in around)
     if added and not made & subject.planned.keys():
         key = ("quantization", "placement", "residual_adds")
-        return Change("keep the shortcut in float", {key: False})
-    return Change("remove the pair from the graph: no product reads its codes")
+        return advice("keep the shortcut in float", {key: False})
+    return advice("remove the pair from the graph: no product reads its codes")

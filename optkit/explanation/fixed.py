@@ -12,13 +12,12 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from optkit.devices import target
-from optkit.documents.explanation import FixedOperator, FixedTime
+from optkit.documents.explanation import ExplainFinding, FindingCost, FixedOperator, FixedTime
 from optkit.engines import LayerTensor
 from optkit.evidence import Evidence
-from optkit.explanation.finding import Change, Cost, Finding
 from optkit.explanation.layer_times import slow
 from optkit.explanation.subject import ELEMENTWISE, Subject, connected
-from optkit.explanation.words import named, several
+from optkit.explanation.words import advice, named, several
 from optkit.steps.attribute import TimedLayer
 
 _SHOWN = 8  # operators in the document
@@ -135,7 +134,7 @@ def fixed(subject: Subject) -> FixedTime | None:
     )  # fmt: skip
 
 
-def slow_operators(subject: Subject) -> Iterator[Finding]:
+def slow_operators(subject: Subject) -> Iterator[ExplainFinding]:
     """Operators that are no products and take much of the time. One that most models have is a
     limit, unless it takes more than half."""
     for op, group in _by_operator(subject, ("other",)).items():
@@ -150,12 +149,12 @@ def slow_operators(subject: Subject) -> Iterator[Finding]:
             subject, "slow_operator", nodes, ms,
             what=f"{op} takes {subject.share(ms):.0%} of the time of all layers, in "
             f"{several(len(group), 'kernel')}: {named(nodes)}{_sizes(group)}",
-            why=remedy.why, change=Change(remedy.change),
+            why=remedy.why, change=advice(remedy.change),
             limit=usual and subject.share(ms) < 0.5,
         )  # fmt: skip
 
 
-def written_out(subject: Subject) -> Iterator[Finding]:
+def written_out(subject: Subject) -> Iterator[ExplainFinding]:
     """Chains of kernels that compute number by number, and reductions between them: an activation
     or a normalization written in several operators that no fusion rule knows. Each kernel reads and
     writes all numbers; one operator would do it once. The same chain in several places is one
@@ -177,14 +176,14 @@ def written_out(subject: Subject) -> Iterator[Finding]:
             f"what one operator could: {named(nodes)}",
             why="each kernel reads and writes all of its numbers; the largest of them would be "
             "enough",
-            change=Change(
+            change=advice(
                 "write it with one function of the framework (gelu, silu, softmax, layer_norm, …); "
                 "optkit makes one operator of every form of these that it knows"
             ),
         )  # fmt: skip
 
 
-def launches(subject: Subject) -> Iterator[Finding]:
+def launches(subject: Subject) -> Iterator[ExplainFinding]:
     """A batch so small that starting kernels takes more time than computing. On a GPU the time of a
     launch is a part of each predicted layer; ONNX Runtime needs about a microsecond to start a
     kernel (shapes, memory, threads), of the latency that was measured. A batch of eight times the
@@ -202,15 +201,15 @@ def launches(subject: Subject) -> Iterator[Finding]:
     if not total or spent < _DECIDES * total:
         return
     share = min(spent / total, 1.0) * (1 - 1 / _MORE)
-    cost = Cost(share, "latency", Evidence.PREDICTED, ms=share * total)
+    cost = FindingCost(share, "latency", Evidence.PREDICTED, ms=share * total)
     batch = latency.batch
-    yield Finding(
+    yield ExplainFinding(
         "launches", "speed",
         f"starting {several(count, 'kernel')} takes about {min(spent / total, 1.0):.0%} of a call "
         f"of {total:.3g} ms at batch {batch}: the kernels themselves have little to compute",
         "a kernel takes the same time to start at every batch size and in every precision",
         (), (), cost,
-        Change(
+        advice(
             f"use a larger batch (`axes: {{batch: {{opt: {_MORE * batch}}}}}`): each kernel then "
             f"starts once for {_MORE} times as many samples"
         ),

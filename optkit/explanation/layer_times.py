@@ -10,9 +10,8 @@ from __future__ import annotations
 from math import inf
 from statistics import median
 
-from optkit.documents.explanation import Rule
+from optkit.documents.explanation import ExplainFinding, FindingCost, RecipeChange, Rule
 from optkit.evidence import Evidence
-from optkit.explanation.finding import Change, Cost, Finding
 from optkit.explanation.subject import Subject
 from optkit.explanation.words import modules
 from optkit.steps.attribute import TimedLayer
@@ -25,13 +24,13 @@ _HALF = 0.5  # of the time in FP16: the ratio that is assumed for eight bits if 
 
 def slow(
     subject: Subject, rule: Rule, nodes: tuple[str, ...], ms: float, *, what: str, why: str,
-    change: Change, evidence: Evidence | None = None, limit: bool = False,
-) -> Finding:  # fmt: skip
+    change: RecipeChange, evidence: Evidence | None = None, limit: bool = False,
+) -> ExplainFinding:  # fmt: skip
     assert subject.times is not None
     known = evidence or subject.times.evidence
     ms = max(ms, 0.0)
-    cost = Cost(subject.share(ms), "layers", known, ms=ms)
-    return Finding(rule, "speed", what, why, nodes, modules(nodes), cost, change, limit)
+    cost = FindingCost(subject.share(ms), "layers", known, ms=ms)
+    return ExplainFinding(rule, "speed", what, why, nodes, modules(nodes), cost, change, limit)
 
 
 def left_behind(subject: Subject, node: str) -> float:

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from optkit.benchmarking.doubts import LOST_SQNR, LOW_SQNR
-from optkit.documents.report import GateOutcome, LayerFidelityRow
+from optkit.documents.explanation import ExplainFinding
+from optkit.documents.report import LayerFidelityRow
 from optkit.explanation.accuracy import cost_of, noisy
-from optkit.explanation.finding import Change, Finding
 from optkit.explanation.speed import to_float
 from optkit.explanation.subject import Subject
-from optkit.explanation.words import modules, named, several
+from optkit.explanation.words import advice, modules, named, several
+from optkit.measurement import GateRow
 from optkit.recipe.schema import ACCURACY_LIMITS
 from optkit.report import figures
 
 
-def sensitive(subject: Subject) -> Iterator[Finding]:
+def sensitive(subject: Subject) -> Iterator[ExplainFinding]:
     """Layers with most of the noise, if accuracy is too low: it exceeds the limit of a gate, or
     there is no evaluation and the SQNR of the outputs is less than 20 dB."""
     fidelity = subject.report.layer_fidelity
@@ -35,13 +36,13 @@ def sensitive(subject: Subject) -> Iterator[Finding]:
             what=f"much of the noise at the outputs comes from {named(nodes)}{_alone(rows)}",
             why="if this runs in FP32 and nothing else changes, the SQNR of the outputs rises by "
             "the cost given",
-            change=Change(f"keep it in {subject.baseline}", to_float(subject, nodes)),
+            change=advice(f"keep it in {subject.baseline}", to_float(subject, nodes)),
         )  # fmt: skip
         if finding is not None:
             yield finding
 
 
-def lost(subject: Subject) -> Iterator[Finding]:
+def lost(subject: Subject) -> Iterator[ExplainFinding]:
     """Layers that lose their values: quantized alone, the output of each has less than 10 dB. They
     are one finding, whatever the outputs of the model show: these may not depend on such a layer
     in the samples, or a larger output may hide it."""
@@ -52,7 +53,7 @@ def lost(subject: Subject) -> Iterator[Finding]:
     db, rows = found[0][0], [row for _, row in found]
     nodes, more = tuple(row.node for row in rows), len(rows) - 1
     others = f"; the same applies to {several(more, 'more layer')}" if more else ""
-    yield Finding(
+    yield ExplainFinding(
         "sensitive", "accuracy",
         f"the values of {nodes[0]} are lost: with only this layer quantized, its output has "
         f"{figures.decibels(db)}{others}",
@@ -60,7 +61,7 @@ def lost(subject: Subject) -> Iterator[Finding]:
         f"{_lost_by(rows[0])}",
         nodes, modules(nodes),
         max((cost_of(subject, [row]) for row in rows), key=lambda cost: cost.share),
-        Change(f"keep it in {subject.baseline}", to_float(subject, nodes)),
+        advice(f"keep it in {subject.baseline}", to_float(subject, nodes)),
         always=True,
     )  # fmt: skip
 
@@ -94,7 +95,7 @@ def _fails(subject: Subject) -> bool:
     return any(map(_is_broken, subject.report.gates))
 
 
-def _is_broken(gate: GateOutcome) -> bool:
+def _is_broken(gate: GateRow) -> bool:
     """Whether a gate on accuracy failed, or its estimate exceeds the limit."""
     if gate.outcome == "fail":
         return gate.gate in ACCURACY_LIMITS

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from optkit.documents.explanation import ExplainFinding, RecipeChange
 from optkit.documents.report import PaddedTokens
 from optkit.evidence import Evidence
 from optkit.explanation.accuracy import Pairs
-from optkit.explanation.finding import Change, Finding
 from optkit.explanation.layer_times import slow
 from optkit.explanation.subject import Subject
-from optkit.explanation.words import several
+from optkit.explanation.words import advice, several
 
 _MUCH = 0.25  # of the tokens: below, shorter samples gain little and long ones may be cut
 _EIGHT = 8  # tokens: sizes are rounded up to a multiple
 
 
-def padding(subject: Subject) -> Iterator[Finding]:
+def padding(subject: Subject) -> Iterator[ExplainFinding]:
     """Tokens that are computed though nothing reads them: the model is tuned for more tokens than
     the samples have. The time of padding is at least its share of the tokens, because attention
     grows with the square of their number."""
@@ -39,7 +39,7 @@ def padding(subject: Subject) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def other_calibration_data(subject: Subject) -> Iterator[Finding]:
+def other_calibration_data(subject: Subject) -> Iterator[ExplainFinding]:
     """Ranges that are too small or too large because the calibration samples have another
     distribution than those of the evaluation. More of the same samples would not help."""
     data = subject.other_data
@@ -54,7 +54,7 @@ def other_calibration_data(subject: Subject) -> Iterator[Finding]:
         f"input {data.input}: {data.what}",
         why=f"ranges follow the calibration samples: {several(len(worst.rows), 'range')} "
         f"{'is' if len(worst.rows) == 1 else 'are'} {wrong} for other samples",
-        change=Change(
+        change=advice(
             "use the same preprocessing for the calibration samples as for the evaluation; more "
             "samples of the same kind do not help"
         ),
@@ -67,9 +67,9 @@ def _computed(subject: Subject, tokens: PaddedTokens) -> float:
     return tokens.given if axis is None else axis.opt
 
 
-def _shorter(subject: Subject, tokens: PaddedTokens, wanted: int) -> Change:
+def _shorter(subject: Subject, tokens: PaddedTokens, wanted: int) -> RecipeChange:
     if tokens.axis is None:
-        return Change(
+        return advice(
             f"export the model with a free axis of tokens, pad each batch only to its longest "
             f"sample, and tune for {wanted} tokens"
         )
@@ -78,7 +78,7 @@ def _shorter(subject: Subject, tokens: PaddedTokens, wanted: int) -> Change:
     settings: dict[tuple[str, ...], object] = {}
     if span is not None and span.min <= wanted:
         settings = {("axes", tokens.axis): {"min": span.min, "opt": wanted, "max": span.max}}
-    return Change(
+    return advice(
         f"tune for {wanted} tokens, and pad each batch only to its longest sample; the longest of "
         f"these samples has {tokens.longest}",
         settings,

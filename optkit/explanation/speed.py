@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from glob import escape
 
-from optkit import codec
 from optkit.devices import target
+from optkit.documents.explanation import ExplainFinding, FindingCost, RecipeChange
 from optkit.evidence import Evidence
-from optkit.explanation.finding import Change, Cost, Finding
 from optkit.explanation.layer_times import (
     added_behind,
     constant_ms,
@@ -19,8 +18,7 @@ from optkit.explanation.layer_times import (
     slow,
 )
 from optkit.explanation.subject import Subject
-from optkit.explanation.words import modules, named, several
-from optkit.measurement import Difference
+from optkit.explanation.words import advice, modules, named, several
 from optkit.steps.attribute import TimedLayer
 
 _STEP = 16  # the bytes of codes that a tensor core reads at once
@@ -28,7 +26,7 @@ _CODES = ("int8", "uint8", "float8e4m3fn")
 _HEAVY = 0.25  # share of the bytes of all constants that the layers read
 
 
-def left_in_float(subject: Subject) -> Iterator[Finding]:
+def left_in_float(subject: Subject) -> Iterator[ExplainFinding]:
     """A product in FP16 or FP32 that was planned in fewer bits, or lies between quantized products.
 
     It multiplies at the peak rate of the float type, reads a weight of twice the bytes, and its
@@ -63,7 +61,7 @@ def _multiplies_in(subject: Subject, node: str) -> str:
     return str(row.dtype if row else layers[node].layer.dtype)
 
 
-def _why_in_float(subject: Subject, node: str, dtype: str) -> tuple[str, Change]:
+def _why_in_float(subject: Subject, node: str, dtype: str) -> tuple[str, RecipeChange]:
     """The reason why a product computes in float, and the change that would help."""
     row, patterns = subject.landed.get(node), _patterns(subject, node)
     reasons = {row.node: row.reason for row in subject.report.quantization}
@@ -76,16 +74,16 @@ def _why_in_float(subject: Subject, node: str, dtype: str) -> tuple[str, Change]
             f"keep it in {subject.baseline}: it runs in {dtype} anyway, and without its Q/DQ pair "
             "it has no rounding error"
         )
-        return why, Change(text, to_float(subject, [node]))
+        return why, advice(text, to_float(subject, [node]))
     if not patterns:
-        return why, Change(f"quantize it too, if possible; it is in float because: {why}")
-    return why, Change(
+        return why, advice(f"quantize it too, if possible; it is in float because: {why}")
+    return why, advice(
         "remove the line of the recipe that keeps it in float",
         {("quantization", "nodes", pattern): subject.precision for pattern in patterns},
     )
 
 
-def does_not_pay(subject: Subject) -> Iterator[Finding]:
+def does_not_pay(subject: Subject) -> Iterator[ExplainFinding]:
     """The artifact is slower than its baseline: other kernels lose what quantized layers gain.
 
     Such a kernel has no product. It converts, or it computes what the baseline fuses into its
@@ -101,7 +99,7 @@ def does_not_pay(subject: Subject) -> Iterator[Finding]:
     baseline = subject.result.baseline
     if baseline is None or baseline.latency is None:
         return
-    if not codec.from_json(Difference, speedup.to_json()).below(1):
+    if not speedup.below(1):
         return
     behind = added_behind(subject)
     losses = _losses(subject, behind)
@@ -113,13 +111,13 @@ def does_not_pay(subject: Subject) -> Iterator[Finding]:
         f"({sum(behind.values()):.3g} ms in total)"
     )
     lost = latency.p50_ms - baseline.latency.p50_ms
-    yield Finding(
+    yield ExplainFinding(
         "does_not_pay", "speed", nodes=nodes, modules=modules(nodes),
-        cost=Cost(lost / latency.p50_ms, "latency", speedup.evidence, ms=lost),
+        cost=FindingCost(lost / latency.p50_ms, "latency", speedup.evidence, ms=lost),
         what=f"{slower}: {losing}" if nodes else f"{slower}, but no single layer is slower",
         why=f"{subject.baseline} fuses bias, activation and sum into its products; here they run "
         "in separate kernels, with the quantization",
-        change=Change(
+        change=advice(
             f"`optkit tune --target {subject.result.target}` finds the layers that are faster when "
             f"quantized; or deploy {subject.baseline}"
         ),
@@ -138,7 +136,7 @@ def _losses(subject: Subject, behind: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-def alignment(subject: Subject) -> Iterator[Finding]:
+def alignment(subject: Subject) -> Iterator[ExplainFinding]:
     """A quantized product on a GPU whose summed dimension K is not a multiple of 16.
 
     A tensor core reads a row of codes 16 bytes at a time, and only if every row begins at a
@@ -168,7 +166,7 @@ def alignment(subject: Subject) -> Iterator[Finding]:
             f"{_STEP}; the cost given is an upper bound",
             why=f"a tensor core reads {_STEP} bytes at a time; rows of {summed} bytes are not "
             "aligned",
-            change=Change(
+            change=advice(
                 f"make this width of the model a multiple of {_STEP} ({summed} → {padded}), and "
                 "fill the weights up with zeros"
             ),
@@ -176,7 +174,7 @@ def alignment(subject: Subject) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def memory_bound(subject: Subject) -> Iterator[Finding]:
+def memory_bound(subject: Subject) -> Iterator[ExplainFinding]:
     """Quantized products that memory bandwidth limits.
 
     Even at the peak rate of the baseline's type they would multiply faster than memory delivers.
@@ -204,7 +202,7 @@ def memory_bound(subject: Subject) -> Iterator[Finding]:
         f"of which reading the weights takes {constant:.3g} ms",
         why=f"at batch {batch} it would limit them in {subject.baseline} too; faster arithmetic "
         "does not help",
-        change=Change(
+        change=advice(
             "use a larger batch, which reads the weights once for more samples "
             "(`axes: {batch: {opt: ...}}`), or weights of fewer bits (int4)"
         ),
@@ -212,7 +210,7 @@ def memory_bound(subject: Subject) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def heavy_weights(subject: Subject) -> Iterator[Finding]:
+def heavy_weights(subject: Subject) -> Iterator[ExplainFinding]:
     """A float tensor that has a quarter or more of the bytes of all constants."""
     layers = subject.candidate
     total = sum(timed.layer.constant_bytes for timed in layers)
@@ -229,7 +227,7 @@ def heavy_weights(subject: Subject) -> Iterator[Finding]:
                 what=f"{named(nodes)} reads {size / 2**20:.3g} MiB of {tensor.dtype}, "
                 f"{size / total:.0%} of all weights",
                 why="this float tensor has more bytes than quantization saved in the others",
-                change=Change(
+                change=advice(
                     "quantize it, or store the embedding table in 8 bits",
                     {} if subject.recipe.quantization.embeddings
                     else {("quantization", "embeddings"): True},

@@ -8,12 +8,13 @@ from functools import cached_property
 from typing import Literal, get_args
 
 from optkit import precisions, runtimes
-from optkit.documents.report import LandedNode, LayerFidelityRow, Report
-from optkit.documents.result import DataFinding, Result
-from optkit.engines import FusedLayer
+from optkit.documents.data_finding import DataFinding
+from optkit.documents.report import LayerFidelityRow, Report
+from optkit.documents.result import Result
+from optkit.engines import FusedLayer, LandingRow
 from optkit.evidence import Evidence
 from optkit.recipe import Recipe
-from optkit.steps.attribute import Node, TimedLayer
+from optkit.steps.attribute import LayerTimes, Node, TimedLayer
 
 Kind = Literal["product", "convert", "layout", "other"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -43,12 +44,10 @@ evaluation (`calibration.suspects.beside`)."""
 
 @dataclass(frozen=True)
 class Times:
-    """The layers of candidate and baseline, with the evidence of their times."""
+    """The times of layers with their evidence."""
 
     evidence: Evidence
-    candidate: tuple[TimedLayer, ...]
-    baseline: tuple[TimedLayer, ...]
-    nodes: Mapping[str, Node]
+    layers: LayerTimes
     note: str | None = None
 
 
@@ -78,11 +77,11 @@ class Subject:
     @property
     def candidate(self) -> tuple[TimedLayer, ...]:
         """The layers of the candidate; empty if their times are not known."""
-        return self.times.candidate if self.times else ()
+        return self.times.layers.candidate if self.times else ()
 
     @property
     def nodes(self) -> Mapping[str, Node]:
-        return self.times.nodes if self.times else {}
+        return self.times.layers.nodes if self.times else {}
 
     def op(self, node: str) -> str | None:
         return self.nodes[node].op if node in self.nodes else None
@@ -90,7 +89,7 @@ class Subject:
     @cached_property
     def apart_in_baseline(self) -> set[str]:
         """The nodes that the baseline computes in kernels without a product."""
-        layers = [timed.layer for timed in self.times.baseline] if self.times else []
+        layers = [timed.layer for timed in self.times.layers.baseline] if self.times else []
         return {node for layer in layers if not layer.products for node in layer.nodes}
 
     @cached_property
@@ -104,7 +103,7 @@ class Subject:
                 if precisions.precision(row.precision).quantized}  # fmt: skip
 
     @cached_property
-    def landed(self) -> dict[str, LandedNode]:
+    def landed(self) -> dict[str, LandingRow]:
         """Node → its row of the landing."""
         return {row.node: row for row in self.report.landing}
 
@@ -134,7 +133,9 @@ class Subject:
     @cached_property
     def by_node(self) -> tuple[dict[str, TimedLayer], dict[str, TimedLayer]]:
         """Node → the layer that computes this product, in the candidate and in the baseline."""
-        sides = (self.times.candidate, self.times.baseline) if self.times else ((), ())
+        sides = (
+            (self.times.layers.candidate, self.times.layers.baseline) if self.times else ((), ())
+        )
         candidate, baseline = (
             {node: timed for timed in side for node in timed.layer.products} for side in sides
         )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
+from optkit.documents.explanation import RecipeChange
 from optkit.node_names import module_of
 
 _SHOWN = 2
@@ -31,6 +33,15 @@ def modules(nodes: Sequence[str]) -> tuple[str, ...]:
     """The PyTorch modules in the names of the nodes, each once."""
     names = (module_of(node) for node in nodes)
     return tuple(dict.fromkeys(name for name in names if name is not None))
+
+
+def advice(
+    text: str, settings: Mapping[tuple[str, ...], object] = MappingProxyType({})
+) -> RecipeChange:
+    """The change that would help: in words, and, if a recipe can express it, as settings (key path
+    → value)."""
+    lines = tuple(line(path, value) for path, value in settings.items())
+    return RecipeChange(text, lines, settings)
 
 
 def line(path: Sequence[str], value: object) -> str:

@@ -14,20 +14,17 @@ range_file  ranges of activations: calibration caches of TensorRT, encodings of 
 from optkit.foreign.float_graph import never_negative, remove_quantization
 from optkit.foreign.operators import integer_operators
 from optkit.foreign.optimized import optimized
-from optkit.foreign.producer import Producer, producer_of
+from optkit.foreign.producer import producer_of
 from optkit.foreign.range_file import GivenRanges, read_ranges
 from optkit.foreign.repairs import (
     FORMS,
     REPAIRS,
     Repair,
-    Repaired,
     floats_for_float_codes,
     normal_form,
     repair,
 )
 from optkit.foreign.requested import (
-    Format,
-    Product,
     assignment,
     is_quantized,
     products,
@@ -38,12 +35,8 @@ from optkit.foreign.requested import (
 __all__ = [
     "FORMS",
     "REPAIRS",
-    "Format",
     "GivenRanges",
-    "Producer",
-    "Product",
     "Repair",
-    "Repaired",
     "assignment",
     "floats_for_float_codes",
     "integer_operators",

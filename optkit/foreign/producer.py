@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from optkit import graph
+from optkit.documents.given_graph import Quantizer
 from optkit.foreign.codes import QUANTIZE, is_pair
-
-
-@dataclass(frozen=True)
-class Producer:
-    """The tool, and by what it was recognized. `version`: None if the file does not tell it."""
-
-    name: str
-    version: str | None
-    recognized_by: str
-
 
 _OLIVE = "olive_version"
 _ORT = "ONNX Runtime's quantizer"
@@ -47,42 +37,42 @@ _BY_NAME = (
 )
 
 
-def producer_of(model: ir.Model) -> Producer:
+def producer_of(model: ir.Model) -> Quantizer:
     """The tool that quantized the graph, as far as the file tells."""
     told = f"the producer's name is {model.producer_name or ''!r}"
     if (olive := model.metadata_props.get(_OLIVE)) is not None:  # it calls other quantizers
-        return Producer("Olive", olive, f"the metadata has {_OLIVE}")
+        return Quantizer("Olive", olive, f"the metadata has {_OLIVE}")
     found = _by_metadata(model, told) or _by_domain(model) or _by_names(model)
-    return found or Producer("unknown", None, told)
+    return found or Quantizer("unknown", None, told)
 
 
-def _by_metadata(model: ir.Model, told: str) -> Producer | None:
+def _by_metadata(model: ir.Model, told: str) -> Quantizer | None:
     """The tool that the producer's name or the metadata contain."""
     metadata = " ".join(f"{key}={value}" for key, value in model.metadata_props.items())
     for pattern, name in _BY_METADATA:
         if re.search(pattern, model.producer_name or "", re.IGNORECASE):
             copy = _with_a_copy(model, told) if name == _ORT else None
-            return copy or Producer(name, model.producer_version or None, told)
+            return copy or Quantizer(name, model.producer_version or None, told)
         if (match := re.search(pattern, metadata, re.IGNORECASE)) is not None:
-            return Producer(name, None, f"the metadata contains {match[0]!r}")
+            return Quantizer(name, None, f"the metadata contains {match[0]!r}")
     return None
 
 
-def _with_a_copy(model: ir.Model, told: str) -> Producer | None:
+def _with_a_copy(model: ir.Model, told: str) -> Quantizer | None:
     """The tool with a copy of ONNX Runtime's quantizer that wrote the graph under its name."""
     if _quantizes_float_weights(model):
-        return Producer("ModelOpt", None, f"{told}, and its weights are stored as floats")
+        return Quantizer("ModelOpt", None, f"{told}, and its weights are stored as floats")
     if (node := _named_after_reader(model)) is not None:
         why = f"{told}, and pairs are named after their readers, e.g. {node!r}"
-        return Producer("Neural Compressor", None, why)
+        return Quantizer("Neural Compressor", None, why)
     return None
 
 
-def _by_domain(model: ir.Model) -> Producer | None:
+def _by_domain(model: ir.Model) -> Quantizer | None:
     for pattern, name in _BY_DOMAIN:
         for domain in model.opset_imports:
             if re.search(pattern, domain, re.IGNORECASE):
-                return Producer(name, None, f"operators of the domain {domain!r}")
+                return Quantizer(name, None, f"operators of the domain {domain!r}")
     return None
 
 
@@ -107,7 +97,7 @@ def _named_after_reader(model: ir.Model) -> str | None:
     return None
 
 
-def _by_names(model: ir.Model) -> Producer | None:
+def _by_names(model: ir.Model) -> Quantizer | None:
     """The tool whose names most Q/DQ nodes have."""
     counts: dict[str, tuple[int, str]] = {}
     for node in model.graph.all_nodes():
@@ -124,4 +114,4 @@ def _by_names(model: ir.Model) -> Producer | None:
         return None
     name = max(counts, key=lambda one: counts[one][0])
     count, example = counts[name]
-    return Producer(name, None, f"the names of {count} Q/DQ nodes, e.g. {example!r}")
+    return Quantizer(name, None, f"the names of {count} Q/DQ nodes, e.g. {example!r}")

@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from optkit import graph
+from optkit.documents.given_graph import GraphRepair
 from optkit.foreign import operators
 from optkit.foreign.codes import DEQUANTIZE, QUANTIZE, Codes, codes_of, producer, set_codes
 from optkit.foreign.float_graph import never_negative, relu
@@ -35,23 +36,13 @@ class Repair:
     run: Callable[[ir.Model], list[str]]
 
 
-@dataclass(frozen=True)
-class Repaired:
-    """What one repair changed: the names of the nodes."""
-
-    name: str
-    text: str
-    exact: bool
-    nodes: tuple[str, ...]
-
-
-def repair(model: ir.Model, repairs: Sequence[Repair] = ()) -> tuple[Repaired, ...]:
+def repair(model: ir.Model, repairs: Sequence[Repair] = ()) -> tuple[GraphRepair, ...]:
     """Run repairs in place, by default all; those that changed something."""
     done = []
     for one in repairs or REPAIRS:
         nodes = one.run(model)
         if nodes:
-            done.append(Repaired(one.name, one.text, one.exact, tuple(nodes)))
+            done.append(GraphRepair(one.text, one.exact, tuple(nodes), one.name))
     return tuple(done)
 
 

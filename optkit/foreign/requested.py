@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import onnx_ir as ir
 
 from optkit import graph
+from optkit.documents.given_graph import AskedProduct, OperandFormat
 from optkit.foreign import operators
 from optkit.foreign.codes import DEQUANTIZE, QUANTIZE, Codes, codes_of, is_pair, producer
 from optkit.foreign.repairs import normal_form
@@ -22,53 +21,26 @@ _PRECISIONS = {
 }
 
 
-@dataclass(frozen=True)
-class Format:
-    """The codes of one operand. `symmetric`: code zero stands for zero."""
-
-    dtype: str
-    granularity: str  # tensor, channel, block, dynamic
-    symmetric: bool
-
-
-@dataclass(frozen=True)
-class Product:
-    """A Conv, MatMul or Gemm with a constant weight, and the codes of its operands; None: that
-    operand is a float."""
-
-    node: str
-    op: str
-    weight: Format | None
-    activation: Format | None
-
-    @property
-    def precision(self) -> Precision | None:
-        """The precision of optkit that this is, with signed codes; None: none of them."""
-        if self.weight is None:
-            return None
-        read = None if self.activation is None else _signed(self.activation.dtype)
-        return _PRECISIONS.get((_signed(self.weight.dtype), read))
-
-
 def is_quantized(model: ir.Model) -> bool:
     """Whether the graph holds Q/DQ nodes or integer products."""
     integer = (*INTEGER_PRODUCTS, "DynamicQuantizeLinear", "QLinearAdd")
     return any(is_pair(node) or node.op_type in integer for node in model.graph.all_nodes())
 
 
-def requested_products(model: ir.Model) -> list[Product]:
+def requested_products(model: ir.Model) -> list[AskedProduct]:
     """What the graph asks for, in whichever form it is written. The graph does not change."""
     copy = model.clone()
     operators.to_pairs(copy)
     dynamic = set(operators.dynamic_to_weight_only(copy))
     normal_form(copy)
-    each_run = Format("uint8", "dynamic", symmetric=False)
+    each_run = OperandFormat("uint8", "dynamic", symmetric=False)
     return [
-        replace(one, activation=each_run) if one.node in dynamic else one for one in products(copy)
+        _product(one.node, one.op, one.weight, each_run) if one.node in dynamic else one
+        for one in products(copy)
     ]
 
 
-def products(model: ir.Model) -> list[Product]:
+def products(model: ir.Model) -> list[AskedProduct]:
     """The products with a constant weight, in Q/DQ form (`repairs.operators` writes integer
     products in this form)."""
     found = []
@@ -77,16 +49,27 @@ def products(model: ir.Model) -> list[Product]:
         if place is None:
             continue
         index = place[0]
-        found.append(Product(
-            str(node.name), node.op_type, _format(node.inputs[index]),
-            _format(node.inputs[1 - index]),
-        ))  # fmt: skip
+        weight, activation = _format(node.inputs[index]), _format(node.inputs[1 - index])
+        found.append(_product(str(node.name), node.op_type, weight, activation))
     return found
+
+
+def _product(
+    node: str, op: str, weight: OperandFormat | None, activation: OperandFormat | None
+) -> AskedProduct:
+    """The product with the precision of optkit that this is, with signed codes."""
+    precision = None
+    if weight is not None:
+        read = None if activation is None else _signed(activation.dtype)
+        precision = _PRECISIONS.get((_signed(weight.dtype), read))
+    name = None if precision is None else precision.name
+    return AskedProduct(node, op, weight, activation, name)
 
 
 def assignment(model: ir.Model) -> dict[str, Precision]:
     """Product → the precision of optkit in which the graph asks for it."""
-    return {one.node: one.precision for one in products(model) if one.precision is not None}
+    names = {one.node: one.precision for one in products(model)}
+    return {node: PRECISIONS[name] for node, name in names.items() if name is not None}
 
 
 def ranges(model: ir.Model) -> dict[str, tuple[str, float, float]]:
@@ -108,11 +91,11 @@ def ranges(model: ir.Model) -> dict[str, tuple[str, float, float]]:
     return found
 
 
-def _format(value: ir.Value | None) -> Format | None:
+def _format(value: ir.Value | None) -> OperandFormat | None:
     codes = operand(value)
     if codes is None:
         return None
-    return Format(codes.dtype.name.lower(), codes.granularity, codes.symmetric)
+    return OperandFormat(codes.dtype.name.lower(), codes.granularity, codes.symmetric)
 
 
 def operand(value: ir.Value | None) -> Codes | None:

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from optkit.artifact import MANIFEST, MODEL, Artifact, Manifest
-from optkit.documents.measured import FidelityFigures
 from optkit.documents.report import Report
 from optkit.documents.result import Result
 from optkit.evidence import Evidence
+from optkit.measurement import Fidelity
 from optkit.report.contract import REPORT_FILE, report_of, result_of
 from optkit.store import digest_file
 
@@ -99,7 +99,7 @@ def metrics(result: Result, report: Report | None) -> Iterator[Metric]:
         yield Metric(name, speedup.value, speedup.evidence, speedup.ci95, meaning)
 
 
-def _of_fidelity(fidelity: FidelityFigures) -> Iterator[Metric]:
+def _of_fidelity(fidelity: Fidelity) -> Iterator[Metric]:
     reference = fidelity.reference
     yield Metric(f"cosine to {reference}", fidelity.cosine, fidelity.evidence)
     if fidelity.sqnr_db is not None:

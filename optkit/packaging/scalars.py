@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from optkit.artifact import Manifest
-from optkit.documents.measured import LatencyFigures, ScoreFigures
 from optkit.documents.result import Result
 from optkit.evidence import Evidence
+from optkit.measurement import Latency, Score
 
 Interval = tuple[int | float, int | float]
 
@@ -67,7 +67,7 @@ def scalars(result: Result) -> dict[str, Scalar]:
     return found
 
 
-def _latency(latency: LatencyFigures | None) -> dict[str, Scalar]:
+def _latency(latency: Latency | None) -> dict[str, Scalar]:
     if latency is None:
         return {}
     evidence = latency.evidence
@@ -79,13 +79,13 @@ def _latency(latency: LatencyFigures | None) -> dict[str, Scalar]:
     return found
 
 
-def _percentiles(latency: LatencyFigures) -> Iterator[tuple[str, int | float]]:
+def _percentiles(latency: Latency) -> Iterator[tuple[str, int | float]]:
     for percent, value in ((90, latency.p90_ms), (95, latency.p95_ms), (99, latency.p99_ms)):
         if value is not None:
             yield f"latency_ms_p{percent}", value
 
 
-def _score(score: ScoreFigures | None) -> dict[str, Scalar]:
+def _score(score: Score | None) -> dict[str, Scalar]:
     if score is None:
         return {}
     metric = re.sub("[^A-Za-z0-9_.-]", "_", score.metric)

@@ -8,7 +8,8 @@ from pydantic import ValidationError
 
 from optkit import explanation
 from optkit.devices import Target
-from optkit.documents.report import BothSides, LayerFacts, Report, TimedLayers
+from optkit.documents.report import BothSides, Report, TimedLayers
+from optkit.engines import FusedLayer
 from optkit.evidence import Evidence
 from optkit.execute.runner import Steps
 from optkit.execute.step import Input
@@ -73,7 +74,7 @@ def explained(report: Report, build: Build) -> Report:
     return report.model_copy(
         update={
             "layer_times": None if times is None else _by_layer(times, report),
-            "findings": tuple(finding.described() for finding in found),
+            "findings": found,
         }
     )
 
@@ -91,15 +92,14 @@ def with_evidence(
     found: Attributed, evidence: Evidence, note: str, axes: Mapping[str, int]
 ) -> Times:
     """The times at the sizes `axes`, with a note on how they are known."""
-    known = found.times
     sizes = "".join(f"; {name} {size}" for name, size in axes.items())
-    return Times(evidence, known.candidate, known.baseline, known.nodes, f"{note}{sizes}")
+    return Times(evidence, found.times, f"{note}{sizes}")
 
 
 def _by_layer(times: Times, report: Report) -> TimedLayers:
     """The times in the order of the layers of a report."""
 
-    def ordered(timed: Sequence[TimedLayer], listed: Sequence[LayerFacts]) -> tuple[float, ...]:
+    def ordered(timed: Sequence[TimedLayer], listed: Sequence[FusedLayer]) -> tuple[float, ...]:
         spent = {one.layer.name: one.ms for one in timed}
         return tuple(spent.get(layer.name, 0.0) for layer in listed)
 
@@ -107,21 +107,20 @@ def _by_layer(times: Times, report: Report) -> TimedLayers:
         evidence=times.evidence,
         note=times.note or "",
         milliseconds=BothSides(
-            engine=ordered(times.candidate, report.layers.engine),
-            baseline=ordered(times.baseline, report.layers.baseline),
+            engine=ordered(times.layers.candidate, report.layers.engine),
+            baseline=ordered(times.layers.baseline, report.layers.baseline),
         ),
     )
 
 
-def _listed(compiled: Compiled) -> tuple[LayerFacts, ...]:
+def _listed(compiled: Compiled) -> tuple[FusedLayer, ...]:
     """The layers with sizes, as the report lists them; none in a rehearsal."""
     if compiled.planned:
         return ()
-    layers = compiled.engine.static_layers or compiled.engine.layers
-    return tuple(map(LayerFacts.from_object, layers))
+    return compiled.engine.static_layers or compiled.engine.layers
 
 
-def _has_sizes(layers: Sequence[LayerFacts]) -> bool:
+def _has_sizes(layers: Sequence[FusedLayer]) -> bool:
     """Whether each layer can be predicted: its sizes are known, and the dtype of its products."""
     tensors = [tensor for layer in layers for tensor in (*layer.inputs, *layer.outputs)]
     fixed = all(size >= 0 for tensor in tensors for size in tensor.shape)
@@ -136,7 +135,7 @@ def tuned(recipe: Recipe) -> dict[str, int]:
 def prediction(
     candidate: Input,
     baseline: Input,
-    layers: Mapping[str, tuple[LayerFacts, ...]],
+    layers: Mapping[str, tuple[FusedLayer, ...]],
     device: Target,
     axes: Mapping[str, int],
 ) -> PredictLayers:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from safetensors.numpy import load_file
 
 from optkit import codec, pipeline, runtimes
-from optkit.assignment import Assignment
+from optkit.assignment import Assignment, QuantizedProducts
 from optkit.benchmarking import gates, paired_drop
 from optkit.benchmarking.latency import ratio
 from optkit.documents.pictures import WorstPictures
@@ -20,12 +20,11 @@ from optkit.documents.report import (
     LayerFidelity,
     Provenance,
     Report,
-    StepTaken,
 )
-from optkit.documents.result import CalibrationCheck, QuantizedProducts, Result
+from optkit.documents.result import CalibrationCheck, Result
 from optkit.engines import Engine
 from optkit.evidence import Evidence
-from optkit.execute.runner import Record
+from optkit.execute.taken import StepTaken
 from optkit.measurement import (
     Difference,
     Fidelity,
@@ -72,7 +71,7 @@ class _Sides:
 
 def judge(
     build: Build,
-    records: list[Record],
+    records: list[StepTaken],
     *,
     artifact: str,
     scores: Scores | None = None,
@@ -99,7 +98,7 @@ def judge(
 
 def judge_again(
     build: Build,
-    records: list[Record],
+    records: list[StepTaken],
     report: Report,
     *,
     artifact: str,
@@ -216,14 +215,14 @@ def quantized(build: Build) -> QuantizedProducts | None:
     assignment = build.assignment
     if assignment is None or not build.job.precision.quantized:
         return None
-    return QuantizedProducts.from_object(assignment.coverage())
+    return assignment.coverage()
 
 
 def _result(
     build: Build,
     sides: _Sides,
     findings: Findings,
-    records: list[Record],
+    records: list[StepTaken],
     artifact: str,
 ) -> Result:
     return result(
@@ -243,7 +242,7 @@ def _result(
     )
 
 
-def _hits(records: Sequence[Record]) -> int:
+def _hits(records: Sequence[StepTaken]) -> int:
     """The number of steps whose results were in the store before this run."""
     made = {record.key for record in records if not record.hit}
     return len({record.key for record in records} - made)
@@ -367,7 +366,7 @@ def _worst(build: Build) -> WorstPictures | None:
     return build.worst.worst if build.worst is not None and not build.worst.planned else None
 
 
-def _provenance(build: Build, records: list[Record]) -> Provenance:
+def _provenance(build: Build, records: list[StepTaken]) -> Provenance:
     return Provenance(
         recipe=build.job.recipe.to_json(),
         digests={"build": pipeline.identity(build), **build.digests},
@@ -378,10 +377,10 @@ def _provenance(build: Build, records: list[Record]) -> Provenance:
     )
 
 
-def _steps(records: list[Record]) -> tuple[StepTaken, ...]:
+def _steps(records: list[StepTaken]) -> tuple[StepTaken, ...]:
     """Each step once: samples are collected for the export, and asked for again later."""
     first = {record.key: record for record in reversed(records)}
-    return tuple(StepTaken.from_object(record) for record in first.values())[::-1]
+    return tuple(first.values())[::-1]
 
 
 def _specs(build: Build) -> dict[str, AskedOfCompiler]:
@@ -389,7 +388,7 @@ def _specs(build: Build) -> dict[str, AskedOfCompiler]:
     return {role: AskedOfCompiler.from_json(codec.to_json(spec)) for role, spec in specs}
 
 
-def _seconds(records: list[Record]) -> dict[str, float]:
+def _seconds(records: list[StepTaken]) -> dict[str, float]:
     spent: dict[str, float] = {}
     for record in records:
         spent[record.step] = round(spent.get(record.step, 0.0) + record.seconds, 3)

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from optkit import codec
 from optkit import intake as stage
 from optkit.artifact import MANIFEST, MODEL, Artifact
 from optkit.assignment import Assignment
@@ -24,7 +23,6 @@ from optkit.errors import IntegrityError, RecipeError
 from optkit.evidence import Evidence
 from optkit.execute.runner import Runner, Steps
 from optkit.execute.step import Foreign
-from optkit.measurement import Fidelity
 from optkit.pipeline.accuracy import score, show_worst
 from optkit.pipeline.attribution import attribute
 from optkit.pipeline.engines import compile_
@@ -114,8 +112,7 @@ def _restore(unfinished: Unfinished, runner: Runner) -> Build:
     nodes = {row.node: precision(row.precision) for row in report.quantization}
     reasons = {row.node: row.reason for row in report.quantization if row.reason is not None}
     if result.fidelity is not None:
-        fidelity = codec.from_json(Fidelity, result.fidelity.to_json())
-        build.candidate_fidelity = ComparedOutputs(fidelity=fidelity)
+        build.candidate_fidelity = ComparedOutputs(fidelity=result.fidelity)
     build.source = Graph()  # nothing is known of how it was exported
     build.graph = Graph(folder=staged_graph(artifact.path / MODEL, runner))
     build.baseline = Graph(folder=staged_graph(artifact.baseline_path / MODEL, runner))

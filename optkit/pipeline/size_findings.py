@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import inf
 
-from optkit.documents.measured import FidelityFigures
 from optkit.documents.sizes import AxisSizes, DeclaredSizes, SizeFidelity, SizeFinding
 from optkit.measurement import Fidelity, OutputFidelity
 from optkit.pipeline.declared_sizes import free_axes, told
@@ -41,7 +40,7 @@ def _figures(build: Build, points: Sequence[Point]) -> Iterator[SizeFidelity]:
         if found is not None or failed is not None:
             made = build.resized[point]
             yield SizeFidelity(
-                sizes=dict(made.sizes), fidelity=FidelityFigures.from_optional(found),
+                sizes=dict(made.sizes), fidelity=found,
                 failed=failed, distinct=made.distinct,
             )  # fmt: skip
 

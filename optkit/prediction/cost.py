@@ -7,26 +7,25 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from optkit.devices import Target, names
+from optkit.devices import Price, Target, names
 from optkit.devices import target as find_target
-from optkit.documents.prices import DatedPrice, Purchase
+from optkit.documents.prices import Purchase
 from optkit.errors import InputRefused, UsageError, unknown_name
 
 
-def price_of(target: Target, overrides: Mapping[str, DatedPrice]) -> DatedPrice | None:
+def price_of(target: Target, overrides: Mapping[str, Price]) -> Price | None:
     """The user's price, else the lowest of the target's file, verified ones first."""
     if target.name in overrides or not target.prices:
         return overrides.get(target.name)
-    lowest = min(target.prices, key=lambda price: (not price.verified, price.usd_per_hour))
-    return DatedPrice.from_object(lowest)
+    return min(target.prices, key=lambda price: (not price.verified, price.usd_per_hour))
 
 
 @dataclass(frozen=True)
 class PriceFile:
     """A user's prices by target: per hour, per hour of a spot device, of a device."""
 
-    rents: Mapping[str, DatedPrice]
-    spots: Mapping[str, DatedPrice]
+    rents: Mapping[str, Price]
+    spots: Mapping[str, Price]
     purchases: Mapping[str, Purchase]
 
 
@@ -83,11 +82,9 @@ def _least(entries: Mapping[str, Sequence[_Entry]], key: str) -> dict[str, _Entr
     return {name: min(of, key=lambda e: e.prices[key]) for name, of in priced.items() if of}
 
 
-def _lowest(
-    entries: Mapping[str, Sequence[_Entry]], key: str, source: str
-) -> dict[str, DatedPrice]:
+def _lowest(entries: Mapping[str, Sequence[_Entry]], key: str, source: str) -> dict[str, Price]:
     return {
-        name: DatedPrice(
+        name: Price(
             usd_per_hour=least.prices[key], provider=least.provider, as_of=least.as_of,
             verified=True, source=source,
         )

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, inf
 
-from optkit.devices import Target
+from optkit.devices import Price, Target
 from optkit.documents.plan import (
     CheapestChoice,
     FrontPoint,
@@ -22,7 +22,7 @@ from optkit.documents.plan import (
     PlannedPurchase,
     PlanRow,
 )
-from optkit.documents.prices import DatedPrice, Purchase
+from optkit.documents.prices import Purchase
 from optkit.errors import UsageError
 from optkit.prediction.cost import per_million
 
@@ -68,18 +68,18 @@ class Terms:
     """How one target is paid for. `electricity`: dollars per kWh, known wherever `purchase` is."""
 
     demand: Demand
-    price: DatedPrice | None
-    spot: DatedPrice | None = None
+    price: Price | None
+    spot: Price | None = None
     purchase: Purchase | None = None
     electricity: float | None = None
 
 
-def discounted(price: DatedPrice | None, discount: float) -> DatedPrice | None:
+def discounted(price: Price | None, discount: float) -> Price | None:
     """The spot price as the user's discount on the price per hour."""
     if price is None:
         return None
     usd, name = price.usd_per_hour * (1 - discount), f"{price.provider}, {discount:.0%} off"
-    return price.model_copy(update={"usd_per_hour": usd, "provider": name})
+    return replace(price, usd_per_hour=usd, provider=name)
 
 
 def costed(row: PlanRow, target: Target, terms: Terms) -> PlanRow:

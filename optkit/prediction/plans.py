@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from optkit.devices import Fact, Target
+from optkit.devices import Fact, Price, Target
 from optkit.documents.plan import (
     Bound,
     DecodeBounds,
@@ -19,7 +19,6 @@ from optkit.documents.plan import (
     PlannedLatency,
     PlanRow,
 )
-from optkit.documents.prices import DatedPrice
 from optkit.measurement import Interval
 from optkit.precisions import Precision
 from optkit.prediction import layers, memory, serving, training_memory
@@ -48,7 +47,7 @@ class _Figures:
 
 def row(
     model: Graphed | Decoding, target: Target, number: Precision, batches: Sequence[int],
-    price: DatedPrice | None, methods: Sequence[Method] = (),
+    price: Price | None, methods: Sequence[Method] = (),
 ) -> PlanRow:  # fmt: skip
     """Everything about one pair. Batches that do not fit have no latency. Raises ToolchainMissing
     where the target's own figures are unknown."""
@@ -93,7 +92,7 @@ def _foreign(target: Target) -> tuple[str, ...]:
 
 def _graph(
     model: Graphed, target: Target, number: Precision, batches: Sequence[int],
-    price: DatedPrice | None,
+    price: Price | None,
 ) -> _Figures:  # fmt: skip
     latency: list[PlannedLatency] = []
     notes: tuple[str, ...] = ()
@@ -130,7 +129,7 @@ def _held(model: Graphed, number: Precision, batch: int, works: Sequence[Work]) 
 
 def _call(
     model: Graphed, target: Target, number: Precision, batch: int, works: Sequence[Work],
-    price: DatedPrice | None, *, known: bool,
+    price: Price | None, *, known: bool,
 ) -> PlannedLatency:  # fmt: skip
     one, sums = call(works, target, batch, batch * model.passed, known=known), total(works)
     pace, bytes_ = batch / one.throughput, sums.weight_bytes + sums.moved
@@ -163,7 +162,7 @@ def _largest(sizes: Sequence[tuple[int, memory.Memory]], target: Target) -> int 
 
 def _decoder(
     model: Decoding, target: Target, number: Precision, batches: Sequence[int],
-    price: DatedPrice | None,
+    price: Price | None,
 ) -> _Figures:  # fmt: skip
     shape, numbers = model.shape, serving.numbers_of(number)
     beside = _encoder_memory(model.encoder, target, number)
@@ -230,7 +229,7 @@ def _encode(
 
 def _token(
     made: serving.Generation, target: Target, load: serving.Load, batch: int,
-    price: DatedPrice | None, encode: Callable[[int], Call] | None = None,
+    price: Price | None, encode: Callable[[int], Call] | None = None,
 ) -> PlannedLatency:  # fmt: skip
     """Of one token for each of `batch` sequences."""
     devices, bounds, first_token = load.devices, dict[str, Bound](), made.first_token

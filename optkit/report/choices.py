@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from optkit.documents.measured import LatencyFigures
-from optkit.documents.prices import DatedPrice
+from optkit.devices import Price
 from optkit.documents.recommendation import Decision, Recommendation
 from optkit.documents.result import Result
 from optkit.evidence import Evidence
+from optkit.measurement import Latency
 from optkit.prediction.cost import per_million
 from optkit.prediction.economics import cost
 from optkit.report import figures, worth
@@ -30,7 +30,7 @@ class Choice:
     a candidate that is shown to be faster than its baseline; `likely`: that is predicted."""
 
     name: str
-    latency: LatencyFigures
+    latency: Latency
     usd: float | None
     gains: bool
     likely: bool
@@ -41,7 +41,7 @@ class Choice:
         return f"{self.name}, {worth.time(self.latency)}"
 
 
-def of_fleet(results: Iterable[Result], prices: Mapping[str, DatedPrice]) -> Recommendation | None:
+def of_fleet(results: Iterable[Result], prices: Mapping[str, Price]) -> Recommendation | None:
     """The fastest and the cheapest of those that may be shipped: a candidate that pays, or the
     baseline of one that does not. `prices`: by target. None if nothing was built."""
     built = [
@@ -124,7 +124,7 @@ def _named(result: Result) -> str:
     return f"{spelled(result.precision)} on {device_of(result)}"
 
 
-def _choices(built: Iterable[_Built], prices: Mapping[str, DatedPrice]) -> Iterable[Choice]:
+def _choices(built: Iterable[_Built], prices: Mapping[str, Price]) -> Iterable[Choice]:
     for result, advice in built:
         if advice.decision not in ("candidate", "likely", "baseline"):
             continue

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from optkit.documents.result import QuantizedProducts, Result
+from optkit.assignment import QuantizedProducts
+from optkit.documents.result import Result
 from optkit.precisions import PRECISIONS
 from optkit.report import figures
 from optkit.report.titles import spelled

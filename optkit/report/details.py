@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from optkit.documents.measured import LatencyFigures
-from optkit.documents.prices import DatedPrice
+from optkit.devices import Price
 from optkit.documents.report import Report
 from optkit.documents.result import Result
 from optkit.evidence import Evidence
+from optkit.measurement import Latency
 from optkit.report import figures
-from optkit.report.layers import Layer
 from optkit.report.titles import baseline_label
 
 
@@ -45,7 +44,7 @@ def timings(report: Report) -> list[Timed]:
     return sorted(rows, key=lambda row: row.batch)
 
 
-def _timed(label: str, latency: LatencyFigures) -> Timed:
+def _timed(label: str, latency: Latency) -> Timed:
     def quantile(value: float | None, least: int) -> str:
         if value is None and latency.runs is not None:
             return f"needs {least:,} runs"
@@ -123,53 +122,7 @@ def machine(conditions: Mapping[str, object]) -> list[tuple[str, str]]:
     return found
 
 
-@dataclass(frozen=True)
-class Held:
-    """One kind of memory, of baseline and candidate."""
-
-    label: str
-    baseline: str
-    candidate: str
-    known: str
-
-
-def memory(report: Report, ours: Sequence[Layer], theirs: Sequence[Layer]) -> list[Held]:
-    """The memory of a model: weights, the largest reads and writes of one layer, the workspace of
-    the compiler; and the measured peak of a run, if a gate needs it."""
-    engine = report.result.engine
-    compiled = engine.evidence if engine else ""
-    specs = report.provenance.build_spec
-
-    def workspace(role: str) -> str:
-        return figures.size(specs[role].workspace_bytes if role in specs else None)
-
-    rows = [
-        Held("Weights in the engine", _weights(theirs), _weights(ours), compiled),
-        Held("Most that one layer reads and writes", _most(theirs), _most(ours), compiled),
-        Held(
-            "Workspace the compiler may use",
-            workspace("baseline_engine"),
-            workspace("engine"),
-            compiled,
-        ),
-    ]
-    for gate in report.gates:
-        if gate.gate == "max_memory_bytes" and gate.value is not None:
-            peak = figures.size(gate.value)
-            rows.append(Held("Peak of a run", figures.NONE, peak, gate.evidence or ""))
-    return [row for row in rows if {row.baseline, row.candidate} != {figures.NONE}]
-
-
-def _weights(rows: Sequence[Layer]) -> str:
-    known = [layer.weights for layer in rows if layer.weights is not None]
-    return figures.size(sum(known)) if known else figures.NONE
-
-
-def _most(rows: Sequence[Layer]) -> str:
-    return figures.size(max((layer.moved for layer in rows if layer.moved), default=None))
-
-
-def price(dated: DatedPrice) -> str:
+def price(dated: Price) -> str:
     """The source and the date of a price."""
     sure = "" if dated.verified else " (unverified)"
     return f"{dated.usd_per_hour:g} US dollars per hour, {dated.provider}, {dated.as_of}{sure}"

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -11,16 +11,12 @@ from pydantic import Field, RootModel
 
 from optkit.assignment import Assignment
 from optkit.devices import target
-from optkit.documents.measured import LatencyFigures
 from optkit.documents.pictures import WorstPictures
 from optkit.documents.record import Number, Object, Record, Rows
 from optkit.documents.report import (
     REPORT,
     BothSides,
     ExportComparison,
-    GateOutcome,
-    LandedNode,
-    LayerFacts,
     LayerFidelity,
     MillionCost,
     NodeDecision,
@@ -30,13 +26,13 @@ from optkit.documents.report import (
     Simulation,
 )
 from optkit.documents.result import Result
-from optkit.measurement import Latencies
+from optkit.engines import FusedLayer, LandingRow
+from optkit.measurement import GateRow, Latencies, Latency
 from optkit.prediction.cost import per_million, price_of
 from optkit.report.result import Findings, Side
 
 S = TypeVar("S")
 T = TypeVar("T")
-Row = TypeVar("Row", bound=Record)
 
 
 @dataclass(frozen=True)
@@ -83,13 +79,13 @@ class Measured:
     """The parts of a report that come from a run on the device, or replace it; its fields are those
     of the report."""
 
-    gates: Rows[GateOutcome]
-    latencies: BothSides[Rows[LatencyFigures]]
+    gates: Rows[GateRow]
+    latencies: BothSides[Rows[Latency]]
     latency_samples: BothSides[Rows[Number]]
     latency_rounds: BothSides[int]
-    layers: BothSides[Rows[LayerFacts]]
-    landing: Rows[LandedNode]
-    landing_activations: Rows[LandedNode]
+    layers: BothSides[Rows[FusedLayer]]
+    landing: Rows[LandingRow]
+    landing_activations: Rows[LandingRow]
     cost: ServingCost | None
     conditions: Object
 
@@ -149,15 +145,15 @@ def measured(
     times = (latencies.engine, latencies.baseline)
     shown = [[latency for latency in side if latency.batch == batch] for side in times]
     return Measured(
-        gates=_rows(GateOutcome, findings.verdict.rows if findings.verdict else ()),
-        latencies=_both(lambda side: _rows(LatencyFigures, side), *times),
+        gates=findings.verdict.rows if findings.verdict else (),
+        latencies=_both(tuple, *times),
         latency_samples=_both(
             lambda side: tuple(ms for row in side for ms in row.samples_ms), *shown
         ),
         latency_rounds=_both(lambda side: sum(row.rounds or 0 for row in side), *shown),
         layers=_both(_layers, candidate, baseline),
-        landing=_rows(LandedNode, landing.rows if landing else ()),
-        landing_activations=_rows(LandedNode, landing.activations if landing else ()),
+        landing=landing.rows if landing else (),
+        landing_activations=landing.activations if landing else (),
         cost=_cost(result),
         conditions=conditions,
     )
@@ -165,10 +161,6 @@ def measured(
 
 def _both(facts: Callable[[S], T], engine: S, baseline: S) -> BothSides[T]:
     return BothSides(engine=facts(engine), baseline=facts(baseline))
-
-
-def _rows(model: type[Row], sources: Iterable[object]) -> tuple[Row, ...]:
-    return tuple(map(model.from_object, sources))
 
 
 def _cost(result: Result) -> ServingCost | None:
@@ -190,11 +182,11 @@ def _cost(result: Result) -> ServingCost | None:
     )
 
 
-def _layers(side: Side | None) -> tuple[LayerFacts, ...]:
+def _layers(side: Side | None) -> tuple[FusedLayer, ...]:
     """The layer list with sizes where there is one (a dynamic engine's own has none)."""
     if side is None or side.engine is None:
         return ()
-    return _rows(LayerFacts, side.engine.static_layers or side.engine.layers)
+    return side.engine.static_layers or side.engine.layers
 
 
 def _decisions(rewrites: Rewrites) -> Iterator[NodeDecision]:

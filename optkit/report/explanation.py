@@ -17,9 +17,9 @@ from optkit.documents.explanation import (
     ExplainFinding,
     LayerTime,
 )
-from optkit.documents.measured import FidelityFigures, ScoreFigures
 from optkit.documents.report import Report
 from optkit.explanation import Subject, explain
+from optkit.measurement import Fidelity, Score
 from optkit.recipe import Recipe
 from optkit.report import figures
 from optkit.report.build_facts import described
@@ -33,23 +33,23 @@ _NAMED = 3  # operators
 _WHOLES = {"latency": "the latency", "layers": "the layers' time", "noise": "the noise"}
 
 
-def likeness(fidelity: FidelityFigures | ComparedLayers) -> str:
+def likeness(fidelity: Fidelity | ComparedLayers) -> str:
     found = _worst(fidelity)
     return "equal to" if found is None else f"SQNR {figures.decibels(found)} to"
 
 
-def _worst(fidelity: FidelityFigures | ComparedLayers) -> float | None:
+def _worst(fidelity: Fidelity | ComparedLayers) -> float | None:
     """The SQNR of the worst output; None if the outputs are equal."""
-    return fidelity.worst.sqnr_db if isinstance(fidelity, FidelityFigures) else fidelity.sqnr_db
+    return fidelity.worst.sqnr_db if isinstance(fidelity, Fidelity) else fidelity.sqnr_db
 
 
-def dropped(accuracy: ScoreFigures | None, drop: float) -> str:
+def dropped(accuracy: Score | None, drop: float) -> str:
     """A drop, or a part of it, in the unit of its metric: points, or a share."""
     proportion = accuracy is not None and accuracy.proportion
     return (figures.points if proportion else figures.percent)(drop)
 
 
-def cost(accuracy: ScoreFigures | None, finding: ExplainFinding) -> str:
+def cost(accuracy: Score | None, finding: ExplainFinding) -> str:
     """What the change of a finding would gain, as a value, as a share and with its evidence."""
     cost = finding.cost
     parts = []
@@ -181,7 +181,7 @@ def _speed(found: Explained) -> Iterator[Known]:
         )  # fmt: skip
 
 
-def _sqnr(fidelity: FidelityFigures | ComparedLayers) -> str:
+def _sqnr(fidelity: Fidelity | ComparedLayers) -> str:
     found = _worst(fidelity)
     return "equal" if found is None else figures.decibels(found)
 
@@ -231,8 +231,7 @@ def of_report(report: Report) -> list[Finding]:
     except ValidationError:
         return []
     found = explain(Subject(report, recipe, None))
-    described = (one.described() for one in found.findings)
-    return [Finding(cost(report.result.accuracy, one), one) for one in described]
+    return [Finding(cost(report.result.accuracy, one), one) for one in found.findings]
 
 
 def to_html(found: Explained) -> str:

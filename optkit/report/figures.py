@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 from optkit.printable import visible
 
 if TYPE_CHECKING:
-    from optkit.documents.measured import BuildFacts, FidelityFigures, LatencyFigures
+    from optkit.documents.measured import BuildFacts
     from optkit.documents.report import TensorFidelity
     from optkit.documents.result import LandingCounts
+    from optkit.measurement import Fidelity, Latency
 
 NONE = "–"
 _LONGEST, _LONGEST_ADVICE = 400, 8000
@@ -43,7 +44,7 @@ def _line(value: object, most: int) -> str:
     return visible(text if len(text) <= most else text[: most - 1] + "…")
 
 
-def measured(latency: LatencyFigures | BuildFacts | None) -> str | None:
+def measured(latency: Latency | BuildFacts | None) -> str | None:
     """When and where a latency was measured, and whether before the present command; None if it was
     not measured, or its date is unknown."""
     if latency is None or latency.measured_at is None:
@@ -69,7 +70,7 @@ def likeness(known: TensorFidelity) -> str:
     return f"cosine {known.cosine:.6f}, largest error {_digits(known.max_abs_error)}"
 
 
-def sqnr(fidelity: FidelityFigures) -> str:
+def sqnr(fidelity: Fidelity) -> str:
     """`0.0 dB`: of the worst output."""
     if fidelity.all_zero:
         return "all outputs are zero, in both"
@@ -77,14 +78,14 @@ def sqnr(fidelity: FidelityFigures) -> str:
     return "bit-equal" if found is None else decibels(found)
 
 
-def at_worst(fidelity: FidelityFigures) -> str:
+def at_worst(fidelity: Fidelity) -> str:
     """`output 'seg', all outputs together 34.4 dB`; empty for a single output."""
     if not fidelity.where or fidelity.sqnr_db is None:
         return ""
     return f"{name(fidelity.where)}, all outputs together {decibels(fidelity.sqnr_db)}"
 
 
-def unvaried(fidelity: FidelityFigures) -> str | None:
+def unvaried(fidelity: Fidelity) -> str | None:
     """A doubt about the fidelity of outputs that hardly depend on the input, as those of random
     weights may; None if there is none."""
     share = fidelity.varying

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from optkit.devices import Price
 from optkit.documents.fleet import Fleet
-from optkit.documents.measured import DifferenceFigures, LatencyFigures, ScoreFigures
-from optkit.documents.prices import DatedPrice
 from optkit.documents.result import LandingCounts, PrecisionFigures, Result
 from optkit.evidence import Evidence
+from optkit.measurement import Difference, Latency, Score
 from optkit.prediction.cost import per_million
 from optkit.report import details, figures, view
 from optkit.report.drawing.scatter import Point, Scatter, scatter
@@ -188,7 +188,7 @@ def _row(fleet: Fleet, result: Result, name: str, part: Result) -> Row:
     )
 
 
-def _latency(latency: LatencyFigures | None) -> Entry:
+def _latency(latency: Latency | None) -> Entry:
     if latency is None:
         return _ABSENT
     text = f"{figures.ms(latency.p50_ms)}, batch {latency.batch}"
@@ -196,7 +196,7 @@ def _latency(latency: LatencyFigures | None) -> Entry:
     return Entry(text, f"band {spread}" if latency.band else spread, latency.p50_ms)
 
 
-def _difference(difference: DifferenceFigures | None, show: Callable[[float], str]) -> Entry:
+def _difference(difference: Difference | None, show: Callable[[float], str]) -> Entry:
     if difference is None:
         return _ABSENT
     kind = "band " if difference.evidence is Evidence.PREDICTED else ""
@@ -204,7 +204,7 @@ def _difference(difference: DifferenceFigures | None, show: Callable[[float], st
     return Entry(show(difference.value), kind + spread if spread else "", difference.value)
 
 
-def _accuracy(score: ScoreFigures | None) -> Entry:
+def _accuracy(score: Score | None) -> Entry:
     if score is None:
         return _ABSENT
     show = figures.percent if score.proportion else figures.number
@@ -217,7 +217,7 @@ def _landed(landing: LandingCounts) -> Entry:
     return Entry(figures.landed(landing), value=share)
 
 
-def _cost(price: DatedPrice | None, latency: LatencyFigures | None) -> Entry:
+def _cost(price: Price | None, latency: Latency | None) -> Entry:
     if price is None or latency is None:
         return _ABSENT
     cost = per_million(price.usd_per_hour, latency.throughput)

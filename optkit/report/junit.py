@@ -17,9 +17,8 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
 from optkit.documents.figures import EvalFigures
-from optkit.documents.measured import LatencyFigures, ScoreFigures
-from optkit.documents.report import GateOutcome
 from optkit.documents.result import EngineFacts, Failure, Result
+from optkit.measurement import GateRow, Latency, Score
 
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -40,13 +39,13 @@ class Suite:
     each may be None."""
 
     names: tuple[str | None, ...]
-    cases: Sequence[Case | GateOutcome]
+    cases: Sequence[Case | GateRow]
     properties: Mapping[str, str | None] = field(default_factory=dict)
     error: Failure | None = None
     seconds: float = 0.0
 
     @classmethod
-    def of(cls, result: Result, gates: Sequence[GateOutcome]) -> Self:
+    def of(cls, result: Result, gates: Sequence[GateRow]) -> Self:
         """Of a result, or of a part of it, with the rows of its report."""
         return cls(
             (result.model, result.target, result.precision),
@@ -71,7 +70,7 @@ class Suite:
         )
 
 
-def _evidence(figures: EngineFacts | LatencyFigures | ScoreFigures | None) -> str | None:
+def _evidence(figures: EngineFacts | Latency | Score | None) -> str | None:
     return figures.evidence if figures else None
 
 

@@ -8,10 +8,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from re import Pattern
 
-from optkit import codec
 from optkit.documents.report import (
-    LandedNode,
-    LayerFacts,
     LayerFidelity,
     LayerFidelityRow,
     NodeDecision,
@@ -19,7 +16,7 @@ from optkit.documents.report import (
     Report,
     TensorFidelity,
 )
-from optkit.engines import FusedLayer
+from optkit.engines import FusedLayer, LandingRow
 from optkit.report import figures
 
 # Shades of a heat map, 0 to 4. At 20 dB the error is a tenth of the signal, at 40 dB a hundredth.
@@ -43,9 +40,9 @@ class Layer:
     weights: int | None
 
 
-def layers(rows: Sequence[LayerFacts], moves_data: Pattern[str] | None = None) -> list[Layer]:
+def layers(rows: Sequence[FusedLayer], moves_data: Pattern[str] | None = None) -> list[Layer]:
     """`moves_data`: the trait of the backend; None: the backend names layers by ONNX operators."""
-    return [_layer(codec.from_json(FusedLayer, row.to_json()), moves_data) for row in rows]
+    return [_layer(row, moves_data) for row in rows]
 
 
 def _work(layer: FusedLayer, moves_data: Pattern[str] | None) -> str:
@@ -173,7 +170,7 @@ def by_need(rows: Sequence[Node]) -> list[Node]:
 def _node(
     name: str,
     decided: NodeDecision | None,
-    landed: LandedNode | None,
+    landed: LandingRow | None,
     compared: LayerFidelityRow | None,
     whole: float | None,
     moved: int | None,
@@ -226,7 +223,7 @@ def _span(decided: NodeDecision | None) -> str:
     return figures.span((decided.low, decided.high), figures.number)
 
 
-def _runs(landed: LandedNode | None) -> str:
+def _runs(landed: LandingRow | None) -> str:
     """What a planned node multiplies in."""
     if landed is None:
         return ""

@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from optkit.documents.report import GateOutcome, LandedNode, Report, ServingCost
+from optkit.documents.report import Report, ServingCost
 from optkit.documents.result import PendingEngine, Result
+from optkit.engines import LandingRow
+from optkit.measurement import GateRow
 from optkit.report import coverage, details, figures, layers, outputs, view
 from optkit.report.titles import baseline_label
 
@@ -98,7 +100,7 @@ def _marks(result: Result) -> str:
     return f"**Measured under bad conditions:** {text('; '.join(found))}." if found else ""
 
 
-def _gates(rows: Sequence[GateOutcome]) -> str:
+def _gates(rows: Sequence[GateRow]) -> str:
     if not rows:
         return ""
     cells = [(row.gate, row.outcome, row.reason) for row in rows]
@@ -110,7 +112,7 @@ def _coverage(result: Result) -> str:
     return f"**Quantized:** {text(found)}." if found else ""
 
 
-def _landing(result: Result, rows: Sequence[LandedNode]) -> str:
+def _landing(result: Result, rows: Sequence[LandingRow]) -> str:
     landing = result.engine.landing if result.engine else None
     if landing is None or not landing.planned:
         return ""

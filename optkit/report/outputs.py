@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from optkit.documents.measured import ChannelSpreadFigures, FidelityFigures, OutputFidelityFigures
+from optkit.measurement import ChannelSpread, Fidelity, OutputFidelity
 from optkit.report import figures
 from optkit.report.layers import Cell, noise
 
@@ -27,17 +27,17 @@ HEAD = ("output", "SQNR, dB", "95 % interval", "cosine", "largest error",
         "channels alone: least, 5th percentile, median", "")  # fmt: skip
 
 
-def outputs(fidelity: FidelityFigures | None) -> list[Output]:
+def outputs(fidelity: Fidelity | None) -> list[Output]:
     """A row for each output and part, the worst first; those without an SQNR last."""
     rows = fidelity.outputs if fidelity is not None else ()
     return [_output(row) for row in sorted(rows, key=_need)]
 
 
-def _need(row: OutputFidelityFigures) -> tuple[bool, float]:
+def _need(row: OutputFidelity) -> tuple[bool, float]:
     return row.sqnr_db is None, row.sqnr_db or 0.0
 
 
-def _output(row: OutputFidelityFigures) -> Output:
+def _output(row: OutputFidelity) -> Output:
     name = row.output if row.part is None else f"{row.output}, {row.part}"
     exact = row.equal is not None and row.sqnr_db is None
     return Output(
@@ -51,14 +51,14 @@ def _output(row: OutputFidelityFigures) -> Output:
     )
 
 
-def _spread(channels: ChannelSpreadFigures | None) -> str:
+def _spread(channels: ChannelSpread | None) -> str:
     if channels is None:
         return ""
     ends = (channels.least, channels.p5, channels.median)
     return ", ".join("equal" if end is None else f"{end:.1f}" for end in ends)
 
 
-def _told(row: OutputFidelityFigures) -> Iterator[str]:
+def _told(row: OutputFidelity) -> Iterator[str]:
     if row.equal is not None:
         yield f"{figures.percent(row.equal)} of the values are equal"
     if row.silent:

@@ -15,11 +15,11 @@ from math import inf
 from typing import Literal
 
 from optkit.benchmarking.gates import NO_TASK
-from optkit.documents.measured import DifferenceFigures
 from optkit.documents.recommendation import Decision, Recommendation, Ship
 from optkit.documents.result import CalibrationCheck, Result
 from optkit.documents.sizes import DeclaredSizes
 from optkit.evidence import Evidence
+from optkit.measurement import Difference
 from optkit.report import coverage, figures, gate_reasons, worth
 from optkit.report.titles import device_of, spelled, to_ship_instead
 
@@ -332,7 +332,7 @@ def _share(result: Result) -> str:
     return f" Only {coverage.share(found, result.precision)}."
 
 
-def _lost(result: Result, speedup: DifferenceFigures) -> str:
+def _lost(result: Result, speedup: Difference) -> str:
     """That the baseline is the better choice at any accuracy."""
     figure = _capital(worth.gain(result, speedup))
     if worth.shown(speedup) == "too little" and speedup.value >= 1:

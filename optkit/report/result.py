@@ -7,13 +7,8 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from optkit.documents.measured import (
-    DifferenceFigures,
-    FidelityFigures,
-    GateVerdict,
-    LatencyFigures,
-    ScoreFigures,
-)
+from optkit.assignment import QuantizedProducts
+from optkit.documents.measured import GateVerdict
 from optkit.documents.result import (
     RESULT,
     CalibrationCheck,
@@ -23,7 +18,6 @@ from optkit.documents.result import (
     LandingCounts,
     PendingEngine,
     PrecisionFigures,
-    QuantizedProducts,
     Result,
     Status,
 )
@@ -55,8 +49,8 @@ class Side:
         return PrecisionFigures(
             precision=self.precision,
             engine=self._engine(),
-            latency=LatencyFigures.from_optional(self.latency),
-            accuracy=ScoreFigures.from_optional(self.accuracy),
+            latency=self.latency,
+            accuracy=self.accuracy,
         )
 
     def _engine(self) -> EngineFacts | None:
@@ -131,11 +125,11 @@ def result(
         pending=tuple(pending),
         latency=figures.latency,
         accuracy=figures.accuracy,
-        fidelity=FidelityFigures.from_optional(findings.fidelity),
+        fidelity=findings.fidelity,
         baseline=baseline.figures() if baseline else None,
         references=tuple(side.figures() for side in references),
-        speedup=DifferenceFigures.from_optional(findings.speedup),
-        drop=DifferenceFigures.from_optional(findings.drop),
+        speedup=findings.speedup,
+        drop=findings.drop,
         size=_size(candidate, baseline),
         gate=GateVerdict.from_optional(verdict),
         calibration=calibration,

@@ -5,26 +5,22 @@ Pure functions from the report to rows of text. Both writers show the same rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
 from optkit.benchmarking.doubts import not_finite
-from optkit.documents.measured import (
-    DifferenceFigures,
-    FidelityFigures,
-    LatencyFigures,
-    ScoreFigures,
-)
 from optkit.documents.recommendation import Recommendation
 from optkit.documents.report import AskedOfCompiler, Report
 from optkit.documents.result import EngineFacts, Result
 from optkit.documents.sizes import DeclaredSizes
 from optkit.engines import BuildSpec
 from optkit.evidence import Evidence
+from optkit.measurement import Difference, Fidelity, Latency, Score
 from optkit.report import figures, recommendation, worth
 from optkit.report.build_facts import described, facts
+from optkit.report.layers import Layer
 from optkit.report.titles import baseline_label, device_of, is_given, spelled, to_ship_instead
 
 EVIDENCE: Mapping[str, str] = MappingProxyType(
@@ -117,10 +113,7 @@ def marks(result: Result) -> list[str]:
 
 def suspicions(result: Result) -> list[str]:
     """Why the calibration data is in doubt, one sentence each; empty if it is not."""
-    return [
-        ("" if one.input is None else f"input {one.input!r}: ") + f"{one.what}; {one.hint}"
-        for one in (result.calibration.findings if result.calibration else ())
-    ]
+    return list(map(str, result.calibration.findings if result.calibration else ()))
 
 
 def losses(sizes: DeclaredSizes | None) -> list[str]:
@@ -150,9 +143,7 @@ def comparison(result: Result) -> list[Row]:
     return [row for row in rows if (row.baseline, row.candidate) != (_ABSENT, _ABSENT)]
 
 
-def _latency_rows(
-    result: Result, base: LatencyFigures | None, ours: LatencyFigures | None
-) -> list[Row]:
+def _latency_rows(result: Result, base: Latency | None, ours: Latency | None) -> list[Row]:
     shown, known = ours or base, _known(base, ours)
     label = f"Latency, batch {shown.batch if shown else None}"
     before, after = (_rate(side) for side in (base, ours))
@@ -164,15 +155,15 @@ def _latency_rows(
     ]
 
 
-def _least(latency: LatencyFigures | None) -> Figure:
+def _least(latency: Latency | None) -> Figure:
     return _value(latency.at_least_ms if latency else None, figures.ms)
 
 
-def _rate(latency: LatencyFigures | None) -> Figure:
+def _rate(latency: Latency | None) -> Figure:
     return _value(latency.throughput if latency else None, figures.rate)
 
 
-def _latency(latency: LatencyFigures | None) -> Figure:
+def _latency(latency: Latency | None) -> Figure:
     if latency is None:
         return _ABSENT
     kind = "band " if latency.band else ""
@@ -180,7 +171,7 @@ def _latency(latency: LatencyFigures | None) -> Figure:
     return Figure(figures.ms(latency.p50_ms), kind + spread if spread else "")
 
 
-def _p99(latency: LatencyFigures | None) -> Figure:
+def _p99(latency: Latency | None) -> Figure:
     if latency is None or (latency.p99_ms is None and latency.runs is None):
         return _ABSENT
     if latency.p99_ms is None:
@@ -188,7 +179,7 @@ def _p99(latency: LatencyFigures | None) -> Figure:
     return Figure(figures.ms(latency.p99_ms))
 
 
-def _speedup(speedup: DifferenceFigures | None) -> Figure:
+def _speedup(speedup: Difference | None) -> Figure:
     if speedup is None:
         return Figure()
     kind = "band " if speedup.evidence is Evidence.PREDICTED else ""
@@ -196,9 +187,7 @@ def _speedup(speedup: DifferenceFigures | None) -> Figure:
     return Figure(f"{figures.times(speedup.value)} as fast", kind + spread if spread else "")
 
 
-def _accuracy_rows(
-    result: Result, base: ScoreFigures | None, ours: ScoreFigures | None
-) -> list[Row]:
+def _accuracy_rows(result: Result, base: Score | None, ours: Score | None) -> list[Row]:
     known = ours or base
     if known is None:
         return []
@@ -208,7 +197,7 @@ def _accuracy_rows(
     return [Row(label, _score(base, show), _score(ours, show), _drop(result), _known(base, ours))]
 
 
-def _score(score: ScoreFigures | None, show: Show) -> Figure:
+def _score(score: Score | None, show: Show) -> Figure:
     if score is None:
         return _ABSENT
     return Figure(show(score.value), figures.span(score.ci95, show))
@@ -222,7 +211,7 @@ def _drop(result: Result) -> Figure:
     return Figure(f"{word} {show(abs(drop.value))}", _drop_span(drop, show))
 
 
-def _drop_span(drop: DifferenceFigures, show: Show) -> str:
+def _drop_span(drop: Difference, show: Show) -> str:
     """The interval of a drop; of a gain with the ends turned."""
     if drop.ci95 is None or drop.value >= 0:
         return figures.span(drop.ci95, show)
@@ -235,7 +224,7 @@ def unit(result: Result) -> Show:
     return figures.points if proportion else figures.percent
 
 
-def _fidelity_rows(fidelity: FidelityFigures | None) -> list[Row]:
+def _fidelity_rows(fidelity: Fidelity | None) -> list[Row]:
     if fidelity is None:
         return []
     worst = fidelity.worst
@@ -352,3 +341,43 @@ def asked_rows(spec: AskedOfCompiler | BuildSpec) -> list[tuple[str, str, str]]:
             value = figures.size(value)
         rows.append((name, figures.shown(value), why(name)))
     return rows
+
+
+def memory(report: Report, ours: Sequence[Layer], theirs: Sequence[Layer]) -> list[Row]:
+    """The memory of a model: weights, the largest reads and writes of one layer, the workspace of
+    the compiler; and the measured peak of a run, if a gate needs it."""
+    engine = report.result.engine
+    compiled = engine.evidence if engine else ""
+    specs = report.provenance.build_spec
+
+    def workspace(role: str) -> str:
+        return figures.size(specs[role].workspace_bytes if role in specs else None)
+
+    rows = [
+        ("Weights in the engine", _weights(theirs), _weights(ours), compiled),
+        ("Most that one layer reads and writes", _most(theirs), _most(ours), compiled),
+        (
+            "Workspace the compiler may use",
+            workspace("baseline_engine"),
+            workspace("engine"),
+            compiled,
+        ),
+    ]
+    for gate in report.gates:
+        if gate.gate == "max_memory_bytes" and gate.value is not None:
+            peak = figures.size(gate.value)
+            rows.append(("Peak of a run", figures.NONE, peak, gate.evidence or ""))
+    return [
+        Row(label, Figure(baseline), Figure(candidate), Figure(), (known,) if known else ())
+        for label, baseline, candidate, known in rows
+        if {baseline, candidate} != {figures.NONE}
+    ]
+
+
+def _weights(rows: Sequence[Layer]) -> str:
+    known = [layer.weights for layer in rows if layer.weights is not None]
+    return figures.size(sum(known)) if known else figures.NONE
+
+
+def _most(rows: Sequence[Layer]) -> str:
+    return figures.size(max((layer.moved for layer in rows if layer.moved), default=None))

@@ -18,7 +18,6 @@ from optkit.documents.pictures import (
     WorstPicture,
     WorstPictures,
 )
-from optkit.report import figures
 
 SIDE = 320.0  # pixels of the longer side, as wide as a phone shows
 _HIGH, _DIGIT, _MARGIN = 15.0, 7.2, 6.0  # pixels of a label: height, width of a character, around
@@ -63,29 +62,6 @@ class Shown:
     picture: Markup | None
     mask: Markup | None
     panels: tuple[Panel, ...]
-
-
-@dataclass(frozen=True)
-class Row:
-    """The figures of one picture."""
-
-    sample: int
-    baseline: str
-    candidate: str
-    drop: str
-    lost: str
-    gained: str
-
-
-def rows(worst: WorstPictures) -> list[Row]:
-    return [
-        Row(
-            one.sample, f"{one.baseline:.4f}", f"{one.candidate:.4f}",
-            f"{abs(one.baseline - one.candidate):.4f}",
-            figures.count(one.lost), figures.count(one.gained),
-        )
-        for one in worst.pictures
-    ]  # fmt: skip
 
 
 def drawings(worst: WorstPictures | None, baseline: str, candidate: str) -> list[Shown]:

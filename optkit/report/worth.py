@@ -9,9 +9,9 @@ from __future__ import annotations
 import shlex
 from typing import Literal
 
-from optkit.documents.measured import DifferenceFigures, FidelityFigures, LatencyFigures
 from optkit.documents.result import Result
 from optkit.evidence import Evidence
+from optkit.measurement import Difference, Fidelity, Latency
 from optkit.report import figures
 from optkit.report.titles import baseline_label, compiler, device_of, spelled
 
@@ -24,7 +24,7 @@ SMALLER, LARGER = 0.9, 1.05  # of the baseline's size: beyond these the sentence
 Shown = Literal["gain", "too little", "loss", "nothing"]
 
 
-def shown(speedup: DifferenceFigures) -> Shown:
+def shown(speedup: Difference) -> Shown:
     """What the whole interval shows; without an interval, nothing."""
     if speedup.ci95 is None:
         return "nothing"
@@ -36,13 +36,13 @@ def shown(speedup: DifferenceFigures) -> Shown:
     return "gain" if low > 1 else "nothing"
 
 
-def compared(result: Result) -> DifferenceFigures | None:
+def compared(result: Result) -> Difference | None:
     """The speedup over a baseline of another precision; None if there is none."""
     base = result.baseline
     return None if base is None or base.precision == result.precision else result.speedup
 
 
-def gain(result: Result, speedup: DifferenceFigures) -> str:
+def gain(result: Result, speedup: Difference) -> str:
     """`INT8 is 1.34× as fast as FP16 on NVIDIA L4 (1.01 to 1.78, predicted)`, if that is shown."""
     name, where = spelled(result.precision), device_of(result)
     base = spelled(baseline_label(result))
@@ -59,13 +59,13 @@ def gain(result: Result, speedup: DifferenceFigures) -> str:
             return f"{name} is {times} as fast as {base} on {where} ({how})"
 
 
-def disturbed(result: Result, speedup: DifferenceFigures) -> str:
+def disturbed(result: Result, speedup: Difference) -> str:
     """A speedup that was measured under bad conditions, without a claim."""
     base = spelled(baseline_label(result))
     return f"{figures.times(speedup.value)} as fast as {base} ({interval(result, speedup)})"
 
 
-def interval(result: Result, speedup: DifferenceFigures) -> str:
+def interval(result: Result, speedup: Difference) -> str:
     """`1.35 to 2.39, predicted`; `measured under bad conditions, so the interval is not known`: the
     spread within a disturbed run does not tell how far another run would be."""
     if speedup.evidence is Evidence.MEASURED and marks(result):
@@ -74,7 +74,7 @@ def interval(result: Result, speedup: DifferenceFigures) -> str:
     return f"{span}, {speedup.evidence}"
 
 
-def time(latency: LatencyFigures) -> str:
+def time(latency: Latency) -> str:
     """`0.515 ms at batch 32 (0.4 to 0.68 ms, predicted)`."""
     span = figures.span(latency.ci95_ms or latency.band, figures.ms)
     how = ", ".join(filter(None, (span, latency.evidence)))
@@ -158,7 +158,7 @@ def accuracy(result: Result) -> str:
     return _likeness(fidelity) if fidelity is not None else "accuracy unknown"
 
 
-def _likeness(fidelity: FidelityFigures) -> str:
+def _likeness(fidelity: Fidelity) -> str:
     worst = fidelity.worst.sqnr_db
     near = "equal" if worst is None else figures.decibels(worst)
     at = f" at {figures.name(fidelity.where)}" if fidelity.where else ""

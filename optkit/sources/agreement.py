@@ -25,10 +25,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from optkit.data import masks
+from optkit.documents.export_check import ExportCheck, ExportLeftOut
 from optkit.errors import ExportFailed, OptkitError
 from optkit.graph.activations import Activations
 from optkit.runtimes import Progress, Session
-from optkit.sources.log import Check, LeftOut
 from optkit.sources.trials import Trial
 from optkit.tensors import Feed, InputSpec
 
@@ -81,7 +81,7 @@ class Expected:
     """The outputs of the model for each trial, and the trials that were left out."""
 
     cases: tuple[Case, ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[ExportLeftOut, ...]
 
 
 def place(sizes: Mapping[str, int]) -> str:
@@ -95,13 +95,13 @@ def expected(
     """Run the model. Trials for which the budget of seconds or bytes does not suffice are left out,
     except the first ones. Raises ExportFailed if the model fails."""
     cases: list[Case] = []
-    left_out: list[LeftOut] = []
+    left_out: list[ExportLeftOut] = []
     budget = _Budget(needs)
     for trial in trials:
         where = place(trial.sizes)
         reason = trial.reason or (budget.refusal(trial) if len(cases) >= _ALWAYS else None)
         if reason is not None:
-            left_out.append(LeftOut(trial.sizes, reason))
+            left_out.append(ExportLeftOut(trial.sizes, reason))
             continue
         progress(f"comparing with torch at {where}", 0.7 + 0.3 * budget.share)
         feed = trial.feed()
@@ -152,7 +152,7 @@ class _Budget:
         self._kept += sum(array.nbytes for array in outputs.values())
 
 
-def check(cases: Sequence[Case], session: Session, judge: Judge | None) -> tuple[Check, ...]:
+def check(cases: Sequence[Case], session: Session, judge: Judge | None) -> tuple[ExportCheck, ...]:
     """Compare the graph with the expected outputs. `judge`: None if the model is no longer in
     memory. Raises ExportFailed with the output, its error and the cause."""
     checks = []
@@ -174,12 +174,14 @@ def check(cases: Sequence[Case], session: Session, judge: Judge | None) -> tuple
             errors[name] = largest if isfinite(largest) else None
             if problem is not None:
                 notes.append(_judged(case, returned, Mismatch(name, problem), judge, specs))
-        check = Check(case.trial.sizes, errors, case.trial.values, case.trial.masks, tuple(notes))
+        check = ExportCheck(
+            case.trial.sizes, case.trial.values, case.trial.masks, errors, tuple(notes)
+        )
         checks.append(check)
     return tuple(checks)
 
 
-def warnings(expected: Expected, checks: Sequence[Check]) -> tuple[str, ...]:
+def warnings(expected: Expected, checks: Sequence[ExportCheck]) -> tuple[str, ...]:
     """What a user has to know about the comparisons: differences that are no errors, outputs of
     which nothing is known, and comparisons that were not made."""
     notes = [note for check in checks for note in check.notes]

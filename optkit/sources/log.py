@@ -6,29 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from optkit.documents.export_check import ExportCheck, ExportLeftOut
 from optkit.tensors import AxisRange, InputSpec, TensorInfo
-
-
-@dataclass(frozen=True)
-class Check:
-    """One comparison with the source: axis sizes, and the largest difference of each output (for
-    integers and bools: the share that differs; None where one side is not finite). `values`: what
-    both ran on; `masks`: how masks were filled, if in a way of their own; `notes`: differences that
-    are no errors of the export."""
-
-    sizes: dict[str, int]
-    errors: dict[str, float | None]
-    values: Literal["samples", "random"] = "random"
-    masks: str | None = None
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """Axis sizes at which graph and source were not compared, and why."""
-
-    sizes: dict[str, int]
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -64,8 +43,8 @@ class ExportLog:
     outputs: tuple[TensorInfo, ...]
     opset: int
     nodes: int
-    checks: tuple[Check, ...] = ()
-    left_out: tuple[LeftOut, ...] = ()
+    checks: tuple[ExportCheck, ...] = ()
+    left_out: tuple[ExportLeftOut, ...] = ()
     converted_from: int | None = None
     task: str | None = None
     specs: tuple[InputSpec, ...] = ()

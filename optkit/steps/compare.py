@@ -15,14 +15,9 @@ class ComparedOutputs(Result):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareOutputs(Shards, Step[ComparedOutputs]):
-    """Fidelity of a graph's outputs to those of the FP32 fused graph, or of the graph as it was
-    given, `reference`. `file`: the file of the graph that runs; `to`: the name of the reference."""
-
-    name = "compare"
-    version = 11
-    tools = ("onnxruntime", "numpy")
-    stays = True
+class Comparison:
+    """The fields of a step that compares the outputs of a graph with those of `reference`. `file`:
+    the file of the graph that runs."""
 
     graph: Input
     reference: Input
@@ -30,4 +25,16 @@ class CompareOutputs(Shards, Step[ComparedOutputs]):
     file: str
     batch: int | None
     evidence: Evidence
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOutputs(Comparison, Shards, Step[ComparedOutputs]):
+    """Fidelity of a graph's outputs to those of the FP32 fused graph, or of the graph as it was
+    given; `to`: the name of the reference."""
+
+    name = "compare"
+    version = 11
+    tools = ("onnxruntime", "numpy")
+    stays = True
+
     to: str = "fp32"

@@ -26,16 +26,22 @@ class Argument:
     numbers: Sequence[object] | int | float | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Graph(Result):
-    """`model.onnx`, and the facts about it that later steps need. `trained`: its metadata has the
-    scales of a quantization-aware training."""
+@dataclass(frozen=True)
+class Signature:
+    """The inputs that are arguments instead of data; inputs, outputs and number of parameters; and
+    whether the metadata has the scales of a quantization-aware training."""
 
     arguments: Mapping[str, Argument] = field(default_factory=dict)
     inputs: tuple[Row, ...] = ()
     outputs: tuple[Row, ...] = ()
     parameters: int = 0
     trained: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph(Signature, Result):
+    """`model.onnx`, and the facts about it that later steps need."""
+
     warnings: tuple[str, ...] = always(())
 
     @property

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from optkit.documents.report import LayerFacts
+from optkit.engines import FusedLayer
 from optkit.execute.step import Input, Step, named
 from optkit.steps.attribute import Attributed
 
@@ -25,7 +25,7 @@ class PredictLayers(Step[Attributed]):
 
     candidate: Input
     baseline: Input
-    layers: Mapping[str, tuple[LayerFacts, ...]]
+    layers: Mapping[str, tuple[FusedLayer, ...]]
     device: str = named("name")
     target: Mapping[str, object]
     fit: str

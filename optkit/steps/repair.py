@@ -4,51 +4,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from optkit.documents.given_graph import AskedProduct, GraphRepair, Quantizer
 from optkit.execute.step import Input, Step
 from optkit.precisions import Precision
 from optkit.steps.graph import Graph
-
-
-@dataclass(frozen=True)
-class Tool:
-    """The tool that quantized a graph, and by what it was recognized."""
-
-    name: str
-    version: str | None
-    recognized_by: str
-
-
-@dataclass(frozen=True)
-class OperandCodes:
-    """The codes that an operand of a product has. `granularity`: tensor, channel, block, or dynamic
-    (one scale, computed in each run)."""
-
-    dtype: str
-    granularity: str
-    symmetric: bool
-
-
-@dataclass(frozen=True)
-class RequestedProduct:
-    """A Conv, MatMul or Gemm with a constant weight. None: this operand is a float. `precision`:
-    the precision of optkit that is meant; None: no quantized one."""
-
-    node: str
-    op: str
-    weight: OperandCodes | None
-    activation: OperandCodes | None
-    precision: Precision | None
-
-
-@dataclass(frozen=True)
-class DoneRepair:
-    """A repair, and the nodes that it changed. `exact`: it changes numbers by float rounding at
-    most."""
-
-    name: str
-    text: str
-    exact: bool
-    nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +16,9 @@ class RepairedGraph(Graph):
     integer operators that no repair rewrites; `assignment`: product → its new precision."""
 
     quantized: bool
-    tool: Tool
-    products: tuple[RequestedProduct, ...]
-    repairs: tuple[DoneRepair, ...]
+    tool: Quantizer
+    products: tuple[AskedProduct, ...]
+    repairs: tuple[GraphRepair, ...]
     left: tuple[str, ...]
     assignment: Mapping[str, Precision]
 

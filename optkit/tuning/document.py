@@ -13,7 +13,6 @@ from optkit.documents.tune import (
     FrontEvidence,
     FrontPoint,
     RankedLayers,
-    SearchBudget,
     SearchFacts,
     Tune,
 )
@@ -40,7 +39,7 @@ def document(tuned: Tuned, result: Result, *, recipe: str, command: str, digest:
         model=result.model,
         target=job.target.name,
         precisions=tuple(map(str, tuned.precisions)),
-        budget=SearchBudget.from_object(tuned.budget),
+        budget=tuned.budget,
         quantized=job.precision.name != search.space.carrier,
         reason=reason(tuned),
         artifact=result.artifact,

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from math import inf, log10
 from typing import Any, Self
 
+from optkit.documents.tune import SearchBudget
 from optkit.precisions import PRECISIONS, Precision
 
 TWO_TERM = "+two-term"
@@ -140,14 +141,9 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Budget:
-    """The limits; None: no such limit. `max_drop` is judged on the samples of the task after the
-    search; a trial knows the other figures."""
-
-    max_drop: float | None = None
-    min_sqnr: float | None = None
-    max_latency_ms: float | None = None
-    max_bytes: int | None = None
+class Budget(SearchBudget):
+    """The limits, and how far a trial is from them. `max_drop` is judged on the samples of the task
+    after the search; a trial knows the other figures."""
 
     @property
     def limits_accuracy(self) -> bool:

@@ -11,8 +11,7 @@ import pytest
 from optkit.benchmarking import latency
 from optkit.benchmarking.latency import MIN_ROUNDS, measure, ratio, summarize
 from optkit.evidence import Evidence
-from optkit.measurement import Interval, Latency
-from optkit.runtimes import Phases
+from optkit.measurement import Interval, Latency, Phases, PhaseTimes
 from optkit.tensors import Feed
 
 MS = 1_000_000  # nanoseconds
@@ -244,8 +243,7 @@ def test_phases_are_medians_of_the_runs_of_a_session_that_has_them(session: Any)
             return Phases(0.1, float(self.calls), 0.2, 0.01)
 
     found = latency.phases(lambda: Staged(lambda feed: feed), feed_for, (2,))
-    assert found == {2: {"upload_ms": 0.1, "compute_ms": 50.5, "download_ms": 0.2,
-                         "enqueue_ms": 0.01, "runs": 100}}  # fmt: skip
+    assert found == {2: PhaseTimes(0.1, 50.5, 0.2, 0.01, runs=100)}
     assert latency.phases(lambda: session(lambda feed: feed), feed_for, (2,)) == {}
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from optkit.calibration.suspects import Finding, Known, judge, profile
+from optkit.calibration.suspects import Known, judge, profile
 from optkit.data.identity import sample_digests
+from optkit.documents.data_finding import DataFinding
 from optkit.tensors import Feed, TensorInfo, batched
 
 ENCODER = Path(__file__).parents[2] / "examples" / "03_hf_encoder"
@@ -28,7 +29,7 @@ class Pair:
     tables: Mapping[str, int] = field(default_factory=dict)
     known: Known = field(default_factory=Known)
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[DataFinding]:
         inputs = tuple(
             TensorInfo(name, array.dtype.name, ("batch", *array.shape[1:]))
             for name, array in self.calibration.items()

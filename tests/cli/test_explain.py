@@ -19,12 +19,12 @@ from optkit.backends.tensorrt_rtx import TensorRTRTX
 from optkit.cli import explained
 from optkit.codec import from_json
 from optkit.devices.gpus import Gpu, Gpus
-from optkit.documents.explanation import EXPLAIN, Explained
+from optkit.documents.explanation import EXPLAIN, Explained, ExplainFinding, FindingCost
 from optkit.documents.report import Report
 from optkit.engines import FusedLayer
 from optkit.evidence import Evidence
 from optkit.execute.task import Task
-from optkit.explanation import Change, Cost, Finding
+from optkit.explanation.words import advice
 from optkit.pipeline import job, layer_times
 from optkit.recipe import Recipe
 from optkit.report.contract import conform
@@ -182,9 +182,9 @@ def test_layers_without_tensors_have_no_bound(
 @pytest.fixture
 def with_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
     """A finding, whatever the artifact."""
-    change = Change("another range", {("calibration", "method"): "mse"})
-    cost = Cost(0.5, "noise", Evidence.SIMULATED, db=3.0)
-    one = Finding("clipped", "accuracy", "what", "why", ("first",), (), cost, change)
+    change = advice("another range", {("calibration", "method"): "mse"})
+    cost = FindingCost(0.5, "noise", Evidence.SIMULATED, db=3.0)
+    one = ExplainFinding("clipped", "accuracy", "what", "why", ("first",), (), cost, change)
     monkeypatch.setattr(explanation, "RULES", (lambda subject: iter([one]),))
 
 

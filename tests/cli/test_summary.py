@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from hypothesis import given
@@ -10,10 +11,9 @@ from hypothesis import strategies as st
 from optkit.cli import summary
 from optkit.cli.build import exit_code
 from optkit.documents.figures import BENCH, BenchFigures, Sweep
-from optkit.documents.measured import LatencyFigures
 from optkit.documents.rewrites import Rewrite, rewrites
 from optkit.evidence import Evidence
-from optkit.measurement import Interval, Latency
+from optkit.measurement import DevicePhases, Interval, Latency, PhaseTimes
 from tests.report.conftest import build, read_result
 
 PREDICTED = Evidence.PREDICTED
@@ -30,8 +30,8 @@ def timed(*sides: Latency, limit_ms: float | None = None) -> BenchFigures:
     ours, theirs = sides[:1], sides[1:]
     return BenchFigures(
         schema=BENCH, status="ok", model="m", target="l4", precision="int8", baseline="fp16",
-        latency=tuple(map(LatencyFigures.from_object, ours)),
-        baseline_latency=tuple(map(LatencyFigures.from_object, theirs)),
+        latency=tuple(ours),
+        baseline_latency=tuple(theirs),
         speedup=(), sweep=Sweep(limit_ms=limit_ms), conditions={},
     )  # fmt: skip
 
@@ -100,11 +100,9 @@ def test_nothing_is_lost_and_nothing_told_twice(found: list[Rewrite]) -> None:
 
 
 def test_a_latency_is_reported_with_its_interval_its_tail_and_its_phases() -> None:
-    phases = {
-        "upload_ms": 0.1, "compute_ms": 1.5, "download_ms": 0.05, "enqueue_ms": 0.02, "runs": 9
-    }  # fmt: skip
+    phases = PhaseTimes(0.1, 1.5, 0.05, 0.02, runs=9)
     ours = Latency(Evidence.MEASURED, 2.0, 8, 4e3, ci95_ms=Interval(1.95, 2.1), p99_ms=3.25,
-                   phases={"launched": phases, "recorded": phases})  # fmt: skip
+                   phases=DevicePhases(phases, phases))  # fmt: skip
     text = summary.timings(timed(ours, Latency(PREDICTED, 0.5, 8, 16e3)))
     lines = [" ".join(line.split()) for line in text.splitlines()[1:]]
     assert lines == [
@@ -142,15 +140,15 @@ def test_fidelity_and_doubts_about_calibration_stand_on_the_terminal() -> None:
         assert (exit_code(result, strict=False), exit_code(result, strict=True)) == (0, code)
     assert sound.fidelity is not None
     (row,) = sound.fidelity.outputs
-    dead = row.model_copy(update={"output": "boxes", "sqnr_db": 2.4})
-    two = sound.fidelity.model_copy(update={"outputs": (row, dead)})
+    dead = replace(row, output="boxes", sqnr_db=2.4)
+    two = replace(sound.fidelity, outputs=(row, dead))
     shown = summary.table([sound.model_copy(update={"fidelity": two})])
     assert "SQNR 2.4 dB to fp32 (output 'boxes', all outputs together 31.4 dB)" in shown
-    old = sound.fidelity.model_copy(update={"outputs": ()})
+    old = replace(sound.fidelity, outputs=())
     assert "SQNR 31.4 dB to fp32" in summary.table([sound.model_copy(update={"fidelity": old})])
-    equal = old.model_copy(update={"sqnr_db": None})
+    equal = replace(old, sqnr_db=None)
     assert "bit-equal to fp32" in summary.table([sound.model_copy(update={"fidelity": equal})])
-    zero = equal.model_copy(update={"all_zero": True})
+    zero = replace(equal, all_zero=True)
     shown = summary.table([sound.model_copy(update={"fidelity": zero})])
     assert "all outputs are zero, as those of fp32" in shown and "bit-equal" not in shown
 
@@ -162,6 +160,6 @@ def test_outputs_that_hardly_depend_on_the_input_are_a_doubt_about_fidelity() ->
     ):  # fmt: skip
         sound = read_result(build()["result"])
         assert sound.fidelity is not None
-        near = sound.fidelity.model_copy(update={"varying": share})
+        near = replace(sound.fidelity, varying=share)
         told = " ".join(summary.remarks(sound.model_copy(update={"fidelity": near})))
         assert (said in told) and (("hardly depend on the input" in told) == bool(said))

@@ -7,6 +7,7 @@ import io
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optkit.cli import github, summary, terminal
-from optkit.documents.measured import DifferenceFigures, GateVerdict, LatencyFigures, ScoreFigures
+from optkit.documents.measured import GateVerdict
 from optkit.documents.result import (
     RESULT,
     EngineFacts,
@@ -26,7 +27,7 @@ from optkit.documents.result import (
 )
 from optkit.errors import OptkitError
 from optkit.evidence import Evidence
-from optkit.measurement import Latency
+from optkit.measurement import Difference, Interval, Latency, Score
 
 Optkit = Callable[..., Any]
 
@@ -45,8 +46,8 @@ def test_a_folded_table_fits_80_columns_and_loses_nothing(rows: list[list[str]])
 
 
 SIMULATED, PREDICTED = Evidence.SIMULATED, Evidence.PREDICTED
-SCORE = ScoreFigures(
-    metric="top1", value=0.9833, evidence=SIMULATED, ci95=(0.97, 0.99), samples=899,
+SCORE = Score(
+    metric="top1", value=0.9833, evidence=SIMULATED, ci95=Interval(0.97, 0.99), samples=899,
     proportion=True, lower_is_better=False,
 )  # fmt: skip
 
@@ -55,9 +56,9 @@ def made(**changes: Any) -> Result:
     found = Result(
         schema=RESULT, target="a100-pcie-80gb", precision="int8-weight-only", status="ok",
         artifact="artifacts/a", gate=GateVerdict(verdict="inconclusive", reasons=()),
-        latency=LatencyFigures.from_object(Latency(PREDICTED, 0.000426, 8, 18e6)),
-        speedup=DifferenceFigures(value=1.3, evidence=PREDICTED), accuracy=SCORE,
-        drop=DifferenceFigures(value=-0.0011, ci95=(-0.0063, 0.0032), evidence=SIMULATED),
+        latency=Latency(PREDICTED, 0.000426, 8, 18e6),
+        speedup=Difference(1.3, None, PREDICTED), accuracy=SCORE,
+        drop=Difference(value=-0.0011, ci95=Interval(-0.0063, 0.0032), evidence=SIMULATED),
         size=EngineSize(bytes=3 << 20, baseline_bytes=2 << 20, evidence=Evidence.COMPILED),
         engine=EngineFacts(
             backend="tensorrt", evidence=Evidence.COMPILED,
@@ -78,7 +79,7 @@ def test_the_final_table_fits_80_columns_with_the_longest_names() -> None:
 
 
 def test_what_differs_stands_in_the_rows() -> None:
-    other = SCORE.model_copy(update={"metric": "f1\x1b[2J"})
+    other = replace(SCORE, metric="f1\x1b[2J")
     told = summary.table([made(), made(latency=None), made(accuracy=other)])
     assert "top1 0.9833" in told and "f1\ufffd[2J 0.9833" in told and "latency b8" in told
 

@@ -22,11 +22,11 @@ from optkit.benchmarking.intervals import wilson
 from optkit.difference import figures, to_text
 from optkit.difference.side import Side
 from optkit.documents.diff import Diff, FigureDiff
-from optkit.documents.measured import DifferenceFigures
 from optkit.documents.report import Report
 from optkit.documents.result import Result
 from optkit.errors import InputRefused, UsageError
 from optkit.evidence import Evidence
+from optkit.measurement import Difference, Interval
 from optkit.report.contract import conform
 from optkit.report.result import failed
 from optkit.workspace import Workspace
@@ -138,7 +138,7 @@ def test_a_difference_beyond_the_largest_number_is_not_claimed() -> None:
 def test_nothing_is_claimed_of_what_was_found_otherwise(
     figure: str, a: Side, b: Side, note: str
 ) -> None:
-    speedup = DifferenceFigures(value=2.0, ci95=(1.9, 2.1), evidence=Evidence.MEASURED)
+    speedup = Difference(value=2.0, ci95=Interval(1.9, 2.1), evidence=Evidence.MEASURED)
     both = [replace(one, result=one.result.model_copy(update={"speedup": speedup}))
             for one in (a, b) if one.result is not None]  # fmt: skip
     found = row(*both, figure)

@@ -40,7 +40,7 @@ def test_every_document_has_such_an_object() -> None:
 _SELDOM = {  # keys that were added later, and those of a plan that only some questions answer
     "Recommendation": {"likely"},
     "Result": {"untrained", "translation", "quantized", "sizes"},
-    "FidelityFigures": {"all_zero", "varying", "not_finite", "outputs"},
+    "Fidelity": {"all_zero", "varying", "not_finite", "outputs"},
     "Report": {"layer_times", "findings", "simulation", "padding", "worst", "export"},
     "ComparedSide": {"build"},
     "Explained": {"build", "fixed"},
@@ -68,8 +68,8 @@ def test_every_key_is_always_there(name: str) -> None:
         if inner.get("type") == "object":
             seldom = {"machine", "finished"} if title == "Provenance" else set()
             seldom |= {"verdict", "log"} if title == "StepFailure" else set()
-            seldom |= {"at_least_ms"} if title == "LatencyFigures" else set()
-            seldom |= {"basis"} if title in {"ScoreFigures", "DifferenceFigures"} else set()
+            seldom |= {"at_least_ms"} if title == "Latency" else set()
+            seldom |= {"basis"} if title in {"Score", "Difference"} else set()
             seldom |= {"recommendation"} if title in {"Result", "Fleet", "Tune", "Plan"} else set()
             seldom |= _SELDOM.get(title, set())
             assert set(inner["required"]) == set(inner["properties"]) - seldom, title

@@ -7,17 +7,18 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from optkit.documents.explanation import ExplainFinding, FindingCost
 from optkit.evidence import Evidence
-from optkit.explanation import Change, Cost, Finding, applied
-from optkit.explanation.words import line, modules, named
+from optkit.explanation import applied
+from optkit.explanation.words import advice, line, modules, named
 from optkit.recipe import Recipe
 
 NODES = ("quantization", "nodes")
 
 
-def finding(settings: dict[tuple[str, ...], object]) -> Finding:
-    cost = Cost(0.5, "noise", Evidence.SIMULATED)
-    return Finding("clipped", "accuracy", "", "", (), (), cost, Change("", settings))
+def finding(settings: dict[tuple[str, ...], object]) -> ExplainFinding:
+    cost = FindingCost(0.5, "noise", Evidence.SIMULATED)
+    return ExplainFinding("clipped", "accuracy", "", "", (), (), cost, advice("", settings))
 
 
 def test_settings_stand_in_the_recipe_and_the_first_of_two_counts(tmp_path: Path) -> None:

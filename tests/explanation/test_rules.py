@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from optkit.benchmarking.layers import Clipping
-from optkit.documents.report import PaddedTokens, Report
+from optkit.benchmarking.layers import fault_of
+from optkit.documents.report import PaddedTokens, PairFidelity, Report
 from optkit.documents.result import CalibrationCheck
 from optkit.engines import FusedLayer, LayerTensor
 from optkit.evidence import Evidence
@@ -26,7 +26,7 @@ from optkit.explanation import (
 from optkit.explanation.subject import connected
 from optkit.recipe import Recipe
 from optkit.report.contract import conform
-from optkit.steps.attribute import Node, TimedLayer
+from optkit.steps.attribute import LayerTimes, Node, TimedLayer
 from tests.report.conftest import build
 
 RECIPE: dict[str, Any] = {
@@ -109,9 +109,11 @@ def subject(**changes: Any) -> Subject:
     theirs = [layer(n, f"{n}.in", 3.0, dtype="float16") for n in names]
     times = Times(
         Evidence.PREDICTED,
-        tuple(changes.get("candidate", ours)),
-        tuple(changes.get("baseline", theirs)),
-        {**nodes, **changes.get("nodes", {})},
+        LayerTimes(
+            tuple(changes.get("candidate", ours)),
+            tuple(changes.get("baseline", theirs)),
+            {**nodes, **changes.get("nodes", {})},
+        ),
     )
     recipe = Recipe.model_validate({"name": "net", **changes.get("recipe", RECIPE)})
     return Subject(conform(merged(whole, report), Report), recipe, times)
@@ -131,7 +133,7 @@ def test_a_product_in_floats_costs_what_the_landed_ones_promise() -> None:
     assert found.cost.ms == pytest.approx(3.0 - 3.0 / 3)
     assert found.cost.evidence is Evidence.PREDICTED
     assert found.nodes == ("b/Gemm",) and found.modules == ("b",)
-    assert found.change.lines == ['quantization: {nodes: {"b/Gemm": fp16}}']
+    assert list(found.change.recipe) == ['quantization: {nodes: {"b/Gemm": fp16}}']
 
 
 def test_nothing_is_said_of_a_product_whose_landing_is_unknown() -> None:
@@ -161,7 +163,7 @@ def test_a_pair_on_a_shortcut_is_the_rule_of_placement_s() -> None:
     dq = layer("dq", "q.out", 0.5, dtype=None, kind="DequantizeLinear")
     add = layer("add", "dq.out", 0.1, dtype=None, kind="Add")
     (found,) = data_movement.unfused_pairs(subject(candidate=[dq, add], nodes=nodes))
-    assert found.change.lines == ["quantization: {placement: {residual_adds: false}}"]
+    assert list(found.change.recipe) == ["quantization: {placement: {residual_adds: false}}"]
 
 
 @pytest.mark.parametrize(
@@ -202,7 +204,7 @@ def test_kernels_that_only_move_are_one_finding_for_the_same_operators() -> None
              layer("c", "w", 0.3, dtype=None, kind="Concat")]  # fmt: skip
     found = list(data_movement.layout(subject(candidate=chain, nodes=moves)))
     assert [one.nodes for one in found] == [("t1", "t2", "t3"), ("c",)]
-    assert found[0].cost.ms == pytest.approx(0.5) and found[0].change.lines == []
+    assert found[0].cost.ms == pytest.approx(0.5) and found[0].change.recipe == ()
 
 
 def test_what_waits_for_memory_is_a_limit_and_stands_last() -> None:
@@ -230,7 +232,7 @@ def test_a_clipped_range_costs_what_the_outputs_gain_without_it() -> None:
     (found,) = accuracy.clipped(subject(values=[clipping()], result={"drop": drop}))
     assert found.cost.db == pytest.approx(10.0) and found.cost.share == pytest.approx(0.9)
     assert found.cost.points == pytest.approx(0.05 * 0.9)
-    assert found.change.lines == ["calibration: {method: minmax}"]
+    assert list(found.change.recipe) == ["calibration: {method: minmax}"]
 
 
 @pytest.mark.parametrize(
@@ -250,9 +252,7 @@ def test_a_clipped_range_costs_what_the_outputs_gain_without_it() -> None:
     ],
 )
 def test_what_is_wrong_with_a_pair(changes: dict[str, Any], fault: str | None) -> None:
-    given = {key: value for key, value in clipping(**changes).items()
-             if key not in ("fault", "without")}  # fmt: skip
-    assert Clipping(**given).fault == fault
+    assert fault_of(PairFidelity(**clipping(**changes))) == fault
 
 
 def test_where_all_ranges_clip_they_are_one_finding_that_names_the_cause() -> None:
@@ -261,22 +261,22 @@ def test_where_all_ranges_clip_they_are_one_finding_that_names_the_cause() -> No
     (found,) = accuracy.clipped(subject(values=values, together={"sqnr_db": None}))
     assert (found.cost.share, found.cost.db) == (1.0, None)
     assert found.nodes == ("a/Gemm", "b/Gemm", "c/Gemm") and "2 more tensors" in found.what
-    assert found.change.lines == ["calibration: {method: minmax}"]
+    assert list(found.change.recipe) == ["calibration: {method: minmax}"]
     assert not list(accuracy.clipped(subject(values=values, together={"sqnr_db": 30.3})))
 
 
 def test_a_range_that_no_setting_made_is_not_mended_by_one() -> None:
     (found,) = accuracy.clipped(subject(values=[clipping(low=-0.1, high=0.1)]))
-    assert found.change.lines == []
+    assert found.change.recipe == ()
     assert "the recipe gives b/Gemm.in the range -1 to 1" in found.change.text
     (found,) = accuracy.clipped(subject(values=[clipping("other")]))
-    assert found.change.lines == [] and "range of its values" in found.change.text
+    assert found.change.recipe == () and "range of its values" in found.change.text
 
 
 def test_one_of_two_pairs_of_a_value_has_the_range_of_the_recipe() -> None:
     wide = clipping(fault="coarse", pair="fp8/Q", low=-1.0, high=1.0)
     (found,) = accuracy.clipped(subject(values=[clipping(low=-0.1, high=0.1), wide]))
-    assert "build it again" not in found.change.text and found.change.lines
+    assert "build it again" not in found.change.text and found.change.recipe
 
 
 def test_a_range_that_another_tool_has_chosen_is_chosen_again_there() -> None:
@@ -285,14 +285,14 @@ def test_a_range_that_another_tool_has_chosen_is_chosen_again_there() -> None:
     report = one.report.model_copy(update={"quantization": tuple(rows)})
     (found,) = accuracy.clipped(replace(one, report=report))
     assert "in the tool that quantized the graph" in found.change.text
-    assert found.change.lines == []
+    assert found.change.recipe == ()
 
 
 def test_a_range_of_unused_codes_is_no_setting_s_fault() -> None:
     value = clipping(fault="coarse", noise=0.0, low=-64.0, high=64.0, seen=[-1.0, 4.0])
     (found,) = accuracy.coarse(subject(values=[value]))
     assert "16.0 times too large" in found.what and "4.0 bits" in found.why
-    assert found.change.lines == []
+    assert found.change.recipe == ()
 
 
 def test_a_second_pair_is_reported_by_its_name() -> None:
@@ -309,7 +309,7 @@ def test_codes_for_nobody_are_reported_where_half_of_the_noise_is_theirs(
     value = clipping("soft/Softmax", fault="unread", read=False, without={"sqnr_db": without})
     found = list(accuracy.unread(subject(values=[value])))
     assert len(found) == count
-    assert all(one.change.lines == [] and "soft/Softmax" in one.what for one in found)
+    assert all(one.change.recipe == () and "soft/Softmax" in one.what for one in found)
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,9 @@ def test_a_weight_s_scales_are_judged_by_its_codes(
     found = list(accuracy.weight_scale(subject(rows=rows)))
     assert len(found) == (told is not None)
     assert all(told is not None and told in one.what for one in found)
-    assert all(one.change.lines == ['quantization: {nodes: {"b/Gemm": fp16}}'] for one in found)
+    assert all(
+        list(one.change.recipe) == ['quantization: {nodes: {"b/Gemm": fp16}}'] for one in found
+    )
 
 
 @pytest.mark.parametrize(
@@ -340,7 +342,7 @@ def test_rows_of_codes_that_are_not_aligned_may_lose_what_codes_save(
     for one in found:
         assert one.nodes == ("a/Gemm", "b/Gemm") and one.cost.ms == pytest.approx(2 * 2.0)
         assert one.cost.evidence is Evidence.PREDICTED
-        assert one.change.lines == [] and "1021 → 1024" in one.change.text
+        assert one.change.recipe == () and "1021 → 1024" in one.change.text
 
 
 @pytest.mark.parametrize(("baseline", "told"), [("fp16", "65504"), ("fp32", "remove the cast")])
@@ -391,7 +393,7 @@ def test_one_scale_per_tensor_that_the_recipe_asks_for_is_taken_back() -> None:
     (found,) = accuracy.weight_axis(
         subject(rows=rows, recipe={**RECIPE, "quantization": quantization})
     )
-    assert found.change.lines == ['quantization: {placement: {tensor_ops: ["Conv"]}}']
+    assert list(found.change.recipe) == ['quantization: {placement: {tensor_ops: ["Conv"]}}']
 
 
 @pytest.mark.parametrize(("outcome", "count"), [("fail", 1), ("pass", 0)])
@@ -422,7 +424,7 @@ def test_a_layer_that_loses_its_values_is_told_whatever_it_costs(
         assert one.what.startswith("the values of b/Gemm are lost")
         assert "its output has 9.9 dB; the same applies to 1 more layer" in one.what
         assert "what it reads (b/Gemm.in) lose them" in one.why
-        assert one.change.lines == [
+        assert list(one.change.recipe) == [
             f'quantization: {{nodes: {{"{name}/Gemm": fp16}}}}' for name in "bc"
         ]
     (weight,) = noisy_layers.lost(subject(rows=rows[2:])) if told else [None]
@@ -530,7 +532,7 @@ def test_launches_are_told_where_they_decide(launch: float | None, count: int) -
     assert len(found) == count
     for one in found:
         assert one.cost.share == pytest.approx(0.9 * 7 / 8) and "batch 1" in one.what
-        assert "batch: {opt: 8}" in one.change.text and one.change.lines == []
+        assert "batch: {opt: 8}" in one.change.text and one.change.recipe == ()
 
 
 def padded(real: float, axis: str | None, **recipe: Any) -> Subject:
@@ -545,9 +547,9 @@ def test_padding_costs_its_share_of_the_tokens() -> None:
     axes = {"axes": {"tokens": {"min": 1, "opt": 512, "max": 512}}}
     (found,) = samples.padding(padded(20.0, "tokens", **axes))
     assert found.cost.share == pytest.approx(492 / 512) and "492 of 512" in found.what
-    assert found.change.lines == ['axes: {tokens: {"min": 1, "opt": 24, "max": 512}}']
+    assert list(found.change.recipe) == ['axes: {tokens: {"min": 1, "opt": 24, "max": 512}}']
     (found,) = samples.padding(padded(20.0, None))
-    assert found.change.lines == [] and "free axis" in found.change.text
+    assert found.change.recipe == () and "free axis" in found.change.text
     assert not list(samples.padding(padded(400.0, None)))
 
 
@@ -564,7 +566,7 @@ def test_ranges_of_other_data_are_mended_by_its_preprocessing() -> None:
     found = explain(made).findings
     assert [one.rule for one in found] == ["other_calibration_data"]
     assert "it is 1/4 as large" in found[0].what and "same preprocessing" in found[0].change.text
-    assert found[0].change.lines == [] and found[0].cost.db == pytest.approx(10.0)
+    assert found[0].change.recipe == () and found[0].cost.db == pytest.approx(10.0)
     few = other_data(subject(values=[clipping()]), "duplicates")
     assert [one.rule for one in explain(few).findings] == ["clipped"]
     assert not explain(other_data(subject(), "scale")).findings
@@ -576,7 +578,7 @@ def test_more_samples_are_advised_only_where_chance_explains_it(share: float, mo
     rows = [row.model_copy(update={"method": "minmax"}) for row in one.report.quantization]
     one = replace(one, report=one.report.model_copy(update={"quantization": tuple(rows)}))
     (found,) = accuracy.clipped(other_data(one, "duplicates"))
-    assert bool(found.change.lines) is more
+    assert bool(found.change.recipe) is more
     assert ("more samples of the same kind would not" in found.change.text) is not more
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from onnx import TensorProto, helper
+from pydantic import TypeAdapter
 
 from optkit.artifact import Artifact, EngineFile, Manifest, write
-from optkit.documents.measured import LatencyFigures
 from optkit.evidence import Evidence
+from optkit.measurement import Latency
 from optkit.store import digest_json
 from optkit.tensors import TensorInfo
 from tests.packaging import tiny
@@ -19,6 +20,7 @@ from tests.packaging import tiny
 X, Y = TensorInfo("x", "float32", ("batch", 4)), TensorInfo("y", "float32", ("batch", 4))
 AXES = {"batch": {"min": 1, "opt": 8, "max": 32}}
 WEIGHT = "the weight"
+_LATENCY = TypeAdapter(Latency)
 PROFILE = {"x": [[1, 4], [8, 4], [32, 4]]}
 DTYPES = {
     "float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16,
@@ -32,7 +34,7 @@ DTYPES = {
 
 def row(batch: int, ms: float, evidence: Evidence = Evidence.MEASURED, **more: Any) -> Any:
     given = {"throughput": 1000 * batch / ms, "marks": (), **more}
-    return LatencyFigures(evidence=evidence, p50_ms=ms, batch=batch, **given)
+    return Latency(evidence=evidence, p50_ms=ms, batch=batch, **given)
 
 
 def report(rows: Sequence[Any], finished: Mapping[str, str] | None) -> bytes:
@@ -47,9 +49,10 @@ def report(rows: Sequence[Any], finished: Mapping[str, str] | None) -> bytes:
     }  # fmt: skip
     if finished is not None:
         provenance["finished"] = {"machine": {}, "versions": finished}
+    latencies = [_LATENCY.dump_python(one, mode="json") for one in rows]
     return json.dumps({
         "schema": "optkit.report/v1", "result": tiny.result("l4", "int8").to_json(), "gates": [],
-        "latencies": {**nothing, "engine": [one.to_json() for one in rows]},
+        "latencies": {**nothing, "engine": latencies},
         "latency_samples": nothing, "latency_rounds": {"engine": 0, "baseline": 0},
         "layers": nothing, "landing": [], "landing_activations": [], "cost": None,
         "conditions": {}, "quantization": [], "fusion": [], "cast": {}, "preparation": [],

@@ -14,10 +14,11 @@ import pytest
 
 from optkit import api
 from optkit.artifact import Artifact
-from optkit.documents.report import GateOutcome, Report
+from optkit.documents.report import Report
 from optkit.documents.result import Result
 from optkit.errors import IntegrityError, UsageError
 from optkit.evidence import Evidence
+from optkit.measurement import GateRow, Interval
 from optkit.packaging.bom import metrics
 from optkit.store import digest_file
 from tests.documents.test_documents import WRITTEN
@@ -89,8 +90,8 @@ def test_the_figures_have_intervals_and_evidence(made: Artifact, tmp_path: Path)
 def test_the_slices_of_gates_and_other_batch_sizes_are_metrics() -> None:
     report = Report.from_json(json.loads(REPORT.read_text()))
     reason = "worst of 10 slices: '3', 87 samples, 1.00 points exceeds the limit"
-    gate = GateOutcome(
-        gate="max_slice_drop", limit=0.01, value=0.02, ci95=(0.01, 0.03),
+    gate = GateRow(
+        gate="max_slice_drop", limit=0.01, value=0.02, ci95=Interval(0.01, 0.03),
         evidence=Evidence.SIMULATED, outcome="fail", reason=reason,
     )  # fmt: skip
     judged = report.model_copy(update={"gates": (*report.gates, gate)})

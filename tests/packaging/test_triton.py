@@ -17,6 +17,7 @@ from optkit.artifact import Artifact, write
 from optkit.documents.package import Package
 from optkit.errors import UsageError
 from optkit.evidence import Evidence
+from optkit.measurement import DevicePhases, PhaseTimes
 from optkit.packaging import formats
 from optkit.packaging.subject import Subject, Variant
 from optkit.packaging.triton.batching import batching
@@ -177,8 +178,8 @@ def test_the_version_is_that_of_the_machine_that_finished_the_build(tmp_path: Pa
 
 
 def test_cuda_graphs_only_where_latency_was_measured_with_them(tmp_path: Path) -> None:
-    times = {"upload_ms": 0.1, "compute_ms": 1.0, "download_ms": 0.1, "enqueue_ms": 0.1, "runs": 9}
-    rows = [row(8, 1.0, phases={"launched": times, "recorded": times})]
+    times = PhaseTimes(0.1, 1.0, 0.1, 0.1, runs=9)
+    rows = [row(8, 1.0, phases=DevicePhases(times, times))]
     optimization = model(tmp_path, with_engine(tmp_path, "tensorrt", "11.0.0", rows=rows)).config
     assert optimization.optimization is not None and optimization.optimization.cuda is not None
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from onnx import TensorProto, helper
 
 from optkit.artifact import Artifact, EngineFile, Manifest, write
-from optkit.documents.measured import DifferenceFigures, GateVerdict, LatencyFigures, ScoreFigures
+from optkit.documents.measured import GateVerdict
 from optkit.documents.result import RESULT, EngineFacts, PrecisionFigures, Result
 from optkit.evidence import Evidence
+from optkit.measurement import Difference, Interval, Latency, Score
 from optkit.store import digest_json
 from optkit.tensors import TensorInfo
 
@@ -28,24 +29,23 @@ def graph(addend: float = 1.0) -> bytes:
 
 
 def result(target: str, precision: str, backend: str = "tensorrt") -> Result:
-    score = ScoreFigures(
-        metric="top1", value=0.9833, evidence=Evidence.SIMULATED, ci95=(0.97, 0.99), samples=899,
-        proportion=True, lower_is_better=False,
-    )  # fmt: skip
-    latency = LatencyFigures(
+    score = Score(
+        Evidence.SIMULATED, "top1", 0.9833, Interval(0.97, 0.99), samples=899, proportion=True
+    )
+    latency = Latency(
         evidence=Evidence.PREDICTED,
         p50_ms=0.25,
         batch=8,
         throughput=32000.0,
-        band=(0.1, 0.5),
+        band=Interval(0.1, 0.5),
         marks=(),
     )
     return Result(
         schema=RESULT, model="net", target=target, precision=precision, status="ok",
         engine=EngineFacts(backend=backend, evidence=Evidence.COMPILED, bytes=7),
         latency=latency, accuracy=score,
-        drop=DifferenceFigures(value=0.0011, ci95=(-0.0032, 0.0063), evidence=Evidence.SIMULATED),
-        speedup=DifferenceFigures(value=1.3, evidence=Evidence.PREDICTED),
+        drop=Difference(value=0.0011, ci95=Interval(-0.0032, 0.0063), evidence=Evidence.SIMULATED),
+        speedup=Difference(1.3, None, Evidence.PREDICTED),
         baseline=PrecisionFigures(precision="fp16", accuracy=score),
         gate=GateVerdict(verdict="pass", reasons=()),
         pending=(), references=(), seconds={"total": 1.5}, cache_hits=0,

@@ -16,8 +16,8 @@ from optkit.benchmarking.accuracy import from_samples
 from optkit.benchmarking.gates import judge
 from optkit.benchmarking.paired_drop import drop
 from optkit.evidence import Evidence
-from optkit.execute.runner import Record
 from optkit.execute.step import Foreign
+from optkit.execute.taken import StepTaken
 from optkit.measurement import Difference, Interval, Latencies, Latency
 from optkit.pipeline import identity, latency, scores
 from optkit.pipeline.findings import _at, _hits, latencies, speedups
@@ -159,8 +159,8 @@ def test_what_looks_have_scored_is_in_the_order_of_the_samples(
 
 
 def test_a_step_that_this_run_made_is_no_hit_when_it_is_asked_for_again() -> None:
-    def record(key: str, *, hit: bool) -> Record:
-        return Record("export", "export", key, hit, 1.0)
+    def record(key: str, *, hit: bool) -> StepTaken:
+        return StepTaken("export", "export", key, hit, 1.0)
 
     records = [record("a", hit=False), record("a", hit=True), record("b", hit=True)]
     assert _hits([*records, record("b", hit=True)]) == 1

@@ -26,8 +26,7 @@ from optkit.codec import to_json
 from optkit.data import spool_writer
 from optkit.data.spool_writer import SpoolInfo
 from optkit.devices import target
-from optkit.documents.report import LayerFacts, TensorFacts
-from optkit.engines import BuildSpec, Engine, Landing
+from optkit.engines import BuildSpec, Engine, FusedLayer, Landing, LayerTensor
 from optkit.evidence import Evidence
 from optkit.execute.runner import Runner
 from optkit.execute.step import Foreign
@@ -175,8 +174,8 @@ class Explained:
             manifest=SimpleNamespace(target=device, engine=engine, files={}, data={},
                                      inputs=(image,)),
         )  # fmt: skip
-        tensor = TensorFacts(name="x", shape=(8, 2), dtype="int8")
-        layer = LayerFacts(
+        tensor = LayerTensor(name="x", shape=(8, 2), dtype="int8")
+        layer = FusedLayer(
             name="fc", kind="gemm", inputs=(tensor,), constants=(), outputs=(tensor,),
             nodes=("fc",), products=("fc",), dtype="int8",
         )  # fmt: skip

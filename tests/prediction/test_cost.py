@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from optkit.devices import Price, target
-from optkit.documents.prices import DatedPrice
 from optkit.prediction.cost import energy_per_million, per_million, price_of
 
-MINE = DatedPrice(
+MINE = Price(
     usd_per_hour=3.6, provider="mine", as_of="2026-11-01", verified=True, source="prices.yaml"
 )
 
@@ -30,9 +29,9 @@ def test_all_devices_take_power() -> None:
 
 def test_a_verified_price_goes_before_a_lower_one() -> None:
     listed = (
-        Price(0.1, "a", "2026-01-01", "a forum", verified=False),
-        Price(0.9, "b", "2026-01-01", "b's page", verified=True),
-        Price(0.8, "c", "2026-01-01", "c's page", verified=True),
+        Price(0.1, "a", "2026-01-01", verified=False, source="a forum"),
+        Price(0.9, "b", "2026-01-01", verified=True, source="b's page"),
+        Price(0.8, "c", "2026-01-01", verified=True, source="c's page"),
     )
     board = replace(target("l4"), prices=listed)
     chosen = price_of(board, {})

@@ -10,14 +10,14 @@ import pytest
 
 import optkit
 from optkit import DecoderSizes
-from optkit.devices import target
+from optkit.devices import Price, target
 from optkit.documents.plan import PlannedLatency, PlanRow
-from optkit.documents.prices import DatedPrice, Purchase
+from optkit.documents.prices import Purchase
 from optkit.errors import Impossible, InputRefused, UsageError
 from optkit.prediction.economics import Demand, Terms, costed, discounted, front
 
 L4 = target("l4")
-RENT = DatedPrice(
+RENT = Price(
     usd_per_hour=0.36, provider="mine", as_of="2026-11-01", verified=True, source="prices.yaml"
 )
 SMALL = DecoderSizes(8e9, 32, 8, 128)

@@ -15,7 +15,8 @@ from optkit.benchmarking.accuracy import from_samples
 from optkit.benchmarking.gates import judge
 from optkit.benchmarking.latency import ratio, summarize
 from optkit.benchmarking.paired_drop import drop
-from optkit.calibration.suspects import Finding
+from optkit.codec import to_json
+from optkit.documents.data_finding import DataFinding
 from optkit.documents.record import Record
 from optkit.documents.report import LayerFidelity, Provenance, Report
 from optkit.documents.result import CalibrationCheck, PendingEngine, Result
@@ -151,12 +152,12 @@ def layer_fidelity(name: Names) -> dict[str, Any]:
 
 def calibration(name: Names) -> dict[str, Any]:
     """What the check says of data that was multiplied by 255."""
-    found = Finding(
+    found = DataFinding(
         "scale", name("image"), "calibration data is 255 times as large as evaluation data",
         95.2, 0.373, "prepare both sets in the same way",
     )  # fmt: skip
     whole = replace(found, kind="duplicates", input=None, what="only 3 of 64 samples are different")
-    findings = [found.to_json(), whole.to_json()]
+    findings = [to_json(found), to_json(whole)]
     return {"verdict": "suspect", "samples": 64, "compared": True, "findings": findings}
 
 

@@ -12,6 +12,7 @@ from optkit.assignment import Assignment
 from optkit.benchmarking.gates import NO_TASK
 from optkit.cli.build import exit_code
 from optkit.cli.summary import remarks
+from optkit.codec import to_json
 from optkit.documents.measured import GateVerdict
 from optkit.documents.result import EngineSize, QuantizedProducts, Result
 from optkit.evidence import Evidence
@@ -28,7 +29,7 @@ THIN = "fewer than 4 input channels: float is faster"
 
 def of(nodes: dict[str, str], reasons: dict[str, str]) -> QuantizedProducts:
     chosen = {node: PRECISIONS[name] for node, name in nodes.items()}
-    return QuantizedProducts.from_object(Assignment(chosen, reasons).coverage())
+    return Assignment(chosen, reasons).coverage()
 
 
 NOTHING = of({"a": "fp16", "b": "fp16", "c": "fp16"}, {"a": "depthwise: x", "b": THIN,
@@ -128,7 +129,7 @@ def test_an_undecided_build_names_its_size_and_few_products_too(result: Any) -> 
 
 def test_the_pages_have_the_line(make: Any) -> None:
     data = make()
-    data["result"]["quantized"] = NOTHING.to_json()
+    data["result"]["quantized"] = to_json(NOTHING)
     report = read(data)
     assert "0 of 3 products in INT8; in floats: 2 (depthwise), 1 (" in to_html(report)
     assert "**Quantized:** 0 of 3 products in INT8" in to_markdown(report)

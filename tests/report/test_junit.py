@@ -11,10 +11,9 @@ import xmlschema
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.documents.measured import Outcome
-from optkit.documents.report import GateOutcome
 from optkit.errors import Impossible
 from optkit.evidence import Evidence
+from optkit.measurement import GateRow, Outcome
 from optkit.report.junit import Suite, to_junit
 from optkit.report.result import failed
 
@@ -22,12 +21,8 @@ SCHEMA = xmlschema.XMLSchema(Path(__file__).with_name("junit.xsd"))
 HOSTILE = "a]]><failure/>&amp;\"'\x00\x1b[31m\ud800￾\n<!--"
 
 
-def row(
-    outcome: Outcome, reason: str = "1.20 points breaks it", gate: str = "max_drop"
-) -> GateOutcome:
-    return GateOutcome(
-        gate=gate, limit=0.01, outcome=outcome, reason=reason, evidence=Evidence.MEASURED
-    )
+def row(outcome: Outcome, reason: str = "1.20 points breaks it", gate: str = "max_drop") -> GateRow:
+    return GateRow(gate, 0.01, None, None, Evidence.MEASURED, outcome, reason)
 
 
 def read(text: bytes) -> Any:
@@ -35,7 +30,7 @@ def read(text: bytes) -> Any:
     return minidom.parseString(text).documentElement
 
 
-def suite(*gates: GateOutcome, **changed: Any) -> Suite:
+def suite(*gates: GateRow, **changed: Any) -> Suite:
     error = Impossible("no FP8 on SM86", where="rtx3090", hint="choose int8")
     found = failed(error, model="net", target="l4", precision="int8")
     built = {"error": None, "status": "ok", "seconds": {"total": 12.5}, **changed}

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from optkit import runtimes
-from optkit.documents.report import LayerFacts
+from optkit.codec import from_json
 from optkit.documents.result import LandingCounts
+from optkit.engines import FusedLayer
 from optkit.report import figures, layers
 from optkit.report.build_page import to_html
 from optkit.report.drawing import charts
@@ -18,7 +19,7 @@ from tests.report.conftest import read
 
 
 def facts(rows: list[dict[str, Any]]) -> list[layers.Layer]:
-    return layers.layers([LayerFacts.from_json(row) for row in rows])
+    return layers.layers([from_json(FusedLayer, row) for row in rows])
 
 
 def nodes_of(report: dict[str, Any]) -> list[layers.Node]:
@@ -127,7 +128,7 @@ def test_the_work_of_a_layer_is_shown_in_words(
     row = {**make()["layers"]["engine"][0], "name": name, "kind": "runtime_fusion"}
     row |= {"nodes": nodes, "products": products}
     moves_data = runtimes.backend("tensorrt-rtx").traits.moves_data
-    (layer,) = layers.layers([LayerFacts.from_json(row)], moves_data)
+    (layer,) = layers.layers([from_json(FusedLayer, row)], moves_data)
     assert (layer.work, layer.kind) == (work, "runtime_fusion")
     assert facts([row])[0].work == "runtime_fusion"  # without a compiler's names, the kind itself
 

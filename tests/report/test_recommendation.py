@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optkit.benchmarking import gates
-from optkit.documents.measured import DifferenceFigures, FidelityFigures, GateVerdict
-from optkit.documents.prices import DatedPrice
+from optkit.devices import Price
+from optkit.documents.measured import GateVerdict
 from optkit.documents.result import (
     CalibrationCheck,
     DataFinding,
@@ -32,8 +33,8 @@ from tests.report.test_fleet import fleet_of
 PASS = GateVerdict(verdict="pass", reasons=())
 
 
-def gain(value: float, low: float, high: float, known: str = "predicted") -> DifferenceFigures:
-    return DifferenceFigures(value=value, ci95=(low, high), evidence=Evidence(known))
+def gain(value: float, low: float, high: float, known: str = "predicted") -> Difference:
+    return Difference(value=value, ci95=Interval(low, high), evidence=Evidence(known))
 
 
 @pytest.fixture
@@ -177,7 +178,7 @@ def test_a_model_with_a_dead_head_is_not_shipped_although_its_task_passes(built:
     judged = gates.judge(Limits(max_drop=0.01), drop=seen, fidelity=DEAD)
     gate = GateVerdict(verdict=judged.verdict, reasons=judged.reasons)
     dead = built(gate=gate, speedup=gain(1.8, 1.35, 2.39), drop=drop,
-                 fidelity=FidelityFigures.from_object(DEAD))  # fmt: skip
+                 fidelity=DEAD)  # fmt: skip
     ship, word, sentence = decided(dead)
     assert (ship, word) == ("unknown", "inconclusive")
     assert "output 'pred', channels 4 to 83 has an SQNR of 2.4 dB" in sentence
@@ -187,7 +188,7 @@ def test_a_model_with_a_dead_head_is_not_shipped_although_its_task_passes(built:
 
 
 def test_the_sentence_has_the_worst_sqnr(built: Any) -> None:
-    one = built(drop=None, fidelity=FidelityFigures.from_object(DEAD))
+    one = built(drop=None, fidelity=DEAD)
     assert worth.accuracy(one) == (
         "SQNR 2.4 dB to FP32 at output 'pred', channels 4 to 83 (simulated)"
     )
@@ -282,8 +283,9 @@ def test_no_latency_yet(built: Any) -> None:
 
 
 def test_suspect_calibration_data_goes_before_speed(built: Any) -> None:
-    doubt = DataFinding(kind="range", what="values are 255 times those of evaluation",
-                        measured=255.0, hint="divide by 255")  # fmt: skip
+    doubt = DataFinding(
+        "range", None, "values are 255 times those of evaluation", 255.0, None, "divide by 255"
+    )
     check = CalibrationCheck(verdict="suspect", samples=8, compared=True, findings=(doubt,))
     ship, word, sentence = decided(built(speedup=gain(1.8, 1.5, 2.0), calibration=check))
     assert (ship, word) == ("unknown", "inconclusive")
@@ -306,8 +308,14 @@ def test_suspect_calibration_data_goes_before_speed(built: Any) -> None:
 
 def test_suspect_calibration_data_does_not_hide_a_low_sqnr(built: Any) -> None:
     """PP-OCR's detection at 12.9 dB: with better data it may be as far off."""
-    doubt = DataFinding(kind="training statistics", what="values are 1/5 as spread as in training",
-                        measured=1.0, hint="prepare samples as the model was trained")  # fmt: skip
+    doubt = DataFinding(
+        "training statistics",
+        None,
+        "values are 1/5 as spread as in training",
+        1.0,
+        None,
+        "prepare samples as the model was trained",
+    )
     check = CalibrationCheck(verdict="suspect", samples=16, compared=False, findings=(doubt,))
     warning = (
         " Do not ship it before a task has judged it: fidelity to fp32 is 12.9 dB (SQNR): the "
@@ -327,7 +335,7 @@ def test_suspect_calibration_data_does_not_hide_a_low_sqnr(built: Any) -> None:
 
 def test_bad_conditions_stand_in_the_head_and_take_the_green(built: Any) -> None:
     result = built(speedup=gain(1.8, 1.5, 2.0, "measured"))
-    latency = result.latency.model_copy(update={"marks": ("others took 80 % of the CPU",)})
+    latency = replace(result.latency, marks=("others took 80 % of the CPU",))
     marked = result.model_copy(update={"latency": latency})
     head = view.headline(marked)
     ship, _, sentence = decided(marked)
@@ -350,7 +358,7 @@ def test_a_baseline_has_nothing_to_gain(built: Any) -> None:
         ship == "likely" and " and is itself the baseline, so no gain is claimed. Run" in sentence
     )
     found = result.model_copy(update={"baseline": baseline})
-    known = found.latency.model_copy(update={"evidence": Evidence.MEASURED})
+    known = replace(found.latency, evidence=Evidence.MEASURED)
     ship, _, sentence = decided(found.model_copy(update={"latency": known}))
     assert ship == "candidate" and sentence.endswith(" and is itself the baseline: ship it.")
     alone = result.model_copy(update={"baseline": None, "speedup": None})
@@ -362,12 +370,10 @@ def test_a_baseline_has_nothing_to_gain(built: Any) -> None:
 def test_a_fleet_names_the_fastest_and_the_cheapest(built: Any) -> None:
     fast = built(speedup=gain(1.8, 1.35, 2.39), target="rtx4090")
     slow = built(speedup=gain(0.9, 0.7, 1.2), target="l4")
-    latency = slow.baseline.latency.model_copy(update={"throughput": 1.0})
+    latency = replace(slow.baseline.latency, throughput=1.0)
     base = slow.baseline.model_copy(update={"latency": latency})
     slow = slow.model_copy(update={"baseline": base})
-    price = DatedPrice(
-        usd_per_hour=1e-9, provider="x", as_of="2026-11-01", source="x", verified=True
-    )
+    price = Price(usd_per_hour=1e-9, provider="x", as_of="2026-11-01", source="x", verified=True)
     both = choices.of_fleet([fast, slow], {"l4": price})
     assert both is not None and both.decision == "likely"
     assert both.sentence.endswith("run `optkit finish` on the device before you ship it.")
@@ -483,7 +489,7 @@ def test_a_search_says_what_to_ship(built: Any) -> None:
 def test_the_cpu_is_the_one_that_measured_and_not_the_one_that_renders(built: Any) -> None:
     there = {"machine": "A CPU that is not here"}
     result = built(target="cpu", speedup=gain(1.8, 1.35, 2.39, "measured"))
-    measured = result.model_copy(update={"latency": result.latency.model_copy(update=there)})
+    measured = result.model_copy(update={"latency": replace(result.latency, **there)})
     assert "on A CPU that is not here (" in decided(measured)[2]
     fleet = choices.of_fleet([measured], {})
     assert fleet is not None and "INT8 on A CPU that is not here, " in fleet.sentence
@@ -497,7 +503,7 @@ KNOWN = st.sampled_from(["measured", "predicted"])
 
 
 @st.composite
-def speedups(draw: st.DrawFn) -> DifferenceFigures:
+def speedups(draw: st.DrawFn) -> Difference:
     low, value, high = sorted(draw(st.tuples(*[st.floats(0.2, 5)] * 3)))
     return gain(value, low, high, draw(KNOWN))
 
@@ -525,7 +531,7 @@ CLAIM = re.compile(r"gains nothing|is (probably )?(faster|slower)|ship it\.$")
 )  # fmt: skip
 def test_sentence_colour_and_fields_agree_for_every_outcome(
     make: Any,
-    speedup: DifferenceFigures,
+    speedup: Difference,
     gate: GateVerdict,
     marked: bool,
     pending: bool,
@@ -535,9 +541,10 @@ def test_sentence_colour_and_fields_agree_for_every_outcome(
     interval."""
     base = read_result(make()["result"])
     assert base.latency is not None and base.baseline is not None
-    latency = base.latency.model_copy(
-        update={"evidence": speedup.evidence, "marks": ("others used the CPU",) if marked else ()}
-    )
+    latency = replace(
+        base.latency, evidence=speedup.evidence,
+        marks=("others used the CPU",) if marked else (),
+    )  # fmt: skip
     engine = EngineFacts(backend="tensorrt", evidence=Evidence.PENDING) if pending else base.engine
     result = base.model_copy(
         update={

@@ -201,18 +201,20 @@ def test_memory_adds_up_what_the_layers_hold(make: Any) -> None:
     report = make()
     known = read(report)
     ours, theirs = layers.layers(known.layers.engine), layers.layers(known.layers.baseline)
-    rows = {row.label: row for row in details.memory(known, ours, theirs)}
-    assert rows["Weights in the engine"].candidate == figures.size(12 * 64 * 192)
-    assert rows["Weights in the engine"].baseline == figures.size(12 * 64 * 192 * 2)
-    assert rows["Most that one layer reads and writes"].baseline == figures.size(8 * 17 * 256 * 2)
-    assert rows["Workspace the compiler may use"].candidate == "1 GiB"
+    rows = {row.label: row for row in view.memory(known, ours, theirs)}
+    assert rows["Weights in the engine"].candidate.text == figures.size(12 * 64 * 192)
+    assert rows["Weights in the engine"].baseline.text == figures.size(12 * 64 * 192 * 2)
+    assert rows["Most that one layer reads and writes"].baseline.text == figures.size(
+        8 * 17 * 256 * 2
+    )
+    assert rows["Workspace the compiler may use"].candidate.text == "1 GiB"
     assert "Peak of a run" not in rows
     silent = [replace(layer, weights=None, moved=None) for layer in ours]  # no tensors are listed
-    labels = [row.label for row in details.memory(known, silent, silent)]
+    labels = [row.label for row in view.memory(known, silent, silent)]
     assert labels == ["Workspace the compiler may use"]
     gate = {**report["gates"][0], "gate": "max_memory_bytes", "value": 2**30}
     report["gates"].append(gate)
-    assert details.memory(read(report), ours, theirs)[-1].candidate == "1 GiB"
+    assert view.memory(read(report), ours, theirs)[-1].candidate.text == "1 GiB"
 
 
 def test_a_quantile_that_the_runs_do_not_support_says_what_it_needs(make: Any) -> None:

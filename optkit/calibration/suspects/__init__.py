@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from optkit import codec
 from optkit.calibration.suspects import alone, beside, expected, tokens
 from optkit.calibration.suspects.entrance import (
     Entrance,
@@ -27,13 +28,13 @@ from optkit.calibration.suspects.entrance import (
     watched,
 )
 from optkit.calibration.suspects.expected import Expected, of_preprocessor
-from optkit.calibration.suspects.finding import Finding
 from optkit.calibration.suspects.profile import Numbers, Profile, profile
+from optkit.documents.data_finding import DataFinding
 
 __all__ = [
+    "DataFinding",
     "Entrance",
     "Expected",
-    "Finding",
     "Known",
     "Profile",
     "Seen",
@@ -58,7 +59,7 @@ class Known:
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
-def judge(calibration: Profile, evaluation: Profile | None, model: Known) -> list[Finding]:
+def judge(calibration: Profile, evaluation: Profile | None, model: Known) -> list[DataFinding]:
     """Reasons to doubt the calibration data; empty if it is sound. Raises InputRefused for a token
     that the model does not have."""
     findings = list(alone.whole_set(calibration))
@@ -68,17 +69,17 @@ def judge(calibration: Profile, evaluation: Profile | None, model: Known) -> lis
     return [*findings, *tokens.tokens_of(calibration, evaluation)]
 
 
-def to_json(findings: list[Finding], calibration: Profile, compared: bool) -> dict[str, object]:
+def to_json(findings: list[DataFinding], calibration: Profile, compared: bool) -> dict[str, object]:
     """The data check as JSON for the result. `compared`: whether there was evaluation data."""
     return {
         "verdict": "suspect" if findings else "clean",
         "samples": calibration.samples,
         "compared": compared,
-        "findings": [finding.to_json() for finding in findings],
+        "findings": [codec.to_json(finding) for finding in findings],
     }
 
 
-def _of_numbers(x: Numbers, other: Numbers | None, model: Known) -> Iterator[Finding]:
+def _of_numbers(x: Numbers, other: Numbers | None, model: Known) -> Iterator[DataFinding]:
     broken = [*alone.constant(x), *alone.outlier(x)]
     yield from broken
     if broken:  # all other findings about the set follow from this one

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from optkit.calibration.suspects.finding import Finding
 from optkit.calibration.suspects.profile import Numbers, Profile
+from optkit.documents.data_finding import DataFinding
 
 FEWEST = 8
 """Fewer different samples than this are not enough for a range: one in nine of the following
@@ -38,19 +38,19 @@ reshaped to [3, H, W], every third pixel has the same colour: 0.4. Textures have
 axis."""
 
 
-def whole_set(profile: Profile) -> Iterator[Finding]:
+def whole_set(profile: Profile) -> Iterator[DataFinding]:
     """Too few different samples."""
     n, distinct = profile.samples, profile.distinct
     if distinct < FEWEST or distinct < _DUPLICATES * n:
         few = f"only {n} sample{'s' if n > 1 else ''}"
-        yield Finding(
+        yield DataFinding(
             "duplicates", None,
             few if distinct == n else f"only {distinct} of {n} samples are different",
             distinct, n, "give different samples: 128 to 512 are usual",
         )  # fmt: skip
 
 
-def constant(x: Numbers) -> Iterator[Finding]:
+def constant(x: Numbers) -> Iterator[DataFinding]:
     """Samples without content: blank, all zeros, one number."""
     if 0 < x.elements < _ELEMENTS:
         return
@@ -58,7 +58,7 @@ def constant(x: Numbers) -> Iterator[Finding]:
     if empty.sum() < 2 or empty.mean() < _CONSTANT:
         return
     number = float(x.lows[empty][0])
-    yield Finding(
+    yield DataFinding(
         "constant", x.info.name,
         f"{int(empty.sum())} of {x.samples} samples have a single value everywhere (the first "
         f"{number:g})",
@@ -66,21 +66,21 @@ def constant(x: Numbers) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def alike(x: Numbers) -> Iterator[Finding]:
+def alike(x: Numbers) -> Iterator[DataFinding]:
     """The same sample several times, except for noise."""
     if x.centre is None or x.variance is None or x.centre.size < 4 * _ELEMENTS or x.centre.ndim < 2:
         return
     within, between = float(x.centre.var()), float(x.variance.mean())
     share = between / (within + between) if within else 1.0
     if share < _ALIKE and between:
-        yield Finding(
+        yield DataFinding(
             "alike", x.info.name,
             f"the samples hardly differ: only {share:.2g} of the variance is between samples",
             share, _ALIKE, "give different samples: 128 to 512 are usual",
         )  # fmt: skip
 
 
-def outlier(x: Numbers) -> Iterator[Finding]:
+def outlier(x: Numbers) -> Iterator[DataFinding]:
     """One sample that determines the range of all, or two groups of different scale."""
     magnitudes = np.sort(np.maximum(np.abs(x.lows), np.abs(x.highs)))
     if x.samples < FEWEST:
@@ -89,7 +89,7 @@ def outlier(x: Numbers) -> Iterator[Finding]:
     rest, top = float(magnitudes[-few - 1]), float(magnitudes[-1])
     if rest > 0 and top >= _BITS_4 * rest:
         row = int(np.argmax(np.maximum(np.abs(x.lows), np.abs(x.highs))))
-        yield Finding(
+        yield DataFinding(
             "outlier", x.info.name,
             f"the largest magnitude is {top:.4g} in sample {row}, {rest:.4g} in the others: its "
             f"range leaves them {max(8 - np.log2(top / rest), 0):.1f} of 8 bits",
@@ -103,7 +103,7 @@ def outlier(x: Numbers) -> Iterator[Finding]:
     place = int(np.argmax(gaps))
     if gaps[place] >= _APART and min(place + 1, len(spread) - place - 1) > few:
         small, large = float(np.median(spread[: place + 1])), float(np.median(spread[place + 1 :]))
-        yield Finding(
+        yield DataFinding(
             "mixed", x.info.name,
             f"samples are of two scales: {place + 1} have a standard deviation of about "
             f"{small:.3g}, {len(spread) - place - 1} of about {large:.3g}",
@@ -111,7 +111,7 @@ def outlier(x: Numbers) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def disordered(x: Numbers) -> Iterator[Finding]:
+def disordered(x: Numbers) -> Iterator[DataFinding]:
     """Pictures whose pixels are at wrong places, or that are noise."""
     if not x.is_picture or x.info.shape[1] == 4 or x.samples < FEWEST or not x.deviation:
         return
@@ -120,7 +120,7 @@ def disordered(x: Numbers) -> Iterator[Finding]:
         return
     three = min(differences[2] - max(differences[:2]) for differences in near)
     if 3 in x.info.shape[1:] and len(near) == 2 and three > _INTERLEAVED:
-        yield Finding(
+        yield DataFinding(
             "interleaved", x.info.name,
             f"pixels three apart are more alike (correlation {near[0][2]:.2f}) than neighbours "
             f"({near[0][0]:.2f}): three colours stand beside each other",
@@ -129,7 +129,7 @@ def disordered(x: Numbers) -> Iterator[Finding]:
         return
     near_most = max(differences[0] for differences in near)
     if near_most < _NOISE:
-        yield Finding(
+        yield DataFinding(
             "noise", x.info.name,
             f"neighbouring pixels are unrelated (correlation {near_most:.2f}; pictures have 0.5 "
             "and more): noise, or pixels in another order",

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from optkit.calibration.suspects.entrance import FLAT, BatchNorm, Entrance, Seen
-from optkit.calibration.suspects.finding import Finding
 from optkit.calibration.suspects.profile import Numbers
+from optkit.documents.data_finding import DataFinding
 
 _CONFIGS = ("preprocessor_config.json", "processor_config.json")
 _WHITE = 255.0
@@ -86,7 +86,7 @@ def _expected(config: Mapping[str, Any]) -> Expected | None:
     return Expected(tuple(ends[0].tolist()), tuple(ends[1].tolist()))
 
 
-def preprocessed(x: Numbers, expected: Expected) -> Iterator[Finding]:
+def preprocessed(x: Numbers, expected: Expected) -> Iterator[DataFinding]:
     """Pictures whose range differs from that of the model's preprocessing."""
     if not x.is_picture:
         return
@@ -95,7 +95,7 @@ def preprocessed(x: Numbers, expected: Expected) -> Iterator[Finding]:
     beyond = x.low < low - _BEYOND * width or x.high > high + _BEYOND * width
     short = x.low > low + _REACHED * width or x.high < high - _REACHED * width
     if beyond or short:
-        yield Finding(
+        yield DataFinding(
             "preprocessing", x.info.name,
             f"its range is [{x.low:.4g}, {x.high:.4g}]; the model's preprocessing "
             f"makes [{low:.4g}, {high:.4g}] of pixels from 0 to 255",
@@ -103,7 +103,7 @@ def preprocessed(x: Numbers, expected: Expected) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def declared(x: Numbers, span: tuple[float, float]) -> Iterator[Finding]:
+def declared(x: Numbers, span: tuple[float, float]) -> Iterator[DataFinding]:
     """Numbers outside of the range that the recipe declares for the input, or in a small part of
     it."""
     low, high = span
@@ -113,7 +113,7 @@ def declared(x: Numbers, span: tuple[float, float]) -> Iterator[Finding]:
         or x.high > high + _BEYOND * width
         or (x.high - x.low < width / 16 and width)
     ):
-        yield Finding(
+        yield DataFinding(
             "declared", x.info.name,
             f"its range is [{x.low:.4g}, {x.high:.4g}]; the recipe declares [{low:.4g}, "
             f"{high:.4g}]",
@@ -122,7 +122,7 @@ def declared(x: Numbers, span: tuple[float, float]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def trained(x: Numbers, norm: BatchNorm, seen: Seen) -> Iterator[Finding]:
+def trained(x: Numbers, norm: BatchNorm, seen: Seen) -> Iterator[DataFinding]:
     """Compare the input of the first batch norm with its input in training."""
     alive = (norm.variance > 1e-8 * norm.variance.max()) & (norm.variance > 0)
     if not alive.any():
@@ -133,7 +133,7 @@ def trained(x: Numbers, norm: BatchNorm, seen: Seen) -> Iterator[Finding]:
     moved = float(np.sqrt(np.mean(((seen.mean - norm.mean)[alive] / training) ** 2)))
     if max(ratio, 1 / ratio) >= _SPREAD:
         shown = f"{ratio:.4g}" if ratio >= 1 else f"1/{1 / ratio:.4g}"
-        yield Finding(
+        yield DataFinding(
             "training statistics", x.info.name,
             f"{norm.name!r} reads values {shown} times as spread as in training (standard "
             f"deviation {np.median(ours):.3g}, by its running statistics "
@@ -142,7 +142,7 @@ def trained(x: Numbers, norm: BatchNorm, seen: Seen) -> Iterator[Finding]:
             "prepare samples as the model was trained: scale, mean and standard deviation",
         )  # fmt: skip
     elif moved >= _MOVED:
-        yield Finding(
+        yield DataFinding(
             "training statistics", x.info.name,
             f"the means that {norm.name!r} reads are {moved:.2g} standard deviations off those of "
             "its running statistics",
@@ -151,14 +151,16 @@ def trained(x: Numbers, norm: BatchNorm, seen: Seen) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def first_product(x: Numbers, entrance: Entrance, seen: Mapping[str, Seen]) -> Iterator[Finding]:
+def first_product(
+    x: Numbers, entrance: Entrance, seen: Mapping[str, Seen]
+) -> Iterator[DataFinding]:
     """Numbers that make the output of the first product too large or too small."""
     if entrance.product is None or entrance.product[0] not in seen:
         return
     response = float(np.sqrt(seen[entrance.product[0]].variance.mean()))
     low, high = entrance.reach(x.low, x.high)
     if x.is_picture and low >= 0 and high >= _BRIGHT and response >= _RAW:
-        yield Finding(
+        yield DataFinding(
             "raw pixels", x.info.name,
             f"pixels from {x.low:g} to {x.high:g} reach the first product unscaled, whose results "
             f"then have a standard deviation of {response:.3g} (1 is usual)",
@@ -166,14 +168,14 @@ def first_product(x: Numbers, entrance: Entrance, seen: Mapping[str, Seen]) -> I
             "inputs.<name>.range if the model takes these",
         )  # fmt: skip
     if x.is_picture and low >= 0 and 0 < high <= _DIM:
-        yield Finding(
+        yield DataFinding(
             "dim", x.info.name,
             f"the brightest pixel of {x.samples} samples is {x.high:.4g}: as if divided by 255 "
             "twice",
             x.high, 1.0, "prepare pictures as the model was trained",
         )  # fmt: skip
     elif entrance.constants and x.samples > 1 and response < _HIDDEN * entrance.constants:
-        yield Finding(
+        yield DataFinding(
             "vanishing", x.info.name,
             f"the samples hardly move the first product: standard deviation {response:.2g}, while "
             f"the constants added to it are {entrance.constants:.2g} (range [{x.low:.4g}, "
@@ -183,13 +185,13 @@ def first_product(x: Numbers, entrance: Entrance, seen: Mapping[str, Seen]) -> I
     yield from _saturated(x, entrance, seen)
 
 
-def _saturated(x: Numbers, entrance: Entrance, seen: Mapping[str, Seen]) -> Iterator[Finding]:
+def _saturated(x: Numbers, entrance: Entrance, seen: Mapping[str, Seen]) -> Iterator[DataFinding]:
     """An activation behind the first product that reads mostly numbers of its flat ends."""
     if entrance.activation is None or entrance.activation[1] not in seen:
         return
     op, value = entrance.activation
     if (flat := seen[value].flat) >= _SATURATED:
-        yield Finding(
+        yield DataFinding(
             "saturated", x.info.name,
             f"{flat:.0%} of what the first {op} reads is beyond ±{FLAT[op]:g}, where it is "
             f"flat (range [{x.low:.4g}, {x.high:.4g}])",

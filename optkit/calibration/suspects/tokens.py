@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from optkit.calibration.suspects.finding import Finding
 from optkit.calibration.suspects.profile import Mask, Profile, Tokens
+from optkit.documents.data_finding import DataFinding
 from optkit.errors import InputRefused
 
 _ENOUGH = 512  # the smallest number of tokens that shows their distribution
@@ -44,7 +44,7 @@ def refuse_unknown(x: Tokens) -> None:
             )
 
 
-def alone(x: Tokens) -> Iterator[Finding]:
+def alone(x: Tokens) -> Iterator[DataFinding]:
     """The first property that no text has."""
     for rule in (_one_token, _small_part, _random):
         finding = rule(x)
@@ -53,27 +53,27 @@ def alone(x: Tokens) -> Iterator[Finding]:
             return
 
 
-def hidden(mask: Mask) -> Iterator[Finding]:
+def hidden(mask: Mask) -> Iterator[DataFinding]:
     """A mask that hides complete samples, or that is not a mask."""
     name = mask.info.name
     if mask.odd:
         shown = " and ".join(f"{number:g}" for number in mask.odd)
-        yield Finding(
+        yield DataFinding(
             "mask", name, f"it contains {shown}; a mask is 1 for a token and 0 for padding",
             mask.odd[0], 1, "give the tokenizer's own attention mask",
         )  # fmt: skip
     if mask.empty:
-        yield Finding(
+        yield DataFinding(
             "masked", name,
             f"{mask.empty} of {mask.samples} samples have no real token: their mask is all zeros",
             mask.empty, 0, "the mask must be 1 for real tokens; remove empty texts",
         )  # fmt: skip
 
 
-def unmasked(x: Tokens, masked: bool) -> Iterator[Finding]:
+def unmasked(x: Tokens, masked: bool) -> Iterator[DataFinding]:
     """Padding that counts as text. `masked`: whether the model has a mask for it."""
     if masked and x.trailing >= _PADDING and _top(x)[1] < _MOST:
-        yield Finding(
+        yield DataFinding(
             "padding", x.info.name,
             f"{x.trailing:.0%} of the tokens that are not masked only repeat the last one of their "
             "sample: padding without a mask",
@@ -81,10 +81,10 @@ def unmasked(x: Tokens, masked: bool) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def beside(x: Tokens, other: Tokens) -> Iterator[Finding]:
+def beside(x: Tokens, other: Tokens) -> Iterator[DataFinding]:
     """Calibration data compared with evaluation data."""
     if min(x.total, other.total) >= _ENOUGH and (shared := _overlap(x, other)) < _OTHER:
-        yield Finding(
+        yield DataFinding(
             "other tokens", x.info.name,
             f"calibration and evaluation data share {shared:.1%} of their tokens: other tokenizers "
             "or languages",
@@ -92,7 +92,7 @@ def beside(x: Tokens, other: Tokens) -> Iterator[Finding]:
         )  # fmt: skip
     ours, length = float(np.median(x.lengths)), float(np.median(other.lengths))
     if min(ours, length) > 0 and max(ours / length, length / ours) >= _LENGTH:
-        yield Finding(
+        yield DataFinding(
             "lengths", x.info.name,
             f"calibration samples have {ours:g} real tokens (the median), evaluation samples "
             f"{length:g}",
@@ -100,7 +100,7 @@ def beside(x: Tokens, other: Tokens) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def tokens_of(profile: Profile, evaluation: Profile | None) -> Iterator[Finding]:
+def tokens_of(profile: Profile, evaluation: Profile | None) -> Iterator[DataFinding]:
     """All findings about tokens and masks. Raises InputRefused, see `refuse_unknown`."""
     for mask in profile.masks.values():
         yield from hidden(mask)
@@ -114,30 +114,30 @@ def tokens_of(profile: Profile, evaluation: Profile | None) -> Iterator[Finding]
             yield from beside(ids, evaluation.tokens[name])
 
 
-def _one_token(x: Tokens) -> Finding | None:
+def _one_token(x: Tokens) -> DataFinding | None:
     number, share = _top(x)
     if share < _MOST or x.total <= len(x.lengths):
         return None
-    return Finding(
+    return DataFinding(
         "one token", x.info.name,
         f"{share:.0%} of the real tokens are {number}",
         share, _MOST, "check the tokenizer and the mask: padding must be masked, text must not",
     )  # fmt: skip
 
 
-def _small_part(x: Tokens) -> Finding | None:
+def _small_part(x: Tokens) -> DataFinding | None:
     if x.rows is None or x.rows < _LARGE or x.total < _ENOUGH:
         return None
     if x.largest[0] >= _PART * x.rows:
         return None
-    return Finding(
+    return DataFinding(
         "vocabulary", x.info.name,
         f"no token is above {x.largest[0]}, the model knows {x.rows}",
         x.largest[0], x.rows, "encode the texts with the model's tokenizer",
     )  # fmt: skip
 
 
-def _random(x: Tokens) -> Finding | None:
+def _random(x: Tokens) -> DataFinding | None:
     size = x.rows or x.largest[0] + 1
     if size < _LARGE or x.total < _ENOUGH:
         return None
@@ -147,7 +147,7 @@ def _random(x: Tokens) -> Finding | None:
     top = int(np.sort(x.counts)[-3:][0]) / x.total
     if distinct < _UNIFORM * uniform or top >= _TOP:
         return None
-    return Finding(
+    return DataFinding(
         "random tokens", x.info.name,
         f"{distinct} of {x.total} tokens are different, as of random numbers ({uniform:.0f})",
         distinct, float(uniform), "calibrate on real texts",

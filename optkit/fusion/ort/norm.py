@@ -25,17 +25,7 @@ from optkit import graph
 from optkit.fusion.ort.write import Attributes, constant, put, too_old
 from optkit.fusion.pattern import biased_product, made_by, read_once, reader, sides
 from optkit.fusion.rule import Declined, Rule, owner_of
-from optkit.fusion.standard.norm import over_root_mean_square, uncentred
-
-
-@dataclass(frozen=True)
-class RmsNorm:
-    """`node` computes gain · source / √(mean(source²) + epsilon)."""
-
-    node: ir.Node
-    source: ir.Value
-    gain: ir.Value
-    epsilon: float
+from optkit.fusion.standard.norm import Norm, over_root_mean_square, uncentred
 
 
 @dataclass(frozen=True)
@@ -60,7 +50,7 @@ class Residual:
     residual: ir.Value
 
 
-def check_rms(node: ir.Node) -> RmsNorm | Declined | None:
+def check_rms(node: ir.Node) -> Norm | Declined | None:
     for normalized, gain in sides(node):
         root = over_root_mean_square(normalized)
         if root is None:
@@ -71,11 +61,11 @@ def check_rms(node: ir.Node) -> RmsNorm | Declined | None:
         numbers, shape = graph.array(gain), source.shape
         if numbers is None or numbers.ndim != 1 or shape is None or shape[-1] != numbers.size:
             return Declined("its gain is not one constant per feature")
-        return too_old(node) or RmsNorm(node, source, gain, epsilon)
+        return too_old(node) or Norm(node, source, gain, epsilon)
     return None
 
 
-def normalize(match: RmsNorm) -> str:
+def normalize(match: Norm) -> str:
     node = match.node
     attributes: Attributes = {"axis": -1, "epsilon": match.epsilon}
     put(
@@ -140,7 +130,7 @@ def take_bias(match: Residual) -> str:
     return "the bias is added on the way"
 
 
-rms_norm: Rule[RmsNorm] = Rule("rms_norm", frozenset({"Mul"}), check_rms, normalize)
+rms_norm: Rule[Norm] = Rule("rms_norm", frozenset({"Mul"}), check_rms, normalize)
 bare_norm: Rule[BareNorm] = Rule("bare_norm", frozenset({"Mul", "Div"}), check_bare, normalize_bare)
 sum_apart: Rule[ir.Node] = Rule("sum_apart", frozenset({"Add"}), check_sum, keep_apart)
 sum_bias: Rule[Residual] = Rule("sum_bias", frozenset({"Add", "Sum"}), check_bias, take_bias)

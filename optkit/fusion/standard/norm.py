@@ -21,14 +21,20 @@ from optkit.fusion.rule import Declined, Rule, remove, replace
 
 
 @dataclass(frozen=True)
-class LayerNorm:
-    """`node` adds the bias."""
+class Norm:
+    """`node` computes gain · source / √(mean(source²) + epsilon)."""
 
     node: ir.Node
     source: ir.Value
     gain: ir.Value
-    bias: ir.Value
     epsilon: float
+
+
+@dataclass(frozen=True)
+class LayerNorm(Norm):
+    """The source is centred, and `node` adds the bias."""
+
+    bias: ir.Value
 
 
 def _over_last(mean: ir.Node) -> bool:
@@ -60,7 +66,7 @@ def check(node: ir.Node) -> LayerNorm | Declined | None:
             return Declined("its gain or bias is not one float32 constant per feature")
         if not read_once(affine["scaled"]):
             return Declined("its result without the bias is also used elsewhere")
-        return LayerNorm(node, source, gain, bias, root[1])
+        return LayerNorm(node, source, gain, root[1], bias)
     return None
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from optkit.documents.measured import LatencyFigures
+from optkit.measurement import Latency
 from optkit.packaging.triton.model_config import DynamicBatching
 
 
@@ -28,9 +28,7 @@ class Batching:
     known: bool
 
 
-def batching(
-    sweep: Sequence[LatencyFigures], tuned: int, largest: int, engine: str
-) -> Batching | None:
+def batching(sweep: Sequence[Latency], tuned: int, largest: int, engine: str) -> Batching | None:
     """The settings for a model that takes batches of at most `largest`; None if it takes no more
     than one sample. `engine`: whose figures the sweep has."""
     if largest < 2:
@@ -54,7 +52,7 @@ def batching(
     return Batching(DynamicBatching(preferred, delay), f"{said}\n{why}", known=True)
 
 
-def _rising(by_batch: dict[int, LatencyFigures]) -> list[int]:
+def _rising(by_batch: dict[int, Latency]) -> list[int]:
     """The batches with more throughput than all smaller ones."""
     best, rising = 0.0, []
     for batch in sorted(by_batch):
@@ -64,5 +62,5 @@ def _rising(by_batch: dict[int, LatencyFigures]) -> list[int]:
     return rising
 
 
-def _figure(row: LatencyFigures) -> str:
+def _figure(row: Latency) -> str:
     return f"{row.p50_ms:.3g} ms ({'; '.join([row.evidence, *row.marks])})"

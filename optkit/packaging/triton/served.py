@@ -10,9 +10,9 @@ from optkit import graph
 from optkit.artifact import Artifact
 from optkit.backends.shape_profile import Profile, profile
 from optkit.decoder import CONFIG, Decoder, read_json
-from optkit.documents.measured import LatencyFigures
 from optkit.documents.report import Report
 from optkit.documents.result import Result
+from optkit.measurement import Latency
 from optkit.packaging.subject import Variant
 from optkit.packaging.triton.batching import Batching, batching
 from optkit.packaging.triton.executable import Executable, executable
@@ -79,7 +79,7 @@ def served(name: str, variant: Variant, stem: str) -> Served:
     )
 
 
-def _sweep(result: Result, report: Report | None) -> tuple[LatencyFigures, ...]:
+def _sweep(result: Result, report: Report | None) -> tuple[Latency, ...]:
     """The latency by batch; of a slim copy, which has no report, that of the result alone."""
     if report is not None:
         return report.latencies.engine

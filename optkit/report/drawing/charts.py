@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optkit.documents.measured import LatencyFigures, ScoreFigures
 from optkit.documents.report import Report
 from optkit.documents.result import PrecisionFigures, Result
+from optkit.measurement import Latency, Score
 from optkit.report import figures, view
 from optkit.report.drawing.axes import Axis, Tick
 from optkit.report.layers import Node
@@ -75,8 +75,8 @@ def histogram(report: Report) -> Histogram | None:
 class _Side:
     css: str
     label: str
-    latency: LatencyFigures | None
-    accuracy: ScoreFigures | None
+    latency: Latency | None
+    accuracy: Score | None
 
 
 def _sides(result: Result) -> list[_Side]:
@@ -90,7 +90,7 @@ def _drawn(base: PrecisionFigures) -> _Side:
     return _Side("baseline", base.precision, base.latency, base.accuracy)
 
 
-def _panel(axis: Axis, side: _Side, latency: LatencyFigures, samples: np.ndarray) -> Panel:
+def _panel(axis: Axis, side: _Side, latency: Latency, samples: np.ndarray) -> Panel:
     counts, edges = np.histogram(samples, bins=_BINS, range=(axis.low, axis.high))
     top = max(int(counts.max()), 1)
     bars = tuple(

@@ -14,4 +14,4 @@ def run(step: Adopt, out: Path, progress: Progress) -> Graph:
     model = graph.load(step.model.path / GRAPH)
     graph.check_finite(model)
     graph.save(model, out / GRAPH)
-    return Graph(**signature(model)._asdict())
+    return Graph(**vars(signature(model)))

@@ -13,12 +13,12 @@ from optkit.benchmarking import latency, machine_state
 from optkit.data.spool import Spool
 from optkit.devices import cpu
 from optkit.execute.step import Progress
-from optkit.measurement import Latency
+from optkit.measurement import DevicePhases, Latency
 from optkit.runtimes import Session, backend
 from optkit.steps.bench import MeasureLatency, Timed, TimedPair
 from optkit.steps.files import TIMES
 
-Phases = dict[int, dict[str, dict[str, float]]]  # by batch size, for "launched" and "recorded"
+Phases = dict[int, DevicePhases]  # by batch size
 
 
 def run(step: MeasureLatency, out: Path, progress: Progress) -> Timed:
@@ -69,7 +69,7 @@ def _phases(open: Callable[..., Session], samples: Spool, batches: Sequence[int]
     if not launched:
         return {}
     recorded = latency.phases(partial(open, cuda_graph=True), samples.feed, batches)
-    return {n: {"launched": launched[n], "recorded": recorded[n]} for n in batches}
+    return {n: DevicePhases(launched[n], recorded[n]) for n in batches}
 
 
 def _opened(step: MeasureLatency, name: str, *, cuda_graph: bool | None = None) -> Session:

@@ -40,7 +40,7 @@ def run(step: Cast, out: Path, progress: Progress) -> Rewritten:
     simulate(model)
     graph.save(model, out / SIMULATION)
     warnings = () if step.unmeasured is None else (step.unmeasured,)
-    return Rewritten(log=log.to_json(), warnings=warnings, **described._asdict())
+    return Rewritten(log=log.to_json(), warnings=warnings, **vars(described))
 
 
 def _measured(samples: Path, how: Measured, model: ir.Model) -> magnitude.Measured:

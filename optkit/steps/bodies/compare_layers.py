@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
@@ -10,7 +11,6 @@ import onnx_ir as ir
 from optkit import graph
 from optkit.benchmarking.layers import (
     FAULTS,
-    Clipping,
     Compared,
     Layer,
     Likeness,
@@ -69,7 +69,7 @@ def run(step: CompareLayers, out: Path, progress: Progress) -> ComparedLayers:
             samples=compared.samples,
             sqnr_db=outputs.sqnr_db,
             rows=_rows(step, compared, gains),
-            values=tuple(_value(one, alone.get(one.pair)) for one in compared.clipping),
+            values=tuple(replace(one, without=alone.get(one.pair)) for one in compared.clipping),
             faults=tuple(faults),
         )
     )
@@ -108,10 +108,6 @@ def _codes(node: ir.Node) -> CodeUse | None:
 
 def _tensor(likeness: Likeness | None) -> TensorFidelity | None:
     return None if likeness is None else TensorFidelity.from_object(likeness)
-
-
-def _value(clipping: Clipping, alone: OutputFidelity | None) -> PairFidelity:
-    return PairFidelity(**clipping.to_json(), without=alone)
 
 
 class _Outputs:
@@ -182,7 +178,7 @@ class _Outputs:
             return OutputFidelity(sqnr_db=self._recorded.deviation(session).sqnr_db)
 
 
-def _noise(pair: Clipping) -> float:
+def _noise(pair: PairFidelity) -> float:
     """A sort key: smaller for a pair with more noise."""
     return inf if pair.sqnr_db is None else pair.sqnr_db
 

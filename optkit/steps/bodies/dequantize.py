@@ -17,4 +17,4 @@ def run(step: Dequantize, out: Path, progress: Progress) -> Dequantized:
     graph.infer_shapes(model)
     graph.save(model, out / GRAPH)
     graph.check(out / GRAPH)
-    return Dequantized(relus=relus, **signature(model)._asdict())
+    return Dequantized(relus=relus, **vars(signature(model)))

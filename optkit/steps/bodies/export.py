@@ -42,7 +42,7 @@ def run(step: Export, out: Path, progress: Progress) -> Exported:
         optimized_products=products,
         quantized=isinstance(step.source, _FILES) and foreign.is_quantized(model),
         warnings=tuple(log.warnings),
-        **signature(model)._asdict(),
+        **vars(signature(model)),
     )
 
 

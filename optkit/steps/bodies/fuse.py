@@ -29,7 +29,7 @@ def run(step: Fuse, out: Path, progress: Progress) -> Fused:
         log = fusion.arrange(model) if step.arrange else fusion.fuse(model)
         log = replace(log, entries=(*widened, *log.entries))
         graph.save(model, out / GRAPH)
-        fused = Fused(log=log.to_json(), max_error=None, **signature(model)._asdict())
+        fused = Fused(log=log.to_json(), max_error=None, **vars(signature(model)))
         if step.arrange and not log.counts:
             return fused
         if not step.compare:

@@ -5,9 +5,10 @@ from pathlib import Path
 
 from optkit import foreign, graph
 from optkit.assignment import Assignment
+from optkit.documents.given_graph import AskedProduct
 from optkit.documents.report import GIVEN
 from optkit.execute.step import Progress
-from optkit.foreign import Product
+from optkit.precisions import PRECISIONS
 from optkit.steps.bodies.signature import signature
 from optkit.steps.files import GRAPH, SIMULATION
 from optkit.steps.import_quantized import ImportQuantized
@@ -27,10 +28,13 @@ def run(step: ImportQuantized, out: Path, progress: Progress) -> Quantized:
     return Quantized(
         log=log,
         assignment=Assignment(
-            {one.node: one.precision or step.carrier for one in products},
+            {
+                one.node: PRECISIONS[one.precision] if one.precision else step.carrier
+                for one in products
+            },
             {one.node: _reason(one) for one in products if one.precision is None},
         ),
-        **signature(model)._asdict(),
+        **vars(signature(model)),
     )
 
 
@@ -46,7 +50,7 @@ def _log(ranges: Mapping[str, tuple[str, float, float]]) -> dict[str, object]:
     }
 
 
-def _reason(product: Product) -> str:
+def _reason(product: AskedProduct) -> str:
     if product.weight is None:
         return "the tool that quantized the graph left its weight in floats"
     read = "floats" if product.activation is None else product.activation.dtype

@@ -19,4 +19,4 @@ def run(step: Lower, out: Path, progress: Progress) -> Graph:
         graph.lower(model, step.opset)
         graph.save(model, out / name)
         graph.check(out / name)
-    return Graph(**signature(model)._asdict())
+    return Graph(**vars(signature(model)))

@@ -29,5 +29,5 @@ def written(model: ir.Model, log: Mapping[str, object], out: Path) -> OrtGraph:
         log=log,
         in_place=tuple(json.loads(model.metadata_props.get(IN_PLACE, "[]"))),
         instruction_set=VNNI if graph.assumes_vnni(model) else None,
-        **signature(model)._asdict(),
+        **vars(signature(model)),
     )

@@ -3,9 +3,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from optkit import codec, graph
+from optkit import graph
 from optkit.devices import target
-from optkit.engines import FusedLayer
 from optkit.execute.step import Progress
 from optkit.node_cost import NodeCost
 from optkit.prediction.compiled import of_engine
@@ -29,7 +28,7 @@ def run(step: PredictLayers, out: Path, progress: Progress) -> Attributed:
 def _predicted(
     step: PredictLayers, side: str, costs: Mapping[str, NodeCost]
 ) -> tuple[TimedLayer, ...]:
-    layers = [codec.from_json(FusedLayer, layer.to_json()) for layer in step.layers[side]]
+    layers = step.layers[side]
     predicted = of_each(of_engine(layers, costs), target(step.device), fitted().efficiencies)
     return tuple(
         TimedLayer(

@@ -53,7 +53,7 @@ def run(step: Prepare, out: Path, progress: Progress) -> Fused:
     graph.save(model, out / GRAPH)
     save(statistics, out / STATISTICS)
     factors.save(log.factors, out / FACTORS)
-    made = Fused(log=log.to_json(), max_error=None, **signature(model)._asdict())
+    made = Fused(log=log.to_json(), max_error=None, **vars(signature(model)))
     if log.counts.keys() <= {"declined"}:
         return replace(made, max_error=0.0)
     if not step.compare:
@@ -71,7 +71,7 @@ def run(step: Prepare, out: Path, progress: Progress) -> Fused:
     told = f"output {name!r} moved by {error:.2e} of its largest value: not smoothed or equalized"
     log = rescaling.RescaleLog(())
     factors.save(log.factors, out / FACTORS)
-    return Fused(log=log.to_json(), max_error=0.0, warnings=(told,), **signature(plain)._asdict())
+    return Fused(log=log.to_json(), max_error=0.0, warnings=(told,), **vars(signature(plain)))
 
 
 def _noted(split: Sequence[rescaling.RescaleEntry]) -> tuple[str, ...]:

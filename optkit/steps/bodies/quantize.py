@@ -38,7 +38,7 @@ def run(step: Quantize, out: Path, progress: Progress) -> Quantized:
         written = signature(graph.load(out / GRAPH))
         return Quantized(
             log=told.to_json(), assignment=assignment, warnings=shortened(told.warnings),
-            **written._asdict(),
+            **vars(written),
         )  # fmt: skip
     progress("finding scales and codes", 0.1)
     qparams = choose_qparams(
@@ -79,7 +79,7 @@ def write(
             *(_doubled(log) if settings.two_term == "auto" else ()),
             *shortened(qparams.warnings),
         ),
-        **signature(carrier)._asdict(),
+        **vars(signature(carrier)),
     )  # fmt: skip
 
 

@@ -69,7 +69,7 @@ def run(step: QuantizeLayers, out: Path, progress: Progress) -> Quantized:
     graph.check(out / GRAPH)
     return Quantized(
         log=log.to_json(), assignment=assignment, warnings=shortened(log.warnings),
-        **signature(model)._asdict(),
+        **vars(signature(model)),
     )  # fmt: skip
 
 

@@ -6,14 +6,7 @@ from optkit import foreign, graph
 from optkit.execute.step import Progress
 from optkit.steps.bodies.signature import signature
 from optkit.steps.files import GRAPH
-from optkit.steps.repair import (
-    DoneRepair,
-    OperandCodes,
-    RepairedGraph,
-    RepairGraph,
-    RequestedProduct,
-    Tool,
-)
+from optkit.steps.repair import RepairedGraph, RepairGraph
 
 
 def run(step: RepairGraph, out: Path, progress: Progress) -> RepairedGraph:
@@ -30,20 +23,10 @@ def run(step: RepairGraph, out: Path, progress: Progress) -> RepairedGraph:
     graph.check(out / GRAPH)
     return RepairedGraph(
         quantized=quantized,
-        tool=Tool(producer.name, producer.version, producer.recognized_by),
-        products=tuple(map(_product, requested)),
-        repairs=tuple(DoneRepair(one.name, one.text, one.exact, one.nodes) for one in repairs),
+        tool=producer,
+        products=tuple(requested),
+        repairs=repairs,
         left=tuple(foreign.integer_operators(model)),
         assignment=foreign.assignment(model),
-        **signature(model)._asdict(),
+        **vars(signature(model)),
     )
-
-
-def _product(one: foreign.Product) -> RequestedProduct:
-    return RequestedProduct(
-        one.node, one.op, _codes(one.weight), _codes(one.activation), one.precision
-    )
-
-
-def _codes(one: foreign.Format | None) -> OperandCodes | None:
-    return None if one is None else OperandCodes(one.dtype, one.granularity, one.symmetric)

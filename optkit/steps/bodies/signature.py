@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import onnx_ir as ir
 
 from optkit import graph
-from optkit.steps.graph import Argument, Row
+from optkit.steps.graph import Argument, Row, Signature
 from optkit.tensors import TensorInfo
 from optkit.trained_scales import KEY
-
-
-class Signature(NamedTuple):
-    """Inputs, outputs and number of parameters; the inputs that are arguments instead of data; and
-    whether the metadata has trained scales."""
-
-    arguments: dict[str, Argument]
-    inputs: tuple[Row, ...]
-    outputs: tuple[Row, ...]
-    parameters: int
-    trained: bool
 
 
 def signature(model: ir.Model) -> Signature:
