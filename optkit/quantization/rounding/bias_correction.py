@@ -12,17 +12,20 @@ from __future__ import annotations
 
 import numpy as np
 
+_LARGEST = float(np.finfo(np.float32).max)
+
 
 def correction(
     rows: np.ndarray, w: np.ndarray, rows_hat: np.ndarray, w_hat: np.ndarray
 ) -> np.ndarray:
-    """float32 [N] to add to the bias: the mean error of rows_hat @ w_hat compared with rows @ w.
+    """float32 [N] to add to the bias: the mean error of rows_hat @ w_hat compared with rows @ w. An
+    output whose error is beyond float32 (a weight near 1e38) is not corrected.
 
     rows, rows_hat [n, K]: a sample, and its dequantized codes; w, w_hat [K, N]: the same for the
     weight. For groups: rows [n, groups, K] and weights [groups, K, N] give [groups, N].
     """
     error: np.ndarray = _mean_product(rows, w) - _mean_product(rows_hat, w_hat)
-    return error.astype(np.float32)
+    return np.where(np.abs(error) <= _LARGEST, error, 0.0).astype(np.float32)
 
 
 def _mean_product(rows: np.ndarray, w: np.ndarray) -> np.ndarray:

@@ -42,3 +42,9 @@ def test_a_correction_helps_where_the_input_is_not_centred() -> None:
     delta = bias_correction.correction(x[:512], w, x_hat[:512], w_hat)
     plain, corrected = (np.square(x @ w - x_hat @ w_hat - d).mean() for d in (0, delta))
     assert corrected < plain / 2
+
+
+def test_an_error_beyond_float32_is_not_corrected() -> None:
+    rows, w = np.full((4, 2), 8.0, np.float32), np.array([[1e38, 1.0], [0.0, 1.0]], np.float32)
+    found = bias_correction.correction(rows, w, rows, np.array([[0, 0.5], [0, 1]], np.float32))
+    assert found.tolist() == [0.0, 4.0]
