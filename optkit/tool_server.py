@@ -139,7 +139,7 @@ class Tools:
         if len(targets) == len(schemes) == 1:
             built = api.build(
                 request, target=targets[0], precision=schemes[0], out=out, workspace=workspace
-            )  # fmt: skip
+            )
             return {**result_of(built).to_json()}
         fleet = api.build_fleet(
             request, targets=targets, precisions=schemes, out=out, workspace=workspace

@@ -123,8 +123,9 @@ def stage_files(
     if build.quantized is not None:  # a later step wrote the graph
         details = {**build.quantized.meta, **details, "quantization": dict(build.quantized.log)}
     if stage in ("export", "fuse"):
-        result = graphs.lowered(build, build.source if stage == "export" else build.fused, "it",
-                                runner)  # fmt: skip
+        result = graphs.lowered(
+            build, build.source if stage == "export" else build.fused, "it", runner
+        )
     names = delivery.copy_out(result, out, details, build.origin)
     return StageFiles[str](
         schema=f"optkit.{stage}/v1",

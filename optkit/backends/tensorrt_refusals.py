@@ -108,9 +108,10 @@ def lacks_operators(title: str, nodes: Sequence[tuple[str, str]]) -> InputRefuse
     """The error for nodes that the library does not take: operator and name of each."""
     (first, name), operators = nodes[0], list(dict.fromkeys(operator for operator, _ in nodes))
     remedies = dict.fromkeys(
-        remedy for pattern, remedy in _REMEDIES.items()
+        remedy
+        for pattern, remedy in _REMEDIES.items()
         if any(re.search(pattern, operator) for operator in operators)
-    )  # fmt: skip
+    )
     runs = "ONNX Runtime has it (--target cpu)"
     return InputRefused(
         f"{title} has no operator {', '.join(operators)}",

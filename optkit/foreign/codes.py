@@ -92,9 +92,9 @@ def codes_of(node: ir.Node) -> Codes | None:
         return None
     kind = np.float64 if dtype.is_floating_point() else np.int64
     numbers = scale.astype(np.float64)
-    zeros = np.broadcast_to(zero.astype(kind), numbers.shape) if zero.size == 1 else (
-        zero.astype(kind)
-    )  # fmt: skip
+    zeros = zero.astype(kind)
+    if zero.size == 1:
+        zeros = np.broadcast_to(zeros, numbers.shape)
     axis = node.attributes.get_int("axis", 1)
     return Codes(dtype, numbers, zeros, axis, node.attributes.get_int("block_size", 0))
 

@@ -262,9 +262,10 @@ def _mismatch(
     if ignored is not None:
         left_out = [*predicate.serialization.ignore_paths, *ignored]
         added = [
-            name for name in present
+            name
+            for name in present
             if name not in signed and _is_signed(PurePosixPath(name), left_out)
-        ]  # fmt: skip
+        ]
     problems = [f"{show(name)} was added" for name in added]
     for name, digest in signed.items():
         if name not in present:

@@ -145,9 +145,11 @@ def _forward(
 
     wide = (2 if shape.gated else 1) * shape.ffn / devices
     products = [
-        product(shape.hidden, inner / devices + kv), product(inner / devices, shape.hidden),
-        product(shape.hidden, wide), product(shape.ffn / devices, shape.hidden),
-    ]  # fmt: skip
+        product(shape.hidden, inner / devices + kv),
+        product(inner / devices, shape.hidden),
+        product(shape.hidden, wide),
+        product(shape.ffn / devices, shape.hidden),
+    ]
     attention = Work(
         "attention", numbers.carrier, 4 * pairs * inner / devices,
         moved=rows * (2 * inner / devices + kv) * held / 8,
@@ -167,6 +169,7 @@ def _forward(
             Work("elementwise", numbers.carrier, linked=size, devices=devices, times=2 * n)
         )
     bits = held if numbers.vocabulary_bits is None else numbers.vocabulary_bits
-    vocabulary = gemm(last, shape.hidden, shape.vocabulary / devices, dtype=numbers.carrier,
-                      weight_bits=bits)  # fmt: skip
+    vocabulary = gemm(
+        last, shape.hidden, shape.vocabulary / devices, dtype=numbers.carrier, weight_bits=bits
+    )
     return [*found, vocabulary]

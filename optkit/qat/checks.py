@@ -18,15 +18,17 @@ from optkit.sources import wrappers
 def check_above_zero(where: str, number: object) -> None:
     """Raise UsageError for all but a finite number above 0."""
     if not _is_finite(number) or float(number) <= 0:
-        raise UsageError(f"{number!r} is no number above 0", where=where,
-                         hint="give a finite number above 0")  # fmt: skip
+        raise UsageError(
+            f"{number!r} is no number above 0", where=where, hint="give a finite number above 0"
+        )
 
 
 def check_rate(where: str, number: object) -> None:
     """Raise UsageError for all but a finite number from 0 on: an optimizer takes a rate of 0."""
     if not _is_finite(number) or float(number) < 0:
-        raise UsageError(f"{number!r} is no number from 0 on", where=where,
-                         hint="give a finite number from 0 on")  # fmt: skip
+        raise UsageError(
+            f"{number!r} is no number from 0 on", where=where, hint="give a finite number from 0 on"
+        )
 
 
 def _is_finite(number: object) -> TypeGuard[Real]:
@@ -43,8 +45,9 @@ def check_batches(where: str, batches: object) -> None:
     """Raise UsageError for an object that cannot be read one batch after the other."""
     readable = hasattr(batches, "__iter__") or hasattr(batches, "__getitem__")
     if isinstance(batches, str) or not readable:
-        raise UsageError(f"{batches!r} has no batches", where=where,
-                         hint="give a list of batches or a loader")  # fmt: skip
+        raise UsageError(
+            f"{batches!r} has no batches", where=where, hint="give a list of batches or a loader"
+        )
 
 
 def check_example(batch: object) -> None:
@@ -60,9 +63,10 @@ def unwrapped(model: object) -> Module:
     """The module in its wrappers. Raises UsageError for an object that is no module."""
     if not isinstance(model, Module):
         raise UsageError(
-            f"the model must be an nn.Module, not {type(model).__name__}", where="model",
+            f"the model must be an nn.Module, not {type(model).__name__}",
+            where="model",
             hint="create the module, load its weights, and give the module",
-        )  # fmt: skip
+        )
     return wrappers.unwrapped(model)
 
 

@@ -115,12 +115,13 @@ def parameter_groups(model: Module, learning_rate: float = 3e-4) -> list[dict[st
     adapters = {f"{path}.weight" for path in paths(module)}
     return [
         {
-            "params": [x], "weight_decay": 0.0,
+            "params": [x],
+            "weight_decay": 0.0,
             "lr": learning_rate * _size(name, x) * (_OF_ADAPTERS if name in adapters else 1.0),
         }
         for name, x in module.named_parameters()
         if x.requires_grad
-    ]  # fmt: skip
+    ]
 
 
 class _Budget:
@@ -171,8 +172,9 @@ class _Training:
     ) -> Distilled:
         first = best = self._state(0, held)
         if not math.isfinite(first.loss):
-            raise InputRefused(f"the loss is {first.loss} before the training",
-                               where=type(self.student).__name__)  # fmt: skip
+            raise InputRefused(
+                f"the loss is {first.loss} before the training", where=type(self.student).__name__
+            )
         step, spent, checks, without_gain, slowed = 0, 0.0, 0, 0, 1.0
         while spent < 1 and without_gain < _END:
             self._train(next(stream), spent, slowed)
@@ -236,8 +238,9 @@ def _split(
 ) -> tuple[Iterator[Batch], list[Batch]]:
     """The batches for the training, without an end, and the held-out ones."""
     if iter(batches) is batches:
-        raise UsageError("they can be read only once", where="batches",
-                         hint="give a list or a loader")  # fmt: skip
+        raise UsageError(
+            "they can be read only once", where="batches", hint="give a list or a loader"
+        )
     count = 0
     if held_out is None:
         count = min(max(operator.length_hint(batches) // 8, 1), _MOST_HELD)

@@ -145,8 +145,9 @@ def _kind(row: FigureDiff) -> str:
 
 def headline(diff: Diff) -> Headline:
     """Whether B is better or worse, by which figures, and which figures cannot be compared."""
-    differ = sorted((row for row in diff.figures if row.seen in ("higher", "lower", "other")),
-                    key=_importance)  # fmt: skip
+    differ = sorted(
+        (row for row in diff.figures if row.seen in ("higher", "lower", "other")), key=_importance
+    )
     worse = [row.figure for row in differ if _worse(row)]
     better = [row.figure for row in differ if _worse(row) is False]
     parts = [f"{word} in {', '.join(rows)}"
@@ -181,9 +182,10 @@ def _elsewhere(diff: Diff) -> str:
         ("weights", _weights(graph) if graph else 0),
         ("scales", len(graph.scales.moved) if graph else 0),
         ("layers in another precision", len(diff.layers)),
-        ("settings", len(diff.recipe)), ("digests of data", len(diff.data)),
+        ("settings", len(diff.recipe)),
+        ("digests of data", len(diff.data)),
         ("versions", len(diff.versions)),
-    )  # fmt: skip
+    )
     differ = [f"{count:,} {what}" for what, count in counts if count]
     figure = "No figure differs by more than chance" if diff.figures else "No figures were compared"
     if not differ:

@@ -74,8 +74,9 @@ _FUNCTION = re.compile(
     r"|IsNonOverlappingAndDenseIndicator"
 )
 _GUARD_METHODS = frozenset({"size", "dim", "numel", "stride", "storage_offset"})
-_TREES = frozenset({None, "builtins.tuple", "builtins.list", "builtins.dict",
-                    "collections.OrderedDict"})  # fmt: skip
+_TREES = frozenset(
+    {None, "builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict"}
+)
 _IGNORED = frozenset({"metadata", "torch_version", "schema_version", "opset_version"})
 
 

@@ -85,8 +85,9 @@ def _mode(module: nn.Module) -> type[TorchFunctionMode]:
             buffers |= {one: value for one, (_, value) in self.found.items()}
             values = {id(one): buffers.get(id(one)) for one in given if _is_tensor(one)}
             known = {one: value for one, value in values.items() if value is not None}
-            nested = any(isinstance(one, list | tuple) and any(map(_is_tensor, one))
-                         for one in given)  # fmt: skip
+            nested = any(
+                isinstance(one, list | tuple) and any(map(_is_tensor, one)) for one in given
+            )
             return known if known and len(known) == len(values) and not nested else None
 
     return Known

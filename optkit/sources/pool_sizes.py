@@ -26,8 +26,9 @@ def unasked() -> Iterator[None]:
         setattr(torchs, _NAME, before)
 
 
-def windows(size: Any, kernel: int, left: int, right: int, stride: int, dilation: int,
-            ceil: bool) -> Any:  # fmt: skip
+def windows(
+    size: Any, kernel: int, left: int, right: int, stride: int, dilation: int, ceil: bool
+) -> Any:
     """The number of windows along an axis of `size` (an int, or a SymInt of torch) with `left` and
     `right` places of padding.
 

@@ -129,8 +129,9 @@ def _onnx_weights(groups: Sequence[Sequence[Tensor]], cell: _Cell) -> tuple[Tens
 
     found = [[_ordered(tensor, cell.gates) for tensor in group] for group in groups]
     w, r = (torch.stack([group[i] for group in found]) for i in (0, 1))
-    biases = [torch.cat(group[2:]) if len(group) > 2 else w.new_zeros(2 * w.shape[1])
-              for group in found]  # fmt: skip
+    biases = [
+        torch.cat(group[2:]) if len(group) > 2 else w.new_zeros(2 * w.shape[1]) for group in found
+    ]
     return w, r, torch.stack(biases)
 
 

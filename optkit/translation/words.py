@@ -37,8 +37,9 @@ def words(tool: Tool, command: str) -> list[Word]:
 
 def _checked(word: Word, where: str) -> Word:
     if word.row.value == "switch" and word.value is not None:
-        raise UsageError("this flag has no value", where=f"{where} {word.text}",
-                         hint=f"write {word.flag} alone")  # fmt: skip
+        raise UsageError(
+            "this flag has no value", where=f"{where} {word.text}", hint=f"write {word.flag} alone"
+        )
     if word.row.value not in ("switch", "optional") and not word.value:
         separator = " " if where == "--modelopt" else "="
         raise UsageError("this flag needs a value", where=f"{where} {word.text}",
@@ -98,8 +99,9 @@ def _modelopt(parts: list[str], where: str) -> Iterator[Word]:
             values.append(parts[end])
             end += 1
         if end < len(parts) and not parts[end].startswith("-"):
-            raise UsageError(f"{parts[end]!r} belongs to no option", where=f"{where} {flag}",
-                             hint="remove it")  # fmt: skip
+            raise UsageError(
+                f"{parts[end]!r} belongs to no option", where=f"{where} {flag}", hint="remove it"
+            )
         yield Word(flag, row, " ".join(values) or None, shlex.join(parts[place:end]))
         place = end
 

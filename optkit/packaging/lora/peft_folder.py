@@ -86,15 +86,17 @@ def _config(file: Path, where: str) -> dict[str, object]:
         used.append("bias")
     if used:
         raise InputRefused(
-            f"{used[0]} is set: the adapter computes more than two matrices", where=where,
+            f"{used[0]} is set: the adapter computes more than two matrices",
+            where=where,
             hint=_PLAIN if used[0] in _UNMERGED else _HINT,
-        )  # fmt: skip
+        )
     start = config.get("init_lora_weights")
     if start not in _KINDS:
         raise InputRefused(
             f"its training began with {start!r}, which changed the weights of the base too",
-            where=where, hint="convert it to plain LoRA first, as PEFT's documentation describes",
-        )  # fmt: skip
+            where=where,
+            hint="convert it to plain LoRA first, as PEFT's documentation describes",
+        )
     return config
 
 

@@ -121,9 +121,10 @@ def between_codes(
     inside = {node for node in model.graph if node.name in integer}
     kept = {node for node in inside if node.name in candidates}
     while outside := {
-        node for node in kept
+        node
+        for node in kept
         if _makers(next(_read(node)), inside) is None or any(_left(node, inside))
-    }:  # fmt: skip
+    }:
         kept -= outside
         inside -= outside
     return {str(node.name) for node in kept}
