@@ -120,7 +120,7 @@ class Decoder:
 
 
 @dataclass(frozen=True)
-class Tokens:
+class SpecialTokens:
     """Special tokens by id, and the number of positions of the model (None: its files name no
     limit)."""
 

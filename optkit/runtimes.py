@@ -73,21 +73,21 @@ class Session(Protocol):
 
 
 @runtime_checkable
-class Phased(Session, Protocol):
+class PhasedSession(Session, Protocol):
     """A session on a device that times each phase of a run."""
 
     def phases(self, feed: Feed) -> Phases: ...
 
 
 @runtime_checkable
-class Noted(Session, Protocol):
+class NotedSession(Session, Protocol):
     """A session that may be unable to do everything that its options ask for."""
 
     note: str | None  # what it cannot do, and why
 
 
 @runtime_checkable
-class Profiled(Session, Protocol):
+class ProfiledSession(Session, Protocol):
     """A session on a device that times each of its layers."""
 
     def layer_times(

@@ -21,7 +21,7 @@ from optkit import intake as stage
 from optkit.devices import available_memory
 from optkit.errors import InputRefused, WorkerFailed
 from optkit.execute.proxy import Proxy
-from optkit.execute.task import Limits
+from optkit.execute.task import TaskLimits
 from optkit.store import default_root
 from optkit.tensors import Feed, TensorInfo
 
@@ -74,8 +74,8 @@ def try_graph(
         raise
 
 
-def _limits() -> Limits:
-    return Limits(available_memory() // 2, _SECONDS)
+def _limits() -> TaskLimits:
+    return TaskLimits(available_memory() // 2, _SECONDS)
 
 
 def _zeros(inputs: Sequence[TensorInfo], sizes: Mapping[str, int]) -> Feed | None:

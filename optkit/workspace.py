@@ -18,7 +18,7 @@ from optkit.errors import UsageError
 from optkit.execute.ray import RayCluster
 from optkit.execute.ray_cluster import checked
 from optkit.execute.runner import Listener, Runner
-from optkit.execute.task import Executor, Limits
+from optkit.execute.task import Executor, TaskLimits
 from optkit.execute.transfer import SharedFolder, ThroughRemote
 from optkit.store import Remote, Store, default_root
 
@@ -77,7 +77,9 @@ class Workspace:
         """
         memory = self.memory or available_memory() // 2
         limits = (
-            Limits(memory) if self.timeout is None else Limits(memory, self.timeout, chosen=True)
+            TaskLimits(memory)
+            if self.timeout is None
+            else TaskLimits(memory, self.timeout, chosen=True)
         )
         listener = self._listener()
         url = os.environ.get("OPTKIT_REMOTE") if self.remote is None else self.remote

@@ -14,8 +14,8 @@ import pytest
 
 from optkit.execute import node
 from optkit.execute import ray as carrying
-from optkit.execute.task import Limits, Task
-from optkit.execute.transfer import Argument
+from optkit.execute.task import Task, TaskLimits
+from optkit.execute.transfer import RemoteCall
 from optkit.steps import perform
 
 SHARDS = (1, 2, 3, 4, 8)
@@ -44,9 +44,11 @@ class Nodes:
     ) -> Mapping[str, object]:
         out.mkdir()
         paths = {name: str(path) for name, path in inputs.items()}
-        return self._cluster(Task(step, paths, params, str(out), shards=True), Limits(2**35))
+        return self._cluster(Task(step, paths, params, str(out), shards=True), TaskLimits(2**35))
 
-    def _ask(self, function: Any, argument: Argument, attempt: Path, *rest: Any) -> node.Answer:
+    def _ask(
+        self, function: Any, argument: RemoteCall, attempt: Path, *rest: Any
+    ) -> node.NodeAnswer:
         body: Any = argument.body
         with self._working:
             answer = node.answered(function, argument)
@@ -67,6 +69,6 @@ class Nodes:
         return self.order[len(self._answered)]
 
 
-def _work(task: Task, limits: Limits, progress: Any) -> Mapping[str, object]:
+def _work(task: Task, limits: TaskLimits, progress: Any) -> Mapping[str, object]:
     inputs = {name: Path(path) for name, path in task.inputs.items()}
     return perform(task.step, inputs, task.params, Path(task.out), progress)

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from optkit.benchmarking.accuracy import Task, pool, run
-from optkit.benchmarking.partial_results import Kept
+from optkit.benchmarking.accuracy import EvaluationTask, pool, run
+from optkit.benchmarking.partial_results import PartialScores
 from optkit.evidence import Evidence
 from optkit.measurement import Score
 from optkit.runtimes import Session
@@ -17,11 +17,11 @@ from optkit.tensors import Feed
 def score(
     session: Session,
     batches: Iterable[tuple[Feed, np.ndarray]],
-    task: Task,
+    task: EvaluationTask,
     *,
     evidence: Evidence,
-    kept: Kept | None = None,
+    kept: PartialScores | None = None,
 ) -> Score:
-    kept = kept or Kept(None)
+    kept = kept or PartialScores(None)
     run(session, batches, task, kept)
     return pool(kept, task, evidence=evidence)

@@ -73,7 +73,7 @@ def test_starting_up_loads_nothing_heavy(code: str, tmp_path: Path) -> None:
         completing("optkit build --recipe "),
         command("build", "--target", "t4", "--precision", "fp8"),
         command("build", "--target", "nosuch"),
-        "import optkit.worker, optkit.steps.table",
+        "import optkit.worker, optkit.steps.step_table",
         "from optkit.runtimes import BACKENDS, backend\n[backend(name) for name in BACKENDS]",
     ],
 )

@@ -31,7 +31,7 @@ from optkit.benchmarking.paired_drop import drop
 from optkit.benchmarking.sample_size import samples_to_decide, samples_to_show
 from optkit.evidence import Evidence
 from optkit.measurement import Interval, Score
-from optkit.recipe.schema import Limits
+from optkit.recipe.sections import Limits
 
 LIMIT = 0.01
 SLICE_LIMIT = 0.02

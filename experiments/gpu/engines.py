@@ -29,7 +29,14 @@ from optkit.devices import Target, target
 from optkit.engines import BuildSpec, Engine
 from optkit.errors import ToolchainMissing
 from optkit.precisions import PRECISIONS
-from optkit.runtimes import Noted, Phased, Profiled, Session, SessionOptions, backend
+from optkit.runtimes import (
+    NotedSession,
+    PhasedSession,
+    ProfiledSession,
+    Session,
+    SessionOptions,
+    backend,
+)
 from optkit.steps.bodies.peak import on_device
 from optkit.tensors import AxisRange, Feed, TensorInfo
 
@@ -96,7 +103,7 @@ class Ways:
                 session.run(self.feed)
                 times.append(1e3 * (time.perf_counter() - started))
             apart = []
-            if isinstance(session, Phased):
+            if isinstance(session, PhasedSession):
                 apart = [asdict(session.phases(self.feed)) for _ in range(RUNS)]
         phases = (
             {name: float(np.median([run[name] for run in apart])) for name in apart[0]}
@@ -108,7 +115,7 @@ class Ways:
             for name, value in self.expected.items()
         }
         quantiles = {f"p{q}_ms": round(float(np.percentile(times, q)), 4) for q in (50, 90, 99)}
-        note = session.note if isinstance(session, Noted) else None
+        note = session.note if isinstance(session, NotedSession) else None
         figures = {**quantiles, "runs": RUNS, "phases": phases, "note": note}
         return acceptance.close(off, figures)
 
@@ -116,7 +123,7 @@ class Ways:
         """Medians of what the engine's own profiler tells: of all layers, of those that multiply,
         and of those that its inspector does not list as kernels."""
         with session:
-            if not isinstance(session, Profiled):
+            if not isinstance(session, ProfiledSession):
                 raise ToolchainMissing("it does not report the times of layers")
             rows = session.layer_times(self.feed, products(graph.load(self.model)), SECONDS)
         return {

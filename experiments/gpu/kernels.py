@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 from optkit.devices import Target
-from optkit.prediction import latency, work
+from optkit.prediction import work, work_time
 from optkit.prediction.fitted import fitted
 from optkit.prediction.work import Work
 
@@ -82,7 +82,7 @@ def _timed(torch: Any, call: Callable[[], Any]) -> float:
 def compared(kernel: Kernel, target: Target, ms: float) -> dict[str, Any]:
     """A kernel's time beside its prediction and the interval of that."""
     known = fitted()
-    predicted = 1e3 * latency.seconds([kernel.work], target, known.efficiencies).total
+    predicted = 1e3 * work_time.seconds([kernel.work], target, known.efficiencies).total
     band = known.band(kernel.category, predicted)
     return {
         "kernel": kernel.name,

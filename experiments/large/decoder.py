@@ -72,7 +72,7 @@ class Network:
                 block *= rows**-0.5
                 yield (block.astype(np.float16),)
 
-        form = graph.Form(name, _HALF, (rows, columns))
+        form = graph.TensorForm(name, _HALF, (rows, columns))
         return self._keep(graph.computed([form], numbers)[0])
 
     def _keep(self, tensor: ir.TensorProtocol) -> ir.Value:

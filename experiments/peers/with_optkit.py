@@ -24,7 +24,7 @@ import onnxruntime
 from adapter import Job, main
 
 from optkit.backends.ort_session import DISABLED
-from optkit.execute.process_tree import resident
+from optkit.execute.resident_memory import resident
 from optkit.recipe import Recipe
 
 _STEP = re.compile(r"^ +([\d.]+) s  (.+)$")

@@ -15,9 +15,9 @@ import workloads as w
 from ruamel.yaml import YAML
 
 from optkit.devices import Target, target
-from optkit.prediction.decoder import DecoderShape, Numbers, prefill, step
-from optkit.prediction.latency import Efficiencies, seconds
+from optkit.prediction.decoder_work import DecoderPrecision, DecoderShape, prefill, step
 from optkit.prediction.work import Work
+from optkit.prediction.work_time import Efficiencies, seconds
 
 FOLDER = Path(__file__).resolve().parent
 
@@ -175,20 +175,22 @@ def _once(row: Row) -> Account:
     return Account((Term(tuple(works)),), batch)
 
 
-def _numbers(row: Row) -> Numbers:
+def _numbers(row: Row) -> DecoderPrecision:
     """TensorRT-LLM: FP8 engines keep their cache in FP8."""
     if row.precision.startswith("fp8"):
-        return Numbers(8, "fp8", kv_bits=8)
-    return Numbers(16, "fp16")
+        return DecoderPrecision(8, "fp8", kv_bits=8)
+    return DecoderPrecision(16, "fp16")
 
 
 _STORED = {
-    "fp16": Numbers(16, "fp16"),
-    "bf16": Numbers(16, "bf16", "bf16"),
-    "int8_woq": Numbers(8, "bf16", "bf16", weight_only=True),
+    "fp16": DecoderPrecision(16, "fp16"),
+    "bf16": DecoderPrecision(16, "bf16", "bf16"),
+    "int8_woq": DecoderPrecision(8, "bf16", "bf16", weight_only=True),
     # groups of 32 with a scale and a zero point of 16 bits each; gpt-fast leaves the rest in BF16
-    "int4_woq_g32": Numbers(5, "bf16", "bf16", weight_only=True, vocabulary_bits=5),
-    "q4_0": Numbers(4.5, "fp16", weight_only=True, vocabulary_bits=6.5625),  # ggml: Q6_K output
+    "int4_woq_g32": DecoderPrecision(5, "bf16", "bf16", weight_only=True, vocabulary_bits=5),
+    "q4_0": DecoderPrecision(
+        4.5, "fp16", weight_only=True, vocabulary_bits=6.5625
+    ),  # ggml: Q6_K output
 }
 
 
@@ -234,7 +236,9 @@ def _serving(row: Row) -> Account:
     )  # fmt: skip
 
 
-def _fits(row: Row, shape: DecoderShape, numbers: Numbers, devices: int, context: float) -> float:
+def _fits(
+    row: Row, shape: DecoderShape, numbers: DecoderPrecision, devices: int, context: float
+) -> float:
     weights = shape.parameters * numbers.weight_bits / 8
     free = devices * float(row.target.memory_bytes or 0) - weights
     return w.assumed("in_flight_share") * free / (shape.kv_bytes(numbers.kv_bits) * context)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from optkit.prediction.decoder import DecoderShape
+from optkit.prediction.decoder_work import DecoderShape
 from optkit.prediction.work import BITS, Work, gemm
 
 # value, where it is from. `unverified`: recalled.

@@ -4,12 +4,12 @@
     optkit.build("model.py:create", recipe="digits-vit", target="l4")
     optkit.load("artifacts/digits-vit-l4-int8").run({"image": images})
 
-    _build          builds an artifact of a model           fleet       several targets, one call
+    _build          builds an artifact of a model           _build_fleet  several targets, one call
     _tune           searches, then builds                   _plan       predicts before a build
-    stages          runs a build up to one stage            figures     bench and evaluate
+    _stages         runs a build up to one stage            _bench      bench and evaluate
     _finish         completes an artifact on its device     artifacts   opens artifacts
     _explain        why time and accuracy are lost          _diff       compares two builds
-    regression      times two artifacts in one run          doctor      which libraries work
+    _bench_against  times two artifacts in one run          doctor      which libraries work
     _sign           signs and verifies                      _attest     provenance and materials
     jobs            makes a job of a call's arguments       in_memory   modules and loaders
     _inspect        describes an artifact or a graph        _package    other programs' layouts
@@ -28,8 +28,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from optkit.api._attest import attest as attest
+    from optkit.api._bench import bench as bench
+    from optkit.api._bench import evaluate as evaluate
+    from optkit.api._bench_against import bench_against as bench_against
     from optkit.api._build import build as build
     from optkit.api._build import rehearse as rehearse
+    from optkit.api._build_fleet import build_fleet as build_fleet
     from optkit.api._diff import diff as diff
     from optkit.api._examine import examine as examine
     from optkit.api._explain import explain as explain
@@ -39,22 +43,18 @@ if TYPE_CHECKING:
     from optkit.api._plan import plan as plan
     from optkit.api._sign import sign as sign
     from optkit.api._sign import verify as verify
+    from optkit.api._stages import compile as compile
+    from optkit.api._stages import export as export
+    from optkit.api._stages import fuse as fuse
+    from optkit.api._stages import quantize as quantize
+    from optkit.api._stages import stage_files as stage_files
     from optkit.api._targets import describe_devices as describe_devices
     from optkit.api._targets import describe_targets as describe_targets
     from optkit.api._tune import tune as tune
     from optkit.api.artifacts import load as load
     from optkit.api.doctor import diagnose as diagnose
-    from optkit.api.figures import bench as bench
-    from optkit.api.figures import evaluate as evaluate
-    from optkit.api.fleet import build_fleet as build_fleet
     from optkit.api.jobs import pair as pair
     from optkit.api.jobs import resolve as resolve
-    from optkit.api.regression import bench_against as bench_against
-    from optkit.api.stages import compile as compile
-    from optkit.api.stages import export as export
-    from optkit.api.stages import fuse as fuse
-    from optkit.api.stages import quantize as quantize
-    from optkit.api.stages import stage_files as stage_files
 else:  # hidden from type checkers, which would otherwise accept any name
 
     def __getattr__(name: str) -> object:
@@ -65,14 +65,33 @@ else:  # hidden from type checkers, which would otherwise accept any name
 
 _MODULES = {
     "attest": "_attest",
-    "bench": "figures", "bench_against": "regression", "build": "_build", "build_fleet": "fleet",
-    "compile": "stages", "describe_devices": "_targets", "describe_targets": "_targets",
-    "diagnose": "doctor", "diff": "_diff",
-    "evaluate": "figures", "examine": "_examine", "explain": "_explain", "export": "stages",
-    "finish": "_finish", "fuse": "stages", "inspect": "_inspect", "load": "artifacts",
-    "package": "_package", "pair": "jobs", "plan": "_plan", "quantize": "stages",
-    "rehearse": "_build", "resolve": "jobs", "sign": "_sign", "stage_files": "stages",
-    "tune": "_tune", "verify": "_sign",
-}  # fmt: skip
+    "bench": "_bench",
+    "bench_against": "_bench_against",
+    "build": "_build",
+    "build_fleet": "_build_fleet",
+    "compile": "_stages",
+    "describe_devices": "_targets",
+    "describe_targets": "_targets",
+    "diagnose": "doctor",
+    "diff": "_diff",
+    "evaluate": "_bench",
+    "examine": "_examine",
+    "explain": "_explain",
+    "export": "_stages",
+    "finish": "_finish",
+    "fuse": "_stages",
+    "inspect": "_inspect",
+    "load": "artifacts",
+    "package": "_package",
+    "pair": "jobs",
+    "plan": "_plan",
+    "quantize": "_stages",
+    "rehearse": "_build",
+    "resolve": "jobs",
+    "sign": "_sign",
+    "stage_files": "_stages",
+    "tune": "_tune",
+    "verify": "_sign",
+}
 
 __all__ = [*_MODULES]  # noqa: PLE0604  # names, all of them

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from optkit.artifact import Artifact
-from optkit.documents.attestation import ATTESTATION, Attested, AttestedFile
-from optkit.packaging import attestation
+from optkit.documents.attestation import ATTESTATION, Attestation, AttestedFile
+from optkit.packaging import attesting
 from optkit.store import digest_file
 
 
 def attest(
     path: str | Path, *, out: str | Path = "attestations", key: str | Path | None = None
-) -> Attested:
+) -> Attestation:
     """Write two files about the artifact in folder `path`, after every file was verified: a bill
     of materials (CycloneDX 1.6, NAME.cdx.json) and its provenance (in-toto Statement v1 with SLSA
     Provenance v1, NAME.provenance.json).
@@ -26,9 +26,9 @@ def attest(
     """
     artifact = Artifact.load(Path(path))
     artifact.verify()
-    files = attestation.attest(artifact, Path(out), None if key is None else Path(key))
+    files = attesting.attest(artifact, Path(out), None if key is None else Path(key))
     note = "it is not signed, so it does not show who made it"
-    return Attested(
+    return Attestation(
         schema=ATTESTATION,
         status="ok",
         artifact=str(artifact.path),
@@ -42,8 +42,8 @@ def attest(
 def _described(file: Path) -> AttestedFile:
     return AttestedFile(
         file=str(file),
-        kind="cyclonedx" if file.name.endswith(attestation.BOM) else "provenance",
-        signed=file.name.endswith(attestation.SIGNED),
+        kind="cyclonedx" if file.name.endswith(attesting.BOM) else "provenance",
+        signed=file.name.endswith(attesting.SIGNED),
         sha256=digest_file(file),
         bytes=file.stat().st_size,
     )

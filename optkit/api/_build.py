@@ -20,12 +20,12 @@ from optkit.engines import BuildSpec
 from optkit.errors import InputRefused, IntegrityError, UsageError
 from optkit.execute.rehearsal import Rehearsal
 from optkit.execute.runner import Runner
-from optkit.execute.task import Limits
+from optkit.execute.task import TaskLimits
 from optkit.pipeline import Job, delivery, findings
 from optkit.precisions import Precision
 from optkit.recipe import Recipe
+from optkit.report.build_result import joined
 from optkit.report.contract import result_of
-from optkit.report.result import joined
 from optkit.request import Request
 from optkit.workspace import Workspace
 
@@ -192,7 +192,7 @@ def rehearse(
     """The steps of a build: which of them are in the store, and how long the others took before.
     Writes nothing. Raises what `build` raises before its first step, and InputRefused for a Python
     model without declared inputs, which a build refuses once it has loaded the model."""
-    limits = Limits(available_memory() // 2)
+    limits = TaskLimits(available_memory() // 2)
     specs: dict[tuple[str, str], BuildSpec] = {}
     with tempfile.TemporaryDirectory() as folder:
         rehearsal = Rehearsal(workspace.store(), limits, Path(folder) / "objects",

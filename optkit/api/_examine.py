@@ -22,11 +22,11 @@ from optkit.evidence import Evidence
 from optkit.execute.runner import Steps
 from optkit.packaging.stamp import stamp
 from optkit.pipeline import Build, Job, foreign_graph
-from optkit.pipeline.foreign_graph import Landed
+from optkit.pipeline.foreign_graph import GraphLanding
 from optkit.precisions import PRECISIONS
 from optkit.request import Request
-from optkit.steps.export import Exported
-from optkit.steps.files import GRAPH
+from optkit.steps.export import ExportedGraph
+from optkit.steps.file_names import GRAPH
 from optkit.steps.graph import Graph
 from optkit.steps.repair import RepairedGraph
 from optkit.store import durably
@@ -92,7 +92,7 @@ def examine(
 
 def _not_quantized(build: Build, model: Path) -> InputRefused:
     exported = build.source
-    rewritten = exported.rewritten if isinstance(exported, Exported) else None
+    rewritten = exported.rewritten if isinstance(exported, ExportedGraph) else None
     if rewritten is not None:
         return InputRefused(
             f"{rewritten}, and nothing was quantized",
@@ -106,7 +106,9 @@ def _not_quantized(build: Build, model: Path) -> InputRefused:
     )
 
 
-def _landed(build: Build, repaired: RepairedGraph, runner: Steps) -> tuple[Landed, Landed]:
+def _landed(
+    build: Build, repaired: RepairedGraph, runner: Steps
+) -> tuple[GraphLanding, GraphLanding]:
     """What lands of the graph as given, and of the repaired one."""
     asked = {
         one.node: PRECISIONS[one.precision]
@@ -145,7 +147,7 @@ def _fidelity(
     )
 
 
-def _compiled(one: Landed) -> CompiledGraph:
+def _compiled(one: GraphLanding) -> CompiledGraph:
     landing = one.landing
     return CompiledGraph(
         evidence=Evidence.PENDING if one.backend is None else Evidence.COMPILED,

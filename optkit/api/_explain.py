@@ -21,7 +21,7 @@ from optkit.execute.runner import Runner
 from optkit.explanation import ExplainFinding, Explanation
 from optkit.measurement import Latency
 from optkit.pipeline import layer_times
-from optkit.pipeline.finish import whole_recipe
+from optkit.pipeline.finishing import whole_recipe
 from optkit.recipe import Recipe
 from optkit.report.build_facts import facts
 from optkit.report.contract import result_of

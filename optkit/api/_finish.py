@@ -16,11 +16,11 @@ from optkit.errors import OptkitError, ToolchainMissing, UsageError
 from optkit.evidence import Evidence
 from optkit.execute.runner import Runner
 from optkit.pipeline import delivery, findings
-from optkit.pipeline.finish import Unfinished
-from optkit.pipeline.finish import finish as finish_build
+from optkit.pipeline.finishing import UnfinishedArtifact
+from optkit.pipeline.finishing import finish as finish_build
 from optkit.pipeline.recorded_samples import GivenTask
+from optkit.report.build_result import joined
 from optkit.report.contract import REPORT_FILE, report_of, result_of
-from optkit.report.result import joined
 from optkit.workspace import Workspace
 
 
@@ -124,7 +124,9 @@ def _finished(
     backend = _backend(device, [*pending, *([engine.backend] if engine else [])], final)
     documented = {option.name for option in device.backends if option.documented}
     others = () if backend in documented else tuple(name for name in pending if name != backend)
-    build = finish_build(Unfinished(artifact, device, backend, others, task, strict), runner)
+    build = finish_build(
+        UnfinishedArtifact(artifact, device, backend, others, task, strict), runner
+    )
     report = report_of(artifact)
     rescored = task is not None
     judged = findings.judge_again(build, runner.records, report, artifact=final, rescored=rescored)

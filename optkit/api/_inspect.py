@@ -10,7 +10,7 @@ from optkit import pipeline
 from optkit.api.artifacts import load
 from optkit.documents.inspection import INSPECT, InspectedArtifact, Inspection
 from optkit.execute.runner import Runner
-from optkit.execute.task import Limits
+from optkit.execute.task import TaskLimits
 from optkit.intake import StagedModel
 from optkit.report.contract import result_of
 from optkit.steps.summary import Summarize
@@ -63,7 +63,7 @@ def _inspected(path: Path, runner: Runner, bounded: bool) -> Inspection:
     return Inspection(schema=INSPECT, artifact=artifact, path=str(path), axes=axes, graph=summary)
 
 
-def _bounds(staged: StagedModel, limits: Limits) -> Limits:
+def _bounds(staged: StagedModel, limits: TaskLimits) -> TaskLimits:
     """The limits for reading a graph of that size."""
     inline = staged.path.stat().st_size
     memory = _MEMORY + _COPIES * inline + _MEMORY_OF_NODE * staged.nodes

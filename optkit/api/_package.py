@@ -7,7 +7,7 @@ from pathlib import Path
 
 from optkit.documents.package import Package
 from optkit.packaging import formats
-from optkit.packaging.subject import Subject
+from optkit.packaging.variants import PackageSubject
 
 
 def package(
@@ -33,5 +33,5 @@ def package(
     """
     parts = format in formats.OF_PARTS
     folders = {adapter: Path(folder) for adapter, folder in (adapters or {}).items()}
-    subject = Subject.of(Path(path), name, precision, parts=parts, adapters=folders)
+    subject = PackageSubject.of(Path(path), name, precision, parts=parts, adapters=folders)
     return formats.package(subject, format, Path(out))

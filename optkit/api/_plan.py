@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, get_args
 from optkit.api import jobs, plan_subject
 from optkit.api.batches import Batch
 from optkit.api.jobs import RecipeLike
-from optkit.api.plan_subject import Subject
+from optkit.api.plan_subject import PlanSubject
 from optkit.decoder import DecoderSizes
 from optkit.devices import Target, names
 from optkit.devices import target as find_target
@@ -35,7 +35,7 @@ from optkit.errors import (
     unknown_name,
 )
 from optkit.precisions import PRECISIONS, Precision, precision
-from optkit.prediction import advice, cost, economics, feed, layers, memory, plans
+from optkit.prediction import advice, cost, economics, feed, graph_work, memory, plans
 from optkit.prediction.cost import PriceFile
 from optkit.prediction.economics import Demand, Terms
 from optkit.prediction.fitted import fitted
@@ -148,7 +148,7 @@ def _exported(
     recipe: RecipeLike | None,
     workspace: Workspace,
     question: _Question,
-) -> Subject:
+) -> PlanSubject:
     """The graph of the model. Only its export runs, which is the same for every target."""
     runner = workspace.runner()
     job = jobs.job_of(
@@ -175,7 +175,7 @@ def _method(name: str) -> Method:
     raise unknown_name("training method", name, METHODS)
 
 
-def _plan(subject: Subject, question: _Question) -> Plan:
+def _plan(subject: PlanSubject, question: _Question) -> Plan:
     _check(subject, question)
     prices = cost.NO_PRICES if question.prices is None else cost.read_prices(Path(question.prices))
     request = subject.model.new if isinstance(subject.model, Decoding) else 1
@@ -253,14 +253,14 @@ def _stored(stored: float | str | Path | None) -> float | None:
     return sum(sizes) / len(sizes)
 
 
-def _model(subject: Subject, question: _Question) -> PlannedGraph | PlannedDecoder:
+def _model(subject: PlanSubject, question: _Question) -> PlannedGraph | PlannedDecoder:
     if not question.quick:
         return subject.facts
     held = memory.quick(2 * subject.facts.parameters).rounded()
     return subject.facts.model_copy(update={"quick_training": held})
 
 
-def _check(subject: Subject, question: _Question) -> None:
+def _check(subject: PlanSubject, question: _Question) -> None:
     """Raises UsageError for what no plan can start from."""
     if not question.targets:
         raise UsageError("no target is given", where="--target", hint="see `optkit targets`")
@@ -302,7 +302,7 @@ def _precisions(device: Target, question: _Question) -> Sequence[Precision]:
 
 
 def _row(
-    subject: Subject,
+    subject: PlanSubject,
     device: Target,
     scheme: Precision,
     question: _Question,
@@ -335,7 +335,7 @@ def _why_not(device: Target, scheme: Precision) -> str | None:
             reason = device.why_not(need, of=scheme.name)
             if reason is not None:
                 return reason
-    for dtype in (layers.multiplies_in(scheme), scheme.carrier):
+    for dtype in (graph_work.multiplies_in(scheme), scheme.carrier):
         if device.peak(dtype) is None:
             return f"{scheme} multiplies in {dtype}, of which {device.title} has no known peak"
     return None

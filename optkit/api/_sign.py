@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from optkit.artifact import MANIFEST, SIGNATURE, Artifact
-from optkit.documents.signature import SIGNED, SignatureFile, Verified
+from optkit.documents.signature import SIGNED, SignatureFile, VerifiedArtifact
 from optkit.errors import UsageError
 from optkit.packaging import signing
 from optkit.packaging.bundle import Bundle, Method, Statement
@@ -20,7 +20,7 @@ def sign(
     certificate: str | Path | None = None,
     certificate_chain: Sequence[str | Path] = (),
     ignore_paths: Sequence[str] = (),
-) -> Verified:
+) -> VerifiedArtifact:
     """Sign the artifact in folder `path`, after every file was verified. The signature is its file
     model.sig, by OpenSSF Model Signing 1.0; an older one is replaced.
 
@@ -58,7 +58,7 @@ def verify(
     certificate_chain: Sequence[str | Path] = (),
     ignore_unsigned_files: bool = False,
     trust: bool = False,
-) -> Verified:
+) -> VerifiedArtifact:
     """Compare every file of the artifact in folder `path` with its manifest. With a public key, or
     the root certificates that you trust, also verify its signature.
 
@@ -100,7 +100,7 @@ def _signature(file: Path, method: Method, statement: Statement) -> SignatureFil
     )
 
 
-def _verified(artifact: Artifact, signature: SignatureFile | None) -> Verified:
+def _verified(artifact: Artifact, signature: SignatureFile | None) -> VerifiedArtifact:
     signed = (artifact.path / SIGNATURE).exists()
     note = (
         "its signature was not verified: name --key or --certificate-chain"
@@ -109,7 +109,7 @@ def _verified(artifact: Artifact, signature: SignatureFile | None) -> Verified:
     )
     omitted = artifact.manifest.omitted
     slim = f"a slim copy: {len(omitted)} files that prove its figures are not in it"
-    return Verified(
+    return VerifiedArtifact(
         schema=SIGNED,
         status="ok",
         artifact=str(artifact.path),

@@ -25,15 +25,15 @@ from optkit.documents.tune import Tune
 from optkit.errors import UsageError
 from optkit.execute.runner import Runner
 from optkit.pipeline import Build, Job, findings
-from optkit.pipeline.findings import Judged
+from optkit.pipeline.findings import JudgedBuild
 from optkit.precisions import Precision
 from optkit.recipe import Gates, Recipe
 from optkit.report import head
-from optkit.report import search as search_report
+from optkit.report import search_page as search_report
 from optkit.report.contract import result_of
 from optkit.request import Request
 from optkit.store import OUT_OPTION, storage_errors, write_durably
-from optkit.tuning import Budget, SearchOptions, Tuned, document
+from optkit.tuning import Budget, SearchOptions, TuningResult, tune_document
 from optkit.tuning.reproduce import reproduction, tuned_name
 from optkit.workspace import Workspace
 
@@ -123,14 +123,14 @@ def _search(
     runner: Runner,
     out: Path,
     evaluate: Evaluate | None,
-) -> Tuned:
+) -> TuningResult:
     """The search within the budget and the recipe's gates. Writes nothing to `out`."""
     scored = evaluate is not None or job.recipe.eval is not None
     job = replace(job, recipe=_limited(job, budget, scored=scored))
     gates = job.recipe.gates
     budget = tuning.Budget(gates.max_drop, gates.min_sqnr, gates.max_latency_ms, gates.max_bytes)
 
-    def judge(build: Build) -> Judged:
+    def judge(build: Build) -> JudgedBuild:
         scores = None if evaluate is None else in_memory.scores(evaluate, build, runner)
         return findings.judge(build, runner.records, artifact="", scores=scores)
 
@@ -154,7 +154,9 @@ def _limited(job: Job, budget: Budget, *, scored: bool) -> Recipe:
     return job.recipe.model_copy(update={"gates": Gates.model_validate(gates)})
 
 
-def _deliver(tuned: Tuned, runner: Runner, out: Path, evaluate: Evaluate | None) -> TuneResult:
+def _deliver(
+    tuned: TuningResult, runner: Runner, out: Path, evaluate: Evaluate | None
+) -> TuneResult:
     job, recipe = tuned.job, tuned.job.recipe
     named = recipe.model_copy(update={"name": tuned_name(recipe.name)})
     folder = out / f"{replace(job, recipe=named).name}.tune"
@@ -163,13 +165,13 @@ def _deliver(tuned: Tuned, runner: Runner, out: Path, evaluate: Evaluate | None)
         again = reproduction(job, folder, tuned.paths)
         reproduced = replace(job, recipe=again.recipe)
         built = artifact_of(reproduced, runner, out, evaluate=evaluate)
-        search = document.document(
+        search = tune_document.document(
             tuned, result_of(built), recipe=str(again.file), command=again.command,
             digest=built.digest,
         )  # fmt: skip
         for file, text in (
             ("tune.json", json.dumps(search.to_json(), indent=1, sort_keys=True)),
-            ("tune.md", document.markdown(search)),
+            ("tune.md", tune_document.markdown(search)),
             ("front.svg", search_report.to_svg(search)),
             ("report.html", search_report.to_html(search)),
         ):

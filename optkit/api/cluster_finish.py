@@ -16,8 +16,8 @@ from optkit.documents.result import Result
 from optkit.errors import OptkitError
 from optkit.execute.cluster import Cluster
 from optkit.execute.runner import Runner
-from optkit.execute.task import Limits
-from optkit.execute.transfer import Argument, Ground
+from optkit.execute.task import TaskLimits
+from optkit.execute.transfer import Ground, RemoteCall
 from optkit.report.contract import result_of
 
 
@@ -50,7 +50,7 @@ class _Task:
 
     artifact: str
     shown: str
-    limits: Limits
+    limits: TaskLimits
     strict: bool
 
 
@@ -80,7 +80,7 @@ def _finished(
             out.mkdir()
             copy = str(sent / name)
             body = codec.to_json(_Task(copy, str(built.path), runner.limits, strict))
-            argument = Argument(body, (copy,), str(out), str(runner.store.root))
+            argument = RemoteCall(body, (copy,), str(out), str(runner.store.root))
             answer = cluster.call(
                 finish_here, argument, device=node, heard=runner.listener.progress
             )
@@ -99,7 +99,7 @@ def _finished(
     return finished
 
 
-def finish_here(argument: Argument, here: Ground) -> object:
+def finish_here(argument: RemoteCall, here: Ground) -> object:
     """Runs on the node: `finish` of a copy of the artifact, with the store of the node."""
     task = codec.from_json(_Task, argument.body)
     sent = Path(here.place(task.artifact))

@@ -36,7 +36,7 @@ from optkit.precisions import Precision, precision
 from optkit.recipe import Recipe
 from optkit.runtimes import simulator
 from optkit.steps.collect import Samples
-from optkit.steps.files import GRAPH
+from optkit.steps.file_names import GRAPH
 from optkit.store import Entry, Meta, digest_file, digest_json
 from optkit.tensors import Feed, TensorInfo
 

@@ -22,8 +22,8 @@ from optkit.node_cost import NodeCost
 from optkit.pipeline import Build, Job
 from optkit.precisions import precision
 from optkit.prediction import decoder_shape
-from optkit.prediction.planned_model import Decoding, Graphed, Quantized
-from optkit.steps.files import GRAPH
+from optkit.prediction.planned_model import Decoding, OneCallModel, Quantized
+from optkit.steps.file_names import GRAPH
 from optkit.tensors import TensorInfo, axes_of, size_of
 
 if TYPE_CHECKING:
@@ -33,23 +33,23 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 @dataclass(frozen=True)
-class Subject:
+class PlanSubject:
     """A model, its description in a plan, and the batch sizes that it can have."""
 
-    model: Graphed | Decoding
+    model: OneCallModel | Decoding
     facts: PlannedGraph | PlannedDecoder
     batches: tuple[int, ...]
 
 
-def described(sizes: DecoderSizes, prompt: int | None, new_tokens: int | None) -> Subject:
+def described(sizes: DecoderSizes, prompt: int | None, new_tokens: int | None) -> PlanSubject:
     """A decoder of which only the sizes are known."""
     shape, assumed = decoder_shape.described(sizes)
     model = Decoding(shape, sizes.parameters, *_tokens(prompt, new_tokens, None))
     name = f"decoder-{sizes.parameters / 1e9:.3g}b"
-    return Subject(model, _decoder(name, model, assumed), BATCHES)
+    return PlanSubject(model, _decoder(name, model, assumed), BATCHES)
 
 
-def exported(job: Job, runner: Runner, prompt: int | None, new_tokens: int | None) -> Subject:
+def exported(job: Job, runner: Runner, prompt: int | None, new_tokens: int | None) -> PlanSubject:
     """Export and fuse through the store, then compute the costs of the graph; for an
     encoder-decoder, of both graphs.
 
@@ -59,7 +59,7 @@ def exported(job: Job, runner: Runner, prompt: int | None, new_tokens: int | Non
     encoder, decoder = (
         _fused(_part(job, part), runner, prompt, new_tokens) for part in ("encoder", "decoder")
     )
-    if not isinstance(encoder.model, Graphed) or not isinstance(decoder.model, Decoding):
+    if not isinstance(encoder.model, OneCallModel) or not isinstance(decoder.model, Decoding):
         raise UsageError(
             "encoder and decoder of this model cannot be planned together", where=job.recipe.name,
             hint="name one: --set model.part=encoder",
@@ -67,14 +67,14 @@ def exported(job: Job, runner: Runner, prompt: int | None, new_tokens: int | Non
     parameters = encoder.model.parameters + decoder.model.parameters
     model = replace(decoder.model, parameters=parameters, encoder=encoder.model)
     batches = encoder.batches if len(encoder.batches) < len(BATCHES) else BATCHES
-    return Subject(model, _decoder(job.recipe.name, model), batches)
+    return PlanSubject(model, _decoder(job.recipe.name, model), batches)
 
 
 def _part(job: Job, part: str) -> Job:
     return replace(job, recipe=job.recipe.with_overrides([f"model.part={part}", f"name={part}"]))
 
 
-def _fused(job: Job, runner: Runner, prompt: int | None, new_tokens: int | None) -> Subject:
+def _fused(job: Job, runner: Runner, prompt: int | None, new_tokens: int | None) -> PlanSubject:
     """A model of one graph."""
     from optkit import graph  # loads onnx_ir, which a decoder known by its sizes does not need
 
@@ -94,7 +94,7 @@ def _fused(job: Job, runner: Runner, prompt: int | None, new_tokens: int | None)
         positions = pipeline.positions(build, runner)
         model = Decoding(shape, count, *_tokens(prompt, new_tokens, positions), positions)
         _check_positions(model, recipe.name)
-        return Subject(model, _decoder(recipe.name, model), BATCHES)
+        return PlanSubject(model, _decoder(recipe.name, model), BATCHES)
     return _graphed(fused, build, sizes)
 
 
@@ -126,7 +126,7 @@ def _check_positions(model: Decoding, name: str) -> None:
         )  # fmt: skip
 
 
-def _graphed(fused: ir.Model, build: Build, sizes: Mapping[str, int]) -> Subject:
+def _graphed(fused: ir.Model, build: Build, sizes: Mapping[str, int]) -> PlanSubject:
     """A model that computes its outputs in one call."""
     from optkit import graph
 
@@ -158,8 +158,8 @@ def _graphed(fused: ir.Model, build: Build, sizes: Mapping[str, int]) -> Subject
         name=build.job.recipe.name, kind="graph", parameters=count, macs=macs // batches[0],
         axes={n: size for n, size in sizes.items() if n != axis}, assumed=(),
     )  # fmt: skip
-    model = Graphed(count, at, live, passed, read, kept, _placement(fused, build.job))
-    return Subject(model, facts, batches)
+    model = OneCallModel(count, at, live, passed, read, kept, _placement(fused, build.job))
+    return PlanSubject(model, facts, batches)
 
 
 def _placement(fused: ir.Model, job: Job) -> Callable[[str, str], Quantized]:

@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Any, Self, TypedDict
 
 from optkit import trust
-from optkit.artifact import files
+from optkit.artifact import integrity
 from optkit.artifact.manifest import (
     BASELINE,
     MODEL,
@@ -127,7 +127,7 @@ class Artifact:
         """Raise IntegrityError with the names of files that are missing, changed, added or not
         regular. A signature may be there; it is not verified here. `added`: whether other files may
         be there too."""
-        files.verify(self.path, self.manifest.files, added=added)
+        integrity.verify(self.path, self.manifest.files, added=added)
 
     def session(
         self,
@@ -177,7 +177,7 @@ class Artifact:
         if self.trusted:
             yield self.path
             return
-        with files.held(self.path, self.manifest.files, self.manifest.serving) as folder:
+        with integrity.held(self.path, self.manifest.files, self.manifest.serving) as folder:
             yield folder
 
     def _opened(self, folder: Path, options: SessionOptions, level: Level | None) -> Running:
@@ -244,7 +244,9 @@ class Artifact:
         if foreign is not None:
             where = str(self.path / foreign)
             raise UnsafeFile(f"it is not opened: {trust.FOREIGN}", where=where, hint=trust.HINT)
-        place = None if self.trusted or not self.manifest.compiled else files.changeable(self.path)
+        place = (
+            None if self.trusted or not self.manifest.compiled else integrity.changeable(self.path)
+        )
         if place is not None:
             raise UnsafeFile(
                 "its engine is not opened: another user may replace it after it was checked",

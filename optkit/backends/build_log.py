@@ -12,7 +12,7 @@ from functools import cache
 from typing import Protocol
 
 from optkit.backends.layer_list import HEADER
-from optkit.backends.tensorrt_objects import Library, Named
+from optkit.backends.tensorrt_objects import EnumValue, Library
 from optkit.runtimes import Progress
 
 _WRAPPED = re.compile(r"^.*?Error Code \d+: [\w ]+ \((?P<what>.*?)\.?\s+In \w+ at \S+\)$")
@@ -26,7 +26,7 @@ class _Phase:
     done: int = 0
 
 
-class Phases:
+class BuildProgress:
     """Nested phases with a known number of steps, as one fraction that only rises."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ def reason(errors: list[str]) -> str:
 
 
 @dataclass
-class Record:
+class BuildMessages:
     """The messages of one build that optkit uses, and the exception of a callback."""
 
     layers: str = ""
@@ -83,7 +83,7 @@ class Record:
 class Logger(Protocol):
     """The logger of the library, with the record of the present build."""
 
-    record: Record
+    record: BuildMessages
 
 
 @cache
@@ -95,9 +95,9 @@ def logger(module: str) -> Logger:
     class RecordingLogger(trt.ILogger):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             trt.ILogger.__init__(self)
-            self.record = Record()
+            self.record = BuildMessages()
 
-        def log(self, severity: Named, message: str) -> None:
+        def log(self, severity: EnumValue, message: str) -> None:
             try:
                 self.record.take(severity.name, message)
             except BaseException as error:  # an interrupt, which the library would only print
@@ -106,10 +106,10 @@ def logger(module: str) -> Logger:
     return RecordingLogger()
 
 
-def monitor(trt: Library, progress: Progress, record: Record) -> object:
+def monitor(trt: Library, progress: Progress, record: BuildMessages) -> object:
     """The progress of the builder as one rising fraction. An exception of `progress` cancels the
     build."""
-    phases = Phases()
+    phases = BuildProgress()
 
     class Monitor(trt.IProgressMonitor):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:

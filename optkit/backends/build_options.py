@@ -30,7 +30,7 @@ _ONE_STREAM_SMS = 64  # multiprocessors that the kernels of one stream keep busy
 _WIDE = 16  # a multiple of the optimum
 
 
-class Choice(NamedTuple):
+class OptionValue(NamedTuple):
     """The value of an option, and its reason."""
 
     value: object
@@ -67,12 +67,14 @@ def one_profile(axes: Mapping[str, AxisRange]) -> str:
     )
 
 
-def options(target: Target, axes: Mapping[str, AxisRange]) -> dict[str, Choice]:
+def options(target: Target, axes: Mapping[str, AxisRange]) -> dict[str, OptionValue]:
     """Options of both TensorRT and TensorRT-RTX."""
     return {
-        "strongly_typed": Choice(True, "precision is in the graph; TensorRT 11 knows nothing else"),
-        "tf32": Choice(False, "fp32 means IEEE single precision"),
-        "profiling_verbosity": Choice(
+        "strongly_typed": OptionValue(
+            True, "precision is in the graph; TensorRT 11 knows nothing else"
+        ),
+        "tf32": OptionValue(False, "fp32 means IEEE single precision"),
+        "profiling_verbosity": OptionValue(
             "DETAILED", "the builder lists its fused layers; the engine is the same"
         ),
         "aux_streams": _streams(target),
@@ -80,35 +82,37 @@ def options(target: Target, axes: Mapping[str, AxisRange]) -> dict[str, Choice]:
     }
 
 
-def timed_options(target: Target) -> dict[str, Choice]:
+def timed_options(target: Target) -> dict[str, OptionValue]:
     """Options of full TensorRT, which times kernels on the device and writes the fastest into the
     engine. TensorRT-RTX does neither: it accepts these options and compiles the same bytes, or
     reports that it lacks them. So it does not get them."""
     return {
-        "optimization_level": Choice(
+        "optimization_level": OptionValue(
             3,
             "the library's default; public reports of level 5 are 30 minutes to over 10 hours (not "
             "verified here)",
         ),
-        SEARCH_MINUTES: Choice(
+        SEARCH_MINUTES: OptionValue(
             0,
             "one build at that level; minutes let the builder search on at level 5, and the "
             "first engine stays if they do not suffice",
         ),
         "timing_iterations": _iterations(target),
         **_tiling(target),
-        "timing_cache": Choice(
+        "timing_cache": OptionValue(
             True,
             "timings are kept per device model, driver and version, so that the next build of this "
             "graph chooses the same kernels",
         ),
-        "hardware_compatibility": Choice(
+        "hardware_compatibility": OptionValue(
             "NONE", f"for {target.title} alone: an engine for more devices gives kernels up"
         ),
-        "version_compatible": Choice(
+        "version_compatible": OptionValue(
             False, "a lean runtime inside the engine would be host code that has to be trusted"
         ),
-        "refittable": Choice(False, "weights are known: the builder may fold and reorder them"),
+        "refittable": OptionValue(
+            False, "weights are known: the builder may fold and reorder them"
+        ),
     }
 
 
@@ -117,7 +121,7 @@ def build_spec(
     target: Target,
     precision: Precision,
     shapes: Profile,
-    choices: Mapping[str, Choice],
+    choices: Mapping[str, OptionValue],
     reasons: Mapping[str, str],
     workspace_bytes: int | None = None,
 ) -> BuildSpec:
@@ -210,51 +214,51 @@ _ATTRIBUTES: Mapping[str, tuple[str, str | None]] = MappingProxyType(
 _ELSEWHERE = frozenset({"strongly_typed", "cuda_graph", SEARCH_MINUTES})
 
 
-def _streams(target: Target) -> Choice:
+def _streams(target: Target) -> OptionValue:
     """Streams in addition to the main one. More streams run branches at the same time, and keep
     more activations alive (documentation of IBuilderConfig.max_aux_streams)."""
     count = target.sm_count
     if count is None or count >= _ONE_STREAM_SMS:
         told = "an unknown number of" if count is None else count
-        return Choice(
+        return OptionValue(
             _BUILDERS_CHOICE, f"{told} multiprocessors: branches may pay beside each other"
         )
-    return Choice(0, f"one stream fills {count} multiprocessors; more would only hold memory")
+    return OptionValue(0, f"one stream fills {count} multiprocessors; more would only hold memory")
 
 
-def _cuda_graph(axes: Mapping[str, AxisRange]) -> Choice:
+def _cuda_graph(axes: Mapping[str, AxisRange]) -> OptionValue:
     """Whether launches are recorded and replayed as one, once per set of input sizes."""
     free = [name for name, span in axes.items() if span.min != span.max]
     if len(free) <= 1:
-        return Choice(True, "launches of all kernels are replayed as one")
-    return Choice(
+        return OptionValue(True, "launches of all kernels are replayed as one")
+    return OptionValue(
         False, f"{', '.join(free)} change from run to run: each set of sizes is recorded anew"
     )
 
 
-def _iterations(target: Target) -> Choice:
+def _iterations(target: Target) -> OptionValue:
     """How often a kernel is timed before it is compared with others."""
     watts = target.tdp_w
     if watts is not None and watts <= _SLOT_WATTS:
-        return Choice(
+        return OptionValue(
             8, f"{watts} W: clocks fall under load, so kernels are timed in the mean of 8"
         )
     told = "power is not known" if watts is None else f"{watts} W hold the clock"
-    return Choice(1, f"{told} while kernels are timed")
+    return OptionValue(1, f"{told} while kernels are timed")
 
 
-def _tiling(target: Target) -> dict[str, Choice]:
+def _tiling(target: Target) -> dict[str, OptionValue]:
     """Tiles of consecutive kernels in the L2 cache, for devices whose kernels wait for memory
     (documentation of TensorRT, "Tiling Optimization")."""
     cache, peak, bandwidth = target.l2_bytes, target.peak("fp16"), target.bandwidth
     if cache is None or cache < _TILE_BYTES:
         held = "a cache of unknown size" if cache is None else f"{cache // _MIB} MiB of cache"
-        return {"tiling": Choice("NONE", f"{held} keeps no tile between two kernels")}
+        return {"tiling": OptionValue("NONE", f"{held} keeps no tile between two kernels")}
     sure = "" if target.facts["l2_mb"].verified else " (not verified)"
-    limit = Choice(cache, f"the whole cache{sure}: the engine is alone on its device")
+    limit = OptionValue(cache, f"the whole cache{sure}: the engine is alone on its device")
     if peak is None or bandwidth is None:
         told = "what it computes per byte is not known"
-        return {"tiling": Choice("FAST", told), "l2_limit_bytes": limit}
+        return {"tiling": OptionValue("FAST", told), "l2_limit_bytes": limit}
     balance = peak / bandwidth
     starved = balance >= _STARVED
     why = f"{balance:.0f} FP16 operations per byte of bandwidth: " + (
@@ -262,7 +266,7 @@ def _tiling(target: Target) -> dict[str, Choice]:
         if starved
         else "memory keeps up, so the cheap search does"
     )
-    return {"tiling": Choice("MODERATE" if starved else "FAST", why), "l2_limit_bytes": limit}
+    return {"tiling": OptionValue("MODERATE" if starved else "FAST", why), "l2_limit_bytes": limit}
 
 
 def _one_memory(target: Target) -> bool:

@@ -19,7 +19,7 @@ from optkit.errors import ToolchainMissing
 
 
 @dataclass(frozen=True)
-class Described:
+class EngineDescription:
     """`layers`: None if they are unknown; `note` then says why."""
 
     layers: tuple[FusedLayer, ...] | None
@@ -38,17 +38,17 @@ class Described:
         return sum(one.bytes_moved or 0 for one in self.layers)
 
 
-def described(texts: Iterable[str], products: Collection[str]) -> Described:
+def described(texts: Iterable[str], products: Collection[str]) -> EngineDescription:
     """The first of the descriptions that is understood and names a layer. `products`: as for
     `parse_layers`."""
     refused = "none is given"
     for text in texts:
         try:
             if layers := parse_layers(text, products):
-                return Described(layers)
+                return EngineDescription(layers)
         except ToolchainMissing as error:
             refused = error.message if text else refused
-    return Described(None, f"landing unknown: of the engine's layers {refused}")
+    return EngineDescription(None, f"landing unknown: of the engine's layers {refused}")
 
 
 def inspected(

@@ -23,7 +23,7 @@ import numpy as np
 
 from optkit.backends.cuda import Cuda
 from optkit.backends.description import inspected
-from optkit.backends.layer_times import Spent, by_layer, profiler
+from optkit.backends.layer_profiler import Spent, by_layer, profiler
 from optkit.backends.ort_session import check_feed, closed
 from optkit.backends.tensorrt_objects import Context, Library, LoadedEngine, Runtime
 from optkit.dtypes import DTYPES

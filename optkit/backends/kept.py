@@ -19,7 +19,7 @@ _SAVE_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
-class Kept:
+class KernelFile:
     """A file of bytes that only the library understands."""
 
     file: Path

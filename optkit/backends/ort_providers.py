@@ -16,7 +16,7 @@ from collections.abc import Container, Mapping
 from pathlib import Path
 from threading import Lock
 
-from optkit.backends.build_options import Choice, build_spec, timed_options, workspace
+from optkit.backends.build_options import OptionValue, build_spec, timed_options, workspace
 from optkit.backends.cuda import Cuda, check_device
 from optkit.backends.landing import landing, products
 from optkit.backends.onnxruntime import OnnxRuntime, copy_graph, native_options
@@ -97,7 +97,7 @@ class CudaProvider(OnnxRuntime):
         fixed = all(span.min == span.max for span in axes.values())
         asked = {
             **self.settings(target),
-            "cuda_graph": Choice(
+            "cuda_graph": OptionValue(
                 fixed and self.device == "cuda",
                 "launches are recorded where every size is fixed"
                 if self.device == "cuda"
@@ -143,7 +143,7 @@ class CudaProvider(OnnxRuntime):
             note=f"{self.title} tells which nodes it took, not in what they multiply",
         )
 
-    def session(self, model: Path, options: SessionOptions = DEFAULT_OPTIONS) -> DeviceSession:
+    def session(self, model: Path, options: SessionOptions = DEFAULT_OPTIONS) -> BoundSession:
         """Load an ONNX file on the device, with the limits of the target for which it was built.
         The CPU runs the nodes that the provider does not run.
 
@@ -158,7 +158,7 @@ class CudaProvider(OnnxRuntime):
         native.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         target = None if options.target is None else target_of(options.target)
         providers = self.providers(target, options.cuda_graph, options.kept)
-        session = DeviceSession(model, native, providers, self.device, records=options.cuda_graph)
+        session = BoundSession(model, native, providers, self.device, records=options.cuda_graph)
         try:
             session.verify()
         except ToolchainMissing:
@@ -172,18 +172,18 @@ class CudaProvider(OnnxRuntime):
             check_device(cuda.gpu, target, where)
         library().preload_dlls()  # from the wheels of the extra
 
-    def settings(self, target: Target | None) -> dict[str, Choice]:
+    def settings(self, target: Target | None) -> dict[str, OptionValue]:
         """Options of the provider, with the reason for each. Pure."""
         limit = {} if target is None else _arena(target)
         return {
             **limit,
-            "arena_extend_strategy": Choice(
+            "arena_extend_strategy": OptionValue(
                 "kSameAsRequested", "memory grows by what is asked, not by powers of two"
             ),
-            "cudnn_conv_algo_search": Choice(
+            "cudnn_conv_algo_search": OptionValue(
                 "EXHAUSTIVE", "convolutions are timed once, when the graph first runs"
             ),
-            "use_tf32": Choice("0", "fp32 means IEEE single precision"),
+            "use_tf32": OptionValue("0", "fp32 means IEEE single precision"),
         }
 
     def providers(self, target: Target | None, cuda_graph: bool, kept: Path | None) -> Providers:
@@ -213,12 +213,12 @@ class TensorRTProvider(CudaProvider):
         """As for TensorRT, because the same compiler reads the same Q/DQ."""
         return TensorRT().rules(target, precision)
 
-    def settings(self, target: Target | None) -> dict[str, Choice]:
+    def settings(self, target: Target | None) -> dict[str, OptionValue]:
         """Precision flags stay unset, so the network is strongly typed, like the graph."""
         if target is None:
             return {}
         timed, scratch = timed_options(target), workspace(target)
-        memory = {} if scratch.value is None else {"trt_max_workspace_size": Choice(*scratch)}
+        memory = {} if scratch.value is None else {"trt_max_workspace_size": OptionValue(*scratch)}
         return {**memory, "trt_builder_optimization_level": timed["optimization_level"]}
 
     def providers(self, target: Target | None, cuda_graph: bool, kept: Path | None) -> Providers:
@@ -258,10 +258,14 @@ class CoreMLProvider(CudaProvider):
             )
         check_device(chip, target, where)
 
-    def settings(self, target: Target | None) -> dict[str, Choice]:
+    def settings(self, target: Target | None) -> dict[str, OptionValue]:
         return {
-            "ModelFormat": Choice("MLProgram", "takes FP16 and more operators than NeuralNetwork"),
-            "MLComputeUnits": Choice("ALL", "Core ML chooses among CPU, GPU and neural engine"),
+            "ModelFormat": OptionValue(
+                "MLProgram", "takes FP16 and more operators than NeuralNetwork"
+            ),
+            "MLComputeUnits": OptionValue(
+                "ALL", "Core ML chooses among CPU, GPU and neural engine"
+            ),
         }
 
     def providers(self, target: Target | None, cuda_graph: bool, kept: Path | None) -> Providers:
@@ -270,7 +274,7 @@ class CoreMLProvider(CudaProvider):
         return ((self.provider, {**asked, **cache}), CPU)
 
 
-class DeviceSession(OrtSession):
+class BoundSession(OrtSession):
     """A graph on a device, to which its inputs and outputs are bound. `records`: kernel launches
     are recorded in the first run and replayed, with buffers that keep their addresses."""
 
@@ -358,12 +362,12 @@ def _layer(
     return FusedLayer(f"{at} {kind}", kind, (), (), (), names, kept)
 
 
-def _arena(target: Target) -> dict[str, Choice]:
+def _arena(target: Target) -> dict[str, OptionValue]:
     """The limit of the provider's own memory, if the memory of the target is known."""
     if target.marketed_memory_bytes is None:
         return {}
     why = "three quarters of the memory: CUDA, cuDNN and the display need the rest"
-    return {"gpu_mem_limit": Choice(target.marketed_memory_bytes * 3 // 4, why)}
+    return {"gpu_mem_limit": OptionValue(target.marketed_memory_bytes * 3 // 4, why)}
 
 
 def _apple_chip() -> Gpu | None:

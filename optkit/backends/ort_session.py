@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 
 from optkit.backends.kernel_list import NUMPY
-from optkit.backends.ort_objects import Binding, InferenceSession, NativeOptions, Signature, Value
+from optkit.backends.ort_objects import Binding, InferenceSession, NativeOptions, NodeArg, Value
 from optkit.decoder import IN_PLACE, WINDOW, Decoder, require_codes
 from optkit.errors import InputRefused, OptkitError, ToolchainMissing, UsageError, WorkerFailed
 from optkit.store import io_cause, storage_errors
@@ -362,7 +362,7 @@ def library() -> ModuleType:
 _NOT_ARRAYS = ("bfloat16", "float8", "float4", "int4", "uint4", "int2")
 
 
-def _info(node: Signature) -> TensorInfo:
+def _info(node: NodeArg) -> TensorInfo:
     dtype = NUMPY.get(node.type.removeprefix("tensor(").removesuffix(")"))
     if dtype is None or dtype.startswith(_NOT_ARRAYS):
         raise InputRefused(

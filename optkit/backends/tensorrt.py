@@ -21,15 +21,15 @@ from pathlib import Path
 from types import MappingProxyType
 
 from optkit.backends import build_options
-from optkit.backends.build_log import Logger, Record, logger, monitor
+from optkit.backends.build_log import BuildMessages, Logger, logger, monitor
 from optkit.backends.build_log import reason as reason_of
 from optkit.backends.cuda import Cuda, check_device
 from optkit.backends.description import described, inspected
+from optkit.backends.engine_search import search
 from optkit.backends.engine_session import EngineSession
-from optkit.backends.kept import Kept
+from optkit.backends.kept import KernelFile
 from optkit.backends.landing import landing, products
 from optkit.backends.layer_list import MOVES_DATA, parse_memory
-from optkit.backends.search import search
 from optkit.backends.shape_profile import Profile, batch, profile
 from optkit.backends.tensorrt_objects import (
     Builder,
@@ -151,7 +151,7 @@ class TensorRT:
         trt = self._library()
         with _BUILDING:
             log = logger(self.module)
-            log.record = Record()
+            log.record = BuildMessages()
             network, parser = self._parser(trt, self._builder(trt, log), log)
             if parser.parse_from_file(str(model)):
                 if lacking := without_kernel(network, self.no_kernel):
@@ -228,7 +228,7 @@ class TensorRT:
             cuda = until_loaded.enter_context(Cuda())
             check_device(cuda.gpu, options.target, str(model))
             trt, log = self._library(), logger(self.module)
-            log.record = record = Record()
+            log.record = record = BuildMessages()
             runtime: Runtime = trt.Runtime(log)
             engine = runtime.deserialize_cuda_engine(model.read_bytes())
             if engine is None:
@@ -239,7 +239,7 @@ class TensorRT:
                     hint="build the engine again with the version that is installed here",
                 )
             kept, versions = options.kept, self.versions()
-            memory = Kept.of(kept, "kernels", cuda.gpu, versions) if kept else None
+            memory = KernelFile.of(kept, "kernels", cuda.gpu, versions) if kept else None
             context, done = self._context(trt, engine, options.cuda_graph, memory)
             if context is None:  # it holds the activations at their largest sizes
                 reason = reason_of(record.errors) or "no execution context"
@@ -256,7 +256,7 @@ class TensorRT:
         return session
 
     def _context(
-        self, trt: Library, engine: LoadedEngine, cuda_graph: bool, kept: Kept | None
+        self, trt: Library, engine: LoadedEngine, cuda_graph: bool, kept: KernelFile | None
     ) -> OpenedContext:
         """An execution context, and the function to call when it is closed."""
         return engine.create_execution_context(), lambda: None
@@ -285,7 +285,7 @@ class TensorRT:
     ) -> _Built:
         trt = self._library()
         log = logger(self.module)
-        log.record = record = Record()
+        log.record = record = BuildMessages()
         builder = self._builder(trt, log)
         if self.module in _FAILED:
             self._settle(trt, builder, spec)
@@ -330,7 +330,7 @@ class TensorRT:
 
     @contextmanager
     def _timings(
-        self, config: Config, spec: BuildSpec, kept: Path | None, record: Record
+        self, config: Config, spec: BuildSpec, kept: Path | None, record: BuildMessages
     ) -> Iterator[Callable[[], None]]:
         """During a build: the timings of this device's kernels, which are read before it. The
         function is called meanwhile, to write them."""
@@ -338,7 +338,7 @@ class TensorRT:
             yield lambda: None
             return
         with Cuda() as cuda:
-            memory = Kept.of(kept, "timings", cuda.gpu, self.versions())
+            memory = KernelFile.of(kept, "timings", cuda.gpu, self.versions())
         with memory.alone():
             timings = config.create_timing_cache(memory.read())
             if not config.set_timing_cache(timings, False):
@@ -351,7 +351,7 @@ class TensorRT:
             with memory.saving(lambda: bytes(timings.serialize())) as save:
                 yield save
 
-    def _options(self, target: Target) -> dict[str, build_options.Choice]:
+    def _options(self, target: Target) -> dict[str, build_options.OptionValue]:
         """Options that TensorRT-RTX does not have."""
         return build_options.timed_options(target)
 

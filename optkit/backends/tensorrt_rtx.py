@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from types import MappingProxyType
 
-from optkit.backends.build_options import Choice
-from optkit.backends.kept import Kept
+from optkit.backends.build_options import OptionValue
+from optkit.backends.kept import KernelFile
 from optkit.backends.tensorrt import TensorRT
 from optkit.backends.tensorrt_objects import Config, Library, LoadedEngine, OpenedContext
 from optkit.devices import Target
@@ -62,12 +62,12 @@ class TensorRTRTX(TensorRT):
             f"{target.title} has {target.compute_capability or 'none'}"
         )
 
-    def _options(self, target: Target) -> dict[str, Choice]:
+    def _options(self, target: Target) -> dict[str, OptionValue]:
         """No options: kernels are compiled for the device on which the engine is loaded."""
         return {}
 
     def _context(
-        self, trt: Library, engine: LoadedEngine, cuda_graph: bool, kept: Kept | None
+        self, trt: Library, engine: LoadedEngine, cuda_graph: bool, kept: KernelFile | None
     ) -> OpenedContext:
         """An execution context with the kernels that were compiled for this device before. The
         library itself rejects kernels of another driver or version, and starts with an empty

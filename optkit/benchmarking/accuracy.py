@@ -27,7 +27,7 @@ from optkit.benchmarking.intervals import (
     replicates,
     wilson,
 )
-from optkit.benchmarking.partial_results import Kept
+from optkit.benchmarking.partial_results import PartialScores
 from optkit.data.spool import counting
 from optkit.errors import InputRefused, OptkitError
 from optkit.evidence import Evidence
@@ -45,7 +45,7 @@ _SINGLE = frozenset({"aggregate", "weighted"})  # hooks that return one number
 
 
 @dataclass(frozen=True)
-class Task:
+class EvaluationTask:
     """The functions of a task, with its args filled in.
 
     score: (outputs, labels) → a number or a row per sample, [batch, …]. run: (session, feed) → the
@@ -71,7 +71,10 @@ class Task:
 
 
 def run(
-    session: Session, batches: Iterable[tuple[Feed, np.ndarray]], task: Task, kept: Kept
+    session: Session,
+    batches: Iterable[tuple[Feed, np.ndarray]],
+    task: EvaluationTask,
+    kept: PartialScores,
 ) -> None:
     """Run every batch and add its scores to `kept`, which contains those of an earlier run.
     `batches` does not contain the batches of the earlier run.
@@ -86,8 +89,8 @@ def run(
 
 
 def pool(
-    kept: Kept,
-    task: Task,
+    kept: PartialScores,
+    task: EvaluationTask,
     *,
     evidence: Evidence,
     baseline: np.ndarray | None = None,
@@ -135,7 +138,7 @@ def numbered(groups: Sequence[str]) -> list[int]:
     return [numbers[name] for name in groups]
 
 
-def alone(kept: Kept, task: Task) -> np.ndarray | None:
+def alone(kept: PartialScores, task: EvaluationTask) -> np.ndarray | None:
     """The metric of each sample alone [samples], in the order of the samples; None if the task does
     not compute it. Raises InputRefused."""
     if task.each is None:
@@ -150,7 +153,9 @@ def alone(kept: Kept, task: Task) -> np.ndarray | None:
     return values
 
 
-def outputs_of(task: Task, session: Session, feed: Feed, labels: np.ndarray, *, first: int) -> Feed:
+def outputs_of(
+    task: EvaluationTask, session: Session, feed: Feed, labels: np.ndarray, *, first: int
+) -> Feed:
     """What the task scores: the outputs for the samples of a batch that have labels. `first`: the
     number of its first sample, for errors. Raises InputRefused."""
     outputs = _outputs(task, session, narrowed(feed, session.inputs), first=first)
@@ -171,7 +176,7 @@ def _of_slices(
     return {name: of(function) for name, function in _prepared("slices", slices, rows).items()}
 
 
-def _outputs(task: Task, session: Session, feed: Feed, *, first: int) -> Feed:
+def _outputs(task: EvaluationTask, session: Session, feed: Feed, *, first: int) -> Feed:
     if task.run is None:
         return session.run(feed)
     try:
@@ -186,7 +191,7 @@ def _outputs(task: Task, session: Session, feed: Feed, *, first: int) -> Feed:
         ) from error
 
 
-def _scores(task: Task, outputs: Feed, labels: np.ndarray, *, first: int) -> np.ndarray:
+def _scores(task: EvaluationTask, outputs: Feed, labels: np.ndarray, *, first: int) -> np.ndarray:
     where = f"evaluation batch that begins at sample {first}"
     try:
         scores = np.asarray(task.score(outputs, labels), dtype=np.float64)

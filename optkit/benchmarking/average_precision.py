@@ -54,7 +54,7 @@ class Detections:
 
 
 @dataclass(frozen=True)
-class Likeness:
+class MatchCriteria:
     """How detections are compared with annotated objects. `overlaps`: [found, annotated], from 0 to
     1; `areas`: of detections [found], in pixels²; `ignored`: which annotated objects do not count
     [annotated]; `per_class`: at most so many detections of a class count in a picture."""
@@ -69,13 +69,15 @@ def _of_boxes(found: Detections, truth: Boxes) -> np.ndarray:
     return boxes.overlaps(found.corners, truth.corners, truth.crowd)
 
 
-BOXES = Likeness(
+BOXES = MatchCriteria(
     _of_boxes, lambda found: boxes.areas(found.corners), lambda truth: truth.crowd, _PER_CLASS
 )
 """Of upright boxes."""
 
 
-def matched(found: Detections, truth: Boxes, rows: int, likeness: Likeness = BOXES) -> np.ndarray:
+def matched(
+    found: Detections, truth: Boxes, rows: int, likeness: MatchCriteria = BOXES
+) -> np.ndarray:
     """The rows of one picture, float64 [rows, 6]; rows of class -1 fill up. `rows`: at least the
     number of detections and annotated objects."""
     filled = np.full((rows, COLUMNS), NONE)
@@ -94,7 +96,9 @@ def matched(found: Detections, truth: Boxes, rows: int, likeness: Likeness = BOX
     return filled
 
 
-def _of_class(found: Detections, truth: Boxes, likeness: Likeness) -> tuple[np.ndarray, np.ndarray]:
+def _of_class(
+    found: Detections, truth: Boxes, likeness: MatchCriteria
+) -> tuple[np.ndarray, np.ndarray]:
     """For each range of areas: the states of the detections [found, ranges] in base 3, and whether
     each annotated object counts [annotated, ranges]."""
     crowd, sizes, never = truth.crowd, truth.areas, likeness.ignored(truth)
@@ -164,7 +168,7 @@ def annotated(rows: np.ndarray, area: str = "all") -> list[int]:
     return [int(kind) for kind in np.unique(flat[counts, 0])]
 
 
-def partners(found: Detections, truth: Boxes, likeness: Likeness = BOXES) -> np.ndarray:
+def partners(found: Detections, truth: Boxes, likeness: MatchCriteria = BOXES) -> np.ndarray:
     """For each detection [found] the number of the annotated object of its class that it gets at an
     overlap of 0.5, or -1."""
     partners = np.full(len(found.scores), -1)

@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 
 from optkit.benchmarking import average_precision, detector_heads
-from optkit.benchmarking.average_precision import BOXES, Detections, Likeness, compact
-from optkit.benchmarking.detector_heads import Head, Limits
+from optkit.benchmarking.average_precision import BOXES, Detections, MatchCriteria, compact
+from optkit.benchmarking.detector_heads import DetectionLimits, Head
 from optkit.benchmarking.drawings import Objects, Shape
 from optkit.data.frames import Boxes, Frame
 
@@ -43,12 +43,15 @@ def score(
     the overlap above which one of two detections of a class is dropped; detections: at most so many
     per picture.
     """
-    limits = Limits(confidence, suppression, detections)
+    limits = DetectionLimits(confidence, suppression, detections)
     return rows_of(_pictures(outputs, labels, head, limits), labels, limits, BOXES)
 
 
 def rows_of(
-    pictures: Iterable[Picture], labels: np.ndarray, limits: Limits, likeness: Likeness
+    pictures: Iterable[Picture],
+    labels: np.ndarray,
+    limits: DetectionLimits,
+    likeness: MatchCriteria,
 ) -> np.ndarray:
     """What `average_precision` needs of each picture: float64 [batch, rows, 6]."""
     rows = limits.detections + labels.shape[1] - 1
@@ -75,7 +78,7 @@ def input_sizes(labels: np.ndarray) -> np.ndarray:
 
 
 def _pictures(
-    outputs: dict[str, np.ndarray], labels: np.ndarray, head: Head, limits: Limits
+    outputs: dict[str, np.ndarray], labels: np.ndarray, head: Head, limits: DetectionLimits
 ) -> Iterator[Picture]:
     found = detector_heads.detections(outputs, input_sizes(labels), head, limits)
     return placed(found, labels)
@@ -127,7 +130,7 @@ def drawn(
 ) -> list[Objects]:
     """The annotated boxes and the detections of each picture with a score of at least 0.25. Crowds
     are left out, and so are detections in them, which are neither right nor wrong."""
-    pictures = _pictures(outputs, labels, head, Limits(DRAWN, suppression, 300))
+    pictures = _pictures(outputs, labels, head, DetectionLimits(DRAWN, suppression, 300))
     return [objects_of(*picture, BOXES, _shapes) for picture in pictures]
 
 
@@ -136,7 +139,7 @@ Shapes = Callable[[Frame, Detections | Boxes], tuple[Shape, ...]]
 
 
 def objects_of(
-    frame: Frame, found: Detections, truth: Boxes, likeness: Likeness, shapes: Shapes
+    frame: Frame, found: Detections, truth: Boxes, likeness: MatchCriteria, shapes: Shapes
 ) -> Objects:
     """What is drawn of a picture. Annotated objects that do not count are left out, and so are the
     detections that match them."""

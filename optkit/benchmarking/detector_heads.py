@@ -41,7 +41,7 @@ _CORNERS = ("boxes", "scores", "labels")
 
 
 @dataclass(frozen=True)
-class Limits:
+class DetectionLimits:
     """`confidence`: the least score of a detection; `overlap`: that above which suppression drops a
     detection of the same class; `detections`: at most so many per picture."""
 
@@ -51,7 +51,7 @@ class Limits:
 
 
 def detections(
-    outputs: Outputs, sizes: np.ndarray, head: Head, limits: Limits
+    outputs: Outputs, sizes: np.ndarray, head: Head, limits: DetectionLimits
 ) -> Iterator[Detections]:
     """The detections of each picture of a batch, in the pixels of the input. `sizes`: width and
     height of the input [batch, 2].
@@ -163,7 +163,7 @@ def per_class(
     return Detections(corners[box], flat[best], kind, None if points is None else points[box])
 
 
-def suppressed(found: Detections, limits: Limits) -> np.ndarray:
+def suppressed(found: Detections, limits: DetectionLimits) -> np.ndarray:
     """The numbers of the detections that non-maximum suppression of upright boxes keeps."""
     return boxes.suppressed(
         found.corners, found.scores, found.classes, limits.overlap, limits.detections
@@ -172,8 +172,8 @@ def suppressed(found: Detections, limits: Limits) -> np.ndarray:
 
 def limited(
     found: Detections,
-    limits: Limits,
-    suppress: Callable[[Detections, Limits], np.ndarray] | None,
+    limits: DetectionLimits,
+    suppress: Callable[[Detections, DetectionLimits], np.ndarray] | None,
 ) -> Detections:
     """The detections that are sure enough, by falling score. `suppress`: the numbers of those that
     are kept; None: they need no suppression."""

@@ -36,9 +36,9 @@ import numpy as np
 from optkit.benchmarking.intervals import bootstrap
 from optkit.benchmarking.output_parts import named, parts
 from optkit.benchmarking.output_sums import Layout, Totals, fill, layouts
-from optkit.benchmarking.partial_results import Kept
+from optkit.benchmarking.partial_results import PartialScores
 from optkit.codec import from_json, to_json
-from optkit.data.padding import Tokens
+from optkit.data.padding import TokenAxes
 from optkit.data.spool import Batch, counting
 from optkit.decoder import Decoder
 from optkit.errors import InputRefused
@@ -66,15 +66,17 @@ def fidelity(
     *,
     name: str,
     evidence: Evidence,
-    kept: Kept | None = None,
+    kept: PartialScores | None = None,
 ) -> Fidelity:
     """The fidelity of all `batches` of a spool: `run`, then `pool`."""
-    kept = kept or Kept(None)
+    kept = kept or PartialScores(None)
     run(reference, candidate, batches, kept)
     return pool(kept, name=name, evidence=evidence)
 
 
-def run(reference: Session, candidate: Session, batches: Iterable[Batch], kept: Kept) -> None:
+def run(
+    reference: Session, candidate: Session, batches: Iterable[Batch], kept: PartialScores
+) -> None:
     """Compare two sessions on the feeds of a spool's `batches`, and add the sums to `kept`. `kept`
     contains those of an earlier run, whose batches are not in `batches`.
 
@@ -100,7 +102,7 @@ def run(reference: Session, candidate: Session, batches: Iterable[Batch], kept: 
 def padding(session: Session, feed: Feed, outputs: Feed) -> Feed:
     """The elements of a session's outputs for a feed that are padding: bool [samples, …] that
     broadcasts to the output, for the outputs that have padding."""
-    tokens = Tokens.of(session.inputs)
+    tokens = TokenAxes.of(session.inputs)
     if tokens is None:
         return {}
     found = {
@@ -111,7 +113,7 @@ def padding(session: Session, feed: Feed, outputs: Feed) -> Feed:
     return {name: hidden for name, hidden in found.items() if hidden is not None}
 
 
-def pool(kept: Kept, *, name: str, evidence: Evidence, intervals: bool = True) -> Fidelity:
+def pool(kept: PartialScores, *, name: str, evidence: Evidence, intervals: bool = True) -> Fidelity:
     """The Fidelity from all kept sums. `name`: the reference, e.g. "fp32". Raises InputRefused if
     there is nothing to compare, because there are no samples, the reference is zero, or the
     compared graph is finite for no sample."""
@@ -174,7 +176,7 @@ _LOST = 0.01  # of the variance
 _INTERVALS = 8  # of so many outputs, the worst: a bootstrap of each takes a fifth of a second
 
 
-def _layouts(kept: Kept) -> tuple[Layout, ...]:
+def _layouts(kept: PartialScores) -> tuple[Layout, ...]:
     return from_json(tuple[Layout, ...], kept.layout or ())
 
 

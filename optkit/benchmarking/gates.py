@@ -32,7 +32,7 @@ from optkit.measurement import (
     Score,
     Verdict,
 )
-from optkit.recipe.schema import Limits
+from optkit.recipe.sections import Limits
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from optkit.benchmarking.intervals import (
 )
 from optkit.evidence import Evidence
 from optkit.measurement import Difference, Interval, Latency, PhaseTimes
-from optkit.runtimes import Noted, Phased, Progress, Session
+from optkit.runtimes import NotedSession, PhasedSession, Progress, Session
 from optkit.tensors import Feed, narrowed
 
 MIN_ROUNDS = 10
@@ -171,7 +171,7 @@ def _rounds(
 
 def _noted(session: Session, note: str | None) -> str | None:
     """The row with a note on what the session could not do."""
-    told = session.note if isinstance(session, Noted) else None
+    told = session.note if isinstance(session, NotedSession) else None
     return "; ".join(filter(None, (told, note))) or None
 
 
@@ -253,7 +253,7 @@ def phases(
     """The phases of a run on a device, by batch size. Empty for a session without phases."""
     found: dict[int, PhaseTimes] = {}
     with make() as session:
-        if not isinstance(session, Phased):
+        if not isinstance(session, PhasedSession):
             return found
         for batch in batches:
             feed = feed_for(batch)

@@ -31,7 +31,7 @@ _ENDS = {  # the codes at which QuantizeLinear saturates (ONNX)
 
 
 @dataclass(frozen=True)
-class Merged:
+class MergedGraph:
     """The candidate inside the graph of the reference: its nodes and values by their former
     names."""
 
@@ -66,7 +66,7 @@ class Merged:
         return False
 
 
-def merge(model: ir.Model, other: ir.Model, taken: set[str]) -> Merged:
+def merge(model: ir.Model, other: ir.Model, taken: set[str]) -> MergedGraph:
     """Move the nodes of `other` behind those of `model`, under new names. `taken`: names of values
     that are in use."""
     inputs = {str(value.name): value for value in model.graph.inputs}
@@ -94,7 +94,7 @@ def merge(model: ir.Model, other: ir.Model, taken: set[str]) -> Merged:
     model.graph.extend(nodes.values())
     model.opset_imports.update(other.opset_imports)
     model.ir_version = max(model.ir_version, other.ir_version)
-    return Merged(nodes, values, {value: name for name, value in values.items()})
+    return MergedGraph(nodes, values, {value: name for name, value in values.items()})
 
 
 def _apart(shape: ir.Shape | None, axes: Collection[int | ir.SymbolicDim]) -> ir.Shape | None:
@@ -110,7 +110,11 @@ class Copies:
     values that are in use."""
 
     def __init__(
-        self, model: ir.Model, theirs: Merged, computed: Mapping[str, ir.Value], taken: set[str]
+        self,
+        model: ir.Model,
+        theirs: MergedGraph,
+        computed: Mapping[str, ir.Value],
+        taken: set[str],
     ) -> None:
         self._model, self._theirs, self._computed = model, theirs, computed
         self._taken = taken

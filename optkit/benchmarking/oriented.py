@@ -14,9 +14,9 @@ from typing import Literal
 import numpy as np
 
 from optkit.benchmarking import detection, detector_heads, polygons
-from optkit.benchmarking.average_precision import Detections, Likeness
+from optkit.benchmarking.average_precision import Detections, MatchCriteria
 from optkit.benchmarking.detection import Overlap, Picture
-from optkit.benchmarking.detector_heads import Limits, Outputs
+from optkit.benchmarking.detector_heads import DetectionLimits, Outputs
 from optkit.benchmarking.drawings import Objects, Shape
 from optkit.data.frames import Boxes, Frame
 from optkit.errors import unknown_name
@@ -45,7 +45,7 @@ def score(
     pixels, a probability per class, the angle in radians; yolo_nms [batch, boxes, 7]: centre and
     sides, score, class, angle. The others are those of `detection.score`.
     """
-    limits = Limits(confidence, suppression, detections)
+    limits = DetectionLimits(confidence, suppression, detections)
     return detection.rows_of(_pictures(outputs, labels, head, limits), labels, limits, LIKENESS)
 
 
@@ -56,12 +56,12 @@ def drawn(
     suppression: float = 0.7,
 ) -> list[Objects]:
     """The annotated and the found boxes of each picture with a score of at least 0.25."""
-    pictures = _pictures(outputs, labels, head, Limits(detection.DRAWN, suppression, 300))
+    pictures = _pictures(outputs, labels, head, DetectionLimits(detection.DRAWN, suppression, 300))
     return [detection.objects_of(*picture, LIKENESS, _shapes) for picture in pictures]
 
 
 def _pictures(
-    outputs: Outputs, labels: np.ndarray, head: Head, limits: Limits
+    outputs: Outputs, labels: np.ndarray, head: Head, limits: DetectionLimits
 ) -> Iterator[Picture]:
     """Raises UnknownName (the head), ValueError (outputs that do not fit it)."""
     whole = next(iter(outputs.values()))
@@ -106,7 +106,7 @@ def _quads(objects: Detections | Boxes) -> np.ndarray:
     return objects.points[..., :2]
 
 
-def _suppressed(found: Detections, limits: Limits) -> np.ndarray:
+def _suppressed(found: Detections, limits: DetectionLimits) -> np.ndarray:
     return polygons.suppressed(
         _quads(found), found.scores, found.classes, limits.overlap, limits.detections
     )
@@ -125,5 +125,5 @@ def _shapes(frame: Frame, objects: Detections | Boxes) -> tuple[Shape, ...]:
     return tuple(Shape(int(kind), line) for kind, line in zip(objects.classes, lines, strict=True))
 
 
-LIKENESS = Likeness(_overlaps, _areas, lambda truth: truth.crowd, _PER_CLASS)
+LIKENESS = MatchCriteria(_overlaps, _areas, lambda truth: truth.crowd, _PER_CLASS)
 """Of oriented boxes."""

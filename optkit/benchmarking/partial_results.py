@@ -29,7 +29,7 @@ _SHARE = 20
 _DAMAGED = (SafetensorError, OSError, ValueError, KeyError, TypeError)
 
 
-class Kept:
+class PartialScores:
     """`scores`: one array [batch, …] per finished batch, those of an earlier run first; `samples`:
     the number of their rows; `layout`: what their columns are, as JSON, where the user of the
     scores needs that. `folder`: None if nothing is written. `first`: the number of the first

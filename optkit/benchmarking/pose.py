@@ -18,9 +18,9 @@ from typing import Literal
 import numpy as np
 
 from optkit.benchmarking import boxes, detection, detector_heads
-from optkit.benchmarking.average_precision import Detections, Likeness
+from optkit.benchmarking.average_precision import Detections, MatchCriteria
 from optkit.benchmarking.detection import Overlap, Picture
-from optkit.benchmarking.detector_heads import Limits, Outputs
+from optkit.benchmarking.detector_heads import DetectionLimits, Outputs
 from optkit.benchmarking.drawings import Objects, Shape
 from optkit.data.frames import COLUMNS, Boxes, Frame
 from optkit.errors import unknown_name
@@ -58,7 +58,7 @@ def score(
     each keypoint (None: COCO's for 17 keypoints, otherwise one divided by their number, as
     Ultralytics has it). The others are those of `detection.score`.
     """
-    limits = Limits(confidence, suppression, detections)
+    limits = DetectionLimits(confidence, suppression, detections)
     pictures = _pictures(outputs, labels, head, kinds, limits)
     return detection.rows_of(pictures, labels, limits, _likeness(labels, sigmas))
 
@@ -73,7 +73,7 @@ def drawn(
 ) -> list[Objects]:
     """The annotated and the found poses of each picture with a score of at least 0.25. Those that
     do not count are left out."""
-    limits, likeness = Limits(detection.DRAWN, suppression, 300), _likeness(labels, sigmas)
+    limits, likeness = DetectionLimits(detection.DRAWN, suppression, 300), _likeness(labels, sigmas)
     return [
         detection.objects_of(*picture, likeness, _shapes)
         for picture in _pictures(outputs, labels, head, kinds, limits)
@@ -101,7 +101,7 @@ def similarities(found: Detections, truth: Boxes, sigmas: np.ndarray) -> np.ndar
     return np.asarray((np.exp(-errors) * counts).sum(-1) / counts.sum(-1))
 
 
-def _likeness(labels: np.ndarray, sigmas: Sequence[float] | None) -> Likeness:
+def _likeness(labels: np.ndarray, sigmas: Sequence[float] | None) -> MatchCriteria:
     """Raises ValueError if there are not as many sigmas as keypoints, or one is not positive."""
     count = (labels.shape[-1] - COLUMNS) // 3
     usual = _PERSON if count == len(_PERSON) else np.full(count, 1 / max(count, 1))
@@ -110,7 +110,7 @@ def _likeness(labels: np.ndarray, sigmas: Sequence[float] | None) -> Likeness:
         raise ValueError(f"args.sigmas has {len(spread)} values for {count} keypoints")
     if not (spread > 0).all():
         raise ValueError(f"args.sigmas has {spread.min()}, but they are larger than 0")
-    return Likeness(partial(similarities, sigmas=spread), _areas, _ignored, _PER_CLASS)
+    return MatchCriteria(partial(similarities, sigmas=spread), _areas, _ignored, _PER_CLASS)
 
 
 def _areas(found: Detections) -> np.ndarray:
@@ -129,7 +129,7 @@ def _ignored(truth: Boxes) -> np.ndarray:
 
 
 def _pictures(
-    outputs: Outputs, labels: np.ndarray, head: Head, kinds: int, limits: Limits
+    outputs: Outputs, labels: np.ndarray, head: Head, kinds: int, limits: DetectionLimits
 ) -> Iterator[Picture]:
     """Raises UnknownName (the head), ValueError (outputs that do not fit it)."""
     count = (labels.shape[-1] - COLUMNS) // 3

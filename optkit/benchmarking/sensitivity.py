@@ -20,7 +20,7 @@ from typing import Self
 import numpy as np
 
 from optkit.benchmarking.fidelity import padding, pool, run
-from optkit.benchmarking.partial_results import Kept
+from optkit.benchmarking.partial_results import PartialScores
 from optkit.evidence import Evidence
 from optkit.measurement import Deviation
 from optkit.runtimes import Session
@@ -30,7 +30,7 @@ RECORDED_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)
-class Recorded:
+class ReferenceRuns:
     """Feeds, and the outputs of the reference for them. `signature`: its inputs and outputs."""
 
     signature: tuple[tuple[TensorInfo, ...], tuple[TensorInfo, ...]]
@@ -40,7 +40,7 @@ class Recorded:
     def deviation(self, candidate: Session) -> Deviation:
         """Run the candidate on the same inputs. Raises InputRefused as `fidelity` does."""
         watched = _Watched(candidate, self)
-        kept = Kept(None)
+        kept = PartialScores(None)
         run(_Replay(self), watched, ((feed, None) for feed in self.feeds), kept)
         found = pool(kept, name="fp32", evidence=Evidence.SIMULATED, intervals=False)
         worst = found.worst.sqnr_db
@@ -48,7 +48,7 @@ class Recorded:
         return Deviation(noise, watched.divergence, found.samples)
 
 
-def record(session: Session, feeds: Iterable[Feed], *, samples: int) -> Recorded:
+def record(session: Session, feeds: Iterable[Feed], *, samples: int) -> ReferenceRuns:
     """The reference's outputs for the first `samples` samples in whole batches. If inputs and
     outputs would take more than RECORDED_BYTES, there are fewer samples, but at least one batch."""
     kept: list[tuple[Feed, Feed]] = []
@@ -61,7 +61,9 @@ def record(session: Session, feeds: Iterable[Feed], *, samples: int) -> Recorded
         seen += count_samples(feed)
         held += sum(array.nbytes for part in (feed, outputs) for array in part.values())
     signature = (session.inputs, session.outputs)
-    return Recorded(signature, tuple(feed for feed, _ in kept), tuple(made for _, made in kept))
+    return ReferenceRuns(
+        signature, tuple(feed for feed, _ in kept), tuple(made for _, made in kept)
+    )
 
 
 def divergence(expected: np.ndarray, actual: np.ndarray) -> np.ndarray:
@@ -94,7 +96,7 @@ def _log_softmax(logits: np.ndarray) -> np.ndarray:
 class _Replay:
     """A session that returns recorded outputs, in their order."""
 
-    def __init__(self, recorded: Recorded) -> None:
+    def __init__(self, recorded: ReferenceRuns) -> None:
         self.inputs, self.outputs = recorded.signature
         self._left = iter(recorded.outputs)
 
@@ -112,7 +114,7 @@ class _Replay:
 class _Watched(_Replay):
     """A session whose outputs are compared as distributions when they are computed."""
 
-    def __init__(self, session: Session, recorded: Recorded) -> None:
+    def __init__(self, session: Session, recorded: ReferenceRuns) -> None:
         super().__init__(recorded)
         self.inputs = session.inputs
         self._session, self._reference = session, _Replay(recorded)

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError
 
-from optkit.calibration.observer import Sums
+from optkit.calibration.observer import ColumnSums
 from optkit.codec import from_json
 from optkit.statistics import Moments, ValueStatistics
 from optkit.statistics.file import (
@@ -33,7 +33,7 @@ from optkit.store import durably, storage_errors
 _SECONDS = 10.0  # between two checkpoints; writing them takes at most a twentieth of the time
 _SHARE = 20
 _PRODUCT = "product "  # prefix of the arrays that belong to second moments
-_ARRAYS = ("waiting", "chunk", "total", "diagonal")  # of `Sums`
+_ARRAYS = ("waiting", "chunk", "total", "diagonal")  # of `ColumnSums`
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class _Header:
     position: Position
     values: dict[str, Remark]
     products: dict[str, tuple[int, int]]
-    """`held` and `count` of `Sums`."""
+    """`held` and `count` of `ColumnSums`."""
 
 
 @dataclass
@@ -64,7 +64,7 @@ class State:
 
     position: Position
     values: dict[str, ValueStatistics]
-    products: dict[str, Sums]
+    products: dict[str, ColumnSums]
 
 
 class Checkpoint:
@@ -122,7 +122,7 @@ class Checkpoint:
             products = {}
             for name, (held, count) in header.products.items():
                 arrays = {kind: tensors[f"{_PRODUCT}{kind}/{name}"] for kind in _ARRAYS}
-                products[name] = Sums(**arrays, held=held, count=count)
+                products[name] = ColumnSums(**arrays, held=held, count=count)
             return State(header.position, values, products)
         except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError):
             return None

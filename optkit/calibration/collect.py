@@ -22,8 +22,8 @@ import numpy as np
 from optkit.calibration.checkpoint import Checkpoint, Position, State, read_moments, write_moments
 from optkit.calibration.feeds import Cutter
 from optkit.calibration.fills import NO_FILLS, Fills
-from optkit.calibration.observer import Observer, Products, rows_of
-from optkit.calibration.part import Data, Part, data
+from optkit.calibration.observer import MomentSum, Observer, rows_of
+from optkit.calibration.part import Data, SamplePart, data
 from optkit.calibration.patches import PatchView
 from optkit.data.identity import sample_digests
 from optkit.data.padding import mask_input, real_tokens
@@ -113,7 +113,7 @@ class _Run:
             if tap.moments
             for place, window in enumerate(tap.windows or [None])
         }
-        self._products: dict[str, Products] = {}
+        self._products: dict[str, MomentSum] = {}
         # the keys whose moments a pass sums; empty while unknown
         self._groups: list[list[str]] = []
         self._pass, self._done, self._data = 0, 0, data_digest([])
@@ -187,7 +187,7 @@ class _Run:
                 hint="the sample source yielded nothing; 128 to 512 samples are usual",
             )
 
-    def _parts(self) -> Iterator[tuple[Feed, Part]]:
+    def _parts(self) -> Iterator[tuple[Feed, SamplePart]]:
         """The parts of the data that are left in this pass, checked."""
         cutter, number, skip = self._cutter, self._first, self._first + self._done
         for feeds, feed in enumerate(self._feeds, start=1):
@@ -200,7 +200,7 @@ class _Run:
             for cut in cutter.parts(feed, number, at - number):
                 digests = [bytes.fromhex(digest) for digest in sample_digests(cut, cutter.batched)]
                 self._clock.feeds = feeds if at + len(digests) == end else feeds - 1
-                yield cut, Part(at, digests, real_tokens(cut, self._mask))
+                yield cut, SamplePart(at, digests, real_tokens(cut, self._mask))
                 at += len(digests)
             number = end
 
@@ -233,9 +233,9 @@ class _Run:
         self._start_products()
 
     def _start_products(self) -> None:
-        self._products = {key: Products() for key in self._groups[self._pass]}
+        self._products = {key: MomentSum() for key in self._groups[self._pass]}
 
-    def _count(self, name: str, value: np.ndarray, part: Part) -> None:
+    def _count(self, name: str, value: np.ndarray, part: SamplePart) -> None:
         """Count one value of a part: for all observers in the first pass, later only for its
         moments."""
         axis = self._taps[name].channel_axis
@@ -278,7 +278,7 @@ def _product_bytes(channels: int, window: Window | None) -> int:
 class _Counted:
     """A part that is being counted, value by value."""
 
-    part: Part | None = None
+    part: SamplePart | None = None
     tasks: Sequence[Future[None]] = ()
 
 
@@ -322,7 +322,7 @@ def _grouped(sizes: Mapping[str, int], budget: int) -> list[list[str]]:
     return groups
 
 
-def _multiplied(counted: Data, part: Part, axis: int, window: Window | None) -> np.ndarray:
+def _multiplied(counted: Data, part: SamplePart, axis: int, window: Window | None) -> np.ndarray:
     """The rows [m, K], or patches [groups, m, K], whose second moments are summed."""
     return (
         rows_of(counted, axis) if window is None else PatchView(counted, part, window).for_moments()

@@ -1,6 +1,6 @@
 """Streaming observers of one value: each part of the data is counted once and dropped.
 
-`Observer` collects extremes, the histogram, numbers per channel and the sample of rows. `Products`
+`Observer` collects extremes, the histogram, numbers per channel and the sample of rows. `MomentSum`
 collects second moments; their memory (12 K² bytes and 2 K KiB, where K may be the size of a patch)
 may need separate passes.
 """
@@ -14,16 +14,16 @@ from math import prod
 
 import numpy as np
 
-from optkit.calibration.part import Data, Part
+from optkit.calibration.part import Data, SamplePart
 from optkit.calibration.patches import PatchView
 from optkit.statistics import (
     ROWS,
     Channels,
+    MissingRange,
     Moments,
     Patches,
-    Rows,
+    SampledRows,
     ValueStatistics,
-    Verdict,
     Window,
 )
 from optkit.statistics.bins import by_value, codes_of, count_codes
@@ -51,9 +51,9 @@ class Observer:
         self._channels: Channels | None = None
         self._sample: RowSample | None = None
         self._excluded = 0
-        self._verdict: Verdict | None = None
+        self._verdict: MissingRange | None = None
 
-    def update(self, data: Data, part: Part) -> None:
+    def update(self, data: Data, part: SamplePart) -> None:
         """Count the data elements of one part."""
         if self._verdict is not None or not data.x.size:
             return
@@ -108,7 +108,7 @@ class RowSample:
         self._data = np.zeros((ROWS, channels), np.float32)
 
     @classmethod
-    def of(cls, rows: Rows) -> RowSample:
+    def of(cls, rows: SampledRows) -> RowSample:
         sample = cls(rows.data.shape[1])
         sample._hashes[: len(rows.hashes)] = rows.hashes
         sample._data[: len(rows.hashes)] = rows.data
@@ -127,13 +127,13 @@ class RowSample:
         self._hashes[slots] = hashes[fresh]
         self._data[slots] = rows(fresh)
 
-    def result(self) -> Rows:
+    def result(self) -> SampledRows:
         order = np.argsort(self._hashes)[: int((self._hashes < _LAST).sum())]
-        return Rows(self._hashes[order], self._data[order])
+        return SampledRows(self._hashes[order], self._data[order])
 
 
 @dataclass
-class Sums:
+class ColumnSums:
     """Second moments of K columns, during the summation."""
 
     waiting: np.ndarray  # rows without a product yet [_ROWS, K]
@@ -144,7 +144,7 @@ class Sums:
     count: int = 0  # rows in all
 
     @classmethod
-    def of(cls, groups: Sequence[int], size: int) -> Sums:
+    def of(cls, groups: Sequence[int], size: int) -> ColumnSums:
         return cls(
             np.empty((*groups, _ROWS, size), np.float32),
             np.zeros((*groups, size, size), np.float32),
@@ -177,12 +177,12 @@ class Sums:
         self.held = 0
 
 
-class Products:
+class MomentSum:
     """Accumulates `Moments`: float32 products of `_ROWS` rows at a time within a chunk of samples,
     then exact sums of chunks. So the numbers do not depend on the batch size."""
 
     def __init__(self) -> None:
-        self.sums: Sums | None = None
+        self.sums: ColumnSums | None = None
         """The state from which a later run continues; None until the first rows determine K."""
 
     def update(self, rows: np.ndarray) -> None:
@@ -191,7 +191,7 @@ class Products:
         if not count:
             return
         if self.sums is None:
-            self.sums = Sums.of(groups, size)
+            self.sums = ColumnSums.of(groups, size)
         self.sums.add(rows)
 
     def end_chunk(self) -> None:
@@ -242,7 +242,7 @@ def _channels(x: np.ndarray, starts: Sequence[int]) -> Channels:
     return Channels(*extremes, (high.sum(axis=0), low.sum(axis=0)), rows)
 
 
-def _starts(x: np.ndarray, data: Data, part: Part) -> list[int]:
+def _starts(x: np.ndarray, data: Data, part: SamplePart) -> list[int]:
     """The indices in x [outer, K, inner] at which the samples begin; [0] if the rows do not divide
     by the samples."""
     places = np.arange(data.length) if data.places is None else data.places
@@ -254,7 +254,7 @@ def _starts(x: np.ndarray, data: Data, part: Part) -> list[int]:
     return starts
 
 
-def _row_hashes(x: np.ndarray, data: Data, part: Part) -> np.ndarray:
+def _row_hashes(x: np.ndarray, data: Data, part: SamplePart) -> np.ndarray:
     """Hashes of the rows of x [outer, K, inner]. Rows of padding have numbers too."""
     outer, _, inner = x.shape
     if data.places is None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from optkit.calibration.fills import Fills
 from optkit.precisions import SCALABLE
-from optkit.statistics import Verdict
+from optkit.statistics import MissingRange
 
 _GOLDEN, _MIX_1, _MIX_2 = (
     np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
@@ -25,7 +25,7 @@ _GOLDEN, _MIX_1, _MIX_2 = (
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class SamplePart:
     """`first`: number of its first sample; `digests`: sha256 of each sample; `real`: bool [samples,
     tokens], False for padding; None if no input marks padding, or nothing is padded."""
 
@@ -80,14 +80,14 @@ class Data(NamedTuple):
     high: float
     length: int
     places: np.ndarray | None
-    verdict: Verdict | None
+    verdict: MissingRange | None
 
     @property
     def excluded(self) -> int:
         return self.x.size - self.kept.size
 
 
-def data(value: np.ndarray, part: Part, fills: Fills, axis: int | None) -> Data:
+def data(value: np.ndarray, part: SamplePart, fills: Fills, axis: int | None) -> Data:
     """Remove from a value (floats of any shape) the elements that are not data. `axis`: that of the
     channels."""
     x, places = _real_rows(np.asarray(value, np.float32), part, axis)
@@ -107,11 +107,13 @@ def data(value: np.ndarray, part: Part, fills: Fills, axis: int | None) -> Data:
             flat = int(np.argmax(~(np.abs(x) <= SCALABLE)))
         row = flat // (x.size // x.shape[0]) if x.ndim else 0
         place = row if places is None else int(places[row])
-        verdict = Verdict(part.sample(place, length), _told(float(x.reshape(-1)[flat])))
+        verdict = MissingRange(part.sample(place, length), _told(float(x.reshape(-1)[flat])))
     return Data(x, kept, low, high, length, places, verdict)
 
 
-def _real_rows(x: np.ndarray, part: Part, axis: int | None) -> tuple[np.ndarray, np.ndarray | None]:
+def _real_rows(
+    x: np.ndarray, part: SamplePart, axis: int | None
+) -> tuple[np.ndarray, np.ndarray | None]:
     """(rows [m, …] of real tokens, their places among all tokens), or x itself and None."""
     real = part.real
     if real is None or x.ndim < 2:

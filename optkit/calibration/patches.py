@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from optkit.calibration.part import Data, Part
+from optkit.calibration.part import Data, SamplePart
 from optkit.statistics import PATCHES, Window
 
 
@@ -15,7 +15,7 @@ class PatchView:
     """The patches of a value [n, C, *spatial], numbered n × positions. A patch is copied only when
     it is read: all patches together are Π kernel times as large as the value."""
 
-    def __init__(self, data: Data, part: Part, window: Window) -> None:
+    def __init__(self, data: Data, part: SamplePart, window: Window) -> None:
         self._window = window
         self._view = window.view(data.x)
         positions = self._view.shape[2 : data.x.ndim]

@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from optkit.calibration.feeds import Cutter
 from optkit.calibration.fills import NO_FILLS
-from optkit.calibration.part import Data, Part, data
+from optkit.calibration.part import Data, SamplePart, data
 from optkit.data.padding import mask_input, real_tokens
 from optkit.data.spool import Spool
 from optkit.runtimes import Session
@@ -72,7 +72,7 @@ class Segments:
         for index, (inputs, _) in enumerate(self.samples.batches(self.size)):
             feed = inputs | self._read(index)
             found = feed | cutter.run(feed)
-            part = Part(0, [b""] * cutter.count(feed), real_tokens(feed, mask))
+            part = SamplePart(0, [b""] * cutter.count(feed), real_tokens(feed, mask))
             sums.add(data(found[errors], part, NO_FILLS, -1))
             self._keep(index, {name: found[name] for name in left}, budget)
         return sums.result()

@@ -13,8 +13,8 @@ from typing import NoReturn
 
 import click
 
+from optkit.cli.command_output import keep_stderr, put_json, show_error, told_as
 from optkit.cli.commands import artifact_use, builds, estimates, this_host
-from optkit.cli.terminal import keep_stderr, put_json, show_error, told_as
 from optkit.errors import OptkitError, UsageError
 
 _GROUP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -67,8 +67,8 @@ for command in (
     optkit.add_command(command)
 
 _FAILED = {
-    "build": "optkit.report.result:failed",
-    "tune": "optkit.tuning.document:failed",
+    "build": "optkit.report.build_result:failed",
+    "tune": "optkit.tuning.tune_document:failed",
     "plan": "optkit.api._plan:failed",
 }
 """Commands that print their result object also after a failure → the function that writes it from

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from optkit import api
-from optkit.cli import terminal
-from optkit.cli.terminal import Output
+from optkit.cli import command_output
+from optkit.cli.command_output import Output
 
 
 def attest(artifact: Path, out: Path, key: Path | None, output: Output) -> None:
@@ -15,8 +15,8 @@ def attest(artifact: Path, out: Path, key: Path | None, output: Output) -> None:
         for note in found.notes:
             ears.note(note)
     if output.json:
-        terminal.put_json(found)
+        command_output.put_json(found)
         return
     for file in found.files:
         signed = ", signed" if file.signed else ""
-        terminal.put(f"{file.kind}{signed}: {file.file}")
+        command_output.put(f"{file.kind}{signed}: {file.file}")

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from optkit import api
-from optkit.cli import calls, junit_file, summary, terminal
-from optkit.cli.terminal import Output
+from optkit.cli import api_calls, command_output, junit_file, summary
+from optkit.cli.command_output import Output
 from optkit.documents.against import Against
-from optkit.documents.figures import BenchFigures
+from optkit.documents.model_figures import BenchFigures
 from optkit.errors import UsageError
 from optkit.progress.terminal import Terminal
 from optkit.recipe.percentages import fraction
-from optkit.report.junit import Case, Suite
+from optkit.report.junit import GateCase, Suite
 from optkit.request import Request
 from optkit.workspace import Workspace
 
@@ -35,7 +35,7 @@ def bench(
     limit = _share(max_slowdown)
     if against is None:
         target = _needed(target, junit, limit, trusted)
-        recipe = calls.recipe(request, workspace, output)
+        recipe = api_calls.recipe(request, workspace, output)
         with output.terminal() as ears:
             figures = api.bench(
                 recipe=recipe,
@@ -44,7 +44,7 @@ def bench(
                 batches=batches,
                 limit_ms=limit_ms,
                 strict=strict,
-                workspace=calls.reporting(workspace, ears),
+                workspace=api_calls.reporting(workspace, ears),
             )
         return _show_figures(figures, output, ears, strict)
     candidate = _candidate(request, target, precision, limit_ms, junit, limit)
@@ -57,7 +57,7 @@ def bench(
             max_slowdown=limit,
             strict=strict,
             trusted=trusted,
-            workspace=calls.reporting(workspace, ears),
+            workspace=api_calls.reporting(workspace, ears),
         )
     if junit is not None:
         junit_file.write(junit, [_suite(race)], strict=strict)
@@ -137,9 +137,9 @@ def _beside_a_model(request: Request) -> dict[str, str | bool | None]:
 
 def _show_figures(found: BenchFigures, output: Output, ears: Terminal, strict: bool) -> int:
     if output.json:
-        terminal.put_json(found)
+        command_output.put_json(found)
     else:
-        terminal.put(summary.timings(found))
+        command_output.put(summary.timings(found))
     for told in summary.stored(found.latency):
         ears.note(told)
     latencies = (*found.latency, *found.baseline_latency)
@@ -148,9 +148,9 @@ def _show_figures(found: BenchFigures, output: Output, ears: Terminal, strict: b
 
 def _show_race(race: Against, output: Output, ears: Terminal, strict: bool) -> int:
     if output.json:
-        terminal.put_json(race)
+        command_output.put_json(race)
     else:
-        terminal.put(summary.race(race))
+        command_output.put(summary.race(race))
     if race.verdict == "inconclusive":
         longer = "a longer run (--set bench.seconds=10)"
         ears.note(f"inconclusive: {longer} or a less busy machine may decide")
@@ -163,7 +163,7 @@ def _suite(race: Against) -> Suite:
     """A test case per batch size."""
     name = f"{Path(race.artifact).name} against {Path(race.against).name}"
     cases = [
-        Case(
+        GateCase(
             f"max_slowdown batch {row.batch}", str(row.outcome), str(row.reason),
             row.slowdown.evidence,
         )

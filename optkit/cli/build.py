@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optkit import api, errors
-from optkit.cli import calls, github, summary, terminal, translated
-from optkit.cli.terminal import Output
+from optkit.cli import api_calls, command_output, github, summary, translated
+from optkit.cli.command_output import Output
 from optkit.devices import target as find_target
 from optkit.documents.dry_run import REHEARSAL, DryRun
 from optkit.documents.result import RESULTS, Result, Results
@@ -20,13 +20,13 @@ from optkit.execute.rehearsal import Line
 from optkit.precisions import precision as find_precision
 from optkit.progress.terminal import Terminal
 from optkit.report import contract, view
-from optkit.report.result import failed
+from optkit.report.build_result import failed
 from optkit.request import Request
-from optkit.translation import Command
+from optkit.translation import ToolCommand
 from optkit.workspace import Workspace
 
 if TYPE_CHECKING:  # loads the pipeline, which the refusal of an unknown target does not need
-    from optkit.api.fleet import BuiltFleet
+    from optkit.api._build_fleet import BuiltFleet
     from optkit.api.jobs import Pair
 
 # Exit codes of several results: the worst decides, in this order. Scripts rely on it.
@@ -45,7 +45,7 @@ def build(
     embed_eval: int,
     embed_pictures: bool,
     request: Request,
-    command: Command,
+    command: ToolCommand,
     workspace: Workspace,
     output: Output,
 ) -> int:
@@ -109,7 +109,7 @@ def _parsed(targets: Iterable[str], precisions: Iterable[str]) -> tuple[list[Pai
 def _told(refused: Sequence[_Refused]) -> list[Result]:
     """Show each error once; the results of the pairs."""
     for error in dict.fromkeys(one.error for one in refused):
-        terminal.show_error(error)
+        command_output.show_error(error)
     return [failed(one.error, target=one.target, precision=one.precision) for one in refused]
 
 
@@ -132,15 +132,15 @@ def _build(
     ears, model = output.terminal(), None
 
     def told(error: Exception) -> OptkitError:
-        found = terminal.told_as(error, verbose=output.verbose)
+        found = command_output.told_as(error, verbose=output.verbose)
         ears.close()
-        terminal.show_error(found, verbose=output.verbose)
+        command_output.show_error(found, verbose=output.verbose)
         return found
 
     try:
-        recipe = calls.recipe(request, workspace, output)
+        recipe = api_calls.recipe(request, workspace, output)
         model = recipe.name
-        workspace = calls.reporting(workspace, ears)
+        workspace = api_calls.reporting(workspace, ears)
         if len(pairs) == 1:
             target, precision = pairs[0]
             one = api.build(
@@ -184,13 +184,13 @@ def _show(
     if output.json:
         place = None if fleet is None else str(fleet.path)
         all_of_them = Results(schema=RESULTS, results=tuple(results), fleet=place)
-        terminal.put_json(all_of_them if several else results[0])
+        command_output.put_json(all_of_them if several else results[0])
     built = [one for one in results if one.error is None]
     github.summarize([fleet.path / "report.md"] if fleet else github.reports(built))
     if built and not output.json:
-        terminal.put(summary.table(built))
+        command_output.put(summary.table(built))
     if fleet is not None and not output.json:
-        terminal.put(f"all together: {fleet.path}/report.html")
+        command_output.put(f"all together: {fleet.path}/report.html")
     for one in built:
         for remark in summary.remarks(one):
             Terminal().note(f"{one.target} {one.precision}: {remark}")
@@ -204,19 +204,21 @@ def _advise(built: Sequence[Result], fleet: BuiltFleet | None) -> None:
     advice += [fleet.document.recommendation] if fleet is not None else []
     for one in advice:
         if one is not None:
-            terminal.put(one.sentence)
+            command_output.put(one.sentence)
 
 
-def _rehearse(asked: translated.Asked, pairs: list[Pair], named: bool, workspace: Workspace) -> int:
+def _rehearse(
+    asked: translated.CommandRequest, pairs: list[Pair], named: bool, workspace: Workspace
+) -> int:
     plans = []
     for target, precision in pairs:
-        recipe = calls.recipe(asked.request, workspace, asked.output, dry=True)
+        recipe = api_calls.recipe(asked.request, workspace, asked.output, dry=True)
         plans.append(api.rehearse(
             recipe=recipe, target=target, precision=precision if named else None,
             workspace=workspace,
         ))  # fmt: skip
     if asked.output.json:
-        terminal.put_json(
+        command_output.put_json(
             DryRun(
                 schema=REHEARSAL, evidence="predicted", plans=tuple(plans),
                 translation=asked.account,
@@ -224,16 +226,16 @@ def _rehearse(asked: translated.Asked, pairs: list[Pair], named: bool, workspace
         )  # fmt: skip
         return 0
     for plan in plans:
-        terminal.put(f"{plan.target} {plan.precision}")
+        command_output.put(f"{plan.target} {plan.precision}")
         _show_steps(plan.steps)
         for spec in plan.asked:
             if spec.precision == plan.precision:  # the baseline gets the same options
-                terminal.put(f"options of {spec.backend}")
+                command_output.put(f"options of {spec.backend}")
                 rows = [list(row) for row in view.asked_rows(spec)]
-                terminal.put(terminal.table(["option", "value", "why"], rows))
+                command_output.put(command_output.table(["option", "value", "why"], rows))
         _show_estimate([line for line in plan.steps if not line.hit])
         if any(SEARCH_MINUTES in spec.options for spec in plan.asked):
-            terminal.put(
+            command_output.put(
                 "not in this estimate: TensorRT times kernels on the target: minutes at level 3, "
                 "and 30 minutes to over 10 hours at level 5 in public reports"
             )
@@ -242,14 +244,14 @@ def _rehearse(asked: translated.Asked, pairs: list[Pair], named: bool, workspace
 
 def _show_steps(steps: Iterable[Line]) -> None:
     rows = [_row(line) for line in steps]
-    terminal.put(terminal.table(["step", "store", "about", "disk", "what"], rows))
+    command_output.put(command_output.table(["step", "store", "about", "disk", "what"], rows))
 
 
 def _show_estimate(steps: Sequence[Line]) -> None:
     """Print the times that the steps which will run took before."""
     if any(line.seconds is None for line in steps):
-        terminal.put("estimates: unknown for steps that this store has never run")
-    terminal.put(
+        command_output.put("estimates: unknown for steps that this store has never run")
+    command_output.put(
         f"predicted from this store's history: {sum(line.seconds or 0 for line in steps):.0f} s, "
         f"{sum(line.bytes or 0 for line in steps) / 2**20:.1f} MiB; nothing was written"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from optkit.cli import terminal
+from optkit.cli import command_output
 from optkit.errors import unknown_name
 from optkit.store import eviction
 from optkit.workspace import Workspace
@@ -20,14 +20,14 @@ def ls(folder: Path | None, as_json: bool) -> None:
         rows = tuple(
             EntryRow(key=key, step=step, bytes=size, used=used) for key, step, size, used in entries
         )
-        terminal.put_json(StoreEntries(schema=CACHE, root=str(store.root), entries=rows))
+        command_output.put_json(StoreEntries(schema=CACHE, root=str(store.root), entries=rows))
         return
     lines = [
         [key[:12], step, f"{size / 2**20:.2f} MiB", _ago(used)] for key, step, size, used in entries
     ]
-    terminal.put(terminal.table(["key", "step", "size", "last used"], lines))
+    command_output.put(command_output.table(["key", "step", "size", "last used"], lines))
     total = sum(size for _, _, size, _ in entries)
-    terminal.put(f"{len(entries)} entries, {total / 2**20:.1f} MiB, {store.root}")
+    command_output.put(f"{len(entries)} entries, {total / 2**20:.1f} MiB, {store.root}")
 
 
 def verify(folder: Path | None, as_json: bool) -> int:
@@ -35,31 +35,31 @@ def verify(folder: Path | None, as_json: bool) -> int:
     if as_json:
         from optkit.documents.store_entries import CACHE, StoreCheck
 
-        terminal.put_json(StoreCheck(schema=CACHE, sound=sound, corrupt=tuple(corrupt)))
+        command_output.put_json(StoreCheck(schema=CACHE, sound=sound, corrupt=tuple(corrupt)))
     else:
-        terminal.put(f"{sound} sound, {len(corrupt)} corrupt")
+        command_output.put(f"{sound} sound, {len(corrupt)} corrupt")
         for key in corrupt:
-            terminal.put(f"  {key[:12]} was moved to quarantine")
+            command_output.put(f"  {key[:12]} was moved to quarantine")
     return 7 if corrupt else 0
 
 
 def gc(folder: Path | None, max_size: int) -> None:
     removed, freed = eviction.gc(Workspace(folder).store(), max_size)
-    terminal.put(f"removed {removed}, freed {freed / 2**20:.1f} MiB")
+    command_output.put(f"removed {removed}, freed {freed / 2**20:.1f} MiB")
 
 
 def clear(folder: Path | None, step: str | None) -> None:
-    from optkit.steps.table import STEPS  # loads numpy, which the other commands do not need
+    from optkit.steps.step_table import STEPS  # loads numpy, which the other commands do not need
 
     if step is not None and step not in STEPS:
         raise unknown_name("step", step, STEPS, where="--step")
     store = Workspace(folder).store()
     if step is not None:
-        terminal.put(f"freed {eviction.forget(store, step) / 2**20:.1f} MiB, {store.root}")
+        command_output.put(f"freed {eviction.forget(store, step) / 2**20:.1f} MiB, {store.root}")
         return
     freed, kept = eviction.clear(store)
     used = f", kept {kept / 2**20:.1f} MiB that running commands use" if kept else ""
-    terminal.put(f"freed {freed / 2**20:.1f} MiB{used}, {store.root}")
+    command_output.put(f"freed {freed / 2**20:.1f} MiB{used}, {store.root}")
 
 
 def _ago(used: float) -> str:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from optkit import places, shipped
 from optkit.api.jobs import signature
-from optkit.cli import calls, terminal, translated
-from optkit.cli.terminal import Output
+from optkit.cli import api_calls, command_output, translated
+from optkit.cli.command_output import Output
 from optkit.errors import UsageError
 from optkit.recipe.template import Preset, template
 from optkit.request import Request
 from optkit.store import OUT_OPTION, storage_errors, write_durably
-from optkit.translation import Command
+from optkit.translation import ToolCommand
 from optkit.workspace import Workspace
 
 
@@ -22,7 +22,7 @@ def init(
     weights: str | None,
     calibration: str | None,
     evaluation: str | None,
-    command: Command,
+    command: ToolCommand,
     out: Path,
 ) -> None:
     if out.exists():
@@ -46,7 +46,7 @@ def init(
     )  # fmt: skip
     with storage_errors(out, OUT_OPTION):
         write_durably(out.resolve(), started.text.encode())
-    terminal.put(f"wrote {out}; next: {started.then}")
+    command_output.put(f"wrote {out}; next: {started.then}")
 
 
 def _check_inside(model: str, out: Path) -> None:
@@ -65,12 +65,12 @@ def _check_inside(model: str, out: Path) -> None:
         )
 
 
-def _preset(asked: translated.Asked) -> Preset:
+def _preset(asked: translated.CommandRequest) -> Preset:
     """The settings of a translated command. The model may have to be read, because only it knows
     which axes the shapes are about."""
     if asked.account is None:
         return Preset()
     named = {"name": places.model_name(str(asked.request.model))}
-    recipe = calls.recipe(replace(asked.request, recipe=named), Workspace(), asked.output)
+    recipe = api_calls.recipe(replace(asked.request, recipe=named), Workspace(), asked.output)
     settings = {one.key: (one.yaml, " ".join(one.flag.split())) for one in asked.settings}
     return Preset(recipe.axes, settings, next(iter(asked.precisions), None))

@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 from optkit import api
-from optkit.cli import calls, terminal
-from optkit.cli.terminal import Output
+from optkit.cli import api_calls, command_output
+from optkit.cli.command_output import Output
 from optkit.documents.given_graph import AskedProduct, OperandFormat
 from optkit.documents.quantized_graph import CompiledGraph, QuantizedGraph
 from optkit.request import Request
@@ -27,13 +27,16 @@ def examine(
 ) -> None:
     with output.terminal() as ears:
         found = api.examine(
-            recipe=calls.recipe(request, workspace, output), target=target, float_model=float_model,
-            out=out, workspace=calls.reporting(workspace, ears),
-        )  # fmt: skip
+            recipe=api_calls.recipe(request, workspace, output),
+            target=target,
+            float_model=float_model,
+            out=out,
+            workspace=api_calls.reporting(workspace, ears),
+        )
     if output.json:
-        terminal.put_json(found)
+        command_output.put_json(found)
     else:
-        terminal.put(text(found))
+        command_output.put(text(found))
 
 
 def text(found: QuantizedGraph) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from optkit.cli import terminal
+from optkit.cli import command_output
 from optkit.documents.explanation import Explained
 from optkit.explanation.words import several
-from optkit.report import explanation, figures
+from optkit.report import explanation_page, figures
 from optkit.report.titles import spelled
 
 _WIDTH = 80
@@ -35,7 +35,7 @@ def _title(found: Explained) -> str:
 
 def _fixed(found: Explained) -> list[str]:
     """What no precision makes faster: the first line."""
-    return [] if found.parts else _wrapped(explanation.fixed(found), "")
+    return [] if found.parts else _wrapped(explanation_page.fixed(found), "")
 
 
 def _speed(found: Explained) -> Iterator[str]:
@@ -53,10 +53,10 @@ def _speed(found: Explained) -> Iterator[str]:
     yield from _wrapped(f"time of layers ({time.evidence}): {time.note}", "  ")
     rows = [
         [f"  {kind}", *(figures.ms(round(value, 6)) for value in sides)]
-        for kind, *sides in explanation.kinds(time)
+        for kind, *sides in explanation_page.kinds(time)
     ]
     columns = ["", found.precision, str(found.baseline)]
-    yield from terminal.table(columns, rows).splitlines()
+    yield from command_output.table(columns, rows).splitlines()
 
 
 def _accuracy(found: Explained) -> Iterator[str]:
@@ -64,28 +64,30 @@ def _accuracy(found: Explained) -> Iterator[str]:
     if (outputs := found.fidelity) is not None:
         reference = figures.name(spelled(outputs.reference))
         yield (
-            f"  outputs: {explanation.likeness(outputs)} {reference} over "
+            f"  outputs: {explanation_page.likeness(outputs)} {reference} over "
             f"{several(outputs.samples, 'sample')} ({outputs.evidence})"
         )
     if score and drop:
         yield (
             f"  {figures.name(score.metric)} {figures.number(score.value)}, drop "
-            f"{explanation.dropped(found.accuracy, drop.value)} ({drop.evidence})"
+            f"{explanation_page.dropped(found.accuracy, drop.value)} ({drop.evidence})"
         )
     if layers and layers.reason:
         yield from _wrapped(f"the layers were not compared with FP32: {layers.reason}", "  ")
     elif layers:
         samples = several(layers.samples, "sample")
-        text = f"layers compared on {samples}; outputs there: {explanation.likeness(layers)} FP32"
+        text = (
+            f"layers compared on {samples}; outputs there: {explanation_page.likeness(layers)} FP32"
+        )
         yield from _wrapped(f"{text} ({layers.evidence})", "  ")
 
 
 def _findings(found: Explained) -> Iterator[str]:
     yield ""
     if not found.findings:
-        yield f"nothing found: {explanation.nothing(found)}"
+        yield f"nothing found: {explanation_page.nothing(found)}"
     for number, finding in enumerate(found.findings, start=1):
-        yield f"{number}. {explanation.cost(found.accuracy, finding)}: {finding.rule}"
+        yield f"{number}. {explanation_page.cost(found.accuracy, finding)}: {finding.rule}"
         yield from _wrapped(finding.what, "   ")
         yield from _wrapped(f"why: {finding.why}", "   ")
         yield from _wrapped(f"change: {finding.change.text}", "   ")

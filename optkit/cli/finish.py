@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from optkit import api
-from optkit.cli import calls, github, summary, terminal
+from optkit.cli import api_calls, command_output, github, summary
 from optkit.cli.build import exit_code
-from optkit.cli.terminal import Output
+from optkit.cli.command_output import Output
 from optkit.report.contract import result_of
 from optkit.workspace import Workspace
 
@@ -23,7 +23,7 @@ def finish(
     output: Output,
 ) -> int:
     with output.terminal() as ears:
-        own = calls.reporting(workspace, ears)
+        own = api_calls.reporting(workspace, ears)
         finished = api.finish(
             artifact, task=task, data=data, overrides=overrides, strict=strict, workspace=own
         )
@@ -33,9 +33,9 @@ def finish(
 
         junit_file.write_results(junit, [result], strict=strict)
     if output.json:
-        terminal.put_json(result)
+        command_output.put_json(result)
     else:
-        terminal.put(summary.table([result]))
+        command_output.put(summary.table([result]))
     github.summarize(github.reports([result]))
     for remark in summary.remarks(result):
         ears.note(f"{result.target} {result.precision}: {remark}")

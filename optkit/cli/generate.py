@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from optkit import api
-from optkit.cli import terminal
-from optkit.cli.terminal import Output
+from optkit.cli import command_output
+from optkit.cli.command_output import Output
 from optkit.documents.generated_text import GENERATE, DraftCounts, PhasePace, TextGeneration
 from optkit.errors import UsageError
-from optkit.generation import Generated, Pace, Sampling, Speculated, Speculation
+from optkit.generation import GenerationResult, Pace, Sampling, Speculation, SpeculationResult
 from optkit.generation import generate as continue_
 from optkit.progress.terminal import stderr
 
 
 @dataclass(frozen=True)
-class Drawing:
+class SamplingChoice:
     """The options of sampling. If one of them is given, the text is sampled."""
 
     temperature: float | None
@@ -71,7 +71,7 @@ def generate(
     threads: int | None,
     trusted: bool,
     adapter: str | None,
-    drawing: Drawing,
+    drawing: SamplingChoice,
     drafts: Drafts,
     output: Output,
 ) -> None:
@@ -88,15 +88,15 @@ def generate(
         made = continue_(
             loaded, texts, audio=audio, max_new_tokens=max_new_tokens, sampling=drawing.sampling(),
             speculation=drafts.speculation(trusted), threads=threads, adapter=adapter,
-            heard=lambda row, text: terminal.put(text, end="") if streaming else tell(),
+            heard=lambda row, text: command_output.put(text, end="") if streaming else tell(),
         )  # fmt: skip
     if output.json:
-        terminal.put_json(_document(artifact, made, adapter))
+        command_output.put_json(_document(artifact, made, adapter))
         return
     if streaming:
-        terminal.put("")
+        command_output.put("")
     for text in () if streaming else made.texts:
-        terminal.put(f"{text.prompt if made.encode is None else ''}{text.text}\n")
+        command_output.put(f"{text.prompt if made.encode is None else ''}{text.text}\n")
     if not output.quiet:
         stderr().print(_pace(made), markup=False)
 
@@ -128,7 +128,7 @@ def _text(file: Path) -> str:
         ) from error
 
 
-def _document(artifact: Path, made: Generated, adapter: str | None) -> TextGeneration:
+def _document(artifact: Path, made: GenerationResult, adapter: str | None) -> TextGeneration:
     return TextGeneration(
         schema=GENERATE,
         status="ok",
@@ -145,7 +145,7 @@ def _document(artifact: Path, made: Generated, adapter: str | None) -> TextGener
     )
 
 
-def _counts(done: Speculated) -> DraftCounts:
+def _counts(done: SpeculationResult) -> DraftCounts:
     return DraftCounts(
         method=done.method,
         drafted=done.drafted,
@@ -165,7 +165,7 @@ def _rounded(number: float | None) -> float | None:
     return None if number is None else round(number, 3)
 
 
-def _phase(pace: Pace, made: Generated) -> PhasePace:
+def _phase(pace: Pace, made: GenerationResult) -> PhasePace:
     return PhasePace(
         evidence=made.evidence,
         tokens=pace.tokens,
@@ -174,7 +174,7 @@ def _phase(pace: Pace, made: Generated) -> PhasePace:
     )
 
 
-def _pace(made: Generated) -> str:
+def _pace(made: GenerationResult) -> str:
     phases = [
         f"{name} {pace.tokens} tokens, {pace.tokens / pace.seconds:.1f}/s"
         for name, pace in (
@@ -192,7 +192,7 @@ def _pace(made: Generated) -> str:
     return f"{made.evidence} with {made.backend}: {'; '.join(phases)}; {cache}{drafts}{note}"
 
 
-def _drafted(done: Speculated) -> str:
+def _drafted(done: SpeculationResult) -> str:
     parts = [f"{done.method} {done.accepted} of {done.drafted} drafted tokens accepted"]
     if done.tokens_per_run is not None:
         parts.append(f"{done.tokens_per_run:.2f} tokens per run")

@@ -9,8 +9,8 @@ from click.shell_completion import get_completion_class
 
 from optkit import api
 from optkit import devices as target
-from optkit.cli import examined, terminal
-from optkit.cli.terminal import Output
+from optkit.cli import command_output, examined
+from optkit.cli.command_output import Output
 from optkit.devices import Target, runs_here, sources
 from optkit.errors import UsageError
 from optkit.request import Request
@@ -21,7 +21,7 @@ _SHOWN = ("fp16", "bf16", "int8", "fp8", "int4", "fp4")
 
 def targets(name: str | None, as_json: bool) -> None:
     if as_json:
-        terminal.put_json(api.describe_targets(name))
+        command_output.put_json(api.describe_targets(name))
         return
     if name is not None:
         _one_target(target.target(name))
@@ -37,7 +37,9 @@ def targets(name: str | None, as_json: bool) -> None:
         ]
         for t in target.targets()
     ]
-    terminal.put(terminal.table(["target", "cc", "GB", "GB/s", "precisions", "backends"], rows))
+    command_output.put(
+        command_output.table(["target", "cc", "GB", "GB/s", "precisions", "backends"], rows)
+    )
 
 
 def _gigabytes(size: int | None) -> str:
@@ -50,10 +52,10 @@ def _cut(source: str) -> str:
 
 
 def _one_target(target: Target) -> None:
-    terminal.put(f"{target.name}: {target.title} ({target.vendor}, {target.arch})")
+    command_output.put(f"{target.name}: {target.title} ({target.vendor}, {target.arch})")
     if target.is_cpu:
         here = ", measured on this machine" if runs_here(target) else ""
-        terminal.put(f"  {target.machine}: {' '.join(target.features)}{here}")
+        command_output.put(f"  {target.machine}: {' '.join(target.features)}{here}")
     peaks = {f"peak {dtype} TFLOP/s": fact for dtype, fact in target.peaks.items()}
     kernels = {f"kernel {name}": fact for name, fact in target.kernels.items()}
     facts = [
@@ -65,21 +67,21 @@ def _one_target(target: Target) -> None:
         ]
         for key, fact in {**target.facts, **peaks, **kernels}.items()
     ]
-    terminal.put(terminal.table(["figure", "value", "how known", "source"], facts))
+    command_output.put(command_output.table(["figure", "value", "how known", "source"], facts))
     if not target.backends:
-        terminal.put("  optkit compiles nothing for it; `optkit plan` compares its figures")
+        command_output.put("  optkit compiles nothing for it; `optkit plan` compares its figures")
         return
     for column, support in target.precisions.items():
         note = f": {support.reason}" if support.reason else ""
-        terminal.put(f"  {column:9} {support.answer}{note}")
+        command_output.put(f"  {column:9} {support.answer}{note}")
     for option in target.backends:
         note = f": {option.note}" if option.note else ""
-        terminal.put(f"  backend {option.name}{note}")
+        command_output.put(f"  backend {option.name}{note}")
 
 
 def devices(as_json: bool) -> None:
     if as_json:
-        terminal.put_json(api.describe_devices())
+        command_output.put_json(api.describe_devices())
         return
     found, cpu = target.gpus(), target.cpu()
     if found.devices:
@@ -90,10 +92,12 @@ def devices(as_json: bool) -> None:
             ]
             for gpu in found.devices
         ]  # fmt: skip
-        terminal.put(terminal.table(["gpu", "memory", "cc", "bf16", "fp8", "target"], rows))
+        command_output.put(
+            command_output.table(["gpu", "memory", "cc", "bf16", "fp8", "target"], rows)
+        )
     else:
-        terminal.put(found.reason or "no GPU")
-    terminal.put(
+        command_output.put(found.reason or "no GPU")
+    command_output.put(
         f"cpu: {cpu.name}, {cpu.threads} of {cpu.physical_cores} cores, "
         f"{cpu.memory_bytes / 2**30:.1f} GiB, target cpu (kind {cpu.kind})\n"
         f"  {' '.join(cpu.features)}"
@@ -127,9 +131,9 @@ def _diagnose(as_json: bool) -> int:
         checks.append(check)
         if not as_json:
             mark = {"ok": "ok", "missing": "--", "broken": "!!"}[check.state]
-            terminal.put(f"{mark}  {check.what:16}  {check.version or '':14}  {check.note}")
+            command_output.put(f"{mark}  {check.what:16}  {check.version or '':14}  {check.note}")
     if as_json:
-        terminal.put_json(Installation(schema=DOCTOR, checks=tuple(checks)))
+        command_output.put_json(Installation(schema=DOCTOR, checks=tuple(checks)))
     broken = any(check.state == "broken" for check in checks)
     needed = any(check.state != "ok" and check.needed for check in checks)
     return 4 if broken or needed else 0
@@ -141,4 +145,4 @@ def completion(shell: str) -> None:
     kind = get_completion_class(shell)
     if kind is None:
         raise UsageError(f"click has no completion for {shell}", where="SHELL")
-    terminal.put(kind(optkit, {}, "optkit", "_OPTKIT_COMPLETE").source())
+    command_output.put(kind(optkit, {}, "optkit", "_OPTKIT_COMPLETE").source())

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from optkit import api
-from optkit.cli import calls, summary, terminal
-from optkit.cli.terminal import Output
+from optkit.cli import api_calls, command_output, summary
+from optkit.cli.command_output import Output
 from optkit.documents.inspection import InspectedArtifact, Inspection
 from optkit.node_cost import GraphSummary
 from optkit.tensors import TensorInfo
@@ -15,11 +15,11 @@ from optkit.workspace import Workspace
 
 def inspect(path: Path, workspace: Workspace, output: Output) -> None:
     with output.terminal() as ears:
-        found = api.inspect(path, workspace=calls.reporting(workspace, ears))
+        found = api.inspect(path, workspace=api_calls.reporting(workspace, ears))
     if output.json:
-        terminal.put_json(found)
+        command_output.put_json(found)
     else:
-        terminal.put(_text(found))
+        command_output.put(_text(found))
 
 
 def _text(found: Inspection) -> str:
@@ -56,7 +56,7 @@ def _graph(graph: GraphSummary) -> list[str]:
             f"{graph.weight_bytes / 2**20:.2f} MiB of weights"
         ),
         f"{graph.macs:,} multiply-accumulates" + (f" at {sizes}" if sizes else ""),
-        terminal.table(["", "name", "dtype", "shape"], rows),
+        command_output.table(["", "name", "dtype", "shape"], rows),
         "operators: " + ", ".join(f"{count} {name}" for name, count in ops),
         (
             f"precision: {precision.quantized_nodes} of {precision.weighted_nodes} products "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from optkit.cli import files
+from optkit.cli import result_files
 from optkit.documents.record import Record, Rows
 from optkit.documents.result import Result
 from optkit.measurement import GateRow
@@ -20,7 +20,7 @@ class _Gates(Record):
 
 def write(file: Path, suites: Iterable[Suite], *, strict: bool) -> None:
     """Write results and the rows of their gates as JUnit XML. Raises StorageError."""
-    files.write(file, to_junit(suites, strict=strict))
+    result_files.write(file, to_junit(suites, strict=strict))
 
 
 def write_results(file: Path, results: Sequence[Result], *, strict: bool) -> None:

@@ -6,11 +6,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from optkit import monitor as watching
-from optkit.cli import terminal
-from optkit.cli.terminal import Output
+from optkit.cli import command_output
+from optkit.cli.command_output import Output
 from optkit.errors import UsageError
-from optkit.monitor import Diagnosis, Ended, Figures, Finding, GpuSample, Sample
-from optkit.monitor.figures import UNITS
+from optkit.monitor import (
+    DiagnosedRule,
+    Diagnosis,
+    Figures,
+    GpuSample,
+    ProcessSample,
+    WatchedProcess,
+)
+from optkit.monitor.sample_figures import UNITS
 from optkit.progress.terminal import stderr
 
 if TYPE_CHECKING:
@@ -48,7 +55,7 @@ def monitor(
     figures = watching.figures(ended.samples, ended.cores)
     diagnosis = watching.diagnose(figures)
     if output.json:
-        terminal.put_json(_document(command, ended, figures, diagnosis))
+        command_output.put_json(_document(command, ended, figures, diagnosis))
     else:
         for line in _lines(ended, figures, diagnosis):
             stderr().print(line, markup=False)
@@ -64,7 +71,7 @@ class _Ears:
         self._live: Any = None
         self._seconds = self._printed = 0.0
 
-    def __call__(self, sample: Sample) -> None:
+    def __call__(self, sample: ProcessSample) -> None:
         self._seconds += sample.seconds
         if self._quiet:
             return
@@ -90,7 +97,7 @@ class _Ears:
         self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
 
 
-def _line(sample: Sample) -> str:
+def _line(sample: ProcessSample) -> str:
     parts = [
         f"{sample.cores:.1f} cores",
         f"disk wait {sample.disk_wait:.0%}",
@@ -116,7 +123,7 @@ def _gpu_line(gpu: GpuSample) -> str:
     return " ".join([*parts, *(gpu.throttled or ())])
 
 
-def _lines(ended: Ended, figures: Figures, diagnosis: Diagnosis) -> list[str]:
+def _lines(ended: WatchedProcess, figures: Figures, diagnosis: Diagnosis) -> list[str]:
     found = diagnosis.bound
     lines = [f"{found.rule.verdict}: {found.rule.advice}", *_because(found)]
     for warning in diagnosis.warnings:
@@ -134,7 +141,7 @@ def _lines(ended: Ended, figures: Figures, diagnosis: Diagnosis) -> list[str]:
     return lines
 
 
-def _because(finding: Finding) -> list[str]:
+def _because(finding: DiagnosedRule) -> list[str]:
     conditions = ", ".join(
         f"{c.figure} {_value(c.figure, value)} {c.sign} {_value(c.figure, c.threshold)}"
         for c in finding.rule.when
@@ -165,7 +172,7 @@ def _rate(bytes_per_second: float | None) -> str:
 
 
 def _document(
-    command: tuple[str, ...], ended: Ended, figures: Figures, diagnosis: Diagnosis
+    command: tuple[str, ...], ended: WatchedProcess, figures: Figures, diagnosis: Diagnosis
 ) -> Observation:
     # loads pydantic, which would take time from the program that is observed
     from optkit.documents.observation import MONITOR, Observation, ObservedFigure, OpenVerdicts
@@ -190,7 +197,7 @@ def _document(
     )
 
 
-def _limit(finding: Finding) -> ObservedLimit:
+def _limit(finding: DiagnosedRule) -> ObservedLimit:
     from optkit.documents.observation import JudgedFigure, ObservedLimit
 
     rule = finding.rule

@@ -2,8 +2,8 @@
 
 The modules in `optkit.cli.commands` declare commands and import only this module and `param_types`,
 so that --help is fast. The work of a command is a function in another module of `optkit.cli`, named
-in `calls`. That module, and the types of the function's arguments, are imported when the command
-runs.
+in `api_calls`. That module, and the types of the function's arguments, are imported when the
+command runs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _WithExamples(click.Command):
                     formatter.write(f"{'':{formatter.current_indent}}{line}\n")
 
 
-class Group(_WithExamples, click.Group):
+class CommandGroup(_WithExamples, click.Group):
     """Commands under one name."""
 
 
@@ -164,7 +164,7 @@ job = filling(
 """MODEL, recipe, overrides and shapes: the model to work on."""
 
 other_tools = filling(
-    "optkit.translation:Command", "command",
+    "optkit.translation:ToolCommand", "command",
     under(
         "Other tools",
         click.option("--trtexec", metavar="'FLAGS'",
@@ -304,7 +304,7 @@ html = under(
 """--html: the result as a page."""
 
 output = filling(
-    "optkit.cli.terminal:Output", "output",
+    "optkit.cli.command_output:Output", "output",
     click.option("--json", is_flag=True, help="Print one JSON object on stdout."),
     click.option("-q", "--quiet", is_flag=True, help="Show no progress."),
     click.option("-v", "--verbose", is_flag=True,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from optkit import api
-from optkit.cli import terminal
-from optkit.cli.terminal import Output
+from optkit.cli import command_output
+from optkit.cli.command_output import Output
 from optkit.errors import UsageError
 
 
@@ -27,11 +27,13 @@ def package(
         for note in document.notes:
             ears.note(note)
     if output.json:
-        terminal.put_json(document)
+        command_output.put_json(document)
         return
     size = sum(file.bytes for file in document.files)
     variants = ", ".join(f"{one.target} {one.precision}" for one in document.variants)
-    terminal.put(f"{document.folder}  {len(document.files)} files, {size:,} bytes: {variants}")
+    command_output.put(
+        f"{document.folder}  {len(document.files)} files, {size:,} bytes: {variants}"
+    )
 
 
 def _folders(adapters: tuple[str, ...]) -> dict[str, Path]:

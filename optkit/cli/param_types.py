@@ -196,7 +196,7 @@ class NewFile(click.Path):
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # type: ignore[override]
         path = Path(value)
-        resolve_name("optkit.cli.files:check")(path, param.opts[0] if param else "file")
+        resolve_name("optkit.cli.result_files:check")(path, param.opts[0] if param else "file")
         return path
 
 

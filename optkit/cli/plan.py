@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from optkit import api
-from optkit.cli import calls, files, terminal
+from optkit.cli import api_calls, command_output, result_files
+from optkit.cli.command_output import Output
 from optkit.cli.planned import lines
-from optkit.cli.terminal import Output
 from optkit.decoder import DecoderSizes
 from optkit.documents.plan import Plan
 from optkit.errors import UsageError, from_json
-from optkit.report.plan import BATCHES, to_html, to_svg
+from optkit.report.plan_page import BATCHES, to_html, to_svg
 from optkit.request import Request
 from optkit.workspace import Workspace
 
@@ -92,7 +92,7 @@ def plan(
     decoder = sizes.decoder(request)
     with output.terminal() as ears:
         planned = api.plan(
-            recipe=None if decoder else calls.recipe(request, workspace, output),
+            recipe=None if decoder else api_calls.recipe(request, workspace, output),
             target=targets,
             precision=precisions,
             batches=batches,
@@ -109,18 +109,18 @@ def plan(
             training=methods,
             quick=estimate == "quick",
             partial=True,
-            workspace=calls.reporting(workspace, ears),
+            workspace=api_calls.reporting(workspace, ears),
         )
     if plot is not None:
         _draw(planned, plot)
     if output.json:
-        terminal.put_json(planned)
+        command_output.put_json(planned)
     else:
         _show(planned, batches or BATCHES)
     if planned.error is None:
         return 0
     error = from_json(planned.error.to_json())
-    terminal.show_error(error)
+    command_output.show_error(error)
     return error.exit_code
 
 
@@ -128,11 +128,11 @@ def _draw(plan: Plan, path: Path) -> None:
     """Write the plot. Raises UsageError when nothing could be predicted."""
     if not any(row.latency for row in plan.results):
         raise UsageError("there is nothing to plot", where="--plot")
-    files.write(path, to_html(plan) if path.suffix == ".html" else to_svg(plan))
+    result_files.write(path, to_html(plan) if path.suffix == ".html" else to_svg(plan))
 
 
 def _show(plan: Plan, batches: tuple[int, ...]) -> None:
     """Tables of at most 80 columns, then advice."""
 
     for line in lines(plan, batches):
-        terminal.put(line)
+        command_output.put(line)

@@ -6,10 +6,10 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from optkit.cli.terminal import table
+from optkit.cli.command_output import table
 from optkit.devices import Price
 from optkit.documents.plan import FrontPoint, Plan, PlannedDecoder, PlannedGraph, PlanRow
-from optkit.report import plan as words
+from optkit.report import plan_page as words
 from optkit.report.figures import name as visible
 from optkit.report.figures import plain
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from optkit import documents
-from optkit.cli import terminal
+from optkit.cli import command_output
 from optkit.errors import unknown_name
 from optkit.recipe.json_schema import json_schema
 
@@ -17,10 +17,10 @@ def names() -> tuple[str, ...]:
 
 def schema(name: str | None) -> None:
     if name is None:
-        terminal.put("\n".join(names()))
+        command_output.put("\n".join(names()))
     elif name == _RECIPE:
-        terminal.put_json(json_schema())
+        command_output.put_json(json_schema())
     elif name in documents.NAMES:
-        terminal.put_json(documents.schema(name))
+        command_output.put_json(documents.schema(name))
     else:
         raise unknown_name("schema", name, names())

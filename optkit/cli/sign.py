@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from optkit import api
-from optkit.cli import terminal
-from optkit.cli.terminal import Output
-from optkit.documents.signature import Verified
+from optkit.cli import command_output
+from optkit.cli.command_output import Output
+from optkit.documents.signature import VerifiedArtifact
 
 
 def sign(
@@ -40,14 +40,14 @@ def verify(
     _put(verified, "verified", output)
 
 
-def _put(found: Verified, done: str, output: Output) -> None:
+def _put(found: VerifiedArtifact, done: str, output: Output) -> None:
     with output.terminal() as ears:
         for note in found.notes:
             ears.note(note)
     if output.json:
-        terminal.put_json(found)
+        command_output.put_json(found)
         return
     what = f"{found.files} files and manifest.json"
     if found.signature is not None:
         what += f", by a {found.signature.method}: {found.signature.file}"
-    terminal.put(f"{found.name}: {done} {what}")
+    command_output.put(f"{found.name}: {done} {what}")

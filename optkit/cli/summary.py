@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import TypeVar
 
-from optkit.cli import terminal
+from optkit.cli import command_output
 from optkit.documents.against import Against
-from optkit.documents.figures import BenchFigures, EvalFigures
+from optkit.documents.model_figures import BenchFigures, EvalFigures
 from optkit.documents.result import CalibrationCheck, EngineFacts, Result
 from optkit.documents.rewrites import Rewrite
 from optkit.documents.sizes import DeclaredSizes
@@ -51,7 +51,7 @@ def table(results: Iterable[Result]) -> str:
     latency = "latency" if batch is None else f"latency b{batch}"
     columns = ["build", "gate", latency, "speedup", name(metric or "accuracy"), "drop"]
     return "\n".join(
-        [terminal.folded(columns, rows), *(line for _, one in shown for line in _place(one))]
+        [command_output.folded(columns, rows), *(line for _, one in shown for line in _place(one))]
     )
 
 
@@ -160,7 +160,7 @@ def race(against: Against) -> str:
         ]
         for row in against.rows
     ]
-    lines = [terminal.table(["batch", "latency", "against", "slower by", "outcome"], rows)]
+    lines = [command_output.table(["batch", "latency", "against", "slower by", "outcome"], rows)]
     lines += [f"batch {row.batch}: {row.reason}" for row in against.rows if row.reason]
     return "\n".join(lines)
 
@@ -193,7 +193,7 @@ def timings(found: BenchFigures) -> str:
             rows += _phases(role, one)
     for ratio in found.speedup:
         rows.append(["speedup", f"batch {ratio.batch}", _ratio(ratio), ratio.evidence])
-    return terminal.table(_COLUMNS, [*rows, *_sweep(found)])
+    return command_output.table(_COLUMNS, [*rows, *_sweep(found)])
 
 
 def scores(found: EvalFigures) -> str:
@@ -218,7 +218,7 @@ def scores(found: EvalFigures) -> str:
     )
     for row in found.gate.rows:
         rows.append(["gate", row.gate, row.outcome, row.evidence or "-"])
-    return terminal.table(_COLUMNS, rows)
+    return command_output.table(_COLUMNS, rows)
 
 
 def _phases(role: str, latency: Latency) -> list[list[str]]:

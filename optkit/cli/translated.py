@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from optkit import translation
-from optkit.cli import terminal
-from optkit.cli.terminal import Output
+from optkit.cli import command_output
+from optkit.cli.command_output import Output
 from optkit.documents.translation import TranslatedFlag, Translation
 from optkit.errors import UsageError
 from optkit.printable import printable
@@ -16,7 +16,7 @@ from optkit.request import Request
 
 
 @dataclass(frozen=True)
-class Asked:
+class CommandRequest:
     """What the options and the command ask for together. refusal: the error for flags that cannot
     be followed; account: each flag with its answer; both None without a command. settings: keys of
     the recipe that the command sets."""
@@ -30,17 +30,19 @@ class Asked:
 
 
 def read(
-    command: translation.Command, request: Request, precisions: tuple[str, ...], output: Output
-) -> Asked:
+    command: translation.ToolCommand, request: Request, precisions: tuple[str, ...], output: Output
+) -> CommandRequest:
     """The options together with the translated command, whose account is printed on stderr. Raises
     UsageError for a command that cannot be read."""
     made = translation.translate(command, translation.given(request, precisions))
     if made is None:
-        return Asked(request, precisions, output)
+        return CommandRequest(request, precisions, output)
     _show(made.account)
     chosen = precisions or (() if made.precision is None else (made.precision,))
     output = replace(output, verbose=output.verbose or made.verbose)
-    return Asked(made.applied(request), chosen, output, made.account, made.settings, made.refusal())
+    return CommandRequest(
+        made.applied(request), chosen, output, made.account, made.settings, made.refusal()
+    )
 
 
 def _show(account: Translation) -> None:
@@ -48,7 +50,7 @@ def _show(account: Translation) -> None:
     console, fates = stderr(), Counter(flag.fate for flag in account.flags)
     counts = ", ".join(f"{count} {fate}" for fate, count in sorted(fates.items()))
     rows = [[f"  {flag.fate}", flag.flag, _answer(flag)] for flag in account.flags]
-    table = terminal.table([account.tool, counts, ""], rows)
+    table = command_output.table([account.tool, counts, ""], rows)
     lines = table.splitlines()
     if "refused" not in fates and account.options:
         lines.append(f"in optkit's options: {account.options}")

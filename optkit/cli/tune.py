@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from optkit import api, tuning
-from optkit.cli import build, calls, github, summary, terminal
-from optkit.cli.terminal import Output
+from optkit.cli import api_calls, build, command_output, github, summary
+from optkit.cli.command_output import Output
 from optkit.documents.result import Result
 from optkit.documents.tune import Tune
 from optkit.errors import GateFailed, UsageError
@@ -15,7 +15,7 @@ from optkit.progress.terminal import Terminal
 from optkit.recipe.percentages import fraction
 from optkit.report import contract
 from optkit.request import Request
-from optkit.tuning import Budget, document
+from optkit.tuning import Budget, tune_document
 from optkit.workspace import Workspace
 
 _SHOWN = 8  # layers
@@ -53,7 +53,7 @@ def tune(
     names = tuple(dict.fromkeys(name.lower() for name in precisions))
     ears, model = output.terminal(), None
     try:
-        recipe = calls.recipe(request, workspace, output)
+        recipe = api_calls.recipe(request, workspace, output)
         model = recipe.name
         found = api.tune(
             recipe=recipe,
@@ -63,15 +63,15 @@ def tune(
             search=tuning.SearchOptions(trials or tuning.TRIALS, seconds, seed, parallel),
             out=out,
             strict=strict,
-            workspace=calls.reporting(workspace, ears),
+            workspace=api_calls.reporting(workspace, ears),
         )
     except Exception as error:
-        told = terminal.told_as(error, verbose=output.verbose)
+        told = command_output.told_as(error, verbose=output.verbose)
         ears.close()
-        terminal.show_error(told, verbose=output.verbose)
+        command_output.show_error(told, verbose=output.verbose)
         if output.json:
-            failure = document.failed(told, model=model, target=target)
-            terminal.put_json(failure)
+            failure = tune_document.failed(told, model=model, target=target)
+            command_output.put_json(failure)
         return told.exit_code
     finally:
         ears.close()
@@ -104,19 +104,21 @@ def _show(output: Output, search: Tune, result: Result) -> None:
     for remark in [*filter(None, [search.reason]), *summary.remarks(result)]:
         Terminal().note(remark)
     if output.json:
-        terminal.put_json(search)
+        command_output.put_json(search)
         return
-    head, *rows = document.rows(search)
-    terminal.put(terminal.table(head, rows))
-    terminal.put("the groups of layers with the largest loss of accuracy, each quantized alone:")
+    head, *rows = tune_document.rows(search)
+    command_output.put(command_output.table(head, rows))
+    command_output.put(
+        "the groups of layers with the largest loss of accuracy, each quantized alone:"
+    )
     ranked = [
         [f"  {row.share:.0%}", row.precision, ", ".join(row.layers), row.chosen]
         for row in search.layers[:_SHOWN]
     ]
-    terminal.put(terminal.table(["  of noise", "as", "layers", "became"], ranked))
-    terminal.put(summary.table([result]))
-    terminal.put(f"  again: {search.command}")
+    command_output.put(command_output.table(["  of noise", "as", "layers", "became"], ranked))
+    command_output.put(summary.table([result]))
+    command_output.put(f"  again: {search.command}")
     if search.search is not None:
-        terminal.put(f"  {search.search.trials} trials, {search.search.parallel} at a time")
+        command_output.put(f"  {search.search.trials} trials, {search.search.parallel} at a time")
     if search.recommendation is not None:
-        terminal.put(search.recommendation.sentence)
+        command_output.put(search.recommendation.sentence)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optkit.data import box_annotations, frames, images, reading
-from optkit.data.box_annotations import Annotated, Dataset
+from optkit.data.box_annotations import AnnotatedPicture, Dataset
 from optkit.data.checking import Item
 from optkit.data.frames import Frame
 from optkit.data.preprocessing import Numbers, Size
@@ -106,7 +106,7 @@ def _batches(dataset: Dataset, prepare: Prepare, inputs: Inputs | None) -> Itera
     name, info = images.pixel_input(inputs)
     dtype = info.dtype if info is not None else "float32"
 
-    def prepared(group: Sequence[Annotated]) -> list[tuple[np.ndarray, np.ndarray]]:
+    def prepared(group: Sequence[AnnotatedPicture]) -> list[tuple[np.ndarray, np.ndarray]]:
         rows = []
         for one in group:
             pixels, frame = prepare(images.decoded(one.picture, images.mode_of(info)))

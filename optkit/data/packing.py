@@ -24,7 +24,7 @@ IGNORED = -100
 
 
 @dataclass(frozen=True)
-class Tokens:
+class TokenBatch:
     """A batch: ids, mask (1: a token, 0: padding) and segments, each int64 [batch, length]."""
 
     ids: np.ndarray
@@ -78,7 +78,7 @@ def pad(
     side: str,
     length: int | None = None,
     segments: Sequence[Sequence[int]] | None = None,
-) -> Tokens:
+) -> TokenBatch:
     """Rows of one length: `length`, or that of the longest text. They are filled with `value`,
     whose mask is 0."""
     width = length or max(1, *map(len, texts))
@@ -89,7 +89,7 @@ def pad(
         ids[row, place], mask[row, place] = text, 1
         if segments is not None:
             kinds[row, place] = segments[row]
-    return Tokens(ids, mask, kinds)
+    return TokenBatch(ids, mask, kinds)
 
 
 def span(count: int, width: int, side: str) -> slice:
@@ -97,10 +97,10 @@ def span(count: int, width: int, side: str) -> slice:
     return slice(width - count, width) if side == "left" else slice(0, count)
 
 
-def full(blocks: Sequence[Sequence[int]]) -> Tokens:
+def full(blocks: Sequence[Sequence[int]]) -> TokenBatch:
     """Blocks of equal length without padding."""
     ids = np.asarray(blocks, np.int64)
-    return Tokens(ids, np.ones_like(ids), np.zeros_like(ids))
+    return TokenBatch(ids, np.ones_like(ids), np.zeros_like(ids))
 
 
 def windows(

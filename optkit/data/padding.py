@@ -89,7 +89,7 @@ def _unpadded(row: np.ndarray, pad: int) -> int:
 
 
 @dataclass(frozen=True)
-class Tokens:
+class TokenAxes:
     """The axes of a model that count samples and tokens, as its inputs declare them.
 
     A decoder's mask counts the tokens of the cache too ("past_sequence + sequence"), and other

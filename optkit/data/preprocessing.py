@@ -33,7 +33,7 @@ Size = int | list[int] | None
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedPreprocessing:
     """A preprocessing by name. `resize`: the shorter side before the middle is cut out, as a
     multiple of the size of the input."""
 
@@ -43,18 +43,20 @@ class Named:
     resize: float = 1.0
 
 
-NAMED: Mapping[str, Named] = MappingProxyType(
+NAMED: Mapping[str, NamedPreprocessing] = MappingProxyType(
     {
-        "imagenet": Named("crop", [0.485, 0.456, 0.406], [0.229, 0.224, 0.225], resize=256 / 224),
-        "clip": Named(
+        "imagenet": NamedPreprocessing(
+            "crop", [0.485, 0.456, 0.406], [0.229, 0.224, 0.225], resize=256 / 224
+        ),
+        "clip": NamedPreprocessing(
             "crop",
             [0.48145466, 0.4578275, 0.40821073],
             [0.26862954, 0.26130258, 0.27577711],
         ),
-        "half": Named("stretch", 0.5, 0.5),
-        "unit": Named("stretch", 0.0, 1.0),
-        "bytes": Named("stretch", 0.0, 1 / 255),
-        "letterbox": Named("letterbox", 0.0, 1.0),
+        "half": NamedPreprocessing("stretch", 0.5, 0.5),
+        "unit": NamedPreprocessing("stretch", 0.0, 1.0),
+        "bytes": NamedPreprocessing("stretch", 0.0, 1 / 255),
+        "letterbox": NamedPreprocessing("letterbox", 0.0, 1.0),
     }
 )
 """imagenet: torchvision's evaluation; clip: OpenAI's CLIP; half: values in [-1, 1]; unit: values in
@@ -151,14 +153,18 @@ class Preprocessing:
 
 def _named(
     name: str | None, resize: int | None, mean: Numbers | None, std: Numbers | None
-) -> Named:
+) -> NamedPreprocessing:
     """The preprocessing of this name, with these numbers. Raises as `Preprocessing.of` does."""
     if name is not None and name not in NAMED:
         raise unknown_name("preprocessing", name, tuple(NAMED))
     if name is None and (mean is None or std is None):
         given, missing = ("std", "mean") if mean is None else ("mean", "std")
         raise _incomplete(f"args.{given} is given", missing)
-    named = NAMED[name] if name else Named("stretch" if resize is None else "crop", 0.0, 1.0)
+    named = (
+        NAMED[name]
+        if name
+        else NamedPreprocessing("stretch" if resize is None else "crop", 0.0, 1.0)
+    )
     return replace(
         named,
         mean=named.mean if mean is None else mean,

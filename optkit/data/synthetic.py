@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optkit.data import masks, sequences
+from optkit.data import mask_styles, sequences
 from optkit.tensors import Feed, size_of
 
 if TYPE_CHECKING:
@@ -35,4 +35,4 @@ def random_feed(specs: Sequence[InputSpec], sizes: Mapping[str, int], seed: int)
         else:
             values = np.asarray(random.uniform(*spec.range, shape))
         feed[spec.info.name] = np.asarray(values, dtype)
-    return sequences.plausible(masks.with_tokens(feed, specs))
+    return sequences.plausible(mask_styles.with_tokens(feed, specs))

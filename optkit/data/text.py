@@ -17,11 +17,11 @@ import numpy as np
 from optkit.data import packing, reading, rows, streaming, targets, tokens
 from optkit.data.checking import Item, item
 from optkit.data.classes import class_number, model_classes
-from optkit.data.packing import IGNORED, Tokens
+from optkit.data.packing import IGNORED, TokenBatch
 from optkit.data.parts import DECODER_IDS
 from optkit.data.reading import Inputs
 from optkit.data.rows import Row
-from optkit.data.tokens import Encoded, Side, Tokenizer
+from optkit.data.tokens import EncodedText, Side, Tokenizer
 from optkit.errors import InputRefused
 from optkit.tensors import Feed
 
@@ -202,8 +202,8 @@ def stream(
 
 
 def padded(
-    texts: Sequence[Encoded], spoken: Tokenizer, length: int | None, side: Side | None
-) -> Tokens:
+    texts: Sequence[EncodedText], spoken: Tokenizer, length: int | None, side: Side | None
+) -> TokenBatch:
     """Encoded texts as one batch of `length`, or of the longest length."""
     fill = spoken.pad if spoken.pad is not None else spoken.end
     return packing.pad(

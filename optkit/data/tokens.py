@@ -22,7 +22,7 @@ Side = Literal["left", "right"]
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedText:
     """One text: token ids, the segment of each (0; 1 in the second text of a pair), its word (None
     for a special token), and its first and last character in the text."""
 
@@ -51,7 +51,7 @@ class Tokenizer:
         special: bool = True,
         length: int | None = None,
         words: bool = False,
-    ) -> list[Encoded]:
+    ) -> list[EncodedText]:
         """Encode texts, pairs of texts, or (`words`) texts that are lists of words. They are cut to
         `length` tokens.
 
@@ -65,7 +65,9 @@ class Tokenizer:
         encoded = self.fast.encode_batch(
             list(texts), is_pretokenized=words, add_special_tokens=special
         )
-        return [Encoded(text.ids, text.type_ids, text.word_ids, text.offsets) for text in encoded]
+        return [
+            EncodedText(text.ids, text.type_ids, text.word_ids, text.offsets) for text in encoded
+        ]
 
     def ending(self, token: str | None) -> int:
         """The id of `token`, or of the tokenizer's own end-of-sequence token. Raises

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from optkit.difference import figures, graphs
+from optkit.difference import figure_changes, graph_changes
+from optkit.difference.diff_text import to_text
 from optkit.difference.side import Side, opened
-from optkit.difference.text import to_text
 from optkit.documents.diff import DIFF, Diff, GraphDiff, KeyDiff, LayerChange
 from optkit.documents.report import Report
 from optkit.errors import UsageError
@@ -44,7 +44,7 @@ def diff(a: Path, b: Path, runner: Runner) -> Diff:
         same=True,
         graph=_graph(before, after),
         layers=_layers(before.report, after.report),
-        figures=figures.compare(before, after) if both_figures else (),
+        figures=figure_changes.compare(before, after) if both_figures else (),
         recipe=_records(before.recipe, after.recipe),
         data=_records(before.data, after.data),
         versions=_records(before.versions, after.versions),
@@ -55,7 +55,7 @@ def diff(a: Path, b: Path, runner: Runner) -> Diff:
 def _graph(a: Side, b: Side) -> GraphDiff | None:
     if a.outline is None or b.outline is None:
         return None
-    return graphs.compare(a.outline, b.outline)
+    return graph_changes.compare(a.outline, b.outline)
 
 
 def _same(whole: Diff) -> bool:

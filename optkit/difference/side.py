@@ -10,7 +10,7 @@ from pathlib import Path
 from optkit import intake as stage
 from optkit.artifact import MODEL, Artifact
 from optkit.codec import from_json
-from optkit.difference.graphs import Outline
+from optkit.difference.graph_changes import OutlinedGraph
 from optkit.documents.diff import ComparedSide, Kind
 from optkit.documents.report import REPORT, Report
 from optkit.documents.result import RESULT, Result
@@ -20,7 +20,7 @@ from optkit.intake.files import show
 from optkit.pipeline import Foreign
 from optkit.printable import is_text
 from optkit.report.build_facts import facts
-from optkit.report.contract import Mismatch, conform, parsed, report_of, result_of
+from optkit.report.contract import ContractMismatch, conform, parsed, report_of, result_of
 from optkit.steps import outline
 
 
@@ -31,7 +31,7 @@ class Side:
     path: Path
     kind: Kind
     digest: str | None = None
-    outline: Outline | None = None
+    outline: OutlinedGraph | None = None
     result: Result | None = None
     report: Report | None = None
     recipe: Mapping[str, object] = field(default_factory=dict)
@@ -105,7 +105,7 @@ def _report(path: Path) -> Side:
     try:
         report = conform(data, Report) if schema == REPORT else None
         result = report.result if report else conform(data, Result)
-    except Mismatch as error:
+    except ContractMismatch as error:
         raise InputRefused(
             f"not a complete report of optkit: {error}", where=str(path),
             hint="give report.json as a build wrote it, or what `optkit build --json` printed",
@@ -125,11 +125,11 @@ def _report(path: Path) -> Side:
     )  # fmt: skip
 
 
-def _outline(file: Path, sha256: str, runner: Runner) -> Outline:
+def _outline(file: Path, sha256: str, runner: Runner) -> OutlinedGraph:
     from safetensors.numpy import load_file
 
     entry = runner.do(outline.Outline(model=Foreign(file, sha256)), "read the graph")
     data = from_json(outline.GraphOutline, json.loads(entry.file(outline.OUTLINE).read_bytes()))
     numbers = load_file(entry.file(outline.SCALES))
     scales = {name: numbers[str(index)] for index, name in enumerate(data.scales)}
-    return Outline(data, scales)
+    return OutlinedGraph(data, scales)

@@ -3,7 +3,7 @@
     result    optkit.result/v1, optkit.results/v1 of several, and optkit.error/v1
     report    optkit.report/v1     fleet  optkit.fleet/v1
     plan      optkit.plan/v1       tune   optkit.tune/v1
-    figures   optkit.bench/v1, eval       stages    optkit.export/v1, fuse, quantize, compile
+    model_figures  optkit.bench/v1, eval       stages    optkit.export/v1, fuse, quantize, compile
     diff      optkit.diff/v1       explanation  optkit.explain/v1   against   optkit.against/v1
     package   optkit.package/v1    signature  optkit.signature/v1
     attestation  optkit.attestation/v1    quantized_graph  optkit.quantized-graph/v1
@@ -38,10 +38,10 @@ _MODELS = {
     "result": "result:Result", "results": "result:Results", "report": "report:Report",
     "fleet": "fleet:Fleet", "plan": "plan:Plan", "tune": "tune:Tune", "diff": "diff:Diff",
     "explain": "explanation:Explained", "against": "against:Against",
-    "package": "package:Package", "signature": "signature:Verified",
-    "attestation": "attestation:Attested",
+    "package": "package:Package", "signature": "signature:VerifiedArtifact",
+    "attestation": "attestation:Attestation",
     "quantized-graph": "quantized_graph:QuantizedGraph",
-    "bench": "figures:BenchFigures", "eval": "figures:EvalFigures",
+    "bench": "model_figures:BenchFigures", "eval": "model_figures:EvalFigures",
     "export": "stages:ExportFiles", "fuse": "stages:FuseFiles",
     "quantize": "stages:QuantizeFiles", "compile": "stages:CompileFiles",
     "error": "result:FailedCommand",

@@ -23,7 +23,7 @@ class AttestedFile(Record):
     bytes: Count
 
 
-class Attested(NamedArtifact):
+class Attestation(NamedArtifact):
     """The files about an artifact."""
 
     schema_: Literal["optkit.attestation/v1"] = Field(alias="schema")

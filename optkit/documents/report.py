@@ -10,7 +10,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from optkit.devices import Price
 from optkit.documents.explanation import ExplainFinding
-from optkit.documents.export_check import ExportCheck, ExportLeftOut
+from optkit.documents.export_comparison import ExportCheck, ExportLeftOut
 from optkit.documents.pictures import WorstPictures
 from optkit.documents.record import NotNegative, Number, Object, Record, Rows, said
 from optkit.documents.result import Result

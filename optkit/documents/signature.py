@@ -31,7 +31,7 @@ class NamedArtifact(Record):
     digest: Annotated[Digest, said("Identifies the build.")]
 
 
-class Verified(NamedArtifact):
+class VerifiedArtifact(NamedArtifact):
     """An artifact whose files are as its manifest says."""
 
     schema_: Literal["optkit.signature/v1"] = Field(alias="schema")

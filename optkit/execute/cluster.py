@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 from optkit.execute.step import Progress
 from optkit.execute.task import silent
-from optkit.execute.transfer import Argument, Call
+from optkit.execute.transfer import Call, RemoteCall
 
 R = TypeVar("R")
 
@@ -34,7 +34,7 @@ class Cluster(Protocol):
     def call(
         self,
         function: Call,
-        argument: Argument,
+        argument: RemoteCall,
         *,
         device: str | None = None,
         heard: Progress = silent,

@@ -29,9 +29,9 @@ from pathlib import Path
 
 from optkit import errors
 from optkit.errors import StorageError, WorkerFailed
-from optkit.execute.process_tree import resident
+from optkit.execute.resident_memory import resident
 from optkit.execute.step import Progress
-from optkit.execute.task import Answer, Limits, Order, Task, silent
+from optkit.execute.task import Answer, Order, Task, TaskLimits, silent
 from optkit.store import own_name
 
 DONE = b"null"  # follows the result on the progress pipe
@@ -57,7 +57,7 @@ class _Watch:
     verdict: str | None = None
     peak_bytes: int = 0
 
-    def check(self, memory: int, limits: Limits, deadline: float) -> None:
+    def check(self, memory: int, limits: TaskLimits, deadline: float) -> None:
         """Set the verdict if the child exceeds a limit."""
         self.peak_bytes = max(self.peak_bytes, memory)
         if memory > limits.memory_bytes:
@@ -70,7 +70,7 @@ class _Watch:
 
 def run(
     task: Task,
-    limits: Limits,
+    limits: TaskLimits,
     progress: Progress = silent,
     command: Sequence[str] = WORKER,
     scratch_root: Path | None = None,
@@ -117,7 +117,7 @@ class Child:
     def perform(
         self,
         task: Task,
-        limits: Limits,
+        limits: TaskLimits,
         progress: Progress,
         unwanted: threading.Event | None = None,
     ) -> Mapping[str, object]:
@@ -237,7 +237,7 @@ def _import_path() -> list[str]:
 
 def _supervise(
     child: subprocess.Popen[bytes],
-    limits: Limits,
+    limits: TaskLimits,
     progress: Progress,
     pipes: tuple[int, int],
     watch: _Watch,
@@ -304,7 +304,7 @@ def end(child: subprocess.Popen[bytes], mark: str) -> None:
 
 
 def _verdict(
-    order: Order, child: subprocess.Popen[bytes], limits: Limits, watch: _Watch
+    order: Order, child: subprocess.Popen[bytes], limits: TaskLimits, watch: _Watch
 ) -> Mapping[str, object]:
     step, log = order.task.step, watch.log.decode("utf-8", "replace")
     if watch.verdict == "oom":

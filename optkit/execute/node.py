@@ -13,10 +13,10 @@ from optkit.codec import from_json, to_json
 from optkit.devices import available_memory
 from optkit.errors import OptkitError
 from optkit.execute.installed import installed
-from optkit.execute.task import Limits, Task
-from optkit.execute.transfer import Absent, Argument, Call, Files, Ground, Unfit, ground
+from optkit.execute.task import Task, TaskLimits
+from optkit.execute.transfer import Absent, Call, Files, Ground, RemoteCall, Unfit, ground
 from optkit.execute.warm_workers import Workers
-from optkit.store import Damaged, RemoteLost, RemoteReadOnly, digest_file
+from optkit.store import DamagedFile, RemoteLost, RemoteReadOnly, digest_file
 
 
 @dataclass(frozen=True)
@@ -25,19 +25,19 @@ class _Packed:
     outside the store with these digests."""
 
     task: Task
-    limits: Limits
+    limits: TaskLimits
     optkit: str | None
     files: Mapping[str, str]
 
 
-def packed(task: Task, limits: Limits) -> Argument:
+def packed(task: Task, limits: TaskLimits) -> RemoteCall:
     """The argument of `perform`. The files are those that the task names."""
     named = [Path(value) for value in _texts(task.params)]
     files = {
         str(path): digest_file(path) for path in named if path.is_absolute() and path.is_file()
     }
     body = to_json(_Packed(task, limits, installed("optkit"), files))
-    return Argument(body, tuple(task.inputs.values()), task.out)
+    return RemoteCall(body, tuple(task.inputs.values()), task.out)
 
 
 def _texts(value: object) -> Iterator[str]:
@@ -61,7 +61,7 @@ def _check(work: _Packed) -> None:
             raise Absent(f"a node has not this file as it is here: {path}")
 
 
-def perform(argument: Argument, here: Ground) -> Mapping[str, object]:
+def perform(argument: RemoteCall, here: Ground) -> Mapping[str, object]:
     """Runs on the node: run the task of `packed` in a child of this process. Returns the facts of
     the step. Raises Unfit, Absent."""
     work = from_json(_Packed, argument.body)
@@ -96,7 +96,7 @@ _WORKERS = Workers()
 
 
 @dataclass(frozen=True)
-class Answer:
+class NodeAnswer:
     """The outcome of a function: the JSON `result` and the files that it wrote, or the reason why
     there is none. `error`: an error of the step; `absent`: files of the project that the node
     `node` lacks; `unfit`: why the node can do no task of this run; `lost`: how the remote failed
@@ -113,29 +113,29 @@ class Answer:
     node: str = ""
 
 
-def answered(function: Call, argument: Argument) -> Answer:
+def answered(function: Call, argument: RemoteCall) -> NodeAnswer:
     """Runs on the node: the outcome of `function`."""
     try:
         with ground(argument) as here:
-            return Answer(function(argument, here), here.files())
+            return NodeAnswer(function(argument, here), here.files())
     except Unfit as why:
-        return Answer(unfit=str(why))
+        return NodeAnswer(unfit=str(why))
     except Absent as why:
-        return Answer(absent=str(why))
+        return NodeAnswer(absent=str(why))
     except RemoteReadOnly as error:
-        return Answer(unfit=error.line)
+        return NodeAnswer(unfit=error.line)
     except RemoteLost as error:
-        return Answer(lost=error.line)
-    except Damaged as error:
-        return Answer(lacking=error.sha256, why=error.message)
+        return NodeAnswer(lost=error.line)
+    except DamagedFile as error:
+        return NodeAnswer(lacking=error.sha256, why=error.message)
     except OptkitError as error:
-        return Answer(error=error.to_json())
+        return NodeAnswer(error=error.to_json())
 
 
 def as_text(function: Call, argument: str) -> str:
     """Runs on the node: `answered` in JSON, with the id of the node."""
     import ray
 
-    answer = answered(function, from_json(Argument, json.loads(argument)))
+    answer = answered(function, from_json(RemoteCall, json.loads(argument)))
     node = ray.get_runtime_context().get_node_id()
     return json.dumps(to_json(replace(answer, node=node)))

@@ -23,8 +23,8 @@ import numpy as np
 
 from optkit import errors
 from optkit.errors import UsageError, WorkerFailed
-from optkit.execute import local, process_tree
-from optkit.execute.task import Limits, Order, Task
+from optkit.execute import local, resident_memory
+from optkit.execute.task import Order, Task, TaskLimits
 from optkit.store import own_name
 
 SERVE = "serve"
@@ -61,7 +61,7 @@ class Proxy:
     """
 
     def __init__(
-        self, model: Path, options: Mapping[str, object], limits: Limits, scratch_root: Path
+        self, model: Path, options: Mapping[str, object], limits: TaskLimits, scratch_root: Path
     ) -> None:
         self._limits = limits
         self._scratch = scratch_root / own_name()
@@ -135,7 +135,7 @@ class Proxy:
                 size -= len(part)
             elif time.monotonic() > deadline:
                 raise self._failed("timeout", f"gave no answer in {self._limits.seconds:.0f} s")
-            if process_tree.resident(self._child.pid) > self._limits.memory_bytes:
+            if resident_memory.resident(self._child.pid) > self._limits.memory_bytes:
                 raise self._failed("oom", "needed more memory than it may")
         return b"".join(parts)
 

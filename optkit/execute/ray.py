@@ -40,15 +40,15 @@ from optkit.errors import (
 )
 from optkit.execute import local
 from optkit.execute.concurrent import together
-from optkit.execute.node import Answer, as_text, packed, perform
+from optkit.execute.node import NodeAnswer, as_text, packed, perform
 from optkit.execute.ray_cluster import connected
 from optkit.execute.step import Progress
-from optkit.execute.task import Limits, Task, silent
-from optkit.execute.transfer import Argument, Call, SharedFolder, Transfer
-from optkit.store import Damaged, Meta, RemoteLost
+from optkit.execute.task import Task, TaskLimits, silent
+from optkit.execute.transfer import Call, RemoteCall, SharedFolder, Transfer
+from optkit.store import DamagedFile, Meta, RemoteLost
 
 R = TypeVar("R")
-_Way = Callable[[Task, Limits, Progress], Meta]
+_Way = Callable[[Task, TaskLimits, Progress], Meta]
 
 LABEL = "ray.io/accelerator-type"
 _RESOURCE = "accelerator_type:"  # the name of this resource in clusters without the label
@@ -82,7 +82,7 @@ class RayCluster:
     def __call__(
         self,
         task: Task,
-        limits: Limits,
+        limits: TaskLimits,
         progress: Progress = silent,
         *,
         scratch_root: Path | None = None,
@@ -98,7 +98,7 @@ class RayCluster:
     def call(
         self,
         function: Call,
-        argument: Argument,
+        argument: RemoteCall,
         *,
         device: str | None = None,
         heard: Progress = silent,
@@ -133,7 +133,7 @@ class RayCluster:
                     return answer.result
                 self.transfer.check()
                 self._leave_out(answer.node, answer.unfit)
-            except Damaged as error:
+            except DamagedFile as error:
                 raise _Absent(f"the files of a node did not arrive: {error}") from error
             except _Died as how:
                 died.append(how)
@@ -155,7 +155,7 @@ class RayCluster:
         call raises, the other calls and the tasks of this cluster end."""
         return together(function, *items, parallel=parallel or self.cores(), end=self.stop)
 
-    def _or_here(self, there: _Way, task: Task, limits: Limits, progress: Progress) -> Meta:
+    def _or_here(self, there: _Way, task: Task, limits: TaskLimits, progress: Progress) -> Meta:
         """Run the task `there`, or on this machine if no node can have the files that it reads."""
         try:
             return there(task, limits, progress)
@@ -165,15 +165,17 @@ class RayCluster:
             self.transfer.lose(error)
         return self._here(task, limits, progress, Path(task.out).parent)
 
-    def _here(self, task: Task, limits: Limits, progress: Progress, scratch: Path | None) -> Meta:
+    def _here(
+        self, task: Task, limits: TaskLimits, progress: Progress, scratch: Path | None
+    ) -> Meta:
         with self._alone:
             return local.run(task, limits, progress, scratch_root=scratch, unwanted=self._stopped)
 
-    def _there(self, task: Task, limits: Limits, progress: Progress) -> Meta:
+    def _there(self, task: Task, limits: TaskLimits, progress: Progress) -> Meta:
         meta = self.call(perform, packed(task, limits), heard=progress)
         return from_json(dict[str, object], meta)
 
-    def _in_shards(self, count: int, task: Task, limits: Limits, progress: Progress) -> Meta:
+    def _in_shards(self, count: int, task: Task, limits: TaskLimits, progress: Progress) -> Meta:
         """Run parts of the task on several nodes at the same time, then merge the results on one
         node. If a part raises, the others end."""
         heard = [("", 0.0)] * count
@@ -220,12 +222,12 @@ class RayCluster:
     def _ask(
         self,
         function: Call,
-        argument: Argument,
+        argument: RemoteCall,
         attempt: Path,
         device: str | None,
         heard: Progress,
         ended: threading.Event | None,
-    ) -> Answer:
+    ) -> NodeAnswer:
         ray, seen = self._ray, time.monotonic()
         # the attempts are counted here: a retry by Ray would write into the same folder
         remote = ray.remote(as_text).options(max_retries=0, **self._place(device))
@@ -240,7 +242,7 @@ class RayCluster:
                 if time.monotonic() - seen > _LOOK_SECONDS:
                     self._place(device)  # raises if no node fits; Ray would wait forever
                     seen = time.monotonic()
-            return from_json(Answer, json.loads(future.result()))
+            return from_json(NodeAnswer, json.loads(future.result()))
         except ray.exceptions.RayTaskError as error:
             raise _told(error) from error
         except ray.exceptions.RayError as error:

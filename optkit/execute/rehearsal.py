@@ -1,9 +1,9 @@
 """A rehearsal of a build: which steps are in the store, and which would run. It writes nothing.
 
-The chain of steps is the same. A step that is not in the store returns a Planned, and all steps
-after it are planned too (their keys are unknown until their inputs exist). A step with the user's
-code runs, unless what it depends on is declared and unchanged; the steps after it are shown for the
-case that the code yields what it yielded last time.
+The chain of steps is the same. A step that is not in the store returns a PlannedResult, and all
+steps after it are planned too (their keys are unknown until their inputs exist). A step with the
+user's code runs, unless what it depends on is declared and unchanged; the steps after it are shown
+for the case that the code yields what it yielded last time.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 
 from optkit.errors import OptkitError
 from optkit.execute.runner import key_of, memory_of, runs_code, yielded
-from optkit.execute.step import Input, Planned, R, Result, RunsCode, Step
+from optkit.execute.step import PlannedResult, R, RunsCode, Step, StepInput, StepResult
 from optkit.execute.taken import NamedStep
-from optkit.execute.task import Limits
+from optkit.execute.task import TaskLimits
 from optkit.store import Entry, Store
 
 
@@ -36,13 +36,13 @@ class Rehearsal:
     for copies of foreign files, which must be checked and hashed; `fresh`: as in Runner."""
 
     store: Store
-    limits: Limits
+    limits: TaskLimits
     objects: Path
     fresh: bool = False
     lines: list[Line] = field(default_factory=list)
     _history: dict[str, list[tuple[float, int]]] | None = None
 
-    def recalled(self, result: Result) -> bool:
+    def recalled(self, result: StepResult) -> bool:
         """Whether the result is in the store; this is true for every result that a rehearsal
         has."""
         return isinstance(result.folder, Entry)
@@ -62,21 +62,21 @@ class Rehearsal:
         hit = entry is not None and not self._runs(step)
         seconds, size = (0.0, 0) if hit else self._estimate(step)
         self.lines.append(Line(step.name, label, hit, seconds, size))
-        return step.result(Planned() if entry is None else entry)
+        return step.result(PlannedResult() if entry is None else entry)
 
-    def _entry(self, step: Step[Result]) -> Entry | None:
+    def _entry(self, step: Step[StepResult]) -> Entry | None:
         if not runs_code(step):
             return self.store.peek(key_of(step))
         last = yielded(self.store.recall(memory_of(step)))
         return None if last is None else self.store.peek(last)
 
-    def _runs(self, step: Step[Result]) -> bool:
+    def _runs(self, step: Step[StepResult]) -> bool:
         """Whether the step runs although its last result is known."""
         return runs_code(step) and (
             self.fresh or (isinstance(step, RunsCode) and step.depends is None)
         )
 
-    def _estimate(self, step: Step[Result]) -> tuple[float | None, int | None]:
+    def _estimate(self, step: Step[StepResult]) -> tuple[float | None, int | None]:
         if self._history is None:
             self._history = self.store.history()
         past = self._history.get(step.name)
@@ -88,5 +88,5 @@ class Rehearsal:
         )
 
 
-def _is_planned(value: Input) -> bool:
-    return value.planned if isinstance(value, Result) else isinstance(value, Planned)
+def _is_planned(value: StepInput) -> bool:
+    return value.planned if isinstance(value, StepResult) else isinstance(value, PlannedResult)

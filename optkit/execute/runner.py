@@ -26,9 +26,9 @@ from optkit.codec import from_json
 from optkit.errors import OptkitError, StorageError
 from optkit.execute.cluster import Cluster
 from optkit.execute.installed import versions
-from optkit.execute.step import R, Result, Resumes, RunsCode, Shards, Step
+from optkit.execute.step import R, Resumes, RunsCode, Shards, Step, StepResult
 from optkit.execute.taken import StepTaken
-from optkit.execute.task import Executor, Limits, Task
+from optkit.execute.task import Executor, Task, TaskLimits
 from optkit.execute.warm_workers import Workers
 from optkit.store import Entry, Meta, Store
 
@@ -45,9 +45,9 @@ class Steps(Protocol):
         """The folder into which foreign files are staged."""
 
     @property
-    def limits(self) -> Limits: ...
+    def limits(self) -> TaskLimits: ...
 
-    def recalled(self, result: Result) -> bool:
+    def recalled(self, result: StepResult) -> bool:
         """Whether a step's result was in the store before this run began."""
 
     def note(self, text: str) -> None:
@@ -85,7 +85,7 @@ class Runner:
     `fresh`: the user's code runs although what it depends on is unchanged."""
 
     store: Store
-    limits: Limits
+    limits: TaskLimits
     listener: Listener
     executor: Executor = field(default_factory=Workers)
     records: list[StepTaken] = field(default_factory=list)
@@ -103,7 +103,7 @@ class Runner:
         """The executor, if it has several machines; else None."""
         return self.executor if isinstance(self.executor, Cluster) else None
 
-    def recalled(self, result: Result) -> bool:
+    def recalled(self, result: StepResult) -> bool:
         """See `Steps`."""
         key = result.folder.key if isinstance(result.folder, Entry) else None
         known = [record.hit for record in self.records if record.key == key]
@@ -124,7 +124,7 @@ class Runner:
 
         return step.result(self._resumed(step, key, lambda step: self._make(step, label, find)))
 
-    def _running_code(self, step: Step[Result], label: str) -> Entry:
+    def _running_code(self, step: Step[StepResult], label: str) -> Entry:
         """The entry with what the user's code yields. The code runs once in this run; it does not
         run if what it depends on is declared and unchanged."""
         base, memory = key_of(step), memory_of(step)
@@ -138,7 +138,7 @@ class Runner:
                 self._yielded[now] = entry
         return entry
 
-    def _remembered(self, step: Step[Result], memory: str, label: str) -> Entry | None:
+    def _remembered(self, step: Step[StepResult], memory: str, label: str) -> Entry | None:
         """What the code yielded in an earlier run, if all that it depends on is declared and
         unchanged."""
         assert isinstance(step, RunsCode)
@@ -152,7 +152,7 @@ class Runner:
                 return entry
         return None
 
-    def _run(self, step: Step[Result], label: str, base: str) -> Entry:
+    def _run(self, step: Step[StepResult], label: str, base: str) -> Entry:
         """It begins anew after a kill, because the code may be another one now."""
 
         def find(produce: Callable[[Path], Meta]) -> tuple[Entry, bool]:
@@ -163,7 +163,7 @@ class Runner:
 
         return self._make(step, label, find, runs_code=True)
 
-    def _remember(self, step: Step[Result], memory: str, entry: Entry) -> None:
+    def _remember(self, step: Step[StepResult], memory: str, entry: Entry) -> None:
         """For later runs; with `depends`, on the remote too."""
         assert isinstance(step, RunsCode)
         record = {"schema": _YIELDED, "key": entry.key}
@@ -184,7 +184,7 @@ class Runner:
             )
 
     def _resumed(
-        self, step: Step[Result], key: str, make: Callable[[Step[Result]], Entry]
+        self, step: Step[StepResult], key: str, make: Callable[[Step[StepResult]], Entry]
     ) -> Entry:
         """The result of `make`. A step that can resume gets the folder with the state of a killed
         run of this key."""
@@ -202,7 +202,7 @@ class Runner:
 
     def _make(
         self,
-        step: Step[Result],
+        step: Step[StepResult],
         label: str,
         make: Callable[[Callable[[Path], Meta]], tuple[Entry, bool]],
         *,
@@ -244,7 +244,7 @@ class Runner:
         return entry
 
     def _done(
-        self, step: Step[Result], label: str, entry: Entry, *, hit: bool, seconds: float,
+        self, step: Step[StepResult], label: str, entry: Entry, *, hit: bool, seconds: float,
         ran_code: bool = False,
     ) -> None:  # fmt: skip
         self.records.append(StepTaken(step.name, label, entry.key, hit, seconds, ran_code))
@@ -275,7 +275,7 @@ def _some(warnings: Sequence[str]) -> Iterator[str]:
         yield f"and {len(warnings) - _TOLD} more of that kind"
 
 
-def key_of(step: Step[Result]) -> str:
+def key_of(step: Step[StepResult]) -> str:
     """The key of the step in the store."""
     return stores.digest_json(
         {
@@ -288,12 +288,12 @@ def key_of(step: Step[Result]) -> str:
     )
 
 
-def runs_code(step: Step[Result]) -> bool:
+def runs_code(step: Step[StepResult]) -> bool:
     """Whether it runs the user's Python."""
     return isinstance(step, RunsCode) and step.runs_code
 
 
-def memory_of(step: Step[Result]) -> str:
+def memory_of(step: Step[StepResult]) -> str:
     """The key under which the store remembers what the user's code yielded last. It is the same on
     every machine if all that the code depends on is declared."""
     assert isinstance(step, RunsCode)

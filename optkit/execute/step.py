@@ -3,8 +3,8 @@
 A step is a frozen dataclass. Its class has its identity (name, version, tools). A field is one of
 three kinds:
 
-    graph: Input                    an input, from the store or a staged file; the key has its
-                                    digest. `Mapping[str, Input]` takes all other inputs
+    graph: StepInput                an input, from the store or a staged file; the key has its
+                                    digest. `Mapping[str, StepInput]` takes all other inputs
     batch: int | None               a parameter, in the key as JSON
     memory: int = beside_the_key()  a setting that does not change the result, not in the key
 
@@ -29,7 +29,7 @@ Progress = Callable[[str, float], None]
 """`progress(what, fraction)` with fraction in [0, 1]."""
 
 
-class Input(Protocol):
+class StepInput(Protocol):
     """An input of a step: the result of another step, or a staged foreign file."""
 
     @property
@@ -39,8 +39,8 @@ class Input(Protocol):
     def digest(self) -> str: ...
 
 
-class Folder(Input, Protocol):
-    """The files of a step: an Entry of the store, or a Planned in a rehearsal."""
+class Folder(StepInput, Protocol):
+    """The files of a step: an Entry of the store, or a PlannedResult in a rehearsal."""
 
     @property
     def meta(self) -> Mapping[str, object]: ...
@@ -66,7 +66,7 @@ class Foreign:
 
 
 @dataclass(frozen=True)
-class Planned(Foreign):
+class PlannedResult(Foreign):
     """The result of a step that has not run, in a rehearsal. It has no digest and no files."""
 
 
@@ -91,7 +91,7 @@ def spread(default: object = MISSING) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class StepResult:
     """The result of a step: the files of `folder`, and facts about them, which are the fields.
 
     For a step that has not run (in a rehearsal), a fact has its default value; a fact without a
@@ -103,7 +103,7 @@ class Result:
     @property
     def planned(self) -> bool:
         """Whether the step has not run, because this is a rehearsal."""
-        return isinstance(self.folder, Planned)
+        return isinstance(self.folder, PlannedResult)
 
     @property
     def path(self) -> Path:
@@ -141,8 +141,8 @@ class Result:
         return result
 
 
-R = TypeVar("R", bound=Result)
-R_co = TypeVar("R_co", bound=Result, covariant=True)
+R = TypeVar("R", bound=StepResult)
+R_co = TypeVar("R_co", bound=StepResult, covariant=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,9 +171,9 @@ class Step(Generic[R_co]):
         return 0.0
 
     @property
-    def inputs(self) -> dict[str, Input]:
+    def inputs(self) -> dict[str, StepInput]:
         """The inputs by role."""
-        inputs: dict[str, Input] = {}
+        inputs: dict[str, StepInput] = {}
         for each in fields(self):
             value = getattr(self, each.name)
             if _kind(type(self), each) == "inputs":
@@ -202,11 +202,11 @@ class Step(Generic[R_co]):
         values |= {roles[role]: Foreign(inputs[role]) for role in roles if role in inputs}
         return cls(**values, **{each.name: others for each in _of_kind(cls, "inputs")})
 
-    def run(self, out: Path, progress: Progress) -> Result:
+    def run(self, out: Path, progress: Progress) -> StepResult:
         """Do the work, in a worker: write files into the folder `out`, and return the facts as the
         result."""
         package, _, module = type(self).__module__.rpartition(".")
-        result: Result = import_module(f"{package}.bodies.{module}").run(self, out, progress)
+        result: StepResult = import_module(f"{package}.bodies.{module}").run(self, out, progress)
         return result
 
     def result(self, folder: Folder) -> R_co:
@@ -237,7 +237,7 @@ class Shards(Resumes):
     it merges them, with the bits of a single run."""
 
     shard: tuple[int, int] | None = beside_the_key(None)
-    parts: Mapping[str, Input] = field(default_factory=dict)
+    parts: Mapping[str, StepInput] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,14 +284,14 @@ def _members(annotation: object) -> Sequence[object]:
 
 
 def _is_input(kind: object) -> bool:
-    return kind in (Input, Folder) or (isinstance(kind, type) and issubclass(kind, Result))
+    return kind in (StepInput, Folder) or (isinstance(kind, type) and issubclass(kind, StepResult))
 
 
-def _of_kind(cls: type[Step[Result]], kind: str) -> list[Field[object]]:
+def _of_kind(cls: type[Step[StepResult]], kind: str) -> list[Field[object]]:
     return [each for each in fields(cls) if _kind(cls, each) == kind]
 
 
-def _facts(cls: type[Result]) -> list[Field[object]]:
+def _facts(cls: type[StepResult]) -> list[Field[object]]:
     return [each for each in fields(cls) if each.name != "folder"]
 
 

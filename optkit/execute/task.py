@@ -20,7 +20,7 @@ def silent(what: str, fraction: float) -> None:
 
 
 @dataclass(frozen=True)
-class Limits:
+class TaskLimits:
     """Limits of one task: resident memory of its process tree, wall-clock time, bytes of log.
     `chosen`: the user has set the time, so it holds for every step; otherwise a step may have a
     longer one of its own."""
@@ -61,7 +61,7 @@ class Executor(Protocol):
     def __call__(
         self,
         task: Task,
-        limits: Limits,
+        limits: TaskLimits,
         progress: Progress = silent,
         *,
         scratch_root: Path | None = None,

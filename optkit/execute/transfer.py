@@ -53,7 +53,7 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class Argument:
+class RemoteCall:
     """The argument of a function on a node. `body`: JSON for the function; `needs`: the paths that
     it reads; `out`: the folder for its files; `store`: the driver's store, if the function uses
     it."""
@@ -72,7 +72,7 @@ Files = Mapping[str, int | str]
 class Transfer(Protocol):
     """The driver's end. `attempt`: a folder with a new name for each attempt at a task."""
 
-    def packed(self, argument: Argument, attempt: Path) -> Argument:
+    def packed(self, argument: RemoteCall, attempt: Path) -> RemoteCall:
         """The argument with everything that a node needs."""
 
     def hear(self, attempt: Path, heard: Progress) -> None: ...
@@ -109,14 +109,14 @@ class Ground(Protocol):
         """The files in `out`, with the facts that `adopt` of the driver needs."""
 
 
-Call = Callable[[Argument, Ground], object]
+Call = Callable[[RemoteCall, Ground], object]
 """A function that a node may call; it returns JSON."""
 
 
 class SharedFolder:
     """A node writes into a folder next to that of the task."""
 
-    def packed(self, argument: Argument, attempt: Path) -> Argument:
+    def packed(self, argument: RemoteCall, attempt: Path) -> RemoteCall:
         return replace(argument, out=str(attempt))
 
     def hear(self, attempt: Path, heard: Progress) -> None:
@@ -159,7 +159,7 @@ class ThroughRemote:
         self._store, self._sharing = store, store.sharing
         self._listening: dict[str, _Aside] = {}
 
-    def packed(self, argument: Argument, attempt: Path) -> Argument:
+    def packed(self, argument: RemoteCall, attempt: Path) -> RemoteCall:
         units = {self._unit(Path(path)) for path in argument.needs}
         sent = {str(unit): self._sharing.send(unit) for unit in sorted(units)}
         remote = Sent(self._remote().url, str(self._store.root), sent)
@@ -197,7 +197,7 @@ class ThroughRemote:
 
 
 @contextmanager
-def ground(argument: Argument) -> Iterator[Ground]:
+def ground(argument: RemoteCall) -> Iterator[Ground]:
     """Runs on the node: the node's end for what a `Transfer` packed. Raises Unfit, StorageError."""
     if argument.remote is None:
         yield _Shared(argument)
@@ -220,7 +220,7 @@ def ground(argument: Argument) -> Iterator[Ground]:
 class _Shared:
     """The node uses the driver's store."""
 
-    def __init__(self, argument: Argument) -> None:
+    def __init__(self, argument: RemoteCall) -> None:
         self.out = Path(argument.out)
         self._store = argument.store
         self._at = 0.0
@@ -254,7 +254,7 @@ class _Shared:
 class _Apart:
     """The node has a separate store, and a private folder with the files of the task."""
 
-    def __init__(self, argument: Argument, sent: Sent, store: Store, folder: Path) -> None:
+    def __init__(self, argument: RemoteCall, sent: Sent, store: Store, folder: Path) -> None:
         self.out = folder / "out"
         self._store = store
         self._remote = store.sharing.reached()

@@ -15,7 +15,7 @@ from pathlib import Path
 from optkit.execute import local
 from optkit.execute.local import Child
 from optkit.execute.step import Progress
-from optkit.execute.task import Limits, Task, silent
+from optkit.execute.task import Task, TaskLimits, silent
 
 # a worker sleeps until the next step if it holds less than this part of its memory limit, because
 # its memory adds to that of the steps that run alone
@@ -35,7 +35,7 @@ class Workers:
     def __call__(
         self,
         task: Task,
-        limits: Limits,
+        limits: TaskLimits,
         progress: Progress = silent,
         *,
         scratch_root: Path | None = None,

@@ -26,9 +26,16 @@ from optkit.documents.explanation import (
     RecipeChange,
     SpentTime,
 )
-from optkit.explanation import accuracy, data_movement, fixed, noisy_layers, samples, speed
+from optkit.explanation import (
+    accuracy_loss,
+    data_movement,
+    fixed,
+    noisy_layers,
+    sample_rules,
+    speed,
+)
 from optkit.explanation.applying import applied
-from optkit.explanation.layer_times import LEAST
+from optkit.explanation.quantization_gains import LEAST
 from optkit.explanation.subject import KINDS, Subject, Times
 
 __all__ = [
@@ -57,14 +64,14 @@ RULES: tuple[Rule, ...] = (
     fixed.slow_operators,
     fixed.written_out,
     fixed.launches,
-    samples.padding,
-    samples.other_calibration_data,
-    accuracy.clipped,
-    accuracy.coarse,
-    accuracy.duplicated,
-    accuracy.unread,
-    accuracy.weight_axis,
-    accuracy.weight_scale,
+    sample_rules.padding,
+    sample_rules.other_calibration_data,
+    accuracy_loss.clipped,
+    accuracy_loss.coarse,
+    accuracy_loss.duplicated,
+    accuracy_loss.unread,
+    accuracy_loss.weight_axis,
+    accuracy_loss.weight_scale,
     noisy_layers.sensitive,
     noisy_layers.lost,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from optkit.documents.explanation import ExplainFinding, RecipeChange
-from optkit.explanation.layer_times import slow
+from optkit.explanation.quantization_gains import slow
 from optkit.explanation.subject import Subject, connected
 from optkit.explanation.words import advice, does, named, several
 from optkit.steps.attribute import TimedLayer

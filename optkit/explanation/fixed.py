@@ -15,7 +15,7 @@ from optkit.devices import target
 from optkit.documents.explanation import ExplainFinding, FindingCost, FixedOperator, FixedTime
 from optkit.engines import LayerTensor
 from optkit.evidence import Evidence
-from optkit.explanation.layer_times import slow
+from optkit.explanation.quantization_gains import slow
 from optkit.explanation.subject import ELEMENTWISE, Subject, connected
 from optkit.explanation.words import advice, named, several
 from optkit.steps.attribute import TimedLayer

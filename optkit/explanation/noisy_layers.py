@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from optkit.benchmarking.doubts import LOST_SQNR, LOW_SQNR
 from optkit.documents.explanation import ExplainFinding
 from optkit.documents.report import LayerFidelityRow
-from optkit.explanation.accuracy import cost_of, noisy
+from optkit.explanation.accuracy_loss import cost_of, noisy
 from optkit.explanation.speed import to_float
 from optkit.explanation.subject import Subject
 from optkit.explanation.words import advice, modules, named, several
 from optkit.measurement import GateRow
-from optkit.recipe.schema import ACCURACY_LIMITS
+from optkit.recipe.sections import ACCURACY_LIMITS
 from optkit.report import figures
 
 

@@ -9,7 +9,7 @@ from glob import escape
 from optkit.devices import target
 from optkit.documents.explanation import ExplainFinding, FindingCost, RecipeChange
 from optkit.evidence import Evidence
-from optkit.explanation.layer_times import (
+from optkit.explanation.quantization_gains import (
     added_behind,
     constant_ms,
     left_behind,

@@ -14,7 +14,7 @@ from optkit.documents.result import Result
 from optkit.engines import FusedLayer, LandingRow
 from optkit.evidence import Evidence
 from optkit.recipe import Recipe
-from optkit.steps.attribute import LayerTimes, Node, TimedLayer
+from optkit.steps.attribute import LayerTimes, NodeWork, TimedLayer
 
 Kind = Literal["product", "convert", "layout", "other"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -80,7 +80,7 @@ class Subject:
         return self.times.layers.candidate if self.times else ()
 
     @property
-    def nodes(self) -> Mapping[str, Node]:
+    def nodes(self) -> Mapping[str, NodeWork]:
         return self.times.layers.nodes if self.times else {}
 
     def op(self, node: str) -> str | None:
@@ -206,7 +206,7 @@ def connected(layers: Iterable[TimedLayer]) -> list[list[TimedLayer]]:
 
 
 def _nearest(
-    node: str, nodes: Mapping[str, Node], next_to: Mapping[str, Iterable[str]]
+    node: str, nodes: Mapping[str, NodeWork], next_to: Mapping[str, Iterable[str]]
 ) -> set[str]:
     products: set[str] = set()
     seen, waiting = {node}, list(next_to.get(node, ()))

@@ -24,7 +24,7 @@ from optkit.foreign.repairs import (
     normal_form,
     repair,
 )
-from optkit.foreign.requested import (
+from optkit.foreign.requested_products import (
     assignment,
     is_quantized,
     products,

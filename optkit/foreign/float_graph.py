@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from optkit import graph
 from optkit.errors import InputRefused
-from optkit.foreign.codes import DEQUANTIZE, QUANTIZE, codes_of, is_pair, producer
+from optkit.foreign.qdq_parameters import DEQUANTIZE, QUANTIZE, codes_of, is_pair, producer
 
 _NOT_NEGATIVE = ("Relu", "Sigmoid", "Softmax", "HardSigmoid", "Abs", "Softplus", "Exp", "ReduceL2")
 _KEEP_SIGN = ("MaxPool", "GlobalAveragePool", "AveragePool", "Reshape", "Transpose", "Flatten",

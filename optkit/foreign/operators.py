@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from optkit import graph
-from optkit.foreign.codes import DEQUANTIZE, QUANTIZE, is_pair, producer
+from optkit.foreign.qdq_parameters import DEQUANTIZE, QUANTIZE, is_pair, producer
 
 _FLOAT = ir.DataType.FLOAT
 _MOVES = ("MaxPool", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Gather",
@@ -30,7 +30,7 @@ _UNARY = {"QLinearSigmoid": "Sigmoid", "QLinearLeakyRelu": "LeakyRelu", "QLinear
 _DROPPED = ("channels_last", "opset", "alpha_gemm")
 
 
-class Writer:
+class NodeWriter:
     """Writes nodes before `node`, which they replace."""
 
     def __init__(self, node: ir.Node, names: graph.FreeNames) -> None:
@@ -81,7 +81,7 @@ def to_pairs(model: ir.Model) -> list[str]:
     for node in list(model.graph):
         write = _FORMS.get(node.op_type)
         if write is not None:
-            write(Writer(node, names))
+            write(NodeWriter(node, names))
             done.append(str(node.name))
     done += _moves_on_floats(model, names)
     if done:
@@ -95,7 +95,7 @@ def dynamic_to_weight_only(model: ir.Model) -> list[str]:
     names = graph.FreeNames(model)
     done = []
     for node in list(model.graph):
-        if node.op_type in ("MatMulInteger", "ConvInteger") and _dynamic(Writer(node, names)):
+        if node.op_type in ("MatMulInteger", "ConvInteger") and _dynamic(NodeWriter(node, names)):
             done.append(str(node.name))
     if done:
         graph.infer_shapes(model)
@@ -109,7 +109,7 @@ def integer_operators(model: ir.Model) -> list[str]:
             if n.op_type in known or n.op_type.startswith("QLinear")]  # fmt: skip
 
 
-def _conv(w: Writer) -> None:
+def _conv(w: NodeWriter) -> None:
     node = w.node
     x, weight = w.dequantized(0), w.dequantized(3, axis=0)
     inputs = [x, weight]
@@ -119,13 +119,13 @@ def _conv(w: Writer) -> None:
     w.replace(w.quantized(result, 6))
 
 
-def _matmul(w: Writer) -> None:
+def _matmul(w: NodeWriter) -> None:
     a, b = w.dequantized(0), w.dequantized(3, axis=-1)
     result = w.write("MatMul", [a, b], {}, _FLOAT, str(w.node.name))
     w.replace(w.quantized(result, 6))
 
 
-def _gemm(w: Writer) -> None:
+def _gemm(w: NodeWriter) -> None:
     node = w.node
     turned = node.attributes.get_int("transB", 0)
     inputs = [w.dequantized(0), w.dequantized(3, axis=0 if turned else 1)]
@@ -136,25 +136,25 @@ def _gemm(w: Writer) -> None:
     w.replace(w.quantized(result, 7) if quantized else result)
 
 
-def _elementwise(w: Writer) -> None:
+def _elementwise(w: NodeWriter) -> None:
     a, b = w.dequantized(0), w.dequantized(3)
     result = w.write(_ELEMENTWISE[w.node.op_type], [a, b], {}, _FLOAT, str(w.node.name))
     w.replace(w.quantized(result, 6))
 
 
-def _unary(w: Writer) -> None:
+def _unary(w: NodeWriter) -> None:
     op, attributes = _UNARY[w.node.op_type], _attributes(w.node)
     result = w.write(op, [w.dequantized(0)], attributes, _FLOAT, str(w.node.name))
     w.replace(w.quantized(result, 3))
 
 
-def _concat(w: Writer) -> None:
+def _concat(w: NodeWriter) -> None:
     parts: list[ir.Value | None] = [w.dequantized(i) for i in range(2, len(w.node.inputs), 3)]
     result = w.write("Concat", parts, _attributes(w.node), _FLOAT, str(w.node.name))
     w.replace(w.quantized(result, 0))
 
 
-_FORMS: Mapping[str, Callable[[Writer], None]] = MappingProxyType(
+_FORMS: Mapping[str, Callable[[NodeWriter], None]] = MappingProxyType(
     {
         "QLinearConv": _conv,
         "QLinearMatMul": _matmul,
@@ -166,7 +166,7 @@ _FORMS: Mapping[str, Callable[[Writer], None]] = MappingProxyType(
 )
 
 
-def _bias(w: Writer, index: int, x_scale: int, w_scale: int) -> ir.Value | None:
+def _bias(w: NodeWriter, index: int, x_scale: int, w_scale: int) -> ir.Value | None:
     """The int32 bias of an integer product as floats: its scale is that of x times that of w."""
     inputs = w.node.inputs
     codes = graph.array(inputs[index]) if len(inputs) > index else None
@@ -187,7 +187,7 @@ def _attributes(node: ir.Node) -> dict[str, ir.Attr]:
     }
 
 
-def _dynamic(w: Writer) -> bool:
+def _dynamic(w: NodeWriter) -> bool:
     """Rewrite one product that reads a DynamicQuantizeLinear. False if what follows it is not
     Cast and Mul with the product of both scales."""
     node = w.node
@@ -223,7 +223,7 @@ def _weight_scale(factor: ir.Value | None, activation_scale: ir.Value) -> np.nda
     return scale.reshape(-1) if scale.size > 1 else scale.reshape(())
 
 
-def _fitting(w: Writer, zero: ir.Value | None, scale: np.ndarray) -> ir.Value | None:
+def _fitting(w: NodeWriter, zero: ir.Value | None, scale: np.ndarray) -> ir.Value | None:
     """A zero point in the shape of the scale."""
     numbers = graph.array(zero)
     if numbers is None:
@@ -242,7 +242,7 @@ def _moves_on_floats(model: ir.Model, names: graph.FreeNames) -> list[str]:
         before = producer(node.inputs[0], QUANTIZE) if node.inputs else None
         if node.op_type not in _MOVES or before is None or len(node.outputs) != 1:
             continue
-        w = Writer(node, names)
+        w = NodeWriter(node, names)
         parameters = [*before.inputs[1:]]
         floats = w.write(DEQUANTIZE, [before.outputs[0], *parameters], {}, _FLOAT)
         moved = w.write(

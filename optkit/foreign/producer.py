@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from optkit import graph
 from optkit.documents.given_graph import Quantizer
-from optkit.foreign.codes import QUANTIZE, is_pair
+from optkit.foreign.qdq_parameters import QUANTIZE, is_pair
 
 _OLIVE = "olive_version"
 _ORT = "ONNX Runtime's quantizer"

@@ -16,8 +16,15 @@ import onnx_ir as ir
 from optkit import graph
 from optkit.documents.given_graph import GraphRepair
 from optkit.foreign import operators
-from optkit.foreign.codes import DEQUANTIZE, QUANTIZE, Codes, codes_of, producer, set_codes
 from optkit.foreign.float_graph import never_negative, relu
+from optkit.foreign.qdq_parameters import (
+    DEQUANTIZE,
+    QUANTIZE,
+    QuantizationParameters,
+    codes_of,
+    producer,
+    set_codes,
+)
 
 _SMALL = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT4, ir.DataType.FLOAT8E4M3FN,
           ir.DataType.FLOAT4E2M1)  # fmt: skip
@@ -189,7 +196,9 @@ def symmetric_weights(model: ir.Model) -> list[str]:
         others = tuple(a for a in range(numbers.ndim) if a != codes.axis % numbers.ndim)
         largest = np.abs(numbers).max(axis=others if codes.scale.size > 1 else None)
         scale = np.where(largest > 0, largest / _HIGH, codes.scale.reshape(largest.shape))
-        again = Codes(ir.DataType.INT8, scale, np.zeros(scale.shape, np.int64), codes.axis, 0)
+        again = QuantizationParameters(
+            ir.DataType.INT8, scale, np.zeros(scale.shape, np.int64), codes.axis, 0
+        )
         _write_codes(node, names, _round(numbers, again), scale, again.zero_point)
         done.append(str(node.name))
     return done
@@ -213,23 +222,23 @@ def symmetric_activations(model: ir.Model) -> list[str]:
     return [*_rewritten(model, _is_asymmetric, _symmetric)]
 
 
-def _is_asymmetric(codes: Codes) -> bool:
+def _is_asymmetric(codes: QuantizationParameters) -> bool:
     return codes.dtype == ir.DataType.INT8 and not codes.symmetric
 
 
-def _shifted(codes: Codes) -> tuple[np.ndarray, np.ndarray]:
+def _shifted(codes: QuantizationParameters) -> tuple[np.ndarray, np.ndarray]:
     return codes.scale, codes.zero_point - _OFFSET
 
 
-def _symmetric(codes: Codes) -> tuple[np.ndarray, np.ndarray]:
+def _symmetric(codes: QuantizationParameters) -> tuple[np.ndarray, np.ndarray]:
     low, high = codes.range
     return np.maximum(np.abs(low), np.abs(high)) / _HIGH, np.zeros(codes.scale.shape, np.int64)
 
 
 def _rewritten(
     model: ir.Model,
-    concerns: Callable[[Codes], bool],
-    numbers: Callable[[Codes], tuple[np.ndarray, np.ndarray]],
+    concerns: Callable[[QuantizationParameters], bool],
+    numbers: Callable[[QuantizationParameters], tuple[np.ndarray, np.ndarray]],
 ) -> Iterator[str]:
     """Give activation pairs int8 codes with other parameters; yields the names of their Q."""
     names = graph.FreeNames(model)
@@ -255,7 +264,7 @@ def _activations(model: ir.Model) -> Iterator[tuple[ir.Node, list[ir.Node]]]:
             yield node, readers
 
 
-def _weights(model: ir.Model) -> Iterator[tuple[ir.Node, Codes, np.ndarray]]:
+def _weights(model: ir.Model) -> Iterator[tuple[ir.Node, QuantizationParameters, np.ndarray]]:
     """Each DQ of constant codes, with its parameters and codes."""
     for node in list(model.graph):
         stored = graph.array(node.inputs[0]) if node.op_type == DEQUANTIZE else None
@@ -278,7 +287,7 @@ def _is_weight(node: ir.Node) -> bool:
     return False
 
 
-def _round(numbers: np.ndarray, codes: Codes) -> np.ndarray:
+def _round(numbers: np.ndarray, codes: QuantizationParameters) -> np.ndarray:
     """The codes of numbers: half to even, saturated (ONNX, QuantizeLinear)."""
     scale = codes.spread(codes.scale, numbers.shape)
     zero = codes.spread(codes.zero_point, numbers.shape)

@@ -19,18 +19,18 @@ from optkit.fusion.standard.affine import fold_scale, fold_shift
 from optkit.fusion.standard.batchnorm import fold_batchnorm
 from optkit.fusion.standard.branch import take_branch
 from optkit.fusion.standard.constants import fold_constants, fold_shapes
-from optkit.fusion.standard.function import one_function
 from optkit.fusion.standard.guard import drop_guard
+from optkit.fusion.standard.layer_norm import layer_norm
 from optkit.fusion.standard.layout import (
     merge_reshapes,
     merge_transposes,
     settle_reshape,
     swap_axes,
 )
+from optkit.fusion.standard.matrix_products import plain_gemm, plain_matmul
 from optkit.fusion.standard.noop import remove_dead, remove_noop, settle_castlike
-from optkit.fusion.standard.norm import layer_norm
+from optkit.fusion.standard.pointwise import one_function
 from optkit.fusion.standard.pool import global_pool
-from optkit.fusion.standard.products import plain_gemm, plain_matmul
 from optkit.fusion.standard.reduced import keep_reduced
 from optkit.fusion.standard.repeated import merge_repeated
 from optkit.fusion.standard.select import select_early, select_one

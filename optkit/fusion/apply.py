@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from optkit import graph
 from optkit.documents.rewrites import Rewrite
-from optkit.fusion.rule import Declined, FusionLog, Rule
+from optkit.fusion.rule import Decline, FusionLog, Rule
 
 
 def apply(model: ir.Model, rules: tuple[Rule[Any], ...]) -> FusionLog:
@@ -55,7 +55,7 @@ def _try(rule: Rule[Any], node: ir.Node) -> Rewrite | None:
     found = rule.check(node)
     if found is None:
         return None
-    if isinstance(found, Declined):
+    if isinstance(found, Decline):
         return Rewrite(rule.name, name, "declined", found.reason)
     return Rewrite(rule.name, name, "applied", rule.rewrite(found))
 

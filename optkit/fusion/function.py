@@ -180,7 +180,7 @@ class Function:
 
 
 @dataclass(frozen=True)
-class Recognized:
+class RecognizedFunction:
     """What `written` computes is this operator with these attributes."""
 
     written: Written
@@ -188,7 +188,7 @@ class Recognized:
     attributes: Attributes
 
 
-def recognized(node: ir.Node, functions: Sequence[Function]) -> Recognized | None:
+def recognized(node: ir.Node, functions: Sequence[Function]) -> RecognizedFunction | None:
     """The longest part of the graph that ends in `node` and is one of these functions; None if
     there is none, or if the operator would replace too few nodes."""
     found = None
@@ -253,7 +253,7 @@ def _grid() -> Numbers:
     return np.concatenate([fine, [0.0], np.linspace(-60, 60, 41), far, -far])
 
 
-def _fitting(written: Written, functions: Sequence[Function]) -> Recognized | None:
+def _fitting(written: Written, functions: Sequence[Function]) -> RecognizedFunction | None:
     """The first of the functions that is the written one."""
     if (x := written.points(_grid())) is None:
         return None
@@ -269,7 +269,7 @@ def _fitting(written: Written, functions: Sequence[Function]) -> Recognized | No
         apart = np.abs(given - wanted)[sound]
         close = apart <= _TOLERANCE * np.maximum(1, np.abs(wanted[sound]))
         if close.all() and (apart <= written.rounding(x)[sound]).all():
-            return Recognized(written, function, attributes)
+            return RecognizedFunction(written, function, attributes)
     return None
 
 

@@ -68,7 +68,7 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Scaled:
+class ScaledBy:
     """s · x by constants: s under the name `factor`, 1 where nothing scales x."""
 
     source: Pattern
@@ -126,7 +126,7 @@ def first_match(pattern: Pattern, value: ir.Value | None, known: Match = Match()
     return next(pattern.matches(value, known), None)
 
 
-class Cut(NamedTuple):
+class SliceRange(NamedTuple):
     """The range that a Slice takes along one axis, in steps of one, with the ends in the graph's
     notation."""
 
@@ -140,7 +140,7 @@ class Cut(NamedTuple):
         return start, stop
 
 
-def cut_by(node: ir.Node) -> Cut | None:
+def cut_by(node: ir.Node) -> SliceRange | None:
     """The cut of a Slice; None for another operator, several axes, steps, or ends that are
     computed."""
     if node.op_type != "Slice" or node.domain != "" or len(node.inputs) < 4:
@@ -149,7 +149,7 @@ def cut_by(node: ir.Node) -> Cut | None:
     steps = ints(node.inputs[4]) if len(node.inputs) > 4 else [1]
     if starts is None or ends is None or axes is None or len(axes) != 1 or steps != [1]:
         return None
-    return Cut(axes[0], starts[0], ends[0])
+    return SliceRange(axes[0], starts[0], ends[0])
 
 
 def made_by(value: ir.Value | None, *ops: str, domain: str = "") -> ir.Node | None:

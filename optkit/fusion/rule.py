@@ -1,6 +1,6 @@
 """The interface of a fusion rule, and the log of the rules.
 
-A rule examines one node. `check` returns None (not its pattern), `Declined` (its pattern, but a
+A rule examines one node. `check` returns None (not its pattern), `Decline` (its pattern, but a
 guard is not satisfied, with the reason), or a match; `rewrite` takes the match and changes the
 graph. Every rewrite removes a node, shortens a path, makes an input constant or moves a selection
 towards the inputs, so the application ends.
@@ -25,7 +25,7 @@ C = TypeVar("C")
 
 
 @dataclass(frozen=True)
-class Declined:
+class Decline:
     """The pattern matches, but the rule does not change it."""
 
     reason: str
@@ -36,11 +36,11 @@ Guards = Sequence[tuple[str | Callable[[C], str], Callable[[C], bool]]]
 before it. A reason with numbers of the candidate is a function."""
 
 
-def unmet(candidate: C, guards: Guards[C]) -> Declined | None:
+def unmet(candidate: C, guards: Guards[C]) -> Decline | None:
     """The first guard that is not satisfied; None if all are."""
     for reason, holds in guards:
         if not holds(candidate):
-            return Declined(reason if isinstance(reason, str) else reason(candidate))
+            return Decline(reason if isinstance(reason, str) else reason(candidate))
     return None
 
 
@@ -51,7 +51,7 @@ class Rule(Generic[M]):
 
     name: str
     ops: frozenset[str]
-    check: Callable[[ir.Node], M | Declined | None]
+    check: Callable[[ir.Node], M | Decline | None]
     rewrite: Callable[[M], str]
     backwards: bool = False
 
@@ -73,12 +73,12 @@ class FusionLog:
         return asdict(self)
 
 
-def keeps_output(result: ir.Value, source: ir.Value) -> Declined | None:
+def keeps_output(result: ir.Value, source: ir.Value) -> Decline | None:
     """Why `source` cannot replace `result`; None if it can."""
     if not result.is_graph_output():
         return None
     if source.producer() is None or source.is_graph_output():
-        return Declined("its result is a graph output that must keep a node of its own")
+        return Decline("its result is a graph output that must keep a node of its own")
     return None
 
 

@@ -26,12 +26,18 @@ from optkit.errors import UsageError
 from optkit.generation import continued, encoded
 from optkit.generation.decoding import Pace
 from optkit.generation.encoded import Recording
-from optkit.generation.result import Generated, Speculated
+from optkit.generation.generated_texts import GenerationResult, SpeculationResult
 from optkit.generation.sampling import Sampling
 from optkit.generation.speculation import Speculation
 
 __all__ = [
-    "Generated", "GeneratedText", "Pace", "Recording", "Sampling", "Speculated", "Speculation",
+    "GeneratedText",
+    "GenerationResult",
+    "Pace",
+    "Recording",
+    "Sampling",
+    "Speculation",
+    "SpeculationResult",
     "generate",
 ]  # fmt: skip
 
@@ -46,7 +52,7 @@ def generate(
     speculation: Speculation | None = None,
     heard: Callable[[int, str], None] = lambda row, text: None,
     **options: Unpack[SessionArguments],
-) -> Generated:
+) -> GenerationResult:
     """Run all prompts in one batch. A decoder continues them; an encoder-decoder writes a text for
     each prompt, or for each recording in `audio`: a WAV file, or float32 [samples] at the rate of
     the model.

@@ -23,7 +23,7 @@ from optkit.generation.sampling import Sampling, drawn, greedy, probabilities
 
 
 @dataclass(frozen=True)
-class Draft:
+class DraftTokens:
     """Tokens that may come next. `shares`: the probabilities from which each one was drawn, float64
     [tokens, vocabulary of the target]; None: they were not drawn."""
 
@@ -31,12 +31,12 @@ class Draft:
     shares: np.ndarray | None = None
 
 
-Accept = Callable[[np.ndarray, Draft], list[int]]
+Accept = Callable[[np.ndarray, DraftTokens], list[int]]
 """Logits of the target, [drafted + 1, vocabulary], and the draft that it read → the next tokens:
 those that are kept, and one of the target's own."""
 
 
-def accept_greedy(logits: np.ndarray, draft: Draft) -> list[int]:
+def accept_greedy(logits: np.ndarray, draft: DraftTokens) -> list[int]:
     chosen: list[int] = greedy(logits).tolist()
     return chosen[: agreement(chosen, draft.tokens) + 1]
 
@@ -58,7 +58,7 @@ class SampledAcceptance:
         self._sampling = sampling
         self._random = np.random.default_rng([sampling.seed, row])
 
-    def __call__(self, logits: np.ndarray, draft: Draft) -> list[int]:
+    def __call__(self, logits: np.ndarray, draft: DraftTokens) -> list[int]:
         tokens: list[int] = []
         for at, drafted in enumerate(draft.tokens):
             shares = self._shares(logits, at)

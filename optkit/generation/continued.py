@@ -10,16 +10,16 @@ from operator import add
 
 from optkit.artifact import Artifact, SessionArguments
 from optkit.data.tokens import Tokenizer
-from optkit.decoder import Decoder, Tokens
+from optkit.decoder import Decoder, SpecialTokens
 from optkit.documents.generated_text import GeneratedText
 from optkit.errors import InputRefused
 from optkit.generation import tokenization
 from optkit.generation.acceptance import SampledAcceptance, accept_greedy
-from optkit.generation.decoding import Decoded, Ending, Heard, decode
+from optkit.generation.decoding import DecodedTokens, Ending, Heard, decode
 from optkit.generation.draft_length import DraftLength
 from optkit.generation.drafters import Drafter, DraftModel, PromptLookup
-from optkit.generation.result import Generated, Speculated, cache_of
-from optkit.generation.sampling import Draw, Sampling, greedy
+from optkit.generation.generated_texts import GenerationResult, SpeculationResult, cache_of
+from optkit.generation.sampling import Sampler, Sampling, greedy
 from optkit.generation.speculation import Speculation, Speculator
 
 
@@ -31,10 +31,13 @@ def generate(
     speculation: Speculation | None,
     heard: Callable[[int, str], None],
     options: SessionArguments,
-) -> Generated:
+) -> GenerationResult:
     """Continue all prompts, as `optkit.generate` describes."""
     decoder = _decoder(artifact)
-    spoken, tokens = tokenization.tokenizer(artifact), Tokens.of(*tokenization.configs(artifact))
+    spoken, tokens = (
+        tokenization.tokenizer(artifact),
+        SpecialTokens.of(*tokenization.configs(artifact)),
+    )
     read = tokenization.read(spoken, prompts, masked=decoder.masked, where=str(artifact.path))
     room = _room(read, tokens, wanted)
     streams = [tokenization.Stream(spoken, ids) for ids in read]
@@ -52,7 +55,7 @@ def generate(
             heard(row, prompt)
         speculated = None
         if speculation is None or drafter is None:
-            choose = greedy if sampling is None else Draw(sampling, len(prompts))
+            choose = greedy if sampling is None else Sampler(sampling, len(prompts))
             decoded = decode(session, decoder, read, ending, choose, tell)
         else:
             writer = Speculator(session, decoder, drafter, DraftLength(speculation.tokens))
@@ -69,7 +72,7 @@ def generate(
             prompts, read, decoded.tokens, decoded.reasons, strict=True
         )
     )
-    return Generated(
+    return GenerationResult(
         texts, None, decoded.prefill, decoded.decode,
         session.backend, session.evidence, session.note,
         cache_of(decoder, decoded.window), speculated,
@@ -82,14 +85,14 @@ def _speculate(
     ending: Ending,
     sampling: Sampling | None,
     heard: Heard,
-) -> tuple[Decoded, Speculated]:
+) -> tuple[DecodedTokens, SpeculationResult]:
     """The texts, one after the other."""
     texts = []
     for row, prompt in enumerate(prompts):
         accept = accept_greedy if sampling is None else SampledAcceptance(sampling, row)
         texts.append(writer.write(prompt, row, ending, accept, heard))
     decoded, counts = reduce(add, texts), writer.counts
-    return decoded, Speculated(
+    return decoded, SpeculationResult(
         "prompt lookup" if writer.drafter.free else "draft model",
         counts.drafted, counts.accepted, counts.runs, decoded.decode, counts.plain,
     )  # fmt: skip
@@ -117,7 +120,7 @@ def _drafter(
             where=str(artifact.path),
             hint="give a smaller model of the same family, whose tokens have the same ids",
         )
-    context = Tokens.of(*tokenization.configs(artifact)).context
+    context = SpecialTokens.of(*tokenization.configs(artifact)).context
     plain: SessionArguments = {**options, "adapter": None}  # that of the other model
     with artifact.session(**plain) as session:
         yield DraftModel(session, draft, decoder.vocabulary, context, sampling)
@@ -142,7 +145,7 @@ def _decoder(artifact: Artifact) -> Decoder:
     return decoder
 
 
-def _room(read: Sequence[Sequence[int]], tokens: Tokens, wanted: int) -> int:
+def _room(read: Sequence[Sequence[int]], tokens: SpecialTokens, wanted: int) -> int:
     """The number of new tokens that fit after the longest prompt: at most `wanted`."""
     for at, ids in enumerate(read):
         if tokens.context is not None and len(ids) >= tokens.context:

@@ -59,7 +59,7 @@ class Pace:
 
 
 @dataclass(frozen=True)
-class Decoded:
+class DecodedTokens:
     """New tokens by row, without the one that ended it, and the reason why each row ended.
     `window`: the sliding window of all layers, if the cache kept only the tokens in it."""
 
@@ -69,9 +69,9 @@ class Decoded:
     decode: Pace
     window: int | None = None
 
-    def __add__(self, other: Decoded) -> Decoded:
+    def __add__(self, other: DecodedTokens) -> DecodedTokens:
         """These texts and those of another decoding, which ran after it."""
-        return Decoded(
+        return DecodedTokens(
             self.tokens + other.tokens, self.reasons + other.reasons,
             self.prefill + other.prefill, self.decode + other.decode,
         )  # fmt: skip
@@ -85,7 +85,7 @@ def decode(
     choose: Choose,
     heard: Heard,
     crossed: Feed | None = None,
-) -> Decoded:
+) -> DecodedTokens:
     """Continue all prompts together. Each has at least one token; without a mask all have the same
     number. `crossed`: the encoder's outputs, the same for every token. Raises what the session
     raises."""
@@ -114,7 +114,7 @@ def decode(
         ids = text.extended(chosen)
         if not len(ids):
             break
-    return Decoded(
+    return DecodedTokens(
         text.tokens,
         [reason or "length" for reason in text.reasons],
         Pace(sum(map(len, prompts)), marks[1] - marks[0]),

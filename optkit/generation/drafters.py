@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from optkit.decoder import Decoder
-from optkit.generation.acceptance import Draft, agreement
+from optkit.generation.acceptance import DraftTokens, agreement
 from optkit.generation.cached_text import CachedText
 from optkit.generation.sampling import Sampling, drawn, greedy, probabilities
 from optkit.runtimes import Recurrent
@@ -37,7 +37,7 @@ class Drafter(Protocol):
         """How much there is to draft from after these tokens, which continue those of the last
         call: 0 for nothing. Drafts of equal evidence are accepted about equally often."""
 
-    def draft(self, tokens: Sequence[int], count: int) -> Draft:
+    def draft(self, tokens: Sequence[int], count: int) -> DraftTokens:
         """At most `count` tokens, after tokens for which `evidence` was asked last."""
 
 
@@ -61,12 +61,12 @@ class PromptLookup:
                 return length
         return 0
 
-    def draft(self, tokens: Sequence[int], count: int) -> Draft:
+    def draft(self, tokens: Sequence[int], count: int) -> DraftTokens:
         found = list(tokens[self._place : self._place + count])
         period = len(tokens) - self._place
         while len(found) < count:
             found.append(found[-period])
-        return Draft(found)
+        return DraftTokens(found)
 
     def _index(self, tokens: Sequence[int]) -> None:
         for place in range(self._indexed, len(tokens)):
@@ -107,7 +107,7 @@ class DraftModel:
     def evidence(self, tokens: Sequence[int]) -> int:
         return int(len(tokens) < self._room)
 
-    def draft(self, tokens: Sequence[int], count: int) -> Draft:
+    def draft(self, tokens: Sequence[int], count: int) -> DraftTokens:
         known = self._certain + agreement(self._read[self._certain :], tokens[self._certain : -1])
         self._text.cut(known)
         del self._read[known:]
@@ -121,7 +121,7 @@ class DraftModel:
             else:
                 shares.append(probabilities(logits, self._sampling)[0])
                 new.append(drawn(shares[-1], self._random.random()))
-        return Draft(new, np.array(shares) if shares else None)
+        return DraftTokens(new, np.array(shares) if shares else None)
 
     def _logits(self, tokens: Sequence[int]) -> np.ndarray:
         """Of the token after these: [1, vocabulary of the target]."""

@@ -20,15 +20,15 @@ import numpy as np
 from optkit.artifact import Artifact, Running, SessionArguments
 from optkit.data import audio, packing, parts
 from optkit.data.tokens import Tokenizer
-from optkit.decoder import IDS, MASK, Decoder, Tokens
+from optkit.decoder import IDS, MASK, Decoder, SpecialTokens
 from optkit.documents.generated_text import GeneratedText
 from optkit.errors import InputRefused, UsageError
 from optkit.evidence import Evidence
 from optkit.generation import tokenization
 from optkit.generation.decoding import Ending, Pace, decode
-from optkit.generation.result import Generated, cache_of
-from optkit.generation.sampling import Draw, Sampling, greedy
-from optkit.generation.starting import Start, only
+from optkit.generation.generated_texts import GenerationResult, cache_of
+from optkit.generation.sampling import Sampler, Sampling, greedy
+from optkit.generation.starting import DecoderStart, only
 from optkit.tensors import Feed, TensorInfo
 
 Recording = str | Path | np.ndarray
@@ -54,7 +54,7 @@ def generate(
     sampling: Sampling | None,
     heard: Callable[[int, str], None],
     options: SessionArguments,
-) -> Generated:
+) -> GenerationResult:
     """Write a text for each prompt, or for each recording, as `optkit.generate`
     describes."""
     encoder, decoder = (artifact.parts[name] for name in ("encoder", "decoder"))
@@ -66,7 +66,7 @@ def generate(
             hint="build it from a Hugging Face folder of an encoder-decoder",
         )
     spoken, configs = tokenization.tokenizer(encoder), tokenization.configs(encoder)
-    start, tokens = Start.of(*configs, str(artifact.path)), Tokens.of(*configs)
+    start, tokens = DecoderStart.of(*configs, str(artifact.path)), SpecialTokens.of(*configs)
     limits = map(configs[0].get, _POSITIONS)
     positions = next((limit for limit in limits if isinstance(limit, int)), None)
     given = _given(encoder, spoken, prompts, recordings, positions)
@@ -83,7 +83,7 @@ def generate(
         states = first.run(feed)
         encoded = Pace(_positions(given, states), time.perf_counter() - begun)
     crossed = _crossed(shape, given.feed, states)
-    choose = start.choosing(greedy if sampling is None else Draw(sampling, rows))
+    choose = start.choosing(greedy if sampling is None else Sampler(sampling, rows))
     with decoder.session(**options) as session:
         read = _started(session, shape, start, rows, crossed)
         ending = Ending(frozenset(tokens.ends), room, tokens.pad)
@@ -101,7 +101,7 @@ def generate(
         )
     )
     ran = min(first, session, key=lambda run: run.evidence is Evidence.MEASURED)
-    return Generated(
+    return GenerationResult(
         texts, encoded, decoded.prefill, decoded.decode, session.backend, ran.evidence, ran.note,
         cache_of(shape),
     )  # fmt: skip
@@ -200,7 +200,7 @@ def _room(wanted: int, positions: int | None, start: int) -> int:
 
 
 def _started(
-    session: Running, decoder: Decoder, start: Start, rows: int, crossed: Feed
+    session: Running, decoder: Decoder, start: DecoderStart, rows: int, crossed: Feed
 ) -> list[list[int]]:
     """The tokens that the decoder of each row reads first. If no language is given, it is the one
     that the model finds most likely after the first token, even if the text is sampled."""

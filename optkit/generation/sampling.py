@@ -35,7 +35,7 @@ class Sampling:
                 raise UsageError(f"{what} is {getattr(self, what)}", where="sampling", hint=hint)
 
 
-class Draw:
+class Sampler:
     """Random choices for the rows of one batch. Each row has separate random numbers, so its text
     does not depend on the other rows."""
 

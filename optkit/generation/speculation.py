@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from optkit.artifact import Artifact
 from optkit.decoder import Decoder
 from optkit.errors import UsageError
-from optkit.generation.acceptance import Accept, Draft
+from optkit.generation.acceptance import Accept, DraftTokens
 from optkit.generation.cached_text import CachedText
-from optkit.generation.decoding import Decoded, Ending, FinishReason, Heard, Pace
+from optkit.generation.decoding import DecodedTokens, Ending, FinishReason, Heard, Pace
 from optkit.generation.draft_length import DraftLength
 from optkit.generation.drafters import Drafter
 from optkit.runtimes import Recurrent
@@ -49,7 +49,7 @@ class Speculation:
 
 @dataclass
 class Counts:
-    """See `result.Speculated`."""
+    """See `generated_texts.SpeculationResult`."""
 
     drafted: int = 0
     accepted: int = 0
@@ -102,14 +102,14 @@ class Speculator:
 
     def write(
         self, prompt: Sequence[int], row: int, ending: Ending, accept: Accept, heard: Heard
-    ) -> Decoded:
+    ) -> DecodedTokens:
         """Continue one prompt; as `decoding.decode` otherwise. Raises what the sessions raise."""
         start = time.perf_counter()
         text = _Text(ending, list(prompt), len(prompt))
         room = len(prompt) + ending.limit - 1
         cached = CachedText(self.session, self.decoder, room)
         self.drafter.begin(prompt, row, room)
-        kept = text.extend(accept(cached.read(prompt)[-1:], Draft()))
+        kept = text.extend(accept(cached.read(prompt)[-1:], DraftTokens()))
         read = time.perf_counter()
         while True:
             for token in kept:
@@ -117,7 +117,7 @@ class Speculator:
             if text.reason is not None:
                 break
             kept = self._step(cached, text, accept)
-        return Decoded(
+        return DecodedTokens(
             [text.new], [text.reason], Pace(len(prompt), read - start),
             Pace(text.choices - 1, time.perf_counter() - read),
         )  # fmt: skip
@@ -127,10 +127,10 @@ class Speculator:
         start, tokens, free = time.perf_counter(), text.tokens, self.drafter.free
         evidence, most = self.drafter.evidence(tokens), text.left - 1
         count = self.length.choose(evidence, most, free=free)
-        offered = Draft()
+        offered = DraftTokens()
         if evidence and most and (count or free):
             offered = self.drafter.draft(tokens, max(count, 1))
-        draft = offered if count else Draft()
+        draft = offered if count else DraftTokens()
         before = cached.length
         accepted = accept(cached.read([tokens[-1], *draft.tokens]), draft)
         cached.cut(before + len(accepted))

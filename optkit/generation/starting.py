@@ -55,7 +55,7 @@ class _Said:
 
 
 @dataclass(frozen=True)
-class Start:
+class DecoderStart:
     """`read`: the tokens that the decoder reads first; None is the place of the language token,
     which is chosen among `languages`. The other fields are token ids."""
 
@@ -68,7 +68,7 @@ class Start:
     @classmethod
     def of(
         cls, config: Mapping[str, object], generation: Mapping[str, object], where: str
-    ) -> Start:
+    ) -> DecoderStart:
         """The start from generation_config.json. If that file is missing, from config.json; the
         tokens that are read first may also be in config.json. Raises InputRefused if no file names
         the first token, or if the language is unknown."""

@@ -20,7 +20,6 @@ from __future__ import annotations
 from onnx_ir import Model as Graph
 
 from optkit.graph.arguments import arguments
-from optkit.graph.codes import assumes_vnni, multiplies_codes
 from optkit.graph.costs import (
     border_bytes,
     costs,
@@ -28,7 +27,8 @@ from optkit.graph.costs import (
     peak_live_bytes,
     summary,
 )
-from optkit.graph.cutting import Part, beginning, between, cut, places
+from optkit.graph.cutting import GraphPart, beginning, between, cut, places
+from optkit.graph.exact_products import assumes_vnni, multiplies_codes
 from optkit.graph.nodes import (
     WEIGHTED,
     FreeNames,
@@ -58,17 +58,17 @@ from optkit.graph.semantics import (
 )
 from optkit.graph.serde import INLINE_LIMIT, check, data_locations, load, save, with_data_at
 from optkit.graph.shapes import bind, dims, evaluated, expose, inputs, outputs, typed
-from optkit.graph.weights import Form, Stored, blocks, columns, computed, rows, spread
+from optkit.graph.weights import MappedTensor, TensorForm, blocks, columns, computed, rows, spread
 from optkit.node_names import join_names, module_of, names_in
 
 __all__ = [
     "INLINE_LIMIT",
     "WEIGHTED",
-    "Form",
     "FreeNames",
     "Graph",
-    "Part",
-    "Stored",
+    "GraphPart",
+    "MappedTensor",
+    "TensorForm",
     "add_constant",
     "add_tensor",
     "arguments",

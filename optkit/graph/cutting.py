@@ -21,7 +21,7 @@ from optkit.graph.nodes import constant_weight, is_constant
 _LITTLE = 4 << 20  # bytes of constants from which a value that is computed again may be computed
 
 
-class Part(NamedTuple):
+class GraphPart(NamedTuple):
     """Consecutive nodes. `reads`: names of the values of earlier parts that this part or later ones
     read. `leaves`: names of the values of this part and earlier ones that later parts read."""
 
@@ -41,14 +41,14 @@ def beginning(model: ir.Model, count: int) -> ir.Model:
     return copy
 
 
-def cut(model: ir.Model, places: Iterable[int]) -> list[Part]:
+def cut(model: ir.Model, places: Iterable[int]) -> list[GraphPart]:
     """The parts between the borders before the nodes with the numbers `places` of the main
     graph."""
     nodes = list(model.graph)
     borders = sorted({0, len(nodes), *(p for p in places if 0 <= p <= len(nodes))})
     crossing = dict(zip(borders, _crossing(nodes, borders), strict=True))
     return [
-        Part(
+        GraphPart(
             tuple(str(node.name) for node in nodes[start:stop]),
             tuple(str(value.name) for value in crossing[start]),
             tuple(str(value.name) for value in crossing[stop]),

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from optkit.graph.weights import Computed, Group, Stored
+from optkit.graph.weights import ComputedTensor, MappedTensor, TensorGroup
 
 _INLINE_BYTES = 1024  # a tensor up to this size is always in the model file
 _ALIGNMENT = 4096  # alignment of each tensor in a data file: a page, so that a runtime can map it
@@ -43,7 +43,7 @@ def store(values: Sequence[ir.Value], path: Path) -> None:
     linked = _link(large, path)
     places: dict[Hashable, int] = {}
     plan: list[tuple[int, ir.TensorProtocol]] = []
-    groups: dict[Group, dict[int, int]] = defaultdict(dict)
+    groups: dict[TensorGroup, dict[int, int]] = defaultdict(dict)
     end = 0
     for tensor in _in_groups([v.const_value for v in large if v not in linked]):
         if (key := _identity(tensor)) in places:
@@ -51,7 +51,7 @@ def store(values: Sequence[ir.Value], path: Path) -> None:
         start = -(-end // _ALIGNMENT) * _ALIGNMENT
         end = start + tensor.nbytes
         places[key] = start
-        if isinstance(tensor, Computed):
+        if isinstance(tensor, ComputedTensor):
             groups[tensor.group][tensor.index] = start
         else:
             plan.append((start, tensor))
@@ -65,10 +65,10 @@ def store(values: Sequence[ir.Value], path: Path) -> None:
 
 def inline(values: Iterable[ir.Value]) -> None:
     """Load all tensors into memory, so that they are written into the model file. In place."""
-    done: dict[Group, list[ir.Tensor[np.ndarray]]] = {}
+    done: dict[TensorGroup, list[ir.Tensor[np.ndarray]]] = {}
     for value in values:
         tensor = value.const_value
-        if isinstance(tensor, Computed):
+        if isinstance(tensor, ComputedTensor):
             if tensor.group not in done:
                 done[tensor.group] = tensor.group.tensors()
             value.const_value = done[tensor.group][tensor.index]
@@ -79,9 +79,9 @@ def inline(values: Iterable[ir.Value]) -> None:
 
 def _link(values: Iterable[ir.Value], path: Path) -> dict[ir.Value, tuple[str, int]]:
     """Link the data files of which nearly all bytes are used: value → (file name, offset)."""
-    readers: dict[str, list[tuple[ir.Value, Stored]]] = defaultdict(list)
+    readers: dict[str, list[tuple[ir.Value, MappedTensor]]] = defaultdict(list)
     for value in values:
-        if isinstance(value.const_value, Stored):
+        if isinstance(value.const_value, MappedTensor):
             readers[value.const_value.path].append((value, value.const_value))
     linked: dict[ir.Value, tuple[str, int]] = {}
     count = 0
@@ -115,13 +115,13 @@ def _write(
     target: Path,
     size: int,
     plan: Iterable[tuple[int, ir.TensorProtocol]],
-    groups: Mapping[Group, Mapping[int, int]],
+    groups: Mapping[TensorGroup, Mapping[int, int]],
 ) -> None:
     temporary = target.with_name(f".{target.name}.part")
     with temporary.open("wb", buffering=0) as file:
         file.truncate(size)
         for start, tensor in plan:
-            if isinstance(tensor, Stored):
+            if isinstance(tensor, MappedTensor):
                 _copy(tensor, file, start)
             else:
                 _put(file, start, np.frombuffer(tensor.tobytes(), np.uint8))
@@ -135,7 +135,7 @@ def _write(
     temporary.replace(target)
 
 
-def _copy(tensor: Stored, file: io.FileIO, start: int) -> None:
+def _copy(tensor: MappedTensor, file: io.FileIO, start: int) -> None:
     """Copy the bytes of the tensor to `start` of the file, inside the kernel if possible."""
     done, total = 0, tensor.nbytes
     with tensor.open() as source:
@@ -166,12 +166,12 @@ def _put(file: io.FileIO, start: int, data: np.ndarray) -> None:
 def _in_groups(tensors: Iterable[ir.TensorProtocol | None]) -> Iterator[ir.TensorProtocol]:
     """The values in order, but the members of a group follow directly after their first member."""
     stored = [tensor for tensor in tensors if tensor is not None]
-    members: dict[Group, list[ir.TensorProtocol]] = defaultdict(list)
+    members: dict[TensorGroup, list[ir.TensorProtocol]] = defaultdict(list)
     for tensor in stored:
-        if isinstance(tensor, Computed):
+        if isinstance(tensor, ComputedTensor):
             members[tensor.group].append(tensor)
     for tensor in stored:
-        if isinstance(tensor, Computed):
+        if isinstance(tensor, ComputedTensor):
             yield from members.pop(tensor.group, ())
         else:
             yield tensor
@@ -179,9 +179,9 @@ def _in_groups(tensors: Iterable[ir.TensorProtocol | None]) -> Iterator[ir.Tenso
 
 def _identity(tensor: ir.TensorProtocol | None) -> Hashable:
     """Tensors with the same identity have the same bytes."""
-    if isinstance(tensor, Stored):
+    if isinstance(tensor, MappedTensor):
         return tensor.path, tensor.offset or 0, tensor.nbytes
-    if isinstance(tensor, Computed):
+    if isinstance(tensor, ComputedTensor):
         return tensor.group, tensor.index
     return id(tensor)
 
@@ -189,13 +189,13 @@ def _identity(tensor: ir.TensorProtocol | None) -> Hashable:
 def _is_large(tensor: ir.TensorProtocol) -> bool:
     if tensor.dtype == ir.DataType.STRING:
         return False
-    return tensor.nbytes > _INLINE_BYTES or isinstance(tensor, Computed)
+    return tensor.nbytes > _INLINE_BYTES or isinstance(tensor, ComputedTensor)
 
 
-def _refer(value: ir.Value, location: str, start: int, folder: Path) -> Stored:
+def _refer(value: ir.Value, location: str, start: int, folder: Path) -> MappedTensor:
     tensor = value.const_value
     assert tensor is not None
-    return Stored(
+    return MappedTensor(
         location, start, tensor.nbytes, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()),
         name=str(value.name), base_dir=folder,
     )  # fmt: skip

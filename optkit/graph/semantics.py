@@ -25,7 +25,7 @@ from optkit.errors import InputRefused
 from optkit.graph import growth, opsets
 from optkit.graph.nodes import ensure_names
 from optkit.graph.serde import last_line
-from optkit.graph.weights import Computed
+from optkit.graph.weights import ComputedTensor
 
 _MINIMUM_IR_VERSION = 10  # the first IR version that may contain opset 21
 _OLDER_IR_VERSION = 9  # of opsets 19 and 20
@@ -256,7 +256,7 @@ def _without_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, ir.Val
         if tensor.dtype == ir.DataType.STRING:
             main.initializer.append(serde.serialize_tensor(tensor))
             continue
-        if tensor.nbytes <= growth.SMALL_BYTES and not isinstance(tensor, Computed):
+        if tensor.nbytes <= growth.SMALL_BYTES and not isinstance(tensor, ComputedTensor):
             small = ir.Tensor(tensor.numpy(), tensor.dtype, name=name)
             main.initializer.append(serde.serialize_tensor(small))
             continue

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 
 from optkit.errors import InputRefused, StorageError, UnsafeFile
 from optkit.graph import data_files
-from optkit.graph.weights import Stored
+from optkit.graph.weights import MappedTensor
 
 _OWN = "optkit."  # the prefix of optkit's metadata
 # keys of a finished file (packaging.stamp); a graph that is computed from it is another one
@@ -222,14 +222,14 @@ def _constants_on_disk(model: ir.Model) -> Iterator[tuple[ir.Node, str, ir.Exter
                     yield node, name, tensor
 
 
-def _stored(tensor: ir.ExternalTensor, path: Path) -> Stored:
+def _stored(tensor: ir.ExternalTensor, path: Path) -> MappedTensor:
     place = path.parent / tensor.location
     if (tensor.offset or 0) + tensor.nbytes > place.stat().st_size:
         raise UnsafeFile(
             f"external data {str(tensor.location)!r} is too short",
             where=f"{path}: tensor {tensor.name!r}",
         )
-    return Stored(
+    return MappedTensor(
         tensor.location, tensor.offset, tensor.nbytes, tensor.dtype, shape=tensor.shape,
         name=tensor.name, base_dir=path.parent,
     )  # fmt: skip

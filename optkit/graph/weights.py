@@ -1,7 +1,7 @@
 """Weights that may be larger than memory: they are read by rows, and computed when they are
 written.
 
-    data file ── Stored ──► rows ──► pieces ── Computed ──► data file of the next graph
+    data file ── MappedTensor ──► rows ──► pieces ── ComputedTensor ──► data file of the next graph
         └────────────── unchanged: a hard link, no byte is read ──────────►
 
 At most one piece of one weight is in memory. `data_files` writes and links the files.
@@ -32,7 +32,7 @@ Piece = Sequence[np.ndarray | None]
 Compute = Callable[[], Iterable[Piece]]
 
 
-class Form(NamedTuple):
+class TensorForm(NamedTuple):
     """The dtype and shape of a tensor that will be computed."""
 
     name: str
@@ -40,7 +40,7 @@ class Form(NamedTuple):
     shape: tuple[int, ...]
 
 
-class Stored(ir.ExternalTensor):
+class MappedTensor(ir.ExternalTensor):
     """A tensor in a data file. Every `numpy()` maps the file again, and the object keeps nothing,
     so the pages leave memory together with the array. The file was checked when the model was
     loaded."""
@@ -81,13 +81,13 @@ class Stored(ir.ExternalTensor):
             raise _cut_short(self)
 
 
-class Computed(ir.LazyTensor):
+class ComputedTensor(ir.LazyTensor):
     """A tensor whose numbers are computed when they are needed, together with those of its
     group."""
 
     __slots__ = ("group", "index")
 
-    def __init__(self, group: Group, index: int) -> None:
+    def __init__(self, group: TensorGroup, index: int) -> None:
         form = group.forms[index]
         super().__init__(
             lambda: group.tensors()[index], form.dtype, ir.Shape(form.shape), name=form.name
@@ -96,7 +96,7 @@ class Computed(ir.LazyTensor):
         self.index = index
 
 
-def computed(forms: Sequence[Form], compute: Compute) -> list[ir.TensorProtocol]:
+def computed(forms: Sequence[TensorForm], compute: Compute) -> list[ir.TensorProtocol]:
     """One tensor per form, none of them in memory: `compute` yields their numbers in pieces.
 
     A piece has one array per form (None: nothing for this form); the pieces of a form, in C order,
@@ -106,8 +106,8 @@ def computed(forms: Sequence[Form], compute: Compute) -> list[ir.TensorProtocol]
 
     Raises OptkitError with the name of the tensor if pieces do not fit their form.
     """
-    group = Group(tuple(forms), compute)
-    return [Computed(group, index) for index in range(len(group.forms))]
+    group = TensorGroup(tuple(forms), compute)
+    return [ComputedTensor(group, index) for index in range(len(group.forms))]
 
 
 def rows(value: ir.Value | ir.TensorProtocol, count: int) -> Iterator[np.ndarray]:
@@ -118,7 +118,7 @@ def rows(value: ir.Value | ir.TensorProtocol, count: int) -> Iterator[np.ndarray
     tensor = value.const_value if isinstance(value, ir.Value) else value
     assert tensor is not None
     shape = tensor.shape.numpy()
-    if not isinstance(tensor, Stored) or not shape or tensor.dtype.bitwidth < 8:
+    if not isinstance(tensor, MappedTensor) or not shape or tensor.dtype.bitwidth < 8:
         array = tensor.numpy()
         starts = range(0, shape[0], count) if shape else ()
         yield from (array[at : at + count] for at in starts) if shape else (array,)
@@ -148,7 +148,7 @@ def columns(value: ir.Value | ir.TensorProtocol, count: int) -> Iterator[np.ndar
     tensor = value.const_value if isinstance(value, ir.Value) else value
     assert tensor is not None
     height, width = tensor.shape.numpy()
-    if not isinstance(tensor, Stored) or tensor.dtype.bitwidth < 8:
+    if not isinstance(tensor, MappedTensor) or tensor.dtype.bitwidth < 8:
         array = tensor.numpy()
         yield from (array[:, at : at + count] for at in range(0, width, count))
         return
@@ -176,10 +176,10 @@ def spread(work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
             yield waiting.popleft().result()
 
 
-class Group:
+class TensorGroup:
     """Tensors that are computed together."""
 
-    def __init__(self, forms: tuple[Form, ...], compute: Compute) -> None:
+    def __init__(self, forms: tuple[TensorForm, ...], compute: Compute) -> None:
         self.forms = forms
         self._compute = compute
 
@@ -216,7 +216,7 @@ def _cut_short(tensor: ir.TensorProtocol) -> OptkitError:
     return OptkitError("its data file was cut", where=f"tensor {tensor.name!r}")
 
 
-def _nbytes(form: Form) -> int:
+def _nbytes(form: TensorForm) -> int:
     return -(-prod(form.shape) * form.dtype.bitwidth // 8)
 
 
@@ -225,7 +225,7 @@ def _raw_dtype(dtype: ir.DataType) -> np.dtype:
     return np.dtype(np.uint8 if dtype.bitwidth < 8 else dtype.numpy())
 
 
-def _encoded(array: np.ndarray, form: Form) -> np.ndarray:
+def _encoded(array: np.ndarray, form: TensorForm) -> np.ndarray:
     """The bytes of a piece in the form of a file."""
     if form.dtype.bitwidth == 4 and array.dtype == np.uint8:
         return np.ascontiguousarray(array).reshape(-1)
@@ -247,5 +247,5 @@ def _decoded(raw: np.ndarray, dtype: ir.DataType, dims: Sequence[int]) -> np.nda
     return raw.view(_raw_dtype(dtype)).reshape(dims)
 
 
-def _misfit(form: Form, what: str) -> OptkitError:
+def _misfit(form: TensorForm, what: str) -> OptkitError:
     return OptkitError(f"computed numbers do not fit: {what}", where=f"tensor {form.name!r}")

@@ -12,7 +12,7 @@ has no effect.
     scan        the graphs, nodes and functions of an ONNX file, counted before they are expanded
     deduplication  does not copy a large data file that the store already has
     model       copies an ONNX file with its external data into one folder of the store
-    folder      copies a Hugging Face folder, or the folder of an adapter: only known data files
+    model_folder  copies a Hugging Face folder, or the folder of an adapter: only known data files
     hub         downloads a model of the Hugging Face hub into such a folder
     tree        publishes several files as one folder of the store
     containers  safetensors and zip files (.pt2)
@@ -21,8 +21,10 @@ has no effect.
 from __future__ import annotations
 
 from optkit.intake.containers import stage_pt2, stage_ranges, stage_weights
-from optkit.intake.files import Limits, Staged
-from optkit.intake.folder import (
+from optkit.intake.files import FileLimits, StagedFile
+from optkit.intake.hub import download
+from optkit.intake.model import StagedModel, check_onnx, stage_onnx
+from optkit.intake.model_folder import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
     COMPANIONS,
@@ -30,15 +32,13 @@ from optkit.intake.folder import (
     stage_adapter,
     stage_folder,
 )
-from optkit.intake.hub import download
-from optkit.intake.model import StagedModel, check_onnx, stage_onnx
 
 __all__ = [
     "ADAPTER_CONFIG",
     "ADAPTER_WEIGHTS",
     "COMPANIONS",
-    "Limits",
-    "Staged",
+    "FileLimits",
+    "StagedFile",
     "StagedFolder",
     "StagedModel",
     "check_onnx",

@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from optkit.dtypes import DTYPES
 from optkit.errors import UnsafeFile
-from optkit.intake.files import Limits, Staged, copy_in, located, opened, publish, show
+from optkit.intake.files import FileLimits, StagedFile, copy_in, located, opened, publish, show
 from optkit.store import scratch
 
 PICKLES = frozenset(
@@ -31,7 +31,9 @@ _DIRECTORY_BYTES = 8 << 20  # a zip's list of members
 _PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
-def stage_weights(path: Path, store_objects: Path, *, limits: Limits | None = None) -> Staged:
+def stage_weights(
+    path: Path, store_objects: Path, *, limits: FileLimits | None = None
+) -> StagedFile:
     """Check a safetensors file and copy it into the store.
 
     Raises UnsafeFile for a pickle (by its suffix), and for a file that is not valid safetensors.
@@ -42,40 +44,42 @@ def stage_weights(path: Path, store_objects: Path, *, limits: Limits | None = No
             where=str(path),
             hint="save the weights with safetensors.torch.save_file(model.state_dict(), ...)",
         )
-    return _stage(path, store_objects, limits or Limits(), _check_safetensors)
+    return _stage(path, store_objects, limits or FileLimits(), _check_safetensors)
 
 
-def stage_pt2(path: Path, store_objects: Path, *, limits: Limits | None = None) -> Staged:
+def stage_pt2(path: Path, store_objects: Path, *, limits: FileLimits | None = None) -> StagedFile:
     """Check a torch.export archive (a zip file) and copy it into the store. Opens no member."""
-    return _stage(path, store_objects, limits or Limits(), _check_members)
+    return _stage(path, store_objects, limits or FileLimits(), _check_members)
 
 
-def stage_ranges(path: Path, store_objects: Path) -> Staged:
+def stage_ranges(path: Path, store_objects: Path) -> StagedFile:
     """Copy a text file with ranges of activations into the store. What it says is checked when it
     is read."""
-    return _stage(path, store_objects, Limits(data_bytes=_RANGES_BYTES), lambda file, limits: None)
+    return _stage(
+        path, store_objects, FileLimits(data_bytes=_RANGES_BYTES), lambda file, limits: None
+    )
 
 
-def check_weights(path: Path, *, limits: Limits | None = None) -> None:
+def check_weights(path: Path, *, limits: FileLimits | None = None) -> None:
     """Raise UnsafeFile if `path`, a copy in the store, is not a valid safetensors file."""
     with path.open("rb") as file:
-        _check_safetensors(file, limits or Limits())
+        _check_safetensors(file, limits or FileLimits())
 
 
-_Check = Callable[[BinaryIO, Limits], None]
+_Check = Callable[[BinaryIO, FileLimits], None]
 
 
-def _stage(path: Path, store_objects: Path, limits: Limits, check: _Check) -> Staged:
+def _stage(path: Path, store_objects: Path, limits: FileLimits, check: _Check) -> StagedFile:
     with opened(path) as source, scratch(store_objects.parent) as folder:
         copy = folder / "file"
         sha256, size = copy_in(source, copy, limit_bytes=limits.data_bytes, where=str(path))
         with located(path), copy.open("rb") as file:
             check(file, limits)
         place = publish(copy, store_objects, sha256)
-    return Staged(place, sha256, size)
+    return StagedFile(place, sha256, size)
 
 
-def _check_safetensors(file: BinaryIO, limits: Limits) -> None:
+def _check_safetensors(file: BinaryIO, limits: FileLimits) -> None:
     total = file.seek(0, io.SEEK_END)
     file.seek(0)
     length = int.from_bytes(file.read(8), "little")
@@ -146,7 +150,7 @@ class _Bounded(io.BufferedReader):
         return super().read(size)
 
 
-def _check_members(file: BinaryIO, limits: Limits) -> None:
+def _check_members(file: BinaryIO, limits: FileLimits) -> None:
     """Raise UnsafeFile if a zip file has too many members, would unpack to too many bytes, or has a
     member that is a link, encrypted, overlapping, or named outside the archive."""
     total = file.seek(0, io.SEEK_END)

@@ -30,7 +30,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
-class Limits:
+class FileLimits:
     """Limits on the size and the contents of one foreign file, in bytes or counts."""
 
     proto_bytes: int = 2 << 30  # protobuf's own limit
@@ -49,7 +49,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Staged:
+class StagedFile:
     """The copy of a foreign file in the store."""
 
     path: Path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from optkit.errors import InputRefused, ToolchainMissing
-from optkit.intake.folder import COMPANIONS, INDEX
+from optkit.intake.model_folder import COMPANIONS, INDEX
 
 
 def download(name: str, *, code: bool = False) -> Path:

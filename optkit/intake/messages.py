@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from optkit.errors import UnsafeFile
 from optkit.intake import wire
 from optkit.intake.fields import MESSAGES
-from optkit.intake.files import Limits, show
+from optkit.intake.files import FileLimits, show
 
 _NAME_BYTES = 1 << 16
 # Control characters (U+0000 to U+001F, U+007F to U+009F) and Unicode's own ends of lines, in UTF-8:
@@ -21,7 +21,7 @@ class Messages:
     """The bytes of one file. A message is a range [start, end) of these bytes. Every method raises
     UnsafeFile if it refuses the content."""
 
-    def __init__(self, data: memoryview, limits: Limits) -> None:
+    def __init__(self, data: memoryview, limits: FileLimits) -> None:
         self.data = data
         self.limits = limits
         self._fields = 0

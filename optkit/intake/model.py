@@ -10,7 +10,7 @@ from pathlib import Path
 
 from optkit.errors import UnsafeFile
 from optkit.intake.deduplication import StoredCopies
-from optkit.intake.files import Limits, copy_in, located, opened, opened_beneath, show
+from optkit.intake.files import FileLimits, copy_in, located, opened, opened_beneath, show
 from optkit.intake.scan import Scan, check_trip_count
 from optkit.intake.stored_tensors import External
 from optkit.intake.tree import ENTRY, Files, publish_tree
@@ -38,12 +38,12 @@ class StagedModel:
         return sum(size for _, size in self.files.values())
 
 
-def stage_onnx(path: Path, store_objects: Path, *, limits: Limits | None = None) -> StagedModel:
+def stage_onnx(path: Path, store_objects: Path, *, limits: FileLimits | None = None) -> StagedModel:
     """Check an ONNX file and copy it with its external data into a folder of the store.
 
     Raises UnsafeFile naming the file and the tensor, InputRefused (missing), StorageError.
     """
-    limits, copies = limits or Limits(), StoredCopies(store_objects)
+    limits, copies = limits or FileLimits(), StoredCopies(store_objects)
     with scratch(store_objects.parent) as folder, storage_errors(folder):
         tree = folder / "model"
         tree.mkdir(mode=0o700)
@@ -59,12 +59,12 @@ def stage_onnx(path: Path, store_objects: Path, *, limits: Limits | None = None)
     return StagedModel(place / _MODEL, digest, files, scan.nodes, scan.tensors)
 
 
-def check_onnx(path: Path, *, limits: Limits | None = None) -> None:
+def check_onnx(path: Path, *, limits: FileLimits | None = None) -> None:
     """Check an ONNX file and its external data in place, like `stage_onnx` checks its copies.
 
     The result is valid until somebody changes the files. Raises UnsafeFile, InputRefused (missing).
     """
-    limits, base = limits or Limits(), path.parent.resolve()
+    limits, base = limits or FileLimits(), path.parent.resolve()
     with opened(path):
         pass
     with located(path):
@@ -75,7 +75,7 @@ def check_onnx(path: Path, *, limits: Limits | None = None) -> None:
         _check_trip_counts(scan, base, limits)
 
 
-def _scan(path: Path, limits: Limits) -> Scan:
+def _scan(path: Path, limits: FileLimits) -> Scan:
     with path.open("rb") as file:
         if not os.fstat(file.fileno()).st_size:
             raise UnsafeFile("the file is empty", hint="export the model again")
@@ -92,7 +92,7 @@ def _scan(path: Path, limits: Limits) -> Scan:
 
 
 def _copy_data(
-    references: list[External], base: Path, tree: Path, limits: Limits, copies: StoredCopies
+    references: list[External], base: Path, tree: Path, limits: FileLimits, copies: StoredCopies
 ) -> Files:
     files: Files = {}
     left = limits.data_bytes
@@ -132,7 +132,7 @@ def _check_ranges(users: list[External], size: int) -> None:
             )
 
 
-def _check_trip_counts(scan: Scan, folder: Path, limits: Limits) -> None:
+def _check_trip_counts(scan: Scan, folder: Path, limits: FileLimits) -> None:
     for loop, reference in scan.trip_counts:
         with (folder / reference.location).open("rb") as file:
             file.seek(reference.offset)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from optkit.errors import UnsafeFile
-from optkit.intake.files import Limits, show
+from optkit.intake.files import FileLimits, show
 from optkit.intake.messages import Messages
 from optkit.intake.stored_tensors import External, Scalar, Tensors
 
@@ -82,7 +82,7 @@ class Scan:
         trip_counts: (name of a Loop, reference to its trip count).
     """
 
-    def __init__(self, data: memoryview, limits: Limits) -> None:
+    def __init__(self, data: memoryview, limits: FileLimits) -> None:
         self.nodes = 0
         self.trip_counts: list[tuple[str, External]] = []
         self._limits = limits
@@ -262,7 +262,7 @@ class Scan:
                     check_trip_count(value, show(loop), self._limits)
 
 
-def check_trip_count(count: int, loop: str, limits: Limits) -> None:
+def check_trip_count(count: int, loop: str, limits: FileLimits) -> None:
     """Raise UnsafeFile for a Loop that may run for a practically unlimited time."""
     if count > limits.trip_count:
         raise UnsafeFile(

@@ -26,13 +26,13 @@ from optkit.artifact import Artifact
 from optkit.errors import OptkitError, StorageError, ToolchainMissing, unknown_name
 from optkit.packaging import formats
 from optkit.packaging.scalars import Scalar, facts, scalars
-from optkit.packaging.subject import Subject
+from optkit.packaging.variants import PackageSubject
 
 Tracker = Literal["mlflow", "wandb", "trackio"]
 
 
 @dataclass(frozen=True)
-class Logged:
+class LoggedRun:
     """What was logged. `run`: its identity in the tracker. `model`: MLflow's URI of the model, for
     `mlflow.pyfunc.load_model`; None for other trackers."""
 
@@ -47,7 +47,7 @@ class _Entry:
     name: str
     facts: Mapping[str, str]
     figures: Mapping[str, Scalar]
-    subject: Subject
+    subject: PackageSubject
 
     @property
     def numbers(self) -> dict[str, int | float]:
@@ -64,7 +64,7 @@ class _Entry:
         return notes
 
 
-def log(artifact: Artifact | str | Path, *, to: Tracker, project: str = "optkit") -> Logged:
+def log(artifact: Artifact | str | Path, *, to: Tracker, project: str = "optkit") -> LoggedRun:
     """Log an artifact as a new run of a project; MLflow's word for a project is experiment. Every
     file of the artifact is verified first.
 
@@ -77,7 +77,7 @@ def log(artifact: Artifact | str | Path, *, to: Tracker, project: str = "optkit"
     library = _library(to)
     if not isinstance(artifact, Artifact):
         artifact = Artifact.load(Path(artifact))
-    subject = Subject.of(artifact.path)
+    subject = PackageSubject.of(artifact.path)
     [variant] = subject.variants
     manifest, result = variant.artifact.manifest, variant.result
     entry = _Entry(manifest.name, facts(manifest, result), scalars(result), subject)
@@ -108,7 +108,7 @@ def _refusals(tracker: str) -> Iterator[None]:
         ) from error
 
 
-def _to_mlflow(mlflow: ModuleType, entry: _Entry, project: str) -> Logged:
+def _to_mlflow(mlflow: ModuleType, entry: _Entry, project: str) -> LoggedRun:
     """A run with metrics, params and tags; and the model, which has the same params and tags."""
     client, entities = mlflow.MlflowClient(), importlib.import_module("mlflow.entities")
     with tempfile.TemporaryDirectory() as scratch:
@@ -135,10 +135,10 @@ def _to_mlflow(mlflow: ModuleType, entry: _Entry, project: str) -> Logged:
             raise
     client.finalize_logged_model(model, "READY")
     client.set_terminated(run)
-    return Logged(run, f"models:/{model}")
+    return LoggedRun(run, f"models:/{model}")
 
 
-def _to_wandb(wandb: ModuleType, entry: _Entry, project: str) -> Logged:
+def _to_wandb(wandb: ModuleType, entry: _Entry, project: str) -> LoggedRun:
     run = wandb.init(
         project=project,
         name=entry.name,
@@ -149,11 +149,11 @@ def _to_wandb(wandb: ModuleType, entry: _Entry, project: str) -> Logged:
     )
     with run:
         run.log(entry.numbers)
-        return Logged(run.id)
+        return LoggedRun(run.id)
 
 
-def _to_trackio(trackio: ModuleType, entry: _Entry, project: str) -> Logged:
-    def write() -> Logged:
+def _to_trackio(trackio: ModuleType, entry: _Entry, project: str) -> LoggedRun:
+    def write() -> LoggedRun:
         run = trackio.init(
             project,
             entry.name,
@@ -164,12 +164,12 @@ def _to_trackio(trackio: ModuleType, entry: _Entry, project: str) -> Logged:
         )
         run.log(entry.numbers)
         run.finish()
-        return Logged(run.id)
+        return LoggedRun(run.id)
 
     # the current run is a context variable: in an empty context a run of the caller stays open
     return contextvars.Context().run(write)
 
 
-_TRACKERS: Mapping[str, Callable[[ModuleType, _Entry, str], Logged]] = MappingProxyType(
+_TRACKERS: Mapping[str, Callable[[ModuleType, _Entry, str], LoggedRun]] = MappingProxyType(
     {"mlflow": _to_mlflow, "wandb": _to_wandb, "trackio": _to_trackio}
 )

@@ -7,20 +7,20 @@ All functions after the samples are pure: the same samples give the same figures
 
 from __future__ import annotations
 
-from optkit.monitor.diagnosis import Condition, Diagnosis, Finding, Rule, diagnose
-from optkit.monitor.figures import Figures, figures
-from optkit.monitor.samples import GpuSample, Sample
-from optkit.monitor.watch import Ended, watch_command, watch_process
+from optkit.monitor.diagnosis import Condition, DiagnosedRule, Diagnosis, DiagnosisRule, diagnose
+from optkit.monitor.sample_figures import Figures, figures
+from optkit.monitor.samples import GpuSample, ProcessSample
+from optkit.monitor.watch import WatchedProcess, watch_command, watch_process
 
 __all__ = [
     "Condition",
+    "DiagnosedRule",
     "Diagnosis",
-    "Ended",
+    "DiagnosisRule",
     "Figures",
-    "Finding",
     "GpuSample",
-    "Rule",
-    "Sample",
+    "ProcessSample",
+    "WatchedProcess",
     "diagnose",
     "figures",
     "watch_command",

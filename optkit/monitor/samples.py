@@ -31,7 +31,7 @@ class GpuSample:
 
 
 @dataclass(frozen=True)
-class Sample:
+class ProcessSample:
     """An interval of `seconds` in the life of a process tree.
 
     running, disk_wait, asleep: shares of the observed moments; their sum is 1. running: a thread

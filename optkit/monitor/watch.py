@@ -22,7 +22,7 @@ from optkit.devices.machine import cgroup_limits
 from optkit.errors import UsageError
 from optkit.monitor.gpu_samples import Cards
 from optkit.monitor.process_tree import STATES, State, Tree
-from optkit.monitor.samples import Sample
+from optkit.monitor.samples import ProcessSample
 
 _PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -31,17 +31,17 @@ _EFFORT = 20  # reading the tree takes at most 1/20 of a core
 _FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1,
               signal.SIGUSR2)  # fmt: skip
 
-Heard = Callable[[Sample], None]
+Heard = Callable[[ProcessSample], None]
 
 
 @dataclass(frozen=True)
-class Ended:
+class WatchedProcess:
     """The samples of a command or process. exit_code: of the command, 128 + n after signal n; None
     for a process that optkit did not start. cores: how many it may use. no_gpu: why there are no
     GPU figures, or None."""
 
     pid: int
-    samples: tuple[Sample, ...]
+    samples: tuple[ProcessSample, ...]
     exit_code: int | None
     cores: int
     no_gpu: str | None
@@ -49,7 +49,7 @@ class Ended:
 
 def watch_command(
     command: Sequence[str], *, interval: float, heard: Heard, quiet_stdout: bool = False
-) -> Ended:
+) -> WatchedProcess:
     """Run `command` with the standard streams of this process, and observe it until it ends.
 
     interval: seconds per sample. heard: called with each sample. quiet_stdout: redirect the stdout
@@ -76,7 +76,7 @@ def watch_command(
 
 def watch_process(
     pid: int, *, interval: float, heard: Heard, seconds: float | None = None
-) -> Ended:
+) -> WatchedProcess:
     """Observe a running process until it ends, until SIGINT or SIGTERM, or for `seconds`.
 
     Raises UsageError if there is no such process.
@@ -129,7 +129,7 @@ class _Series:
         self._cards = Cards()
         self._cores = _cores(pid)
         self._limit = _limits(pid)[1]
-        self._samples: list[Sample] = []
+        self._samples: list[ProcessSample] = []
         self._states: Counter[State] = Counter()
         self.pause = _PAUSE_SECONDS
         self._tree.look()
@@ -152,8 +152,8 @@ class _Series:
         self._tree.look()
         self._close()
 
-    def ended(self, exit_code: int | None) -> Ended:
-        return Ended(
+    def ended(self, exit_code: int | None) -> WatchedProcess:
+        return WatchedProcess(
             self._tree.root, tuple(self._samples), exit_code, self._cores, self._cards.reason
         )
 
@@ -176,7 +176,7 @@ class _Series:
         held = self._tree.resident_bytes
         free = held + int(psutil.virtual_memory().available)
         running, disk_wait, asleep = (self._states[state] / looks for state in STATES)
-        sample = Sample(
+        sample = ProcessSample(
             seconds=seconds,
             running=running,
             disk_wait=disk_wait,

@@ -2,7 +2,7 @@
 
 A format is a module of this package with a function
 
-    files(subject: Subject, scratch: Path) -> Packed
+    files(subject: PackageSubject, scratch: Path) -> PackageContent
 
 which gives the files of the package by name, and notes. It writes nothing outside `scratch`, so
 that an error leaves nothing half-written: the folder appears only when it is complete, or replaces
@@ -25,7 +25,7 @@ from optkit.artifact.manifest import is_safe
 from optkit.documents.package import PACKAGE, Package, PackagedFile, PackagedVariant
 from optkit.errors import UsageError, unknown_name
 from optkit.exchange import replacing
-from optkit.packaging.subject import PACKAGE_FILE, Subject
+from optkit.packaging.variants import PACKAGE_FILE, PackageSubject
 from optkit.store import digest_file, digest_json, write_durably
 
 MARKER = PACKAGE_FILE
@@ -57,7 +57,7 @@ OF_PARTS = frozenset({"slim", "triton"})
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackageContent:
     """The content of a package: name → the file to copy, or its bytes; and notes for the user."""
 
     files: Mapping[str, Path | bytes]
@@ -65,10 +65,10 @@ class Packed:
 
 
 class _Format(Protocol):
-    def files(self, subject: Subject, scratch: Path) -> Packed: ...
+    def files(self, subject: PackageSubject, scratch: Path) -> PackageContent: ...
 
 
-def package(subject: Subject, form: str, out: Path) -> Package:
+def package(subject: PackageSubject, form: str, out: Path) -> Package:
     """Write the package `out/<name>-<format>`; it replaces an older one in one operation.
 
     Raises UnknownName (the format), UsageError (a folder of this name that is no package; what the
@@ -100,7 +100,7 @@ def package(subject: Subject, form: str, out: Path) -> Package:
     return document
 
 
-def _without_adapters(subject: Subject, form: str) -> list[str]:
+def _without_adapters(subject: PackageSubject, form: str) -> list[str]:
     """A note for each artifact whose adapters are not in the package."""
     if form in HOLDS_ADAPTERS:
         return []
@@ -125,7 +125,7 @@ def _put(folder: Path, name: str, content: Path | bytes) -> PackagedFile:
 
 
 def _document(
-    subject: Subject,
+    subject: PackageSubject,
     form: str,
     folder: Path,
     rows: tuple[PackagedFile, ...],

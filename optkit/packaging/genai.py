@@ -28,7 +28,7 @@ from optkit.decoder import (
     POSITIONS,
     PRESENT,
     Decoder,
-    Tokens,
+    SpecialTokens,
     read_json,
 )
 
@@ -58,7 +58,7 @@ def files(
     if decoder.codes is not None:
         return {}
     config, generation = (_read(present, name) for name in (CONFIG, GENERATION_CONFIG))
-    tokens = Tokens.of(config, generation)
+    tokens = SpecialTokens.of(config, generation)
     if tokens.context is None:
         return {}
     shared = decoder.carried.keys() <= set(in_place)
@@ -68,7 +68,7 @@ def files(
 
 def _config(
     decoder: Decoder,
-    tokens: Tokens,
+    tokens: SpecialTokens,
     context: int,
     config: Mapping[str, object],
     generation: Mapping[str, object],

@@ -25,11 +25,11 @@ from pydantic import JsonValue
 from optkit.artifact import MODEL, VNNI, Manifest
 from optkit.errors import UsageError
 from optkit.intake import COMPANIONS
-from optkit.packaging.formats import Packed
+from optkit.packaging.formats import PackageContent
 from optkit.packaging.graph_files import graph_files
 from optkit.packaging.ort_settings import OrtSettings, settings_of
 from optkit.packaging.scalars import facts, scalars
-from optkit.packaging.subject import Subject, Variant
+from optkit.packaging.variants import PackageSubject, Variant
 from optkit.runtimes import ONNXRUNTIME_WHEELS
 from optkit.tensors import TensorInfo, batch_axis, size_of
 
@@ -41,7 +41,7 @@ _LEVELS = {"none": 0, "basic": 1, "extended": 2, "all": 99}
 Document = dict[str, JsonValue]
 
 
-def files(subject: Subject, scratch: Path) -> Packed:
+def files(subject: PackageSubject, scratch: Path) -> PackageContent:
     """Raises UsageError (a fleet; a dtype that numpy lacks; a target without a provider),
     IntegrityError, InputRefused."""
     variant = subject.only("mlflow")
@@ -59,7 +59,7 @@ def files(subject: Subject, scratch: Path) -> Packed:
     if example is not None:
         content["input_example.json"] = _json(example)
         content["serving_input_example.json"] = _json({"inputs": example})
-    return Packed(content, _notes(manifest, settings, example is not None))
+    return PackageContent(content, _notes(manifest, settings, example is not None))
 
 
 def _check_dtype(info: TensorInfo, where: Path) -> None:

@@ -7,25 +7,27 @@ from collections.abc import Iterable, Mapping
 
 from pydantic import JsonValue
 
-from optkit.packaging.subject import Subject, Variant
+from optkit.packaging.variants import PackageSubject, Variant
 from optkit.precisions import PRECISIONS
 from optkit.report import markdown, view
 
 
-def base_model(subject: Subject) -> str | None:
+def base_model(subject: PackageSubject) -> str | None:
     """The model's name on the hub; None: it was not read from the hub."""
     model = subject.variants[0].artifact.manifest.recipe.get("model")
     hub = model.get("hub") if isinstance(model, dict) else None
     return hub if isinstance(hub, str) else None
 
 
-def link(subject: Subject) -> str:
+def link(subject: PackageSubject) -> str:
     """of [base model](its page); empty if it is not known."""
     base = base_model(subject)
     return f" of [{markdown.text(base)}](https://huggingface.co/{base})" if base else ""
 
 
-def front_matter(subject: Subject, precisions: Iterable[str], keys: Mapping[str, JsonValue]) -> str:
+def front_matter(
+    subject: PackageSubject, precisions: Iterable[str], keys: Mapping[str, JsonValue]
+) -> str:
     """The YAML at the top: the base model and these keys."""
     from ruamel.yaml import YAML
 

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from optkit.artifact import MANIFEST, SAMPLES, SIGNATURE, Manifest
 from optkit.dtypes import BY_SHORT
-from optkit.packaging.formats import Packed
-from optkit.packaging.subject import Subject, Variant
+from optkit.packaging.formats import PackageContent
+from optkit.packaging.variants import PackageSubject, Variant
 from optkit.precisions import precision
 from optkit.store import digest_file
 
@@ -81,7 +81,7 @@ class _Blobs:
         return self.put(kind, _json(document), **more)
 
 
-def files(subject: Subject, scratch: Path) -> Packed:
+def files(subject: PackageSubject, scratch: Path) -> PackageContent:
     blobs = _Blobs()
     variants = sorted(subject.variants, key=lambda variant: variant.name)
     manifests = [_model(blobs, subject.name, variant) for variant in variants]
@@ -100,7 +100,7 @@ def files(subject: Subject, scratch: Path) -> Packed:
         entries.append(_named(blobs.put_json(_INDEX_TYPE, whole), FLEET))
     index = {"schemaVersion": 2, "mediaType": _INDEX_TYPE, "manifests": entries}
     layout = {"imageLayoutVersion": "1.0.0"}
-    return Packed(
+    return PackageContent(
         {**blobs.files, "oci-layout": _json(layout), "index.json": _json(index)},
         (_PUSH, _NO_PLATFORM) if len(manifests) > 1 else (_PUSH,),
     )

@@ -27,11 +27,11 @@ from pydantic import JsonValue
 
 from optkit.artifact import MODEL, VNNI
 from optkit.intake import COMPANIONS
-from optkit.packaging.formats import Packed
+from optkit.packaging.formats import PackageContent
 from optkit.packaging.graph_files import graph_files
 from optkit.packaging.ort_settings import OrtSettings, settings_of
 from optkit.packaging.scalars import facts, scalars
-from optkit.packaging.subject import Subject, Variant
+from optkit.packaging.variants import PackageSubject, Variant
 
 COMPONENT = "model"
 """The component of a package in which ONNX Runtime can select by itself."""
@@ -77,7 +77,7 @@ class _Member:
     companions: _Asset
 
 
-def files(subject: Subject, scratch: Path) -> Packed:
+def files(subject: PackageSubject, scratch: Path) -> PackageContent:
     """Raises UsageError (a target without a provider), IntegrityError, InputRefused."""
     members = [_member(variant) for variant in sorted(subject.variants, key=lambda one: one.name)]
     components = _components(members)
@@ -100,7 +100,7 @@ def files(subject: Subject, scratch: Path) -> Packed:
             "additional_metadata": {"optkit": {"digest": subject.digest}},
         }
     )
-    return Packed(content, _notes(members, components))
+    return PackageContent(content, _notes(members, components))
 
 
 def _member(variant: Variant) -> _Member:

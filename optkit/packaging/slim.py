@@ -16,11 +16,11 @@ from pathlib import Path
 
 from optkit.artifact import MANIFEST, Artifact, File, Manifest
 from optkit.artifact.roles import role_of
-from optkit.packaging.formats import Packed
-from optkit.packaging.subject import Subject
+from optkit.packaging.formats import PackageContent
+from optkit.packaging.variants import PackageSubject
 
 
-def files(subject: Subject, scratch: Path) -> Packed:
+def files(subject: PackageSubject, scratch: Path) -> PackageContent:
     packed: dict[str, Path | bytes] = {}
     notes = []
     for variant in subject.variants:
@@ -29,7 +29,7 @@ def files(subject: Subject, scratch: Path) -> Packed:
         content[MANIFEST] = manifest.encoded()
         packed |= {f"{artifact.name}/{name}": each for name, each in content.items()}
         notes.append(_note(artifact.name, manifest))
-    return Packed(packed, (*notes, _UNFIT))
+    return PackageContent(packed, (*notes, _UNFIT))
 
 
 def slim(artifact: Artifact) -> tuple[Manifest, dict[str, Path | bytes]]:

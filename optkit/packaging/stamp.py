@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from optkit.sources.log import Origin
+from optkit.sources.export_log import OnnxOrigin
 
 PREFIX = "optkit.build."
 
@@ -33,13 +33,13 @@ def stamp(
     out: Path,
     version: str,
     metadata: Mapping[str, str | None],
-    origin: Origin | None = None,
+    origin: OnnxOrigin | None = None,
 ) -> Path:
     """Copy an ONNX file to `out` with what the user's file said (`origin`), its producer, optkit of
     that version, and as metadata under `PREFIX` what is not None."""
     build = {f"{PREFIX}{key}": value for key, value in sorted(metadata.items())
              if value is not None}  # fmt: skip
-    origin = origin or Origin()
+    origin = origin or OnnxOrigin()
     with source.open("rb") as file, out.open("wb") as target:
         _copy(file, target, _of_graph(origin))
         target.write(_field(_PRODUCER_NAME, b"optkit"))
@@ -52,7 +52,7 @@ def stamp(
     return out
 
 
-def _of_graph(origin: Origin) -> bytes:
+def _of_graph(origin: OnnxOrigin) -> bytes:
     texts = _texts({_GRAPH_NAME: origin.graph_name, _GRAPH_DOC: origin.graph_doc_string})
     return texts + _entries(_GRAPH_METADATA, origin.graph_metadata)
 

@@ -21,14 +21,13 @@ from optkit import codec, store
 from optkit.execute.installed import installed
 from optkit.execute.runner import Steps
 from optkit.execute.step import Foreign
-from optkit.pipeline.accuracy import evaluate
 from optkit.pipeline.attribution import attribute, count_padding
 from optkit.pipeline.collected import COMPARED
-from optkit.pipeline.engines import accept, compile_
+from optkit.pipeline.compilation import accept, compile_
+from optkit.pipeline.evaluation import evaluate
 from optkit.pipeline.foreign_graph import quantized_to, separate
 from optkit.pipeline.graphs import cast_carriers, fuse, write_baseline
 from optkit.pipeline.job import Build, Job, calibration_of
-from optkit.pipeline.latency import time
 from optkit.pipeline.layer_fidelity import compare_layers
 from optkit.pipeline.peak_memory import weigh
 from optkit.pipeline.quantization import quantize, rules_of
@@ -43,7 +42,8 @@ from optkit.pipeline.sources import (
     signature,
     windows,
 )
-from optkit.steps.files import GRAPH
+from optkit.pipeline.timing import time
+from optkit.steps.file_names import GRAPH
 from optkit.steps.graph import Graph
 
 __all__ = [

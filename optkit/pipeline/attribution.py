@@ -12,13 +12,13 @@ from optkit.documents.report import BothSides, Report, TimedLayers
 from optkit.engines import FusedLayer
 from optkit.evidence import Evidence
 from optkit.execute.runner import Steps
-from optkit.execute.step import Input
+from optkit.execute.step import StepInput
 from optkit.explanation import Subject, Times
 from optkit.pipeline.job import Build
 from optkit.prediction.fitted import fitted
 from optkit.recipe import Recipe
-from optkit.steps.attribute import Attribute, Attributed, Kernels, TimedLayer
-from optkit.steps.compile import Compiled
+from optkit.steps.attribute import Attribute, AttributedTimes, Kernels, TimedLayer
+from optkit.steps.compile import CompiledEngine
 from optkit.steps.padding import CountPadding
 from optkit.steps.predict_layers import PredictLayers
 
@@ -89,7 +89,7 @@ def _of_build(build: Build) -> Times | None:
 
 
 def with_evidence(
-    found: Attributed, evidence: Evidence, note: str, axes: Mapping[str, int]
+    found: AttributedTimes, evidence: Evidence, note: str, axes: Mapping[str, int]
 ) -> Times:
     """The times at the sizes `axes`, with a note on how they are known."""
     sizes = "".join(f"; {name} {size}" for name, size in axes.items())
@@ -113,7 +113,7 @@ def _by_layer(times: Times, report: Report) -> TimedLayers:
     )
 
 
-def _listed(compiled: Compiled) -> tuple[FusedLayer, ...]:
+def _listed(compiled: CompiledEngine) -> tuple[FusedLayer, ...]:
     """The layers with sizes, as the report lists them; none in a rehearsal."""
     if compiled.planned:
         return ()
@@ -133,8 +133,8 @@ def tuned(recipe: Recipe) -> dict[str, int]:
 
 
 def prediction(
-    candidate: Input,
-    baseline: Input,
+    candidate: StepInput,
+    baseline: StepInput,
     layers: Mapping[str, tuple[FusedLayer, ...]],
     device: Target,
     axes: Mapping[str, int],

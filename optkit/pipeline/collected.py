@@ -11,7 +11,7 @@ from optkit.execute.runner import Steps
 from optkit.execute.step import Foreign
 from optkit.pipeline.depends import declared, named
 from optkit.recipe import Recipe, SampleRole, SampleSource
-from optkit.steps.collect import Collect, Collected, Samples
+from optkit.steps.collect import Collect, CollectedSamples, Samples
 from optkit.steps.pick import Pick
 from optkit.store import digest_file, digest_tree, tree_bytes
 from optkit.tensors import InputSpec, with_sizes
@@ -38,7 +38,7 @@ def collected(
     runner: Steps,
     assets: Foreign | None = None,
     whole: Sequence[InputSpec] = (),
-) -> Collected:
+) -> CollectedSamples:
     """The samples of a source for the inputs `specs`. `assets`: the files of the model's tokenizer
     and processor; `whole`: the inputs of a whole encoder-decoder of which this is one part."""
     place = source.place

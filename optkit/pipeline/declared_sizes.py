@@ -17,12 +17,12 @@ from optkit.pipeline.job import Build
 from optkit.pipeline.run_samples import sample_batch
 from optkit.placement import PlacementRules
 from optkit.precisions import Precision
-from optkit.steps.calibrate import Calibrate, Calibrated
+from optkit.steps.calibrate import Calibrate, CalibrationResult
 from optkit.steps.collect import Samples
 from optkit.steps.compare_sizes import CompareSizes
-from optkit.steps.cover_sizes import Covered, CoverSizes
+from optkit.steps.cover_sizes import CoveredSizes, CoverSizes
 from optkit.steps.quantize import QuantizationSettings
-from optkit.steps.resize import ENDS, POINTS, Point, Resize, Resized
+from optkit.steps.resize import ENDS, POINTS, Point, Resize, ResizedSamples
 from optkit.tensors import AxisRange, axes_of
 
 
@@ -46,14 +46,14 @@ def free_axes(build: Build) -> dict[str, AxisRange]:
 
 def covered(
     build: Build,
-    statistics: Calibrated,
+    statistics: CalibrationResult,
     samples: Samples,
     scheme: Scheme,
     settings: QuantizationSettings,
     families: tuple[Mapping[Precision, PlacementRules], ...],
     sizes: Mapping[str, int],
     runner: Steps,
-) -> Covered | None:
+) -> CoveredSizes | None:
     """Statistics whose ranges hold at all declared sizes; None if no activation has a fixed range,
     or there is no size to try."""
     formats = [scheme.rules[own].activation for own in build.job.quantized]
@@ -99,7 +99,7 @@ def compare(build: Build, runner: Steps) -> None:
 
 def at_points(
     build: Build, samples: Samples, points: Sequence[Point], what: str, runner: Steps
-) -> dict[Point, Resized]:
+) -> dict[Point, ResizedSamples]:
     """Some of the samples at these points of the declared sizes, if any size is free."""
     axes = free_axes(build)
     if not axes:
@@ -118,6 +118,6 @@ def at_points(
     return found
 
 
-def told(resized: Resized) -> str:
+def told(resized: ResizedSamples) -> str:
     """The sizes in words: "t=8, h=64"."""
     return ", ".join(f"{axis}={size:,}" for axis, size in resized.sizes.items())

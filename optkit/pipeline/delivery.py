@@ -27,19 +27,19 @@ from optkit.artifact import BASELINE, MANIFEST, SAMPLES, Artifact, EngineFile, M
 from optkit.data.spool import Spool
 from optkit.decoder import Decoder
 from optkit.documents.result import Result as BuildResult
-from optkit.execute.step import Result
+from optkit.execute.step import StepResult
 from optkit.packaging import genai
-from optkit.packaging.preprocessing import PREPROCESSING, preprocessing
+from optkit.packaging.preprocessing_metadata import PREPROCESSING, preprocessing
 from optkit.packaging.stamp import stamp
-from optkit.pipeline.findings import Judged
+from optkit.pipeline.findings import JudgedBuild
 from optkit.pipeline.job import Build
 from optkit.pipeline.recorded_samples import record_of
 from optkit.report.build_page import to_html
 from optkit.report.markdown import to_markdown
 from optkit.runtimes import backend
-from optkit.sources.log import Origin
-from optkit.steps.compile import Compiled
-from optkit.steps.files import ASSETS, GRAPH, SIMULATION
+from optkit.sources.export_log import OnnxOrigin
+from optkit.steps.compile import CompiledEngine
+from optkit.steps.file_names import ASSETS, GRAPH, SIMULATION
 from optkit.steps.graph import Graph
 from optkit.steps.ort import OrtGraph
 from optkit.store import (
@@ -58,7 +58,9 @@ _BASELINE = f"{BASELINE}/"
 _OPTKIT = importlib.metadata.version("optkit")
 
 
-def deliver(build: Build, judged: Judged, out: Path, embed_eval: int, store: Store) -> Artifact:
+def deliver(
+    build: Build, judged: JudgedBuild, out: Path, embed_eval: int, store: Store
+) -> Artifact:
     """Write the artifact `out/<name>`. It replaces an older one in one operation."""
     digest, own = pipeline.identity(build), _is_own_baseline(build)
     inputs, outputs = build.signature
@@ -98,7 +100,7 @@ def deliver(build: Build, judged: Judged, out: Path, embed_eval: int, store: Sto
 
 
 def deliver_again(
-    artifact: Artifact, build: Build, judged: Judged, store: Store, *, rescored: bool
+    artifact: Artifact, build: Build, judged: JudgedBuild, store: Store, *, rescored: bool
 ) -> Artifact:
     """Replace the unfinished artifact by the finished one. Engines and figures are new, the other
     files stay. `rescored`: the scores are of other samples, which the artifact does not contain."""
@@ -157,7 +159,7 @@ def join(
 
 
 def copy_out(
-    entry: Result, out: Path, details: Mapping[str, object], origin: Origin | None = None
+    entry: StepResult, out: Path, details: Mapping[str, object], origin: OnnxOrigin | None = None
 ) -> list[str]:
     """Copy a step's files, and its details as JSON, into a new folder `out`. The folder appears
     only when it is complete."""
@@ -249,7 +251,7 @@ def _assets(entry: Graph) -> dict[str, Path | bytes]:
     return {name.removeprefix(prefix): entry.file(name) for name in names}
 
 
-def _engine(entry: Compiled | None, prefix: str) -> dict[str, Path | bytes]:
+def _engine(entry: CompiledEngine | None, prefix: str) -> dict[str, Path | bytes]:
     """The engine file; none if the engine is the graph itself."""
     if entry is None or backend(entry.engine.backend).traits.engine == "graph":
         return {}
@@ -257,7 +259,7 @@ def _engine(entry: Compiled | None, prefix: str) -> dict[str, Path | bytes]:
     return {f"{prefix}{name}": entry.file(name)}
 
 
-def _reports(judged: Judged) -> dict[str, Path | bytes]:
+def _reports(judged: JudgedBuild) -> dict[str, Path | bytes]:
     return {
         "report.json": _text(json.dumps(judged.report.to_json(), indent=1, sort_keys=True)),
         "report.html": _text(to_html(judged.report)),

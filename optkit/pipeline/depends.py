@@ -27,7 +27,7 @@ _LEFT_OUT = ("__pycache__", "node_modules", "site-packages")
 
 
 @dataclass(frozen=True)
-class Declared:
+class CodeDependencies:
     """As in `RunsCode`."""
 
     depends: str | None
@@ -37,14 +37,14 @@ class Declared:
 
 def declared(
     recipe: Recipe, section: Section, code: Path | None, args: Mapping[str, Path]
-) -> Declared:
+) -> CodeDependencies:
     """What the recipe declares in a section. `code`: the folder of the code; `args`: the args that
     are texts, as the paths that they would be. Raises RecipeError for a file that does not exist,
     and for a variable that is not set."""
     settings = getattr(recipe, section)
     home = str(recipe.origin.base)
     if settings is None or settings.depends is None:
-        return Declared(None, (), home)
+        return CodeDependencies(None, (), home)
     names = [match[1] for text in settings.depends if (match := _VARIABLE.fullmatch(text))]
     facts = {
         "declared": [_fact(recipe, section, i) for i, _ in enumerate(settings.depends)],
@@ -53,7 +53,7 @@ def declared(
         "args": {name: _content(path) for name, path in sorted(args.items())},
         "environment": installed.environment(),
     }
-    return Declared(store.digest_json(facts), tuple(names), home)
+    return CodeDependencies(store.digest_json(facts), tuple(names), home)
 
 
 def named(source: SampleSource) -> dict[str, Path]:

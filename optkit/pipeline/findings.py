@@ -43,18 +43,18 @@ from optkit.pipeline.simulated_arithmetic import assumed
 from optkit.pipeline.size_findings import declared_sizes
 from optkit.precisions import Precision
 from optkit.prediction.call import speedup
-from optkit.recipe.schema import ENGINE_LIMITS
+from optkit.recipe.sections import ENGINE_LIMITS
 from optkit.report import document
+from optkit.report.build_result import BuildRun, Findings, PrecisionResult, result, to_finish
 from optkit.report.document import Rewrites
-from optkit.report.result import Findings, Run, Side, result, to_finish
-from optkit.steps.bench import Timed
-from optkit.steps.compile import Compiled
-from optkit.steps.files import TIMES
+from optkit.steps.bench import BenchResult
+from optkit.steps.compile import CompiledEngine
+from optkit.steps.file_names import TIMES
 from optkit.steps.predict import PredictedLatency
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedBuild:
     """A finished build: its result, its report, and the records behind them."""
 
     result: Result
@@ -64,9 +64,9 @@ class Judged:
 
 @dataclass(frozen=True)
 class _Sides:
-    candidate: Side
-    baseline: Side
-    reference: Side
+    candidate: PrecisionResult
+    baseline: PrecisionResult
+    reference: PrecisionResult
 
 
 def judge(
@@ -75,7 +75,7 @@ def judge(
     *,
     artifact: str,
     scores: Scores | None = None,
-) -> Judged:
+) -> JudgedBuild:
     """All figures of a build. `scores`: those of a caller that evaluated the models itself."""
     times = latencies(build)
     sides = _sides(build, times, task_scores(build) if scores is None else scores)
@@ -93,7 +93,7 @@ def judge(
         simulation=assumed(build),
         provenance=_provenance(build, records),
     )
-    return Judged(outcome, attribution.explained(report, build), findings)
+    return JudgedBuild(outcome, attribution.explained(report, build), findings)
 
 
 def judge_again(
@@ -103,7 +103,7 @@ def judge_again(
     *,
     artifact: str,
     rescored: bool,
-) -> Judged:
+) -> JudgedBuild:
     """All figures of a build that was finished on its device. The `report` keeps the older facts:
     how the graph was built, and the accuracy of references. `rescored`: the samples are new, and
     the references were not evaluated on them, so the report drops the accuracy of references."""
@@ -139,7 +139,7 @@ def judge_again(
         },
         _worst(build),
     )
-    return Judged(outcome, attribution.explained(again, build), findings)
+    return JudgedBuild(outcome, attribution.explained(again, build), findings)
 
 
 def latencies(build: Build) -> Latencies:
@@ -152,7 +152,7 @@ def latencies(build: Build) -> Latencies:
 
 def _latencies(build: Build) -> Latencies:
     timed = build.latency
-    if isinstance(timed, Timed):
+    if isinstance(timed, BenchResult):
         times = load_file(timed.file(TIMES))
 
         def full(role: str, latency: Latency) -> Latency:
@@ -172,7 +172,7 @@ def _latencies(build: Build) -> Latencies:
 
 def speedups(build: Build, times: Latencies) -> dict[int, Difference]:
     """Batch size → baseline latency divided by candidate latency."""
-    if isinstance(build.latency, Timed) and not build.is_baseline:
+    if isinstance(build.latency, BenchResult) and not build.is_baseline:
         return {row.engine.batch: row.speedup for row in build.latency.rows}
     pairs = zip(times.engine, times.baseline, strict=True)
     predicted = build.latency
@@ -229,7 +229,7 @@ def _result(
         sides.candidate,
         sides.baseline,
         findings,
-        Run(_seconds(records), _hits(records)),
+        BuildRun(_seconds(records), _hits(records)),
         model=build.job.recipe.name,
         target=build.job.target.name,
         artifact=artifact,
@@ -249,7 +249,7 @@ def _hits(records: Sequence[StepTaken]) -> int:
 
 
 def conditions(build: Build) -> Object:
-    return build.latency.conditions.to_json() if isinstance(build.latency, Timed) else {}
+    return build.latency.conditions.to_json() if isinstance(build.latency, BenchResult) else {}
 
 
 def _sides(build: Build, times: Latencies, scores: Scores) -> _Sides:
@@ -257,13 +257,13 @@ def _sides(build: Build, times: Latencies, scores: Scores) -> _Sides:
 
     def side(
         precision: Precision,
-        result: Compiled | None,
+        result: CompiledEngine | None,
         latencies: Sequence[Latency],
         accuracy: Score | None,
-    ) -> Side:
+    ) -> PrecisionResult:
         compiled = result.engine if result is not None else None
         evidence = Evidence.MEASURED if build.measured else Evidence.COMPILED
-        return Side(
+        return PrecisionResult(
             precision.name,
             backend,
             compiled,
@@ -278,7 +278,7 @@ def _sides(build: Build, times: Latencies, scores: Scores) -> _Sides:
         baseline = side(
             build.baseline_precision, build.baseline_engine, times.baseline, scores.baseline
         )
-    return _Sides(candidate, baseline, Side("fp32", accuracy=scores.reference))
+    return _Sides(candidate, baseline, PrecisionResult("fp32", accuracy=scores.reference))
 
 
 def _findings(

@@ -11,9 +11,9 @@ from optkit.engines import Landing
 from optkit.errors import Impossible, InputRefused, UsageError, WorkerFailed
 from optkit.evidence import Evidence
 from optkit.execute.runner import Steps
-from optkit.execute.step import Foreign, Input
+from optkit.execute.step import Foreign, StepInput
 from optkit.measurement import Fidelity
-from optkit.pipeline.engines import kept
+from optkit.pipeline.compilation import kept
 from optkit.pipeline.graphs import cast
 from optkit.pipeline.job import Build, Job
 from optkit.pipeline.refusals import (
@@ -30,11 +30,11 @@ from optkit.recipe import Quantization, Recipe, Source
 from optkit.steps.compare import CompareOutputs
 from optkit.steps.compile import Compile
 from optkit.steps.dequantize import Dequantize
-from optkit.steps.export import Exported
-from optkit.steps.files import GRAPH
+from optkit.steps.export import ExportedGraph
+from optkit.steps.file_names import GRAPH
 from optkit.steps.graph import Graph
 from optkit.steps.import_quantized import ImportQuantized
-from optkit.steps.quantize import Quantized
+from optkit.steps.quantize import QuantizationResult
 from optkit.steps.repair import RepairedGraph, RepairGraph
 
 
@@ -45,9 +45,9 @@ def separate(build: Build, runner: Steps) -> None:
     InputRefused if no codes are of a precision of optkit, or, for a float graph, if the precision
     needs samples that the job does not have."""
     exported = build.source
-    if isinstance(exported, Exported):
+    if isinstance(exported, ExportedGraph):
         check_optimizer(build, exported, runner)
-    if not (isinstance(exported, Exported) and exported.quantized):
+    if not (isinstance(exported, ExportedGraph) and exported.quantized):
         if not exported.planned:
             check_samples(build.job)
         return
@@ -100,7 +100,7 @@ def quantized_to(recipe: Recipe, runner: Steps) -> Precision | None:
     return _repaired(exported, source, runner).precision
 
 
-def imported(build: Build, given: RepairedGraph, runner: Steps) -> Quantized:
+def imported(build: Build, given: RepairedGraph, runner: Steps) -> QuantizationResult:
     """The given graph as the quantized one, with the carriers of the build."""
     carrier = build.baseline_precision
     graph: Graph = given
@@ -111,7 +111,7 @@ def imported(build: Build, given: RepairedGraph, runner: Steps) -> Quantized:
 
 
 @dataclass(frozen=True)
-class Landed:
+class GraphLanding:
     """Whether the compiler takes a graph, and how many products then run as asked. `landing`: None
     if it refuses the graph (`refusal` says why), or if nothing compiles here."""
 
@@ -131,7 +131,7 @@ def repaired(build: Build, runner: Steps) -> RepairedGraph:
 def _repaired(
     exported: Graph, source: Source, runner: Steps, *, forms_only: bool = False
 ) -> RepairedGraph:
-    file: Input = exported
+    file: StepInput = exported
     if source.kind == "onnx" and source.place is not None:  # it names the tool
         staged = intake.stage_onnx(source.place.path, runner.objects)
         file = Foreign(staged.path, staged.sha256)
@@ -151,11 +151,11 @@ def landed(
     precision: Precision,
     runner: Steps,
     label: str,
-) -> Landed:
+) -> GraphLanding:
     """Compile the graph for the target of the build, if a compiler for it is here."""
     if build.backend is None:
         reason = runtimes.backend(build.compiler).offline(build.job.target)
-        return Landed(None, None, reason)
+        return GraphLanding(None, None, reason)
     backend, axes = runtimes.backend(build.backend), build.job.recipe.axis_ranges()
     step = Compile(
         graph=graph, backend=build.backend,
@@ -166,8 +166,8 @@ def landed(
     try:
         engine = runner.do(step, label).engine
     except (InputRefused, Impossible, WorkerFailed) as error:
-        return Landed(build.backend, None, f"{error.where}: {error.message}")
-    return Landed(build.backend, engine.landing, None)
+        return GraphLanding(build.backend, None, f"{error.where}: {error.message}")
+    return GraphLanding(build.backend, engine.landing, None)
 
 
 def fidelity(build: Build, graph: Graph, reference: Graph, runner: Steps, label: str) -> Fidelity:

@@ -11,9 +11,9 @@ from optkit.execute.runner import Steps
 from optkit.pipeline.job import Build
 from optkit.pipeline.run_samples import observed, sample_batch
 from optkit.pipeline.sources import given_samples
-from optkit.steps.cast import Cast, Measured
+from optkit.steps.cast import Cast, MagnitudeSamples
 from optkit.steps.collect import Samples
-from optkit.steps.dequantize import Dequantized
+from optkit.steps.dequantize import DequantizedGraph
 from optkit.steps.fuse import Fuse
 from optkit.steps.graph import Graph, RandomInputs, Rewritten
 from optkit.steps.lower import Lower
@@ -28,7 +28,7 @@ def fuse(build: Build, runner: Steps) -> None:
     that another tool has quantized keeps its form, so its float graph does too. For a quantized
     precision, its products are written so that their weights can be quantized; the baseline keeps
     the form that is faster in floats."""
-    if build.given is not None and isinstance(build.source, Dequantized):
+    if build.given is not None and isinstance(build.source, DequantizedGraph):
         build.fused = build.plain = build.source
         return
     random, reason = comparison(build, runner, "fused")
@@ -99,7 +99,7 @@ def cast(build: Build, graph: Graph, carrier: str, runner: Steps, what: str = ""
     elif build.evaluation is not None:
         samples, what = build.evaluation, "evaluation samples"
     # one sample at a time: the runtime keeps all watched values, and larger batches are no faster
-    measured = Measured(sample_batch(build) and 1, what)
+    measured = MagnitudeSamples(sample_batch(build) and 1, what)
     step = Cast(graph=graph, carrier=carrier, samples=samples, measured=measured)
     return runner.do(step, label)
 

@@ -17,30 +17,30 @@ from optkit.devices.machine import cpu_target
 from optkit.documents.record import Object
 from optkit.engines import BuildSpec
 from optkit.evidence import Evidence
-from optkit.execute.step import Input, Result
+from optkit.execute.step import StepInput, StepResult
 from optkit.precisions import Precision
 from optkit.recipe import MEMORY, Calibration, Recipe
 from optkit.runtimes import Traits
-from optkit.sources.log import ExportLog, Origin
-from optkit.steps.attribute import Attributed
-from optkit.steps.bench import Timed
-from optkit.steps.calibrate import Calibrated
+from optkit.sources.export_log import ExportLog, OnnxOrigin
+from optkit.steps.attribute import AttributedTimes
+from optkit.steps.bench import BenchResult
+from optkit.steps.calibrate import CalibrationResult
 from optkit.steps.check_data import DataCheck
-from optkit.steps.collect import Collected, Samples
+from optkit.steps.collect import CollectedSamples, Samples
 from optkit.steps.compare import ComparedOutputs
-from optkit.steps.compare_layers import ComparedLayers
+from optkit.steps.compare_layers import LayerComparison
 from optkit.steps.compare_sizes import ComparedSizes
-from optkit.steps.compile import Compiled
-from optkit.steps.evaluate import Evaluated
-from optkit.steps.files import GRAPH
-from optkit.steps.fuse import Fused
+from optkit.steps.compile import CompiledEngine
+from optkit.steps.evaluate import EvaluationResult
+from optkit.steps.file_names import GRAPH
+from optkit.steps.fuse import FusedGraph
 from optkit.steps.graph import Graph, RandomInputs, Rewritten, infos
 from optkit.steps.padding import Padding
 from optkit.steps.peak import PeakMemory
 from optkit.steps.predict import PredictedLatency
-from optkit.steps.quantize import Quantized
+from optkit.steps.quantize import QuantizationResult
 from optkit.steps.repair import RepairedGraph
-from optkit.steps.resize import Point, Resized
+from optkit.steps.resize import Point, ResizedSamples
 from optkit.steps.show_worst import ShownWorst
 from optkit.tensors import AxisRange, TensorInfo
 
@@ -67,7 +67,7 @@ class Job:
     deferred: bool = False
     strict: bool = False
     embed_pictures: bool = False
-    graph: Input | None = None
+    graph: StepInput | None = None
     calibration: Samples | None = None
     code: Path | None = None
 
@@ -97,11 +97,11 @@ class Look:
     one part after the other until its verdict is certain."""
 
     samples: Samples
-    scores: dict[Role, Evaluated] = field(default_factory=dict)
+    scores: dict[Role, EvaluationResult] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Asked:
+class EngineRequest:
     """The build specification of one engine. `pending`: pending backend → its specification."""
 
     spec: BuildSpec
@@ -129,7 +129,7 @@ class Build:
     outputs: tuple[TensorInfo, ...] = ()
     measured: bool = False
     recalled: bool = False
-    specs: dict[EngineRole, Asked] = field(default_factory=dict)
+    specs: dict[EngineRole, EngineRequest] = field(default_factory=dict)
 
     source: Graph = field(init=False, repr=False)
     fused: Rewritten = field(init=False, repr=False)
@@ -139,34 +139,34 @@ class Build:
     carrier: Graph = field(init=False, repr=False)
     graph: Graph = field(init=False, repr=False)
     baseline: Graph = field(init=False, repr=False)
-    origin: Origin | None = None  # of an .onnx
+    origin: OnnxOrigin | None = None  # of an .onnx
     shipped: Graph | None = None  # a graph that another tool has quantized, as it was given
     log: ExportLog | None = None  # of the export; None in a rehearsal
     given: RepairedGraph | None = None  # by another tool; `source` is then its float graph
     encoder: Graph | None = None
     calibration: Samples | None = None
     observed: Samples | None = None  # the calibration samples as graphs run on them
-    evaluation: Collected | None = None
+    evaluation: CollectedSamples | None = None
     compared: Samples | None = None  # the samples whose outputs are compared
     data_check: DataCheck | None = None
     padding: Padding | None = None
     cast: Rewritten | None = None
-    statistics: Calibrated | None = None
-    prepared: Fused | None = None
-    quantized: Quantized | None = None
-    engine: Compiled | None = None
-    baseline_engine: Compiled | None = None
-    scores: dict[Role, Evaluated] = field(default_factory=dict)
+    statistics: CalibrationResult | None = None
+    prepared: FusedGraph | None = None
+    quantized: QuantizationResult | None = None
+    engine: CompiledEngine | None = None
+    baseline_engine: CompiledEngine | None = None
+    scores: dict[Role, EvaluationResult] = field(default_factory=dict)
     worst: ShownWorst | None = None
     looks: list[Look] = field(default_factory=list)
     candidate_fidelity: ComparedOutputs | None = None
-    resized: dict[Point, Resized] = field(default_factory=dict)  # samples at declared sizes
+    resized: dict[Point, ResizedSamples] = field(default_factory=dict)  # samples at declared sizes
     at_sizes: ComparedSizes | None = None
-    layer_fidelity: ComparedLayers | None = None
-    latency: Timed | PredictedLatency | None = None
+    layer_fidelity: LayerComparison | None = None
+    latency: BenchResult | PredictedLatency | None = None
     baseline_latency: PredictedLatency | None = None
     peak: PeakMemory | None = None
-    layer_times: Attributed | None = None
+    layer_times: AttributedTimes | None = None
 
     @property
     def batch_axis(self) -> int | str | None:
@@ -224,7 +224,7 @@ class Build:
         return self.assignment.quantized() if self.assignment is not None else {}
 
     @property
-    def scored(self) -> Collected | None:
+    def scored(self) -> CollectedSamples | None:
         """The evaluation samples, if their task scores this graph; else None. With samples of a
         whole encoder-decoder the task scores the outputs of the decoder, so an encoder has none."""
         samples = self.evaluation
@@ -249,7 +249,9 @@ class Build:
             results[f"drawn/{number}"] = look.samples
             results |= {f"{role}_score/{number}": score for role, score in look.scores.items()}
         digests = {
-            name: result.digest for name, result in results.items() if isinstance(result, Result)
+            name: result.digest
+            for name, result in results.items()
+            if isinstance(result, StepResult)
         }
         return dict(sorted(digests.items()))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from optkit.execute.runner import Steps
 from optkit.pipeline.job import Build
-from optkit.steps.compare_layers import ComparedLayers, CompareLayers, uncompared
-from optkit.steps.files import GRAPH, SIMULATION
+from optkit.steps.compare_layers import CompareLayers, LayerComparison, uncompared
+from optkit.steps.file_names import GRAPH, SIMULATION
 
 _SAMPLES = 16
 _LARGE = 1 << 22  # parameters from which half as many suffice, because each has more values
@@ -37,4 +37,4 @@ def compare_layers(build: Build, runner: Steps) -> None:
         )  # fmt: skip
         build.layer_fidelity = runner.do(step, "compare the layers with FP32")
         return
-    build.layer_fidelity = ComparedLayers(layers=uncompared(reason))
+    build.layer_fidelity = LayerComparison(layers=uncompared(reason))

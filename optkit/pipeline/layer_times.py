@@ -10,16 +10,16 @@ from optkit.documents.report import Report
 from optkit.errors import IntegrityError, ToolchainMissing, UnsafeFile
 from optkit.evidence import Evidence
 from optkit.execute.runner import Runner
-from optkit.execute.step import Foreign, Input
+from optkit.execute.step import Foreign, StepInput
 from optkit.explanation import Subject, Times
 from optkit.pipeline.attribution import PREDICTED, PROFILED, prediction, tuned, with_evidence
-from optkit.pipeline.engines import kept
-from optkit.pipeline.finish import recorded, staged_graph, whole_recipe
+from optkit.pipeline.compilation import kept
+from optkit.pipeline.finishing import recorded, staged_graph, whole_recipe
 from optkit.pipeline.job import machine
 from optkit.pipeline.recorded_samples import samples_to_run
 from optkit.report.contract import REPORT_FILE, report_of
 from optkit.runtimes import backend
-from optkit.steps.attribute import Attribute, Attributed, EngineProfile, Kernels
+from optkit.steps.attribute import Attribute, AttributedTimes, EngineProfile, Kernels
 from optkit.steps.graph import RandomInputs
 from optkit.steps.sessions import DeviceSession
 
@@ -86,8 +86,8 @@ def _measured(
     runner: Runner,
     way: Kernels | EngineProfile,
     axes: Mapping[str, int],
-    samples: Input | None = None,
-) -> Attributed:
+    samples: StepInput | None = None,
+) -> AttributedTimes:
     candidate, baseline = _graphs(artifact, runner)
     engines = None
     if isinstance(way, EngineProfile):
@@ -99,7 +99,7 @@ def _measured(
     return runner.do(step, "time the layers")
 
 
-def _samples(artifact: Artifact, runner: Runner) -> Input:
+def _samples(artifact: Artifact, runner: Runner) -> StepInput:
     """The samples of the artifact, else random inputs of its sizes."""
     recipe = recorded(artifact)
     drawn = RandomInputs(recipe.describe(artifact.manifest.inputs), recipe.axis_ranges())

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from optkit.execute.runner import Steps
-from optkit.pipeline.engines import kept
-from optkit.pipeline.engines import running as running_engine
+from optkit.pipeline.compilation import kept
+from optkit.pipeline.compilation import running as running_engine
 from optkit.pipeline.job import Build
 from optkit.steps.peak import InProcess, MeasurePeak
 

@@ -17,24 +17,24 @@ from optkit.execute.runner import Steps
 from optkit.execute.step import Foreign
 from optkit.pipeline import declared_sizes, large
 from optkit.pipeline.attribution import tuned
+from optkit.pipeline.cache_quantization import quantize_cache
 from optkit.pipeline.foreign_graph import imported
 from optkit.pipeline.graphs import cast, compared_samples, comparison, written
 from optkit.pipeline.job import Build, Job, calibration_of
-from optkit.pipeline.kv_cache import quantize_cache
 from optkit.pipeline.refusals import check_enough
 from optkit.pipeline.run_samples import observed, sample_batch
 from optkit.placement import PlacementRules, ProductForm
 from optkit.precisions import PRECISIONS, Precision
 from optkit.recipe import Placement, Recipe
-from optkit.steps.calibrate import Calibrate, Calibrated
+from optkit.steps.calibrate import Calibrate, CalibrationResult
 from optkit.steps.collect import Samples
-from optkit.steps.cover_sizes import Covered
-from optkit.steps.fuse import Fused
+from optkit.steps.cover_sizes import CoveredSizes
+from optkit.steps.fuse import FusedGraph
 from optkit.steps.given_ranges import TakeRanges
 from optkit.steps.graph import Graph
 from optkit.steps.noisy_nodes import FindNoisyNodes
 from optkit.steps.prepare import Prepare
-from optkit.steps.quantize import QuantizationSettings, Quantize, Quantized
+from optkit.steps.quantize import QuantizationResult, QuantizationSettings, Quantize
 from optkit.steps.quantize_in_order import QuantizeInOrder
 from optkit.steps.quantize_layers import QuantizeLayers
 from optkit.tensors import axes_of
@@ -69,8 +69,10 @@ def _quantize_graph(build: Build, runner: Steps) -> None:
     scheme = Scheme(job.precision, build.baseline_precision.name, _rules(build))
     way = _way(build, scheme.rules, runner)
     chosen = _Chosen(scheme, settings_of(job.recipe), {})
-    statistics: Calibrated | Covered | Fused | None = _statistics(build, runner, way)
-    if isinstance(statistics, Calibrated):
+    statistics: CalibrationResult | CoveredSizes | FusedGraph | None = _statistics(
+        build, runner, way
+    )
+    if isinstance(statistics, CalibrationResult):
         statistics, chosen = _covered(build, statistics, chosen, runner)
         prepared = _prepared(build, statistics, chosen, runner)
         if (finer := _finer(build, prepared or statistics, chosen, runner)) is not None:
@@ -156,8 +158,8 @@ class _Chosen(NamedTuple):
 
 
 def _covered(
-    build: Build, statistics: Calibrated, chosen: _Chosen, runner: Steps
-) -> tuple[Calibrated | Covered, _Chosen]:
+    build: Build, statistics: CalibrationResult, chosen: _Chosen, runner: Steps
+) -> tuple[CalibrationResult | CoveredSizes, _Chosen]:
     """Statistics whose ranges hold at all declared sizes, and other forms of the products for which
     no range does."""
     samples = observed(build, runner)
@@ -175,8 +177,12 @@ def _covered(
 
 
 def _prepared(
-    build: Build, statistics: Calibrated | Covered, chosen: _Chosen, runner: Steps, again: str = ""
-) -> Fused | None:
+    build: Build,
+    statistics: CalibrationResult | CoveredSizes,
+    chosen: _Chosen,
+    runner: Steps,
+    again: str = "",
+) -> FusedGraph | None:
     """The graph in a form that quantizes better, with its statistics; None if it stays as it is."""
     if not _prepares(build, chosen.scheme.rules):
         return None
@@ -190,7 +196,10 @@ def _prepared(
 
 
 def _finer(
-    build: Build, statistics: Calibrated | Covered | Fused, chosen: _Chosen, runner: Steps
+    build: Build,
+    statistics: CalibrationResult | CoveredSizes | FusedGraph,
+    chosen: _Chosen,
+    runner: Steps,
 ) -> _Chosen | None:
     """A scheme and settings in which products whose activation needs more than one scale have the
     form that is fastest on the target. None if there are no such products, or nobody looks for
@@ -203,7 +212,7 @@ def _finer(
     if not able or not asked or samples is None:
         return None
     step = FindNoisyNodes(
-        graph=statistics if isinstance(statistics, Fused) else build.fused,
+        graph=statistics if isinstance(statistics, FusedGraph) else build.fused,
         statistics=statistics, samples=samples, scheme=chosen.scheme, settings=chosen.settings,
         sizes=_sizes(build),
     )  # fmt: skip
@@ -237,7 +246,7 @@ def _sizes(build: Build) -> dict[str, int]:
     return sizes | dict.fromkeys(axes_of(ids.shape), 1)
 
 
-def _statistics(build: Build, runner: Steps, way: large.Way) -> Calibrated | None:
+def _statistics(build: Build, runner: Steps, way: large.Way) -> CalibrationResult | None:
     """Statistics of the whole graph: from the calibration samples, from the ranges that the recipe
     gives, or from both. None if there are neither, or if layers are calibrated one by one."""
     recipe = build.job.recipe
@@ -264,7 +273,7 @@ def _quantize_layers(
     runner: Steps,
     scheme: Scheme,
     settings: QuantizationSettings,
-) -> Quantized:
+) -> QuantizationResult:
     memory = runner.limits.memory_bytes
     step = QuantizeLayers(
         fused=build.fused,
@@ -279,7 +288,7 @@ def _quantize_layers(
     return runner.do(step, f"quantize to {build.job.precision} layer by layer")
 
 
-def _calibrate(build: Build, samples: Samples, runner: Steps) -> Calibrated:
+def _calibrate(build: Build, samples: Samples, runner: Steps) -> CalibrationResult:
     """Statistics that every quantized precision of every backend can use."""
     job = build.job
     step = Calibrate(
@@ -302,8 +311,8 @@ def _sums_moments(job: Job) -> bool:
 
 
 def _given_ranges(
-    build: Build, place: Path, statistics: Calibrated | None, runner: Steps
-) -> Calibrated:
+    build: Build, place: Path, statistics: CalibrationResult | None, runner: Steps
+) -> CalibrationResult:
     """The statistics, with the ranges of the file for the values that it names."""
     staged = intake.stage_ranges(place, runner.objects)
     step = TakeRanges(

@@ -19,12 +19,12 @@ from optkit.artifact import MODEL, SAMPLES, Artifact
 from optkit.data.spool import Spool
 from optkit.errors import InputRefused
 from optkit.execute.runner import Runner
-from optkit.execute.step import Folder, Foreign, Input
+from optkit.execute.step import Folder, Foreign, StepInput
 from optkit.pipeline.job import Build
 from optkit.pipeline.sources import samples_of
 from optkit.places import Place
 from optkit.recipe import Recipe
-from optkit.steps.collect import Collect, Collected
+from optkit.steps.collect import Collect, CollectedSamples
 from optkit.steps.divide import Divide
 from optkit.steps.graph import RandomInputs
 from optkit.steps.random import Random
@@ -68,7 +68,7 @@ def recorded_task(artifact: Artifact, recipe: Recipe) -> Recipe:
     return recipe.with_overrides([f"eval.task={file}", f"eval.args={given}"])
 
 
-def recorded_samples(artifact: Artifact, build: Build, runner: Runner) -> Collected:
+def recorded_samples(artifact: Artifact, build: Build, runner: Runner) -> CollectedSamples:
     """The samples that scored the artifact: those in it, or in the store, or those of a task that
     needs no file of the user. Raises InputRefused if they are not on this machine."""
     if SAMPLES in artifact.manifest.files:
@@ -101,7 +101,7 @@ def stored_samples(artifact: Artifact, runner: Runner) -> Folder | None:
     return entry if entry is not None and entry.step in (Collect.name, Divide.name) else None
 
 
-def samples_to_run(artifact: Artifact, random: RandomInputs, runner: Runner) -> Input:
+def samples_to_run(artifact: Artifact, random: RandomInputs, runner: Runner) -> StepInput:
     """The samples in the artifact, else those in the store, else random ones."""
     if SAMPLES in artifact.manifest.files:
         samples = stage.stage_weights(artifact.path / SAMPLES, runner.objects)
@@ -109,7 +109,7 @@ def samples_to_run(artifact: Artifact, random: RandomInputs, runner: Runner) -> 
     return stored_samples(artifact, runner) or runner.do(Random(random=random), "random inputs")
 
 
-def record_of(samples: Collected) -> dict[str, object]:
+def record_of(samples: CollectedSamples) -> dict[str, object]:
     """The entries of a manifest by which `stored_samples` and the scoring find samples again."""
     scored_by = {name: getattr(samples, name) for name in _SCORED_BY}
     return {"key": getattr(samples.folder, "key", None), "scored_by": scored_by}
@@ -125,10 +125,10 @@ def assets_of(artifact: Artifact) -> Foreign | None:
     return Foreign(artifact.path, files=files) if files else None
 
 
-def _collected(scored_by: Mapping[str, object], folder: Folder) -> Collected:
+def _collected(scored_by: Mapping[str, object], folder: Folder) -> CollectedSamples:
     """Samples, with the facts about the task that scores them."""
     meta = {key: scored_by[key] for key in _SCORED_BY if key in scored_by}
-    return Collected.of(Foreign(folder.path, folder.digest, meta, folder.files))
+    return CollectedSamples.of(Foreign(folder.path, folder.digest, meta, folder.files))
 
 
 def _source(artifact: Artifact) -> str:

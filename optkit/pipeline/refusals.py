@@ -20,14 +20,14 @@ from optkit.errors import (
 )
 from optkit.execute.installed import installed
 from optkit.execute.runner import Steps
+from optkit.pipeline.cache_quantization import check_cache
 from optkit.pipeline.job import Build, Job
-from optkit.pipeline.kv_cache import check_cache
 from optkit.pipeline.sources import given_samples
 from optkit.precisions import PRECISIONS, Precision, precision
 from optkit.recipe import DEFAULT_BATCH, Recipe, SampleSource
 from optkit.recipe.origin import Origin
 from optkit.steps.collect import Samples
-from optkit.steps.export import Exported
+from optkit.steps.export import ExportedGraph
 from optkit.tensors import AxisRange, axes_of
 
 _EXTRAS = {"onnxruntime": "cpu", "tensorrt-rtx": "rtx", "torch": "torch", "onnxscript": "torch",
@@ -188,7 +188,7 @@ def trained(build: Build, runner: Steps) -> None:
 
 def untrained(build: Build) -> str | None:
     """Which parameters of the model are random according to the export; None if none are."""
-    log = build.source.log if isinstance(build.source, Exported) else None
+    log = build.source.log if isinstance(build.source, ExportedGraph) else None
     return log.untrained if log is not None else None
 
 
@@ -220,7 +220,7 @@ def _why_not(target: Target, precision: Precision) -> str | None:
     return None if None in reasons else reasons[0]
 
 
-def check_optimizer(build: Build, exported: Exported, runner: Steps) -> None:
+def check_optimizer(build: Build, exported: ExportedGraph, runner: Steps) -> None:
     """Refuse a graph that an optimizer of ONNX Runtime has rewritten: no other runtime has its
     operators, and their weights cannot be quantized. Otherwise a note says that optkit's rules no
     longer find what they would fuse. Raises InputRefused."""

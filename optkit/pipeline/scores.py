@@ -14,8 +14,8 @@ from optkit.errors import UsageError
 from optkit.measurement import Score, Scores
 from optkit.pipeline.job import Build, Role
 from optkit.steps.collect import Samples
-from optkit.steps.evaluate import Evaluated
-from optkit.steps.files import GROUPS, RAW_SCORES, SCORES, SLICE
+from optkit.steps.evaluate import EvaluationResult
+from optkit.steps.file_names import GROUPS, RAW_SCORES, SCORES, SLICE
 
 
 def task_scores(build: Build) -> Scores:
@@ -96,7 +96,7 @@ def _joined(scores: list[Score], restoring: np.ndarray, groups: list[int]) -> Sc
     )  # fmt: skip
 
 
-def _read(part: Evaluated) -> Score:
+def _read(part: EvaluationResult) -> Score:
     assert part.score is not None
     arrays = load_file(part.file(SCORES))
     per_sample, replicates = (tuple(arrays[name].tolist()) for name in RAW_SCORES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from optkit.documents.report import Simulation
 from optkit.dtypes import FLOATS
 from optkit.pipeline.job import Build
-from optkit.steps.files import SIMULATION
+from optkit.steps.file_names import SIMULATION
 
 
 def assumed(build: Build) -> Simulation | None:

@@ -10,7 +10,7 @@ from optkit.measurement import Fidelity, OutputFidelity
 from optkit.pipeline.declared_sizes import free_axes, told
 from optkit.pipeline.job import Build
 from optkit.steps.compare_sizes import ComparedSizes
-from optkit.steps.resize import ENDS, POINTS, Point, Resized
+from optkit.steps.resize import ENDS, POINTS, Point, ResizedSamples
 
 _LOSS_DB = 3.0
 """What may be lost at other sizes: the noise is twice as large."""
@@ -106,7 +106,7 @@ def _db(one: OutputFidelity) -> str:
     return "bit-equal" if one.sqnr_db is None else f"{one.sqnr_db:.1f} dB"
 
 
-def _hint(point: Point, resized: Resized) -> str:
+def _hint(point: Point, resized: ResizedSamples) -> str:
     axes = " and ".join(resized.sizes)
     other = "larger minimum" if point in ("least", "shorter") else "smaller maximum"
     return f"give calibration and evaluation samples of this size, or declare a {other} for {axes}"

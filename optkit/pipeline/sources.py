@@ -13,30 +13,30 @@ from optkit import intake as stage
 from optkit.codec import from_json
 from optkit.data.parts import whole
 from optkit.data.sequences import IDS, MASK
-from optkit.decoder import CONFIG, Tokens, Windows, read_json
+from optkit.decoder import CONFIG, SpecialTokens, Windows, read_json
 from optkit.errors import InputRefused, UsageError, located
 from optkit.execute.installed import versions
 from optkit.execute.runner import Steps
-from optkit.execute.step import Foreign, Input
+from optkit.execute.step import Foreign, StepInput
 from optkit.pipeline.collected import collected, compared
 from optkit.pipeline.depends import declared, paths
 from optkit.pipeline.job import Build
 from optkit.pipeline.sample_checks import check_finite, keep_apart
 from optkit.pipeline.single_samples import single_sample
 from optkit.recipe import Recipe, SampleRole, Source
-from optkit.sources.log import ExportLog
+from optkit.sources.export_log import ExportLog
 from optkit.steps.adopt import Adopt
-from optkit.steps.collect import Collected, Samples
+from optkit.steps.collect import CollectedSamples, Samples
 from optkit.steps.divide import Divide
 from optkit.steps.export import (
     Export,
-    Exported,
+    ExportedGraph,
     HuggingFaceModel,
     OnnxModel,
     PythonModel,
     TorchArchive,
 )
-from optkit.steps.files import ASSETS
+from optkit.steps.file_names import ASSETS
 from optkit.steps.graph import Graph, infos
 from optkit.steps.random import Random
 from optkit.store import Entry
@@ -84,7 +84,7 @@ def export(build: Build, runner: Steps) -> None:
     build.outputs = infos(graph.outputs)
 
 
-def _log_of(graph: Input) -> ExportLog | None:
+def _log_of(graph: StepInput) -> ExportLog | None:
     """The log of an export in the caller's process."""
     log = graph.meta.get("log") if isinstance(graph, Entry) else None
     return None if log is None else from_json(ExportLog, log)
@@ -116,13 +116,13 @@ def positions(build: Build, runner: Steps) -> int | None:
     """The number of tokens for which the model has positions: the rows of its table, or the number
     in its files."""
     source = build.job.recipe.source
-    log = build.source.log if isinstance(build.source, Exported) else None
+    log = build.source.log if isinstance(build.source, ExportedGraph) else None
     learned = None if log is None else log.positions
     if learned is not None or source is None or source.kind != "hf":
         return learned
     config = _config(source, runner)
     targets = config.get("max_target_positions")
-    return targets if isinstance(targets, int) else Tokens.of(config, {}).context
+    return targets if isinstance(targets, int) else SpecialTokens.of(config, {}).context
 
 
 def windows(build: Build, runner: Steps) -> Windows | None:
@@ -179,7 +179,7 @@ def collect(build: Build, runner: Steps) -> None:
     build.probe = samples or runner.do(Random(random=build.sizes), "random inputs")
 
 
-def exported_model(settings: Recipe, code: Path | None, runner: Steps) -> Exported:
+def exported_model(settings: Recipe, code: Path | None, runner: Steps) -> ExportedGraph:
     """The exported graph of the recipe's model. Raises InputRefused if it names none."""
     source, objects = settings.source, runner.objects
     if source is None:
@@ -230,7 +230,7 @@ def exported_model(settings: Recipe, code: Path | None, runner: Steps) -> Export
 
 def _export_hugging_face(
     settings: Recipe, source: Source, specs: tuple[InputSpec, ...], runner: Steps
-) -> Exported:
+) -> ExportedGraph:
     """The exported graph. The export traces all axes of the model, so other ranges of them need no
     new export. The key contains only the axes with a single size, and the axes that the recipe
     gives to the inputs."""
@@ -282,7 +282,7 @@ def given_samples(build: Build, runner: Steps) -> Samples | None:
 
 def samples_of(
     build: Build, runner: Steps, role: SampleRole, assets: Foreign | None = None
-) -> Collected:
+) -> CollectedSamples:
     """The samples of the recipe's source or task, spooled. `assets`: the files of tokenizer and
     processor; None: those of the model's source."""
     recipe = build.job.recipe
@@ -321,10 +321,10 @@ def _is_whole(samples: Samples | None, part: str | None) -> TypeGuard[Samples]:
     they are."""
     if samples is None or part is None:
         return False
-    return samples.planned or (isinstance(samples, Collected) and samples.whole)
+    return samples.planned or (isinstance(samples, CollectedSamples) and samples.whole)
 
 
-def _divide(build: Build, samples: Samples, role: str, runner: Steps) -> Collected:
+def _divide(build: Build, samples: Samples, role: str, runner: Steps) -> CollectedSamples:
     """The samples of one part. The facts about data and task are those of the whole samples."""
     recipe, decodes = build.job.recipe, build.job.part == "decoder"
     step = Divide(
@@ -336,7 +336,7 @@ def _divide(build: Build, samples: Samples, role: str, runner: Steps) -> Collect
     )
     label = f"encode {role} samples" if decodes else f"take the encoder's {role} samples"
     folder = runner.do(step, label).folder
-    return Collected.of(replace(folder, meta=samples.meta))  # type: ignore[type-var]
+    return CollectedSamples.of(replace(folder, meta=samples.meta))  # type: ignore[type-var]
 
 
 def _assets(source: Graph) -> Foreign | None:

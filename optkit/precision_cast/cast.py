@@ -38,7 +38,7 @@ from optkit.precision_cast.kept_in_fp32 import (
     plan,
     stands_for_infinity,
 )
-from optkit.precision_cast.magnitude import Measured
+from optkit.precision_cast.magnitude import Magnitudes
 
 __all__ = ["HALVES", "CastLog", "to_half"]
 
@@ -74,7 +74,7 @@ class CastLog:
 def to_half(
     model: ir.Model,
     carrier: str = "fp16",
-    measure: Callable[[ir.Model], Measured] | None = None,
+    measure: Callable[[ir.Model], Magnitudes] | None = None,
 ) -> CastLog:
     """Convert the graph to FP16 or BF16 ("fp16", "bf16") in place. float64 inside becomes float32
     or half too.
@@ -171,7 +171,7 @@ def _clipped(numbers: np.ndarray, limit: float, half: Half) -> np.ndarray:
     return clipped.astype(numbers.dtype)
 
 
-def _caches(model: ir.Model, half: Half, measured: Measured | None) -> set[ir.Value]:
+def _caches(model: ir.Model, half: Half, measured: Magnitudes | None) -> set[ir.Value]:
     """Inputs and outputs that a decoder passes from call to call; of each pair both or none."""
     pairs: dict[str, list[ir.Value]] = {}
     for value in (*model.graph.inputs, *model.graph.outputs):
@@ -339,7 +339,7 @@ def _converted(value: ir.Value, dtype: ir.DataType, name: str) -> ir.TensorProto
     source = value.const_value
     assert source is not None
     shape = tuple(source.shape.numpy())
-    if not isinstance(source, graph.Stored) or not shape or source.nbytes < _BLOCK_BYTES:
+    if not isinstance(source, graph.MappedTensor) or not shape or source.nbytes < _BLOCK_BYTES:
         return ir.Tensor(source.numpy().astype(dtype.numpy()), name=name)
     count = max(_BLOCK_BYTES // (source.nbytes // shape[0]), 1)
 
@@ -347,4 +347,4 @@ def _converted(value: ir.Value, dtype: ir.DataType, name: str) -> ir.TensorProto
         for block in graph.rows(source, count):
             yield (block.astype(dtype.numpy()),)
 
-    return graph.computed([graph.Form(name, dtype, shape)], blocks)[0]
+    return graph.computed([graph.TensorForm(name, dtype, shape)], blocks)[0]

@@ -34,7 +34,7 @@ import onnx_ir as ir
 from optkit import graph
 from optkit.precision_cast import before_recurrences
 from optkit.precision_cast.halves import MARGIN, Half
-from optkit.precision_cast.magnitude import Magnitude, Measured
+from optkit.precision_cast.magnitude import Magnitude, Magnitudes
 
 TERMS = 64
 FLOAT = ir.DataType.FLOAT
@@ -138,7 +138,7 @@ Kept = dict[ir.Node, str]
 """Node kept in FP32 → the reason, for the user."""
 
 
-def plan(model: ir.Model, half: Half, measured: Measured | None) -> Kept:
+def plan(model: ir.Model, half: Half, measured: Magnitudes | None) -> Kept:
     """The nodes that stay in FP32, each with its reason. All nodes in subgraphs stay."""
     nodes = list(model.graph)
     judge = _Judge(half, measured)
@@ -159,7 +159,7 @@ class _Judge:
     """Decides for a single node why it cannot be half precision."""
 
     half: Half
-    measured: Measured | None
+    measured: Magnitudes | None
 
     def reason(self, node: ir.Node) -> str | None:
         if (why := _unknown(node)) is not None:
@@ -289,7 +289,7 @@ class _Judge:
         return f" on {self.measured.on}" if self.measured is not None else ""
 
 
-def cache_fits(value: ir.Value, half: Half, measured: Measured | None) -> bool:
+def cache_fits(value: ir.Value, half: Half, measured: Magnitudes | None) -> bool:
     """Whether a key or value of a cache may be half precision."""
     return is_wide(value) and _Judge(half, measured).unfit(value) is None
 

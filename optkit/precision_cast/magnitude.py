@@ -33,7 +33,7 @@ class Magnitude(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Measured:
+class Magnitudes:
     """Magnitudes by value, and the samples of the measurement ("32 calibration samples")."""
 
     values: Mapping[str, Magnitude]
@@ -91,7 +91,7 @@ def magnitude_graph(model: ir.Model, least: Collection[str] = ()) -> tuple[ir.Mo
 
 def measure(
     session: Session, feeds: Iterable[Feed], outputs: Outputs, *, samples: int, what: str
-) -> Measured:
+) -> Magnitudes:
     """Run a `magnitude_graph` on feeds until at least `samples` samples were used.
 
     `what`: a description of the samples ("calibration samples").
@@ -106,4 +106,4 @@ def measure(
         seen += count_samples(feed)
         if seen >= samples:
             break
-    return Measured(values, f"{seen} {what}")
+    return Magnitudes(values, f"{seen} {what}")

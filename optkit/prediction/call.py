@@ -9,11 +9,11 @@ from optkit.devices import Target
 from optkit.documents.plan import Bound
 from optkit.evidence import Evidence
 from optkit.measurement import Difference, Interval, Latency
-from optkit.prediction import layers
+from optkit.prediction import graph_work
 from optkit.prediction.fitted import RATIO, UNSEEN, fitted
-from optkit.prediction.latency import Seconds, seconds
-from optkit.prediction.roofline import at_least
+from optkit.prediction.lower_bound import at_least
 from optkit.prediction.work import Work
+from optkit.prediction.work_time import WorkTime, seconds
 
 _PCIE = 0.8  # of the link's rate that copies reach, unverified
 
@@ -31,7 +31,7 @@ class Call:
     """
 
     batch: int
-    time: Seconds
+    time: WorkTime
     copies: float
     kernels: Interval
     least: float
@@ -76,7 +76,7 @@ def call(
     link = target.facts.get("pcie_gbs")
     copies = passed / (float(link.value) * 1e9 * _PCIE) if link and link.value else 0.0
     covered = known and target.compute_capability in fitted().generations
-    kernels = fitted().band(layers.category(works) if covered else UNSEEN, time.total)
+    kernels = fitted().band(graph_work.category(works) if covered else UNSEEN, time.total)
     return Call(batch, time, copies, kernels, at_least(works, target), covered)
 
 

@@ -2,7 +2,7 @@
 
 The list has what is known only after compilation: which nodes share a kernel, in what type each
 product multiplies, and how many bytes every kernel reads and writes. So this module assumes nothing
-about fusion, unlike `layers.of_graph`.
+about fusion, unlike `graph_work.of_graph`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from optkit.engines import FusedLayer
 from optkit.errors import InputRefused
 from optkit.node_cost import NodeCost
-from optkit.prediction.layers import LOOKUPS, PICKING, SMALL, is_attention
+from optkit.prediction.graph_work import LOOKUPS, PICKING, SMALL, is_attention
 from optkit.prediction.work import PEAKS, Kind, Work
 
 

@@ -9,7 +9,7 @@ from math import sqrt
 from optkit.decoder import Decoder, DecoderSizes
 from optkit.errors import InputRefused, UsageError
 from optkit.node_cost import NodeCost
-from optkit.prediction.decoder import DecoderShape
+from optkit.prediction.decoder_work import DecoderShape
 
 _FFN = 3.5  # of the hidden size, as in Llama 2 70B and Llama 3
 _VOCABULARY = 32000

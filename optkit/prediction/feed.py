@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from optkit.devices import Target
 from optkit.documents.plan import PlannedFeed, PlannedLatency, PlanRow
-from optkit.prediction.planned_model import Decoding, Graphed
+from optkit.prediction.planned_model import Decoding, OneCallModel
 
 _TOKEN_BYTES = 8  # of an id
 
 
-def fed(row: PlanRow, model: Graphed | Decoding, target: Target, stored: float | None) -> PlanRow:
+def fed(
+    row: PlanRow, model: OneCallModel | Decoding, target: Target, stored: float | None
+) -> PlanRow:
     """The row with what feeds each of its calls. `stored`: bytes of a sample in storage."""
     latency = tuple(
         call.model_copy(update={"feed": _feed(call, model, target, stored)}) for call in row.latency
@@ -19,7 +21,7 @@ def fed(row: PlanRow, model: Graphed | Decoding, target: Target, stored: float |
 
 
 def _feed(
-    call: PlannedLatency, model: Graphed | Decoding, target: Target, stored: float | None
+    call: PlannedLatency, model: OneCallModel | Decoding, target: Target, stored: float | None
 ) -> PlannedFeed:
     rate = call.throughput / (model.new if isinstance(model, Decoding) else 1)
     link = target.facts.get("pcie_gbs")
@@ -33,9 +35,9 @@ def _feed(
     )
 
 
-def _input_bytes(model: Graphed | Decoding) -> float:
+def _input_bytes(model: OneCallModel | Decoding) -> float:
     """Bytes that a sample brings to the device."""
-    if isinstance(model, Graphed):
+    if isinstance(model, OneCallModel):
         return model.inputs
     encoder = 0.0 if model.encoder is None else model.encoder.inputs
     return encoder + _TOKEN_BYTES * model.prompt

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from optkit.codec import from_json
 from optkit.measurement import Interval
-from optkit.prediction.latency import Efficiencies
+from optkit.prediction.work_time import Efficiencies
 
 _ALL = "all"  # the category of what belongs to no other
 UNSEEN = "unseen"  # a kind of model, or a generation of devices, that no measurement covers
@@ -38,7 +38,7 @@ class _File:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedEfficiencies:
     """`widths`: category → factor k of the interval [t / k, k · t] that held nine of ten
     measurements of GPUs that were left out of the fit. `digest`: of the file, for keys."""
 
@@ -55,11 +55,11 @@ class Fitted:
 
 
 @cache
-def fitted() -> Fitted:
+def fitted() -> FittedEfficiencies:
     from ruamel.yaml import YAML
 
     content = FILE.read_bytes()
     read = from_json(_File, YAML(typ="safe", pure=True).load(content))
     numbers = Efficiencies(**{name: float(number.value) for name, number in read.fitted.items()})
     widths, digest = MappingProxyType(read.widths), sha256(content).hexdigest()
-    return Fitted(numbers, widths, read.rows, read.generations, digest)
+    return FittedEfficiencies(numbers, widths, read.rows, read.generations, digest)

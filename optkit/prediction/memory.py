@@ -15,7 +15,7 @@ from typing import Literal
 
 from optkit.documents.plan import InferenceMemory, Method, TrainingBytes
 from optkit.errors import Impossible
-from optkit.prediction.decoder import DecoderShape, Numbers
+from optkit.prediction.decoder_work import DecoderPrecision, DecoderShape
 from optkit.prediction.work import BITS
 
 RUNTIME_BYTES = 500_000_000  # CUDA context and libraries; 0.3 to 0.6 GB, unverified
@@ -28,7 +28,7 @@ _LORA_RANK = 16
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryEstimate:
     """Bytes of inference, over all devices together."""
 
     weights: float
@@ -50,19 +50,19 @@ class Memory:
 
 
 def of_decoder(
-    shape: DecoderShape, numbers: Numbers, *, tokens: float, batch: float, devices: int = 1
-) -> Memory:
+    shape: DecoderShape, numbers: DecoderPrecision, *, tokens: float, batch: float, devices: int = 1
+) -> MemoryEstimate:
     """A decoder with caches of `tokens` for `batch` sequences. Activations are those of one prompt
     of that length at its widest place; a workspace as large again for its products."""
     widest = shape.hidden * 2 + (2 if shape.gated else 1) * shape.ffn
     activations = tokens * widest * BITS[numbers.carrier] / 8
     cache = shape.cache_bytes(tokens, numbers.kv_bits) * batch * devices * shape.kv_share(devices)
-    return Memory(
+    return MemoryEstimate(
         decoder_weights(shape, numbers), cache, activations, activations, RUNTIME_BYTES * devices
     )
 
 
-def decoder_weights(shape: DecoderShape, numbers: Numbers) -> float:
+def decoder_weights(shape: DecoderShape, numbers: DecoderPrecision) -> float:
     """Bytes: the body at `weight_bits`, embedding and vocabulary in the carrier unless the numbers
     say otherwise."""
     bits = BITS[numbers.carrier] if numbers.vocabulary_bits is None else numbers.vocabulary_bits
@@ -70,7 +70,9 @@ def decoder_weights(shape: DecoderShape, numbers: Numbers) -> float:
     return (shape.body * numbers.weight_bits + ends * bits) / 8
 
 
-def devices_needed(shape: DecoderShape, numbers: Numbers, capacity: float, tokens: float) -> int:
+def devices_needed(
+    shape: DecoderShape, numbers: DecoderPrecision, capacity: float, tokens: float
+) -> int:
     """The smallest power of two of devices that hold one sequence of `tokens`. Raises Impossible
     for a device whose memory is not known, or that holds next to nothing, and where more devices
     than there are heads to share would not do."""
@@ -88,7 +90,7 @@ def devices_needed(shape: DecoderShape, numbers: Numbers, capacity: float, token
 
 
 def largest_batch(
-    shape: DecoderShape, numbers: Numbers, capacity: float, tokens: float, devices: int
+    shape: DecoderShape, numbers: DecoderPrecision, capacity: float, tokens: float, devices: int
 ) -> int:
     """Sequences of `tokens` that fit beside the weights."""
     free = _free(shape, numbers, capacity, tokens, devices)
@@ -97,7 +99,7 @@ def largest_batch(
 
 
 def largest_context(
-    shape: DecoderShape, numbers: Numbers, capacity: float, devices: int, batch: int = 1
+    shape: DecoderShape, numbers: DecoderPrecision, capacity: float, devices: int, batch: int = 1
 ) -> int:
     """Tokens per sequence that fit for `batch` sequences."""
     low, high = 0, 1 << 24
@@ -109,7 +111,7 @@ def largest_context(
 
 
 def _free(
-    shape: DecoderShape, numbers: Numbers, capacity: float, tokens: float, devices: int
+    shape: DecoderShape, numbers: DecoderPrecision, capacity: float, tokens: float, devices: int
 ) -> float:
     taken = of_decoder(shape, numbers, tokens=tokens, batch=0, devices=devices).total
     return devices * capacity - taken

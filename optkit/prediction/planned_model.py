@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from optkit.devices import Target
 from optkit.node_cost import NodeCost
 from optkit.precisions import Precision
-from optkit.prediction import layers
-from optkit.prediction.decoder import DecoderShape
+from optkit.prediction import graph_work
+from optkit.prediction.decoder_work import DecoderShape
 from optkit.prediction.work import Work
 
 Quantized = Mapping[str, Precision] | None
@@ -22,7 +22,7 @@ def _unknown(target: str, number: str) -> Quantized:
 
 
 @dataclass(frozen=True)
-class Graphed:
+class OneCallModel:
     """A model of one call. `at`: batch → costs of its nodes; `live`: batch → bytes of activations
     alive at once. Bytes per sample: `passed`: of inputs and outputs; `inputs`: of inputs alone;
     `cached`: of outputs that are a decoder's caches. `quantized`: names of a target and a
@@ -39,7 +39,7 @@ class Graphed:
     def works(self, batch: int, target: Target, number: Precision) -> list[Work]:
         """Its kernels at that batch."""
         quantized = self.quantized(target.name, number.name)
-        return layers.of_graph(self.at(batch), number, target, quantized)
+        return graph_work.of_graph(self.at(batch), number, target, quantized)
 
 
 @dataclass(frozen=True)
@@ -52,4 +52,4 @@ class Decoding:
     prompt: int
     new: int
     positions: int | None = None
-    encoder: Graphed | None = None
+    encoder: OneCallModel | None = None

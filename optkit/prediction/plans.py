@@ -21,13 +21,13 @@ from optkit.documents.plan import (
 )
 from optkit.measurement import Interval
 from optkit.precisions import Precision
-from optkit.prediction import layers, memory, serving, training_memory
+from optkit.prediction import graph_work, memory, serving, training_memory
 from optkit.prediction.call import Call, call
 from optkit.prediction.cost import energy_per_million, per_million
 from optkit.prediction.fitted import UNSEEN, fitted
-from optkit.prediction.latency import link_of, longest
-from optkit.prediction.planned_model import Decoding, Graphed
+from optkit.prediction.planned_model import Decoding, OneCallModel
 from optkit.prediction.work import Work, total
+from optkit.prediction.work_time import link_of, longest
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class _Figures:
 
 
 def row(
-    model: Graphed | Decoding, target: Target, number: Precision, batches: Sequence[int],
+    model: OneCallModel | Decoding, target: Target, number: Precision, batches: Sequence[int],
     price: Price | None, methods: Sequence[Method] = (),
 ) -> PlanRow:  # fmt: skip
     """Everything about one pair. Batches that do not fit have no latency. Raises ToolchainMissing
@@ -91,12 +91,12 @@ def _foreign(target: Target) -> tuple[str, ...]:
 
 
 def _graph(
-    model: Graphed, target: Target, number: Precision, batches: Sequence[int],
+    model: OneCallModel, target: Target, number: Precision, batches: Sequence[int],
     price: Price | None,
 ) -> _Figures:  # fmt: skip
     latency: list[PlannedLatency] = []
     notes: tuple[str, ...] = ()
-    sizes: list[tuple[int, memory.Memory]] = []
+    sizes: list[tuple[int, memory.MemoryEstimate]] = []
     for batch in batches:
         costs = model.at(batch)
         works = model.works(batch, target, number)
@@ -104,7 +104,7 @@ def _graph(
         sizes.append((batch, held))
         if held.total > (target.memory_bytes or 0):
             continue
-        unknown = layers.uncounted(costs)
+        unknown = graph_work.uncounted(costs)
         latency.append(_call(model, target, number, batch, works, price, known=not unknown))
         if unknown:
             notes = (f"not fully counted: {', '.join(unknown)}",)
@@ -114,21 +114,23 @@ def _graph(
     )  # fmt: skip
 
 
-def _held(model: Graphed, number: Precision, batch: int, works: Sequence[Work]) -> memory.Memory:
+def _held(
+    model: OneCallModel, number: Precision, batch: int, works: Sequence[Work]
+) -> memory.MemoryEstimate:
     """What a call of that batch keeps in memory."""
     carried = number.carrier_bits
     multiplied = sum(
         c.weight_bytes * 8 / (c.bits or 32) for c in model.at(batch).values() if c.macs
     )
     rest = max(0.0, model.parameters - multiplied) * carried / 8
-    return memory.Memory(
+    return memory.MemoryEstimate(
         total(works).weight_bytes + rest, 0, model.live(batch) * carried / 32,
         max((w.moved for w in works), default=0.0), memory.RUNTIME_BYTES,
     )  # fmt: skip
 
 
 def _call(
-    model: Graphed, target: Target, number: Precision, batch: int, works: Sequence[Work],
+    model: OneCallModel, target: Target, number: Precision, batch: int, works: Sequence[Work],
     price: Price | None, *, known: bool,
 ) -> PlannedLatency:  # fmt: skip
     one, sums = call(works, target, batch, batch * model.passed, known=known), total(works)
@@ -142,7 +144,7 @@ def _call(
         throughput_band=one.throughput_interval,
         bounds={"call": one.bound},
         parts_ms=_milliseconds({**one.time.parts, "pcie": one.copies}),
-        mfu=_share(sums.operations, pace, target.peak(layers.multiplies_in(number))),
+        mfu=_share(sums.operations, pace, target.peak(graph_work.multiplies_in(number))),
         mbu=_share(bytes_, pace, target.bandwidth),
         operations=sums.operations,
         bytes=bytes_,
@@ -151,7 +153,7 @@ def _call(
     )
 
 
-def _largest(sizes: Sequence[tuple[int, memory.Memory]], target: Target) -> int | None:
+def _largest(sizes: Sequence[tuple[int, memory.MemoryEstimate]], target: Target) -> int | None:
     """The batch at which memory is full, on the line through the smallest and the largest."""
     (small, first), (large, last) = sizes[0], sizes[-1]
     if small == large or last.total <= first.total:
@@ -203,18 +205,20 @@ def _decoder(
     )  # fmt: skip
 
 
-def _encoder_memory(encoder: Graphed | None, target: Target, number: Precision) -> memory.Memory:
+def _encoder_memory(
+    encoder: OneCallModel | None, target: Target, number: Precision
+) -> memory.MemoryEstimate:
     """What each device holds of an encoder that reads one sequence at a time. The caches that it
     makes are counted with the decoder's."""
     if encoder is None:
-        return memory.Memory(0, 0, 0, 0, 0)
+        return memory.MemoryEstimate(0, 0, 0, 0, 0)
     held = _held(encoder, number, 1, encoder.works(1, target, number))
     cached = encoder.cached * number.carrier_bits / 32
     return replace(held, activations=max(0.0, held.activations - cached), runtime=0)
 
 
 def _encode(
-    encoder: Graphed | None, target: Target, number: Precision
+    encoder: OneCallModel | None, target: Target, number: Precision
 ) -> Callable[[int], Call] | None:
     """Batch → the call of the encoder that a batch starts with."""
     if encoder is None:
@@ -289,9 +293,9 @@ def _share(amount: float, time: float, rate: float | None) -> float | None:
     return None if rate is None or not time else amount / time / rate
 
 
-def _links(model: Graphed | Decoding, target: Target, devices: int) -> tuple[str, ...]:
+def _links(model: OneCallModel | Decoding, target: Target, devices: int) -> tuple[str, ...]:
     """Figures of the links that count: of a call its copies, of a decoder those between devices."""
-    if isinstance(model, Graphed):
+    if isinstance(model, OneCallModel):
         return ("pcie_gbs",) if "pcie_gbs" in target.facts else ()  # else there is one memory
     return link_of(target, devices).figures if devices > 1 else ()
 
@@ -301,6 +305,6 @@ def _unverified(target: Target, number: Precision, links: Sequence[str]) -> tupl
     held = "memory_mib" if "memory_mib" in target.facts else "memory_gb"
     names = ("bandwidth_gbs", held, "l2_mb", "sm_count", "boost_mhz", "tdp_w", *links)
     used: dict[str, Fact | None] = {name: target.facts.get(name) for name in names}
-    for dtype in {number.carrier, layers.multiplies_in(number)}:
+    for dtype in {number.carrier, graph_work.multiplies_in(number)}:
         used[f"peak {dtype}"] = target.peaks.get(dtype)
     return tuple(sorted(n for n, fact in used.items() if fact is None or not fact.verified))

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from optkit.devices import Target
 from optkit.precisions import Precision
-from optkit.prediction.decoder import DecoderShape, Numbers, prefill, step
+from optkit.prediction.decoder_work import DecoderPrecision, DecoderShape, prefill, step
 from optkit.prediction.fitted import fitted
-from optkit.prediction.latency import Seconds, seconds
-from optkit.prediction.layers import multiplies_in
+from optkit.prediction.graph_work import multiplies_in
 from optkit.prediction.work import total
+from optkit.prediction.work_time import WorkTime, seconds
 
 _LARGEST_BATCH = 4096
 
@@ -38,8 +38,8 @@ class Generation:
     and cache over the bandwidth)."""
 
     first_token: float  # of one prompt alone
-    prefill: Seconds  # of all prompts of the batch
-    decode: Seconds  # one token for each sequence, without the host
+    prefill: WorkTime  # of all prompts of the batch
+    decode: WorkTime  # one token for each sequence, without the host
     token: float  # the same with the host
     tokens_per_second: float  # written, prefill included
     mfu: float
@@ -48,18 +48,18 @@ class Generation:
     bytes: float
 
 
-def numbers_of(precision: Precision) -> Numbers:
+def numbers_of(precision: Precision) -> DecoderPrecision:
     """How a decoder in that precision is stored. FP8 and FP4 engines keep their cache in FP8."""
     codes = precision.activations
     narrow = codes is not None and not codes.is_integer
-    return Numbers(
+    return DecoderPrecision(
         precision.weight_bits, multiplies_in(precision), precision.carrier,
         8 if narrow else 32 if precision.carrier == "fp32" else 16, precision.weight_codes_only,
     )  # fmt: skip
 
 
 def generate(
-    shape: DecoderShape, numbers: Numbers, target: Target, load: Load, batch: int
+    shape: DecoderShape, numbers: DecoderPrecision, target: Target, load: Load, batch: int
 ) -> Generation:
     """Raises ToolchainMissing where a peak, the bandwidth or a link of the target is unknown."""
     eff, n = fitted().efficiencies, load.devices
@@ -81,7 +81,7 @@ def generate(
 
 
 def compute_bound_from(
-    shape: DecoderShape, numbers: Numbers, target: Target, load: Load
+    shape: DecoderShape, numbers: DecoderPrecision, target: Target, load: Load
 ) -> int | None:
     """The smallest batch at which the products of a step multiply longer than they read; attention
     over the cache stays bound by memory. None: beyond every batch."""
@@ -96,13 +96,17 @@ def compute_bound_from(
 
 
 def slower_from(
-    shape: DecoderShape, numbers: Numbers, base: Numbers, target: Target, load: Load
+    shape: DecoderShape,
+    numbers: DecoderPrecision,
+    base: DecoderPrecision,
+    target: Target,
+    load: Load,
 ) -> int | None:
     """The smallest batch at which a step in `numbers` takes no less than one in `base`: where a
     smaller format stops paying. 1: it never pays. None: it always does."""
     eff = fitted().efficiencies
 
-    def time(chosen: Numbers, batch: int) -> float:
+    def time(chosen: DecoderPrecision, batch: int) -> float:
         works = step(shape, chosen, load.context, batch, devices=load.devices)
         return seconds(works, target, eff).total
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from optkit.devices import Target
 from optkit.documents.plan import Method, PlannedTraining, TrainingMemory
 from optkit.prediction import memory
-from optkit.prediction.planned_model import Decoding, Graphed
+from optkit.prediction.planned_model import Decoding, OneCallModel
 
 
-def planned(model: Graphed | Decoding, target: Target, method: Method) -> PlannedTraining:
+def planned(model: OneCallModel | Decoding, target: Target, method: Method) -> PlannedTraining:
     """Itemised, for one sample (one prompt of a decoder), activations kept and recomputed. Of a
     graph every node's output is kept; what recomputing leaves is known of layers alone."""
     capacity = float(target.memory_bytes or 0)
@@ -32,7 +32,7 @@ def planned(model: Graphed | Decoding, target: Target, method: Method) -> Planne
     )
 
 
-def _ends(model: Graphed | Decoding) -> list[tuple[float, float]]:
+def _ends(model: OneCallModel | Decoding) -> list[tuple[float, float]]:
     """Inputs and outputs of every product with weights."""
     if isinstance(model, Decoding):
         encoder = [] if model.encoder is None else _ends(model.encoder)
@@ -44,7 +44,7 @@ def _ends(model: Graphed | Decoding) -> list[tuple[float, float]]:
     ]
 
 
-def _unquantized(model: Graphed | Decoding) -> float:
+def _unquantized(model: OneCallModel | Decoding) -> float:
     """Parameters that QLoRA leaves in 16 bits: those outside the layers of a decoder, and what no
     product of a graph multiplies with."""
     if isinstance(model, Decoding):
@@ -54,12 +54,12 @@ def _unquantized(model: Graphed | Decoding) -> float:
     return max(0.0, model.parameters - sum(rows * columns for rows, columns in _ends(model)))
 
 
-def _logits(model: Graphed | Decoding) -> float:
+def _logits(model: OneCallModel | Decoding) -> float:
     """Those of a graph are among the outputs of its nodes."""
     return memory.decoder_logits(model.shape, model.prompt) if isinstance(model, Decoding) else 0.0
 
 
-def _activations(model: Graphed | Decoding, recompute: memory.Recompute) -> float | None:
+def _activations(model: OneCallModel | Decoding, recompute: memory.Recompute) -> float | None:
     if isinstance(model, Decoding):
         if model.encoder is not None:
             return None  # what its encoder keeps is not known

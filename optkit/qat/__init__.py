@@ -9,7 +9,7 @@
 and computes the same in the module. `finalize` gives the float module with the trained weights and
 the trained scales; a build writes its Q/DQ graph from them with the same codes and scales.
 
-    plan                what a build would quantize
+    quantization_plan   what a build would quantize
     placing             its place in the module
     equalization        the factors that a build moves between layers, in the parameters
     initialization      the codes and biases of the build, as the start
@@ -53,10 +53,10 @@ from optkit.qat.checks import check_batches, check_count, check_example, new_fol
 from optkit.qat.distillation import Distillation, Teacher, remove_recorders
 from optkit.qat.fake_quantization import ActivationQuantizer
 from optkit.qat.initialization import initialize
-from optkit.qat.plan import Plan, plan
+from optkit.qat.quantization_plan import QuantizationPlan, plan
 from optkit.qat.training import Distilled, distill, parameter_groups
 from optkit.sources import wrappers
-from optkit.steps.files import GRAPH
+from optkit.steps.file_names import GRAPH
 from optkit.trained_scales import BlockScales, TrainedActivation, TrainedScales, TrainedWeight
 from optkit.workspace import Workspace
 
@@ -189,7 +189,7 @@ def finalize(model: Module, *, adapters: Adapters = "keep") -> Module:
                          hint="keep or merge")  # fmt: skip
     module = wrappers.unwrapped(model)
     found = getattr(module, "qat_plan", None)
-    if not isinstance(found, Plan):
+    if not isinstance(found, QuantizationPlan):
         raise UsageError("it was not prepared", where=type(module).__name__,
                          hint="train the module that optkit.qat.prepare returns")  # fmt: skip
     plain = _plain(module)
@@ -249,7 +249,7 @@ def _copied(model: Module, example_inputs: Batch, calibration: Iterable[Batch] |
     if calibration is not None:
         check_batches("calibration=", calibration)
     where = type(module).__name__
-    if isinstance(getattr(module, "qat_plan", None), Plan):
+    if isinstance(getattr(module, "qat_plan", None), QuantizationPlan):
         raise UsageError("it is prepared already", where=where,
                          hint="give the float module, or finalize this one first")  # fmt: skip
     for name, parameter in module.named_parameters():
@@ -296,13 +296,13 @@ def _plain(model: Module) -> Module:
             activations.as_plain(part)
     for part in list(plain.modules()):
         for name, child in part.named_children():
-            if isinstance(child, products.Folded) and not list(child.children()):
+            if isinstance(child, products.FoldedNorm) and not list(child.children()):
                 setattr(part, name, Identity())
     return plain
 
 
 @torch.no_grad()
-def _trained(model: Module, found: Plan) -> TrainedScales:
+def _trained(model: Module, found: QuantizationPlan) -> TrainedScales:
     activations, weights = {}, {}
     for part in model.modules():
         if isinstance(part, ActivationQuantizer):

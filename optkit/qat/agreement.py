@@ -16,13 +16,13 @@ from optkit import graph
 from optkit.api.batches import Batch
 from optkit.errors import InputRefused
 from optkit.qat.calls import call
-from optkit.qat.fake_quantization import ActivationQuantizer, Grid, WeightQuantizer
-from optkit.qat.initialization import Start
-from optkit.qat.plan import Plan, QuantizedValue
+from optkit.qat.fake_quantization import ActivationQuantizer, CodeGrid, WeightQuantizer
+from optkit.qat.initialization import WeightStart
+from optkit.qat.quantization_plan import QuantizationPlan, QuantizedValue
 from optkit.runtimes import SessionOptions, simulator
 from optkit.sources import torch_module, wrappers
 from optkit.sources.outputs import leaves
-from optkit.steps.files import GRAPH
+from optkit.steps.file_names import GRAPH
 from optkit.tensors import Feed
 
 _FOLDING = 1e-3  # of the largest output: folding rounds in float32
@@ -54,7 +54,7 @@ def alike(before: Sequence[np.ndarray], after: Sequence[np.ndarray]) -> bool:
 
 
 def check_same(
-    model: Module, example_inputs: Batch, plan: Plan, starts: Mapping[str, Start]
+    model: Module, example_inputs: Batch, plan: QuantizationPlan, starts: Mapping[str, WeightStart]
 ) -> None:
     """Raise InputRefused if a quantized value, a weight or an output of the prepared module is not
     that of the Q/DQ graph. Each quantizer passes on the numbers of the graph, so each layer is
@@ -112,7 +112,7 @@ def sqnr(x: np.ndarray, y: np.ndarray) -> float:
     return float("inf") if noise == 0 else 10 * float(np.log10(signal / noise))
 
 
-def _run(plan: Plan, feed: Feed) -> tuple[Feed, list[np.ndarray]]:
+def _run(plan: QuantizationPlan, feed: Feed) -> tuple[Feed, list[np.ndarray]]:
     """The dequantized values and the outputs of the graph."""
     model = plan.written()
     names = {value.dequantized for value in plan.values}
@@ -138,7 +138,7 @@ def _other_codes(
         return 0.0, 0
     if value.made_by is not None and expected.min(initial=0.0) >= 0:
         computed = np.maximum(computed, 0.0)
-    grid = Grid.of(value.format, value.zero_point)
+    grid = CodeGrid.of(value.format, value.zero_point)
     ours, theirs = (grid.nearest(torch.tensor(x) / value.scale) for x in (computed, expected))
     below, above = grid.neighbours(theirs)
     other = (ours != theirs) & ((ours - theirs).abs() > _MOVED * grid.high)

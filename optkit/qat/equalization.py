@@ -19,8 +19,8 @@ from torch.nn import Module
 from optkit import graph
 from optkit.api.batches import Batch
 from optkit.qat.agreement import alike, results
-from optkit.qat.plan import Plan, path_of
 from optkit.qat.products import MODULES, Product
+from optkit.qat.quantization_plan import QuantizationPlan, path_of
 from optkit.sources import wrappers
 
 _NORMS = ("BatchNormalization", "InstanceNormalization", "LayerNormalization")
@@ -28,7 +28,9 @@ _MODULES_OF_NORMS = nn.modules.batchnorm._NormBase, nn.LayerNorm
 _WEIGHT, _BIAS = 1, 2  # inputs of products and of normalizations
 
 
-def equalize(model: Module, example_inputs: Batch, plan: Plan) -> Mapping[str, Tensor] | None:
+def equalize(
+    model: Module, example_inputs: Batch, plan: QuantizationPlan
+) -> Mapping[str, Tensor] | None:
     """Multiply the parameters of the module by the factors of the plan. Returns what each one was
     multiplied by; None, and the module is as before, if a constant with a factor is no parameter,
     or if the outputs would change."""
@@ -71,7 +73,7 @@ def _scale_state(model: Module, state: dict[str, Any], prefix: str, *others: obj
         state[prefix + name] = (number.double() * factors[name].to(number.device)).to(number)
 
 
-def _of_parameters(model: Module, plan: Plan) -> dict[str, Tensor] | None:
+def _of_parameters(model: Module, plan: QuantizationPlan) -> dict[str, Tensor] | None:
     """The factors by the names of parameters, float64; None if a constant is no parameter."""
     nodes = {str(node.name): node for node in graph.load(plan.fused).graph}
     names = {id(parameter): name for name, parameter in model.named_parameters()}

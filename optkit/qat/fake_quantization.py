@@ -35,7 +35,7 @@ _REACH = 0.5 - 1 / 64  # of the way to the next code: how far a weight may be fr
 
 
 @dataclass(frozen=True)
-class Grid:
+class CodeGrid:
     """The numbers that codes represent with scale 1. `integers`: all between `low` and `high`;
     otherwise those of E4M3."""
 
@@ -44,7 +44,7 @@ class Grid:
     integers: bool
 
     @classmethod
-    def of(cls, fmt: NumberFormat, zero_point: int) -> Grid:
+    def of(cls, fmt: NumberFormat, zero_point: int) -> CodeGrid:
         if fmt.is_integer:
             return cls(fmt.qmin - zero_point, fmt.qmax - zero_point, True)
         return cls(-fmt.largest, fmt.largest, False)
@@ -78,7 +78,7 @@ class _FakeQuantize(torch.autograd.Function):
     """x float32 of any shape, s float32 that broadcasts against it."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, s: Tensor, grid: Grid, count: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, s: Tensor, grid: CodeGrid, count: int) -> Tensor:
         ctx.save_for_backward(x, s)
         ctx.grid, ctx.count = grid, count
         return grid.nearest(x / s) * s
@@ -86,7 +86,7 @@ class _FakeQuantize(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, s = ctx.saved_tensors
-        grid: Grid = ctx.grid
+        grid: CodeGrid = ctx.grid
         u = x / s
         inside = (u > grid.low) & (u < grid.high)
         grad_s = None
@@ -96,7 +96,7 @@ class _FakeQuantize(torch.autograd.Function):
         return grad * inside, grad_s, None, None
 
 
-def fake_quantize(x: Tensor, s: Tensor, grid: Grid, count: int) -> Tensor:
+def fake_quantize(x: Tensor, s: Tensor, grid: CodeGrid, count: int) -> Tensor:
     """x through codes of the grid with scales `s`, which broadcast against it. `count`: how many
     numbers share a scale, of one sample."""
     quantized: Tensor = _FakeQuantize.apply(x.float(), s, grid, count)  # type: ignore[no-untyped-call]
@@ -184,7 +184,7 @@ class ActivationQuantizer(nn.Module):
         super().__init__()
         self.value = value
         self.zero_point = zero_point
-        self.grid = Grid.of(fmt, zero_point)
+        self.grid = CodeGrid.of(fmt, zero_point)
         self.carrier = carrier
         _register(self, torch.tensor(scale), learned=learned)
 
@@ -215,7 +215,7 @@ class WeightQuantizer(nn.Module):
         super().__init__()
         self.node = node
         self.format = fmt
-        self.grid = Grid.of(fmt, 0)
+        self.grid = CodeGrid.of(fmt, 0)
         self.common = common
         self.carrier = carrier
         self.floored = floored

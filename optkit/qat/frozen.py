@@ -21,9 +21,9 @@ from optkit.errors import InputRefused, UsageError
 from optkit.precisions import NumberFormat
 from optkit.qat.adapters import NAME, Adapter
 from optkit.qat.fake_quantization import FrozenWeight
-from optkit.qat.plan import Plan, QuantizedWeight
 from optkit.qat.products import Product
-from optkit.quantization.qdq import reader
+from optkit.qat.quantization_plan import QuantizationPlan, QuantizedWeight
+from optkit.quantization.qdq import weight_reader
 from optkit.quantization.qdq.codes import Codes
 from optkit.statistics import Statistics
 
@@ -42,12 +42,14 @@ class Lost:
     error: np.ndarray
 
 
-def freeze(model: nn.Module, plan: Plan) -> list[Lost]:
+def freeze(model: nn.Module, plan: QuantizationPlan) -> list[Lost]:
     """Give the products that `placing.place` found the weights of the graph, and freeze all
     parameters. Returns the layers of few bits. Raises InputRefused if there are none."""
     by_node = {weight.node: weight for weight in plan.weights}
     values = {
-        str(node.name): reader.matrix(node) for node in plan.written().graph if node.name in by_node
+        str(node.name): weight_reader.matrix(node)
+        for node in plan.written().graph
+        if node.name in by_node
     }
     lost = []
     for part in model.modules():
@@ -70,7 +72,7 @@ def freeze(model: nn.Module, plan: Plan) -> list[Lost]:
     return lost
 
 
-def attach(lost: list[Lost], plan: Plan, rank: int | None) -> None:
+def attach(lost: list[Lost], plan: QuantizationPlan, rank: int | None) -> None:
     """Put an adapter beside each of these layers. Raises UsageError for a rank that is larger than
     a layer."""
     known = None if plan.statistics is None else statistics.load(plan.statistics)

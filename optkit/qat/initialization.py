@@ -20,14 +20,14 @@ from torch.nn import Module
 from optkit import graph
 from optkit.dtypes import BY_SHORT
 from optkit.qat.fake_quantization import WeightQuantizer
-from optkit.qat.plan import Plan
 from optkit.qat.products import Product
+from optkit.qat.quantization_plan import QuantizationPlan
 from optkit.quantization.placement import weighted_nodes
-from optkit.quantization.qdq import reader
+from optkit.quantization.qdq import weight_reader
 
 
 @dataclass(frozen=True)
-class Start:
+class WeightStart:
     """`codes`: of the weight, as numbers of the grid, in its shape. `taken`: whether the module has
     them; a weight that other modules share stays as it is. `bias`: a correction for which the
     module has no bias; None: there is none."""
@@ -37,7 +37,7 @@ class Start:
     bias: Tensor | None
 
 
-def initialize(model: Module, plan: Plan) -> Mapping[str, Start]:
+def initialize(model: Module, plan: QuantizationPlan) -> Mapping[str, WeightStart]:
     """Give the products of the module the codes and biases of the Q/DQ graph. Returns node → what
     the graph has."""
     written, fused = plan.written(), graph.load(plan.fused)
@@ -51,7 +51,7 @@ def initialize(model: Module, plan: Plan) -> Mapping[str, Start]:
         if not isinstance(product.weight_quantizer, WeightQuantizer):
             continue
         name, weight = product.weight_quantizer.node, product.weight
-        numbers = torch.from_numpy(reader.grid_numbers(nodes[name])).to(weight.device)
+        numbers = torch.from_numpy(weight_reader.grid_numbers(nodes[name])).to(weight.device)
         codes = numbers.reshape(weight.shape)
         taken = readers[id(weight)] == 1
         if taken:
@@ -59,7 +59,7 @@ def initialize(model: Module, plan: Plan) -> Mapping[str, Start]:
         change = _correction(written, nodes[name], floats[name], dtype)
         correction = None if change is None else torch.from_numpy(change).to(weight.device)
         left = correction is not None and not product.correct(correction)
-        starts[name] = Start(codes, taken, correction if left else None)
+        starts[name] = WeightStart(codes, taken, correction if left else None)
     return starts
 
 

@@ -15,8 +15,15 @@ from optkit.errors import InputRefused
 from optkit.qat.activations import quantize_result
 from optkit.qat.additions import RESULT, quantize_addition
 from optkit.qat.fake_quantization import ActivationQuantizer, RunTimeQuantizer, WeightQuantizer
-from optkit.qat.plan import PRODUCTS, Plan, QuantizedValue, QuantizedWeight, Reader, path_of
 from optkit.qat.products import MODULES, Product, as_product
+from optkit.qat.quantization_plan import (
+    PRODUCTS,
+    QuantizationPlan,
+    QuantizedValue,
+    QuantizedWeight,
+    Reader,
+    path_of,
+)
 
 
 class _Refusal(Exception):
@@ -27,7 +34,7 @@ class _Refusal(Exception):
         self.node, self.problem, self.nodes = node, problem, nodes or node
 
 
-def place(model: Module, plan: Plan, *, learned: bool) -> None:
+def place(model: Module, plan: QuantizationPlan, *, learned: bool) -> None:
     """Quantize the module as the plan says. Raises InputRefused for nodes that no module of MODULES
     computes, or that are computed by a module which runs more than once; the hint names all."""
     modules = dict(model.named_modules())
@@ -57,7 +64,7 @@ def place(model: Module, plan: Plan, *, learned: bool) -> None:
 
 
 def _place_weight(
-    modules: dict[str, Module], plan: Plan, weight: QuantizedWeight, taken: set[str], *,
+    modules: dict[str, Module], plan: QuantizationPlan, weight: QuantizedWeight, taken: set[str], *,
     learned: bool,
 ) -> None:  # fmt: skip
     """`taken`: the paths of the modules that have a quantizer already."""
@@ -75,7 +82,7 @@ def _place_weight(
 
 
 def _places(
-    modules: dict[str, Module], plan: Plan, value: QuantizedValue
+    modules: dict[str, Module], plan: QuantizationPlan, value: QuantizedValue
 ) -> Sequence[partial[None]]:
     """Before each reader if all are known, otherwise after the node that makes the value."""
     quantized = {weight.node for weight in plan.weights}
@@ -91,7 +98,7 @@ def _places(
 
 
 def _reader(
-    modules: dict[str, Module], plan: Plan, reader: Reader, quantized: Collection[str]
+    modules: dict[str, Module], plan: QuantizationPlan, reader: Reader, quantized: Collection[str]
 ) -> partial[None] | None:
     """`quantized`: the products; another product reads what its quantized maker returns."""
     if reader.node in quantized and reader.index == 0:
@@ -100,7 +107,9 @@ def _reader(
     return _addition(modules, plan, reader, reader.index)
 
 
-def _maker(modules: dict[str, Module], plan: Plan, node: Reader) -> partial[None] | None:
+def _maker(
+    modules: dict[str, Module], plan: QuantizationPlan, node: Reader
+) -> partial[None] | None:
     if node.op in PRODUCTS:
         return partial(setattr, as_product(_product(modules, node.node)), "output_quantizer")
     if node.node in plan.additions:
@@ -112,7 +121,7 @@ def _maker(modules: dict[str, Module], plan: Plan, node: Reader) -> partial[None
 
 
 def _addition(
-    modules: dict[str, Module], plan: Plan, node: Reader, place: int
+    modules: dict[str, Module], plan: QuantizationPlan, node: Reader, place: int
 ) -> partial[None] | None:
     if node.node not in plan.additions:
         return None

@@ -126,7 +126,7 @@ class Linear(Product, nn.Linear):  # type: ignore[misc]  # the bias of a Linear 
         return F.linear(x, weight, bias)
 
 
-class Folded(nn.Module):
+class FoldedNorm(nn.Module):
     """The first base of the classes of BatchNorm that is folded. Only its parts run."""
 
     def forward(self, input: Tensor) -> Tensor:
@@ -160,7 +160,7 @@ def as_product(module: nn.Module) -> Product:
 def fold(product: nn.Module, norm: nn.Module) -> None:
     """Fold BatchNorm into the product before it."""
     as_product(product)._norm = (norm,)
-    derive(norm, Folded, "Folded")
+    derive(norm, FoldedNorm, "Folded")
 
 
 def unfold(product: nn.Module, norm: nn.Module) -> None:

@@ -35,8 +35,8 @@ from optkit.quantization.rounding.hqq import hqq
 from optkit.quantization.rounding.rtn import round_to_nearest
 from optkit.quantization.trained import trained_activation, trained_weights
 from optkit.recipe import Method, Quantization
-from optkit.statistics import Moments, Patches, Rows, Statistics, ValueStatistics
-from optkit.statistics.dataset import remark
+from optkit.statistics import Moments, Patches, SampledRows, Statistics, ValueStatistics
+from optkit.statistics.model_statistics import remark
 from optkit.trained_scales import TrainedScales
 
 # The damping grows if there are few rows per channel; less than 0.01 fits the sample too closely.
@@ -372,7 +372,7 @@ class _Chooser:
         return correction if weight.bias is None else np.asarray(weight.bias + correction)
 
 
-def _learned_from(seen: ValueStatistics | Patches) -> Moments | Rows | None:
+def _learned_from(seen: ValueStatistics | Patches) -> Moments | SampledRows | None:
     """The inputs of products from which GPTQ learns: the second moments of all of them, or else the
     sampled ones."""
     if seen.moments is not None:
@@ -380,7 +380,7 @@ def _learned_from(seen: ValueStatistics | Patches) -> Moments | Rows | None:
     return seen.rows if seen.rows is not None and seen.rows.count else None
 
 
-def _second_moments(learned: Moments | Rows, groups: int | None = None) -> np.ndarray:
+def _second_moments(learned: Moments | SampledRows, groups: int | None = None) -> np.ndarray:
     """E[xᵀx], [K, K]; of patches [groups, K, K]. float64, or float32 for sampled rows."""
     return learned.matrix() if isinstance(learned, Moments) else learned.second_moments(groups)
 

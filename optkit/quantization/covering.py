@@ -30,7 +30,7 @@ from optkit.quantization.numerics.qparams import ActivationQParams
 from optkit.quantization.placement.qdq_placement import QdqPlacement
 from optkit.quantization.placement.read_weight import MATRIX, matrix
 from optkit.recipe import Method
-from optkit.statistics import Rows, Statistics, ValueStatistics
+from optkit.statistics import SampledRows, Statistics, ValueStatistics
 
 LOSS = 2.0
 """By what the noise of a product may be larger at an end of the sizes: 3 dB."""
@@ -41,7 +41,7 @@ _ROWS, _COLUMNS = 128, 128  # of a product that is judged
 
 
 @dataclass(frozen=True)
-class Moved:
+class MovedValue:
     """A value for which no range serves all sizes, and the quantized nodes that read it. `sqnr_db`:
     end ("": the usual sizes) → what one scale leaves of their products there, and what a scale that
     is fitted there leaves."""
@@ -53,10 +53,11 @@ class Moved:
 
 @dataclass(frozen=True)
 class Covering:
-    """`values`: new statistics of the values whose range must be wider; `moved`: see `Moved`."""
+    """`values`: new statistics of the values whose range must be wider; `moved`: see
+    `MovedValue`."""
 
     values: Mapping[str, ValueStatistics]
-    moved: Sequence[Moved]
+    moved: Sequence[MovedValue]
 
 
 def cover(
@@ -88,7 +89,7 @@ def cover(
             values[numbers.source] = both
         elif _torn(still) or _torn(lost):  # its range stays that of the usual sizes
             nodes = tuple(node for node in _multiplying(placement) if node.name in planned)
-            moved.append(Moved(placement, nodes, still))
+            moved.append(MovedValue(placement, nodes, still))
     return Covering(values, moved)
 
 
@@ -128,7 +129,7 @@ class _Case:
         self._format = numbers.format
         self._of = {name: _few(one) for name, one in [("", usual), *ends.items()]}
         self._judges = {
-            name: ranges.Judge(one, self._format, thinned) for name, one in self._of.items()
+            name: ranges.RangeJudge(one, self._format, thinned) for name, one in self._of.items()
         }
         self._fitted = {
             name: self._noise(name, numbers.low, numbers.high)
@@ -159,7 +160,7 @@ def _few(value: ValueStatistics) -> ValueStatistics:
     """The statistics with fewer rows; the sample remains uniform."""
     if value.rows is None:
         return value
-    return replace(value, rows=Rows(value.rows.hashes[:_ROWS], value.rows.data[:_ROWS]))
+    return replace(value, rows=SampledRows(value.rows.hashes[:_ROWS], value.rows.data[:_ROWS]))
 
 
 def _joined(usual: ValueStatistics, ends: Sequence[ValueStatistics]) -> ValueStatistics:

@@ -50,7 +50,7 @@ if it has no numbers."""
 
 
 @dataclass(frozen=True)
-class Group:
+class ReaderGroup:
     """Products that read one value, by name. `source`: under which it was calibrated."""
 
     source: str
@@ -58,7 +58,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Compensated:
+class CompensatedWeights:
     """The statistics, with the second moments of X', and the numbers of the weights v."""
 
     statistics: Statistics
@@ -67,7 +67,7 @@ class Compensated:
 
 def groups(
     model: ir.Model, assignment: Assignment, statistics: Statistics, rules: Rules
-) -> list[Group]:
+) -> list[ReaderGroup]:
     """The products that have weights in blocks alone, and inputs with second moments of enough
     rows, in the order of the graph."""
     planned = assignment.quantized()
@@ -81,19 +81,19 @@ def groups(
         in_blocks = rules[planned[name]].weights_in_blocks
         if in_blocks and moments is not None and moments.count >= _FEWEST * len(moments.diagonal):
             nodes.setdefault(source, []).append(name)
-    return [Group(source, tuple(names)) for source, names in nodes.items()]
+    return [ReaderGroup(source, tuple(names)) for source, names in nodes.items()]
 
 
 def compensate(
     model: ir.Model,
     statistics: Statistics,
     assignment: Assignment,
-    found: Sequence[Group],
+    found: Sequence[ReaderGroup],
     *,
     choose: Choose,
     advance: Advance,
     progress: Callable[[str, float], None],
-) -> Compensated:
+) -> CompensatedWeights:
     """Give the products of these groups the weights v, in place. A weight that several nodes read
     stays as it is."""
     pair = _Pair.of(model, found)
@@ -117,7 +117,7 @@ def compensate(
         # a weight that several nodes read has the codes of the first one
         weights |= {str(node.name): numbers.weights[str(node.name)] for node in own}
         warnings += numbers.warnings
-    return Compensated(statistics, QParams(weights=weights, warnings=tuple(warnings)))
+    return CompensatedWeights(statistics, QParams(weights=weights, warnings=tuple(warnings)))
 
 
 def _move_weights(own: Sequence[ir.Node], inputs: Moments, missing: Sequence[np.ndarray]) -> None:
@@ -134,7 +134,7 @@ def _move_weights(own: Sequence[ir.Node], inputs: Moments, missing: Sequence[np.
         weighted_nodes.replace_weight(node, v)
 
 
-def crossing(model: ir.Model, found: Sequence[Group]) -> list[tuple[str, ...]]:
+def crossing(model: ir.Model, found: Sequence[ReaderGroup]) -> list[tuple[str, ...]]:
     """For each group, the values that are computed before its products and read by them or after
     them."""
     places = {str(node.name): place for place, node in enumerate(model.graph)}
@@ -171,11 +171,11 @@ class _Pair:
     model: ir.Model
     floats: dict[str, ir.Node]
     rounded: dict[str, ir.Node]
-    groups: Sequence[Group]
+    groups: Sequence[ReaderGroup]
     crossing: list[list[str]]
 
     @classmethod
-    def of(cls, model: ir.Model, found: Sequence[Group]) -> _Pair:
+    def of(cls, model: ir.Model, found: Sequence[ReaderGroup]) -> _Pair:
         both, other = model.clone(), model.clone()
         floats = {str(node.name): node for node in both.graph}
         rounded = {str(node.name): node for node in other.graph}

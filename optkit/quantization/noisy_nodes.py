@@ -35,7 +35,7 @@ SWITCHES = "noisy_nodes.switches"
 
 
 @dataclass(frozen=True)
-class Rounded:
+class RoundedActivation:
     """An activation, and the nodes that multiply it. `products`: theirs; None: they cannot have
     finer activations."""
 
@@ -45,7 +45,7 @@ class Rounded:
 
 def two_terms(
     activations: Iterable[tuple[QdqPlacement, ActivationQParams]], sizes: Mapping[str, int]
-) -> list[Rounded]:
+) -> list[RoundedActivation]:
     """Those that have two terms, because one leaves too much noise in their products. `sizes`: of
     named axes."""
     found = []
@@ -53,7 +53,7 @@ def two_terms(
         if numbers.rest is not None:
             nodes = [node for node, index in placement.readers if _multiplies(node, index)]
             names = tuple(str(node.name) for node in nodes)
-            found.append(Rounded(names, products(placement.value, nodes, sizes)))
+            found.append(RoundedActivation(names, products(placement.value, nodes, sizes)))
     return found
 
 
@@ -63,14 +63,14 @@ def insert_switches(
     assignment: Assignment,
     rules: Rules,
     sizes: Mapping[str, int],
-) -> list[Rounded]:
+) -> list[RoundedActivation]:
     """Let the graph, in place, round each activation that `SWITCHES` says, in this order. Those of
     two terms, and formats with scales computed at run time, are left out. `sizes`: of named
     axes."""
     planned = assignment.quantized()
     names = graph.FreeNames(model)
     switches = ir.Value(name=SWITCHES, type=ir.TensorType(ir.DataType.BOOL))
-    found: list[Rounded] = []
+    found: list[RoundedActivation] = []
     for placement, numbers in activations:
         if numbers.rest is not None or numbers.format.granularity == "block":
             continue
@@ -79,7 +79,7 @@ def insert_switches(
             _multiplies(node) and _can_be_finer(rules[planned[str(node.name)]]) for node in readers
         )
         read = products(placement.value, readers, sizes) if able else None
-        found.append(Rounded(tuple(str(node.name) for node in readers), read))
+        found.append(RoundedActivation(tuple(str(node.name) for node in readers), read))
         _insert(model.graph, placement, numbers, switches, len(found) - 1, names)
     switches.shape = ir.Shape([len(found)])
     model.graph.inputs.append(switches)

@@ -22,10 +22,10 @@ import numpy as np
 from optkit.dtypes import FLOATS
 from optkit.errors import OptkitError
 from optkit.precisions import NumberFormat
-from optkit.quantization.numerics.formats import nearest
+from optkit.quantization.numerics.format_codes import nearest
 from optkit.quantization.numerics.output_noise import channel_weights
 from optkit.quantization.numerics.scales import activation_scale
-from optkit.quantization.rescaling.smoothquant import Sample, clipped
+from optkit.quantization.rescaling.smoothquant import ActivationSample, clipped
 from optkit.recipe import Method
 from optkit.statistics import ValueStatistics, edges
 
@@ -75,7 +75,7 @@ def choose(
     """
     if value.unbounded is not None:
         raise OptkitError(f"it has no range: {value.unbounded}", where="range")
-    judge = Judge(value, fmt, consumers)
+    judge = RangeJudge(value, fmt, consumers)
     if value.given:
         return judge.range(value.low, value.high, "given")
     if value.low == value.high or max(-value.low, value.high) < _TINY:
@@ -183,7 +183,7 @@ _SEARCHES = {"percentile": percentile_range, "entropy": entropy, "mse": mse}
 _AROUND = 0.5 ** np.concatenate([np.linspace(0, 4, 25), np.linspace(-0.5, 0.3, 13)])
 
 
-class Judge:
+class RangeJudge:
     """The error of ranges: in the products if they can be computed, otherwise in the histogram.
     `consumers`: as in `choose`."""
 
@@ -234,7 +234,7 @@ class Judge:
         channels = self._value.channels
         if channels is None or channels.low.shape != self._rows.shape[1:]:
             return 0.0
-        sample = Sample(self._rows, channels.low, channels.high, channels.count)
+        sample = ActivationSample(self._rows, channels.low, channels.high, channels.count)
         reach = (np.maximum(channels.high - high, 0.0), np.maximum(low - channels.low, 0.0))
         known = sum(np.square(side, dtype=np.float64) for side in reach) / max(channels.count, 1)
         lost = clipped(sample, low, high) + known

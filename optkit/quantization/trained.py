@@ -8,7 +8,7 @@ import numpy as np
 
 from optkit.errors import InputRefused
 from optkit.precisions import NumberFormat
-from optkit.quantization.numerics import formats
+from optkit.quantization.numerics import format_codes
 from optkit.quantization.numerics.scales import Scale
 from optkit.quantization.placement.read_weight import ReadWeight
 from optkit.trained_scales import TrainedActivation, TrainedScales
@@ -24,7 +24,7 @@ def trained_activation(trained: TrainedActivation, fmt: NumberFormat) -> Scale:
             f"its trained zero point {trained.zero_point} is no code of {fmt.dtype}",
             hint="export the model again with optkit.qat",
         )
-    zero_point = np.array(trained.zero_point, formats.storage(fmt))
+    zero_point = np.array(trained.zero_point, format_codes.storage(fmt))
     return Scale(np.array(trained.scale, np.float32), zero_point, 0)
 
 

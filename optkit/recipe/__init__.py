@@ -4,8 +4,8 @@ nearest key."""
 from __future__ import annotations
 
 from optkit.recipe.recipe import DEFAULT_BATCH, Recipe, SampleRole, SampleSource, Source
-from optkit.recipe.requested import requested, resolve
-from optkit.recipe.schema import (
+from optkit.recipe.resolution import requested, resolve
+from optkit.recipe.sections import (
     MEMORY,
     Axis,
     Bench,

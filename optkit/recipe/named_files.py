@@ -19,7 +19,7 @@ from optkit.errors import RecipeError, UsageError
 from optkit.places import Place
 from optkit.recipe import torch_checkpoint
 from optkit.recipe.origin import KeyPath, Origin, dotted
-from optkit.recipe.schema import MEMORY, Calibration, Eval, Model
+from optkit.recipe.sections import MEMORY, Calibration, Eval, Model
 
 _MODULE_FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _TF = "tf2onnx"

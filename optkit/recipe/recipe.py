@@ -25,7 +25,7 @@ from optkit.recipe import yaml_document
 from optkit.recipe.named_files import find_named
 from optkit.recipe.origin import HINT, KeyPath, Origin
 from optkit.recipe.problems import refusal
-from optkit.recipe.schema import (
+from optkit.recipe.sections import (
     Axis,
     Bench,
     Calibration,
@@ -35,8 +35,8 @@ from optkit.recipe.schema import (
     Input,
     Model,
     Name,
-    Part,
     Quantization,
+    RecipeSection,
     fixed,
 )
 from optkit.tensors import AxisRange, InputSpec, TensorInfo, axes_of, batch_axis
@@ -97,7 +97,7 @@ _Axis = Annotated[
 ]
 
 
-class Recipe(Part):
+class Recipe(RecipeSection):
     """The model and the settings of its build. Without `model`, the model is given by `with_model`
     or in memory."""
 

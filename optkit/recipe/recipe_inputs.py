@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import get_args
 
 from optkit.recipe.recipe import DEFAULT_BATCH
-from optkit.recipe.schema import Input
+from optkit.recipe.sections import Input
 from optkit.tensors import InputSpec, TensorInfo, axes_of, batch_axis
 
 _AXIS = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

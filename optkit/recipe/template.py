@@ -19,7 +19,7 @@ from optkit.errors import UsageError
 from optkit.recipe import factory_source, recipe_inputs, yaml_document
 from optkit.recipe.recipe import Recipe
 from optkit.recipe.recipe_inputs import InputLines
-from optkit.recipe.schema import Axis
+from optkit.recipe.sections import Axis
 from optkit.recipe.torch_checkpoint import CHECKPOINTS, conversion, loader
 from optkit.tensors import TensorInfo
 
@@ -30,7 +30,7 @@ _BATCH = "  batch: {min: 1, opt: 8, max: 32}"
 
 
 @dataclass(frozen=True)
-class Started:
+class RecipeTemplate:
     """The text of a recipe, and the next steps, in words."""
 
     text: str
@@ -75,7 +75,7 @@ def template(
     evaluation: str | None = None,
     read: Sequence[TensorInfo] = (),
     preset: Preset = Preset(),
-) -> Started:
+) -> RecipeTemplate:
     """The recipe `out` for MODEL ("file.py:factory", "x.onnx", "x.pt2", a Hugging Face folder or
     "org/name"). Paths are given relative to the current folder, and written relative to `out`.
 
@@ -111,7 +111,7 @@ def template(
     free = inputs.free if calibration is None and evaluation is None else ()
     free = tuple(axis for axis in free if axis not in preset.axes)
     untrained = python and not chosen.file
-    return Started(text, _then(out, untrained, python, precision, free))
+    return RecipeTemplate(text, _then(out, untrained, python, precision, free))
 
 
 def _model(model: str, folder: Path, weights: _Weights) -> str:

@@ -7,7 +7,16 @@ from collections.abc import Mapping, Sequence
 
 from optkit import runtimes
 from optkit.documents.report import Report
-from optkit.report import coverage, details, explanation, figures, layers, outputs, view, worst
+from optkit.report import (
+    coverage,
+    details,
+    explanation_page,
+    figures,
+    layers,
+    output_table,
+    view,
+    worst,
+)
 from optkit.report.drawing import charts
 from optkit.report.hotspots import hotspots
 from optkit.report.html import render
@@ -31,8 +40,8 @@ def to_html(report: Report) -> str:
         headline=view.headline(result),
         highlights=view.highlights(result),
         comparison=view.comparison(result),
-        outputs=outputs.outputs(result.fidelity),
-        outputs_head=outputs.HEAD,
+        outputs=output_table.outputs(result.fidelity),
+        outputs_head=output_table.HEAD,
         marks=view.marks(result),
         measured=figures.measured(result.latency),
         suspicions=view.suspicions(result),
@@ -48,7 +57,7 @@ def to_html(report: Report) -> str:
         phases=details.phases(result),
         machine=details.machine(report.conditions),
         nodes=layers.by_need(nodes),
-        findings=explanation.of_report(report),
+        findings=explanation_page.of_report(report),
         time=hotspots(report, ours, theirs),
         explain=result.artifact and f"optkit explain {shlex.quote(result.artifact)}",
         strip=charts.strip(nodes),

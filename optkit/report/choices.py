@@ -14,7 +14,7 @@ from optkit.measurement import Latency
 from optkit.prediction.cost import per_million
 from optkit.prediction.economics import cost
 from optkit.report import figures, worth
-from optkit.report.recommendation import of_result
+from optkit.report.recommendation_rules import of_result
 from optkit.report.titles import device, device_of, spelled
 
 if TYPE_CHECKING:  # a build does not import the models of a plan

@@ -29,7 +29,7 @@ _REPORT_BYTES = 512 << 20
 _INTEGER = 1 << 63  # beyond it no other reader of JSON agrees
 
 
-class Mismatch(ValueError):
+class ContractMismatch(ValueError):
     """A value does not fit its model; the text names the field: `gate: input should be …`."""
 
 
@@ -68,9 +68,9 @@ def parsed(file: Path) -> object:
 
 
 def conform(data: object, model: type[Checked]) -> Checked:
-    """JSON as the document that it should be. Raises Mismatch."""
+    """JSON as the document that it should be. Raises ContractMismatch."""
     if not is_shallow(data):
-        raise Mismatch("nested too deeply")
+        raise ContractMismatch("nested too deeply")
     _check_values(data, "")
     try:
         return model.from_json(data)
@@ -81,7 +81,7 @@ def conform(data: object, model: type[Checked]) -> Checked:
 def _checked(data: object, model: type[Checked], where: Path, prefix: str = "") -> Checked:
     try:
         return conform(data, model)
-    except Mismatch as error:
+    except ContractMismatch as error:
         raise IntegrityError(
             f"{prefix}{error}",
             where=str(where),
@@ -90,32 +90,32 @@ def _checked(data: object, model: type[Checked], where: Path, prefix: str = "") 
         ) from error
 
 
-def _mismatch(error: ValidationError) -> Mismatch:
+def _mismatch(error: ValidationError) -> ContractMismatch:
     """The first thing that is wrong, and its place."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     place = ""
     for part in first["loc"]:
         place = f"{place}[{part}]" if isinstance(part, int) else _below(place, part)
     told = "is missing" if first["type"] == "missing" else first["msg"].replace("Input", "it", 1)
-    return Mismatch(f"{place or 'it'}: {told}")
+    return ContractMismatch(f"{place or 'it'}: {told}")
 
 
 def _check_values(data: object, place: str) -> None:
-    """Raises Mismatch for what Python reads as JSON, and other readers do not."""
+    """Raises ContractMismatch for what Python reads as JSON, and other readers do not."""
     if isinstance(data, dict):
         for key, value in data.items():
             if not _is_text(key):
-                raise Mismatch(f"{_below(place, key)}: no name: half a character")
+                raise ContractMismatch(f"{_below(place, key)}: no name: half a character")
             _check_values(value, _below(place, key))
     elif isinstance(data, list):
         for index, value in enumerate(data):
             _check_values(value, f"{place}[{index}]")
     elif isinstance(data, str) and not _is_text(data):
-        raise Mismatch(f"{place}: no text: half a character")
+        raise ContractMismatch(f"{place}: no text: half a character")
     elif isinstance(data, float) and not math.isfinite(data):
-        raise Mismatch(f"{place}: {data} is no number of JSON")
+        raise ContractMismatch(f"{place}: {data} is no number of JSON")
     elif isinstance(data, int) and not -_INTEGER <= data < _INTEGER:
-        raise Mismatch(f"{place}: a number of more than 64 bits")
+        raise ContractMismatch(f"{place}: a number of more than 64 bits")
 
 
 def _is_text(text: str) -> bool:

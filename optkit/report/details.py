@@ -18,7 +18,7 @@ from optkit.report.titles import baseline_label
 
 
 @dataclass(frozen=True)
-class Timed:
+class LatencyRow:
     """One model at one batch size. A quantile for which there are too few runs says so."""
 
     label: str
@@ -35,7 +35,7 @@ class Timed:
     known: str
 
 
-def timings(report: Report) -> list[Timed]:
+def timings(report: Report) -> list[LatencyRow]:
     """Baseline and candidate at every batch size, next to each other."""
     result, latencies = report.result, report.latencies
     baseline = baseline_label(result) or "baseline"
@@ -44,13 +44,13 @@ def timings(report: Report) -> list[Timed]:
     return sorted(rows, key=lambda row: row.batch)
 
 
-def _timed(label: str, latency: Latency) -> Timed:
+def _timed(label: str, latency: Latency) -> LatencyRow:
     def quantile(value: float | None, least: int) -> str:
         if value is None and latency.runs is not None:
             return f"needs {least:,} runs"
         return figures.ms(value)
 
-    return Timed(
+    return LatencyRow(
         label,
         latency.batch,
         figures.ms(latency.p50_ms),

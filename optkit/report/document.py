@@ -29,7 +29,7 @@ from optkit.documents.result import Result
 from optkit.engines import FusedLayer, LandingRow
 from optkit.measurement import GateRow, Latencies, Latency
 from optkit.prediction.cost import per_million, price_of
-from optkit.report.result import Findings, Side
+from optkit.report.build_result import Findings, PrecisionResult
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -75,7 +75,7 @@ class _Quantization(Record):
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredParts:
     """The parts of a report that come from a run on the device, or replace it; its fields are those
     of the report."""
 
@@ -92,7 +92,7 @@ class Measured:
 
 def compose(
     result: Result,
-    measured: Measured,
+    measured: MeasuredParts,
     *,
     rewrites: Rewrites,
     provenance: Provenance,
@@ -120,7 +120,7 @@ def compose(
 def finished(
     report: Report,
     result: Result,
-    measured: Measured,
+    measured: MeasuredParts,
     provenance: Mapping[str, object],
     worst: WorstPictures | None,
 ) -> Report:
@@ -134,17 +134,17 @@ def finished(
 
 def measured(
     result: Result,
-    candidate: Side,
-    baseline: Side | None,
+    candidate: PrecisionResult,
+    baseline: PrecisionResult | None,
     findings: Findings,
     latencies: Latencies,
     conditions: Object,
-) -> Measured:
+) -> MeasuredParts:
     landing = candidate.engine.landing if candidate.engine else None
     batch = result.latency.batch if result.latency else None
     times = (latencies.engine, latencies.baseline)
     shown = [[latency for latency in side if latency.batch == batch] for side in times]
-    return Measured(
+    return MeasuredParts(
         gates=findings.verdict.rows if findings.verdict else (),
         latencies=_both(tuple, *times),
         latency_samples=_both(
@@ -182,7 +182,7 @@ def _cost(result: Result) -> ServingCost | None:
     )
 
 
-def _layers(side: Side | None) -> tuple[FusedLayer, ...]:
+def _layers(side: PrecisionResult | None) -> tuple[FusedLayer, ...]:
     """The layer list with sizes where there is one (a dynamic engine's own has none)."""
     if side is None or side.engine is None:
         return ()

@@ -11,15 +11,15 @@ from optkit.documents.measured import GateVerdict
 from optkit.documents.result import Result
 from optkit.documents.tune import Tune
 from optkit.errors import OptkitError
-from optkit.report import fleet as fleets
-from optkit.report import search, view
+from optkit.report import fleet_page as fleets
+from optkit.report import search_page, view
 from optkit.report.contract import result_of
 from optkit.report.html import render
 from optkit.report.view import Headline
 
 
 @dataclass(frozen=True)
-class Row:
+class HeadRow:
     """A line of the head: its texts, and how its figures are known."""
 
     cells: tuple[str, ...]
@@ -41,7 +41,7 @@ def of_result(result: Result, place: str) -> str:
 
 def of_fleet(fleet: Fleet, place: str) -> str:
     rows = [
-        Row((row.target, row.precision, row.headline.title, row.latency.text, row.speedup.text,
+        HeadRow((row.target, row.precision, row.headline.title, row.latency.text, row.speedup.text,
              row.accuracy.text), row.known)
         for row in fleets.rows(fleet)
     ]  # fmt: skip
@@ -52,25 +52,25 @@ def of_fleet(fleet: Fleet, place: str) -> str:
 
 def of_search(tune: Tune, result: Result, place: str) -> str:
     subject = f"{tune.model} for {tune.target}: which layers to quantize"
-    return _head(subject, search.headline(tune, result), _figures(result), result.gate, place)
+    return _head(subject, search_page.headline(tune, result), _figures(result), result.gate, place)
 
 
-def _figures(result: Result) -> Iterable[Row]:
+def _figures(result: Result) -> Iterable[HeadRow]:
     """Latency, then the figures that a reader looks for first; of each part, if there are parts."""
     for name, part in (result.parts or {"": result}).items():
         label = (name,) if name else ()
         if (latency := part.latency) is not None:
             shown = view.comparison(part)[0]
             cells = (*label, shown.candidate.text, shown.label)
-            yield Row(cells, (latency.evidence,))
+            yield HeadRow(cells, (latency.evidence,))
         for one in view.highlights(part):
-            yield Row((*label, one.value, one.label), (one.evidence,))
+            yield HeadRow((*label, one.value, one.label), (one.evidence,))
 
 
 def _head(
     subject: str,
     headline: Headline,
-    rows: Iterable[Row],
+    rows: Iterable[HeadRow],
     gate: GateVerdict | None,
     place: str,
     columns: Sequence[str] = (),

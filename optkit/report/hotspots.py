@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from optkit.documents.report import Report
 from optkit.evidence import Evidence
 from optkit.explanation.words import named
-from optkit.report.layers import Layer
+from optkit.report.layers import LayerRow
 
 _FIRST = 8  # the layers that are not folded
 
@@ -20,7 +20,7 @@ class Hotspot:
     same nodes, take in the baseline; None if they are in no layer, or with others."""
 
     name: str
-    layer: Layer
+    layer: LayerRow
     ms: float
     share: float
     baseline: float | None
@@ -56,7 +56,9 @@ class Hotspots:
         return sum(one.share for one in self.first)
 
 
-def hotspots(report: Report, ours: Sequence[Layer], theirs: Sequence[Layer]) -> Hotspots | None:
+def hotspots(
+    report: Report, ours: Sequence[LayerRow], theirs: Sequence[LayerRow]
+) -> Hotspots | None:
     """None if the times of the layers are not known, or are not those of these layers."""
     times = report.layer_times
     if times is None:
@@ -83,14 +85,14 @@ def hotspots(report: Report, ours: Sequence[Layer], theirs: Sequence[Layer]) -> 
 class _Baseline:
     """The time of the baseline, by product and by the nodes of a layer."""
 
-    def __init__(self, layers: Sequence[Layer], spent: Sequence[float]) -> None:
+    def __init__(self, layers: Sequence[LayerRow], spent: Sequence[float]) -> None:
         self._products: dict[str, float] = {}
         self._nodes: dict[frozenset[str], float] = {}
         for layer, ms in zip(layers, spent, strict=True):
             self._products |= dict.fromkeys(layer.products, ms / max(len(layer.products), 1))
             self._nodes[frozenset(layer.nodes)] = ms
 
-    def milliseconds(self, layer: Layer) -> float | None:
+    def milliseconds(self, layer: LayerRow) -> float | None:
         if not layer.products:
             return self._nodes.get(frozenset(layer.nodes)) if layer.nodes else None
         known = [self._products[node] for node in layer.products if node in self._products]
@@ -98,9 +100,9 @@ class _Baseline:
 
 
 def _works(
-    ours: Sequence[Layer],
+    ours: Sequence[LayerRow],
     spent: Sequence[float],
-    theirs: Sequence[Layer],
+    theirs: Sequence[LayerRow],
     before: Sequence[float],
 ) -> list[SharedWork]:
     """Time by the work that layers do, the costliest first."""
@@ -112,7 +114,7 @@ def _works(
     return sorted(rows, key=lambda row: -max(row.candidate or 0.0, row.baseline or 0.0))
 
 
-def _by_work(layers: Sequence[Layer], spent: Sequence[float]) -> dict[str, float]:
+def _by_work(layers: Sequence[LayerRow], spent: Sequence[float]) -> dict[str, float]:
     found: dict[str, float] = {}
     for layer, ms in zip(layers, spent, strict=True):
         found[layer.work] = found.get(layer.work, 0.0) + ms

@@ -16,7 +16,7 @@ from typing import Self
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
-from optkit.documents.figures import EvalFigures
+from optkit.documents.model_figures import EvalFigures
 from optkit.documents.result import EngineFacts, Failure, Result
 from optkit.measurement import GateRow, Latency, Score
 
@@ -24,7 +24,7 @@ _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff
 
 
 @dataclass(frozen=True)
-class Case:
+class GateCase:
     """A gate with its outcome."""
 
     gate: str
@@ -39,7 +39,7 @@ class Suite:
     each may be None."""
 
     names: tuple[str | None, ...]
-    cases: Sequence[Case | GateRow]
+    cases: Sequence[GateCase | GateRow]
     properties: Mapping[str, str | None] = field(default_factory=dict)
     error: Failure | None = None
     seconds: float = 0.0

@@ -26,7 +26,7 @@ _CLIPS = (1e-4, 1e-3, 1e-2, 1e-1)  # of the elements
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerRow:
     """A fused layer, as the report shows it."""
 
     name: str
@@ -40,7 +40,7 @@ class Layer:
     weights: int | None
 
 
-def layers(rows: Sequence[FusedLayer], moves_data: Pattern[str] | None = None) -> list[Layer]:
+def layers(rows: Sequence[FusedLayer], moves_data: Pattern[str] | None = None) -> list[LayerRow]:
     """`moves_data`: the trait of the backend; None: the backend names layers by ONNX operators."""
     return [_layer(row, moves_data) for row in rows]
 
@@ -59,12 +59,12 @@ def _work(layer: FusedLayer, moves_data: Pattern[str] | None) -> str:
     return "other operators, fused" if len(layer.nodes) > 1 else "other operator"
 
 
-def _layer(layer: FusedLayer, moves_data: Pattern[str] | None) -> Layer:
+def _layer(layer: FusedLayer, moves_data: Pattern[str] | None) -> LayerRow:
     silent = not layer.inputs and not layer.outputs  # the backend lists no tensors: nothing known
     ends = [
         ", ".join(dict.fromkeys(t.dtype for t in side)) for side in (layer.inputs, layer.outputs)
     ]
-    return Layer(
+    return LayerRow(
         layer.name,
         _work(layer, moves_data),
         layer.kind,
@@ -86,14 +86,14 @@ class Kind:
     candidate: tuple[int, int | None]
 
 
-def kinds(candidate: Sequence[Layer], baseline: Sequence[Layer]) -> list[Kind]:
+def kinds(candidate: Sequence[LayerRow], baseline: Sequence[LayerRow]) -> list[Kind]:
     """Layers and bytes moved by the work that they do, the largest first."""
     names = dict.fromkeys(layer.work for layer in (*baseline, *candidate))
     found = [Kind(work, _total(baseline, work), _total(candidate, work)) for work in names]
     return sorted(found, key=lambda row: -max(row.baseline[1] or 0, row.candidate[1] or 0))
 
 
-def _total(rows: Sequence[Layer], work: str) -> tuple[int, int | None]:
+def _total(rows: Sequence[LayerRow], work: str) -> tuple[int, int | None]:
     moved = [layer.moved for layer in rows if layer.work == work]
     known = [size for size in moved if size is not None]
     return len(moved), sum(known) if len(known) == len(moved) else None
@@ -114,7 +114,7 @@ _UNKNOWN = Cell()
 
 
 @dataclass(frozen=True)
-class Node:
+class NodeRow:
     """One considered node. `landed` None: it was not planned, or no engine shows where it runs.
 
     `alone`, `together`, `weights`: SQNR in dB compared with the FP32 graph, with only this node,
@@ -140,7 +140,9 @@ class Node:
     layer: str | None
 
 
-def nodes(report: Report, candidate: Sequence[Layer], baseline: Sequence[Layer]) -> list[Node]:
+def nodes(
+    report: Report, candidate: Sequence[LayerRow], baseline: Sequence[LayerRow]
+) -> list[NodeRow]:
     """Every considered node in the order of the graph."""
     fidelity = report.layer_fidelity
     whole = fidelity.sqnr_db if fidelity else None
@@ -155,7 +157,7 @@ def nodes(report: Report, candidate: Sequence[Layer], baseline: Sequence[Layer])
     ]  # fmt: skip
 
 
-def by_need(rows: Sequence[Node]) -> list[Node]:
+def by_need(rows: Sequence[NodeRow]) -> list[NodeRow]:
     """What did not land first, then what costs most, then as they were."""
     return sorted(
         rows,
@@ -175,7 +177,7 @@ def _node(
     whole: float | None,
     moved: int | None,
     baseline_moved: int | None,
-) -> Node:
+) -> NodeRow:
     module = (compared.module if compared else None) or ""
     alone, together, weights, gain = _cells(compared, whole)
     planned = (
@@ -185,7 +187,7 @@ def _node(
     )
     ops = (compared.op if compared else None, landed.op if landed else None)
     why = (decided.reason if decided else None, landed.note if landed else None)
-    return Node(
+    return NodeRow(
         name=name,
         module=None if name.startswith(module) else module,
         op=next(filter(None, ops), ""),
@@ -230,7 +232,7 @@ def _runs(landed: LandingRow | None) -> str:
     return landed.dtype or ("unknown" if landed.landed is None else "no layer")
 
 
-def _by_node(rows: Sequence[Layer]) -> dict[str, int | None]:
+def _by_node(rows: Sequence[LayerRow]) -> dict[str, int | None]:
     """Node → bytes moved by the layer that multiplies it."""
     return {node: layer.moved for layer in rows for node in layer.products}
 
@@ -265,7 +267,7 @@ def _gain(restored: OutputFidelity | None, whole: float | None) -> Cell:
 
 
 @dataclass(frozen=True)
-class Pair:
+class PairRow:
     """What a Q/DQ pair does to the values that pass it."""
 
     value: str
@@ -277,10 +279,10 @@ class Pair:
     seen: str
 
 
-def pairs(fidelity: LayerFidelity | None) -> list[Pair]:
+def pairs(fidelity: LayerFidelity | None) -> list[PairRow]:
     """The pairs of activations, the noisiest first."""
     rows = [
-        Pair(
+        PairRow(
             row.value,
             ", ".join(row.readers),
             noise(row.sqnr_db),

@@ -13,7 +13,7 @@ from optkit.documents.report import Report, ServingCost
 from optkit.documents.result import PendingEngine, Result
 from optkit.engines import LandingRow
 from optkit.measurement import GateRow
-from optkit.report import coverage, details, figures, layers, outputs, view
+from optkit.report import coverage, details, figures, layers, output_table, view
 from optkit.report.titles import baseline_label
 
 _MOST_ROWS = 20
@@ -65,7 +65,7 @@ def comparison(result: Result) -> str:
 
 def _outputs(result: Result) -> str:
     """A table of the outputs and their parts; empty for a single one, which `comparison` shows."""
-    rows = outputs.outputs(result.fidelity)
+    rows = output_table.outputs(result.fidelity)
     if len(rows) < 2:
         return ""
     shown = [
@@ -73,7 +73,7 @@ def _outputs(result: Result) -> str:
         for one in rows[:_MOST_ROWS]
     ]
     more = len(rows) - len(shown)
-    return table(outputs.HEAD, shown) + (f"\n\n… and {more} more." if more else "")
+    return table(output_table.HEAD, shown) + (f"\n\n… and {more} more." if more else "")
 
 
 def _suspicions(result: Result) -> str:
@@ -164,7 +164,7 @@ def _pending(rows: Sequence[PendingEngine]) -> str:
     return "\n".join(("**Pending** (on a host with the target):", "", *lines))
 
 
-def _asked(specs: Sequence[view.Asked], precision: str | None) -> str:
+def _asked(specs: Sequence[view.CompilerRequest], precision: str | None) -> str:
     """Folded: what each compiler is asked for the candidate, and why."""
     told = [spec for spec in specs if spec.precision == precision]
     return "\n\n".join(

@@ -18,9 +18,9 @@ from optkit.documents.sizes import DeclaredSizes
 from optkit.engines import BuildSpec
 from optkit.evidence import Evidence
 from optkit.measurement import Difference, Fidelity, Latency, Score
-from optkit.report import figures, recommendation, worth
+from optkit.report import figures, recommendation_rules, worth
 from optkit.report.build_facts import described, facts
-from optkit.report.layers import Layer
+from optkit.report.layers import LayerRow
 from optkit.report.titles import baseline_label, device_of, is_given, spelled, to_ship_instead
 
 EVIDENCE: Mapping[str, str] = MappingProxyType(
@@ -52,7 +52,7 @@ def headline(result: Result) -> Headline:
         hint = f"; {error.hint}" if error.hint else ""
         title = "Impossible" if result.status == "impossible" else "Error"
         return Headline("fail", title, f"{where}{error.message}{hint}")
-    advice = result.recommendation or recommendation.of_result(result)
+    advice = result.recommendation or recommendation_rules.of_result(result)
     if advice is None and result.pending:
         finish = "; ".join(row.finish for row in result.pending)
         return Headline("pending", "Pending", f"No engine yet. Finish with: {finish}")
@@ -96,7 +96,7 @@ _ABSENT = Figure(figures.NONE)
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """One line of the comparison; `known` lists how its figures are known, baseline's first."""
 
     label: str
@@ -131,7 +131,7 @@ def about(report: Report) -> list[str]:
     ]
 
 
-def comparison(result: Result) -> list[Row]:
+def comparison(result: Result) -> list[ComparisonRow]:
     """Candidate and baseline, figure by figure, without lines that have no figure."""
     base = result.baseline
     rows = (
@@ -143,15 +143,17 @@ def comparison(result: Result) -> list[Row]:
     return [row for row in rows if (row.baseline, row.candidate) != (_ABSENT, _ABSENT)]
 
 
-def _latency_rows(result: Result, base: Latency | None, ours: Latency | None) -> list[Row]:
+def _latency_rows(
+    result: Result, base: Latency | None, ours: Latency | None
+) -> list[ComparisonRow]:
     shown, known = ours or base, _known(base, ours)
     label = f"Latency, batch {shown.batch if shown else None}"
     before, after = (_rate(side) for side in (base, ours))
     return [
-        Row(label, _latency(base), _latency(ours), _speedup(result.speedup), known),
-        Row("At least, at peak rates", _least(base), _least(ours), Figure(), known),
-        Row("Slowest 1 % of runs (p99)", _p99(base), _p99(ours), Figure(), known),
-        Row("Samples per second", before, after, Figure(), known),
+        ComparisonRow(label, _latency(base), _latency(ours), _speedup(result.speedup), known),
+        ComparisonRow("At least, at peak rates", _least(base), _least(ours), Figure(), known),
+        ComparisonRow("Slowest 1 % of runs (p99)", _p99(base), _p99(ours), Figure(), known),
+        ComparisonRow("Samples per second", before, after, Figure(), known),
     ]
 
 
@@ -187,14 +189,18 @@ def _speedup(speedup: Difference | None) -> Figure:
     return Figure(f"{figures.times(speedup.value)} as fast", kind + spread if spread else "")
 
 
-def _accuracy_rows(result: Result, base: Score | None, ours: Score | None) -> list[Row]:
+def _accuracy_rows(result: Result, base: Score | None, ours: Score | None) -> list[ComparisonRow]:
     known = ours or base
     if known is None:
         return []
     show = figures.percent if known.proportion else figures.number
     better = ", lower is better" if known.lower_is_better else ""
     label = f"{known.metric}, {figures.count(known.samples)} samples{better}"
-    return [Row(label, _score(base, show), _score(ours, show), _drop(result), _known(base, ours))]
+    return [
+        ComparisonRow(
+            label, _score(base, show), _score(ours, show), _drop(result), _known(base, ours)
+        )
+    ]
 
 
 def _score(score: Score | None, show: Show) -> Figure:
@@ -224,7 +230,7 @@ def unit(result: Result) -> Show:
     return figures.points if proportion else figures.percent
 
 
-def _fidelity_rows(fidelity: Fidelity | None) -> list[Row]:
+def _fidelity_rows(fidelity: Fidelity | None) -> list[ComparisonRow]:
     if fidelity is None:
         return []
     worst = fidelity.worst
@@ -235,18 +241,18 @@ def _fidelity_rows(fidelity: Fidelity | None) -> list[Row]:
     )  # fmt: skip
     figure = Figure(figures.sqnr(fidelity), ", ".join(filter(None, over)))
     label = f"Fidelity to {fidelity.reference} (SQNR)"
-    return [Row(label, _ABSENT, figure, Figure(), (fidelity.evidence,))]
+    return [ComparisonRow(label, _ABSENT, figure, Figure(), (fidelity.evidence,))]
 
 
-def _engine_rows(base: EngineFacts | None, ours: EngineFacts | None) -> list[Row]:
+def _engine_rows(base: EngineFacts | None, ours: EngineFacts | None) -> list[ComparisonRow]:
     shown, known = ours or base, _known(base, ours)
     if shown is None:
         return []
 
-    def line(label: str, of: Callable[[EngineFacts], int | None], show: Show) -> Row:
+    def line(label: str, of: Callable[[EngineFacts], int | None], show: Show) -> ComparisonRow:
         before, after = (of(side) if side else None for side in (base, ours))
         change = Figure(_change(before, after))
-        return Row(label, _value(before, show), _value(after, show), change, known)
+        return ComparisonRow(label, _value(before, show), _value(after, show), change, known)
 
     moved = "Bytes between fused layers" + (f", batch {shown.batch}" if shown.batch else "")
     return [
@@ -267,12 +273,12 @@ def _value(value: float | None, show: Show) -> Figure:
     return _ABSENT if value is None else Figure(show(value))
 
 
-class Known(Protocol):
+class EvidencedFigure(Protocol):
     @property
     def evidence(self) -> Evidence: ...
 
 
-def _known(base: Known | None, ours: Known | None) -> tuple[str, ...]:
+def _known(base: EvidencedFigure | None, ours: EvidencedFigure | None) -> tuple[str, ...]:
     """Evidence of both sides, once where they agree."""
     return tuple(dict.fromkeys(side.evidence for side in (base, ours) if side is not None))
 
@@ -309,7 +315,7 @@ def highlights(result: Result) -> list[Highlight]:
 
 
 @dataclass(frozen=True)
-class Asked:
+class CompilerRequest:
     """The request to a compiler for one precision: rows of (what, value, why)."""
 
     precision: str
@@ -317,11 +323,11 @@ class Asked:
     rows: list[tuple[str, str, str]]
 
 
-def asked(report: Report) -> list[Asked]:
+def asked(report: Report) -> list[CompilerRequest]:
     """Each build spec once: where the candidate is the baseline there is one for both."""
     specs = report.provenance.build_spec.values()
     once = {(spec.precision, spec.backend): spec for spec in specs}
-    return [Asked(*key, asked_rows(spec)) for key, spec in once.items()]
+    return [CompilerRequest(*key, asked_rows(spec)) for key, spec in once.items()]
 
 
 def asked_rows(spec: AskedOfCompiler | BuildSpec) -> list[tuple[str, str, str]]:
@@ -343,7 +349,9 @@ def asked_rows(spec: AskedOfCompiler | BuildSpec) -> list[tuple[str, str, str]]:
     return rows
 
 
-def memory(report: Report, ours: Sequence[Layer], theirs: Sequence[Layer]) -> list[Row]:
+def memory(
+    report: Report, ours: Sequence[LayerRow], theirs: Sequence[LayerRow]
+) -> list[ComparisonRow]:
     """The memory of a model: weights, the largest reads and writes of one layer, the workspace of
     the compiler; and the measured peak of a run, if a gate needs it."""
     engine = report.result.engine
@@ -368,16 +376,18 @@ def memory(report: Report, ours: Sequence[Layer], theirs: Sequence[Layer]) -> li
             peak = figures.size(gate.value)
             rows.append(("Peak of a run", figures.NONE, peak, gate.evidence or ""))
     return [
-        Row(label, Figure(baseline), Figure(candidate), Figure(), (known,) if known else ())
+        ComparisonRow(
+            label, Figure(baseline), Figure(candidate), Figure(), (known,) if known else ()
+        )
         for label, baseline, candidate, known in rows
         if {baseline, candidate} != {figures.NONE}
     ]
 
 
-def _weights(rows: Sequence[Layer]) -> str:
+def _weights(rows: Sequence[LayerRow]) -> str:
     known = [layer.weights for layer in rows if layer.weights is not None]
     return figures.size(sum(known)) if known else figures.NONE
 
 
-def _most(rows: Sequence[Layer]) -> str:
+def _most(rows: Sequence[LayerRow]) -> str:
     return figures.size(max((layer.moved for layer in rows if layer.moved), default=None))

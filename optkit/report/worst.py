@@ -24,7 +24,7 @@ _HIGH, _DIGIT, _MARGIN = 15.0, 7.2, 6.0  # pixels of a label: height, width of a
 
 
 @dataclass(frozen=True)
-class Line:
+class PictureLine:
     """A closed line, and the points of a pose. `css`: annotated, lost, right or wrong."""
 
     css: str
@@ -33,7 +33,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Label:
+class PictureLabel:
     """A text on a ground of its own; left, top and width in pixels."""
 
     x: float
@@ -43,13 +43,13 @@ class Label:
 
 
 @dataclass(frozen=True)
-class Panel:
+class PicturePanel:
     """What one model has in a picture. `told`: the same in words."""
 
     title: str
     told: str
-    lines: tuple[Line, ...] = ()
-    labels: tuple[Label, ...] = ()
+    lines: tuple[PictureLine, ...] = ()
+    labels: tuple[PictureLabel, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Shown:
     height: float
     picture: Markup | None
     mask: Markup | None
-    panels: tuple[Panel, ...]
+    panels: tuple[PicturePanel, ...]
 
 
 def drawings(worst: WorstPictures | None, baseline: str, candidate: str) -> list[Shown]:
@@ -78,7 +78,7 @@ def _shown(one: WorstPicture, drawing: Drawing, baseline: str, candidate: str) -
     title = f"Picture {one.sample}"
     if drawing.mask is not None:
         told = f"{title}: {one.lost:,} pixels lost, {one.gained:,} gained"
-        panels = [Panel(f"{title}, {baseline} and {candidate}", told)]
+        panels = [PicturePanel(f"{title}, {baseline} and {candidate}", told)]
     else:
         objects = drawing.annotated
         before = [each.baseline for each in objects]
@@ -107,7 +107,7 @@ def _panel(
     lost: Sequence[bool],
     size: tuple[float, float],
     scale: float,
-) -> Panel:
+) -> PicturePanel:
     """A model's panel. `hits`, `lost`: which of the annotated objects it found, and which it lost
     beside its baseline."""
     gone = [one for one, is_lost in zip(annotated, lost, strict=True) if is_lost]
@@ -122,24 +122,24 @@ def _panel(
     texts = [(f"lost {one.kind}", one.outline) for one in gone]
     texts += [(f"{'' if one.right else '! '}{one.kind} {one.score:.2f}", one.outline)
               for one in doubtful_first]  # fmt: skip
-    return Panel(title, told, tuple(lines), tuple(_labels(texts, size, scale)))
+    return PicturePanel(title, told, tuple(lines), tuple(_labels(texts, size, scale)))
 
 
-def _line(css: str, one: AnnotatedObject | FoundObject, scale: float) -> Line:
+def _line(css: str, one: AnnotatedObject | FoundObject, scale: float) -> PictureLine:
     corners = " ".join(f"{x * scale:.1f},{y * scale:.1f}" for x, y in one.outline)
     points = tuple((round(x * scale, 1), round(y * scale, 1)) for x, y in one.points)
-    return Line(css, corners, points)
+    return PictureLine(css, corners, points)
 
 
 def _labels(
     texts: Sequence[tuple[str, Sequence[Point]]], size: tuple[float, float], scale: float
-) -> Iterator[Label]:
+) -> Iterator[PictureLabel]:
     """A label for each object that has room for one, at a corner of its outline."""
-    placed: list[Label] = []
+    placed: list[PictureLabel] = []
     for text, outline in texts:
         width = len(text) * _DIGIT + _MARGIN
         free = (
-            Label(x, y, width, text)
+            PictureLabel(x, y, width, text)
             for x, y in _places(outline, width, size, scale)
             if not any(
                 abs(x + width / 2 - one.x - one.width / 2) < (width + one.width) / 2

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from optkit.sources.agreement import Expected, Reference, difference
+from optkit.sources.export_check import ModelOutputs, Reference, difference
 
 if TYPE_CHECKING:
     from torch import nn
@@ -37,7 +37,7 @@ def fused() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
-def told(module: nn.Module, reference: Reference, expected: Expected) -> tuple[str, ...]:
+def told(module: nn.Module, reference: Reference, expected: ModelOutputs) -> tuple[str, ...]:
     """What a user is told if the fused kernels give other values where a mask hides tokens."""
     from torch import nn
 

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
-from optkit.sources.axes import values
+from optkit.sources.dynamic_axes import values
 
 _OPERATOR = "pkg.torch.onnx.name_scopes"  # the modules around an operator of torch, then its name
 _HALF, _SINGLE = ir.DataType.BFLOAT16, ir.DataType.FLOAT

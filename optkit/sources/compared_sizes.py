@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from optkit.sources.axes import traced_sizes
+from optkit.sources.dynamic_axes import traced_sizes
 from optkit.tensors import AxisRange
 
 _BETWEEN = 6  # places between the ends

@@ -18,10 +18,10 @@ import onnx_ir as ir
 
 from optkit import graph
 from optkit.errors import ExportFailed, OptkitError
-from optkit.graph.activations import Activations
+from optkit.graph.activation_bytes import Activations
 from optkit.runtimes import Session
 from optkit.sources import export_failures
-from optkit.sources.agreement import Case, Mismatch, Reference, difference
+from optkit.sources.export_check import ComparedRun, OutputMismatch, Reference, difference
 from optkit.sources.inner_values import inner_values
 from optkit.tensors import Feed, InputSpec
 
@@ -58,7 +58,7 @@ class Witness:
     graph: Path
     session: Callable[[Path], Session]
 
-    def judge(self, case: Case, returned: Feed, mismatch: Mismatch) -> str:
+    def judge(self, case: ComparedRun, returned: Feed, mismatch: OutputMismatch) -> str:
         """Why a mismatch is no error of the export. Raises ExportFailed with the cause."""
         self._check_repeats(case, mismatch)
         note = self._of_rounding(case, returned, mismatch)
@@ -66,7 +66,7 @@ class Witness:
             return note
         raise self._place(case, mismatch)
 
-    def _check_repeats(self, case: Case, mismatch: Mismatch) -> None:
+    def _check_repeats(self, case: ComparedRun, mismatch: OutputMismatch) -> None:
         """Raise if the model gives other answers for the same inputs."""
         import torch
 
@@ -101,7 +101,9 @@ class Witness:
                 "`if self.training:`",
             )
 
-    def _of_rounding(self, case: Case, returned: Feed, mismatch: Mismatch) -> str | None:
+    def _of_rounding(
+        self, case: ComparedRun, returned: Feed, mismatch: OutputMismatch
+    ) -> str | None:
         """What float64 says, if torch is about as far from it as the graph is, in all slices."""
         name = mismatch.output
         expected, found = case.outputs[name], returned[name]
@@ -120,7 +122,7 @@ class Witness:
             f"graph by {graphs.max():.3g}; the largest value is {np.abs(exact).max():.3g}"
         )
 
-    def _place(self, case: Case, mismatch: Mismatch) -> ExportFailed:
+    def _place(self, case: ComparedRun, mismatch: OutputMismatch) -> ExportFailed:
         """The error that says where the graph begins to differ."""
         told = f"output {mismatch.output!r} {mismatch.message}"
         try:
@@ -143,7 +145,9 @@ class Witness:
             hint=f"{_HALVES} {_OTHERWISE}" if case.halves else _OTHERWISE,
         )
 
-    def _first_difference(self, case: Case, mismatch: Mismatch) -> tuple[fx.Node, str] | None:
+    def _first_difference(
+        self, case: ComparedRun, mismatch: OutputMismatch
+    ) -> tuple[fx.Node, str] | None:
         """The first node that the graph computes otherwise, and the difference in words; None if
         the captured program differs from the module. Raises if they cannot be compared."""
         model = graph.load(self.graph)
@@ -181,7 +185,7 @@ class Witness:
                 return runner.run({info.name: feed[info.name] for info in runner.inputs})
 
 
-def _problem(case: Case, a: np.ndarray, b: np.ndarray) -> str | None:
+def _problem(case: ComparedRun, a: np.ndarray, b: np.ndarray) -> str | None:
     """What is more than rounding between two values."""
     return difference(a, b, halves=case.halves)[1]
 

@@ -21,7 +21,7 @@ from optkit.sources import (
     torch_module,
     ultralytics_heads,
 )
-from optkit.sources.log import ExportLog
+from optkit.sources.export_log import ExportLog
 from optkit.tensors import AxisRange, Feed, InputSpec
 
 if TYPE_CHECKING:
@@ -95,14 +95,16 @@ def load(
 
 
 @dataclass(frozen=True)
-class Random:
+class RandomParameters:
     """The parameters that a factory leaves random, and the problem in one clause."""
 
     names: tuple[str, ...]
     problem: str
 
 
-def load_unweighted(factory: str, args: Mapping[str, object]) -> tuple[nn.Module, Random | None]:
+def load_unweighted(
+    factory: str, args: Mapping[str, object]
+) -> tuple[nn.Module, RandomParameters | None]:
     """The model of `factory` without weights from a file, and its random parameters if any: those
     that differ under another seed of torch. They are searched only if the factory drew random
     numbers; then it is called twice. Raises the errors of `load`."""
@@ -128,7 +130,7 @@ def load_unweighted(factory: str, args: Mapping[str, object]) -> tuple[nn.Module
         f"the model is not trained: there is no model.weights, and the factory leaves "
         f"{len(names)} of {len(values)} parameter tensors random"
     )
-    return module, Random(names, problem)
+    return module, RandomParameters(names, problem)
 
 
 @contextmanager

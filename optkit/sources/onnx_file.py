@@ -10,9 +10,9 @@ from pathlib import Path
 import onnx_ir as ir
 
 from optkit import graph
-from optkit.sources import open_axes, translation
-from optkit.sources.axes import declare
-from optkit.sources.log import ExportLog, Origin
+from optkit.sources import open_axes, program_to_onnx
+from optkit.sources.dynamic_axes import declare
+from optkit.sources.export_log import ExportLog, OnnxOrigin
 from optkit.tensors import InputSpec
 
 _OWN = "optkit."  # the prefix of metadata that belongs to a graph or to the file of one build
@@ -30,7 +30,7 @@ def export(model_path: Path, specs: Sequence[InputSpec], out: Path) -> ExportLog
     model = graph.load(model_path)
     origin = _origin(model)
     before = model.opset_imports.get("", 0)
-    model = graph.upgrade(model, translation.OPSET)
+    model = graph.upgrade(model, program_to_onnx.OPSET)
     opened = open_axes.opened(model, specs)
     if specs:
         declare(model, specs)
@@ -38,8 +38,8 @@ def export(model_path: Path, specs: Sequence[InputSpec], out: Path) -> ExportLog
         open_axes.settle(model)
     open_axes.forget(model)
     graph.infer_shapes(model)
-    translation.write(model, out)
-    inputs, outputs = translation.describe(model)
+    program_to_onnx.write(model, out)
+    inputs, outputs = program_to_onnx.describe(model)
     opset = model.opset_imports[""]
     converted = before if before != opset else None
     return ExportLog(
@@ -48,8 +48,8 @@ def export(model_path: Path, specs: Sequence[InputSpec], out: Path) -> ExportLog
     )  # fmt: skip
 
 
-def _origin(model: ir.Model) -> Origin:
-    return Origin(
+def _origin(model: ir.Model) -> OnnxOrigin:
+    return OnnxOrigin(
         metadata=_foreign(model.metadata_props),
         doc_string=model.doc_string or "",
         domain=model.domain or "",

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from optkit.errors import InputRefused
 from optkit.graph.shapes import bind
-from optkit.sources.axes import Dimension, values
+from optkit.sources.dynamic_axes import Dimension, values
 from optkit.tensors import InputSpec, axes_of
 
 _UNNAMED = ir.SymbolicDim(None)

@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optkit.errors import ExportFailed, InputRefused, nearest
-from optkit.graph.activations import Activations
+from optkit.graph.activation_bytes import Activations
 from optkit.runtimes import Progress, Session
 from optkit.sources import (
-    agreement,
     archive,
+    export_check,
     export_failures,
     outputs,
+    program_to_onnx,
     ties,
     toolchain,
-    translation,
 )
+from optkit.sources.comparison_trials import trials
 from optkit.sources.disagreement import Witness
-from optkit.sources.log import ExportLog
-from optkit.sources.trials import trials
+from optkit.sources.export_log import ExportLog
 from optkit.tensors import AxisRange, Feed, InputSpec, TensorInfo
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ def export(
     progress: Progress,
     samples: Sequence[Feed] = (),
 ) -> ExportLog:
-    """Write the graph of the program to `out`, and compare it with the program, see `trials`.
+    """Write the graph of the program to `out`, and compare it with the program (see
+    `comparison_trials`).
 
     specs: the inputs of the program, by name or else in order; if empty, its own names are used,
     and the first axis of its first input is "batch". samples: the user's, of one sample each.
@@ -73,28 +74,28 @@ def export(
     moving = _moving(program, declared, axes, str(path))
     names = outputs.names_apart(_returned(program), {spec.info.name for spec in declared})
     progress("translating to ONNX", 0.4)
-    model = translation.translate(program, declared, names)
-    translation.write(model, out)
+    model = program_to_onnx.translate(program, declared, names)
+    program_to_onnx.write(model, out)
     reference = partial(_outputs, program, declared, names)
     with ties.lower_index_first(program):
-        expected = agreement.expected(
+        expected = export_check.expected(
             reference,
             trials(declared, _in_multiples(program, declared, moving), samples),
             Activations(model),
             progress,
         )
-    described, returned = translation.describe(model)
+    described, returned = program_to_onnx.describe(model)
     nodes = len(model.graph)
     witness = None
     weights = [one for one in (*program.state_dict.values(), *program.constants.values())
                if hasattr(one, "nbytes")]  # fmt: skip
-    if sum(one.nbytes for one in weights) <= agreement.KEPT:
+    if sum(one.nbytes for one in weights) <= export_check.KEPT:
         witness = Witness(
             declared,
             reference,
             lambda feed: None,
             program,
-            lambda: translation.decomposed(program, declared),
+            lambda: program_to_onnx.decomposed(program, declared),
             lambda feed: (),
             out,
             session,
@@ -103,9 +104,9 @@ def export(
         del model
         toolchain.release(weights)
     with session(out) as runner:
-        checks = agreement.check(expected.cases, runner, witness)
-    log = ExportLog("pt2", described, returned, translation.OPSET, nodes, checks)
-    told = agreement.warnings(expected, checks)
+        checks = export_check.check(expected.cases, runner, witness)
+    log = ExportLog("pt2", described, returned, program_to_onnx.OPSET, nodes, checks)
+    told = export_check.warnings(expected, checks)
     return replace(log, left_out=expected.left_out, warnings=told)
 
 

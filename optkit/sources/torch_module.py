@@ -13,33 +13,33 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from optkit.errors import InputRefused, OptkitError, UsageError
-from optkit.graph.activations import Activations
+from optkit.graph.activation_bytes import Activations
 from optkit.runtimes import Progress, Session
 from optkit.sources import (
     adaptive_pools,
-    agreement,
     attention_masks,
     constant_branches,
     embedding_bags,
+    export_check,
     export_failures,
     guards,
     in_float64,
     one_hot,
     pool_sizes,
+    program_to_onnx,
     recurrences,
     single_chunks,
     tensor_lengths,
     ties,
     toolchain,
-    translation,
     ultralytics_heads,
 )
-from optkit.sources.axes import fix_single_sizes, traced_sizes
+from optkit.sources.comparison_trials import feed_at, trials
 from optkit.sources.disagreement import Witness
-from optkit.sources.log import ExportLog
+from optkit.sources.dynamic_axes import fix_single_sizes, traced_sizes
+from optkit.sources.export_log import ExportLog
 from optkit.sources.module_state import changed, unchanged
 from optkit.sources.outputs import arrays, leaves, names_apart, register
-from optkit.sources.trials import feed_at, trials
 from optkit.sources.wrappers import evaluating, unwrapped
 from optkit.tensors import AxisRange, Feed, InputSpec, TensorInfo
 from optkit.trained_scales import KEY, TrainedScales
@@ -66,7 +66,7 @@ def export(
     samples: Sequence[Feed] = (),
     compared: Mapping[str, AxisRange] | None = None,
 ) -> ExportLog:
-    """Write the graph of the module to `out`, and compare it with the module, see `trials`.
+    """Write the graph of the module to `out`, and compare both (see `comparison_trials`).
 
     The module does not change (training mode, device). Its attribute `trained_scales`, which
     `optkit.qat.finalize` sets, becomes metadata of the graph. specs: for the parameters of
@@ -92,26 +92,26 @@ def export(
         progress("capturing the model", 0.2)
         program = _capture(module, bind, specs, axes, feed)
         progress("translating to ONNX", 0.4)
-        model = translation.translate(program, _in_order(bind(_by_name(specs))), names)
+        model = program_to_onnx.translate(program, _in_order(bind(_by_name(specs))), names)
         _write(model, module, out)
         wide = axes if compared is None else {name: compared[name] for name in axes}
         with ties.lower_index_first(program):
             reference = partial(_outputs, module, bind, specs, names)
             runs, needs = trials(specs, wide, samples), Activations(model)
-            expected = agreement.expected(reference, runs, needs, progress)
+            expected = export_check.expected(reference, runs, needs, progress)
             told = attention_masks.told(module, reference, expected)
-    described, returned = translation.describe(model)
+    described, returned = program_to_onnx.describe(model)
     nodes = len(model.graph)
     witness = None
-    if not owned or toolchain.bytes_of(module) <= agreement.KEPT:
+    if not owned or toolchain.bytes_of(module) <= export_check.KEPT:
         witness = _witness(module, bind, specs, names, program, out, session)
     else:  # before the runtime also holds them
         del model, program
         toolchain.release((*module.parameters(), *module.buffers()))
     with session(out) as runner:
-        checks = agreement.check(expected.cases, runner, witness)
-    log = ExportLog("python", described, returned, translation.OPSET, nodes, checks)
-    told += agreement.warnings(expected, checks)
+        checks = export_check.check(expected.cases, runner, witness)
+    log = ExportLog("python", described, returned, program_to_onnx.OPSET, nodes, checks)
+    told += export_check.warnings(expected, checks)
     return replace(log, left_out=expected.left_out, warnings=told)
 
 
@@ -120,7 +120,7 @@ def _write(model: ir.Model, module: nn.Module, out: Path) -> None:
     trained = getattr(module, "trained_scales", None)
     if isinstance(trained, TrainedScales):
         model.metadata_props[KEY] = trained.text()
-    translation.write(model, out)
+    program_to_onnx.write(model, out)
 
 
 def _outputs(
@@ -155,7 +155,7 @@ def _witness(
         partial(run, module),
         partial(in_float64.exact, module, run),
         program,
-        lambda: translation.decomposed(program, ordered),
+        lambda: program_to_onnx.decomposed(program, ordered),
         lambda feed: changed(module, lambda: run(module, feed)),
         graph,
         session,

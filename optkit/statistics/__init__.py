@@ -5,24 +5,24 @@ be merged.
     sums     sums that do not depend on the order of their terms
     windows  patches of the inputs of convolutions
     values   one value: extremes, histogram, numbers per channel, rows, moments
-    dataset  all values of a model, with the identity of the data; merging
+    model_statistics  all values of a model, with the identity of the data; merging
     file     the file
 """
 
 from optkit.statistics.bins import BINS, count_bins, edges
-from optkit.statistics.dataset import FEW_SAMPLES, Statistics, data_digest, merge
 from optkit.statistics.file import load, save
+from optkit.statistics.model_statistics import FEW_SAMPLES, Statistics, data_digest, merge
 from optkit.statistics.values import (
     CHUNK,
     PATCHES,
     ROWS,
     Channels,
+    MissingRange,
     Moments,
     Patches,
-    Rows,
+    SampledRows,
     Tap,
     ValueStatistics,
-    Verdict,
     merged_taps,
 )
 from optkit.statistics.windows import Window
@@ -34,13 +34,13 @@ __all__ = [
     "PATCHES",
     "ROWS",
     "Channels",
+    "MissingRange",
     "Moments",
     "Patches",
-    "Rows",
+    "SampledRows",
     "Statistics",
     "Tap",
     "ValueStatistics",
-    "Verdict",
     "Window",
     "count_bins",
     "data_digest",

@@ -20,15 +20,15 @@ from safetensors import SafetensorError, safe_open
 from optkit.codec import from_json, to_json
 from optkit.dtypes import DTYPES
 from optkit.errors import IntegrityError
-from optkit.statistics.dataset import Statistics
+from optkit.statistics.model_statistics import Statistics
 from optkit.statistics.values import (
     ROWS,
     Channels,
+    MissingRange,
     Moments,
     Patches,
-    Rows,
+    SampledRows,
     ValueStatistics,
-    Verdict,
 )
 from optkit.statistics.windows import Window
 
@@ -68,7 +68,7 @@ class Remark(_Sparse):
     moment_rows: int | None = None
     patches: tuple[PatchesRemark, ...] = ()
     excluded: int = 0
-    verdict: Verdict | None = None
+    verdict: MissingRange | None = None
     given: bool = False
 
 
@@ -270,14 +270,14 @@ def _channels(arrays: Mapping[str, np.ndarray], remark: Remark) -> Channels:
     return Channels(low, high, (sums[0], sums[1]), count)
 
 
-def _rows(arrays: Mapping[str, np.ndarray]) -> Rows:
+def _rows(arrays: Mapping[str, np.ndarray]) -> SampledRows:
     hashes, data = (arrays[kind] for kind in _ROWS)
     sound = hashes.dtype == np.uint64 and data.dtype == np.float32 and data.ndim == 2
     if not sound or hashes.shape != data.shape[:1] or len(hashes) > ROWS:
         raise ValueError("rows are malformed")
     if (hashes[1:] <= hashes[:-1]).any() or not np.isfinite(data).all():
         raise ValueError("rows are out of range")
-    return Rows(hashes, data)
+    return SampledRows(hashes, data)
 
 
 def _patches(

@@ -61,7 +61,7 @@ def merged_taps(taps: Iterable[Tap]) -> list[Tap]:
     return [_merged(name, taps_of_name) for name, taps_of_name in by_name.items()]
 
 
-class Verdict(NamedTuple):
+class MissingRange(NamedTuple):
     """Why a value has no range: the first cause, and its sample; None: it was not observed."""
 
     sample: int | None
@@ -107,7 +107,7 @@ class Channels:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class SampledRows:
     """The rows with the smallest hashes (uint64 [n], rising, each once), and their numbers (float32
     [n, K]): a uniform sample without replacement of all rows (bottom-k sketch, Cohen and Kelley,
     "Summarizing data using bottom-k sketches", PODC 2007). The hash is computed from the digest of
@@ -129,13 +129,13 @@ class Rows:
             x = x.reshape(len(x), groups, -1).swapaxes(0, 1)
         return np.asarray(x.swapaxes(-1, -2) @ x / np.float32(max(self.count, 1)))
 
-    def scaled(self, s: np.ndarray) -> Rows:
-        return Rows(self.hashes, np.asarray(self.data / s, np.float32))
+    def scaled(self, s: np.ndarray) -> SampledRows:
+        return SampledRows(self.hashes, np.asarray(self.data / s, np.float32))
 
-    def merged(self, other: Rows) -> Rows:
+    def merged(self, other: SampledRows) -> SampledRows:
         hashes, first = np.unique(np.concatenate([self.hashes, other.hashes]), return_index=True)
         data = np.concatenate([self.data, other.data])
-        return Rows(hashes[:ROWS], data[first[:ROWS]])
+        return SampledRows(hashes[:ROWS], data[first[:ROWS]])
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,10 +171,11 @@ class Moments:
 
 @dataclass(frozen=True, eq=False)
 class Patches:
-    """What one window shows of a value: a sample of patches (`Rows`, float32 [n, groups · K]), and
-    their second moments in each group. Moments include at most `PATCHES` patches per sample."""
+    """What one window shows of a value: a sample of patches (`SampledRows`, float32
+    [n, groups · K]), and their second moments in each group. Moments include at most `PATCHES`
+    patches per sample."""
 
-    rows: Rows
+    rows: SampledRows
     moments: Moments | None = None
 
     def scaled(self, s: np.ndarray, window: Window) -> Patches:
@@ -204,10 +205,10 @@ class ValueStatistics:
     bins: np.ndarray
     counts: np.ndarray
     channels: Channels | None = None
-    rows: Rows | None = None
+    rows: SampledRows | None = None
     moments: Moments | None = None
     excluded: int = 0
-    verdict: Verdict | None = None
+    verdict: MissingRange | None = None
     patches: Mapping[Window, Patches] = field(default_factory=dict)
     given: bool = False
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from optkit.engines import FusedLayer
-from optkit.execute.step import Input, Result, Step, beside_the_key, spread
+from optkit.execute.step import Step, StepInput, StepResult, beside_the_key, spread
 from optkit.steps.sessions import Engines
 
 
 @dataclass(frozen=True)
-class Node:
+class NodeWork:
     """An ONNX node: its cost, and the nodes that write the values it reads. `macs`: None if
     unknown; `summed`: the size of the axis over which a matrix product sums, None for other
     nodes."""
@@ -44,11 +44,11 @@ class LayerTimes:
 
     candidate: tuple[TimedLayer, ...]
     baseline: tuple[TimedLayer, ...]
-    nodes: Mapping[str, Node]
+    nodes: Mapping[str, NodeWork]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attributed(Result):
+class AttributedTimes(StepResult):
     times: LayerTimes
 
 
@@ -73,7 +73,7 @@ class EngineProfile(Engines):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attribute(Step[Attributed]):
+class Attribute(Step[AttributedTimes]):
     """Measured milliseconds of every layer of candidate and baseline, and the nodes of the
     candidate; `PredictLayers` predicts them. `axes`: sizes of the named axes; `kept`: as in
     `Compile`. Kernels of a CPU run on `samples`, because the time of some (TopK, NonZero, a search
@@ -83,11 +83,11 @@ class Attribute(Step[Attributed]):
     version = 4
     tools = ("onnxruntime", "onnx", "onnx-ir")
 
-    candidate: Input
-    baseline: Input
-    candidate_engine: Input | None = None
-    baseline_engine: Input | None = None
-    samples: Input | None = None
+    candidate: StepInput
+    baseline: StepInput
+    candidate_engine: StepInput | None = None
+    baseline_engine: StepInput | None = None
+    samples: StepInput | None = None
     axes: Mapping[str, int]
     way: Kernels | EngineProfile = spread()
     kept: Path | None = beside_the_key(None)

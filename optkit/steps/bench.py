@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from optkit.execute.step import Input, Result, Step, always, beside_the_key
+from optkit.execute.step import Step, StepInput, StepResult, always, beside_the_key
 from optkit.measurement import Conditions, Difference, Latency
 from optkit.steps.sessions import CpuSession, DeviceSession
 
 
 @dataclass(frozen=True)
-class Side:
+class BenchSide:
     """The place of a model (`input`: the input of the step; `file`: the file in it), and how the
     model is run."""
 
@@ -34,7 +34,7 @@ class TimedPair:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timed(Result):
+class BenchResult(StepResult):
     """`conditions`: the state of the machine during the run."""
 
     rows: tuple[TimedPair, ...] = always(())
@@ -47,7 +47,7 @@ class Timed(Result):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasureLatency(Step[Timed]):
+class MeasureLatency(Step[BenchResult]):
     """Latency of candidate and baseline, interleaved in one process that runs nothing else.
 
     `models`: the inputs that `sides` ("engine", "baseline") name; `gpu`: whether they run on a GPU;
@@ -60,12 +60,12 @@ class MeasureLatency(Step[Timed]):
     version = 5
     tools = ("onnxruntime", "numpy")
 
-    samples: Input
-    models: Mapping[str, Input]
+    samples: StepInput
+    models: Mapping[str, StepInput]
     batches: tuple[int, ...]
     seconds: float
     warmup_seconds: float
-    sides: Mapping[str, Side]
+    sides: Mapping[str, BenchSide]
     gpu: bool
     host: Mapping[str, object]
     marked: str | None = None

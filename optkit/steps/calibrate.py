@@ -3,13 +3,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from optkit.execute.step import Input, Result, Shards, Step, always, beside_the_key
+from optkit.execute.step import Shards, Step, StepInput, StepResult, always, beside_the_key
 from optkit.placement import PlacementRules
 from optkit.precisions import Precision
 
 
 @dataclass(frozen=True, kw_only=True)
-class Calibrated(Result):
+class CalibrationResult(StepResult):
     """The numbers of values and of samples. Both are None for a part of the samples, whose only
     result is its file. `failed`: why the graph does not run on these samples."""
 
@@ -20,7 +20,7 @@ class Calibrated(Result):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Calibrate(Shards, Step[Calibrated]):
+class Calibrate(Shards, Step[CalibrationResult]):
     """FP32 graph and samples → statistics of every value that any backend family would quantize.
 
     `batch`: samples per run, None: as they were written; `families`: backend → precision →
@@ -33,8 +33,8 @@ class Calibrate(Shards, Step[Calibrated]):
     tools = ("onnxruntime", "numpy", "onnx-ir")
     stays = True
 
-    graph: Input
-    samples: Input
+    graph: StepInput
+    samples: StepInput
     batch: int | None
     families: tuple[Mapping[Precision, PlacementRules], ...]
     moments: bool

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from optkit.execute.step import Input, Step, beside_the_key, spread
+from optkit.execute.step import Step, StepInput, beside_the_key, spread
 from optkit.steps.graph import Rewritten
 
 
 @dataclass(frozen=True)
-class Measured:
+class MagnitudeSamples:
     """How values are measured: the number of samples per run (None: as they were written), and what
     the samples are."""
 
@@ -26,8 +26,8 @@ class Cast(Step[Rewritten]):
     tools = ("onnxruntime", "numpy", "onnx", "onnx-ir")
     stays = True
 
-    graph: Input
+    graph: StepInput
     carrier: str
-    samples: Input | None = None
-    measured: Measured | None = spread(None)
+    samples: StepInput | None = None
+    measured: MagnitudeSamples | None = spread(None)
     unmeasured: str | None = beside_the_key(None)

@@ -3,12 +3,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from optkit.execute.step import Input, Result, Step, always, named
+from optkit.execute.step import Step, StepInput, StepResult, always, named
 from optkit.tensors import InputSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataCheck(Result):
+class DataCheck(StepResult):
     """Verdict "clean" or "suspect", and the findings, in the form of the result object."""
 
     check: Mapping[str, object]
@@ -27,8 +27,8 @@ class CheckData(Step[DataCheck]):
     tools = ("onnxruntime", "numpy", "onnx-ir")
     stays = True
 
-    samples: Input
-    graph: Input
-    evaluation: Input | None = None
+    samples: StepInput
+    graph: StepInput
+    evaluation: StepInput | None = None
     specs: tuple[InputSpec, ...] = named("inputs")
     without: tuple[str, ...] = ()

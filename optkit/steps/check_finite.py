@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from optkit.execute.step import Input, Result, Step
+from optkit.execute.step import Step, StepInput, StepResult
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckFinite(Step[Result]):
+class CheckFinite(Step[StepResult]):
     """Check that the model takes the samples that contain NaN or infinities: that it computes
     numbers from them, because it masks or replaces such values. `graph`: the exported graph."""
 
@@ -15,5 +15,5 @@ class CheckFinite(Step[Result]):
     tools = ("onnxruntime", "numpy")
     stays = True
 
-    samples: Input
-    graph: Input
+    samples: StepInput
+    graph: StepInput

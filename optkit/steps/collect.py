@@ -5,19 +5,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from optkit.data.spool_writer import SpoolInfo
-from optkit.execute.step import Result, RunsCode, Step, always, beside_the_key, named
+from optkit.execute.step import RunsCode, Step, StepResult, always, beside_the_key, named
 from optkit.tensors import InputSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class Samples(Result):
+class Samples(StepResult):
     """Spooled samples."""
 
     info: SpoolInfo
 
 
 @dataclass(frozen=True, kw_only=True)
-class Collected(Samples):
+class CollectedSamples(Samples):
     """Samples of a source or a task. `metric`: that of the task; `scoring`: the args of all its
     functions except samples(); `agreement`: whether it compares outputs with those of the baseline;
     `loops`: whether it runs the graph itself; `whole`: the samples are of a whole encoder-decoder;
@@ -33,7 +33,7 @@ class Collected(Samples):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Collect(RunsCode, Step[Collected]):
+class Collect(RunsCode, Step[CollectedSamples]):
     """Run a sample source or a task, check the samples that it yields against the inputs, and spool
     them.
 

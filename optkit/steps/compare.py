@@ -3,12 +3,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from optkit.evidence import Evidence
-from optkit.execute.step import Input, Result, Shards, Step
+from optkit.execute.step import Shards, Step, StepInput, StepResult
 from optkit.measurement import Fidelity
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparedOutputs(Result):
+class ComparedOutputs(StepResult):
     """`fidelity`: None for a part of the samples."""
 
     fidelity: Fidelity | None = None
@@ -19,9 +19,9 @@ class Comparison:
     """The fields of a step that compares the outputs of a graph with those of `reference`. `file`:
     the file of the graph that runs."""
 
-    graph: Input
-    reference: Input
-    samples: Input
+    graph: StepInput
+    reference: StepInput
+    samples: StepInput
     file: str
     batch: int | None
     evidence: Evidence

@@ -5,17 +5,17 @@ from dataclasses import dataclass
 
 from optkit.documents.report import LayerFidelity
 from optkit.evidence import Evidence
-from optkit.execute.step import Input, Result, Step, named
+from optkit.execute.step import Step, StepInput, StepResult, named
 from optkit.precisions import Precision
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparedLayers(Result):
+class LayerComparison(StepResult):
     layers: LayerFidelity
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareLayers(Step[ComparedLayers]):
+class CompareLayers(Step[LayerComparison]):
     """Fidelity of every quantized layer to the FP32 graph before quantization, alone and with all
     others. Also the gain at the outputs if one layer is FP32 again, or if suspicious Q/DQ pairs are
     removed.
@@ -30,9 +30,9 @@ class CompareLayers(Step[ComparedLayers]):
     tools = ("onnxruntime", "numpy", "onnx", "onnx-ir")
     stays = True
 
-    reference: Input
-    graph: Input
-    samples: Input
+    reference: StepInput
+    graph: StepInput
+    samples: StepInput
     file: str
     nodes: Mapping[str, Precision]
     count: int = named("samples")

@@ -3,12 +3,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from optkit.evidence import Evidence
-from optkit.execute.step import Input, Result, Step
+from optkit.execute.step import Step, StepInput, StepResult
 from optkit.measurement import Fidelity
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparedSizes(Result):
+class ComparedSizes(StepResult):
     """Point of the declared sizes → the fidelity there; or `failed`: why there is none. `broken`:
     the points at which the reference has outputs and the candidate has none, or none that are
     finite."""
@@ -28,12 +28,12 @@ class CompareSizes(Step[ComparedSizes]):
     tools = ("onnxruntime", "numpy")
     stays = True
 
-    graph: Input
-    reference: Input
-    least: Input | None = None
-    shorter: Input | None = None
-    longer: Input | None = None
-    largest: Input | None = None
+    graph: StepInput
+    reference: StepInput
+    least: StepInput | None = None
+    shorter: StepInput | None = None
+    longer: StepInput | None = None
+    largest: StepInput | None = None
     file: str
     evidence: Evidence
     to: str = "fp32"

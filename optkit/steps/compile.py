@@ -6,21 +6,21 @@ from pathlib import Path
 
 from optkit import runtimes
 from optkit.engines import SEARCH_MINUTES, BuildSpec, Engine
-from optkit.execute.step import Input, Result, Step, beside_the_key
+from optkit.execute.step import Step, StepInput, StepResult, beside_the_key
 from optkit.precisions import Precision
 
 _TIMING_SECONDS = 12 * 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compiled(Result):
+class CompiledEngine(StepResult):
     """The file of an engine, and the compiler's description of it."""
 
     engine: Engine
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compile(Step[Compiled]):
+class Compile(Step[CompiledEngine]):
     """graph → engine file, with the fused layers and the landing that the compiler reports.
 
     `planned`: node → precision; `versions`: those of the backend's library; `host`: the machine, if
@@ -31,7 +31,7 @@ class Compile(Step[Compiled]):
     name = "compile"
     version = 3
 
-    graph: Input
+    graph: StepInput
     backend: str
     spec: BuildSpec
     planned: Mapping[str, Precision]

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from optkit.assignment import Scheme
-from optkit.execute.step import Input, Result, Step, always, spread
+from optkit.execute.step import Step, StepInput, StepResult, always, spread
 from optkit.placement import ProductForm
 from optkit.steps.quantize import QuantizationSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class Covered(Result):
+class CoveredSizes(StepResult):
     """`widened`: the number of values whose statistics are new; 0: there is no file of statistics.
     `nodes`: those whose activation no range serves at all sizes, and the form of their products;
     `reasons`: why."""
@@ -22,7 +22,7 @@ class Covered(Result):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CoverSizes(Step[Covered]):
+class CoverSizes(Step[CoveredSizes]):
     """Statistics of the usual samples, and those at the ends of the declared sizes → statistics
     whose ranges hold at all of them, see `quantization.covering`.
 
@@ -35,10 +35,10 @@ class CoverSizes(Step[Covered]):
     tools = ("numpy", "onnx-ir", "ml-dtypes")
     stays = True
 
-    graph: Input
-    statistics: Input
-    least: Input | None = None
-    largest: Input | None = None
+    graph: StepInput
+    statistics: StepInput
+    least: StepInput | None = None
+    largest: StepInput | None = None
     at: Mapping[str, str]
     scheme: Scheme = spread()
     settings: QuantizationSettings = spread()

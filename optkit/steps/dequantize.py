@@ -2,19 +2,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from optkit.execute.step import Input, Step
+from optkit.execute.step import Step, StepInput
 from optkit.steps.graph import Rewritten
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dequantized(Rewritten):
+class DequantizedGraph(Rewritten):
     """The float graph. `relus`: Relus that were written where a Q/DQ pair cut at zero."""
 
     relus: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dequantize(Step[Dequantized]):
+class Dequantize(Step[DequantizedGraph]):
     """A graph that another tool has quantized → the float graph, with its rounded weights."""
 
     name = "dequantize"
@@ -22,4 +22,4 @@ class Dequantize(Step[Dequantized]):
     tools = ("numpy", "onnx", "onnx-ir", "ml-dtypes")
     stays = True
 
-    graph: Input
+    graph: StepInput

@@ -2,18 +2,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from optkit.execute.step import Result, Step, named
+from optkit.execute.step import Step, StepResult, named
 from optkit.measurement import Deviation
 from optkit.steps.compare import Comparison
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deviated(Result):
+class DeviationResult(StepResult):
     deviation: Deviation
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deviate(Comparison, Step[Deviated]):
+class Deviate(Comparison, Step[DeviationResult]):
     """The noise of a graph's outputs relative to the FP32 fused graph on the first `count`
     samples."""
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from optkit.execute.step import Input, Step, beside_the_key, named
+from optkit.execute.step import Step, StepInput, beside_the_key, named
 from optkit.steps.collect import Samples
 from optkit.tensors import InputSpec
 
@@ -18,8 +18,8 @@ class Divide(Step[Samples]):
     tools = ("onnxruntime", "numpy", "safetensors")
     stays = True
 
-    samples: Input
-    encoder: Input | None = None
+    samples: StepInput
+    encoder: StepInput | None = None
     specs: tuple[InputSpec, ...] = named("inputs")
     optional: tuple[str, ...]
     memory: int = beside_the_key()

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from optkit.execute.step import Input, Step, beside_the_key
+from optkit.execute.step import Step, StepInput, beside_the_key
 from optkit.steps.collect import Samples
 
 
@@ -16,7 +16,7 @@ class Draw(Step[Samples]):
     tools = ("numpy", "safetensors")
     stays = True
 
-    samples: Input
+    samples: StepInput
     start: int
     stop: int
     optional: tuple[str, ...]

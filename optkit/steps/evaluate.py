@@ -5,7 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from optkit.evidence import Evidence
-from optkit.execute.step import Input, Result, RunsCode, Shards, Step, beside_the_key, spread
+from optkit.execute.step import (
+    RunsCode,
+    Shards,
+    Step,
+    StepInput,
+    StepResult,
+    beside_the_key,
+    spread,
+)
 from optkit.measurement import Score
 from optkit.steps.sessions import Engines
 
@@ -20,10 +28,10 @@ class RunsTask(RunsCode):
     as in `Compile`.
     """
 
-    graph: Input
-    samples: Input
-    engine: Input | None = None
-    baseline_engine: Input | None = None
+    graph: StepInput
+    samples: StepInput
+    engine: StepInput | None = None
+    baseline_engine: StepInput | None = None
     file: str
     batch: int | None
     evidence: Evidence
@@ -38,7 +46,7 @@ class RunsTask(RunsCode):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluated(Result):
+class EvaluationResult(StepResult):
     """`score`: without the parts per sample, which are in the file of scores; None for a part of
     the samples. `drawn`: whether the task can draw its samples."""
 
@@ -47,7 +55,7 @@ class Evaluated(Result):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluate(RunsTask, Shards, Step[Evaluated]):
+class Evaluate(RunsTask, Shards, Step[EvaluationResult]):
     """Score a graph on the spooled evaluation samples with the functions of the task.
 
     `baseline_score`: the result of this step for the baseline, for a task of agreement; without it
@@ -60,6 +68,6 @@ class Evaluate(RunsTask, Shards, Step[Evaluated]):
     version = 8
     tools = ("onnxruntime", "numpy")
 
-    baseline_score: Input | None = None
-    outputs: Input | None = None
+    baseline_score: StepInput | None = None
+    outputs: StepInput | None = None
     sliced: bool = False

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from optkit.execute.step import Input, RunsCode, Step, always, beside_the_key, named, spread
-from optkit.sources.log import ExportLog
+from optkit.execute.step import RunsCode, Step, StepInput, always, beside_the_key, named, spread
+from optkit.sources.export_log import ExportLog
 from optkit.steps.graph import Graph
 from optkit.tensors import AxisRange, InputSpec
 
@@ -50,7 +50,7 @@ class OnnxModel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exported(Graph):
+class ExportedGraph(Graph):
     """`log`: the log of the export; None in a rehearsal. `quantized`: another tool has quantized
     the file. `optimized`: the operators that only an optimizer of ONNX Runtime writes → how often;
     `optimized_products`: those that multiply by a weight."""
@@ -71,7 +71,7 @@ class Exported(Graph):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Export(RunsCode, Step[Exported]):
+class Export(RunsCode, Step[ExportedGraph]):
     """A Python factory, a `.pt2`, a Hugging Face folder or an `.onnx` → one graph of opset ≥ 21,
     compared with its source. The other files of a Hugging Face model that users need are copied to
     `assets/`.
@@ -85,10 +85,10 @@ class Export(RunsCode, Step[Exported]):
     version = 11
     tools = ("torch", "onnxscript", "onnx", "onnx-ir")
 
-    model: Input | None = None
-    weights: Input | None = None
-    adapter: Input | None = None
-    samples: Input | None = None
+    model: StepInput | None = None
+    weights: StepInput | None = None
+    adapter: StepInput | None = None
+    samples: StepInput | None = None
     source: PythonModel | HuggingFaceModel | TorchArchive | OnnxModel = spread()
     specs: tuple[InputSpec, ...] = named("inputs")
     file: Path | None = beside_the_key(None)

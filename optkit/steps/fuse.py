@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from optkit.execute.step import Input, Step, beside_the_key, spread
+from optkit.execute.step import Step, StepInput, beside_the_key, spread
 from optkit.steps.graph import RandomInputs, Rewritten
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fused(Rewritten):
+class FusedGraph(Rewritten):
     """`max_error`: the largest difference from the outputs of the unfused graph, relative to the
     largest value; None if they were not compared."""
 
@@ -15,7 +15,7 @@ class Fused(Rewritten):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fuse(Step[Fused]):
+class Fuse(Step[FusedGraph]):
     """The `standard` form, FP32 inside. Its outputs are compared with those of the unfused graph on
     `samples`, or without these on random inputs, unless `compare` is False for the reason
     `uncompared`. If the outputs of a half-precision model differ from those of its FP32 form, a
@@ -29,8 +29,8 @@ class Fuse(Step[Fused]):
     tools = ("onnx", "onnx-ir", "onnxscript", "onnxruntime")
     stays = True
 
-    graph: Input
-    samples: Input | None = None
+    graph: StepInput
+    samples: StepInput | None = None
     random: RandomInputs = spread()
     compare: bool = True
     arrange: bool = False

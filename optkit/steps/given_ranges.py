@@ -3,14 +3,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from optkit.execute.step import Input, Step
+from optkit.execute.step import Step, StepInput
 from optkit.placement import PlacementRules
 from optkit.precisions import Precision
-from optkit.steps.calibrate import Calibrated
+from optkit.steps.calibrate import CalibrationResult
 
 
 @dataclass(frozen=True, kw_only=True)
-class TakeRanges(Step[Calibrated]):
+class TakeRanges(Step[CalibrationResult]):
     """FP32 graph and a file with ranges that another tool has chosen → statistics with these ranges
     of every value that a family would quantize (as in `Calibrate`). Values that the file does not
     name keep their `statistics`; without these they have no range, so what reads them stays in
@@ -21,7 +21,7 @@ class TakeRanges(Step[Calibrated]):
     tools = ("numpy", "onnx-ir")
     stays = True
 
-    graph: Input
-    ranges: Input
-    statistics: Input | None = None
+    graph: StepInput
+    ranges: StepInput
+    statistics: StepInput | None = None
     families: tuple[Mapping[Precision, PlacementRules], ...]

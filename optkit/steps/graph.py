@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from optkit.execute.step import Result, always
-from optkit.steps.files import GRAPH, SIMULATION
+from optkit.execute.step import StepResult, always
+from optkit.steps.file_names import GRAPH, SIMULATION
 from optkit.tensors import AxisRange, InputSpec, TensorInfo
 
 Row = tuple[str, str, tuple[int | str, ...]]
@@ -18,7 +18,7 @@ def infos(rows: Sequence[Row]) -> tuple[TensorInfo, ...]:
 
 
 @dataclass(frozen=True)
-class Argument:
+class GraphArgument:
     """An input that is a shape, an axis or an index, not data: `what` it is in the graph, and its
     numbers if the graph determines them."""
 
@@ -31,7 +31,7 @@ class Signature:
     """The inputs that are arguments instead of data; inputs, outputs and number of parameters; and
     whether the metadata has the scales of a quantization-aware training."""
 
-    arguments: Mapping[str, Argument] = field(default_factory=dict)
+    arguments: Mapping[str, GraphArgument] = field(default_factory=dict)
     inputs: tuple[Row, ...] = ()
     outputs: tuple[Row, ...] = ()
     parameters: int = 0
@@ -39,7 +39,7 @@ class Signature:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Graph(Signature, Result):
+class Graph(Signature, StepResult):
     """`model.onnx`, and the facts about it that later steps need."""
 
     warnings: tuple[str, ...] = always(())
@@ -64,4 +64,4 @@ class RandomInputs:
 
     inputs: tuple[InputSpec, ...]
     axes: Mapping[str, AxisRange]
-    arguments: Mapping[str, Argument] = field(default_factory=dict)
+    arguments: Mapping[str, GraphArgument] = field(default_factory=dict)

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from optkit.execute.step import Input, Step
+from optkit.execute.step import Step, StepInput
 from optkit.precisions import Precision
-from optkit.steps.quantize import Quantized
+from optkit.steps.quantize import QuantizationResult
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImportQuantized(Step[Quantized]):
+class ImportQuantized(Step[QuantizationResult]):
     """A graph that another tool has quantized takes the place of the quantized graph, with its own
     codes, scales and placements. `graph`: with the carriers of the build, and its simulation if
     these are half precision. `carrier`: the precision of the nodes that the tool left in floats."""
@@ -18,5 +18,5 @@ class ImportQuantized(Step[Quantized]):
     tools = ("numpy", "onnx", "onnx-ir", "ml-dtypes")
     stays = True
 
-    graph: Input
+    graph: StepInput
     carrier: Precision

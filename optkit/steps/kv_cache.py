@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from optkit.execute.step import Input, Step
+from optkit.execute.step import Step, StepInput
 from optkit.steps.ort import OrtGraph
 
 
@@ -17,7 +17,7 @@ class QuantizeCache(Step[OrtGraph]):
     tools = ("onnxruntime", "numpy", "onnx", "onnx-ir")
     stays = True
 
-    graph: Input
-    samples: Input
+    graph: StepInput
+    samples: StepInput
     batch: int | None
     dtype: Literal["int8", "int4"]

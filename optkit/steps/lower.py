@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from optkit.execute.step import Input, Step
+from optkit.execute.step import Step, StepInput
 from optkit.steps.graph import Graph
 
 
@@ -15,5 +15,5 @@ class Lower(Step[Graph]):
     tools = ("onnx", "onnx-ir")
     stays = True
 
-    graph: Input
+    graph: StepInput
     opset: int

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from optkit.assignment import Scheme
-from optkit.execute.step import Input, Result, Step, spread
+from optkit.execute.step import Step, StepInput, StepResult, spread
 from optkit.placement import ProductForm
 from optkit.steps.quantize import QuantizationSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoisyNodes(Result):
+class NoisyNodes(StepResult):
     """`nodes`: those whose activation needs more than one scale for all of it, and the form of
     their products; `reasons`: why each has this form. The noise at the outputs, relative to their
     power, of activations with one scale: `noise` of those that may have more, `others` of the rest;
@@ -34,9 +34,9 @@ class FindNoisyNodes(Step[NoisyNodes]):
     tools = ("onnxruntime", "numpy", "onnx-ir", "ml-dtypes")
     stays = True
 
-    graph: Input
-    statistics: Input
-    samples: Input
+    graph: StepInput
+    statistics: StepInput
+    samples: StepInput
     scheme: Scheme = spread()
     settings: QuantizationSettings = spread()
     sizes: Mapping[str, int]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from optkit.execute.step import Input, Step
+from optkit.execute.step import Step, StepInput
 from optkit.steps.graph import Rewritten
 
 
@@ -26,5 +26,5 @@ class ToOrt(Step[OrtGraph]):
     tools = ("onnx", "onnx-ir")
     stays = True
 
-    graph: Input
+    graph: StepInput
     opset: int | None = None

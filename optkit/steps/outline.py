@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from optkit.execute.step import Input, Result, Step
+from optkit.execute.step import Step, StepInput, StepResult
 
 OUTLINE = "outline.json"
 SCALES = "scales.safetensors"
@@ -46,7 +46,7 @@ class GraphOutline:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outline(Step[Result]):
+class Outline(Step[StepResult]):
     """The parts of a graph by which two graphs are compared: nodes, values and scales."""
 
     name = "outline"
@@ -54,4 +54,4 @@ class Outline(Step[Result]):
     tools = ("onnx", "onnx-ir")
     stays = True
 
-    model: Input
+    model: StepInput

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from optkit.evidence import Evidence
-from optkit.execute.step import Input, Result, Shards, Step, beside_the_key, spread
+from optkit.execute.step import Shards, Step, StepInput, StepResult, beside_the_key, spread
 from optkit.steps.sessions import Engines
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outputs(Result):
+class Outputs(StepResult):
     """The outputs of each batch of the samples. `kept`: False if they would take too much space;
     then there is no file."""
 
@@ -26,10 +26,10 @@ class KeepOutputs(Shards, Step[Outputs]):
     version = 1
     tools = ("onnxruntime", "numpy")
 
-    graph: Input
-    samples: Input
-    engine: Input | None = None
-    baseline_engine: Input | None = None
+    graph: StepInput
+    samples: StepInput
+    engine: StepInput | None = None
+    baseline_engine: StepInput | None = None
     file: str
     batch: int | None
     evidence: Evidence

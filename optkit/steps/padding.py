@@ -3,11 +3,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from optkit.documents.report import PaddedTokens
-from optkit.execute.step import Input, Result, Step
+from optkit.execute.step import Step, StepInput, StepResult
 
 
 @dataclass(frozen=True, kw_only=True)
-class Padding(Result):
+class Padding(StepResult):
     """None if the samples have no padding that can be seen."""
 
     tokens: PaddedTokens | None
@@ -23,4 +23,4 @@ class CountPadding(Step[Padding]):
     tools = ("numpy",)
     stays = True
 
-    samples: Input
+    samples: StepInput

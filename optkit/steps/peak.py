@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from optkit.execute.step import Input, Result, Step, always, beside_the_key, spread
+from optkit.execute.step import Step, StepInput, StepResult, always, beside_the_key, spread
 from optkit.steps.sessions import Engines
 
 
@@ -16,7 +16,7 @@ class InProcess:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PeakMemory(Result):
+class PeakMemory(StepResult):
     """`marks`: the reasons why the measurement is not reliable."""
 
     bytes: int
@@ -33,9 +33,9 @@ class MeasurePeak(Step[PeakMemory]):
     version = 2
     tools = ("onnxruntime",)
 
-    samples: Input
-    graph: Input | None = None
-    engine: Input | None = None
+    samples: StepInput
+    graph: StepInput | None = None
+    engine: StepInput | None = None
     running: Engines | InProcess = spread()
     batch: int
     host: Mapping[str, object]

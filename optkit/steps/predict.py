@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from optkit.engines import Engine
-from optkit.execute.step import Input, Result, Step, named
+from optkit.execute.step import Step, StepInput, StepResult, named
 from optkit.measurement import Latency
 from optkit.precisions import Precision
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictedLatency(Result):
+class PredictedLatency(StepResult):
     """`covered`: whether measurements cover this kind of model and this generation of devices."""
 
     latency: Latency
@@ -34,7 +34,7 @@ class PredictLatency(Step[PredictedLatency]):
     tools = ("onnx", "onnx-ir")
     stays = True
 
-    graph: Input
+    graph: StepInput
     device: str = named("name")
     target: Mapping[str, object]
     fit: str

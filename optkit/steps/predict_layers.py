@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from optkit.engines import FusedLayer
-from optkit.execute.step import Input, Step, named
-from optkit.steps.attribute import Attributed
+from optkit.execute.step import Step, StepInput, named
+from optkit.steps.attribute import AttributedTimes
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictLayers(Step[Attributed]):
+class PredictLayers(Step[AttributedTimes]):
     """Predicted milliseconds of every layer of candidate and baseline, and the nodes of the
     candidate.
 
@@ -23,8 +23,8 @@ class PredictLayers(Step[Attributed]):
     tools = ("onnx", "onnx-ir")
     stays = True
 
-    candidate: Input
-    baseline: Input
+    candidate: StepInput
+    baseline: StepInput
     layers: Mapping[str, tuple[FusedLayer, ...]]
     device: str = named("name")
     target: Mapping[str, object]

@@ -3,14 +3,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from optkit.assignment import Scheme
-from optkit.execute.step import Input, Step, beside_the_key, spread
-from optkit.steps.fuse import Fused
+from optkit.execute.step import Step, StepInput, beside_the_key, spread
+from optkit.steps.fuse import FusedGraph
 from optkit.steps.graph import RandomInputs
 from optkit.steps.quantize import QuantizationSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepare(Step[Fused]):
+class Prepare(Step[FusedGraph]):
     """FP32 graph and its statistics → the same function in a form that quantizes better, and the
     statistics of that form, with the factors that were folded into constants. Its outputs are
     compared with those of the graph before, as in `Fuse`."""
@@ -20,11 +20,11 @@ class Prepare(Step[Fused]):
     tools = ("onnxruntime", "numpy", "onnx-ir")
     stays = True
 
-    graph: Input
-    statistics: Input
+    graph: StepInput
+    statistics: StepInput
     scheme: Scheme = spread()
     settings: QuantizationSettings = spread()
-    samples: Input | None = None
+    samples: StepInput | None = None
     random: RandomInputs = spread()
     compare: bool = True
     uncompared: str | None = beside_the_key(None)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from optkit.assignment import Assignment, Scheme
-from optkit.execute.step import Input, Step, always, spread
+from optkit.execute.step import Step, StepInput, always, spread
 from optkit.recipe import Method, Quantization
 from optkit.steps.graph import Rewritten
 
@@ -22,7 +22,7 @@ class QuantizationSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quantized(Rewritten):
+class QuantizationResult(Rewritten):
     """The quantized graph, with the precision of each node, and the reasons of nodes that are not
     quantized."""
 
@@ -30,7 +30,7 @@ class Quantized(Rewritten):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quantize(Step[Quantized]):
+class Quantize(Step[QuantizationResult]):
     """Assignment and qparams, then Q/DQ on the carrier graph; if the carriers are not FP32, also
     the simulation."""
 
@@ -39,8 +39,8 @@ class Quantize(Step[Quantized]):
     tools: ClassVar[tuple[str, ...]] = ("numpy", "onnx", "onnx-ir", "ml-dtypes")
     stays = True
 
-    fused: Input
-    carrier: Input
-    statistics: Input | None = None
+    fused: StepInput
+    carrier: StepInput
+    statistics: StepInput | None = None
     scheme: Scheme = spread()
     settings: QuantizationSettings = spread()

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from optkit.execute.step import Input, beside_the_key
+from optkit.execute.step import StepInput, beside_the_key
 from optkit.steps.quantize import Quantize
 
 
@@ -15,6 +15,6 @@ class QuantizeInOrder(Quantize):
     version = 2
     tools = ("onnxruntime", "numpy", "onnx", "onnx-ir", "ml-dtypes")
 
-    samples: Input
+    samples: StepInput
     batch: int | None
     memory: int = beside_the_key()

@@ -3,12 +3,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from optkit.assignment import Scheme
-from optkit.execute.step import Input, Resumes, Step, beside_the_key, spread
-from optkit.steps.quantize import QuantizationSettings, Quantized
+from optkit.execute.step import Resumes, Step, StepInput, beside_the_key, spread
+from optkit.steps.quantize import QuantizationResult, QuantizationSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantizeLayers(Resumes, Step[Quantized]):
+class QuantizeLayers(Resumes, Step[QuantizationResult]):
     """As `Quantize`, but only for weights in blocks, and with samples instead of statistics. The
     graph runs part by part, so the memory never holds all weights or all moments.
 
@@ -20,9 +20,9 @@ class QuantizeLayers(Resumes, Step[Quantized]):
     version = 5
     tools = ("onnxruntime", "numpy", "onnx", "onnx-ir", "ml-dtypes")
 
-    fused: Input
-    carrier: Input
-    samples: Input
+    fused: StepInput
+    carrier: StepInput
+    samples: StepInput
     scheme: Scheme = spread()
     settings: QuantizationSettings = spread()
     batch: int | None

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from optkit.documents.given_graph import AskedProduct, GraphRepair, Quantizer
-from optkit.execute.step import Input, Step
+from optkit.execute.step import Step, StepInput
 from optkit.precisions import Precision
 from optkit.steps.graph import Graph
 
@@ -45,6 +45,6 @@ class RepairGraph(Step[RepairedGraph]):
     tools = ("numpy", "onnx", "onnx-ir", "ml-dtypes")
     stays = True
 
-    graph: Input
-    file: Input
+    graph: StepInput
+    file: StepInput
     forms_only: bool = False

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from optkit.data.spool_writer import SpoolInfo
-from optkit.execute.step import Input, Result, Step, always, beside_the_key
+from optkit.execute.step import Step, StepInput, StepResult, always, beside_the_key
 from optkit.tensors import AxisRange, InputSpec
 
 Point = Literal["least", "shorter", "longer", "largest"]
@@ -16,7 +16,7 @@ POINTS: Final[tuple[Point, ...]] = ("least", "shorter", "longer", "largest")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resized(Result):
+class ResizedSamples(StepResult):
     """Samples at one point of the declared sizes. `info`: None if there are none, because all
     samples have these sizes already, no axis can have them, or an end is near the samples' sizes
     and nothing is between.
@@ -40,7 +40,7 @@ class Resized(Result):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resize(Step[Resized]):
+class Resize(Step[ResizedSamples]):
     """A few of the samples at one point of the declared sizes of some axes (`data.resizing`).
 
     graph: tells what a run takes, see `bodies.resize`; specs: its inputs; `whole`: samples are
@@ -54,8 +54,8 @@ class Resize(Step[Resized]):
     tools = ("numpy", "safetensors", "onnx-ir")
     stays = True
 
-    samples: Input
-    graph: Input
+    samples: StepInput
+    graph: StepInput
     specs: tuple[InputSpec, ...]
     axes: Mapping[str, AxisRange]
     at: Point

@@ -3,13 +3,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from optkit.assignment import Scheme
-from optkit.execute.step import Input, Result, Step, named, spread
+from optkit.execute.step import Step, StepInput, StepResult, named, spread
 from optkit.measurement import Deviation
 from optkit.recipe import Method, Quantization
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sensitivities(Result):
+class Sensitivities(StepResult):
     """The noise at the outputs for each group."""
 
     rows: tuple[Deviation, ...]
@@ -28,9 +28,9 @@ class MeasureSensitivity(Step[Sensitivities]):
     tools = ("onnxruntime", "numpy", "onnx-ir", "ml-dtypes")
     stays = True
 
-    graph: Input
-    samples: Input
-    statistics: Input | None = None
+    graph: StepInput
+    samples: StepInput
+    statistics: StepInput | None = None
     scheme: Scheme = spread()
     groups: tuple[tuple[str, ...], ...]
     method: Method

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from optkit.execute.step import Input, Step, beside_the_key
+from optkit.execute.step import Step, StepInput, beside_the_key
 from optkit.steps.collect import Samples
 
 
@@ -17,7 +17,7 @@ class Shorten(Step[Samples]):
     tools = ("numpy", "safetensors")
     stays = True
 
-    samples: Input
+    samples: StepInput
     batch: int
     tokens: int
     optional: tuple[str, ...]

@@ -4,12 +4,12 @@ from dataclasses import dataclass, fields, replace
 from typing import Self
 
 from optkit.documents.pictures import WorstPictures
-from optkit.execute.step import Input, Result, Step
-from optkit.steps.evaluate import Evaluate, Evaluated, RunsTask
+from optkit.execute.step import Step, StepInput, StepResult
+from optkit.steps.evaluate import Evaluate, EvaluationResult, RunsTask
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShownWorst(Result):
+class ShownWorst(StepResult):
     worst: WorstPictures
 
 
@@ -26,17 +26,17 @@ class ShowWorst(RunsTask, Step[ShownWorst]):
     name = "show_worst"
     version = 3
     tools = ("onnxruntime", "numpy", "pillow")
-    baseline: Input
-    baseline_score: Input
-    candidate_score: Input
+    baseline: StepInput
+    baseline_score: StepInput
+    candidate_score: StepInput
     baseline_file: str
     embedded: bool = False
 
     @classmethod
     def of_scores(
         cls,
-        baseline: Evaluated,
-        candidate: Evaluated,
+        baseline: EvaluationResult,
+        candidate: EvaluationResult,
         before: Evaluate,
         after: Evaluate,
         *,

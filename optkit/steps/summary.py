@@ -3,17 +3,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from optkit.execute.step import Input, Result, Step
+from optkit.execute.step import Step, StepInput, StepResult
 from optkit.node_cost import GraphSummary
 
 
 @dataclass(frozen=True, kw_only=True)
-class Summarized(Result):
+class SummaryResult(StepResult):
     summary: GraphSummary
 
 
 @dataclass(frozen=True, kw_only=True)
-class Summarize(Step[Summarized]):
+class Summarize(Step[SummaryResult]):
     """The facts about a graph that `optkit inspect` prints, with these sizes for the named axes."""
 
     name = "summary"
@@ -21,5 +21,5 @@ class Summarize(Step[Summarized]):
     tools = ("onnx", "onnx-ir")
     stays = True
 
-    model: Input
+    model: StepInput
     axes: Mapping[str, int]

@@ -3,14 +3,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from optkit.execute.step import Input, Result, Step
+from optkit.execute.step import Step, StepInput, StepResult
 from optkit.node_cost import NodeCost
 from optkit.placement import PlacementRules
 from optkit.precisions import Precision
 
 
 @dataclass(frozen=True)
-class Layer:
+class QuantizableLayer:
     """A product with a constant weight, the value that it reads, and the precisions that it can
     have."""
 
@@ -21,15 +21,15 @@ class Layer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layers(Result):
+class QuantizableLayers(StepResult):
     """`reasons`: those of the nodes that no precision can quantize."""
 
-    layers: tuple[Layer, ...]
+    layers: tuple[QuantizableLayer, ...]
     reasons: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ListLayers(Step[Layers]):
+class ListLayers(Step[QuantizableLayers]):
     """For a search: the layers that each precision could quantize, the values that they read, and
     the sizes of their weights. `rules`: precision → its placement rules."""
 
@@ -38,8 +38,8 @@ class ListLayers(Step[Layers]):
     tools = ("onnx", "onnx-ir")
     stays = True
 
-    graph: Input
-    statistics: Input | None = None
+    graph: StepInput
+    statistics: StepInput | None = None
     rules: Mapping[Precision, PlacementRules]
     carrier: str
     axes: Mapping[str, int]

@@ -45,11 +45,11 @@ from optkit.store.disk import (
 from optkit.store.entry import Entry
 from optkit.store.folder import Meta, Store, default_root
 from optkit.store.leases import Lease
-from optkit.store.remote import Damaged, Remote, RemoteLost, RemoteReadOnly
+from optkit.store.remote import DamagedFile, Remote, RemoteLost, RemoteReadOnly
 
 __all__ = [
     "CACHE_OPTION", "OUT_OPTION",
-    "Damaged", "Entry", "Lease", "Meta", "Remote", "RemoteLost", "RemoteReadOnly", "Store",
+    "DamagedFile", "Entry", "Lease", "Meta", "Remote", "RemoteLost", "RemoteReadOnly", "Store",
     "default_root", "digest_file", "digest_json", "digest_once", "digest_tree", "durably",
     "file_in_the_way", "fsync_dir", "fsync_tree", "io_cause",
     "is_scarce", "is_shallow", "make_folder", "own_name", "remember_digest", "scratch",

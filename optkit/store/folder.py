@@ -30,7 +30,7 @@ from optkit.store.disk import (
 from optkit.store.entry import ENTRY, Entry
 from optkit.store.eviction import disk_bytes
 from optkit.store.leases import Lease
-from optkit.store.remote import Damaged, Remote
+from optkit.store.remote import DamagedFile, Remote
 from optkit.store.seal import is_sealed, sealed
 from optkit.store.sharing import Sharing
 
@@ -317,7 +317,7 @@ def _digests(folder: Path) -> dict[str, str]:
 def _record(remote: Remote, key: str) -> Meta | None:
     try:
         return _record_in(remote.record("records", key), key)
-    except Damaged:
+    except DamagedFile:
         return None
 
 

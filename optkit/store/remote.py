@@ -46,7 +46,7 @@ class RemoteReadOnly(RemoteLost):
     """The remote refuses writes. It can still be read."""
 
 
-class Damaged(IntegrityError):
+class DamagedFile(IntegrityError):
     """A file that a record of the remote names is missing there, or has other bytes. `sha256`: of
     the file."""
 
@@ -96,7 +96,7 @@ class Remote:
         )
 
     def record(self, kind: str, key: str) -> object:
-        """The record under that key ("steps" or "records"), or None. Raises Damaged."""
+        """The record under that key ("steps" or "records"), or None. Raises DamagedFile."""
         name = _record(kind, key)
         if self._known.get(name) is False:
             return None
@@ -105,7 +105,7 @@ class Remote:
         try:
             return None if data is None else json.loads(data)
         except (ValueError, RecursionError):
-            raise Damaged("its record is damaged") from None
+            raise DamagedFile("its record is damaged") from None
 
     def has(self, kind: str, key: str) -> bool:
         return self._has(_record(kind, key))
@@ -127,19 +127,19 @@ class Remote:
         self._known[name] = True
 
     def fetch(self, sha256: str, target: Path) -> None:
-        """Download the file with this digest to the new file `target`, read-only. Raises Damaged,
-        and OSError if the disk of this machine is full."""
+        """Download the file with this digest to the new file `target`, read-only. Raises
+        DamagedFile, and OSError if the disk of this machine is full."""
         name = _file(sha256)
         try:
             with self._asked(), self._turn:
                 self._files.get_file(f"{self._root}/{name}", str(target))
         except FileNotFoundError:
             self._known[name] = False
-            raise Damaged(f"file {sha256[:12]} is not there", sha256) from None
+            raise DamagedFile(f"file {sha256[:12]} is not there", sha256) from None
         target.chmod(_READ_ONLY)
         self._known[name] = digest_once(target) == sha256
         if not self._known[name]:
-            raise Damaged(f"file {sha256[:12]} does not match its digest", sha256)
+            raise DamagedFile(f"file {sha256[:12]} does not match its digest", sha256)
 
     def doubt_file(self, sha256: str) -> None:
         self._known[_file(sha256)] = False

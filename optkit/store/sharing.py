@@ -12,7 +12,7 @@ from optkit.store.digests import digest_once
 from optkit.store.disk import scratch
 from optkit.store.entry import check_files
 from optkit.store.leases import Lease
-from optkit.store.remote import Damaged, Remote, RemoteLost, RemoteReadOnly
+from optkit.store.remote import DamagedFile, Remote, RemoteLost, RemoteReadOnly
 
 T = TypeVar("T")
 
@@ -67,12 +67,12 @@ class Sharing:
 
     def bring(self, files: Mapping[str, str], folder: Path) -> None:
         """Bring files of the remote (relative name → sha256) into a folder, read-only: as links to
-        the copies in the store, which are downloaded once. Raises RemoteLost, Damaged."""
+        the copies in the store, which are downloaded once. Raises RemoteLost, DamagedFile."""
         remote = self.reached()
         try:
             check_files(files)
         except IntegrityError as error:
-            raise Damaged(error.message) from None
+            raise DamagedFile(error.message) from None
         for name, sha256 in files.items():
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)

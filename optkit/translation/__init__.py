@@ -1,6 +1,6 @@
 """A command of trtexec, of Ultralytics' export or of ModelOpt's quantization, in optkit's options.
 
-    translate(Command(trtexec="--fp16 --minShapes=x:1x3 ..."), frozenset()).options
+    translate(ToolCommand(trtexec="--fp16 --minShapes=x:1x3 ..."), frozenset()).options
 
 Every flag of these tools is in a table (`data/`), with one of three answers: done, meaningless, or
 refused with the reason and a remedy. The account of a translation lists each flag of the command
@@ -17,13 +17,13 @@ from optkit.documents.translation import Translation
 from optkit.errors import UsageError
 from optkit.request import Request
 from optkit.translation import modelopt, trtexec, ultralytics
-from optkit.translation.draft import SHAPES, Draft, Setting
+from optkit.translation.command_words import words
+from optkit.translation.draft import SHAPES, Setting, TranslationDraft
 from optkit.translation.tables import TOOLS, Tool, table
-from optkit.translation.words import words
 
-__all__ = ["TOOLS", "Command", "Setting", "Translated", "given", "table", "translate"]
+__all__ = ["TOOLS", "Setting", "ToolCommand", "TranslatedCommand", "given", "table", "translate"]
 
-_SETTLE: Mapping[Tool, Callable[[Draft], None]] = {
+_SETTLE: Mapping[Tool, Callable[[TranslationDraft], None]] = {
     "trtexec": trtexec.settle,
     "ultralytics": ultralytics.settle,
     "modelopt": modelopt.settle,
@@ -31,7 +31,7 @@ _SETTLE: Mapping[Tool, Callable[[Draft], None]] = {
 
 
 @dataclass(frozen=True)
-class Command:
+class ToolCommand:
     """The flags of another tool's command; at most one of the fields is given."""
 
     trtexec: str | None = None
@@ -40,7 +40,7 @@ class Command:
 
 
 @dataclass(frozen=True)
-class Translated:
+class TranslatedCommand:
     """options: option of optkit → its value ("" for a switch; MODEL is the argument).
     settings: keys of the recipe. account: every flag with its answer."""
 
@@ -97,7 +97,7 @@ def given(request: Request, precisions: tuple[str, ...] = ()) -> frozenset[str]:
     )
 
 
-def translate(command: Command, given: frozenset[str]) -> Translated | None:
+def translate(command: ToolCommand, given: frozenset[str]) -> TranslatedCommand | None:
     """The translation of a command; None if no command is given. `given`: see the function of this
     name; these options override those of the command.
 
@@ -112,7 +112,7 @@ def translate(command: Command, given: frozenset[str]) -> Translated | None:
         where = " ".join(f"--{tool}" for tool in named)
         raise UsageError("one command is translated at a time", where=where, hint="give one")
     tool, text = named[0], texts[named[0]]
-    draft = Draft(tool, given)
+    draft = TranslationDraft(tool, given)
     draft.read(words(tool, text))
     _SETTLE[tool](draft)
     settings = tuple(draft.keys.values())
@@ -120,7 +120,7 @@ def translate(command: Command, given: frozenset[str]) -> Translated | None:
         tool=tool, command=text, flags=tuple(entry.written() for entry in draft.entries),
         options=_written(draft.options, settings),
     )  # fmt: skip
-    return Translated(account, draft.options, settings)
+    return TranslatedCommand(account, draft.options, settings)
 
 
 def _written(options: Mapping[str, str], settings: Iterable[Setting]) -> str:

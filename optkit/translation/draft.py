@@ -12,19 +12,19 @@ from pydantic import JsonValue
 
 from optkit.documents.translation import Fate, TranslatedFlag
 from optkit.errors import UsageError
-from optkit.translation import values
-from optkit.translation.tables import Row, Tool
-from optkit.translation.words import Word
+from optkit.translation import flag_values
+from optkit.translation.command_words import Word
+from optkit.translation.tables import FlagRow, Tool
 
 SHAPES = ("--shapes", "--min-shapes", "--opt-shapes", "--max-shapes")
 
 
 @dataclass
-class Entry:
+class FlagAnswer:
     """One flag, and what becomes of it. `row` None: the tool's default, where a flag is missing."""
 
     text: str
-    row: Row | None = None
+    row: FlagRow | None = None
     value: str | None = None
     fate: Fate = "done"
     becomes: str | None = None
@@ -71,22 +71,22 @@ class Setting:
 
 
 @dataclass
-class Draft:
+class TranslationDraft:
     """given: the options that the user gave beside the command ("MODEL", "--precision", "--set
     KEY", …), which override those of the command. options: option → its value; keys: key of the
     recipe → its setting."""
 
     tool: Tool
     given: frozenset[str]
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[FlagAnswer] = field(default_factory=list)
     options: dict[str, str] = field(default_factory=dict)
     keys: dict[str, Setting] = field(default_factory=dict)
 
     def read(self, words: Iterable[Word]) -> None:
         """Answer every flag by its row. Raises UsageError for a value of the wrong form."""
-        seen: dict[str, Entry] = {}
+        seen: dict[str, FlagAnswer] = {}
         for word in words:
-            entry = Entry(word.text, word.row, word.value)
+            entry = FlagAnswer(word.text, word.row, word.value)
             self.entries.append(entry)
             before = seen.setdefault(word.flag, entry)
             if before.value != word.value and not word.row.repeats:
@@ -94,22 +94,22 @@ class Draft:
                 continue
             try:
                 self._answer(entry, word.row)
-            except values.Refusal as refusal:
+            except flag_values.Refusal as refusal:
                 entry.refuse(refusal.reason, refusal.remedy)
             except ValueError as error:
                 hint = "correct the value; docs/from_tensorrt_10.md lists the flags"
                 where = f"--{self.tool} {word.text}"
                 raise UsageError(str(error), where=where, hint=hint) from None
 
-    def of(self, *flags: str) -> list[Entry]:
+    def of(self, *flags: str) -> list[FlagAnswer]:
         """The entries of these flags that are done."""
         return [e for e in self.entries if e.fate == "done" and set(flags) & set(e.flags)]
 
     def default(self, missing: str, becomes: str) -> None:
         """Record what the tool does without a flag."""
-        self.entries.append(Entry(f"({missing})", becomes=becomes))
+        self.entries.append(FlagAnswer(f"({missing})", becomes=becomes))
 
-    def set_key(self, entry: Entry, key: str, value: JsonValue) -> None:
+    def set_key(self, entry: FlagAnswer, key: str, value: JsonValue) -> None:
         """Set a key of the recipe, unless --set beside the command has it."""
         setting = Setting(key, value, entry.text)
         entry.becomes = f"--set {shlex.quote(setting.text)}"
@@ -121,7 +121,7 @@ class Draft:
                 return
         self.keys[key] = setting
 
-    def set_option(self, entry: Entry, option: str, value: str) -> None:
+    def set_option(self, entry: FlagAnswer, option: str, value: str) -> None:
         """Set an option of optkit, unless it is beside the command."""
         words = [option, value] if value else [option]
         entry.becomes = value if option == "MODEL" else shlex.join(words)
@@ -134,7 +134,7 @@ class Draft:
         else:
             self.options[option] = value
 
-    def _answer(self, entry: Entry, row: Row) -> None:
+    def _answer(self, entry: FlagAnswer, row: FlagRow) -> None:
         text = entry.value or ""
         if row.refused_values and re.fullmatch(row.refused_values, text, re.IGNORECASE):
             self._refused(entry, row)
@@ -159,16 +159,16 @@ class Draft:
         else:
             self._refused(entry, row)
 
-    def _to_option(self, entry: Entry, row: Row, text: str) -> None:
+    def _to_option(self, entry: FlagAnswer, row: FlagRow, text: str) -> None:
         assert row.option is not None
         if row.value == "shapes":
-            text = values.written(values.shapes(text))
+            text = flag_values.written(flag_values.shapes(text))
             if not text:
                 entry.ignore("a scalar has no sizes")
                 return
         self.set_option(entry, row.option, "" if row.value in ("switch", "boolean") else text)
 
-    def _refused(self, entry: Entry, row: Row) -> None:
+    def _refused(self, entry: FlagAnswer, row: FlagRow) -> None:
         assert row.refused is not None and row.remedy is not None
         if row.answered_by in self.given:
             entry.becomes, entry.overridden_by = row.answered_by, row.answered_by
@@ -176,16 +176,16 @@ class Draft:
             entry.refuse(row.refused, row.remedy)
 
 
-def _value(row: Row, text: str) -> JsonValue:
+def _value(row: FlagRow, text: str) -> JsonValue:
     """What the row's key is set to."""
     if row.value == "choice":
         return chosen_name(row, text)
-    if row.value in values.READERS:
-        return values.value(row.value, text)
+    if row.value in flag_values.READERS:
+        return flag_values.value(row.value, text)
     return row.constant if row.value == "switch" else text
 
 
-def chosen_name(row: Row, text: str) -> str:
+def chosen_name(row: FlagRow, text: str) -> str:
     """optkit's name of a choice. Raises ValueError for an unknown one."""
     for name, ours in row.values.items():
         if name.lower() == text.lower():

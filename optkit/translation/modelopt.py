@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from optkit.translation import precision
-from optkit.translation.draft import Draft, chosen_name
+from optkit.translation.draft import TranslationDraft, chosen_name
 
 _METHOD = "calibration.method"
 _WEIGHTS = "quantization.weights"
@@ -14,7 +14,7 @@ _ROUNDING = {
 }
 
 
-def settle(draft: Draft) -> None:
+def settle(draft: TranslationDraft) -> None:
     """Complete a translation with what follows from several options."""
     precision.choose(draft, "int8", "no --quantize_mode")
     for entry in draft.of("--calibration_method"):

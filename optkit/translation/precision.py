@@ -6,12 +6,12 @@ from itertools import filterfalse
 
 from optkit.errors import UsageError
 from optkit.precisions import PRECISIONS
-from optkit.translation.draft import Draft, Entry
+from optkit.translation.draft import FlagAnswer, TranslationDraft
 
 _OPTION = "--precision"
 
 
-def choose(draft: Draft, default: str, missing: str) -> None:
+def choose(draft: TranslationDraft, default: str, missing: str) -> None:
     """Set --precision: the quantized one, else the float one, else the tool's `default`, which
     applies where `missing` (in words) is missing.
 
@@ -31,11 +31,11 @@ def choose(draft: Draft, default: str, missing: str) -> None:
         draft.options[_OPTION] = default
 
 
-def _quantizes(entry: Entry) -> bool:
+def _quantizes(entry: FlagAnswer) -> bool:
     return PRECISIONS[str(entry.becomes)].quantized
 
 
-def _allow_beside(draft: Draft, entries: list[Entry], chosen: Entry) -> None:
+def _allow_beside(draft: TranslationDraft, entries: list[FlagAnswer], chosen: FlagAnswer) -> None:
     """Set the chosen precision; refuse the flags of others that its layers do not have around
     them."""
     precision = str(chosen.becomes)
@@ -52,7 +52,7 @@ def _allow_beside(draft: Draft, entries: list[Entry], chosen: Entry) -> None:
                 entry.reason = f"the layers around those in {precision} are FP16"
 
 
-def _single(draft: Draft, entries: list[Entry]) -> Entry | None:
+def _single(draft: TranslationDraft, entries: list[FlagAnswer]) -> FlagAnswer | None:
     names = dict.fromkeys(str(entry.becomes) for entry in entries)
     if len(names) > 1:
         raise UsageError(

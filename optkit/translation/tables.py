@@ -21,7 +21,7 @@ Kind = Literal[
 words."""
 
 
-class Row(BaseModel):
+class FlagRow(BaseModel):
     """The answer for one flag, or for several flags with the same answer.
 
     What optkit does, exactly one of these:
@@ -80,12 +80,12 @@ class Row(BaseModel):
 
 
 @cache
-def table(tool: Tool) -> dict[str, Row]:
+def table(tool: Tool) -> dict[str, FlagRow]:
     """Flag → its row."""
     from ruamel.yaml import YAML
 
     text = (_FOLDER / f"{tool}.yaml").read_text(encoding="utf-8")
-    rows = [Row.model_validate(row) for row in YAML(typ="safe", pure=True).load(text)]
+    rows = [FlagRow.model_validate(row) for row in YAML(typ="safe", pure=True).load(text)]
     found = {flag: row for row in rows for flag in row.flags}
     if len(found) != sum(len(row.flags) for row in rows):
         raise ValueError(f"{tool}.yaml has a flag twice")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from optkit.precisions import PRECISIONS
-from optkit.translation import precision, values
-from optkit.translation.draft import Draft, Entry
+from optkit.translation import flag_values, precision
+from optkit.translation.draft import FlagAnswer, TranslationDraft
 
 _BOUNDS = {"--minShapes": "--min-shapes", "--optShapes": "--opt-shapes",
            "--maxShapes": "--max-shapes"}  # fmt: skip
@@ -16,20 +16,20 @@ _INSTEAD = {
 }
 
 
-def settle(draft: Draft) -> None:
+def settle(draft: TranslationDraft) -> None:
     """Complete a translation with what follows from several flags."""
     precision.choose(draft, "fp32", "no flag of a precision")
     _layers(draft)
     _shapes(draft)
 
 
-def _layers(draft: Draft) -> None:
+def _layers(draft: TranslationDraft) -> None:
     """Precisions of layers count if --precisionConstraints says so, and in a quantized graph: its
     other layers have the type of the graph around them."""
     constrained = bool(draft.of("--precisionConstraints"))
     chosen = draft.options.get("--precision")
     for entry in draft.of("--layerPrecisions"):
-        wanted = values.layers(entry.value or "")
+        wanted = flag_values.layers(entry.value or "")
         unknown = sorted({name for name in wanted.values() if name not in ("fp16", "int8")})
         if not constrained:
             entry.ignore("trtexec ignores it without --precisionConstraints=obey or prefer")
@@ -49,7 +49,7 @@ def _layers(draft: Draft) -> None:
         draft.keys.pop("quantization.nodes", None)
 
 
-def _shapes(draft: Draft) -> None:
+def _shapes(draft: TranslationDraft) -> None:
     """Bounds that are missing, and the sizes to measure."""
     given = {flag: entry for flag in _BOUNDS for entry in draft.of(flag)}
     for entry in draft.of("--shapes"):
@@ -57,23 +57,26 @@ def _shapes(draft: Draft) -> None:
             _measured(draft, entry, given)
     if not given:
         return
-    sizes = {flag: values.shapes(entry.value or "") for flag, entry in given.items()}
+    sizes = {flag: flag_values.shapes(entry.value or "") for flag, entry in given.items()}
     for flag, option in _BOUNDS.items():
         if flag not in given:
             source = next(other for other in _INSTEAD[flag] if other in given)
-            entry = Entry(f"(no {flag})", reason=f"trtexec then takes the shapes of {source}")
-            draft.set_option(entry, option, values.written(sizes[source]))
+            entry = FlagAnswer(f"(no {flag})", reason=f"trtexec then takes the shapes of {source}")
+            draft.set_option(entry, option, flag_values.written(sizes[source]))
             draft.entries.append(entry)
 
 
-def _measured(draft: Draft, entry: Entry, given: dict[str, Entry]) -> None:
+def _measured(draft: TranslationDraft, entry: FlagAnswer, given: dict[str, FlagAnswer]) -> None:
     """--shapes beside a range: the sizes that trtexec measures. optkit measures the axes at their
     opt sizes, and several batch sizes."""
-    if draft.options.get("--shapes") == values.written(values.shapes(entry.value or "")):
+    if draft.options.get("--shapes") == flag_values.written(flag_values.shapes(entry.value or "")):
         del draft.options["--shapes"]
     entry.overridden_by = None
     source = next(f for f in ("--optShapes", *_INSTEAD["--optShapes"]) if f in given)
-    tuned, measured = values.shapes(given[source].value or ""), values.shapes(entry.value or "")
+    tuned, measured = (
+        flag_values.shapes(given[source].value or ""),
+        flag_values.shapes(entry.value or ""),
+    )
     rest = {name: shape[1:] for name, shape in tuned.items()}
     batches = {shape[0] for shape in measured.values()}
     if any(rest.get(name, shape[1:]) != shape[1:] for name, shape in measured.items()) or (

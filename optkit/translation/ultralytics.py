@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from optkit.translation import precision, values
-from optkit.translation.draft import Draft
+from optkit.translation import flag_values, precision
+from optkit.translation.draft import TranslationDraft
 
 _INPUT = "images"  # the name that the export gives to the input
 _SMALLEST = 32  # height and width, of an engine with dynamic=True
 _PICTURE = ("imgsz", "batch", "dynamic")
 
 
-def settle(draft: Draft) -> None:
+def settle(draft: TranslationDraft) -> None:
     """Complete a translation with what follows from several arguments."""
     precision.choose(draft, "fp32", "no half, int8 or quantize")
     entries = draft.of(*_PICTURE)
@@ -22,17 +22,17 @@ def settle(draft: Draft) -> None:
         return
     for option, shape in _shapes(draft).items():
         for entry in entries:
-            draft.set_option(entry, option, values.written({_INPUT: shape}))
+            draft.set_option(entry, option, flag_values.written({_INPUT: shape}))
     for entry in entries:
         if entry.overridden_by is None:
             entry.becomes = " ".join(f"{o} {v}" for o, v in draft.options.items() if "shapes" in o)
 
 
-def _shapes(draft: Draft) -> dict[str, tuple[int, ...]]:
+def _shapes(draft: TranslationDraft) -> dict[str, tuple[int, ...]]:
     """Option → shape of the input. A dynamic engine of Ultralytics takes 1 to `batch` pictures, of
     32×32 up to max(2, workspace) times imgsz in each direction."""
     (size,) = draft.of("imgsz")
-    height, width = values.picture(size.value or "")
+    height, width = flag_values.picture(size.value or "")
     batch = next((int(entry.value or 1) for entry in draft.of("batch")), 1)
     tuned = (batch, 3, height, width)
     if not draft.of("dynamic"):

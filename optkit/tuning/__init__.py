@@ -24,25 +24,25 @@ from optkit.errors import UsageError
 from optkit.execute.cluster import Cluster
 from optkit.execute.runner import Runner
 from optkit.pipeline import BUILD, Build, Job
-from optkit.pipeline.findings import Judged
+from optkit.pipeline.findings import JudgedBuild
 from optkit.precisions import Precision
-from optkit.steps.collect import Collected
+from optkit.steps.collect import CollectedSamples
 from optkit.tuning.past_trials import PastTrials
 from optkit.tuning.placement_variants import placements_of
 from optkit.tuning.quiet import Quiet
 from optkit.tuning.search import Each, Search
-from optkit.tuning.space import Budget, Candidate, Outcome, Trial, front
+from optkit.tuning.space import Budget, Candidate, CandidateTrial, Outcome, front
 from optkit.tuning.survey import Survey, survey
 from optkit.tuning.trials import Trials, measured_row
-from optkit.tuning.verify import Verified, fallback, verify
+from optkit.tuning.verify import VerifiedTrial, fallback, verify
 
-__all__ = ["TRIALS", "Budget", "SearchOptions", "Trial", "Tuned", "tune"]
+__all__ = ["TRIALS", "Budget", "CandidateTrial", "SearchOptions", "TuningResult", "tune"]
 
 TRIALS = 24
 # the least number of rounds, unless the user sets it, because trials learn from earlier rounds
 _ROUNDS = 4
 
-Judge = Callable[[Build], Judged]
+Judge = Callable[[Build], JudgedBuild]
 """All figures of a finished build, gates judged."""
 
 
@@ -64,7 +64,7 @@ class SearchOptions:
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TuningResult:
     """The result of a search. `precisions`: the quantized precisions that layers may have. `job`:
     builds the best candidate; `winner`: None if no quantized candidate keeps the budget.
     `verified`: the candidates that were judged on fresh samples, the most accurate first. `paths`:
@@ -74,16 +74,16 @@ class Tuned:
     budget: Budget
     options: SearchOptions
     job: Job
-    chosen: Trial
-    winner: Verified | None
-    verified: tuple[Verified, ...]
+    chosen: CandidateTrial
+    winner: VerifiedTrial | None
+    verified: tuple[VerifiedTrial, ...]
     survey: Survey
     search: Search
     trials: Trials
     paths: Mapping[str, Sequence[str]]
 
     @property
-    def front(self) -> list[Trial]:
+    def front(self) -> list[CandidateTrial]:
         """The trials that no other trial beats in noise, latency and size, the fastest first."""
         return front(self.search.trials)
 
@@ -103,7 +103,7 @@ def tune(
     options: SearchOptions,
     runner: Runner,
     judge: Judge,
-) -> Tuned:
+) -> TuningResult:
     """Search for the fastest assignment of `precisions` to the layers of the model within the
     budget, and judge the front on samples that the search has not used. `job` has the first of the
     precisions, and the budget as its gates.
@@ -127,7 +127,7 @@ def tune(
     each = map if parallel == 1 or cluster is None else partial(cluster.each, parallel=parallel)
     _run(search, trials, memory, options, quiet, each, started)
 
-    def judged(trial: Trial) -> Judged:
+    def judged(trial: CandidateTrial) -> JudgedBuild:
         quiet.begins(f"judge {told(trial.outcome)} on fresh samples")
         finished = judge(pipeline.run(trials.as_job(trial.candidate), trials.runner, BUILD))
         verdict = finished.findings.verdict
@@ -137,7 +137,7 @@ def tune(
     winner, seen = verify(search.trials, trials.space, budget, judged)
     chosen = winner.trial if winner else fallback(search.trials, trials.space, budget, seen)
     job = trials.as_job(chosen.candidate)
-    return Tuned(
+    return TuningResult(
         precisions, budget, options, job, chosen, winner, tuple(seen), surveyed, search, trials,
         _paths(build),
     )  # fmt: skip
@@ -180,7 +180,7 @@ def _paths(build: Build) -> dict[str, tuple[str, ...]]:
     """Section of the recipe → its args that name data."""
     samples = {"calibration": build.calibration, "eval": build.evaluation}
     return {
-        section: drawn.paths if isinstance(drawn, Collected) else ()
+        section: drawn.paths if isinstance(drawn, CollectedSamples) else ()
         for section, drawn in samples.items()
         if drawn is not None
     }

@@ -23,7 +23,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from optkit.tuning.space import Candidate, Group, Outcome, Space, Trial
+from optkit.tuning.space import Candidate, CandidateTrial, LayerGroup, Outcome, Space
 
 _ACCURACY = 0.003  # share of a latency: the difference between repeats of one trial
 # share of the latency: the possible saving of all groups together, before trials are known
@@ -34,7 +34,7 @@ _PLACEMENT = 0.1  # share of the carrier's latency: the possible effect of a pla
 class Estimate:
     """Estimates for a space from the trials so far; one of them is that of the carrier."""
 
-    def __init__(self, space: Space, trials: Sequence[Trial]) -> None:
+    def __init__(self, space: Space, trials: Sequence[CandidateTrial]) -> None:
         self._space = space
         self._sound = [trial for trial in trials if not trial.outcome.failed]
         carrier = space.uniform(space.carrier).options
@@ -82,7 +82,7 @@ class Estimate:
                 replace(option, gain=float(gains[self._columns[index, option.name]]))
                 for option in group.options
             )
-            groups.append(Group(group.nodes, tuple(options)))
+            groups.append(LayerGroup(group.nodes, tuple(options)))
         return replace(self._space, groups=tuple(groups))
 
     def _expected_ms(self, row: np.ndarray) -> float:

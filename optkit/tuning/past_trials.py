@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from optkit import codec, pipeline
 from optkit.pipeline import Build
 from optkit.recipe import Placement
-from optkit.steps.table import STEPS
+from optkit.steps.step_table import STEPS
 from optkit.store import Store, digest_json
-from optkit.tuning.space import Candidate, Outcome, Space, Trial
+from optkit.tuning.space import Candidate, CandidateTrial, Outcome, Space
 
 _SCHEMA = "optkit.trials/v2"
 _SETTINGS = ("quantization", "calibration", "inputs", "axes", "bench")
@@ -54,13 +54,13 @@ class PastTrials:
         )
         saved = store.recall(key) or {}
         rows = saved.get("trials", []) if saved.get("schema") == _SCHEMA else []
-        trials = codec.from_json(tuple[Trial, ...], rows)
+        trials = codec.from_json(tuple[CandidateTrial, ...], rows)
         return cls(store, key, {trial.candidate: trial.outcome for trial in trials})
 
-    def keep(self, trial: Trial) -> None:
+    def keep(self, trial: CandidateTrial) -> None:
         """Save the outcome with all others, unless another attempt may have another outcome."""
         if trial.outcome.transient or self.outcomes.get(trial.candidate) == trial.outcome:
             return
         self.outcomes[trial.candidate] = trial.outcome
-        rows = [codec.to_json(Trial(*row)) for row in self.outcomes.items()]
+        rows = [codec.to_json(CandidateTrial(*row)) for row in self.outcomes.items()]
         self.store.remember(self.key, {"schema": _SCHEMA, "trials": rows})

@@ -15,7 +15,7 @@ from __future__ import annotations
 from itertools import pairwise
 from math import inf
 
-from optkit.tuning.space import Candidate, Group, Option, Space
+from optkit.tuning.space import Candidate, LayerGroup, PrecisionOption, Space
 
 
 def noise(space: Space, candidate: Candidate) -> float:
@@ -43,11 +43,11 @@ def path(space: Space) -> list[Candidate]:
     return candidates
 
 
-def hull(group: Group, carrier: str) -> list[Option]:
+def hull(group: LayerGroup, carrier: str) -> list[PrecisionOption]:
     """The useful options, the fastest first, the carrier last."""
-    last = Option(carrier, 0.0, 0.0)
+    last = PrecisionOption(carrier, 0.0, 0.0)
     ordered = sorted(group.options, key=lambda o: (-o.gain, o.noise))
-    options: list[Option] = []
+    options: list[PrecisionOption] = []
     for option in [*(o for o in ordered if o.gain > 0), last]:
         if options and option is not last and option.noise >= options[-1].noise:
             continue  # slower and not more accurate
@@ -57,7 +57,7 @@ def hull(group: Group, carrier: str) -> list[Option]:
     return options
 
 
-def _ratio(before: Option, after: Option) -> float:
+def _ratio(before: PrecisionOption, after: PrecisionOption) -> float:
     """Noise removed per gain given up."""
     given_up = before.gain - after.gain
     removed = before.noise - after.noise

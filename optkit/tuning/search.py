@@ -30,7 +30,7 @@ from types import MappingProxyType
 
 from optkit.tuning.estimate import Estimate
 from optkit.tuning.path import noise, path
-from optkit.tuning.space import Budget, Candidate, Outcome, Space, Trial, staircase
+from optkit.tuning.space import Budget, Candidate, CandidateTrial, Outcome, Space, staircase
 
 Known = Mapping[Candidate, Outcome]
 Each = Callable[[Callable[[Candidate], bool], Sequence[Candidate]], Iterable[bool]]
@@ -51,7 +51,7 @@ class Search:
     budget: Budget
     seed: int
     parallel: int = 1
-    trials: list[Trial] = field(default_factory=list)
+    trials: list[CandidateTrial] = field(default_factory=list)
     converged: bool = False
 
     def run(
@@ -78,7 +78,7 @@ class Search:
                     return False
                 outcome = evaluate(candidate)
             with lock:
-                self.trials.append(Trial(candidate, outcome))
+                self.trials.append(CandidateTrial(candidate, outcome))
                 after(self)
             return True
 
@@ -95,12 +95,12 @@ class Search:
         self.converged = True
 
     @property
-    def best(self) -> Trial | None:
+    def best(self) -> CandidateTrial | None:
         """The best trial so far; None before the first trial that succeeded."""
         return best(self.trials, self.budget)
 
 
-def best(trials: Sequence[Trial], budget: Budget) -> Trial | None:
+def best(trials: Sequence[CandidateTrial], budget: Budget) -> CandidateTrial | None:
     """The trial that the budget ranks highest; of equal ones the first."""
     sound = [trial for trial in trials if not trial.outcome.failed]
     return min(sound, key=lambda trial: budget.rank(trial.outcome), default=None)
@@ -178,7 +178,7 @@ def _refine(
 ) -> Iterator[tuple[Candidate, ...]]:
     """Propose refinements until there are no promising ones."""
     while True:
-        trials = [Trial(candidate, outcome) for candidate, outcome in known.items()]
+        trials = [CandidateTrial(candidate, outcome) for candidate, outcome in known.items()]
         incumbent = best(trials, budget)
         if incumbent is None:
             return
@@ -189,7 +189,7 @@ def _refine(
             if not promising:
                 break
             proposed.append(promising[rng.randrange(min(_CHOICE, len(promising)))])
-            trials.append(Trial(proposed[-1], estimate.outcome(proposed[-1])))
+            trials.append(CandidateTrial(proposed[-1], estimate.outcome(proposed[-1])))
         if not proposed:
             return
         yield tuple(proposed)
@@ -200,9 +200,9 @@ def _promising(
     budget: Budget,
     rng: random.Random,
     estimate: Estimate,
-    trials: Sequence[Trial],
+    trials: Sequence[CandidateTrial],
     placement: str,
-    incumbent: Trial,
+    incumbent: CandidateTrial,
 ) -> list[Candidate]:
     """Candidates that may beat the front of these trials, or otherwise fill its gaps, the most
     promising first."""
@@ -216,7 +216,7 @@ def _promising(
 
 
 def _better(
-    fresh: Sequence[Candidate], estimate: Estimate, budget: Budget, trials: Sequence[Trial]
+    fresh: Sequence[Candidate], estimate: Estimate, budget: Budget, trials: Sequence[CandidateTrial]
 ) -> list[Candidate]:
     """Candidates that may be faster than every trial of the same accuracy, the largest gain first.
     With a limit on noise, only candidates within the limit count, compared with the fastest trial
@@ -237,7 +237,7 @@ def _better(
 
 
 def _in_gaps(
-    drawn: Sequence[Candidate], estimate: Estimate, trials: Sequence[Trial]
+    drawn: Sequence[Candidate], estimate: Estimate, trials: Sequence[CandidateTrial]
 ) -> list[Candidate]:
     """Points of the path between two neighbours of the front, those in the widest gap first."""
     known = {trial.candidate for trial in trials}

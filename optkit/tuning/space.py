@@ -19,7 +19,7 @@ TWO_TERM = "+two-term"
 
 
 @dataclass(frozen=True)
-class Option:
+class PrecisionOption:
     """A precision that a group may have.
 
     noise       error power over signal power at the model's outputs, if only this group has it
@@ -42,11 +42,11 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Group:
+class LayerGroup:
     """Layers that get the same precision. The carrier is always an option, and not in `options`."""
 
     nodes: tuple[str, ...]
-    options: tuple[Option, ...]
+    options: tuple[PrecisionOption, ...]
 
     @property
     def name(self) -> str:
@@ -58,7 +58,7 @@ class Space:
     """All candidates of a search. `placements`: named variants of the placement of pairs; the first
     is that of the backend."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[LayerGroup, ...]
     carrier: str
     placements: tuple[str, ...] = ("default",)
 
@@ -77,10 +77,10 @@ class Space:
             )
         )
 
-    def option(self, index: int, name: str) -> Option:
+    def option(self, index: int, name: str) -> PrecisionOption:
         """The option `name` of group `index`. The carrier is an option without noise and gain."""
         options = (option for option in self.groups[index].options if option.name == name)
-        return next(options, Option(name, 0.0, 0.0))
+        return next(options, PrecisionOption(name, 0.0, 0.0))
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Trial:
+class CandidateTrial:
     """A candidate and its outcome."""
 
     candidate: Candidate
@@ -176,10 +176,10 @@ class Budget(SearchBudget):
         return (excess, outcome.noise, *speed)
 
 
-def front(trials: Sequence[Trial]) -> list[Trial]:
+def front(trials: Sequence[CandidateTrial]) -> list[CandidateTrial]:
     """The trials that no other trial beats in noise, latency and bytes, the fastest first. Of equal
     trials only the first."""
-    kept: list[Trial] = []
+    kept: list[CandidateTrial] = []
     for trial in trials:
         if trial.outcome.failed or any(_covers(other, trial) for other in kept):
             continue
@@ -187,17 +187,17 @@ def front(trials: Sequence[Trial]) -> list[Trial]:
     return sorted(kept, key=lambda t: (t.outcome.latency_ms, t.outcome.noise, t.outcome.bytes))
 
 
-def staircase(trials: Sequence[Trial]) -> list[Trial]:
+def staircase(trials: Sequence[CandidateTrial]) -> list[CandidateTrial]:
     """The front of noise and latency only, the fastest first: each trial is more accurate than the
     one before."""
-    steps: list[Trial] = []
+    steps: list[CandidateTrial] = []
     for trial in front(trials):
         if not steps or trial.outcome.noise < steps[-1].outcome.noise:
             steps.append(trial)
     return steps
 
 
-def _covers(a: Trial, b: Trial) -> bool:
+def _covers(a: CandidateTrial, b: CandidateTrial) -> bool:
     """Whether `a` is not worse than `b` in any figure."""
     x, y = a.outcome, b.outcome
     return x.noise <= y.noise and x.latency_ms <= y.latency_ms and x.bytes <= y.bytes

@@ -25,9 +25,9 @@ from optkit.steps.collect import Samples
 from optkit.steps.graph import RandomInputs
 from optkit.steps.random import Random
 from optkit.steps.sensitivity import MeasureSensitivity, Sensitivities
-from optkit.steps.survey import Layer, ListLayers
+from optkit.steps.survey import ListLayers, QuantizableLayer
 from optkit.tuning.gains import gain
-from optkit.tuning.space import TWO_TERM, Group, Option, Space
+from optkit.tuning.space import TWO_TERM, LayerGroup, PrecisionOption, Space
 
 PROBE_SAMPLES = 64
 _AT_ONCE = 8  # groups measured in one step
@@ -70,7 +70,7 @@ def survey(
     options = _measured(build, _options(build, precisions), groups, rules, runner, each)
     space = Space(
         tuple(
-            Group(tuple(layer.node for layer in layers), tuple(options[name]))
+            LayerGroup(tuple(layer.node for layer in layers), tuple(options[name]))
             for name, layers in groups.items()
         ),
         build.baseline_precision.name,
@@ -81,14 +81,14 @@ def survey(
 
 def _measured(
     build: Build,
-    asked: Iterable[Option],
-    groups: Mapping[str, Sequence[Layer]],
+    asked: Iterable[PrecisionOption],
+    groups: Mapping[str, Sequence[QuantizableLayer]],
     rules: Mapping[Precision, PlacementRules],
     runner: Steps,
     each: Callable[..., Iterable[Sensitivities]],
-) -> dict[str, list[Option]]:
+) -> dict[str, list[PrecisionOption]]:
     """The options of each group, with what they cost and save."""
-    options: dict[str, list[Option]] = {name: [] for name in groups}
+    options: dict[str, list[PrecisionOption]] = {name: [] for name in groups}
     for option in asked:
         able = [n for n, group in groups.items() if option.precision in group[0].precisions]
         if option.is_two_term:
@@ -96,7 +96,7 @@ def _measured(
         rows = _sensitivity(build, option, able, groups, rules, runner, each)
         for name, noise, divergence in rows:
             saved = _gain(build, option, groups[name])
-            options[name].append(Option(option.name, noise, saved, divergence))
+            options[name].append(PrecisionOption(option.name, noise, saved, divergence))
     return options
 
 
@@ -115,13 +115,13 @@ def exactly(node: str) -> str:
     return glob.escape(node)
 
 
-def _free(build: Build, layers: Iterable[Layer]) -> list[Layer]:
+def _free(build: Build, layers: Iterable[QuantizableLayer]) -> list[QuantizableLayer]:
     """The layers for which the recipe sets no precision."""
     patterns = build.job.recipe.quantization.nodes
     return [layer for layer in layers if not any(fnmatchcase(layer.node, p) for p in patterns)]
 
 
-def _gain(build: Build, option: Option, layers: Iterable[Layer]) -> float:
+def _gain(build: Build, option: PrecisionOption, layers: Iterable[QuantizableLayer]) -> float:
     """The estimated time that the layers of a group save with an option."""
     carrier = build.baseline_precision
     return sum(
@@ -130,40 +130,40 @@ def _gain(build: Build, option: Option, layers: Iterable[Layer]) -> float:
     )
 
 
-def _grouped(layers: Iterable[Layer]) -> dict[str, list[Layer]]:
+def _grouped(layers: Iterable[QuantizableLayer]) -> dict[str, list[QuantizableLayer]]:
     """First node → the layers that read one value and can have the same precisions."""
-    by_value: dict[tuple[str, tuple[Precision, ...]], list[Layer]] = {}
+    by_value: dict[tuple[str, tuple[Precision, ...]], list[QuantizableLayer]] = {}
     for layer in layers:
         if layer.precisions:
             by_value.setdefault((layer.reads, layer.precisions), []).append(layer)
     return {group[0].node: group for group in by_value.values()}
 
 
-def _is_matrix(group: Sequence[Layer]) -> bool:
+def _is_matrix(group: Sequence[QuantizableLayer]) -> bool:
     return all(layer.cost.op in ("MatMul", "Gemm") for layer in group)
 
 
-def _worst(names: Sequence[str], options: Mapping[str, Sequence[Option]]) -> list[str]:
+def _worst(names: Sequence[str], options: Mapping[str, Sequence[PrecisionOption]]) -> list[str]:
     """The groups with the most noise, for which two terms are measured, in the order of the
     graph."""
     ranked = sorted(names, key=lambda name: -options[name][-1].noise)[:_TWO_TERM_GROUPS]
     return [name for name in names if name in ranked]
 
 
-def _options(build: Build, precisions: Sequence[Precision]) -> Iterator[Option]:
+def _options(build: Build, precisions: Sequence[Precision]) -> Iterator[PrecisionOption]:
     """Each precision; on the CPU also with activations in two terms, if the precision quantizes
     activations."""
     for one in precisions:
-        yield Option(one.name, 0.0, 0.0)
+        yield PrecisionOption(one.name, 0.0, 0.0)
         if build.measured and not one.weight_codes_only:
-            yield Option(one.name + TWO_TERM, 0.0, 0.0)
+            yield PrecisionOption(one.name + TWO_TERM, 0.0, 0.0)
 
 
 def _sensitivity(
     build: Build,
-    option: Option,
+    option: PrecisionOption,
     able: Sequence[str],
-    groups: Mapping[str, Sequence[Layer]],
+    groups: Mapping[str, Sequence[QuantizableLayer]],
     rules: Mapping[Precision, PlacementRules],
     runner: Steps,
     each: Callable[..., Iterable[Sensitivities]],

@@ -19,9 +19,9 @@ from optkit.pipeline import Build, Job
 from optkit.pipeline.run_samples import sample_batch
 from optkit.precisions import PRECISIONS, Precision
 from optkit.recipe import Placement, Recipe
-from optkit.steps.bench import Timed, TimedPair
+from optkit.steps.bench import BenchResult, TimedPair
 from optkit.steps.deviate import Deviate
-from optkit.steps.files import GRAPH
+from optkit.steps.file_names import GRAPH
 from optkit.steps.predict import PredictedLatency
 from optkit.tuning.space import Candidate, Outcome, Space
 from optkit.tuning.survey import PROBE_SAMPLES, exactly, probe
@@ -132,5 +132,5 @@ def _latency(build: Build, baseline_ms: float) -> float:
 
 def measured_row(build: Build) -> TimedPair:
     """The row at the tuned batch size."""
-    assert isinstance(build.latency, Timed)
+    assert isinstance(build.latency, BenchResult)
     return next(row for row in build.latency.rows if row.engine.batch == (build.batch or 1))

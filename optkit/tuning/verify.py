@@ -15,40 +15,40 @@ from math import inf
 
 from optkit.errors import InputRefused
 from optkit.measurement import GateRow
-from optkit.pipeline.findings import Judged
+from optkit.pipeline.findings import JudgedBuild
 from optkit.tuning.search import best
-from optkit.tuning.space import Budget, Space, Trial, staircase
+from optkit.tuning.space import Budget, CandidateTrial, Space, staircase
 
 STEPS_DOWN = 5
 AS_FAST = 0.005  # latencies that differ by at most this share count as equal
 
 
 @dataclass(frozen=True)
-class Verified:
+class VerifiedTrial:
     """A trial with its figures on fresh samples. `kept`: no value is beyond its limit; `passed`:
     the whole interval of each value is within its limit."""
 
-    trial: Trial
-    judged: Judged
+    trial: CandidateTrial
+    judged: JudgedBuild
     kept: bool
     passed: bool
 
 
 def verify(
-    trials: Sequence[Trial],
+    trials: Sequence[CandidateTrial],
     space: Space,
     budget: Budget,
-    judge: Callable[[Trial], Judged],
-) -> tuple[Verified | None, list[Verified]]:
+    judge: Callable[[CandidateTrial], JudgedBuild],
+) -> tuple[VerifiedTrial | None, list[VerifiedTrial]]:
     """The winner, and all that were judged, in order. The winner is the fastest that passes,
     otherwise the fastest that is kept; of equally fast ones the most accurate. None: no quantized
     candidate keeps the budget, or the carrier is as fast."""
-    seen: list[Verified] = []
+    seen: list[VerifiedTrial] = []
     for trial in rungs(trials, space, budget):
         judged = judge(trial)
         rows = judged.findings.verdict.rows if judged.findings.verdict else ()
         kept = all(_kept(row) for row in rows)
-        seen.append(Verified(trial, judged, kept, all(row.outcome == "pass" for row in rows)))
+        seen.append(VerifiedTrial(trial, judged, kept, all(row.outcome == "pass" for row in rows)))
         if not kept:
             break
     good = [rung for rung in seen if rung.passed] or [rung for rung in seen if rung.kept]
@@ -59,8 +59,8 @@ def verify(
 
 
 def fallback(
-    trials: Sequence[Trial], space: Space, budget: Budget, seen: Sequence[Verified]
-) -> Trial:
+    trials: Sequence[CandidateTrial], space: Space, budget: Budget, seen: Sequence[VerifiedTrial]
+) -> CandidateTrial:
     """The best trial if no quantized candidate keeps the limits: the carrier, if it keeps the
     limits that a trial knows; otherwise the first candidate that was judged on fresh samples, or
     the trial nearest to the limits. Raises InputRefused if every trial failed."""
@@ -75,7 +75,7 @@ def fallback(
     return found
 
 
-def rungs(trials: Sequence[Trial], space: Space, budget: Budget) -> list[Trial]:
+def rungs(trials: Sequence[CandidateTrial], space: Space, budget: Budget) -> list[CandidateTrial]:
     """The trials to judge, the most accurate first: those within the limits that a trial knows.
     Empty if the carrier is as fast as any of them, because then nothing has to be quantized."""
     inside = [trial for trial in trials if budget.excess(trial.outcome) == 0]

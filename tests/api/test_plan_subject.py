@@ -14,7 +14,7 @@ import optkit
 from optkit import graph, pipeline
 from optkit.api import jobs
 from optkit.api.plan_subject import _tokens, exported
-from optkit.prediction.planned_model import Graphed
+from optkit.prediction.planned_model import OneCallModel
 from tests.networks import NETWORKS, network
 
 
@@ -55,7 +55,7 @@ def test_a_plan_quantizes_the_products_that_a_build_quantizes(name: str, tmp_pat
     device, number = jobs.pair("l4", name)
     job = replace(job, target=device, precision=number, deferred=True)
     build = pipeline.run(job, runner, pipeline.QUANTIZE)
-    assert isinstance(planned, Graphed)
+    assert isinstance(planned, OneCallModel)
     assert build.planned == planned.quantized("l4", name)
     kinds = {"int8": ["int8", "fp16", "int8", "int8", "int8"],
              "fp8": ["fp16", "fp16", "fp8", "fp8", "fp8"], "int4": ["fp16"] * 5}  # fmt: skip

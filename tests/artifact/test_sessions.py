@@ -22,7 +22,7 @@ from optkit.backends.ort_session import check_feed
 from optkit.errors import InputRefused, OptkitError, UsageError
 from optkit.evidence import Evidence
 from optkit.execute.proxy import Proxy
-from optkit.execute.task import Limits
+from optkit.execute.task import TaskLimits
 from optkit.runtimes import simulator
 from tests.artifact.test_artifact import MANIFEST
 
@@ -206,7 +206,7 @@ def test_a_scalar_stays_a_scalar_behind_a_pipe(tmp_path: Path) -> None:
     graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", [x], [y])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
-    with Proxy(tmp_path / "model.onnx", {}, Limits(1 << 30, 60.0), tmp_path) as proxy:
+    with Proxy(tmp_path / "model.onnx", {}, TaskLimits(1 << 30, 60.0), tmp_path) as proxy:
         assert proxy.run({"x": np.array(2, np.float32)})["y"].shape == ()
         assert proxy.run({"x": np.array(2, ">f4")})["y"] == -2
 

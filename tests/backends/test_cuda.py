@@ -19,7 +19,7 @@ from optkit.backends import cuda
 from optkit.backends.cuda import PROTOTYPES, Cuda
 from optkit.benchmarking import latency
 from optkit.errors import ToolchainMissing, WorkerFailed
-from optkit.runtimes import Noted, Recurrent
+from optkit.runtimes import NotedSession, Recurrent
 from optkit.tensors import TensorInfo, narrowed
 from tests.backends.standins import Driver, FakeContext, FakeEngine, rows
 
@@ -115,7 +115,7 @@ def test_where_launches_cannot_be_recorded_they_are_not_and_a_note_says_why(
         for run in range(4):
             found = session.run({"x": rows(run, 1), "state": rows(5)})
             np.testing.assert_array_equal(found["grown"], rows(5, run, 1))
-        assert isinstance(session, Noted)
+        assert isinstance(session, NotedSession)
         assert (session.note or "").startswith("launches are not recorded: ")
     assert (driver.launches, driver.blocks) == (0, {})
 

@@ -18,7 +18,7 @@ from optkit.devices import target
 from optkit.engines import Engine, FusedLayer
 from optkit.precisions import PRECISIONS
 from optkit.steps import perform
-from optkit.steps.files import GRAPH
+from optkit.steps.file_names import GRAPH
 from optkit.tensors import AxisRange, TensorInfo
 from tests.backends.standins import Driver
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optkit.backends.build_log import Record
-from optkit.backends.kept import Kept
+from optkit.backends.build_log import BuildMessages
+from optkit.backends.kept import KernelFile
 from optkit.backends.tensorrt import TensorRT
 from optkit.backends.tensorrt_rtx import TensorRTRTX
 from optkit.codec import from_json
@@ -25,7 +25,7 @@ from optkit.errors import InputRefused, ToolchainMissing, UsageError, WorkerFail
 from optkit.execute.step import Foreign
 from optkit.measurement import Latency
 from optkit.precisions import PRECISIONS
-from optkit.runtimes import Phased, Recurrent, SessionOptions
+from optkit.runtimes import PhasedSession, Recurrent, SessionOptions
 from optkit.steps import perform
 from optkit.steps.bodies import bench, sessions
 from optkit.steps.sessions import DeviceSession, Engines
@@ -68,7 +68,7 @@ def test_phases_of_a_run_are_told_apart(
     feed = {"x": rows(1, 2), "state": rows(5)}
     for recorded in (False, True):
         with opened(cuda_graph=recorded) as session:
-            assert isinstance(session, Phased)
+            assert isinstance(session, PhasedSession)
             for _ in range(3):
                 found = session.phases(feed)
             assert (found.upload_ms, found.compute_ms, found.download_ms) == (2.0, 8.0, 0.5)
@@ -205,17 +205,17 @@ def test_the_real_library_tells_why_it_does_not_load(driver: Driver, tmp_path: P
 
 def test_what_a_library_learned_is_kept_per_device_and_version(tmp_path: Path) -> None:
     gpu = Gpu(0, "NVIDIA L4", None, "8.9", "13000")
-    kept = Kept.of(tmp_path, "timings", gpu, {"tensorrt": "11.4.0"})
+    kept = KernelFile.of(tmp_path, "timings", gpu, {"tensorrt": "11.4.0"})
     with kept.alone():
         kept.write(b"one")
-    assert Kept.of(tmp_path, "timings", gpu, {"tensorrt": "11.4.0"}).read() == b"one"
+    assert KernelFile.of(tmp_path, "timings", gpu, {"tensorrt": "11.4.0"}).read() == b"one"
     for what, device, version in (
         ("kernels", gpu, "11.4.0"),
         ("timings", gpu, "11.5.0"),
         ("timings", replace(gpu, driver="13010"), "11.4.0"),
         ("timings", replace(gpu, name="NVIDIA L40S"), "11.4.0"),
     ):
-        assert Kept.of(tmp_path, what, device, {"tensorrt": version}).read() == b""
+        assert KernelFile.of(tmp_path, what, device, {"tensorrt": version}).read() == b""
 
 
 def test_timings_are_read_before_a_build_and_written_after(driver: Driver, tmp_path: Path) -> None:
@@ -231,13 +231,13 @@ def test_timings_are_read_before_a_build_and_written_after(driver: Driver, tmp_p
 
     plan = TensorRT().spec((), target("l4"), PRECISIONS["fp16"], {})
     for _ in range(2):
-        with TensorRT()._timings(Config(), plan, tmp_path / "devices", Record()):
+        with TensorRT()._timings(Config(), plan, tmp_path / "devices", BuildMessages()):
             pass
     assert given == [b"", b"learned "]
     assert [file.read_bytes() for file in tmp_path.glob("devices/NVIDIA-L4*.timings")] == [
         b"learned learned "
     ]
     rtx = TensorRTRTX().spec((), target("l4"), PRECISIONS["fp16"], {})
-    with TensorRTRTX()._timings(Config(), rtx, tmp_path / "none", Record()):
+    with TensorRTRTX()._timings(Config(), rtx, tmp_path / "none", BuildMessages()):
         pass
     assert not (tmp_path / "none").exists()

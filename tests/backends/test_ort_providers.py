@@ -15,9 +15,9 @@ from optkit.artifact import Manifest, reader
 from optkit.backends import ort_providers
 from optkit.backends.onnxruntime import OnnxRuntime, native_options
 from optkit.backends.ort_providers import (
+    BoundSession,
     CoreMLProvider,
     CudaProvider,
-    DeviceSession,
     TensorRTProvider,
 )
 from optkit.backends.ort_session import CPU, Providers
@@ -126,7 +126,7 @@ def test_a_wheel_without_the_provider_is_reported(name: str, model: Path) -> Non
 def test_nodes_that_stay_on_the_cpu_are_reported(model: Path) -> None:
     options = native_options(model, SessionOptions(1, False))
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    with DeviceSession(model, options, (CPU,), "cpu", records=False) as session:
+    with BoundSession(model, options, (CPU,), "cpu", records=False) as session:
         session.verify()
         session._first = "CUDAExecutionProvider"
         with pytest.raises(ToolchainMissing, match="1 of 1 nodes that multiply run on CPU") as told:

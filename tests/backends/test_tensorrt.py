@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from optkit import codec
-from optkit.backends.build_log import Phases
+from optkit.backends.build_log import BuildProgress
 from optkit.backends.tensorrt import TensorRT
 from optkit.backends.tensorrt_rtx import TensorRTRTX
 from optkit.devices import target
@@ -110,7 +110,7 @@ def test_a_missing_library_names_the_extra(
 
 @given(st.recursive(st.just([]), lambda inner: st.lists(inner, max_size=4), max_leaves=20))
 def test_progress_only_rises_and_stays_a_fraction(tree: list[Any]) -> None:
-    phases, seen = Phases(), [0.0]
+    phases, seen = BuildProgress(), [0.0]
 
     def walk(node: list[Any], name: str, parent: str | None) -> None:
         phases.start(name, parent, len(node))

@@ -10,7 +10,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from optkit.benchmarking import metrics
-from optkit.benchmarking.accuracy import Task, from_samples, value_interval
+from optkit.benchmarking.accuracy import EvaluationTask, from_samples, value_interval
 from optkit.benchmarking.intervals import Z95, paired_score, wilson
 from optkit.benchmarking.paired_drop import drop
 from optkit.benchmarking.sample_size import samples_to_decide, samples_to_show
@@ -43,7 +43,10 @@ def measured(scores: Any) -> Score:
 
 def test_score_collects_every_sample(session: Any) -> None:
     found = score(
-        session(lambda feed: feed), batches(), Task("top1", top1), evidence=Evidence.MEASURED
+        session(lambda feed: feed),
+        batches(),
+        EvaluationTask("top1", top1),
+        evidence=Evidence.MEASURED,
     )
     assert found.per_sample == (1, 1, 1, 1, 0, 1, 1)
     assert (found.value, found.samples, found.proportion) == (pytest.approx(6 / 7), 7, True)
@@ -55,7 +58,7 @@ def test_what_fills_up_a_fixed_batch_is_not_scored(session: Any) -> None:
     filled = [({"x": feed["x"][np.arange(3) % len(labels)]}, labels) for feed, labels in batches()]
     assert [len(feed["x"]) for feed, _ in filled] == [3, 3, 3]
     found = score(
-        session(lambda feed: feed), filled, Task("top1", top1), evidence=Evidence.MEASURED
+        session(lambda feed: feed), filled, EvaluationTask("top1", top1), evidence=Evidence.MEASURED
     )
     assert found.per_sample == (1, 1, 1, 1, 0, 1, 1)
 
@@ -65,7 +68,12 @@ def test_a_nan_score_names_its_sample(session: Any) -> None:
         return np.where((labels == 0) & (outputs["x"][:, 2] == 1), np.nan, 1.0)
 
     with pytest.raises(InputRefused, match="nan") as caught:
-        score(session(lambda feed: feed), batches(), Task("m", broken), evidence=Evidence.MEASURED)
+        score(
+            session(lambda feed: feed),
+            batches(),
+            EvaluationTask("m", broken),
+            evidence=Evidence.MEASURED,
+        )
     assert caught.value.where == "evaluation sample 4"
 
 
@@ -80,12 +88,17 @@ def test_a_nan_score_names_its_sample(session: Any) -> None:
 )
 def test_a_broken_task_is_refused(session: Any, task: Any, message: str) -> None:
     with pytest.raises(InputRefused, match=message):
-        score(session(lambda feed: feed), batches(), Task("m", task), evidence=Evidence.MEASURED)
+        score(
+            session(lambda feed: feed),
+            batches(),
+            EvaluationTask("m", task),
+            evidence=Evidence.MEASURED,
+        )
 
 
 def test_no_samples_is_refused(session: Any) -> None:
     with pytest.raises(InputRefused, match="no samples"):
-        score(session(lambda feed: feed), [], Task("m", top1), evidence=Evidence.MEASURED)
+        score(session(lambda feed: feed), [], EvaluationTask("m", top1), evidence=Evidence.MEASURED)
 
 
 def test_drop_of_proportions_is_tangos_interval_over_the_flips() -> None:
@@ -287,7 +300,7 @@ def test_units_are_what_combine_makes_of_the_samples(session: Any) -> None:
     def pairs(rows: np.ndarray) -> np.ndarray:
         return (rows[0:6:2] == rows[1:6:2]).astype(float)
 
-    task = Task("pairs", lambda outputs, labels: labels, combine=pairs)
+    task = EvaluationTask("pairs", lambda outputs, labels: labels, combine=pairs)
     found = score(session(lambda feed: feed), batches(2), task, evidence=Evidence.MEASURED)
     assert found.per_sample == (0, 0, 0) and found.samples == 3
 
@@ -304,7 +317,7 @@ def test_units_are_what_combine_makes_of_the_samples(session: Any) -> None:
     ],
 )
 def test_a_broken_hook_is_refused(session: Any, hooks: Any, message: str) -> None:
-    task = Task("m", lambda outputs, labels: np.ones((len(labels), 2)), **hooks)
+    task = EvaluationTask("m", lambda outputs, labels: np.ones((len(labels), 2)), **hooks)
     with pytest.raises(InputRefused, match=message):
         score(session(lambda feed: feed), batches(), task, evidence=Evidence.MEASURED)
 

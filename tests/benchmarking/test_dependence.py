@@ -24,7 +24,7 @@ from optkit.benchmarking.paired_drop import drop
 from optkit.benchmarking.slices import drops
 from optkit.evidence import Evidence
 from optkit.measurement import Basis, Score
-from optkit.recipe.schema import Limits
+from optkit.recipe.sections import Limits
 
 LIMIT = 0.01
 RNG = np.random.default_rng

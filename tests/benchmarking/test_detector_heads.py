@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from optkit.benchmarking import detector_heads
-from optkit.benchmarking.detector_heads import Head, Limits
+from optkit.benchmarking.detector_heads import DetectionLimits, Head
 from optkit.errors import UnknownName
 
 CORNERS = np.asarray([[10, 20, 50, 80], [100, 100, 160, 150], [12, 21, 51, 79]], float)
 KINDS = np.asarray([1, 0, 1])
 SCORES = np.asarray([0.9, 0.8, 0.7])
 SIZES = np.asarray([[200.0, 160.0]])
-LIMITS = Limits(0.05, 0.5, 10)
+LIMITS = DetectionLimits(0.05, 0.5, 10)
 
 
 def centred() -> np.ndarray:
@@ -105,8 +105,10 @@ def test_outputs_that_do_not_fit_are_listed() -> None:
 
 def test_weak_and_surplus_detections_are_left_out() -> None:
     (found,) = detector_heads.detections(
-        outputs("rt_detr"), SIZES, "rt_detr", Limits(0.75, 0.5, 10)
+        outputs("rt_detr"), SIZES, "rt_detr", DetectionLimits(0.75, 0.5, 10)
     )
     assert found.classes.tolist() == [1, 0]
-    (found,) = detector_heads.detections(outputs("rt_detr"), SIZES, "rt_detr", Limits(0.0, 0.5, 1))
+    (found,) = detector_heads.detections(
+        outputs("rt_detr"), SIZES, "rt_detr", DetectionLimits(0.0, 0.5, 1)
+    )
     assert found.scores.tolist() == [pytest.approx(0.9)]

@@ -13,7 +13,7 @@ from scipy.stats import norm, t
 
 from optkit.benchmarking import partial_results as resuming
 from optkit.benchmarking.fidelity import fidelity
-from optkit.benchmarking.partial_results import Kept
+from optkit.benchmarking.partial_results import PartialScores
 from optkit.codec import to_json
 from optkit.errors import InputRefused
 from optkit.evidence import Evidence
@@ -94,7 +94,7 @@ def test_a_comparison_goes_on_where_it_ended(
     for number, outputs in enumerate((two_outputs, summed)):
         folder = tmp_path / str(number)
 
-        def part(start: int, kept: Kept | None, outputs: Any = outputs) -> Any:
+        def part(start: int, kept: PartialScores | None, outputs: Any = outputs) -> Any:
             def rounded(feed: Feed) -> Feed:
                 return {name: values.round(2) for name, values in outputs(feed).items()}
 
@@ -103,8 +103,8 @@ def test_a_comparison_goes_on_where_it_ended(
                 name="fp32", evidence=Evidence.SIMULATED, kept=kept,
             )  # fmt: skip
 
-        whole = part(0, Kept(folder))
-        kept = Kept(folder)
+        whole = part(0, PartialScores(folder))
+        kept = PartialScores(folder)
         assert len(kept.scores) == len(feeds()) and whole.samples == 48
         kept.scores = kept.scores[:3]
         assert part(3, kept) == part(0, None) == whole

@@ -24,7 +24,7 @@ from optkit.measurement import (
     Score,
     Verdict,
 )
-from optkit.recipe.schema import Limits
+from optkit.recipe.sections import Limits
 from tests.benchmarking.flips import flipped
 
 SIMULATED, MEASURED, PREDICTED = Evidence.SIMULATED, Evidence.MEASURED, Evidence.PREDICTED

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from optkit.benchmarking import sequential as looks
 from optkit.benchmarking.gates import certain, judge
 from optkit.benchmarking.paired_drop import drop
-from optkit.recipe.schema import Limits
+from optkit.recipe.sections import Limits
 from tests.benchmarking.flips import flipped
 
 

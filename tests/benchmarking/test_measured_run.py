@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from optkit.benchmarking import accuracy, gates, latency, paired_drop
 from optkit.benchmarking.fidelity import fidelity
 from optkit.evidence import Evidence
-from optkit.recipe.schema import Limits
+from optkit.recipe.sections import Limits
 from optkit.runtimes import Session, SessionOptions, backend
 from optkit.tensors import Feed
 from tests.scoring import score
@@ -56,7 +56,7 @@ def test_a_slightly_noisy_copy_is_measured_and_passes(tmp_path: Path) -> None:
     def top1(outputs: Feed, truth: np.ndarray) -> np.ndarray:
         return outputs["logits"].argmax(1) == truth
 
-    task = accuracy.Task("top1", top1)
+    task = accuracy.EvaluationTask("top1", top1)
     with opened(exact) as reference, opened(rough) as candidate:
         scores = tuple(
             score(session, batches, task, evidence=Evidence.MEASURED)

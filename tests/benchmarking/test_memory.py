@@ -11,7 +11,7 @@ import pytest
 from optkit import graph
 from optkit.data import spool_writer
 from optkit.steps import perform
-from optkit.steps.files import GRAPH
+from optkit.steps.file_names import GRAPH
 from optkit.tensors import TensorInfo
 
 MIB = 1 << 20

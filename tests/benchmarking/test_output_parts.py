@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optkit.benchmarking.fidelity import pool, run
-from optkit.benchmarking.partial_results import Kept
+from optkit.benchmarking.partial_results import PartialScores
 from optkit.evidence import Evidence
 from optkit.measurement import Fidelity
 from optkit.tensors import Feed, TensorInfo
@@ -41,7 +41,7 @@ def compared(
     feeds: list[tuple[Feed, None]] = [
         ({"x": index[at : at + BATCH]}, None) for at in range(0, SAMPLES, BATCH)
     ]
-    kept = Kept(None)
+    kept = PartialScores(None)
     run(give(reference), give(candidate), feeds, kept)
     return pool(kept, name="fp32", evidence=Evidence.SIMULATED, intervals=intervals)
 
@@ -271,7 +271,7 @@ def test_a_cache_of_a_decoder_is_not_the_worst_output(session: Any) -> None:
         "input_ids": ids, "attention_mask": ids, "past_key_values.0.key": past,
         "past_key_values.0.value": past, "at": np.arange(SAMPLES),
     }  # fmt: skip
-    kept = Kept(None)
+    kept = PartialScores(None)
     run(decoder(r), decoder(c), [(feed, None)], kept)
     found = pool(kept, name="fp32", evidence=Evidence.SIMULATED)
     assert [row.output for row in found.outputs] == ["logits"]

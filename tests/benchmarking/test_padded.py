@@ -13,7 +13,7 @@ import pytest
 from optkit import graph
 from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.benchmarking.fidelity import fidelity
-from optkit.benchmarking.layers import Compared, side_by_side
+from optkit.benchmarking.layer_comparison import NodeFidelity, side_by_side
 from optkit.benchmarking.sensitivity import record
 from optkit.evidence import Evidence
 from optkit.measurement import Deviation, Fidelity
@@ -107,7 +107,7 @@ def test_what_a_search_sees_is_of_the_real_tokens(sessions: tuple[Session, Sessi
 def test_layers_and_pairs_are_compared_by_their_real_tokens(tmp_path: Path) -> None:
     made = side_by_side(model(FLOAT), model(CODES), ["first", "second"])
 
-    def of(feeds: list[Feed]) -> Compared:
+    def of(feeds: list[Feed]) -> NodeFidelity:
         with _session(made.model, tmp_path) as session:
             return made.compare(session, feeds)
 

@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 
 from optkit.benchmarking import partial_results as resuming
-from optkit.benchmarking.accuracy import Task
-from optkit.benchmarking.partial_results import Kept
+from optkit.benchmarking.accuracy import EvaluationTask
+from optkit.benchmarking.partial_results import PartialScores
 from optkit.evidence import Evidence
 from optkit.tensors import Feed
 from tests.scoring import score
 
 VALUES = np.random.default_rng(0).uniform(0, 1, (23, 2))
-TASK = Task("m", lambda outputs, labels: outputs["x"], aggregate=lambda rows: float(rows.mean()))
+TASK = EvaluationTask(
+    "m", lambda outputs, labels: outputs["x"], aggregate=lambda rows: float(rows.mean())
+)
 
 
 def batches(done: int = 0) -> Iterator[tuple[Feed, np.ndarray]]:
@@ -45,7 +47,7 @@ def killed(session: Any, folder: Path, after: int) -> None:
         return feed
 
     with pytest.raises(KeyboardInterrupt):
-        score(session(run), batches(), TASK, evidence=Evidence.MEASURED, kept=Kept(folder))
+        score(session(run), batches(), TASK, evidence=Evidence.MEASURED, kept=PartialScores(folder))
 
 
 @pytest.mark.parametrize("after", [0, 1, 3, 5])
@@ -53,7 +55,7 @@ def test_it_goes_on_and_ends_with_the_same_bits(session: Any, tmp_path: Path, af
     whole = score(session(lambda feed: feed), batches(), TASK, evidence=Evidence.MEASURED)
     killed(session, tmp_path, after)
     ran = []
-    kept = Kept(tmp_path)
+    kept = PartialScores(tmp_path)
     assert len(kept.scores) == after
 
     def run(feed: Feed) -> Feed:
@@ -68,10 +70,10 @@ def test_it_goes_on_and_ends_with_the_same_bits(session: Any, tmp_path: Path, af
 def test_a_damaged_file_is_not_used(session: Any, tmp_path: Path, damage: bytes) -> None:
     killed(session, tmp_path, 3)
     (tmp_path / "scores.safetensors").write_bytes(damage)
-    assert Kept(tmp_path).scores == []
+    assert PartialScores(tmp_path).scores == []
 
 
 def test_nothing_is_kept_without_a_folder() -> None:
-    kept = Kept(None)
+    kept = PartialScores(None)
     kept.add(np.ones(3))
     assert kept.samples == 3

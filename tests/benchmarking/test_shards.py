@@ -16,8 +16,8 @@ from optkit.data import spool, spool_writer
 from optkit.data.frames import Boxes, Frame, written
 from optkit.errors import InputRefused, IntegrityError
 from optkit.steps import perform
-from optkit.steps.bodies.batches import Counted
-from optkit.steps.files import GRAPH, SCORES
+from optkit.steps.bodies.batches import CountedBatches
+from optkit.steps.file_names import GRAPH, SCORES
 from optkit.tensors import TensorInfo
 from tests.cluster_here import SHARDS, Nodes
 from tests.figures import Figures
@@ -235,7 +235,7 @@ def test_parts_have_the_batches_of_one_run(
     whole = [feed["x"] for feed, _ in spool.Spool(path).batches(batch)]
     made: list[np.ndarray] = []
     for index in range(count):
-        part = Counted(path, batch, heard, (index, count))
+        part = CountedBatches(path, batch, heard, (index, count))
         assert part.first == sum(map(len, made))
         made += [feed["x"] for feed, _ in part.rest(0)]
     assert [len(x) for x in made] == [len(x) for x in whole]
@@ -259,7 +259,7 @@ def test_a_part_tells_the_number_of_a_bad_sample(
     assert "sample" in str(caught.value.where)
     number = int(str(caught.value.where).split()[-1])
     assert number >= SAMPLES * 2 // 3
-    start = Counted(inputs["samples"], BATCH, quiet, (2, 3)).first
+    start = CountedBatches(inputs["samples"], BATCH, quiet, (2, 3)).first
     first = tags[start : start + BATCH]
     assert number == start + int(np.argmax(first == first.max()))
 

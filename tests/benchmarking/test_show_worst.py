@@ -17,7 +17,7 @@ from optkit import graph, places
 from optkit.data import spool_writer, thumbnails
 from optkit.data.frames import Boxes, Frame, written
 from optkit.documents.pictures import WorstPictures
-from optkit.steps.files import EACH, SCORES
+from optkit.steps.file_names import EACH, SCORES
 from optkit.tensors import TensorInfo
 from tests.benchmarking.test_shards import BATCH, GRAPH, MODEL, SAMPLES, TASKS, prepared, quiet, run
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from optkit.calibration.suspects import Known, judge, profile
+from optkit.calibration.suspects import ModelProperties, judge, profile
 from optkit.data.identity import sample_digests
 from optkit.documents.data_finding import DataFinding
 from optkit.tensors import Feed, TensorInfo, batched
@@ -27,7 +27,7 @@ class Pair:
     calibration: Feed
     evaluation: Feed | None = None
     tables: Mapping[str, int] = field(default_factory=dict)
-    known: Known = field(default_factory=Known)
+    known: ModelProperties = field(default_factory=ModelProperties)
 
     def findings(self) -> list[DataFinding]:
         inputs = tuple(

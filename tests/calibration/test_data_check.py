@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper, save
 from optkit.data import spool_writer
 from optkit.errors import InputRefused
 from optkit.steps import perform
-from optkit.steps.files import ASSETS, GRAPH
+from optkit.steps.file_names import ASSETS, GRAPH
 from optkit.tensors import Feed, TensorInfo
 from tests.calibration import sets
 

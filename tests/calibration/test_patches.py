@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optkit.calibration import observe
-from optkit.calibration.part import Data, Part
+from optkit.calibration.part import Data, SamplePart
 from optkit.calibration.patches import PatchView
 from optkit.errors import IntegrityError
 from optkit.statistics import (
@@ -112,7 +112,7 @@ def test_moments_are_those_of_the_unfolded_input(
     window = Window(kernel, strides, pads, dilations, groups)
     x = images(3, seed)
     expected = unfolded(x, window)
-    part = Part(0, [bytes([seed, i]) * 16 for i in range(len(x))])
+    part = SamplePart(0, [bytes([seed, i]) * 16 for i in range(len(x))])
     view = PatchView(Data(x, x, -9.0, 9.0, len(x), None, None), part, window)
     positions = expected.shape[1]
     every = view.rows(np.arange(len(x) * positions))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from optkit import graph
 from optkit.calibration.fills import NO_FILLS
-from optkit.calibration.part import Part, data
+from optkit.calibration.part import SamplePart, data
 from optkit.calibration.segments import ErrorSums, Segments, feed_size
 from optkit.data import spool_writer
 from optkit.data.spool import Spool
@@ -124,7 +124,7 @@ def test_samples_run_alone_if_a_value_has_no_batch_in_front(tmp_path: Path) -> N
 def test_sums_do_not_depend_on_the_batches(sizes: list[int]) -> None:
     rows = np.random.default_rng(1).standard_normal((sum(sizes), 7)).astype(np.float32)
     together, apart = ErrorSums(4), ErrorSums(4)
-    part = Part(0, [b""])
+    part = SamplePart(0, [b""])
     together.add(data(rows, part, NO_FILLS, -1))
     for piece in np.split(rows, np.cumsum(sizes)[:-1]):
         apart.add(data(piece, part, NO_FILLS, -1))

@@ -17,7 +17,7 @@ from optkit.devices import target
 from optkit.precisions import PRECISIONS
 from optkit.statistics import CHUNK
 from optkit.steps import perform
-from optkit.steps.files import GRAPH, STATISTICS
+from optkit.steps.file_names import GRAPH, STATISTICS
 from optkit.tensors import TensorInfo
 from tests.cluster_here import SHARDS, Nodes
 from tests.figures import Figures

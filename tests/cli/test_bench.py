@@ -12,13 +12,13 @@ from xml.etree import ElementTree
 import pytest
 
 from optkit import artifact
-from optkit.api import regression
+from optkit.api import _bench_against
 from optkit.artifact import Manifest
 from optkit.cli.build import exit_code
 from optkit.devices import cpu
 from optkit.evidence import Evidence
 from optkit.measurement import Difference, Interval, Latency
-from optkit.steps.bench import Timed, TimedPair
+from optkit.steps.bench import BenchResult, TimedPair
 from tests.report.conftest import build, read_result
 
 Optkit = Callable[..., Any]
@@ -120,7 +120,7 @@ def raced(low: float, high: float, *marks: str) -> Any:
     """The step `bench` with a speedup between `low` and `high`."""
     one = Latency(Evidence.MEASURED, 1.0, 8, 8000.0, marks=marks)
     speedup = Difference((low + high) / 2, Interval(low, high), Evidence.MEASURED)
-    return Timed(rows=(TimedPair(one, one, speedup),))
+    return BenchResult(rows=(TimedPair(one, one, speedup),))
 
 
 def test_how_two_artifacts_are_timed_may_be_set(
@@ -132,7 +132,7 @@ def test_how_two_artifacts_are_timed_may_be_set(
         asked.append(both)
         return raced(0.99, 1.0)
 
-    monkeypatch.setattr("optkit.pipeline.regression.race", race)
+    monkeypatch.setattr("optkit.pipeline.artifact_race.race", race)
     line = [ARTIFACT, "--against", ARTIFACT, "--set", "bench.seconds=7", "--set", "bench.threads=1"]
     assert run(*line).code == 0
     (both,) = asked
@@ -157,7 +157,7 @@ def test_a_regression_fails_only_beyond_doubt(
     verdict: str,
     codes: tuple[int, int],
 ) -> None:
-    monkeypatch.setattr(regression, "time_beside", lambda *sides, **settings: made)
+    monkeypatch.setattr(_bench_against, "time_beside", lambda *sides, **settings: made)
     line = [ARTIFACT, "--against", ARTIFACT, "--max-slowdown", "5%"]
     done = run(*line, "--json", "--junit", "gates.xml")
     (case,) = ElementTree.parse(small / "gates.xml").iter("testcase")
@@ -175,7 +175,7 @@ def test_a_regression_fails_only_beyond_doubt(
 def test_one_object_is_printed_where_the_gates_cannot_be_written(
     run: Optkit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(regression, "time_beside", lambda *sides, **settings: raced(0.99, 1.0))
+    monkeypatch.setattr(_bench_against, "time_beside", lambda *sides, **settings: raced(0.99, 1.0))
     line = [ARTIFACT, "--against", ARTIFACT, "--max-slowdown", "5%", "--json"]
     done = run(*line, "--junit", "/proc/nowhere/gates.xml")
     assert (done.code, done.json["error"]["code"]) == (8, "storage")

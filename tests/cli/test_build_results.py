@@ -13,8 +13,8 @@ import pytest
 
 from optkit.artifact import Artifact
 from optkit.errors import UsageError
-from optkit.pipeline.accuracy import COMPARED
-from optkit.report.result import failed
+from optkit.pipeline.evaluation import COMPARED
+from optkit.report.build_result import failed
 from tests.conftest import MainJob
 
 Optkit = Callable[..., Any]

@@ -14,7 +14,7 @@ import pytest
 
 from optkit import shipped
 from optkit.artifact import SAMPLES, Artifact, write
-from tests.report.test_result import check
+from tests.report.test_build_result import check
 
 Optkit = Callable[..., Any]
 

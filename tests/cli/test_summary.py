@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from optkit.cli import summary
 from optkit.cli.build import exit_code
-from optkit.documents.figures import BENCH, BenchFigures, Sweep
+from optkit.documents.model_figures import BENCH, BenchFigures, Sweep
 from optkit.documents.rewrites import Rewrite, rewrites
 from optkit.evidence import Evidence
 from optkit.measurement import DevicePhases, Interval, Latency, PhaseTimes

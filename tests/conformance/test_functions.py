@@ -18,7 +18,7 @@ from torch.nn import functional
 from optkit import graph
 from optkit.errors import ExportFailed
 from optkit.runtimes import backend
-from optkit.sources import toolchain, torch_module, translation
+from optkit.sources import program_to_onnx, toolchain, torch_module
 from optkit.tensors import InputSpec, TensorInfo
 from tests.conformance.functions import ARRAYS, CASES, DIFFERS
 from tests.conformance.other_functions import NOT_FUNCTIONS, NOT_TRIED, RANDOM, REFUSED
@@ -54,7 +54,7 @@ def differing(names: Sequence[str], folder: Path) -> dict[str, np.ndarray]:
         program = torch.export.export(module, (), given)
     specs = [InputSpec(TensorInfo(n, "float32", array.shape)) for n, array in arrays.items()]
     outputs = [f"y{index}" for index in range(len(names))]
-    graph.save(translation.translate(program, specs, outputs), folder / "m.onnx")
+    graph.save(program_to_onnx.translate(program, specs, outputs), folder / "m.onnx")
     with backend("onnxruntime").session(folder / "m.onnx") as session:
         found = session.run(arrays)
     differ = {

@@ -16,9 +16,9 @@ from tokenizers import Tokenizer
 
 from optkit import places, user_code
 from optkit.benchmarking import metrics
-from optkit.benchmarking.accuracy import Task, pool, run
+from optkit.benchmarking.accuracy import EvaluationTask, pool, run
 from optkit.benchmarking.paired_drop import drop
-from optkit.benchmarking.partial_results import Kept
+from optkit.benchmarking.partial_results import PartialScores
 from optkit.errors import InputRefused
 from optkit.evidence import Evidence
 from optkit.measurement import Score
@@ -42,11 +42,11 @@ def scored(name: str, path: Path, folder: Path, **args: Any) -> list[Score]:
     module = user_code.load_module(places.find_task(name, Path()).path)
     args |= {"path": path, "fields": ["one", "two"], "tokenizer": folder}
     hooks = {key: user_code.hook(module, key, args) for key in ("score", "agreement")}
-    task = Task(user_code.metric(module, path, args), **hooks)  # type: ignore[arg-type]
+    task = EvaluationTask(user_code.metric(module, path, args), **hooks)  # type: ignore[arg-type]
     taken, found, rows = user_code.taken(module.samples, args), [], None
     for table in (TABLE, OTHER):
         session: Any = Model(lambda feed, x=table: {"last_hidden_state": x[feed["input_ids"]]})
-        kept = Kept(None)
+        kept = PartialScores(None)
         run(session, module.samples(**taken, inputs=IDS), task, kept)
         found.append(pool(kept, task, evidence=Evidence.SIMULATED, baseline=rows))
         rows = np.concatenate(kept.scores)

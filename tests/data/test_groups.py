@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from optkit.benchmarking.accuracy import Task, pool
-from optkit.benchmarking.partial_results import Kept
+from optkit.benchmarking.accuracy import EvaluationTask, pool
+from optkit.benchmarking.partial_results import PartialScores
 from optkit.data import images, labelled, spool_writer
 from optkit.data.spool import Spool
 from optkit.errors import InputRefused
@@ -92,18 +92,18 @@ def test_folders_within_class_folders_are_groups(tmp_path: Path, clips: int) -> 
     assert sorted(map(found.count, set(found))) == [1, 2, 2, 2, 2, 2, 2]
 
 
-def kept(rows: np.ndarray) -> Kept:
-    found = Kept(None)
+def kept(rows: np.ndarray) -> PartialScores:
+    found = PartialScores(None)
     found.add(rows)
     return found
 
 
 def test_what_combine_makes_of_two_samples_has_the_group_of_the_first() -> None:
     names = ["p", "p", "q", "q", "p", "p"]
-    task = Task("m", lambda *_: np.zeros(0), combine=lambda rows: rows[::2])
+    task = EvaluationTask("m", lambda *_: np.zeros(0), combine=lambda rows: rows[::2])
     found = pool(kept(np.arange(6.0)), task, evidence=Evidence.SIMULATED, groups=names)
     assert found.groups == (0, 1, 0)
-    odd = Task("m", lambda *_: np.zeros(0), combine=lambda rows: rows[:4])
+    odd = EvaluationTask("m", lambda *_: np.zeros(0), combine=lambda rows: rows[:4])
     with pytest.raises(InputRefused, match="4 rows for 6"):
         pool(kept(np.arange(6.0)), odd, evidence=Evidence.SIMULATED, groups=names)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from optkit.data.padding import Tokens, mask_input
+from optkit.data.padding import TokenAxes, mask_input
 from optkit.tensors import TensorInfo
 
 NAMED = (
@@ -41,13 +41,13 @@ MASK = np.array([[1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 0]])
 def test_axes_that_count_tokens(
     inputs: tuple[TensorInfo, ...], shape: tuple[int | str, ...], axes: tuple[int, ...]
 ) -> None:
-    tokens = Tokens.of(inputs)
+    tokens = TokenAxes.of(inputs)
     assert tokens is not None and tokens.axes(shape) == axes
 
 
 @pytest.mark.parametrize("names", [("batch", "sequence", 3), ("made_up_0", "made_up_1", 3)])
 def test_what_padding_hides_of_an_output(names: tuple[int | str, ...]) -> None:
-    tokens = Tokens.of(NAMED)
+    tokens = TokenAxes.of(NAMED)
     assert tokens is not None
     feed = {"input_ids": MASK, "attention_mask": MASK}
     hidden = tokens.hidden(feed, TensorInfo("y", "float32", names), (2, 6, 3))
@@ -60,7 +60,7 @@ def test_what_padding_hides_of_an_output(names: tuple[int | str, ...]) -> None:
 
 
 def test_scores_are_hidden_by_query_and_by_key() -> None:
-    tokens = Tokens.of(NAMED)
+    tokens = TokenAxes.of(NAMED)
     assert tokens is not None
     scores = TensorInfo("s", "float32", ("batch", 2, "sequence", "sequence"))
     hidden = tokens.hidden({"attention_mask": MASK}, scores, (2, 2, 6, 6))
@@ -70,7 +70,7 @@ def test_scores_are_hidden_by_query_and_by_key() -> None:
 
 
 def test_new_tokens_are_the_last_of_a_decoder_s_mask() -> None:
-    tokens = Tokens.of(DECODER)
+    tokens = TokenAxes.of(DECODER)
     assert tokens is not None
     past = np.zeros((2, 2, 4, 4), np.float32)
     feed = {"input_ids": MASK[:, :2], "attention_mask": MASK, "past_key_values.0.key": past}
@@ -80,7 +80,7 @@ def test_new_tokens_are_the_last_of_a_decoder_s_mask() -> None:
 
 
 def test_what_is_no_mask_hides_nothing() -> None:
-    tokens = Tokens.of(NAMED)
+    tokens = TokenAxes.of(NAMED)
     assert tokens is not None
     hidden = TensorInfo("y", "float32", ("batch", "sequence", 3))
     assert tokens.hidden({"attention_mask": 2 * MASK}, hidden, (2, 6, 3)) is None
@@ -104,7 +104,7 @@ FRAMES = (
 def test_strided_outputs_hide_what_tokens_alone_do_not_have(
     dim: str, places: tuple[int, int]
 ) -> None:
-    tokens = Tokens.of(FRAMES)
+    tokens = TokenAxes.of(FRAMES)
     assert tokens is not None
     feed = {"features": np.zeros((2, 6, 8), np.float32), "attention_mask": MASK}
     size = {"(t - 1)//2 + 1": 3, "t//3": 2, "2*t": 12}[dim]
@@ -117,7 +117,7 @@ def test_strided_outputs_hide_what_tokens_alone_do_not_have(
 
 @pytest.mark.parametrize("dim", ["windows", "(u - 1)//2 + 1", "batch size"])
 def test_other_sizes_hide_nothing(dim: str) -> None:
-    tokens = Tokens.of(FRAMES)
+    tokens = TokenAxes.of(FRAMES)
     assert tokens is not None
     feed = {"features": np.zeros((2, 6, 8), np.float32), "attention_mask": MASK}
     assert tokens.hidden(feed, TensorInfo("y", "float32", ("batch", dim, 5)), (2, 3, 5)) is None
@@ -130,12 +130,12 @@ def test_true_is_padding_in_the_masks_of_torch(first: str) -> None:
         TensorInfo(first, "bool", ("batch", "s")),
     )
     assert mask_input(inputs) is None
-    tokens = Tokens.of(inputs)
+    tokens = TokenAxes.of(inputs)
     assert tokens is not None
     feed = {"x": np.zeros((2, 6, 8), np.float32), first: MASK == 0}
     hidden = tokens.hidden(feed, TensorInfo("y", "float32", ("batch", "s", 8)), (2, 6, 8))
     assert hidden is not None
     np.testing.assert_array_equal(hidden[..., 0], MASK == 0)
     target = TensorInfo("tgt_key_padding_mask", "bool", ("batch", "t"))
-    both = Tokens.of((*inputs, target))
+    both = TokenAxes.of((*inputs, target))
     assert both is not None and both.mask == target

@@ -14,7 +14,7 @@ from PIL import Image
 
 from optkit import places, user_code
 from optkit.benchmarking import polygons
-from optkit.benchmarking.accuracy import Task
+from optkit.benchmarking.accuracy import EvaluationTask
 from optkit.data import detection
 from optkit.data.frames import Boxes, Frame
 from optkit.errors import InputRefused
@@ -180,7 +180,7 @@ def of_task(name: str, path: Path, row: list[float], **args: Any) -> float:
     module = user_code.load_module(place)
     args = {"path": path, "preprocessing": "letterbox", "size": 64, **args}
     hooks = {key: user_code.hook(module, key, args) for key in ("score", "combine", "weighted")}
-    task = Task(user_code.metric(module, place, args), **hooks)  # type: ignore[arg-type]
+    task = EvaluationTask(user_code.metric(module, place, args), **hooks)  # type: ignore[arg-type]
 
     def run(feed: Feed) -> Feed:
         output = np.zeros((len(feed["images"]), len(row), 90))

@@ -16,7 +16,7 @@ from sklearn.metrics import f1_score
 from tokenizers import Tokenizer
 
 from optkit import places, user_code
-from optkit.benchmarking.accuracy import Task
+from optkit.benchmarking.accuracy import EvaluationTask
 from optkit.data.packing import IGNORED
 from optkit.evidence import Evidence
 from optkit.measurement import Score
@@ -45,7 +45,7 @@ def result(name: str, run: Callable[[Feed], Feed], **args: Any) -> Score:
     path = places.find_task(name, Path()).path
     module = user_code.load_module(path)
     hooks = {key: user_code.hook(module, key, args) for key in ("score", "combine", "aggregate")}
-    task = Task(user_code.metric(module, path, args), **hooks)  # type: ignore[arg-type]
+    task = EvaluationTask(user_code.metric(module, path, args), **hooks)  # type: ignore[arg-type]
     taken = user_code.taken(module.samples, args)
     return score(Model(run), module.samples(**taken, inputs=IDS), task, evidence=Evidence.MEASURED)  # type: ignore[arg-type]
 

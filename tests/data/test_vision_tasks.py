@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from optkit import places, user_code
-from optkit.benchmarking.accuracy import Task, from_samples
+from optkit.benchmarking.accuracy import EvaluationTask, from_samples
 from optkit.benchmarking.paired_drop import drop
 from optkit.evidence import Evidence
 from optkit.measurement import Score
@@ -36,7 +36,7 @@ def result(name: str, run: Callable[[Feed], Feed], **args: Any) -> Score:
     path = places.find_task(name, Path()).path
     module = user_code.load_module(path)
     hooks = {key: user_code.hook(module, key, args) for key in ("score", "combine", "weighted")}
-    task = Task(user_code.metric(module, path, args), **hooks)  # type: ignore[arg-type]
+    task = EvaluationTask(user_code.metric(module, path, args), **hooks)  # type: ignore[arg-type]
     taken = user_code.taken(module.samples, args)
     samples = module.samples(**taken, inputs=INPUTS)
     return score(Model(run), samples, task, evidence=Evidence.MEASURED)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from optkit import graph
 from optkit.artifact import VNNI, Artifact
 from optkit.devices import runs_here, target
 from tests.conftest import Optkit
-from tests.report.test_result import check
+from tests.report.test_build_result import check
 
 pytestmark = pytest.mark.slow
 

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 import optkit
 from optkit import documents
 from optkit.benchmarking.intervals import wilson
-from optkit.difference import figures, to_text
+from optkit.difference import figure_changes, to_text
 from optkit.difference.side import Side
 from optkit.documents.diff import Diff, FigureDiff
 from optkit.documents.report import Report
@@ -27,8 +27,8 @@ from optkit.documents.result import Result
 from optkit.errors import InputRefused, UsageError
 from optkit.evidence import Evidence
 from optkit.measurement import Difference, Interval
+from optkit.report.build_result import failed
 from optkit.report.contract import conform
-from optkit.report.result import failed
 from optkit.workspace import Workspace
 from tests.report.conftest import build
 
@@ -52,7 +52,7 @@ def side(**changed: Any) -> Side:
 
 
 def row(a: Side, b: Side, figure: str) -> FigureDiff:
-    return next(one for one in figures.compare(a, b) if one.figure.startswith(figure))
+    return next(one for one in figure_changes.compare(a, b) if one.figure.startswith(figure))
 
 
 @pytest.mark.parametrize(

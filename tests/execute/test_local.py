@@ -13,7 +13,7 @@ import pytest
 
 from optkit.errors import OptkitError, StorageError, WorkerFailed
 from optkit.execute import local
-from optkit.execute.task import Limits, Task
+from optkit.execute.task import Task, TaskLimits
 
 FAULTY = Path(__file__).with_name("faulty_worker.py")
 VERDICTS = {
@@ -37,7 +37,7 @@ def processes_of_mine() -> set[int]:
 @pytest.mark.parametrize("fault", sorted(VERDICTS))
 def test_each_failure_has_its_verdict_and_leaves_no_process(fault: str, tmp_path: Path) -> None:
     task = Task("anything", {}, {}, str(tmp_path))
-    limits = Limits(memory_bytes=400 * 2**20, seconds=3, output_bytes=8 * 2**20)
+    limits = TaskLimits(memory_bytes=400 * 2**20, seconds=3, output_bytes=8 * 2**20)
     with pytest.raises(WorkerFailed) as caught:
         local.run(
             task,
@@ -67,7 +67,7 @@ def test_what_nobody_wants_any_more_ends_at_once(tmp_path: Path) -> None:
     thread.start()
     for _ in range(2):  # the second begins no child
         with pytest.raises(KeyboardInterrupt):
-            local.run(task, Limits(2**30, seconds=60), command=command, unwanted=unwanted)
+            local.run(task, TaskLimits(2**30, seconds=60), command=command, unwanted=unwanted)
     thread.join()
     assert len(found) == 1 and processes_of_mine() == set()
 
@@ -76,21 +76,21 @@ def test_a_result_that_cannot_be_written_says_why(tmp_path: Path) -> None:
     task = Task("nosuch", {}, {}, str(tmp_path))
     command = (sys.executable, str(FAULTY), "unwritable", "*")
     with pytest.raises(StorageError, match=r"step 'nosuch' could not be written: .*Is a directory"):
-        local.run(task, Limits(2**30), command=command)
+        local.run(task, TaskLimits(2**30), command=command)
 
 
 def test_an_unknown_step_is_a_bug_with_its_name(tmp_path: Path) -> None:
     task = Task("nosuch", {}, {}, str(tmp_path))
     with pytest.raises(OptkitError) as caught:
-        local.run(task, Limits(2**30))
+        local.run(task, TaskLimits(2**30))
     assert caught.value.exit_code == 1 and "nosuch" in str(caught.value)
 
 
 PARENT = """
 import sys
 from optkit.execute.local import run
-from optkit.execute.task import Limits, Task
-run(Task("s", {}, {}, "."), Limits(2**30),
+from optkit.execute.task import Task, TaskLimits
+run(Task("s", {}, {}, "."), TaskLimits(2**30),
     command=(sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"))
 """
 
@@ -98,9 +98,9 @@ run(Task("s", {}, {}, "."), Limits(2**30),
 DYING = """
 import sys
 from optkit.execute.local import run
-from optkit.execute.task import Limits, Task
+from optkit.execute.task import Task, TaskLimits
 code = "from optkit.worker import _die_with_parent as d; d(); import time; time.sleep(600)"
-run(Task("s", {}, {}, "."), Limits(2**30),
+run(Task("s", {}, {}, "."), TaskLimits(2**30),
     command=(sys.executable, "-c", code))
 """
 

@@ -13,9 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from optkit.errors import InputRefused, WorkerFailed
 from optkit.execute.proxy import Proxy
-from optkit.execute.task import Limits
+from optkit.execute.task import TaskLimits
 
-LIMITS = Limits(memory_bytes=2 * 2**30, seconds=60)
+LIMITS = TaskLimits(memory_bytes=2 * 2**30, seconds=60)
 
 
 @pytest.fixture
@@ -85,8 +85,8 @@ def test_a_killed_worker_is_a_verdict(model: Path, tmp_path: Path, workers: Work
 
 
 def test_a_stopped_worker_is_a_timeout(model: Path, tmp_path: Path, workers: Workers) -> None:
-    with Proxy(model, {}, Limits(2 * 2**30, seconds=20), tmp_path / "s") as session:
-        session._limits = Limits(2 * 2**30, seconds=0.5)
+    with Proxy(model, {}, TaskLimits(2 * 2**30, seconds=20), tmp_path / "s") as session:
+        session._limits = TaskLimits(2 * 2**30, seconds=0.5)
         os.kill(workers()[0].pid, signal.SIGSTOP)
         with pytest.raises(WorkerFailed) as caught:
             session.run({"x": np.ones((1, 3), np.float32)})

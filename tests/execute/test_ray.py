@@ -12,8 +12,8 @@ from optkit.devices import device_names, names
 from optkit.errors import StorageError
 from optkit.execute import node, transfer
 from optkit.execute import ray as carrying
-from optkit.execute.task import Limits, Task
-from optkit.execute.transfer import Argument
+from optkit.execute.task import Task, TaskLimits
+from optkit.execute.transfer import RemoteCall
 
 
 def test_accelerators_have_the_names_that_ray_gives_them() -> None:
@@ -28,12 +28,12 @@ def test_accelerators_have_the_names_that_ray_gives_them() -> None:
     assert carrying.accelerator("NVIDIA GeForce RTX 4090") == "GeForce-RTX-4090"
 
 
-def packed(tmp_path: Path, **changes: Any) -> Argument:
+def packed(tmp_path: Path, **changes: Any) -> RemoteCall:
     (tmp_path / "tmp").mkdir()
     (tmp_path / "task.py").write_text("one")
     params = {"path": str(tmp_path / "task.py")}
     task = Task("random", {"model": str(tmp_path)}, params, str(tmp_path / "tmp/1"))
-    return node.packed(replace(task, **changes), Limits(2**30))
+    return node.packed(replace(task, **changes), TaskLimits(2**30))
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from optkit.execute.runner import Runner, key_of
-from optkit.execute.step import Input, Result, Step, beside_the_key
-from optkit.execute.task import Limits, Task
+from optkit.execute.step import Step, StepInput, StepResult, beside_the_key
+from optkit.execute.task import Task, TaskLimits
 from optkit.store import Store
 
 
@@ -33,16 +33,16 @@ class Ears:
 
 
 def runner(tmp_path: Path, carry: Any) -> Runner:
-    return Runner(Store(tmp_path / "store"), Limits(2**30), Ears(), carry)
+    return Runner(Store(tmp_path / "store"), TaskLimits(2**30), Ears(), carry)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Double(Step[Result]):
+class Double(Step[StepResult]):
     name = "double"
     version = 1
     tools = ("numpy",)
 
-    of: Input | None = None
+    of: StepInput | None = None
     n: int
     folder: str = beside_the_key("")
 

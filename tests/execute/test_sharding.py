@@ -16,8 +16,8 @@ from optkit.codec import from_json
 from optkit.errors import InputRefused
 from optkit.execute import local
 from optkit.execute import ray as carrying
-from optkit.execute.node import Answer
-from optkit.execute.task import Limits, Task
+from optkit.execute.node import NodeAnswer
+from optkit.execute.task import Task, TaskLimits
 
 CORES = 3
 NODE = {"Alive": True, "NodeID": "a", "Resources": {"CPU": CORES}}
@@ -72,7 +72,7 @@ def test_every_part_and_then_all_of_them_together(
         return {"shard": task.params.get("shard")}
 
     found = cluster(answer)(
-        task(tmp_path), Limits(2**30), lambda what, fraction: told.append((what, fraction))
+        task(tmp_path), TaskLimits(2**30), lambda what, fraction: told.append((what, fraction))
     )
     *parts, whole = asked
     numbers = [[i, CORES] for i in range(CORES)]
@@ -95,7 +95,7 @@ def test_what_nodes_lack_is_done_here_and_whole(
         raise carrying._Absent("a node has not this file")
 
     wanted = task(tmp_path)
-    assert cluster(answer)(wanted, Limits(2**30)) == {"by": "driver"}
+    assert cluster(answer)(wanted, TaskLimits(2**30)) == {"by": "driver"}
     assert here == [wanted]
 
 
@@ -110,7 +110,7 @@ def test_what_one_part_raises_ends_the_others(
 
     working = cluster(answer)
     with pytest.raises(InputRefused, match="NaN"):
-        working(task(tmp_path), Limits(2**30))
+        working(task(tmp_path), TaskLimits(2**30))
     assert not here and not working._stopped.is_set()  # other work goes on
 
 
@@ -137,12 +137,12 @@ class Nothing:
 def test_a_remote_that_fails_nodes_again_and_again_leaves_the_work_to_the_driver(
     hiccups: int, here: list[Task], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    answers = [Answer(lost="no answer", node="a")] * hiccups + [Answer({"by": "a"})]
+    answers = [NodeAnswer(lost="no answer", node="a")] * hiccups + [NodeAnswer({"by": "a"})]
     nodes = SimpleNamespace(nodes=lambda: [NODE])
     monkeypatch.setattr(carrying, "connected", lambda address: nodes)
     monkeypatch.setattr(carrying.RayCluster, "_ask", lambda *how: answers.pop(0))
     working = carrying.RayCluster("ray", lambda text: None, Nothing())
-    found = working(replace(task(tmp_path), shards=False), Limits(2**30))
+    found = working(replace(task(tmp_path), shards=False), TaskLimits(2**30))
     assert found == {"by": "a" if hiccups < 5 else "driver"}
     assert len(working.transfer.lost) == len(here) == (hiccups == 5)
     assert working.cores() == CORES  # the node is left out of nothing
@@ -193,7 +193,7 @@ def test_what_runs_here_ends_with_the_others(
             while not ran:
                 time.sleep(0.01)
             raise InputRefused("its own")
-        return working(Task("s", {}, {}, str(tmp_path), here=True), Limits(2**30))
+        return working(Task("s", {}, {}, str(tmp_path), here=True), TaskLimits(2**30))
 
     with pytest.raises(InputRefused):
         working.each(one, range(4), parallel=4)

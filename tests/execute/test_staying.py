@@ -12,10 +12,10 @@ import psutil
 import pytest
 
 from optkit.errors import OptkitError
-from optkit.execute.task import Limits, Task
+from optkit.execute.task import Task, TaskLimits
 from optkit.execute.warm_workers import Workers
 
-ROOMY = Limits(8 * 2**30)
+ROOMY = TaskLimits(8 * 2**30)
 MODEL = '<ir_version: 10, opset_import: ["" : 21]> g (float[N,2] x) => (float[N,2] y) {y = Relu(x)}'
 
 
@@ -86,7 +86,7 @@ def test_a_failure_ends_it(workers: Workers, task: Task) -> None:
 def test_one_that_holds_much_ends(workers: Workers, task: Task) -> None:
     workers(task, ROOMY)
     assert len(children()) == 1
-    workers(task, Limits(300 * 2**20))  # its imports alone are more than an eighth of that
+    workers(task, TaskLimits(300 * 2**20))  # its imports alone are more than an eighth of that
     assert children() == []
 
 

@@ -11,11 +11,11 @@ import pytest
 from optkit.codec import from_json, to_json
 from optkit.execute.step import (
     Foreign,
-    Input,
-    Planned,
-    Result,
+    PlannedResult,
     Shards,
     Step,
+    StepInput,
+    StepResult,
     always,
     beside_the_key,
     named,
@@ -32,7 +32,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Doubled(Result):
+class Doubled(StepResult):
     factor: float
     marks: tuple[str, ...] = ()
     samples: int | None = always(None)
@@ -44,8 +44,8 @@ class Double(Shards, Step[Doubled]):
     version = 2
     tools = ("numpy",)
 
-    graph: Input
-    carrier: Input | None = None
+    graph: StepInput
+    carrier: StepInput | None = None
     sizes: Sizes = spread()
     count: int = named("n")
     compare: bool = True
@@ -89,7 +89,7 @@ def test_a_result_has_the_facts_that_the_store_kept() -> None:
 
 
 def test_of_a_step_that_has_not_run_only_defaults_are_known() -> None:
-    found = STEP.result(Planned())
+    found = STEP.result(PlannedResult())
     assert found.planned and found.marks == () and found.samples is None
     with pytest.raises(AttributeError):
         _ = found.factor

@@ -15,9 +15,9 @@ pytest.importorskip("fsspec")
 from optkit.codec import from_json, to_json
 from optkit.errors import StorageError
 from optkit.execute import node, transfer
-from optkit.execute.node import Answer
-from optkit.execute.task import Limits, Task
-from optkit.execute.transfer import Argument, Call, Ground, ThroughRemote
+from optkit.execute.node import NodeAnswer
+from optkit.execute.task import Task, TaskLimits
+from optkit.execute.transfer import Call, Ground, RemoteCall, ThroughRemote
 from optkit.store import Remote, RemoteLost, RemoteReadOnly, Store
 
 
@@ -29,7 +29,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ThroughRemote:
     return ThroughRemote(Store(tmp_path / "driver", Remote(f"file://{tmp_path}/remote")))
 
 
-def copied(argument: Argument, here: Ground) -> dict[str, Any]:
+def copied(argument: RemoteCall, here: Ground) -> dict[str, Any]:
     """A node's function: every file beside the input and in it, with the node's place of each."""
     here.out.mkdir()
     places = [Path(here.place(path)) for path in argument.needs]
@@ -43,11 +43,13 @@ def copied(argument: Argument, here: Ground) -> dict[str, Any]:
     return {"places": [*map(str, places), here.place(str(argument.body))]}
 
 
-def carried(driver: ThroughRemote, function: Call, argument: Argument, attempt: Path) -> Answer:
+def carried(
+    driver: ThroughRemote, function: Call, argument: RemoteCall, attempt: Path
+) -> NodeAnswer:
     """What Ray would do with it: JSON there and back."""
     given = json.loads(json.dumps(to_json(driver.packed(argument, attempt))))
-    answer = node.answered(function, from_json(Argument, given))
-    return from_json(Answer, json.loads(json.dumps(to_json(answer))))
+    answer = node.answered(function, from_json(RemoteCall, given))
+    return from_json(NodeAnswer, json.loads(json.dumps(to_json(answer))))
 
 
 def test_a_node_reads_and_writes_in_its_own_store(driver: ThroughRemote, tmp_path: Path) -> None:
@@ -59,7 +61,7 @@ def test_a_node_reads_and_writes_in_its_own_store(driver: ThroughRemote, tmp_pat
         path.write_text(text)
     out = root / "tmp/1"
     out.mkdir()
-    argument = Argument(str(root / "devices"), (str(model), str(shard)), str(out))
+    argument = RemoteCall(str(root / "devices"), (str(model), str(shard)), str(out))
     answer = carried(driver, copied, argument, out.with_name("1-try"))
     driver.adopt(out.with_name("1-try"), answer.files, out)
     assert {path.relative_to(out).as_posix(): path.read_text() for path in out.rglob("*/*")} == {
@@ -77,7 +79,7 @@ def test_a_task_runs_on_a_node_without_the_drivers_folder(
     inputs = [{"name": "x", "dtype": "float32", "shape": [4, 8], "range": None}]
     params, out = {"inputs": inputs, "axes": {}}, str(tmp_path / "driver/tmp/1")
     task = Task("random", {}, params, out, stays=True)
-    answer = carried(driver, node.perform, node.packed(task, Limits(2**31)), tmp_path / "1-try")
+    answer = carried(driver, node.perform, node.packed(task, TaskLimits(2**31)), tmp_path / "1-try")
     driver.adopt(tmp_path / "1-try", answer.files, tmp_path / "got")
     assert (tmp_path / "got/index.json").is_file() and answer.result is not None
 
@@ -88,7 +90,7 @@ def test_a_file_that_is_lost_on_the_way_is_sent_again(
     path = tmp_path / "driver/steps/ab/abcd/model.onnx"
     path.parent.mkdir(parents=True)
     path.write_text("graph")
-    argument = Argument("", (str(path),), str(tmp_path / "out"))
+    argument = RemoteCall("", (str(path),), str(tmp_path / "out"))
     driver.packed(argument, tmp_path / "1-try")
     for file in (tmp_path / "remote/files").glob("*/*"):
         file.write_text("other")  # of the same size
@@ -101,7 +103,7 @@ def test_a_node_that_cannot_reach_the_remote_gets_no_tasks(
     driver: ThroughRemote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transfer, "_POSTED_SECONDS", 0.0)
-    given = driver.packed(Argument("", (), ""), tmp_path / "1-try")
+    given = driver.packed(RemoteCall("", (), ""), tmp_path / "1-try")
     assert given.remote is not None
     remote = replace(given.remote, url="ftp://me:hunter2@127.0.0.1:1/place")
     unfit = str(node.answered(copied, replace(given, remote=remote)).unfit)
@@ -112,18 +114,18 @@ def test_a_node_that_cannot_reach_the_remote_gets_no_tasks(
         driver.check()
     driver.lose(RemoteLost("gone"))
     with pytest.raises(RemoteLost, match="given up"):
-        driver.packed(Argument("", (), ""), tmp_path / "2-try")
+        driver.packed(RemoteCall("", (), ""), tmp_path / "2-try")
 
 
 @pytest.mark.parametrize(("error", "told"), [(RemoteLost, "lost"), (RemoteReadOnly, "unfit")])
 def test_a_remote_that_fails_a_node_meanwhile_is_no_fault_of_the_node(
     driver: ThroughRemote, tmp_path: Path, error: type[RemoteLost], told: str
 ) -> None:
-    def cut(argument: Argument, here: Ground) -> dict[str, Any]:
+    def cut(argument: RemoteCall, here: Ground) -> dict[str, Any]:
         raise error("no answer")
 
-    answer = carried(driver, cut, Argument("", (), str(tmp_path / "out")), tmp_path / "1-try")
-    assert answer == Answer(**{told: "no answer"})  # type: ignore[arg-type]
+    answer = carried(driver, cut, RemoteCall("", (), str(tmp_path / "out")), tmp_path / "1-try")
+    assert answer == NodeAnswer(**{told: "no answer"})  # type: ignore[arg-type]
 
 
 def test_a_node_keeps_no_checkpoint_of_what_is_done(
@@ -143,7 +145,7 @@ def test_a_node_keeps_no_checkpoint_of_what_is_done(
     checkpoint = root / "tmp/resume-abcd/shard-0-of-2"
     checkpoint.mkdir(parents=True)
     task = Task("evaluate", {}, {"checkpoint": str(checkpoint)}, str(root / "tmp/1"))
-    carried(driver, node.perform, node.packed(task, Limits(2**31)), tmp_path / "1-try")
+    carried(driver, node.perform, node.packed(task, TaskLimits(2**31)), tmp_path / "1-try")
     assert used[0].is_relative_to(tmp_path / "node/tmp/resume-abcd")
     assert not list((tmp_path / "node/tmp").iterdir()) and checkpoint.is_dir()
 
@@ -155,7 +157,7 @@ def test_progress_goes_through_the_remote(
     heard: list[tuple[str, float]] = []
     attempt = tmp_path / "1-try"
 
-    def busy(argument: Argument, here: Ground) -> dict[str, Any]:
+    def busy(argument: RemoteCall, here: Ground) -> dict[str, Any]:
         here.tell("half", 0.5)
         for _ in range(500):
             driver.hear(attempt, lambda what, fraction: heard.append((what, fraction)))
@@ -165,7 +167,7 @@ def test_progress_goes_through_the_remote(
         here.out.mkdir()
         return {}
 
-    carried(driver, busy, Argument("", (), str(tmp_path / "out")), attempt)
+    carried(driver, busy, RemoteCall("", (), str(tmp_path / "out")), attempt)
     assert heard[0] == ("half", 0.5)
     assert not list((tmp_path / "remote/progress").iterdir())
     with pytest.raises(StorageError):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from optkit.benchmarking.layers import fault_of
+from optkit.benchmarking.layer_comparison import fault_of
 from optkit.documents.report import PaddedTokens, PairFidelity, Report
 from optkit.documents.result import CalibrationCheck
 from optkit.engines import FusedLayer, LayerTensor
@@ -15,18 +15,18 @@ from optkit.evidence import Evidence
 from optkit.explanation import (
     Subject,
     Times,
-    accuracy,
+    accuracy_loss,
     data_movement,
     explain,
     fixed,
     noisy_layers,
-    samples,
+    sample_rules,
     speed,
 )
 from optkit.explanation.subject import connected
 from optkit.recipe import Recipe
 from optkit.report.contract import conform
-from optkit.steps.attribute import LayerTimes, Node, TimedLayer
+from optkit.steps.attribute import LayerTimes, NodeWork, TimedLayer
 from tests.report.conftest import build
 
 RECIPE: dict[str, Any] = {
@@ -104,7 +104,7 @@ def subject(**changes: Any) -> Subject:
         "provenance": {**whole["provenance"], "recipe": changes.get("recipe", RECIPE)},
     }  # fmt: skip
     chain = dict(zip(names, ((), ("a/Gemm",), ("b/Gemm",)), strict=True))
-    nodes = {name: Node("Gemm", 100, 10, reads) for name, reads in chain.items()}
+    nodes = {name: NodeWork("Gemm", 100, 10, reads) for name, reads in chain.items()}
     ours = [layer(n, f"{n}.in", 1.0) for n in names]
     theirs = [layer(n, f"{n}.in", 3.0, dtype="float16") for n in names]
     times = Times(
@@ -144,8 +144,9 @@ def test_nothing_is_said_of_a_product_whose_landing_is_unknown() -> None:
 
 def test_a_pair_between_two_readers_of_codes_is_idle_and_one_at_the_end_is_not() -> None:
     halves = {
-        "dq": Node("DequantizeLinear", 0, 8, ("q0",)), "q": Node("QuantizeLinear", 0, 8, ("dq",)),
-    }  # fmt: skip
+        "dq": NodeWork("DequantizeLinear", 0, 8, ("q0",)),
+        "q": NodeWork("QuantizeLinear", 0, 8, ("dq",)),
+    }
     dq = layer("dq", "a/Gemm.out", 0.5, dtype=None, kind="DequantizeLinear")
     q = layer("q", "dq.out", 0.25, dtype=None, kind="QuantizeLinear")
     products = [layer(f"{n}/Gemm", "x", 1.0) for n in "abc"]
@@ -157,8 +158,8 @@ def test_a_pair_between_two_readers_of_codes_is_idle_and_one_at_the_end_is_not()
 
 def test_a_pair_on_a_shortcut_is_the_rule_of_placement_s() -> None:
     nodes = {
-        "relu": Node("Relu", 0, 0, ()), "q": Node("QuantizeLinear", 0, 8, ("relu",)),
-        "dq": Node("DequantizeLinear", 0, 8, ("q",)), "add": Node("Add", 0, 0, ("dq",)),
+        "relu": NodeWork("Relu", 0, 0, ()), "q": NodeWork("QuantizeLinear", 0, 8, ("relu",)),
+        "dq": NodeWork("DequantizeLinear", 0, 8, ("q",)), "add": NodeWork("Add", 0, 0, ("dq",)),
     }  # fmt: skip
     dq = layer("dq", "q.out", 0.5, dtype=None, kind="DequantizeLinear")
     add = layer("add", "dq.out", 0.1, dtype=None, kind="Add")
@@ -178,7 +179,7 @@ def test_a_pair_on_a_shortcut_is_the_rule_of_placement_s() -> None:
 def test_a_whole_that_is_slower_names_the_layers_that_lose(
     ci95: list[float] | None, evidence: Evidence, slower: bool
 ) -> None:
-    nodes = {"q": Node("QuantizeLinear", 0, 8, ("b/Gemm",))}
+    nodes = {"q": NodeWork("QuantizeLinear", 0, 8, ("b/Gemm",))}
     behind = layer("q", "b/Gemm.out", 7.0, dtype=None, kind="kgen")
     products = [layer(f"{n}/Gemm", "x", 1.0) for n in "abc"]
     speedup = {"value": 0.9, "ci95": ci95, "evidence": evidence}
@@ -196,8 +197,8 @@ def test_a_whole_that_is_slower_names_the_layers_that_lose(
 
 
 def test_kernels_that_only_move_are_one_finding_for_the_same_operators() -> None:
-    moves = {n: Node("Transpose", 0, 0, ()) for n in ("t1", "t2", "t3")}
-    moves["c"] = Node("Concat", 0, 0, ())
+    moves = {n: NodeWork("Transpose", 0, 0, ()) for n in ("t1", "t2", "t3")}
+    moves["c"] = NodeWork("Concat", 0, 0, ())
     chain = [layer("t1", "y", 0.2, dtype=None, kind="Transpose"),
              layer("t2", "t1.out", 0.2, dtype=None, kind="Transpose"),
              layer("t3", "z", 0.1, dtype=None, kind="Transpose"),
@@ -229,7 +230,7 @@ def clipping(node: str = "b/Gemm", **changes: Any) -> dict[str, Any]:
 
 def test_a_clipped_range_costs_what_the_outputs_gain_without_it() -> None:
     drop = {"value": 0.05, "ci95": None, "evidence": "simulated"}
-    (found,) = accuracy.clipped(subject(values=[clipping()], result={"drop": drop}))
+    (found,) = accuracy_loss.clipped(subject(values=[clipping()], result={"drop": drop}))
     assert found.cost.db == pytest.approx(10.0) and found.cost.share == pytest.approx(0.9)
     assert found.cost.points == pytest.approx(0.05 * 0.9)
     assert list(found.change.recipe) == ["calibration: {method: minmax}"]
@@ -258,24 +259,24 @@ def test_what_is_wrong_with_a_pair(changes: dict[str, Any], fault: str | None) -
 def test_where_all_ranges_clip_they_are_one_finding_that_names_the_cause() -> None:
     """Each alone wins next to nothing beside the others."""
     values = [clipping(f"{name}/Gemm", without={"sqnr_db": 30.3}) for name in "abc"]
-    (found,) = accuracy.clipped(subject(values=values, together={"sqnr_db": None}))
+    (found,) = accuracy_loss.clipped(subject(values=values, together={"sqnr_db": None}))
     assert (found.cost.share, found.cost.db) == (1.0, None)
     assert found.nodes == ("a/Gemm", "b/Gemm", "c/Gemm") and "2 more tensors" in found.what
     assert list(found.change.recipe) == ["calibration: {method: minmax}"]
-    assert not list(accuracy.clipped(subject(values=values, together={"sqnr_db": 30.3})))
+    assert not list(accuracy_loss.clipped(subject(values=values, together={"sqnr_db": 30.3})))
 
 
 def test_a_range_that_no_setting_made_is_not_mended_by_one() -> None:
-    (found,) = accuracy.clipped(subject(values=[clipping(low=-0.1, high=0.1)]))
+    (found,) = accuracy_loss.clipped(subject(values=[clipping(low=-0.1, high=0.1)]))
     assert found.change.recipe == ()
     assert "the recipe gives b/Gemm.in the range -1 to 1" in found.change.text
-    (found,) = accuracy.clipped(subject(values=[clipping("other")]))
+    (found,) = accuracy_loss.clipped(subject(values=[clipping("other")]))
     assert found.change.recipe == () and "range of its values" in found.change.text
 
 
 def test_one_of_two_pairs_of_a_value_has_the_range_of_the_recipe() -> None:
     wide = clipping(fault="coarse", pair="fp8/Q", low=-1.0, high=1.0)
-    (found,) = accuracy.clipped(subject(values=[clipping(low=-0.1, high=0.1), wide]))
+    (found,) = accuracy_loss.clipped(subject(values=[clipping(low=-0.1, high=0.1), wide]))
     assert "build it again" not in found.change.text and found.change.recipe
 
 
@@ -283,21 +284,21 @@ def test_a_range_that_another_tool_has_chosen_is_chosen_again_there() -> None:
     one = subject(values=[clipping(low=-0.1, high=0.1)])
     rows = [row.model_copy(update={"method": "as given"}) for row in one.report.quantization]
     report = one.report.model_copy(update={"quantization": tuple(rows)})
-    (found,) = accuracy.clipped(replace(one, report=report))
+    (found,) = accuracy_loss.clipped(replace(one, report=report))
     assert "in the tool that quantized the graph" in found.change.text
     assert found.change.recipe == ()
 
 
 def test_a_range_of_unused_codes_is_no_setting_s_fault() -> None:
     value = clipping(fault="coarse", noise=0.0, low=-64.0, high=64.0, seen=[-1.0, 4.0])
-    (found,) = accuracy.coarse(subject(values=[value]))
+    (found,) = accuracy_loss.coarse(subject(values=[value]))
     assert "16.0 times too large" in found.what and "4.0 bits" in found.why
     assert found.change.recipe == ()
 
 
 def test_a_second_pair_is_reported_by_its_name() -> None:
     value = clipping(fault="duplicated", again=True, pair="again/Q0")
-    (found,) = accuracy.duplicated(subject(values=[value]))
+    (found,) = accuracy_loss.duplicated(subject(values=[value]))
     assert "twice" in found.what and "again/Q0" in found.change.text
     assert found.cost.db == pytest.approx(10.0)
 
@@ -307,7 +308,7 @@ def test_codes_for_nobody_are_reported_where_half_of_the_noise_is_theirs(
     without: float, count: int
 ) -> None:
     value = clipping("soft/Softmax", fault="unread", read=False, without={"sqnr_db": without})
-    found = list(accuracy.unread(subject(values=[value])))
+    found = list(accuracy_loss.unread(subject(values=[value])))
     assert len(found) == count
     assert all(one.change.recipe == () and "soft/Softmax" in one.what for one in found)
 
@@ -322,7 +323,7 @@ def test_a_weight_s_scales_are_judged_by_its_codes(
 ) -> None:
     rows = [likeness("b/Gemm", restored={"sqnr_db": 36.0}, weights={**LIKE, "sqnr_db": 20.0},
                      codes=codes)]  # fmt: skip
-    found = list(accuracy.weight_scale(subject(rows=rows)))
+    found = list(accuracy_loss.weight_scale(subject(rows=rows)))
     assert len(found) == (told is not None)
     assert all(told is not None and told in one.what for one in found)
     assert all(
@@ -336,7 +337,7 @@ def test_a_weight_s_scales_are_judged_by_its_codes(
 def test_rows_of_codes_that_are_not_aligned_may_lose_what_codes_save(
     target: str, size: int, count: int
 ) -> None:
-    nodes = {f"{n}/Gemm": Node("Gemm", 100, 10, (), size) for n in "ab"}
+    nodes = {f"{n}/Gemm": NodeWork("Gemm", 100, 10, (), size) for n in "ab"}
     found = list(speed.alignment(subject(nodes=nodes, result={"target": target})))
     assert len(found) == count
     for one in found:
@@ -347,7 +348,7 @@ def test_rows_of_codes_that_are_not_aligned_may_lose_what_codes_save(
 
 @pytest.mark.parametrize(("baseline", "told"), [("fp16", "65504"), ("fp32", "remove the cast")])
 def test_a_cast_s_remedy_is_one_of_this_build(baseline: str, told: str) -> None:
-    nodes = {n: Node("Cast", 0, 0, ()) for n in ("to", "fro")}
+    nodes = {n: NodeWork("Cast", 0, 0, ()) for n in ("to", "fro")}
     chain = [layer("to", "y", 0.2, dtype=None, kind="Cast"),
              layer("fro", "to.out", 0.2, dtype=None, kind="Cast")]  # fmt: skip
     made = subject(candidate=chain, nodes=nodes, result={"baseline": {"precision": baseline}})
@@ -367,7 +368,7 @@ def test_a_cast_s_remedy_is_one_of_this_build(baseline: str, told: str) -> None:
 )
 def test_scales_that_do_not_follow_the_channels(changes: dict[str, Any], found: bool) -> None:
     rows = [likeness("b/Gemm", restored={"sqnr_db": 36.0}, **changes)]
-    assert bool(list(accuracy.weight_axis(subject(rows=rows)))) is found
+    assert bool(list(accuracy_loss.weight_axis(subject(rows=rows)))) is found
 
 
 @pytest.mark.parametrize(
@@ -381,7 +382,7 @@ def test_a_wrong_axis_costs_time_where_its_layer_did_not_land_for_it(
     rows = [likeness("b/Gemm", restored={"sqnr_db": sqnr_db}, scales="summed")]
     sides = [layer("a/Gemm", "x", 1.0), layer("b/Gemm", "x", 3.0), layer("c/Gemm", "x", 1.0)]
     landing = [row("a/Gemm"), row("b/Gemm", landed=landed), row("c/Gemm")]
-    (found,) = accuracy.weight_axis(subject(rows=rows, candidate=sides, landing=landing))
+    (found,) = accuracy_loss.weight_axis(subject(rows=rows, candidate=sides, landing=landing))
     cost = found.cost
     assert cost.ms == (None if ms is None else pytest.approx(ms))
     assert (cost.share, cost.of) == (pytest.approx(share, abs=1e-3), of)
@@ -390,7 +391,7 @@ def test_a_wrong_axis_costs_time_where_its_layer_did_not_land_for_it(
 def test_one_scale_per_tensor_that_the_recipe_asks_for_is_taken_back() -> None:
     quantization = {**RECIPE["quantization"], "placement": {"tensor_ops": ["Conv", "Gemm"]}}
     rows = [likeness("b/Gemm", scales="tensor", weights={**LIKE, "sqnr_db": 20.0})]
-    (found,) = accuracy.weight_axis(
+    (found,) = accuracy_loss.weight_axis(
         subject(rows=rows, recipe={**RECIPE, "quantization": quantization})
     )
     assert list(found.change.recipe) == ['quantization: {placement: {tensor_ops: ["Conv"]}}']
@@ -476,7 +477,7 @@ def products(ms: float = 1.0) -> list[TimedLayer]:
 
 
 def test_the_time_that_no_precision_shortens_limits_the_speedup() -> None:
-    nodes = {"topk": Node("TopK", 0, 0, ()), "t": Node("Transpose", 0, 0, ())}
+    nodes = {"topk": NodeWork("TopK", 0, 0, ()), "t": NodeWork("Transpose", 0, 0, ())}
     made = subject(candidate=[*products(), moving("TopK", 6.0), moving("Transpose", 3.0, name="t")],
                    nodes=nodes)  # fmt: skip
     found = explain(made).fixed
@@ -498,16 +499,16 @@ def test_an_operator_that_takes_much_time_is_named(
     op: str, ms: float, found: bool, limit: bool
 ) -> None:
     one = moving(op, ms)
-    made = subject(candidate=[*products(), one], nodes={one.layer.name: Node(op, 0, 0, ())})
+    made = subject(candidate=[*products(), one], nodes={one.layer.name: NodeWork(op, 0, 0, ())})
     findings = list(fixed.slow_operators(made))
     assert bool(findings) is found
     for finding in findings:
         assert op in finding.what and finding.limit is limit and finding.cost.ms == ms
 
 
-def chain(*ops: str) -> tuple[list[TimedLayer], dict[str, Node]]:
+def chain(*ops: str) -> tuple[list[TimedLayer], dict[str, NodeWork]]:
     layers = [moving(op, 0.5, name=f"n{i}", reads=f"n{i - 1}.out") for i, op in enumerate(ops)]
-    return layers, {f"n{i}": Node(op, 0, 0, ()) for i, op in enumerate(ops)}
+    return layers, {f"n{i}": NodeWork(op, 0, 0, ()) for i, op in enumerate(ops)}
 
 
 @pytest.mark.parametrize(
@@ -545,12 +546,12 @@ def padded(real: float, axis: str | None, **recipe: Any) -> Subject:
 
 def test_padding_costs_its_share_of_the_tokens() -> None:
     axes = {"axes": {"tokens": {"min": 1, "opt": 512, "max": 512}}}
-    (found,) = samples.padding(padded(20.0, "tokens", **axes))
+    (found,) = sample_rules.padding(padded(20.0, "tokens", **axes))
     assert found.cost.share == pytest.approx(492 / 512) and "492 of 512" in found.what
     assert list(found.change.recipe) == ['axes: {tokens: {"min": 1, "opt": 24, "max": 512}}']
-    (found,) = samples.padding(padded(20.0, None))
+    (found,) = sample_rules.padding(padded(20.0, None))
     assert found.change.recipe == () and "free axis" in found.change.text
-    assert not list(samples.padding(padded(400.0, None)))
+    assert not list(sample_rules.padding(padded(400.0, None)))
 
 
 def other_data(made: Subject, kind: str) -> Subject:
@@ -577,14 +578,14 @@ def test_more_samples_are_advised_only_where_chance_explains_it(share: float, mo
     one = subject(values=[clipping(share=share)])
     rows = [row.model_copy(update={"method": "minmax"}) for row in one.report.quantization]
     one = replace(one, report=one.report.model_copy(update={"quantization": tuple(rows)}))
-    (found,) = accuracy.clipped(other_data(one, "duplicates"))
+    (found,) = accuracy_loss.clipped(other_data(one, "duplicates"))
     assert bool(found.change.recipe) is more
     assert ("more samples of the same kind would not" in found.change.text) is not more
 
 
 def test_noise_that_does_not_matter_stands_behind_time() -> None:
     values = [clipping(without={"sqnr_db": None})]
-    nodes = {"topk": Node("TopK", 0, 0, ())}
+    nodes = {"topk": NodeWork("TopK", 0, 0, ())}
     made = subject(values=values, candidate=[*products(), moving("TopK", 3.0)], nodes=nodes)
     assert [one.rule for one in explain(made).findings] == ["slow_operator", "clipped"]
     gate = {"gate": "max_drop", "outcome": "fail", "value": 0.02, "limit": 0.01}

@@ -15,7 +15,7 @@ import pytest
 import optkit
 from optkit import api, foreign, graph, runtimes
 from optkit.errors import InputRefused, UsageError
-from optkit.foreign.codes import DEQUANTIZE, QUANTIZE, is_pair
+from optkit.foreign.qdq_parameters import DEQUANTIZE, QUANTIZE, is_pair
 from optkit.measurement import GIVEN_GRAPH
 from optkit.workspace import Workspace
 from tests.foreign.test_foreign import GRAPHS, loaded, pictures

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optkit import foreign, graph
-from optkit.foreign.codes import DEQUANTIZE, QUANTIZE, codes_of
+from optkit.foreign.qdq_parameters import DEQUANTIZE, QUANTIZE, codes_of
 from optkit.runtimes import SessionOptions, simulator
 
 GRAPHS = Path(__file__).parent / "graphs"

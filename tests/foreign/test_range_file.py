@@ -19,13 +19,13 @@ from optkit.codec import to_json
 from optkit.devices import target
 from optkit.errors import InputRefused
 from optkit.foreign import read_ranges
-from optkit.foreign.codes import QUANTIZE
+from optkit.foreign.qdq_parameters import QUANTIZE
 from optkit.precisions import precision
 from optkit.quantization.ranges import choose
 from optkit.runtimes import backend
 from optkit.statistics import load
 from optkit.steps import perform
-from optkit.steps.files import GRAPH, STATISTICS
+from optkit.steps.file_names import GRAPH, STATISTICS
 from optkit.workspace import Workspace
 
 HEAD = "TRT-8601-EntropyCalibration2\n"

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from optkit import places, user_code
-from optkit.benchmarking.accuracy import Task, pool, run
-from optkit.benchmarking.partial_results import Kept
+from optkit.benchmarking.accuracy import EvaluationTask, pool, run
+from optkit.benchmarking.partial_results import PartialScores
 from optkit.errors import InputRefused
 from optkit.evidence import Evidence
 from optkit.measurement import Score
@@ -36,7 +36,7 @@ def scored(networks: list[Network], text: Path, **args: Any) -> list[Score]:
     args |= {"path": text, "length": PROMPT, "stride": 7, "new": NEW, "eos": "w0"}
     args |= {"tokenizer": text.with_name("tokenizer.json")}
     hooks = {key: user_code.hook(module, key, args) for key in ("run", "score", "agreement")}
-    task = Task(user_code.metric(module, text, args), **hooks)  # type: ignore[arg-type]
+    task = EvaluationTask(user_code.metric(module, text, args), **hooks)  # type: ignore[arg-type]
     found, rows = [], None
     for index, network in enumerate(networks):
         path = text.with_name(f"{index}.onnx")
@@ -44,7 +44,7 @@ def scored(networks: list[Network], text: Path, **args: Any) -> list[Score]:
         with backend("onnxruntime").session(
             text.with_name(f"{index}.onnx"), SessionOptions(threads=1)
         ) as session:
-            kept, inputs = Kept(None), {info.name: info for info in session.inputs}
+            kept, inputs = PartialScores(None), {info.name: info for info in session.inputs}
             taken = user_code.taken(module.samples, args)
             batches = (
                 ({**feed, **empty(len(labels), inputs)}, labels)
@@ -87,7 +87,7 @@ def test_a_model_without_a_cache_writes_no_text() -> None:
     class Encoder:
         inputs = outputs = ()
 
-    task = Task("m", lambda outputs, labels: labels, run=module.run)
+    task = EvaluationTask("m", lambda outputs, labels: labels, run=module.run)
     batches = [({"input_ids": np.ones((1, 2), np.int64)}, np.zeros(1))]
     with pytest.raises(InputRefused, match="no decoder with a cache"):
-        run(Encoder(), batches, task, Kept(None))  # type: ignore[arg-type]
+        run(Encoder(), batches, task, PartialScores(None))  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from optkit.decoder import Decoder
 from optkit.errors import InputRefused
-from optkit.generation.decoding import Decoded, Ending, decode
+from optkit.generation.decoding import DecodedTokens, Ending, decode
 from optkit.generation.sampling import greedy
 from optkit.runtimes import Recurrent
 from tests.generation.conftest import VOCABULARY, Network
@@ -18,7 +18,7 @@ TOKEN = st.integers(0, VOCABULARY - 1)
 PROMPTS = st.lists(st.lists(TOKEN, min_size=1, max_size=6), min_size=1, max_size=4)
 
 
-def run(session: Recurrent, prompts: list[list[int]], limit: int, ends: set[int]) -> Decoded:
+def run(session: Recurrent, prompts: list[list[int]], limit: int, ends: set[int]) -> DecodedTokens:
     decoder = Decoder.of(session.inputs, session.outputs)
     assert decoder is not None
     ending = Ending(frozenset(ends), limit, pad=3)

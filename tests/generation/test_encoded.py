@@ -12,7 +12,7 @@ from scipy.io import wavfile
 from optkit.data import audio
 from optkit.errors import InputRefused, UsageError
 from optkit.generation import Sampling, Speculation, generate
-from optkit.generation.starting import Start
+from optkit.generation.starting import DecoderStart
 from optkit.tensors import TensorInfo
 from tests.conftest import valid
 from tests.generation import pairs
@@ -68,9 +68,11 @@ def test_a_text_starts_as_the_generation_config_says(pair: Pair, tmp_path: Path)
 
 def test_a_generation_config_stands_for_itself() -> None:
     config = {"decoder_start_token_id": 3, "suppress_tokens": [1], "eos_token_id": 2}
-    told = Start.of(config, {"begin_suppress_tokens": [2], "forced_bos_token_id": None}, "here")
-    assert told == Start((3,), never_first=(2,))
-    assert Start.of(config, {}, "here") == Start((3,), never=(1,))
+    told = DecoderStart.of(
+        config, {"begin_suppress_tokens": [2], "forced_bos_token_id": None}, "here"
+    )
+    assert told == DecoderStart((3,), never_first=(2,))
+    assert DecoderStart.of(config, {}, "here") == DecoderStart((3,), never=(1,))
 
 
 def test_a_language_that_is_not_told_is_heard(pair: Pair, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from transformers.generation.logits_process import (
 )
 
 from optkit.errors import UsageError
-from optkit.generation.sampling import Draw, Sampling, greedy, probabilities
+from optkit.generation.sampling import Sampler, Sampling, greedy, probabilities
 
 # apart from each other: where two are equal, which of them is kept is nobody's promise
 LOGITS = arrays.arrays(
@@ -43,7 +43,7 @@ def test_what_is_drawn_from_is_what_transformers_draws_from(
 
 def test_draws_follow_the_distribution() -> None:
     logits = np.log(np.array([[0.5, 0.3, 0.15, 0.05]]))
-    draw = Draw(Sampling(seed=1), 1)
+    draw = Sampler(Sampling(seed=1), 1)
     counts = np.bincount([int(draw(logits)[0]) for _ in range(4000)], minlength=4)
     # χ² with 3 degrees of freedom: above 16.3 once in a thousand
     expected = 4000 * np.array([0.5, 0.3, 0.15, 0.05])
@@ -52,17 +52,17 @@ def test_draws_follow_the_distribution() -> None:
 
 def test_a_row_draws_the_same_whatever_stands_beside_it() -> None:
     logits = np.random.default_rng(0).standard_normal((3, 50))
-    alone, together = Draw(Sampling(seed=5), 1), Draw(Sampling(seed=5), 3)
+    alone, together = Sampler(Sampling(seed=5), 1), Sampler(Sampling(seed=5), 3)
     for _ in range(20):
         assert alone(logits[:1])[0] == together(logits)[0]
-    first, second = Draw(Sampling(seed=5), 3)(logits), Draw(Sampling(seed=6), 3)(logits)
+    first, second = Sampler(Sampling(seed=5), 3)(logits), Sampler(Sampling(seed=6), 3)(logits)
     assert (first != second).any()
 
 
 def test_the_top_token_alone_is_greedy() -> None:
     logits = np.random.default_rng(0).standard_normal((4, 30)).astype(np.float32)
     for sampling in (Sampling(top_k=1), Sampling(top_p=1e-9), Sampling(temperature=1e-310)):
-        np.testing.assert_array_equal(Draw(sampling, 4)(logits), greedy(logits))
+        np.testing.assert_array_equal(Sampler(sampling, 4)(logits), greedy(logits))
 
 
 @pytest.mark.parametrize(

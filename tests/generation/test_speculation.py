@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from optkit.decoder import CACHE_AXIS, Decoder
-from optkit.generation.acceptance import Accept, Draft, SampledAcceptance, accept_greedy
-from optkit.generation.decoding import Decoded, Ending, decode
+from optkit.generation.acceptance import Accept, DraftTokens, SampledAcceptance, accept_greedy
+from optkit.generation.decoding import DecodedTokens, Ending, decode
 from optkit.generation.draft_length import DraftLength
 from optkit.generation.drafters import Drafter, DraftModel, PromptLookup
-from optkit.generation.sampling import Draw, Sampling, probabilities
+from optkit.generation.sampling import Sampler, Sampling, probabilities
 from optkit.generation.speculation import Speculator
 from optkit.runtimes import Recurrent, SessionOptions, backend
 from tests.generation.conftest import POSITIONS, VOCABULARY, Network, write
@@ -68,7 +68,7 @@ def written(
     limit: int,
     ends: Sequence[int] = (),
     fixed: int | None = None,
-) -> tuple[Decoded, Speculator]:
+) -> tuple[DecodedTokens, Speculator]:
     """Text 0; every kept token is told once, in its order."""
     told: list[int] = []
     writer = Speculator(session, of(session), drafter, DraftLength(fixed))
@@ -112,7 +112,9 @@ def test_a_seed_gives_the_text_of_plain_sampling_with_prompt_lookup(
     session: Recurrent, prompt: list[int], sampling: Sampling, fixed: int | None
 ) -> None:
     ending = Ending(frozenset(), 16, pad=3)
-    plain = decode(session, of(session), [prompt], ending, Draw(sampling, 1), lambda row, t: None)
+    plain = decode(
+        session, of(session), [prompt], ending, Sampler(sampling, 1), lambda row, t: None
+    )
     accept = SampledAcceptance(sampling, 0)
     made, _ = written(session, PromptLookup(), prompt, accept, limit=16, fixed=fixed)
     assert made.tokens == plain.tokens
@@ -187,7 +189,7 @@ def outcomes(p: np.ndarray, q: np.ndarray, drafted: int) -> tuple[list[bool], np
 
     def first(*numbers: float) -> tuple[int, int]:
         accept._random = Given(numbers)  # type: ignore[assignment]
-        tokens = accept(logits, Draft([drafted], q[None]))
+        tokens = accept(logits, DraftTokens([drafted], q[None]))
         return tokens[0], len(tokens)
 
     lengths = [first(number, 0.5)[1] for number in GRID]

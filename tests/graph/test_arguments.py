@@ -15,7 +15,7 @@ from optkit.data import spool_writer
 from optkit.errors import InputRefused
 from optkit.steps import perform
 from optkit.steps.bodies.signature import signature
-from optkit.steps.files import GRAPH
+from optkit.steps.file_names import GRAPH
 from optkit.tensors import TensorInfo
 
 

@@ -63,7 +63,7 @@ def run(model: ir.Model, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
             return session.run({info.name: feed[info.name] for info in session.inputs})
 
 
-def in_parts(model: ir.Model, parts: list[graph.Part], feed: dict[str, np.ndarray]) -> dict:
+def in_parts(model: ir.Model, parts: list[graph.GraphPart], feed: dict[str, np.ndarray]) -> dict:
     """The outputs, each computed by the part that makes it, from what crosses the borders."""
     made = {str(n.name): [str(v.name) for v in n.outputs] for n in model.graph}
     outputs = {str(value.name) for value in model.graph.outputs}

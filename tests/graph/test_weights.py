@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from optkit import graph
 from optkit.errors import InputRefused, OptkitError, UnsafeFile
 from optkit.graph import data_files
-from optkit.graph.weights import Stored
+from optkit.graph.weights import MappedTensor
 
 DTYPES = {
     "float32": ir.DataType.FLOAT,
@@ -201,8 +201,8 @@ def test_computed_tensors_are_their_pieces(
         yield codes[:0], scales
 
     forms = [
-        graph.Form("codes", DTYPES[dtype], codes.shape),
-        graph.Form("scales", ir.DataType.FLOAT16, scales.shape),
+        graph.TensorForm("codes", DTYPES[dtype], codes.shape),
+        graph.TensorForm("scales", ir.DataType.FLOAT16, scales.shape),
     ]
     tensors = graph.computed(forms, compute)
     path = tmp_path_factory.mktemp("computed") / "m.onnx"
@@ -218,7 +218,7 @@ def test_computed_tensors_are_their_pieces(
 def test_four_bits_may_come_packed(tmp_path: Path) -> None:
     codes = random((8, 6), "int4")
     packed = np.frombuffer(ir.Tensor(codes).tobytes(), np.uint8)
-    form = graph.Form("w", ir.DataType.INT4, (8, 6))
+    form = graph.TensorForm("w", ir.DataType.INT4, (8, 6))
     (tensor,) = graph.computed([form], lambda: [(packed[:10],), (packed[10:],)])
     graph.save(model({"w": tensor}), tmp_path / "m.onnx", inline_limit=0)
     same(numbers(graph.load(tmp_path / "m.onnx")), {"w": codes})
@@ -233,14 +233,16 @@ def test_four_bits_may_come_packed(tmp_path: Path) -> None:
     ],
 )
 def test_pieces_that_do_not_fit_are_reported(piece: np.ndarray, text: str, tmp_path: Path) -> None:
-    (tensor,) = graph.computed([graph.Form("w", ir.DataType.FLOAT, (4, 4))], lambda: [(piece,)])
+    (tensor,) = graph.computed(
+        [graph.TensorForm("w", ir.DataType.FLOAT, (4, 4))], lambda: [(piece,)]
+    )
     with pytest.raises(OptkitError, match=text) as caught:
         graph.save(model({"w": tensor}), tmp_path / "m.onnx", inline_limit=0)
     assert caught.value.where == "tensor 'w'"
 
 
 def test_shape_inference_computes_no_weight() -> None:
-    form = graph.Form("w", ir.DataType.FLOAT, ())  # small, yet it may come with a large one
+    form = graph.TensorForm("w", ir.DataType.FLOAT, ())  # small, yet it may come with a large one
     (tensor,) = graph.computed([form], lambda: pytest.fail("computed"))
     graph.infer_shapes(model({"w": tensor}))
 
@@ -387,7 +389,7 @@ def test_any_mixture_comes_back_and_has_the_same_bytes(
 def fresh(name: str, array: np.ndarray, lazy: bool) -> ir.TensorProtocol:
     if not lazy:
         return ir.Tensor(array, name=name)
-    form = graph.Form(name, ir.Tensor(array).dtype, array.shape)
+    form = graph.TensorForm(name, ir.Tensor(array).dtype, array.shape)
     half = len(array) // 4 * 2
     return graph.computed([form], lambda: [(array[:half],), (array[half:],)])[0]
 
@@ -406,7 +408,7 @@ def test_constants_of_nodes_are_kept(tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     graph.save(graph.load(tmp_path / "m.onnx"), tmp_path / "new" / "m.onnx")
     kept = graph.load(tmp_path / "new" / "m.onnx").graph[0].attributes["value"].as_tensor()
-    assert not isinstance(kept, Stored) and kept.numpy().tobytes() == array.tobytes()
+    assert not isinstance(kept, MappedTensor) and kept.numpy().tobytes() == array.tobytes()
 
 
 # numbers
@@ -462,9 +464,9 @@ def test_saving_holds_one_piece(tmp_path: Path) -> None:
             for row in range(8):
                 yield (np.full((1, 512, 512), index + row, np.float32),)
 
-        return graph.computed([graph.Form(f"w{index}", ir.DataType.FLOAT, (8, 512, 512))], compute)[
-            0
-        ]
+        return graph.computed(
+            [graph.TensorForm(f"w{index}", ir.DataType.FLOAT, (8, 512, 512))], compute
+        )[0]
 
     built = model({f"w{index}": weight(index) for index in range(12)})
     tracemalloc.start()
@@ -523,7 +525,7 @@ def test_memory_is_flat_in_the_size_of_the_model(gigabytes: int, tmp_path: Path)
     block = rng.standard_normal((1024, 8192), np.float32).astype(np.float16)
 
     def weight(index: int) -> ir.TensorProtocol:
-        form = graph.Form(f"w{index}", ir.DataType.FLOAT16, (4096, 8192))
+        form = graph.TensorForm(f"w{index}", ir.DataType.FLOAT16, (4096, 8192))
         return graph.computed([form], lambda: ((block,) for _ in range(4)))[0]
 
     graph.save(model({f"w{i}": weight(i) for i in range(count)}), tmp_path / "m.onnx")

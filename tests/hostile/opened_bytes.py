@@ -17,7 +17,7 @@ from pathlib import Path
 import onnxruntime
 
 from optkit.errors import UnsafeFile
-from optkit.intake import Limits
+from optkit.intake import FileLimits
 from optkit.intake.scan import Scan
 from tests.hostile import mutations, onnx_files
 
@@ -66,7 +66,7 @@ def main(first: int, end: int, progress: Path) -> None:
             signal.alarm(_SECONDS)
             data = changed(sound[number % len(sound)], number)
             try:
-                Scan(memoryview(data), Limits())
+                Scan(memoryview(data), FileLimits())
             except UnsafeFile:
                 counts[0] += 1
                 continue

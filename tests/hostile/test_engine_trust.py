@@ -17,7 +17,7 @@ from onnx import helper
 
 import optkit
 from optkit import api, trust
-from optkit.api import regression
+from optkit.api import _bench_against
 from optkit.backends.ort_providers import CudaProvider
 from optkit.backends.tensorrt import TensorRT
 from optkit.errors import OptkitError, ToolchainMissing
@@ -173,7 +173,7 @@ def entrances(sound: Path, workspace: Workspace) -> dict[str, Callable[[Path], o
         "session": lambda path: optkit.load(path).session(),
         "run": lambda path: optkit.load(path).run({}),
         "explain": lambda path: api.explain(path, workspace=workspace),
-        "against": lambda path: regression.bench_against(path, sound, workspace=workspace),
+        "against": lambda path: _bench_against.bench_against(path, sound, workspace=workspace),
     }
 
 

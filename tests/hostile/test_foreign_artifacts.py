@@ -18,7 +18,7 @@ from optkit import trust
 from optkit.artifact import Artifact, EngineFile, Manifest, reader, write
 from optkit.errors import IntegrityError, UnsafeFile, WorkerFailed
 from optkit.evidence import Evidence
-from optkit.execute.task import Limits
+from optkit.execute.task import TaskLimits
 from optkit.runtimes import SessionOptions, backend
 from optkit.store import digest_json
 from optkit.tensors import Feed, TensorInfo
@@ -108,7 +108,7 @@ def _endless() -> bytes:
 
 
 def _limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trust, "_limits", lambda: Limits(2 << 30, 3.0))
+    monkeypatch.setattr(trust, "_limits", lambda: TaskLimits(2 << 30, 3.0))
 
 
 def test_the_intake_checks_the_graph_of_a_stranger(tmp_path: Path, own: Path) -> None:

@@ -26,7 +26,7 @@ from safetensors.numpy import load_file, save_file
 
 from optkit.errors import InputRefused, StorageError, UnsafeFile
 from optkit.intake import (
-    Limits,
+    FileLimits,
     files,
     stage_onnx,
     stage_pt2,
@@ -136,15 +136,15 @@ def test_the_tensor_is_named(build: Build, folder: Path, objects: Path) -> None:
 def test_each_limit_holds(limit: dict[str, int], text: str, folder: Path, objects: Path) -> None:
     path = save(plain_model(), folder)
     with pytest.raises(UnsafeFile, match=text):
-        stage_onnx(path, objects, limits=Limits(**limit))
+        stage_onnx(path, objects, limits=FileLimits(**limit))
 
 
 def test_functions_count_even_without_nodes() -> None:
     names = (b"\xca\x01\x03\x0a\x01" + bytes([letter]) for letter in b"FGH")  # field 25
     data = memoryview(message(7, b"") + b"".join(names))
-    assert Scan(data, Limits(nodes=3)).nodes == 0
+    assert Scan(data, FileLimits(nodes=3)).nodes == 0
     with pytest.raises(UnsafeFile, match="more than 2 functions"):
-        Scan(data, Limits(nodes=2))
+        Scan(data, FileLimits(nodes=2))
 
 
 def test_the_data_files_together_count_against_the_limit(folder: Path, objects: Path) -> None:
@@ -156,9 +156,9 @@ def test_the_data_files_together_count_against_the_limit(folder: Path, objects: 
     for name in ("v.bin", "w.bin"):
         (folder / name).write_bytes(bytes(16))
     save(model, folder)
-    stage_onnx(path, objects, limits=Limits(data_bytes=32))
+    stage_onnx(path, objects, limits=FileLimits(data_bytes=32))
     with pytest.raises(UnsafeFile, match="limit is 15"):
-        stage_onnx(path, objects, limits=Limits(data_bytes=31))
+        stage_onnx(path, objects, limits=FileLimits(data_bytes=31))
 
 
 def test_missing_model_is_refused(tmp_path: Path, objects: Path) -> None:
@@ -234,7 +234,7 @@ def tensors_of(part: Any) -> Iterator[TensorProto]:
 
 def scan_or_none(data: bytes) -> Scan | None:
     try:
-        return Scan(memoryview(data), Limits())
+        return Scan(memoryview(data), FileLimits())
     except UnsafeFile:
         return None
 
@@ -280,9 +280,9 @@ FOUR_FLOATS = b"\x08\x04\x10\x01"  # dims: [4], data_type: FLOAT
 )
 def test_what_parsers_might_read_in_two_ways(data: bytes, text: str) -> None:
     sound = with_tensor(FOUR_FLOATS + message(4, bytes(16)))
-    assert Scan(memoryview(sound), Limits()).tensors == 1
+    assert Scan(memoryview(sound), FileLimits()).tensors == 1
     with pytest.raises(UnsafeFile, match=text):
-        Scan(memoryview(data), Limits())
+        Scan(memoryview(data), FileLimits())
 
 
 @settings(deadline=None)
@@ -364,7 +364,7 @@ def test_every_data_type_is_accepted_in_both_forms(
     assert tensor.HasField("raw_data") or not raw
     model = plain_model()
     model.graph.initializer.append(tensor)
-    assert Scan(memoryview(model.SerializeToString()), Limits()).tensors == 2
+    assert Scan(memoryview(model.SerializeToString()), FileLimits()).tensors == 2
     if array.size:
         tensor.dims.append(5)
         del model.graph.initializer[-1]
@@ -375,7 +375,7 @@ def test_every_data_type_is_accepted_in_both_forms(
 def test_strings_stand_in_their_own_field() -> None:
     model = plain_model()
     model.graph.initializer.append(helper.make_tensor("t", TensorProto.STRING, [2], ["a", "b"]))
-    assert Scan(memoryview(model.SerializeToString()), Limits()).tensors == 2
+    assert Scan(memoryview(model.SerializeToString()), FileLimits()).tensors == 2
     model.graph.initializer[1].string_data.append(b"c")
     assert scan_or_none(model.SerializeToString()) is None
 
@@ -467,9 +467,11 @@ def test_what_a_loop_and_functions_may_do(folder: Path, objects: Path) -> None:
         helper.make_node("F", ["y"], [f"z{i}"], domain="local") for i in range(9)
     )
     # 1 Add, 1 Loop with 1 node in its body, 9 calls of a function with 1 node
-    assert stage_onnx(save(model, folder), objects, limits=Limits(expanded_nodes=21)).nodes == 13
+    assert (
+        stage_onnx(save(model, folder), objects, limits=FileLimits(expanded_nodes=21)).nodes == 13
+    )
     with pytest.raises(UnsafeFile, match="more than 20 nodes after inlining"):
-        stage_onnx(path, objects, limits=Limits(expanded_nodes=20))
+        stage_onnx(path, objects, limits=FileLimits(expanded_nodes=20))
 
 
 @pytest.mark.parametrize("count", [-1, 0, 1_000_000])
@@ -608,9 +610,9 @@ def test_a_file_over_the_limit_is_refused(tmp_path: Path, objects: Path) -> None
     path = tmp_path / "f"
     path.write_bytes(safetensors(bytes(11)))
     size = path.stat().st_size
-    assert stage_weights(path, objects, limits=Limits(data_bytes=size)).size == size
+    assert stage_weights(path, objects, limits=FileLimits(data_bytes=size)).size == size
     with pytest.raises(UnsafeFile, match=f"limit is {size - 1}"):
-        stage_weights(path, objects, limits=Limits(data_bytes=size - 1))
+        stage_weights(path, objects, limits=FileLimits(data_bytes=size - 1))
 
 
 def test_a_file_larger_than_the_disk_is_a_storage_error(tmp_path: Path, objects: Path) -> None:
@@ -618,7 +620,7 @@ def test_a_file_larger_than_the_disk_is_a_storage_error(tmp_path: Path, objects:
     with path.open("wb") as file:
         file.truncate(1 << 43)
     with pytest.raises(StorageError, match="free"):
-        stage_weights(path, objects, limits=Limits(data_bytes=1 << 44))
+        stage_weights(path, objects, limits=FileLimits(data_bytes=1 << 44))
     assert published(objects) == []
 
 
@@ -719,7 +721,7 @@ def test_each_limit_of_a_header_holds(
     path.write_bytes(safetensors(b"sound"))
     stage_weights(path, objects)
     with pytest.raises(UnsafeFile, match=text):
-        stage_weights(path, objects, limits=Limits(**limit))
+        stage_weights(path, objects, limits=FileLimits(**limit))
 
 
 @pytest.mark.parametrize(
@@ -733,7 +735,7 @@ def test_each_limit_of_an_archive_holds(
     path.write_bytes(containers.zip_file(("a", bytes(5000)), ("b", b""), packed=True))
     stage_pt2(path, objects)
     with pytest.raises(UnsafeFile, match=text):
-        stage_pt2(path, objects, limits=Limits(**limit))
+        stage_pt2(path, objects, limits=FileLimits(**limit))
 
 
 def test_ranges_of_many_gigabytes_are_refused(tmp_path: Path, objects: Path) -> None:
@@ -845,7 +847,7 @@ def test_a_hint_leads_nowhere_else(path: str, large: Path, objects: Path) -> Non
 def test_what_is_not_copied_again_counts_against_the_limit_too(large: Path, objects: Path) -> None:
     stage_onnx(large, objects)
     with pytest.raises(UnsafeFile, match="the limit is 15"):
-        stage_onnx(large, objects, limits=Limits(data_bytes=15))
+        stage_onnx(large, objects, limits=FileLimits(data_bytes=15))
 
 
 def test_a_copy_that_is_used_again_counts_as_used_now(folder: Path, objects: Path) -> None:
@@ -945,7 +947,7 @@ def test_a_file_that_grows_while_it_is_read(
 
     monkeypatch.setattr(os, "readv", read_grown)
     with pytest.raises(UnsafeFile, match="limit is 10"):
-        stage_weights(path, objects, limits=Limits(data_bytes=10))
+        stage_weights(path, objects, limits=FileLimits(data_bytes=10))
     assert published(objects) == []
 
 

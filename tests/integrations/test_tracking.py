@@ -25,7 +25,7 @@ import optkit
 from optkit.errors import IntegrityError, StorageError, ToolchainMissing, UnknownName
 from optkit.integrations import deploy, deployment, tracking
 from optkit.packaging import formats
-from optkit.packaging.subject import Subject, Variant
+from optkit.packaging.variants import PackageSubject, Variant
 from optkit.tensors import TensorInfo
 from tests.environments import ROOT, environment, output, wait_for
 from tests.packaging import tiny
@@ -220,7 +220,7 @@ def test_mlflow_loads_what_was_logged_and_computes_the_same_bits(
 def test_mlflow_serves_a_folder(python: Path, tmp_path: Path) -> None:
     x = (TensorInfo("x", "float32", ("batch", 4)),)
     built = artifact(tmp_path, "cpu", inputs=x)
-    folder = formats.package(Subject("net", (Variant(built),)), "mlflow", tmp_path).folder
+    folder = formats.package(PackageSubject("net", (Variant(built),)), "mlflow", tmp_path).folder
     rows = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
     body = json.dumps({"inputs": {"x": rows.tolist()}}).encode()
     options = ("models", "serve", "--model-uri", folder, "--env-manager", "local")
@@ -324,7 +324,7 @@ def test_mlflow_loads_generated_signatures(python: Path, tmp_path: Path) -> None
     for number in range(50):
         drawn = Generated.draw(draw)
         built = artifact(tmp_path / str(number), "cpu", "int8", drawn.inputs, drawn.location)
-        subject = Subject("net", (Variant(built),))
+        subject = PackageSubject("net", (Variant(built),))
         folders.append(formats.package(subject, "mlflow", tmp_path / str(number)).folder)
     (tmp_path / "folders.json").write_text(json.dumps(folders))
     assert run(python, LOAD, tmp_path, tmp_path / "folders.json") == {"folders": 50, "errors": []}

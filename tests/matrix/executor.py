@@ -8,7 +8,7 @@ from pathlib import Path
 
 from optkit.execute.local import Child
 from optkit.execute.step import Progress
-from optkit.execute.task import Limits, Task, silent
+from optkit.execute.task import Task, TaskLimits, silent
 from optkit.steps import perform
 
 
@@ -22,7 +22,7 @@ class Shared:
     def __call__(
         self,
         task: Task,
-        limits: Limits,
+        limits: TaskLimits,
         progress: Progress = silent,
         *,
         scratch_root: Path | None = None,

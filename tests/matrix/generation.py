@@ -13,7 +13,7 @@ import torch
 from optkit.decoder import Decoder
 from optkit.generation.decoding import Choose, Ending, decode
 from optkit.generation.sampling import greedy
-from optkit.generation.starting import Start
+from optkit.generation.starting import DecoderStart
 from optkit.runtimes import Session
 from optkit.tensors import Feed
 from tests.matrix import padding
@@ -46,7 +46,7 @@ def _encoded(row: Row, model: Any) -> list[list[int]]:
     """The tokens of an encoder-decoder."""
     files = [json.loads((row.folder / name).read_bytes())
              for name in ("config.json", "generation_config.json")]  # fmt: skip
-    start = Start.of(*files, str(row.folder))
+    start = DecoderStart.of(*files, str(row.folder))
     feeds = _sources(row.part_beside("encoder"))
     skipped = 0 if model.config.model_type == "whisper" else 1  # it leaves the start out
     wanted = [_transformers(model, feed, skipped) for feed in feeds]

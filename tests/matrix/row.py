@@ -25,7 +25,7 @@ from optkit.execute.task import Executor
 from optkit.recipe import Recipe
 from optkit.request import Request
 from optkit.runtimes import Session, SessionOptions, backend
-from optkit.sources.hugging_face import decoder, encoder_decoder, inputs, loading
+from optkit.sources.hugging_face import causal_lm, encoder_decoder, inputs, loading
 from optkit.tensors import AxisRange, Feed, InputSpec
 from optkit.workspace import Workspace
 from tests.matrix import families
@@ -139,7 +139,7 @@ class Row:
         if self.part is not None:
             encoder_decoder.describe(loaded.model, self.part)
         elif self.generates:
-            decoder.describe(loaded.model)
+            causal_lm.describe(loaded.model)
         else:
             inputs.describe(loaded.model, self.folder)
         return loaded.model

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.monitor import GpuSample, Sample, diagnose, figures
+from optkit.monitor import GpuSample, ProcessSample, diagnose, figures
 from optkit.monitor.diagnosis import RULES, WARNINGS
-from optkit.monitor.figures import UNITS
 from optkit.monitor.gpu_samples import Cards
+from optkit.monitor.sample_figures import UNITS
 
-HOST = Sample(
+HOST = ProcessSample(
     seconds=1.0, running=0.0, disk_wait=0.0, asleep=1.0, cores=0.0, read_bytes=0.0,
     written_bytes=0.0, memory_bytes=2**30, memory_limit_bytes=2**34, processes=1,
 )  # fmt: skip
@@ -31,7 +31,7 @@ CARD = GpuSample(
 )  # fmt: skip
 
 
-def series(host: Sample, *cards: GpuSample | None) -> list[Sample]:
+def series(host: ProcessSample, *cards: GpuSample | None) -> list[ProcessSample]:
     return [replace(host, gpus=() if card is None else (card,)) for card in cards]
 
 
@@ -78,7 +78,7 @@ def test_a_series_has_its_verdict_and_tells_what_led_to_it(name: str) -> None:
         ("throttled", replace(BUSY, gpus=(replace(CARD, throttled=("software thermal",)),))),
     ],
 )
-def test_what_is_near_its_end_is_warned_of(warning: str, sample: Sample) -> None:
+def test_what_is_near_its_end_is_warned_of(warning: str, sample: ProcessSample) -> None:
     found = diagnose(figures([BUSY, sample, sample], cores=4))
     assert [one.rule.verdict for one in found.warnings] == [warning]
 
@@ -176,7 +176,7 @@ cards = st.builds(
     power_watts=st.none() | st.floats(0, 80), power_limit_watts=st.none() | st.just(72.0),
 )  # fmt: skip
 samples = st.builds(
-    Sample, seconds=st.floats(0.01, 10), running=shares, disk_wait=shares, asleep=shares,
+    ProcessSample, seconds=st.floats(0.01, 10), running=shares, disk_wait=shares, asleep=shares,
     cores=st.floats(0, 8), read_bytes=st.none() | st.floats(0, 1e9),
     written_bytes=st.none() | st.floats(0, 1e9), memory_bytes=st.integers(0, 2**34),
     memory_limit_bytes=st.just(2**34), processes=st.integers(1, 9),
@@ -185,7 +185,7 @@ samples = st.builds(
 
 
 @given(st.lists(samples, max_size=5))
-def test_any_series_has_every_figure_and_one_verdict(many: list[Sample]) -> None:
+def test_any_series_has_every_figure_and_one_verdict(many: list[ProcessSample]) -> None:
     found = figures(many, cores=4)
     assert found.keys() == UNITS.keys()
     bound = diagnose(found).bound

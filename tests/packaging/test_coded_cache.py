@@ -15,8 +15,8 @@ from optkit import graph
 from optkit.artifact import Artifact
 from optkit.errors import UsageError
 from optkit.packaging import formats
-from optkit.packaging.decoders import Architecture, Rotation, caveats, parameters
-from optkit.packaging.subject import Subject, Variant
+from optkit.packaging.decoders import Architecture, RotaryParameters, caveats, parameters
+from optkit.packaging.variants import PackageSubject, Variant
 from optkit.quantization.qdq.codes import Codes, same
 from optkit.tensors import TensorInfo
 from tests.generation.families import PROMPTS
@@ -24,7 +24,7 @@ from tests.packaging import tiny, variants
 
 LLAMA = Architecture(
     "llama", layers=1, hidden=64, intermediate=96, heads=4, kv_heads=2, head_size=16,
-    vocabulary=32, epsilon=1e-6, context=128, window=None, theta=1e4, rotation=Rotation(),
+    vocabulary=32, epsilon=1e-6, context=128, window=None, theta=1e4, rotation=RotaryParameters(),
 )  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def test_a_note_names_the_option_of_the_program(
 
 @pytest.mark.parametrize(("dtype", "width"), [("int8", 16), ("uint8", 8)])
 def test_a_repository_for_the_hub_is_refused(dtype: str, width: int, tmp_path: Path) -> None:
-    subject = Subject("net", (Variant(coded(tmp_path / "net", dtype, width)),))
+    subject = PackageSubject("net", (Variant(coded(tmp_path / "net", dtype, width)),))
     with pytest.raises(UsageError, match="feed the key-value cache as floats") as caught:
         formats.package(subject, "huggingface", tmp_path / "out")
     assert "quantization.kv_cache=null" in str(caught.value.hint)
@@ -90,7 +90,7 @@ def test_other_programs_get_the_weights_that_they_get_without_codes(tmp_path: Pa
         read = parameters(graph.load(made.model_path), architecture)
         found[cache] = {name: parameter.read() for name, parameter in read.items()}
         for form in ("gguf", "mlx"):
-            subject = Subject("net", (Variant(made),))
+            subject = PackageSubject("net", (Variant(made),))
             written = formats.package(subject, form, tmp_path / f"{cache}-packages")
             told = [note for note in written.notes if "the cache in int8" in note]
             assert len(told) == (cache is not None)

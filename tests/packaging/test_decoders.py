@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from optkit.errors import UsageError
-from optkit.packaging.decoders import Architecture, Rotation, caveats, parameters
+from optkit.packaging.decoders import Architecture, RotaryParameters, caveats, parameters
 from optkit.quantization.qdq.codes import same
 from tests.networks import network
 from tests.packaging import tiny
@@ -17,7 +17,7 @@ from tests.packaging.coded import random_codes
 
 LLAMA = Architecture(
     "llama", layers=1, hidden=64, intermediate=96, heads=4, kv_heads=2, head_size=16,
-    vocabulary=32, epsilon=1e-6, context=128, window=None, theta=1e4, rotation=Rotation(),
+    vocabulary=32, epsilon=1e-6, context=128, window=None, theta=1e4, rotation=RotaryParameters(),
 )  # fmt: skip
 
 

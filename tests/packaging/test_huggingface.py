@@ -25,7 +25,7 @@ from optkit.artifact import Artifact, Manifest, write
 from optkit.devices import target
 from optkit.errors import InputRefused, UsageError
 from optkit.packaging import formats
-from optkit.packaging.subject import Subject, Variant
+from optkit.packaging.variants import PackageSubject, Variant
 from optkit.precisions import PRECISIONS
 from optkit.store import digest_json
 from optkit.tensors import TensorInfo
@@ -73,7 +73,7 @@ def artifact(
 
 def package(out: Path, *artifacts: Artifact) -> tuple[Path, tuple[str, ...]]:
     """The folder of the package, and its notes."""
-    subject = Subject("net", tuple(map(Variant, artifacts)))
+    subject = PackageSubject("net", tuple(map(Variant, artifacts)))
     written = formats.package(subject, "huggingface", out)
     return Path(written.folder), written.notes
 

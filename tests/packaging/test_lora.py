@@ -17,7 +17,7 @@ from optkit import api, graph
 from optkit.artifact import Artifact, EngineFile
 from optkit.errors import InputRefused, OptkitError, UnknownName, UsageError
 from optkit.packaging.lora import peft_folder
-from optkit.quantization.qdq import reader
+from optkit.quantization.qdq import weight_reader
 from optkit.quantization.qdq.codes import Codes
 from optkit.runtimes import Level
 from optkit.tensors import TensorInfo
@@ -100,7 +100,7 @@ def expected(artifact: Artifact, products: Mapping[str, np.ndarray]) -> np.ndarr
     held = {}
     for node in graph.load(artifact.model_path).graph:
         if node.op_type in ("MatMulNBits", "MatMul"):
-            matrix = reader.matrix(node)
+            matrix = weight_reader.matrix(node)
             held[node.name] = matrix.numbers() if isinstance(matrix, Codes) else matrix
     both, head = held[f"{FIRST}/MatMul + {SECOND}/MatMul"], held[f"{HEAD}/MatMul"]
     parts = {FIRST: both[:N], SECOND: both[N:], HEAD: head}

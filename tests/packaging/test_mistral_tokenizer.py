@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from optkit.packaging.decoders import Architecture, Rotation
+from optkit.packaging.decoders import Architecture, RotaryParameters
 from tests.environments import ROOT, output
 from tests.packaging import programs
 
@@ -43,7 +43,7 @@ print(json.dumps([model.tokenize(text.encode(), add_bos=False, special=False)
 SIZE = 32000
 LLAMA = Architecture(
     "llama", layers=1, hidden=64, intermediate=96, heads=4, kv_heads=2, head_size=16,
-    vocabulary=SIZE, epsilon=1e-6, context=128, window=None, theta=1e4, rotation=Rotation(),
+    vocabulary=SIZE, epsilon=1e-6, context=128, window=None, theta=1e4, rotation=RotaryParameters(),
 )  # fmt: skip
 
 

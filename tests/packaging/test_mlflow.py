@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 from optkit.artifact import Artifact
 from optkit.errors import UsageError
 from optkit.packaging import formats
-from optkit.packaging.subject import Subject, Variant
+from optkit.packaging.variants import PackageSubject, Variant
 from optkit.tensors import TensorInfo
 from tests.packaging import tiny
 from tests.packaging.identity import artifact, contents
@@ -21,7 +21,7 @@ from tests.packaging.identity import artifact, contents
 
 def package(out: Path, *artifacts: Artifact) -> tuple[Path, tuple[str, ...]]:
     """The folder of the package, and its notes."""
-    subject = Subject("net", tuple(map(Variant, artifacts)))
+    subject = PackageSubject("net", tuple(map(Variant, artifacts)))
     written = formats.package(subject, "mlflow", out)
     return Path(written.folder), written.notes
 

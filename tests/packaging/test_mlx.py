@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from optkit.errors import UsageError
-from optkit.packaging.decoders import Architecture, Parameter, Rotation
+from optkit.packaging.decoders import Architecture, Parameter, RotaryParameters
 from optkit.packaging.mlx import model_args
-from optkit.packaging.mlx.quantized import Form, Stored, store
-from optkit.packaging.mlx.shards import Shards
+from optkit.packaging.mlx.quantized import CodeForm, MlxStorage, store
+from optkit.packaging.mlx.shards import ShardWriter
 from tests.packaging.coded import random_codes
 
 FLOAT = np.dtype(np.float32)
 
 
-def dequantized(tensors: Mapping[str, np.ndarray], form: Form) -> np.ndarray:
+def dequantized(tensors: Mapping[str, np.ndarray], form: CodeForm) -> np.ndarray:
     """What mlx documents: q * scale + bias, code i of a word in its bits from i * bits."""
     words, scales, biases = (tensors[f"m.{part}"] for part in ("weight", "scales", "biases"))
     assert words.dtype == np.uint32
@@ -45,7 +45,7 @@ def test_codes_are_carried_over(
 ) -> None:
     codes = random_codes(seed, bits, block, symmetric, scales)
     tensors, stored = store("m.weight", codes, np.dtype(scales))
-    assert stored.form == Form(block, bits) and not stored.loosened
+    assert stored.form == CodeForm(block, bits) and not stored.loosened
     assert tensors["m.scales"].dtype == tensors["m.biases"].dtype == np.dtype(scales)
     found, step = dequantized(tensors, stored.form), np.repeat(codes.scales, block, 1)
     if symmetric or scales == "float32":  # biases are exact
@@ -58,7 +58,7 @@ def test_codes_are_carried_over(
 def test_longer_blocks_get_their_scale_repeated() -> None:
     codes = random_codes(0, 8, 384, symmetric=True)  # 128 is the longest group that divides it
     tensors, stored = store("m.weight", codes, FLOAT)
-    assert stored.form == Form(128, 8) and tensors["m.scales"].shape == (3, 12)
+    assert stored.form == CodeForm(128, 8) and tensors["m.scales"].shape == (3, 12)
     np.testing.assert_array_equal(dequantized(tensors, stored.form), codes.numbers())
 
 
@@ -87,7 +87,7 @@ def test_floats_get_the_dtype_of_the_model() -> None:
 
 
 def test_weights_are_cut_into_files_with_an_index(tmp_path: Path) -> None:
-    shards = Shards(tmp_path, limit=100)
+    shards = ShardWriter(tmp_path, limit=100)
     tensors = {f"t{at}": np.full(10, at, np.float32) for at in range(5)}  # 40 bytes each
     for name, tensor in tensors.items():
         shards.add({name: tensor})
@@ -101,11 +101,11 @@ def test_weights_are_cut_into_files_with_an_index(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found[name], tensor)
 
 
-def architecture(kind: str, rotation: Rotation | None = None) -> Architecture:
+def architecture(kind: str, rotation: RotaryParameters | None = None) -> Architecture:
     return Architecture(
         kind, layers=1, hidden=64, intermediate=96, heads=4, kv_heads=2, head_size=16,
         vocabulary=32, epsilon=1e-6, context=128, window=None, theta=5e5,
-        rotation=rotation or Rotation(),
+        rotation=rotation or RotaryParameters(),
     )  # fmt: skip
 
 
@@ -142,7 +142,7 @@ def test_heads_without_a_place_are_refused() -> None:
         model_args.check(replace(architecture("qwen2"), head_size=32))
 
 
-def written(folder: Path, of: Architecture, stored: Mapping[str, Stored]) -> dict[str, object]:
+def written(folder: Path, of: Architecture, stored: Mapping[str, MlxStorage]) -> dict[str, object]:
     said = {"model_type": of.kind, "rope_parameters": {"rope_theta": 1.0}, "torch_dtype": "float16"}
     (folder / "config.json").write_text(json.dumps(said))
     content = model_args.config(folder, of, {"tie_word_embeddings": False}, stored, FLOAT)
@@ -151,7 +151,9 @@ def written(folder: Path, of: Architecture, stored: Mapping[str, Stored]) -> dic
 
 
 def test_config_says_what_mlx_lm_does_not_ask_for(tmp_path: Path) -> None:
-    config = written(tmp_path, architecture("llama", Rotation(rope_type="linear", factor=4)), {})
+    config = written(
+        tmp_path, architecture("llama", RotaryParameters(rope_type="linear", factor=4)), {}
+    )
     assert config["rope_theta"] == 5e5 and config["tie_word_embeddings"] is False
     assert config["rope_scaling"] == {"rope_type": "linear", "factor": 4}
     assert "quantization" not in config and "torch_dtype" not in config
@@ -159,10 +161,10 @@ def test_config_says_what_mlx_lm_does_not_ask_for(tmp_path: Path) -> None:
 
 def test_config_says_the_form_of_each_matrix(tmp_path: Path) -> None:
     stored = {
-        "a.weight": Stored(100, Form(32, 4)),
-        "b.weight": Stored(60, Form(128, 8)),
-        "c.weight": Stored(50, Form(32, 4)),
-        "norm.weight": Stored(1000),
+        "a.weight": MlxStorage(100, CodeForm(32, 4)),
+        "b.weight": MlxStorage(60, CodeForm(128, 8)),
+        "c.weight": MlxStorage(50, CodeForm(32, 4)),
+        "norm.weight": MlxStorage(1000),
     }
     config = written(tmp_path, architecture("llama"), stored)
     usual = {"group_size": 32, "bits": 4}

@@ -25,7 +25,7 @@ from referencing.jsonschema import DRAFT4
 from optkit.artifact import Artifact
 from optkit.documents.package import Package
 from optkit.packaging import formats
-from optkit.packaging.subject import Subject, Variant
+from optkit.packaging.variants import PackageSubject, Variant
 from tests.conftest import MainJob, Optkit
 from tests.packaging import tiny
 
@@ -35,19 +35,19 @@ PATH = "org.cncf.model.filepath"
 REFERENCE = "org.opencontainers.image.ref.name"
 
 
-def subject(*artifacts: Artifact) -> Subject:
-    return Subject("net", tuple(Variant(each) for each in artifacts))
+def subject(*artifacts: Artifact) -> PackageSubject:
+    return PackageSubject("net", tuple(Variant(each) for each in artifacts))
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Subject:
+def pair(tmp_path: Path) -> PackageSubject:
     return subject(
         tiny.artifact(tmp_path / "artifacts"),
         tiny.artifact(tmp_path / "artifacts", "cpu", "fp32", {"model.onnx": tiny.graph()}),
     )
 
 
-def layout(of: Subject, out: Path) -> Path:
+def layout(of: PackageSubject, out: Path) -> Path:
     return Path(formats.package(of, "oci", out).folder)
 
 
@@ -101,7 +101,7 @@ def check_config(document: object) -> None:
 
 
 def test_the_configuration_is_valid_by_the_schema_of_modelpack(
-    pair: Subject, tmp_path: Path
+    pair: PackageSubject, tmp_path: Path
 ) -> None:
     folder = layout(pair, tmp_path / "out")
     for name in ("l4-int8", "cpu-fp32"):
@@ -112,7 +112,7 @@ def test_the_configuration_is_valid_by_the_schema_of_modelpack(
 
 
 @pytest.mark.skipif(not SCHEMAS.is_dir(), reason="no schemas of OCI (Debian: see SCHEMAS)")
-def test_the_layout_is_valid_by_the_schemas_of_oci(pair: Subject, tmp_path: Path) -> None:
+def test_the_layout_is_valid_by_the_schemas_of_oci(pair: PackageSubject, tmp_path: Path) -> None:
     folder = layout(pair, tmp_path / "out")
     check_oci(read(folder, "oci-layout"), "image-layout")
     check_oci(read(folder, "index.json"), "image-index")
@@ -125,7 +125,9 @@ def test_the_layout_is_valid_by_the_schemas_of_oci(pair: Subject, tmp_path: Path
         assert manifest["config"]["mediaType"] == "application/vnd.cncf.model.config.v1+json"
 
 
-def test_every_blob_is_what_its_name_says_and_all_are_used(pair: Subject, tmp_path: Path) -> None:
+def test_every_blob_is_what_its_name_says_and_all_are_used(
+    pair: PackageSubject, tmp_path: Path
+) -> None:
     folder = layout(pair, tmp_path / "out")
     blobs = {file.name: file for file in (folder / "blobs" / "sha256").iterdir()}
     for name, file in blobs.items():
@@ -137,7 +139,9 @@ def test_every_blob_is_what_its_name_says_and_all_are_used(pair: Subject, tmp_pa
     assert {each["digest"].removeprefix("sha256:") for each in used} == blobs.keys()
 
 
-def test_the_files_of_an_artifact_are_layers_as_they_are(pair: Subject, tmp_path: Path) -> None:
+def test_the_files_of_an_artifact_are_layers_as_they_are(
+    pair: PackageSubject, tmp_path: Path
+) -> None:
     folder = layout(pair, tmp_path / "out")
     manifest = referred(folder, "l4-int8")
     kinds = {layer["annotations"][PATH]: layer["mediaType"] for layer in manifest["layers"]}
@@ -159,7 +163,7 @@ def test_the_files_of_an_artifact_are_layers_as_they_are(pair: Subject, tmp_path
 
 
 def test_the_manifest_says_target_precision_build_and_evidence(
-    pair: Subject, tmp_path: Path
+    pair: PackageSubject, tmp_path: Path
 ) -> None:
     folder = layout(pair, tmp_path / "out")
     manifest = referred(folder, "l4-int8")
@@ -184,8 +188,8 @@ def test_the_manifest_says_target_precision_build_and_evidence(
     assert targets == ["cpu", "l4"]
 
 
-def test_the_same_artifact_gives_the_same_digests(pair: Subject, tmp_path: Path) -> None:
-    def document(of: Subject, out: Path) -> Package:
+def test_the_same_artifact_gives_the_same_digests(pair: PackageSubject, tmp_path: Path) -> None:
+    def document(of: PackageSubject, out: Path) -> Package:
         return formats.package(of, "oci", out)
 
     first = document(pair, tmp_path / "first")
@@ -272,7 +276,7 @@ def digest_of(*place: object) -> str:
 
 @pytest.mark.slow
 def test_a_fleet_goes_through_a_registry_and_back(
-    pair: Subject, registry: str, tmp_path: Path
+    pair: PackageSubject, registry: str, tmp_path: Path
 ) -> None:
     folder, back = layout(pair, tmp_path / "out"), tmp_path / "back"
     there = f"docker://{registry}/net:fleet"

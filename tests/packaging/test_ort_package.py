@@ -17,7 +17,7 @@ import optkit
 from optkit.artifact import Artifact
 from optkit.errors import UsageError
 from optkit.packaging import formats, ort_settings
-from optkit.packaging.subject import Subject, Variant
+from optkit.packaging.variants import PackageSubject, Variant
 from optkit.runtimes import BACKENDS
 from tests.environments import ROOT, environment, output
 from tests.packaging import tiny
@@ -28,7 +28,7 @@ CPU = "CPUExecutionProvider"
 
 def package(out: Path, *artifacts: Artifact, name: str = "net") -> tuple[Path, tuple[str, ...]]:
     """The folder of the package, and its notes."""
-    subject = Subject(name, tuple(map(Variant, artifacts)))
+    subject = PackageSubject(name, tuple(map(Variant, artifacts)))
     written = formats.package(subject, "ort-package", out)
     return Path(written.folder), written.notes
 

@@ -28,7 +28,7 @@ from optkit.artifact import Artifact
 from optkit.errors import IntegrityError, OptkitError, UsageError
 from optkit.packaging import formats, signing
 from optkit.packaging.signing import Signer, Trust
-from optkit.packaging.subject import Subject
+from optkit.packaging.variants import PackageSubject
 from tests.conftest import Optkit
 from tests.figures import Figures
 from tests.packaging import tiny
@@ -253,7 +253,7 @@ def test_a_new_build_of_the_artifact_is_not_signed(made: Artifact, keys: Path) -
 
 def test_an_oci_package_carries_the_signature(made: Artifact, keys: Path, tmp_path: Path) -> None:
     file = optkit.sign(made.path, key=keys / "private.pem")["signature"]["file"]
-    package = formats.package(Subject.of(made.path), "oci", tmp_path / "out")
+    package = formats.package(PackageSubject.of(made.path), "oci", tmp_path / "out")
     blobs = [Path(package.folder, row.name).read_bytes() for row in package.files]
     assert Path(file).read_bytes() in blobs
 

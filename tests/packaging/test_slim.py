@@ -13,7 +13,7 @@ from optkit import api
 from optkit.artifact import Artifact, write
 from optkit.errors import InputRefused, ToolchainMissing
 from optkit.packaging.formats import package
-from optkit.packaging.subject import Subject
+from optkit.packaging.variants import PackageSubject
 from optkit.workspace import Workspace
 from tests.packaging import tiny
 
@@ -21,7 +21,7 @@ SERVING = {"empty", "engine.plan", "model.onnx"}
 
 
 def slimmed(artifact: Artifact, out: Path) -> Artifact:
-    document = package(Subject.of(artifact.path, parts=True), "slim", out)
+    document = package(PackageSubject.of(artifact.path, parts=True), "slim", out)
     return Artifact.load(Path(document.folder) / artifact.name)
 
 
@@ -86,15 +86,17 @@ def test_what_needs_the_proofs_names_the_missing_file(use: str, tmp_path: Path) 
 
 def test_a_fleet_becomes_one_package_which_other_formats_take(tmp_path: Path) -> None:
     variants = [
-        Subject.of(tiny.artifact(tmp_path / "artifacts", target, precision).path).variants[0]
+        PackageSubject.of(tiny.artifact(tmp_path / "artifacts", target, precision).path).variants[0]
         for target, precision in (("l4", "int8"), ("l4", "fp8"), ("cpu", "int8"))
     ]
-    document = package(Subject("net", tuple(variants)), "slim", tmp_path / "packages")
-    again = Subject.of(Path(document.folder))
+    document = package(PackageSubject("net", tuple(variants)), "slim", tmp_path / "packages")
+    again = PackageSubject.of(Path(document.folder))
     assert {one.artifact.digest for one in again.variants} == {
         one.artifact.digest for one in variants
     }
-    oci = package(Subject.of(Path(document.folder), precision="int8"), "oci", tmp_path / "oci")
+    oci = package(
+        PackageSubject.of(Path(document.folder), precision="int8"), "oci", tmp_path / "oci"
+    )
     assert len(oci.variants) == 2
 
 

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from optkit import graph
 from optkit.packaging.stamp import stamp
-from optkit.sources.log import Origin
+from optkit.sources.export_log import OnnxOrigin
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_a_graph_made_of_a_stamped_one_is_another(plain: Path, tmp_path: Path) -
 
 
 NAMES = {0: "cat", 1: "dog"}
-ORIGIN = Origin(
+ORIGIN = OnnxOrigin(
     metadata={"names": str(NAMES), "stride": "32", "task": "detect", "date": "2026-11-29T07:36"},
     doc_string="my detector — très précis", domain="org.example", model_version=-3,
     graph_name="main_graph", graph_doc_string="the graph", graph_metadata={"a": "b", "c": ""},
@@ -93,10 +93,10 @@ def test_what_the_users_file_said_is_read_back(plain: Path, tmp_path: Path) -> N
     assert session.get_modelmeta().version == ORIGIN.model_version
 
 
-@given(st.builds(Origin, metadata=st.dictionaries(st.text(), st.text()), doc_string=st.text(),
+@given(st.builds(OnnxOrigin, metadata=st.dictionaries(st.text(), st.text()), doc_string=st.text(),
                  model_version=st.integers(-(2**63), 2**63 - 1), graph_doc_string=st.text(),
                  graph_metadata=st.dictionaries(st.text(), st.text())))  # fmt: skip
-def test_any_text_and_number_is_kept(origin: Origin) -> None:
+def test_any_text_and_number_is_kept(origin: OnnxOrigin) -> None:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "source.onnx"
         graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", [], [])

@@ -19,21 +19,21 @@ from optkit.errors import UsageError
 from optkit.evidence import Evidence
 from optkit.measurement import DevicePhases, PhaseTimes
 from optkit.packaging import formats
-from optkit.packaging.subject import Subject, Variant
 from optkit.packaging.triton.batching import batching
 from optkit.packaging.triton.releases import table
-from optkit.packaging.triton.served import Served, served
+from optkit.packaging.triton.served import ServedModel, served
+from optkit.packaging.variants import PackageSubject, Variant
 from optkit.tensors import TensorInfo
 from tests.packaging.nets import AXES, WEIGHT, Y, artifact, graph, manifest, row, with_engine
 
 
 def package(out: Path, *artifacts: Artifact) -> tuple[Path, Package]:
-    subject = Subject("net", tuple(Variant(one) for one in artifacts))
+    subject = PackageSubject("net", tuple(Variant(one) for one in artifacts))
     written = formats.package(subject, "triton", out)
     return Path(written.folder), written
 
 
-def model(tmp_path: Path, one: Artifact) -> Served:
+def model(tmp_path: Path, one: Artifact) -> ServedModel:
     return served("net", Variant(one), "model")
 
 
@@ -122,7 +122,7 @@ def test_a_fleet_has_a_configuration_per_target(tmp_path: Path) -> None:
 def test_a_service_of_kserve_for_each_target(tmp_path: Path) -> None:
     content = {"model.onnx": graph(opset=23)}
     built = (artifact(tmp_path, "l4"), artifact(tmp_path, "cpu", content=content))
-    subject = Subject("My_net", tuple(Variant(one) for one in built))
+    subject = PackageSubject("My_net", tuple(Variant(one) for one in built))
     folder = Path(formats.package(subject, "triton", tmp_path / "out").folder)
     gpu, cpu = YAML(typ="safe").load_all(folder / "inferenceservice.yaml")
     assert gpu == {
@@ -243,7 +243,7 @@ def test_the_threads_are_those_of_the_measurement(tmp_path: Path) -> None:
 
 
 def of(tmp_path: Path, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo],
-       axes: Mapping[str, object]) -> Served:  # fmt: skip
+       axes: Mapping[str, object]) -> ServedModel:  # fmt: skip
     given = {"inputs": tuple(inputs), "outputs": tuple(outputs), "recipe": {"axes": axes}}
     content = {"model.onnx": graph(inputs, outputs)}
     return model(tmp_path, artifact(tmp_path, content=content, **given))
@@ -383,8 +383,8 @@ def test_two_graphs_of_which_none_reads_the_other_are_refused(tmp_path: Path) ->
 
 def test_a_slim_copy_has_the_latency_of_the_result_alone(tmp_path: Path) -> None:
     whole = with_engine(tmp_path, "tensorrt-rtx", "1.7.1.116", rows=[row(1, 1.0), row(8, 2.0)])
-    slim = formats.package(Subject("net", (Variant(whole),)), "slim", tmp_path / "out")
-    [copy] = Subject.of(Path(slim.folder)).variants
+    slim = formats.package(PackageSubject("net", (Variant(whole),)), "slim", tmp_path / "out")
+    [copy] = PackageSubject.of(Path(slim.folder)).variants
     found = served("net", copy, "model")
     assert "8: 0.25 ms (predicted)" in found.comments["dynamic_batching"]
     optimization = found.config.optimization

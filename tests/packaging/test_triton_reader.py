@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from optkit.artifact import Artifact
 from optkit.data import parts
 from optkit.packaging import formats
-from optkit.packaging.subject import Subject, Variant
 from optkit.packaging.triton.pbtxt import Symbol
-from optkit.packaging.triton.served import Served, served
+from optkit.packaging.triton.served import ServedModel, served
+from optkit.packaging.variants import PackageSubject, Variant
 from optkit.runtimes import SessionOptions, simulator
 from optkit.tensors import Feed, TensorInfo
 from tests.conftest import Optkit
@@ -114,7 +114,7 @@ SIGNATURES = st.tuples(
 def test_500_signatures_are_read_back_as_they_are(
     read: Callable[[Sequence[str]], list[Any]], tmp_path: Path
 ) -> None:
-    made: list[tuple[Served, list[TensorInfo], list[TensorInfo]]] = []
+    made: list[tuple[ServedModel, list[TensorInfo], list[TensorInfo]]] = []
     file = tmp_path / "model.onnx"
     (tmp_path / "report.json").write_bytes(report([row(1, 1.0), row(8, 3.0)], None))
     listed = artifact(tmp_path / "listed").manifest.files
@@ -248,7 +248,7 @@ def test_an_ensemble_runs_encoder_and_decoder(
     assert built.code == 0, built.err
     one = Artifact.load(tmp_path / built.json["artifact"])
     folder = Path(
-        formats.package(Subject.of(one.path, parts=True), "triton", tmp_path / "out").folder
+        formats.package(PackageSubject.of(one.path, parts=True), "triton", tmp_path / "out").folder
     )
     found = dict(zip(
         ("bart", "bart-encoder", "bart-decoder"),

@@ -18,7 +18,7 @@ from optkit.pipeline.sources import collect
 from optkit.precisions import PRECISIONS
 from optkit.recipe import Recipe, requested
 from optkit.request import Request
-from optkit.steps.collect import Collect, Collected
+from optkit.steps.collect import Collect, CollectedSamples
 from optkit.steps.graph import Graph
 from optkit.workspace import Workspace
 
@@ -37,10 +37,10 @@ class Runner:
     def __init__(self) -> None:
         self.asked: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
 
-    def do(self, step: Collect, label: str) -> Collected:
+    def do(self, step: Collect, label: str) -> CollectedSamples:
         self.asked[label.split()[1]] = step.params, step.beside
         info = SpoolInfo(len(label), 1, 0, False, label)
-        return Collected(info=info, folder=Foreign(meta={"info": info.to_json()}))
+        return CollectedSamples(info=info, folder=Foreign(meta={"info": info.to_json()}))
 
 
 def asked(recipe: Recipe, assets: dict[str, str]) -> tuple[Build, Runner]:

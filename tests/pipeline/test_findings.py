@@ -19,13 +19,13 @@ from optkit.evidence import Evidence
 from optkit.execute.step import Foreign
 from optkit.execute.taken import StepTaken
 from optkit.measurement import Difference, Interval, Latencies, Latency
-from optkit.pipeline import identity, latency, scores
+from optkit.pipeline import identity, scores, timing
 from optkit.pipeline.findings import _at, _hits, latencies, speedups
 from optkit.precisions import PRECISIONS
 from optkit.recipe import Bench
-from optkit.recipe.schema import Limits
-from optkit.steps.bench import Timed, TimedPair
-from optkit.steps.files import TIMES
+from optkit.recipe.sections import Limits
+from optkit.steps.bench import BenchResult, TimedPair
+from optkit.steps.file_names import TIMES
 from optkit.steps.predict import PredictedLatency
 
 NO_DROP = Difference(0.0, Interval(0.0, 0.0), Evidence.SIMULATED)
@@ -70,7 +70,7 @@ def test_a_baseline_is_as_fast_as_itself(measured: bool) -> None:
     if measured:  # the same graph timed twice
         pair = [replace(each, evidence=Evidence.MEASURED) for each in (one, again)]
         speedup = Difference(1.1, Interval(1.05, 1.2), Evidence.MEASURED)
-        made.latency = Timed(rows=(TimedPair(*pair, speedup),))
+        made.latency = BenchResult(rows=(TimedPair(*pair, speedup),))
         times = Latencies(pair[:1], pair[:1])
     else:
         times = latencies(made)
@@ -89,9 +89,9 @@ def test_a_latency_from_the_store_says_so(
     )  # fmt: skip
     save_file({f"{name}/8": np.ones(1) for name in ("engine", "baseline")}, tmp_path / TIMES)
     row = TimedPair(side, side, Difference(1.0, None, Evidence.MEASURED))
-    timed = Timed(rows=(row,), folder=Foreign(tmp_path))
-    monkeypatch.setattr(latency, "race", lambda *both, **settings: timed)
-    monkeypatch.setattr(latency, "_sides", lambda made: ({}, {}))
+    timed = BenchResult(rows=(row,), folder=Foreign(tmp_path))
+    monkeypatch.setattr(timing, "race", lambda *both, **settings: timed)
+    monkeypatch.setattr(timing, "_sides", lambda made: ({}, {}))
     int8, fp32 = PRECISIONS["int8"], PRECISIONS["fp32"]
     job = SimpleNamespace(recipe=SimpleNamespace(bench=Bench()), precision=int8, strict=False)
     made: Any = SimpleNamespace(
@@ -99,7 +99,7 @@ def test_a_latency_from_the_store_says_so(
         is_baseline=False, probe=None,
     )  # fmt: skip
     steps: Any = SimpleNamespace(recalled=lambda made: stored)
-    latency.time(made, steps)
+    timing.time(made, steps)
     for side in (latencies(made).engine, latencies(made).baseline):
         (found,) = side
         assert (found.from_store, found.measured_at, found.machine) == (

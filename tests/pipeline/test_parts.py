@@ -29,7 +29,7 @@ from optkit.errors import InputRefused
 from optkit.pipeline import Job, sources
 from optkit.precisions import PRECISIONS
 from optkit.steps import perform
-from optkit.steps.files import GRAPH
+from optkit.steps.file_names import GRAPH
 from optkit.tensors import Feed, InputSpec, TensorInfo
 from tests.conftest import Optkit
 

@@ -8,10 +8,10 @@ import pytest
 
 from optkit.errors import InputRefused
 from optkit.execute.step import Foreign
-from optkit.pipeline import regression
-from optkit.pipeline.latency import Race, race
+from optkit.pipeline import artifact_race
+from optkit.pipeline.timing import Race, race
 from optkit.recipe import Bench
-from optkit.steps.bench import Side
+from optkit.steps.bench import BenchSide
 from optkit.steps.sessions import CpuSession
 from optkit.tensors import TensorInfo
 
@@ -38,7 +38,7 @@ class Steps:
         return bool(made.stored)
 
 
-SIDE = Side("graph", "model.onnx", "onnxruntime", CpuSession(None))
+SIDE = BenchSide("graph", "model.onnx", "onnxruntime", CpuSession(None))
 SIDES = {"engine": SIDE, "baseline": SIDE}
 BOTH = Race("race", Foreign(), {}, SIDES, Bench(), [1], {"name": "cpu"})
 
@@ -108,11 +108,11 @@ def test_two_versions_of_one_model_take_the_same_inputs_in_any_order(
     def accepted(*args: Any) -> Any:
         raise Accepted
 
-    monkeypatch.setattr(regression, "_restored", lambda artifact, *args: artifact)
-    monkeypatch.setattr(regression, "_side", accepted)
+    monkeypatch.setattr(artifact_race, "_restored", lambda artifact, *args: artifact)
+    monkeypatch.setattr(artifact_race, "_side", accepted)
     sides: Any = [SimpleNamespace(path=name, inputs=one) for name, one in
                   (("new", new), ("old", old))]  # fmt: skip
     with pytest.raises(InputRefused if odd else Accepted) as refused:
-        regression.time_beside(*sides, None, (), None, strict=False)  # type: ignore[arg-type]
+        artifact_race.time_beside(*sides, None, (), None, strict=False)  # type: ignore[arg-type]
     if odd:
         assert refused.value.where.startswith(odd)

@@ -18,7 +18,7 @@ from optkit.backends import shape_profile
 from optkit.data import spool_writer
 from optkit.devices import cpu, target
 from optkit.errors import Impossible, InputRefused, ToolchainMissing, UsageError
-from optkit.pipeline import Foreign, Job, check, check_timed, kv_cache, refusals
+from optkit.pipeline import Foreign, Job, cache_quantization, check, check_timed, refusals
 from optkit.precisions import PRECISIONS
 from optkit.recipe import Recipe
 from optkit.steps.collect import Samples
@@ -85,7 +85,7 @@ def test_a_cache_of_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     without = Recipe.from_dict({"name": "net", **asked})
     with pytest.raises(InputRefused, match="calibration samples"):
         check(Job(without, target("cpu"), PRECISIONS["int4"]))
-    monkeypatch.setattr(kv_cache, "installed", lambda name: "1.27.1")
+    monkeypatch.setattr(cache_quantization, "installed", lambda name: "1.27.1")
     with pytest.raises(ToolchainMissing, match=r"1\.27\.1"):
         check(Job(recipe, target("cpu"), PRECISIONS["int4"]))
     check(Job(recipe, target("cpu"), PRECISIONS["fp32"]))

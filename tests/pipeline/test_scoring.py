@@ -12,12 +12,12 @@ from optkit.devices import target
 from optkit.evidence import Evidence
 from optkit.execute.runner import key_of
 from optkit.pipeline import Build, Foreign, Job
-from optkit.pipeline.accuracy import score
-from optkit.pipeline.latency import Race, race
+from optkit.pipeline.evaluation import score
+from optkit.pipeline.timing import Race, race
 from optkit.precisions import PRECISIONS
 from optkit.recipe import Bench, Recipe
-from optkit.steps.bench import Side, Timed
-from optkit.steps.collect import Collected
+from optkit.steps.bench import BenchResult, BenchSide
+from optkit.steps.collect import CollectedSamples
 from optkit.steps.graph import Graph
 from optkit.steps.outputs import Outputs
 from optkit.steps.sessions import CpuSession
@@ -29,7 +29,7 @@ def _scored(recipe: Recipe, **facts: Any) -> list[Any]:
         Job(recipe, target("l4"), PRECISIONS["int8"]), "tensorrt", (), PRECISIONS["fp16"],
         measured=False,
     )  # fmt: skip
-    build.evaluation = Collected.of(Foreign(meta={"metric": "m", **facts}))
+    build.evaluation = CollectedSamples.of(Foreign(meta={"metric": "m", **facts}))
     asked: list[Any] = []
 
     def do(step: Any, label: str) -> Any:
@@ -67,10 +67,10 @@ def test_a_latency_is_of_the_machine_that_it_was_measured_on() -> None:
 
     def do(step: Any, label: str) -> Any:
         keys.append(key_of(step))
-        return Timed()
+        return BenchResult()
 
     steps: Any = SimpleNamespace(objects=Path("store/objects"), do=do)
-    side = Side("engine", "model.onnx", "onnxruntime", CpuSession(None))
+    side = BenchSide("engine", "model.onnx", "onnxruntime", CpuSession(None))
     for machine in ({"cpu": "one"}, {"cpu": "two"}, {"cpu": "one"}):
         sides = {"engine": side, "baseline": side}
         race(Race("time", Foreign(), {}, sides, Bench(), [1], machine), steps, strict=False)

@@ -9,7 +9,7 @@ import pytest
 
 from optkit.pipeline.simulated_arithmetic import assumed
 from optkit.precisions import PRECISIONS
-from optkit.steps.files import GRAPH, SIMULATION
+from optkit.steps.file_names import GRAPH, SIMULATION
 
 
 def build(baseline: str, simulation: str, *, measured: bool = False) -> Any:

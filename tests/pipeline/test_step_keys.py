@@ -30,12 +30,12 @@ from optkit.engines import BuildSpec, Engine, FusedLayer, Landing, LayerTensor
 from optkit.evidence import Evidence
 from optkit.execute.runner import Runner
 from optkit.execute.step import Foreign
-from optkit.execute.task import Limits, Task
+from optkit.execute.task import Task, TaskLimits
 from optkit.measurement import Conditions, Difference, Fidelity, Interval, Latency, Score
 from optkit.pipeline import BUILD, COMPILE, Build, Job, identity, layer_times
-from optkit.pipeline.accuracy import score
-from optkit.pipeline.latency import time
+from optkit.pipeline.evaluation import score
 from optkit.pipeline.peak_memory import weigh
+from optkit.pipeline.timing import time
 from optkit.precisions import PRECISIONS
 from optkit.recipe import Recipe
 from optkit.steps.compare_layers import uncompared
@@ -115,7 +115,7 @@ class Recorder:
         self.made: dict[str, str] = {}  # digest → which run of which step
         self._count: Counter[str] = Counter()
         self._identities: dict[str, Any] = {}
-        self.runner = Runner(Store(root), Limits(8 << 30), Ears(), self._perform)
+        self.runner = Runner(Store(root), TaskLimits(8 << 30), Ears(), self._perform)
         digest = store.digest_json
 
         def spied(body: Any) -> str:
@@ -201,7 +201,7 @@ def recorded(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str
     build = Build(job, backend, () if backend else ("tensorrt",),
                   PRECISIONS["fp32" if job.target.is_cpu else "fp16"], measured=here)  # fmt: skip
     recorder = Recorder(root, monkeypatch)
-    monkeypatch.setattr("optkit.pipeline.accuracy.decided", lambda build: True)
+    monkeypatch.setattr("optkit.pipeline.evaluation.decided", lambda build: True)
     finishes = here and backend == "tensorrt"
     for stage in COMPILE if finishes else BUILD:
         stage(build, recorder.runner)

@@ -18,7 +18,7 @@ from optkit.pipeline.peak_memory import weigh
 from optkit.precisions import PRECISIONS
 from optkit.recipe import Recipe
 from optkit.steps.collect import Samples
-from optkit.steps.compile import Compiled
+from optkit.steps.compile import CompiledEngine
 from optkit.steps.graph import Graph
 from optkit.steps.peak import PeakMemory
 
@@ -50,7 +50,7 @@ def made(name: str, backend: str, *, measured: bool = True, gated: bool = True) 
     )
     build.graph, build.probe = Graph(), Samples.of(Foreign())
     engine = Engine(backend, name, f"{backend}.engine", 9, (), Landing(0, 0, {}))
-    build.engine = Compiled(engine=engine)
+    build.engine = CompiledEngine(engine=engine)
     build.specs = {"engine": SimpleNamespace(spec=SimpleNamespace(options={"cuda_graph": True}))}  # type: ignore[dict-item]
     return build
 

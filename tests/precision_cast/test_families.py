@@ -167,8 +167,8 @@ def session(model: ir.Model, folder: Path) -> Any:
     return OnnxRuntime().session(path, SessionOptions(level="none"))
 
 
-def measuring(given: list[Feed], folder: Path) -> Callable[[ir.Model], magnitude.Measured]:
-    def measure(model: ir.Model) -> magnitude.Measured:
+def measuring(given: list[Feed], folder: Path) -> Callable[[ir.Model], magnitude.Magnitudes]:
+    def measure(model: ir.Model) -> magnitude.Magnitudes:
         measuring, outputs = magnitude.magnitude_graph(model, dividends(model))
         with session(measuring, folder) as running:
             return magnitude.measure(running, given, outputs, samples=6, what="samples")

@@ -45,8 +45,8 @@ class Bench:
         graph.save(model, path)
         return OnnxRuntime().session(path, SessionOptions(level="none", threads=1))
 
-    def measure(self, feed: Feed) -> Callable[[ir.Model], magnitude.Measured]:
-        def measured(model: ir.Model) -> magnitude.Measured:
+    def measure(self, feed: Feed) -> Callable[[ir.Model], magnitude.Magnitudes]:
+        def measured(model: ir.Model) -> magnitude.Magnitudes:
             measuring, outputs = magnitude.magnitude_graph(model, dividends(model))
             with self.session(measuring) as session:
                 return magnitude.measure(session, [feed], outputs, samples=1, what="samples")

@@ -19,10 +19,10 @@ from optkit.precision_cast.simulation import simulate, without_rounding
 from optkit.precisions import PRECISIONS
 from optkit.quantization.choose_qparams import choose_qparams
 from optkit.quantization.placement.assign import assign
-from optkit.quantization.qdq.apply import apply, taps
+from optkit.quantization.qdq.insertion import apply, taps
 from optkit.recipe import Quantization
 from optkit.runtimes import SessionOptions, backend
-from optkit.steps.files import GRAPH, SIMULATION
+from optkit.steps.file_names import GRAPH, SIMULATION
 from optkit.tensors import Feed
 from tests.half_arithmetic import evaluate, rounded_by_kernels
 from tests.networks import NETWORKS, feed, network, sqnr

@@ -13,7 +13,7 @@ from optkit.errors import ToolchainMissing
 from optkit.evidence import Evidence
 from optkit.prediction.call import call, latency, speedup
 from optkit.prediction.fitted import fitted
-from optkit.prediction.roofline import at_least
+from optkit.prediction.lower_bound import at_least
 from optkit.prediction.work import Work, gemm
 
 L4 = target("l4")

@@ -12,7 +12,7 @@ from optkit.errors import InputRefused
 from optkit.node_cost import NodeCost
 from optkit.prediction.compiled import of_engine
 from optkit.prediction.fitted import fitted
-from optkit.prediction.latency import seconds
+from optkit.prediction.work_time import seconds
 
 
 def tensor(*shape: int, dtype: str = "float16") -> LayerTensor:

@@ -20,13 +20,13 @@ from optkit.errors import Impossible, InputRefused, UnknownName, UsageError
 from optkit.graph import costs, peak_live_bytes
 from optkit.node_cost import NodeCost, Recurrence
 from optkit.precisions import precision
-from optkit.prediction import advice, cost, layers, memory, plans
-from optkit.prediction.decoder import DecoderShape
-from optkit.prediction.planned_model import Decoding, Graphed
+from optkit.prediction import advice, cost, graph_work, memory, plans
+from optkit.prediction.decoder_work import DecoderShape
+from optkit.prediction.planned_model import Decoding, OneCallModel
 from optkit.prediction.work import total
 from optkit.report.drawing.front import front
 from optkit.report.drawing.front import name as call_name
-from optkit.report.plan import merged, to_html, to_svg
+from optkit.report.plan_page import merged, to_html, to_svg
 
 
 def test_a_graph_becomes_the_kernels_that_compilers_make() -> None:
@@ -43,7 +43,7 @@ def test_a_graph_becomes_the_kernels_that_compilers_make() -> None:
         "bias": NodeCost("Add", 0, 40, 4000, 4000, bits=32),
         "unknown": NodeCost("MatMul", None, 400, None, None, columns=None, bits=32),
     }
-    works = layers.of_graph(found, precision("int8"), target("l4"))
+    works = graph_work.of_graph(found, precision("int8"), target("l4"))
     kinds = [(work.kind, work.dtype, work.moved) for work in works]
     assert kinds == [
         ("conv", "int8", 1000 + 2000),  # INT8 to INT8
@@ -54,8 +54,8 @@ def test_a_graph_becomes_the_kernels_that_compilers_make() -> None:
     ]  # fmt: skip
     assert total(works).operations == 2 * 4000 and total(works).kernels == 4
     assert total(works).weight_bytes == 100 + 1000
-    assert layers.uncounted(found) == ["MatMul"]
-    kept = layers.of_graph(found, precision("int4"), target("l4"))
+    assert graph_work.uncounted(found) == ["MatMul"]
+    kept = graph_work.of_graph(found, precision("int4"), target("l4"))
     assert [work.dtype for work in kept] == ["fp16"] * 6
     assert kept[4].unpacked == 1000 and kept[0].unpacked == 0  # convolutions stay as they are
 
@@ -65,19 +65,19 @@ def test_a_graph_of_small_operators_alone_is_one_kernel() -> None:
         "sum": NodeCost("Add", 0, 16, 16, 16, bits=32),
         "no_size": NodeCost("Relu", 0, 0, None, None, bits=32),
     }
-    works = layers.of_graph(found, precision("fp32"), target("l4"))
+    works = graph_work.of_graph(found, precision("fp32"), target("l4"))
     assert (total(works).kernels, total(works).moved) == (1, 32)
-    assert total(layers.of_graph({}, precision("fp32"), target("l4"))).kernels == 1
+    assert total(graph_work.of_graph({}, precision("fp32"), target("l4"))).kernels == 1
 
 
 def test_a_recurrent_cell_runs_step_by_step_in_the_carrier() -> None:
     cell = NodeCost("LSTM", 0, 4000, 800, 1600, bits=32, recurrence=Recurrence(10, 5000))
-    works = layers.of_graph({"cell": cell}, precision("int8"), target("l4"))
+    works = graph_work.of_graph({"cell": cell}, precision("int8"), target("l4"))
     sums = total(works)
     assert [work.dtype for work in works] == ["fp16"] and sums.kernels == 2 * 10
     assert sums.operations == pytest.approx(2 * 5000)
     assert (sums.weight_bytes, sums.moved) == pytest.approx((2000, 1200))
-    assert layers.uncounted({"cell": cell}) == ["LSTM"]  # no measurement has confirmed it
+    assert graph_work.uncounted({"cell": cell}) == ["LSTM"]  # no measurement has confirmed it
 
 
 def test_live_bytes_are_a_peak_and_not_a_sum() -> None:
@@ -274,7 +274,7 @@ def test_the_accelerators_of_a_machine_of_amd_share_a_fabric() -> None:
 def test_an_encoder_runs_once_in_front_of_a_decoder() -> None:
     """One product of 4 GFLOP and 8 MB of weights in FP16 beside a small decoder."""
     product = {"p": NodeCost("MatMul", 2 * 10**9, 16 * 10**6, 4000, 4000, columns=10, bits=32)}
-    encoder = Graphed(4 * 10**6, lambda batch: product, lambda batch: 0, 0.0)
+    encoder = OneCallModel(4 * 10**6, lambda batch: product, lambda batch: 0, 0.0)
     shape, l4, fp16 = DecoderShape(2, 512, 8, 8, 64, 2048, 5000), target("l4"), precision("fp16")
     alone = Decoding(shape, shape.parameters, 4, 100, positions=448)
     both = replace(alone, encoder=encoder, parameters=shape.parameters + encoder.parameters)

@@ -10,7 +10,7 @@ PROBE = Probe(
     2,
     (
         Edit(
-            "optkit/recipe/schema.py",
+            "optkit/recipe/sections.py",
             'Method = Literal["auto", "minmax",',
             'Method = Literal["auto", "half", "minmax",',
         ),

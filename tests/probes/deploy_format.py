@@ -26,7 +26,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from optkit.packaging.formats import Packed
-from optkit.packaging.subject import Subject
+from optkit.packaging.variants import Subject
 
 
 def files(subject: Subject, scratch: Path) -> Packed:

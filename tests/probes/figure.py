@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.probes.probe import Edit, Probe
 
-RESULT, COMPOSED = "optkit/documents/result.py", "optkit/report/result.py"
+RESULT, COMPOSED = "optkit/documents/result.py", "optkit/report/build_result.py"
 PROBE = Probe(
     "a figure in report and --json",
     3,

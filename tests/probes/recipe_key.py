@@ -9,7 +9,7 @@ PROBE = Probe(
     3,
     (
         Edit(
-            "optkit/recipe/schema.py",
+            "optkit/recipe/sections.py",
             "    bias_correction: bool = True\n",
             """    bias_correction: bool = True
     headroom: float = later(0.0, ge=0)  # of activations, as a share of their range

@@ -19,7 +19,7 @@ from optkit.api import jobs
 from optkit.backends import onnxruntime
 from optkit.pipeline import Build
 from optkit.runtimes import SessionOptions, simulator
-from optkit.steps.files import GRAPH
+from optkit.steps.file_names import GRAPH
 from optkit.workspace import Workspace
 
 RECIPE: dict[str, object] = {"axes": {"batch": {"min": 1, "opt": 4, "max": 8}}}

@@ -16,12 +16,12 @@ from onnx import TensorProto, helper, numpy_helper
 from optkit.precisions import NumberFormat
 from optkit.qat.fake_quantization import (
     ActivationQuantizer,
-    Grid,
+    CodeGrid,
     WeightQuantizer,
     fake_quantize,
     held_scale,
 )
-from optkit.quantization.numerics import formats, scales
+from optkit.quantization.numerics import format_codes, scales
 from optkit.quantization.numerics.scales import Scale
 from optkit.runtimes import SessionOptions, simulator
 
@@ -43,17 +43,17 @@ def x() -> torch.Tensor:
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_numbers_are_those_of_the_quantizer(name: str, x: torch.Tensor) -> None:
     fmt, zero_point = FORMATS[name]
-    scale = Scale(np.float32(0.025), np.array(zero_point, formats.storage(fmt)), 0)
+    scale = Scale(np.float32(0.025), np.array(zero_point, format_codes.storage(fmt)), 0)
     codes = scales.quantize(x.numpy(), scale, fmt)
     expected = scales.dequantize(codes, scale, fmt=fmt)
-    found = fake_quantize(x, torch.tensor(0.025), Grid.of(fmt, zero_point), 1)
+    found = fake_quantize(x, torch.tensor(0.025), CodeGrid.of(fmt, zero_point), 1)
     np.testing.assert_array_equal(found.numpy(), expected)
 
 
 @pytest.mark.parametrize("name", ["s8", "u8"])
 def test_the_numbers_are_those_of_onnx_runtime(name: str, x: torch.Tensor, tmp_path: Path) -> None:
     fmt, zero_point = FORMATS[name]
-    zero = np.array(zero_point, formats.storage(fmt))
+    zero = np.array(zero_point, format_codes.storage(fmt))
     constants = [numpy_helper.from_array(np.float32(0.025), "s"),
                  numpy_helper.from_array(zero, "z")]  # fmt: skip
     nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
@@ -67,14 +67,14 @@ def test_the_numbers_are_those_of_onnx_runtime(name: str, x: torch.Tensor, tmp_p
     padded = torch.cat([inside, inside.new_zeros(len(x) - len(inside))])
     with simulator().session(tmp_path / "m.onnx", SessionOptions(1, level="none")) as session:
         (expected,) = session.run({"x": padded.numpy()}).values()
-    found = fake_quantize(padded, torch.tensor(0.025), Grid.of(fmt, zero_point), 1)
+    found = fake_quantize(padded, torch.tensor(0.025), CodeGrid.of(fmt, zero_point), 1)
     np.testing.assert_array_equal(found.numpy(), expected)
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_gradients_are_those_of_the_paper(name: str, x: torch.Tensor) -> None:
     """Against autograd of equation 1 with a straight-through rounding, which gives equation 3."""
-    grid = Grid.of(*FORMATS[name])
+    grid = CodeGrid.of(*FORMATS[name])
     upstream = torch.randn(len(x), generator=torch.Generator().manual_seed(1))
     at_the_end = ((x / 0.025).abs() - torch.tensor([[-grid.low], [grid.high]])).abs().amin(0) < 0.01
     upstream[at_the_end] = 0  # autograd takes these for numbers inside
@@ -97,10 +97,10 @@ def test_the_gradients_are_those_of_the_paper(name: str, x: torch.Tensor) -> Non
 def test_the_scale_of_each_channel_has_its_own_gradient() -> None:
     w = torch.randn(3, 20)
     s = torch.tensor([[0.01], [0.02], [0.05]], requires_grad=True)
-    fake_quantize(w, s, Grid(-127, 127, True), 20).sum().backward()
+    fake_quantize(w, s, CodeGrid(-127, 127, True), 20).sum().backward()
     for channel in range(3):
         alone = s.detach()[channel].requires_grad_()
-        fake_quantize(w[channel], alone, Grid(-127, 127, True), 20).sum().backward()
+        fake_quantize(w[channel], alone, CodeGrid(-127, 127, True), 20).sum().backward()
         assert s.grad is not None and alone.grad is not None
         torch.testing.assert_close(s.grad[channel], alone.grad)
 
@@ -123,7 +123,7 @@ def test_a_step_changes_a_scale_by_its_share(start: float) -> None:
         shares[name] = quantizer.used_scale().item() / start - 1
     assert abs(shares["adam"]) == pytest.approx(1e-2, rel=1e-3)
     s = torch.tensor(start, requires_grad=True)
-    (fake_quantize(x, s, Grid.of(fmt, 0), 1) * upstream).sum().backward()
+    (fake_quantize(x, s, CodeGrid.of(fmt, 0), 1) * upstream).sum().backward()
     assert s.grad is not None
     step = -kinds["sgd"][1] * s.grad.item() / start
     assert shares["sgd"] == pytest.approx(step, rel=1e-2, abs=1e-6)

@@ -17,7 +17,7 @@ from optkit import graph, pipeline, qat
 from optkit.api import jobs
 from optkit.qat.fake_quantization import ActivationQuantizer
 from optkit.qat.products import Product
-from optkit.steps.files import GRAPH
+from optkit.steps.file_names import GRAPH
 from optkit.workspace import Workspace
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ from optkit.precisions import PRECISIONS, Precision
 from optkit.quantization.choose_qparams import choose_activations
 from optkit.quantization.covering import LOSS, Covering, cover
 from optkit.quantization.placement.assign import assign
-from optkit.quantization.qdq.apply import taps
+from optkit.quantization.qdq.insertion import taps
 from optkit.quantization.ranges import fake_quantized
 from optkit.statistics import Statistics
 from tests.networks import network

@@ -16,9 +16,9 @@ from optkit.quantization.choose_qparams import choose_qparams
 from optkit.quantization.numerics.qparams import WeightQParams
 from optkit.quantization.placement.assign import assign
 from optkit.quantization.placement.read_weight import matrix
-from optkit.quantization.qdq.apply import taps
+from optkit.quantization.qdq.insertion import taps
 from optkit.recipe import Quantization
-from optkit.recipe.schema import Effort
+from optkit.recipe.sections import Effort
 from optkit.statistics import Statistics
 from tests.networks import NETWORKS, network
 from tests.quantization.workshop import RULES, Workshop

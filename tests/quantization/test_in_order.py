@@ -13,7 +13,7 @@ import pytest
 import optkit
 from optkit import Request, graph
 from optkit.assignment import Assignment
-from optkit.quantization.in_order import Group, compensate
+from optkit.quantization.in_order import ReaderGroup, compensate
 from optkit.quantization.numerics.qparams import QParams
 from optkit.quantization.placement.read_weight import matrix
 from optkit.runtimes import SessionOptions, simulator
@@ -197,7 +197,7 @@ def test_each_node_runs_in_one_segment(tmp_path: Path) -> None:
     head = '<ir_version: 10, opset_import: ["" : 21]>'
     text = f"{head} g ({inputs}) => (float[N,32] r11) {{ {' '.join(nodes)} }}"
     model, ran = network(text), []
-    found = [Group(f"r{i - 1}" if i else "x", (f"p{i}",)) for i in range(12)]
+    found = [ReaderGroup(f"r{i - 1}" if i else "x", (f"p{i}",)) for i in range(12)]
 
     def advance(segment: ir.Model, left: Sequence[str], channels: int) -> None:
         assert channels == 32

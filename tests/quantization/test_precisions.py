@@ -30,12 +30,12 @@ from optkit.placement import PlacementRules
 from optkit.precision_cast.cast import HALVES, to_half
 from optkit.precisions import PRECISIONS, NumberFormat, precision, run_time_blocks
 from optkit.quantization.choose_qparams import choose_qparams
-from optkit.quantization.numerics.formats import storage
+from optkit.quantization.numerics.format_codes import storage
 from optkit.quantization.placement.assign import assign
 from optkit.quantization.placement.block_size import fitting_block
 from optkit.quantization.qdq import nbits
-from optkit.quantization.qdq.apply import apply, taps
 from optkit.quantization.qdq.dynamic import rounded
+from optkit.quantization.qdq.insertion import apply, taps
 from optkit.recipe import Quantization, Recipe
 from optkit.runtimes import SessionOptions
 from optkit.statistics import Tap

@@ -25,7 +25,7 @@ from optkit.devices import target
 from optkit.placement import PlacementRules
 from optkit.precisions import PRECISIONS, Codes, Granularity, NumberFormat, Precision
 from optkit.quantization.choose_qparams import choose_qparams
-from optkit.quantization.numerics.formats import NF4
+from optkit.quantization.numerics.format_codes import NF4
 from optkit.quantization.numerics.qparams import QParams
 from optkit.quantization.numerics.scales import (
     Scale,
@@ -38,7 +38,7 @@ from optkit.quantization.numerics.scales import (
 from optkit.quantization.placement import weighted_nodes
 from optkit.quantization.placement.assign import assign
 from optkit.quantization.placement.qdq_placement import qdq_placements
-from optkit.quantization.qdq.apply import apply, taps
+from optkit.quantization.qdq.insertion import apply, taps
 from optkit.quantization.rounding.rtn import round_to_nearest
 from optkit.recipe import Quantization
 from optkit.runtimes import backend

@@ -13,14 +13,14 @@ from hypothesis.extra import numpy as hnp
 
 from optkit.calibration.fills import NO_FILLS
 from optkit.calibration.observer import Observer
-from optkit.calibration.part import Part, data
+from optkit.calibration.part import SamplePart, data
 from optkit.errors import OptkitError
 from optkit.precisions import NumberFormat
 from optkit.quantization import ranges
-from optkit.quantization.numerics.formats import nearest
+from optkit.quantization.numerics.format_codes import nearest
 from optkit.quantization.numerics.scales import activation_scale
 from optkit.quantization.ranges import choose, fake_quantized
-from optkit.statistics import ValueStatistics, Verdict
+from optkit.statistics import MissingRange, ValueStatistics
 from tests.quantization.workshop import relative_noise
 
 S8 = NumberFormat("int8", "tensor", symmetric=True)
@@ -32,7 +32,7 @@ FLOATS = hnp.arrays(np.float32, st.integers(2, 60), elements=st.floats(-8e6, 8e6
 
 
 def observed(x: np.ndarray, axis: int | None = None) -> ValueStatistics:
-    part = Part(0, [hashlib.sha256(row.tobytes()).digest() for row in x])
+    part = SamplePart(0, [hashlib.sha256(row.tobytes()).digest() for row in x])
     observer = Observer(axis, rows=axis is not None)
     observer.update(data(x, part, NO_FILLS, axis), part)
     return observer.result()
@@ -211,7 +211,7 @@ def test_a_constant_keeps_its_number(number: float) -> None:
 
 
 def test_an_unbounded_value_has_no_range() -> None:
-    value = replace(observed(sample("normal")), verdict=Verdict(3, "NaN"))
+    value = replace(observed(sample("normal")), verdict=MissingRange(3, "NaN"))
     with pytest.raises(OptkitError, match="NaN in sample 3"):
         choose(value, S8, "minmax")
 

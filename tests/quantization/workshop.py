@@ -20,7 +20,7 @@ from optkit.placement import PlacementRules
 from optkit.precisions import PRECISIONS, NumberFormat, Precision
 from optkit.quantization.choose_qparams import choose_qparams
 from optkit.quantization.placement.assign import assign
-from optkit.quantization.qdq.apply import QuantLog, apply, taps
+from optkit.quantization.qdq.insertion import QuantLog, apply, taps
 from optkit.recipe import Method, Quantization
 from optkit.runtimes import SessionOptions, backend
 from optkit.statistics import Statistics, Tap

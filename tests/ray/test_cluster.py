@@ -20,7 +20,7 @@ import pytest
 
 from optkit.errors import OptkitError, ToolchainMissing, UsageError
 from optkit.execute.task import Task
-from optkit.execute.transfer import Argument
+from optkit.execute.transfer import RemoteCall
 from optkit.workspace import Silent, Workspace
 
 pytestmark = pytest.mark.slow
@@ -70,11 +70,11 @@ def task(out: Path, **changes: Any) -> Task:
     return replace(Task("random", {}, params, str(out), stays=True), **changes)
 
 
-def packed(task: Task) -> Argument:
+def packed(task: Task) -> RemoteCall:
     from optkit.execute.node import packed
-    from optkit.execute.task import Limits
+    from optkit.execute.task import TaskLimits
 
-    return packed(task, Limits(2**31))
+    return packed(task, TaskLimits(2**31))
 
 
 def test_every_task_runs_on_a_node_with_its_accelerator(
@@ -82,7 +82,7 @@ def test_every_task_runs_on_a_node_with_its_accelerator(
 ) -> None:
     from optkit.execute.node import perform
 
-    def where(argument: Argument, here: Any) -> object:
+    def where(argument: RemoteCall, here: Any) -> object:
         import ray
 
         perform(argument, here)
@@ -109,18 +109,18 @@ def test_an_accelerator_that_no_node_has_is_an_error_at_once(cluster: Any, tmp_p
 
 
 def test_a_node_of_other_versions_gets_no_tasks(cluster: Any, tmp_path: Path) -> None:
-    from optkit.execute.task import Limits
+    from optkit.execute.task import TaskLimits
 
     with pytest.raises(ToolchainMissing) as caught:
-        cluster(task(tmp_path / "t", versions={"numpy": "0.1"}), Limits(2**31))
+        cluster(task(tmp_path / "t", versions={"numpy": "0.1"}), TaskLimits(2**31))
     assert "numpy is" in str(caught.value.hint) and len(cluster.said) == 3
 
 
 def test_an_error_of_a_step_is_its_own(cluster: Any, tmp_path: Path) -> None:
-    from optkit.execute.task import Limits
+    from optkit.execute.task import TaskLimits
 
     with pytest.raises(OptkitError, match="random"):
-        cluster(task(tmp_path / "t", params={}), Limits(2**31))
+        cluster(task(tmp_path / "t", params={}), TaskLimits(2**31))
     assert list(tmp_path.iterdir()) == [tmp_path / "t"]
 
 
@@ -265,7 +265,7 @@ def test_a_pending_artifact_is_finished_on_a_node(
 
     from optkit.api import load
     from optkit.api.cluster_finish import finish_here
-    from optkit.execute.task import Limits
+    from optkit.execute.task import TaskLimits
     from optkit.execute.transfer import ThroughRemote
     from optkit.store import Remote, Store
 
@@ -277,10 +277,10 @@ def test_a_pending_artifact_is_finished_on_a_node(
     body = {
         "artifact": str(artifact),
         "shown": "artifacts/small",
-        "limits": asdict(Limits(2**31)),
+        "limits": asdict(TaskLimits(2**31)),
         "strict": False,
     }
-    argument = Argument(body, (str(artifact),), str(out), str(tmp_path / "cache"))
+    argument = RemoteCall(body, (str(artifact),), str(out), str(tmp_path / "cache"))
     if apart:
         remote = Remote(f"file://{tmp_path}/remote")
         cluster.transfer = ThroughRemote(Store(tmp_path / "cache", remote))

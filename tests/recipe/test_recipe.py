@@ -16,7 +16,7 @@ from optkit import places, shipped
 from optkit.codec import from_json
 from optkit.errors import RecipeError, UnknownName, UsageError
 from optkit.recipe import Recipe, requested
-from optkit.recipe.schema import ACCURACY_LIMITS, ENGINE_LIMITS, Limits
+from optkit.recipe.sections import ACCURACY_LIMITS, ENGINE_LIMITS, Limits
 from optkit.request import Request
 from optkit.store import digest_json
 from optkit.tensors import AxisRange, InputSpec, TensorInfo

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from optkit.recipe import Recipe
-from optkit.recipe.template import Started, template
+from optkit.recipe.template import RecipeTemplate, template
 from optkit.tensors import TensorInfo, axes_of
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=12)
@@ -25,7 +25,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def started(*read: TensorInfo, calibration: str | None = None) -> Started:
+def started(*read: TensorInfo, calibration: str | None = None) -> RecipeTemplate:
     return template("net.onnx", Path("optkit.yaml"), read=read, calibration=calibration)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from optkit.errors import RecipeError, UsageError
 from optkit.recipe import Recipe
-from optkit.recipe.template import Started, template
+from optkit.recipe.template import RecipeTemplate, template
 
 NET = """
 from torch import nn
@@ -41,7 +41,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def loaded(started: Started, path: Path) -> Recipe:
+def loaded(started: RecipeTemplate, path: Path) -> Recipe:
     path.parent.mkdir(exist_ok=True)
     path.write_text(started.text)
     return Recipe.load(path)
@@ -98,7 +98,7 @@ def test_a_recipe_in_a_folder_of_its_own_finds_everything(project: Path) -> None
 
 
 def test_weights_beside_the_code_are_taken_where_they_are_the_only_ones(project: Path) -> None:
-    def started() -> Started:
+    def started() -> RecipeTemplate:
         return template("src/net.py:create", Path("optkit.yaml"))
 
     alone = started()
@@ -162,7 +162,7 @@ def test_what_slow_code_depends_on_has_a_line_where_there_is_code(project: Path)
     out = Path("optkit.yaml")
     text = template("src/net.py:create", out, calibration="source.py", evaluation="task.py").text
     assert text.count("  # depends: ") == 3
-    recipe = loaded(Started(text.replace("  # depends: ", "  depends: "), ""), out)
+    recipe = loaded(RecipeTemplate(text.replace("  # depends: ", "  depends: "), ""), out)
     assert recipe.model is not None and recipe.calibration is not None and recipe.eval is not None
     for section in (recipe.model, recipe.calibration, recipe.eval):
         assert section.depends == ("data", "$NAME")
@@ -172,5 +172,5 @@ def test_what_slow_code_depends_on_has_a_line_where_there_is_code(project: Path)
     suggested = suggested.replace("#   source", "  source")
     suggested = suggested.replace("#   depends", "  depends", 1)
     assert suggested.count("depends: ") == 2
-    recipe = loaded(Started(suggested, ""), out)
+    recipe = loaded(RecipeTemplate(suggested, ""), out)
     assert recipe.calibration is not None and recipe.calibration.depends == ("data", "$NAME")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from optkit import graph
-from optkit.execute.process_tree import resident
+from optkit.execute.resident_memory import resident
 from tests.scripts import script
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -20,10 +20,10 @@ from optkit.data import spool_writer
 from optkit.devices import target
 from optkit.errors import WorkerFailed
 from optkit.execute import local
-from optkit.execute.task import Limits, Task, silent
+from optkit.execute.task import Task, TaskLimits, silent
 from optkit.precisions import PRECISIONS
 from optkit.steps.collect import Collect
-from optkit.steps.files import GRAPH, STATISTICS
+from optkit.steps.file_names import GRAPH, STATISTICS
 from optkit.tensors import InputSpec, TensorInfo
 from tests.figures import Figures
 
@@ -163,7 +163,7 @@ def carried_out(task: Task, memory: int, folder: Path) -> int | None:
     """The most that the real worker held; None if it ended with the verdict about memory."""
     command = (sys.executable, "-c", WORKER, str(folder / "peak"))
     try:
-        local.run(task, Limits(memory), command=command)
+        local.run(task, TaskLimits(memory), command=command)
     except WorkerFailed as failed:
         assert failed.verdict == "oom"
         return None

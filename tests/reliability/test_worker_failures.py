@@ -21,7 +21,7 @@ import pytest
 import optkit
 from optkit.errors import WorkerFailed
 from optkit.execute import local
-from optkit.steps.table import STEPS as ALL
+from optkit.steps.step_table import STEPS as ALL
 from tests.figures import Figures
 
 if TYPE_CHECKING:

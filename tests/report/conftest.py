@@ -33,8 +33,8 @@ from optkit.measurement import (
 )
 from optkit.precisions import PRECISIONS
 from optkit.report import document
+from optkit.report.build_result import BuildRun, Findings, PrecisionResult, result
 from optkit.report.document import Rewrites, compose
-from optkit.report.result import Findings, Run, Side, result
 
 Kind = TypeVar("Kind", bound=Record)
 Names = Callable[[str], str]
@@ -208,11 +208,11 @@ def build(
     else:
         latencies = Latencies([predicted(0.011, 0.05)], [predicted(0.019, 0.08)])
     known = Evidence.MEASURED if measure else Evidence.COMPILED
-    candidate = Side(
+    candidate = PrecisionResult(
         "int8", backend, engine("int8", backend, name, lost), known,
         latency=latencies.engine[-1], accuracy=quantized,
     )  # fmt: skip
-    baseline = Side(
+    baseline = PrecisionResult(
         "fp16", backend, engine("float16", backend, name), known,
         latency=latencies.baseline[-1], accuracy=floating,
     )  # fmt: skip
@@ -228,12 +228,12 @@ def build(
         latency=candidate.latency, speedup=speedup,
     )  # fmt: skip
     findings = Findings(fidelity, speedup, dropped, verdict)
-    run = Run({"export": 9.12, "compile": 4.4, "total": 21.9}, cache_hits=3)
+    run = BuildRun({"export": 9.12, "compile": 4.4, "total": 21.9}, cache_hits=3)
     found = result(
         candidate, baseline, findings, run,
         model=name("digits-vit"), target="cpu" if measure else "l4",
         artifact=name("artifacts/digits-vit-l4-int8"),
-        references=[Side("fp32", accuracy=floating)],
+        references=[PrecisionResult("fp32", accuracy=floating)],
         pending=[] if measure else [
             PendingEngine(
                 backend="tensorrt", finish=name("optkit finish artifacts/digits-vit-l4-int8")

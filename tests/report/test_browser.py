@@ -14,7 +14,7 @@ import pytest
 from optkit.documents.diff import Diff
 from optkit.documents.explanation import Explained
 from optkit.documents.tune import Tune
-from optkit.report import diff, explanation, figures, search
+from optkit.report import diff_page, explanation_page, figures, search_page
 from optkit.report.build_page import to_html
 from tests.conftest import MainJob, Ran
 from tests.report import hostile
@@ -166,7 +166,7 @@ def pages(
     plan, searched = tmp_path / "plan.html", tmp_path / "tune.html"
     done = optkit_apart("plan", "--target", "all", "--plot", plan, cache=tmp_path / "cache")
     assert done.code == 0, done.err
-    searched.write_text(search.to_html(Tune.from_json(tune)), encoding="utf-8")
+    searched.write_text(search_page.to_html(Tune.from_json(tune)), encoding="utf-8")
     engine = main_job.out / main_job.NAME / "report.html"
     return {**real, "engine": engine, "tune": searched, "plan": plan, **_read_back(tmp_path)}
 
@@ -177,8 +177,8 @@ def _read_back(folder: Path) -> dict[str, Path]:
     shown = {
         "objects": page_of(worst(objects())),
         "masks": page_of(worst(regions(), unit="pixels", confidence=None)),
-        "diff": diff.to_html(Diff.from_json(written("diff"))),
-        "explain": explanation.to_html(Explained.from_json(written("explain-l4"))),
+        "diff": diff_page.to_html(Diff.from_json(written("diff"))),
+        "explain": explanation_page.to_html(Explained.from_json(written("explain-l4"))),
     }
     for name, text in shown.items():
         (folder / f"{name}.html").write_text(text, encoding="utf-8")

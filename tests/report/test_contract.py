@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 from optkit import documents
 from optkit.documents.report import Report
 from optkit.documents.result import Result
-from optkit.report.contract import Mismatch, conform
+from optkit.report.contract import ContractMismatch, conform
 from tests.report.conftest import one_row_each
 
 VALIDATOR = Draft202012Validator(documents.schema("report"))
@@ -60,7 +60,7 @@ def test_the_field_that_is_wrong_is_named(make: Any, path: Any, value: Any, told
     for key in path[:-1]:
         inner = inner[key]
     inner[path[-1]] = value
-    with pytest.raises(Mismatch) as caught:
+    with pytest.raises(ContractMismatch) as caught:
         conform(report, Report)
     assert told in str(caught.value)
 
@@ -70,7 +70,7 @@ def test_keys_that_an_older_version_lacks_are_null_and_those_of_a_newer_one_stay
     older = {key: result[key] for key in result if key != "calibration"}
     found = conform({**older, "newer": 1}, Result).to_json()
     assert found == {**result, "calibration": None, "newer": 1}
-    with pytest.raises(Mismatch, match="pending: is missing"):
+    with pytest.raises(ContractMismatch, match="pending: is missing"):
         conform({key: result[key] for key in result if key != "pending"}, Result)
 
 
@@ -78,7 +78,7 @@ def test_what_is_nested_without_end_is_refused(make: Any) -> None:
     deep: Any = 1
     for _ in range(5000):
         deep = [deep]
-    with pytest.raises(Mismatch, match="nested too deeply"):
+    with pytest.raises(ContractMismatch, match="nested too deeply"):
         conform({**make(), "conditions": {"deep": deep}}, Report)
 
 
@@ -101,7 +101,7 @@ def test_what_it_takes_jsonschema_takes(make: Any, data: st.DataObject) -> None:
     inner[last] = data.draw(st.sampled_from([None, [], {}, "x", "", 0, -1, 1.5, True, [1.5, 2.5]]))
     try:
         found = conform(report, Report).to_json()
-    except Mismatch:
+    except ContractMismatch:
         assert not VALIDATOR.is_valid(report)
     else:  # with nulls where they were missing
         assert VALIDATOR.is_valid(found)

@@ -18,11 +18,11 @@ from optkit.documents.result import EngineSize, QuantizedProducts, Result
 from optkit.evidence import Evidence
 from optkit.measurement import GIVEN_GRAPH
 from optkit.precisions import PRECISIONS
-from optkit.report import coverage, recommendation
+from optkit.report import coverage, recommendation_rules
 from optkit.report.build_page import to_html
 from optkit.report.markdown import to_markdown
 from tests.report.conftest import read, read_result
-from tests.report.test_recommendation import PASS, gain
+from tests.report.test_recommendation_rules import PASS, gain
 
 THIN = "fewer than 4 input channels: float is faster"
 
@@ -74,7 +74,7 @@ def test_reasons_that_differ_in_particulars_are_one_kind() -> None:
 def test_nothing_in_int8_is_said_and_is_no_question_of_gain(result: Any) -> None:
     for speedup in (gain(1.0, 0.9, 1.1), gain(1.3, 1.2, 1.4), None):
         one = result(speedup=speedup, quantized=NOTHING)
-        advice = recommendation.of_result(one)
+        advice = recommendation_rules.of_result(one)
         assert advice is not None and advice.ship == "baseline"
         assert advice.sentence == (
             "Nothing is quantized: 0 of 3 products in INT8 on NVIDIA L4; in floats: 2 (depthwise), "
@@ -86,13 +86,13 @@ def test_nothing_in_int8_is_said_and_is_no_question_of_gain(result: Any) -> None
 
 
 def test_a_graph_without_products_says_so(result: Any) -> None:
-    advice = recommendation.of_result(result(quantized=of({}, {})))
+    advice = recommendation_rules.of_result(result(quantized=of({}, {})))
     assert advice is not None and "no Conv, ConvTranspose, MatMul or Gemm" in advice.sentence
 
 
 def test_a_limit_that_floats_break_too_is_not_kept_by_the_baseline(result: Any) -> None:
     broken = GateVerdict(verdict="fail", reasons=("max_latency_ms: 2.1 ms breaks the limit 1",))
-    advice = recommendation.of_result(result(quantized=NOTHING, gate=broken))
+    advice = recommendation_rules.of_result(result(quantized=NOTHING, gate=broken))
     assert advice is not None and advice.ship == "none"
     assert advice.sentence.endswith("And latency 2.1 ms breaks the limit 1: do not ship it.")
 
@@ -100,20 +100,20 @@ def test_a_limit_that_floats_break_too_is_not_kept_by_the_baseline(result: Any) 
 def test_few_products_explain_a_small_gain(result: Any) -> None:
     some = of({"a": "int8", **dict.fromkeys("bcd", "fp16")}, dict.fromkeys("bcd", THIN))
     for speedup in (gain(1.01, 0.9, 1.1), gain(0.9, 0.8, 0.95), gain(1.8, 1.4, 2.2)):
-        advice = recommendation.of_result(result(speedup=speedup, quantized=some))
+        advice = recommendation_rules.of_result(result(speedup=speedup, quantized=some))
         assert advice is not None
         assert "Only 1 of 4 products in INT8." in advice.sentence
         assert not advice.conditions
         assert f"in floats: 3 ({THIN})" in remarks(result(quantized=some))
     most = of({"a": "int8", "b": "int8", "c": "fp16"}, {"c": THIN})
-    advice = recommendation.of_result(result(speedup=gain(1.8, 1.4, 2.2), quantized=most))
+    advice = recommendation_rules.of_result(result(speedup=gain(1.8, 1.4, 2.2), quantized=most))
     assert advice is not None and "products" not in advice.sentence
 
 
 def test_an_artifact_that_is_larger_than_its_baseline_says_so(result: Any) -> None:
     size = EngineSize(bytes=1220, baseline_bytes=1000, evidence=Evidence.COMPILED)
     for speedup in (gain(1.01, 0.9, 1.1), gain(0.9, 0.8, 0.95), gain(1.8, 1.4, 2.2)):
-        advice = recommendation.of_result(result(speedup=speedup, size=size))
+        advice = recommendation_rules.of_result(result(speedup=speedup, size=size))
         assert advice is not None and "The INT8 engine is 22% larger (" in advice.sentence
 
 
@@ -121,7 +121,7 @@ def test_an_undecided_build_names_its_size_and_few_products_too(result: Any) -> 
     some = of({"a": "int8", **dict.fromkeys("bcd", "fp16")}, dict.fromkeys("bcd", THIN))
     size = EngineSize(bytes=1220, baseline_bytes=1000, evidence=Evidence.COMPILED)
     unknown = GateVerdict(verdict="inconclusive", reasons=(f"max_drop: {NO_TASK}",))
-    advice = recommendation.of_result(result(gate=unknown, size=size, quantized=some))
+    advice = recommendation_rules.of_result(result(gate=unknown, size=size, quantized=some))
     assert advice is not None and advice.ship == "unknown"
     assert "Only 1 of 4 products in INT8" in advice.sentence
     assert "22% larger" in advice.sentence
@@ -143,7 +143,7 @@ def test_a_given_graph_is_what_is_kept_and_on_a_cpu_the_baseline(make: Any) -> N
         found = read_result(data | {"target": target}).model_copy(
             update={"gate": PASS, "recommendation": None, "speedup": slow}
         )
-        advice = recommendation.of_result(found)
+        advice = recommendation_rules.of_result(found)
         assert advice is not None
         assert f"INT8 is slower than {base} on" in advice.sentence
         assert f"ship {GIVEN_GRAPH}." in advice.sentence

@@ -13,10 +13,10 @@ import pytest
 from optkit.documents.tune import Tune
 from optkit.errors import Impossible
 from optkit.report import head
-from optkit.report.result import failed
+from optkit.report.build_result import failed
 from tests.report.conftest import read_result
 from tests.report.hostile import PAYLOADS
-from tests.report.test_fleet import fleet_of
+from tests.report.test_fleet_page import fleet_of
 
 TAGS = {"div", "table", "tr", "td", "th", "b", "span", "code"}
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from optkit.errors import Impossible
 from optkit.evidence import Evidence
 from optkit.measurement import GateRow, Outcome
+from optkit.report.build_result import failed
 from optkit.report.junit import Suite, to_junit
-from optkit.report.result import failed
 
 SCHEMA = xmlschema.XMLSchema(Path(__file__).with_name("junit.xsd"))
 HOSTILE = "a]]><failure/>&amp;\"'\x00\x1b[31m\ud800￾\n<!--"

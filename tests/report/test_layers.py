@@ -14,15 +14,15 @@ from optkit.report import figures, layers
 from optkit.report.build_page import to_html
 from optkit.report.drawing import charts
 from optkit.report.markdown import to_markdown
-from optkit.report.outputs import outputs as table
+from optkit.report.output_table import outputs as table
 from tests.report.conftest import read
 
 
-def facts(rows: list[dict[str, Any]]) -> list[layers.Layer]:
+def facts(rows: list[dict[str, Any]]) -> list[layers.LayerRow]:
     return layers.layers([from_json(FusedLayer, row) for row in rows])
 
 
-def nodes_of(report: dict[str, Any]) -> list[layers.Node]:
+def nodes_of(report: dict[str, Any]) -> list[layers.NodeRow]:
     known = read(report)
     ours, theirs = layers.layers(known.layers.engine), layers.layers(known.layers.baseline)
     return layers.nodes(known, ours, theirs)

@@ -12,7 +12,7 @@ import pytest
 from optkit.documents.diff import Diff
 from optkit.documents.explanation import Explained
 from optkit.documents.report import Report
-from optkit.report import build_page, diff, explanation
+from optkit.report import build_page, diff_page, explanation_page
 from tests.report.conftest import HOSTILE
 
 WRITTEN = Path(__file__).parents[1] / "documents/written"
@@ -38,11 +38,11 @@ def compared(*figures: dict[str, Any], **more: Any) -> Diff:
 def test_a_comparison_starts_with_what_differs_and_how_that_is_known() -> None:
     rows = (figure("SQNR", "none", 1.0), figure("latency, batch 8", "higher", 1.2))
     found = compared(*rows, figure("speedup", "unknown", note="on another machine"))
-    head = diff.headline(found)
+    head = diff_page.headline(found)
     assert (head.word, head.title) == ("fail", "B is worse in latency, batch 8")
     assert "1.20× (95 % interval 1.19× to 1.21×), measured" in head.sentence
     assert head.conditions == ("not compared (on another machine): speedup",)
-    page = diff.to_html(found)
+    page = diff_page.to_html(found)
     assert page.index(head.title) < page.index('id="figures"') < page.index('id="graph"')
     assert page.count('<span class="badge measured">') == 3 + 1  # and in the legend
     assert "2 ms <small>1.9 to 2.1 ms</small>" in page and "no difference seen" in page
@@ -59,21 +59,21 @@ def test_a_comparison_starts_with_what_differs_and_how_that_is_known() -> None:
     ],
 )
 def test_better_or_worse_depends_on_the_figure(row: dict[str, Any], word: str) -> None:
-    assert diff.headline(compared(row)).word == word
+    assert diff_page.headline(compared(row)).word == word
 
 
 def test_without_a_difference_of_figures_the_others_are_counted() -> None:
-    head = diff.headline(compared(figure("SQNR", "none", 1.0)))
+    head = diff_page.headline(compared(figure("SQNR", "none", 1.0)))
     assert head.title == "B differs" and "23 nodes of the graph, 6 weights" in head.sentence
     same = compared(same=True, graph=None, layers=[])
-    assert diff.headline(same).title == "No difference"
+    assert diff_page.headline(same).title == "No difference"
 
 
 def test_an_explanation_starts_with_the_most_costly_fault() -> None:
     data = written("explain-l4")
     limit, fault = data["findings"]
     found = Explained.from_json({**data, "findings": [{**fault, "limit": False}, limit]})
-    page = explanation.to_html(found)
+    page = explanation_page.to_html(found)
     head = page[page.index('<div class="verdict inconclusive">') : page.index("<nav")]
     assert "12 products wait for memory" in head
     assert "0.503 µs per call (1% of the layers&#39; time, predicted)" in head
@@ -87,7 +87,7 @@ def test_an_explanation_starts_with_the_most_costly_fault() -> None:
 
 def test_an_explanation_says_what_was_not_found_and_not_timed() -> None:
     data = {**written("explain-l4"), "findings": [], "time": None, "untimed": "no engine"}
-    page = explanation.to_html(Explained.from_json(data))
+    page = explanation_page.to_html(Explained.from_json(data))
     assert "No rule suggests a change to ranges and weights." in page
     assert "The times of the layers are not known: no engine" in page
 
@@ -98,7 +98,7 @@ def test_an_explanation_has_sections_for_each_part_and_the_recipe() -> None:
     whole = {**part, "findings": [], "parts": parts,
              "recipe": {"path": "faster.yaml", "missing": ["model.path=a"]},
              "left": [{"rule": "layout", "nodes": ["n"], "text": "fewer copies"}]}  # fmt: skip
-    page = explanation.to_html(Explained.from_json(whole))
+    page = explanation_page.to_html(Explained.from_json(whole))
     for text in ('id="findings-1"', "Findings of encoder", "Figures of decoder", "encoder: int8 is",
                  "faster.yaml", "--set model.path=a", "fewer copies"):  # fmt: skip
         assert text in page
@@ -126,8 +126,8 @@ ABOUT = ("engine 2 KiB", "calibrated on 64 samples from a/digits.py:load",
 def test_the_head_says_what_was_built_on_which_data_and_when() -> None:
     data = written("diff")
     pages = (
-        diff.to_html(Diff.from_json({**data, "b": {**data["b"], "build": BUILD}})),
-        explanation.to_html(Explained.from_json({**written("explain-l4"), "build": BUILD})),
+        diff_page.to_html(Diff.from_json({**data, "b": {**data["b"], "build": BUILD}})),
+        explanation_page.to_html(Explained.from_json({**written("explain-l4"), "build": BUILD})),
     )
     for page in pages:
         head = page[page.index("<h1>") : page.index('<div class="verdict')]
@@ -137,8 +137,8 @@ def test_the_head_says_what_was_built_on_which_data_and_when() -> None:
 @pytest.mark.parametrize(
     ("name", "page"),
     [
-        ("diff", lambda data: diff.to_html(Diff.from_json(data))),
-        ("explain-l4", lambda data: explanation.to_html(Explained.from_json(data))),
+        ("diff", lambda data: diff_page.to_html(Diff.from_json(data))),
+        ("explain-l4", lambda data: explanation_page.to_html(Explained.from_json(data))),
     ],
 )
 def test_no_name_acts(name: str, page: Any) -> None:
@@ -162,7 +162,7 @@ def with_clipping(value: str) -> dict[str, Any]:
 
 def test_the_page_of_a_build_has_the_findings_that_need_no_times() -> None:
     report = Report.from_json(with_clipping(HOSTILE))
-    (found,) = explanation.of_report(report)
+    (found,) = explanation_page.of_report(report)
     assert (found.finding.rule, found.finding.limit) == ("clipped", False)
     page = build_page.to_html(report)
     assert "12.50% of the elements of " in page and SHOWN in page and HOSTILE not in page
@@ -188,4 +188,4 @@ def test_a_build_without_such_findings_names_the_command() -> None:
 def test_a_recipe_of_a_newer_optkit_leaves_the_page_without_findings() -> None:
     data = with_clipping("x")
     data["provenance"]["recipe"]["of_tomorrow"] = 1
-    assert explanation.of_report(Report.from_json(data)) == []
+    assert explanation_page.of_report(Report.from_json(data)) == []

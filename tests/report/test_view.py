@@ -10,12 +10,19 @@ from hypothesis import strategies as st
 
 from optkit.errors import Impossible
 from optkit.report import build_facts, details, figures, layers, view
+from optkit.report.build_result import (
+    BuildRun,
+    Findings,
+    PrecisionResult,
+    failed,
+    result,
+    to_finish,
+)
 from optkit.report.drawing import charts
-from optkit.report.result import Findings, Run, Side, failed, result, to_finish
 from tests.report.conftest import read, read_result
 
 
-def row(report: dict[str, Any], start: str) -> view.Row:
+def row(report: dict[str, Any], start: str) -> view.ComparisonRow:
     return next(
         r for r in view.comparison(read_result(report["result"])) if r.label.startswith(start)
     )
@@ -93,7 +100,7 @@ def test_the_headline_is_the_verdict_with_its_reason(
 
 def test_the_headline_of_a_pending_and_of_a_failed_build() -> None:
     waiting = result(
-        Side("int8", "tensorrt"), None, Findings(), Run(), model="m", target="h100",
+        PrecisionResult("int8", "tensorrt"), None, Findings(), BuildRun(), model="m", target="h100",
         artifact=None, pending=to_finish("a", ["tensorrt"]),
     )  # fmt: skip
     assert view.headline(waiting).sentence == "No engine yet. Finish with: optkit finish a"

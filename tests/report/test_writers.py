@@ -18,10 +18,17 @@ from optkit.errors import InputRefused
 from optkit.measurement import Latencies
 from optkit.printable import printable
 from optkit.report.build_page import to_html
+from optkit.report.build_result import (
+    BuildRun,
+    Findings,
+    PrecisionResult,
+    failed,
+    result,
+    to_finish,
+)
 from optkit.report.document import Rewrites, compose, measured
 from optkit.report.junit import to_junit
 from optkit.report.markdown import to_markdown
-from optkit.report.result import Findings, Run, Side, failed, result, to_finish
 from tests.figures import Figures
 from tests.report import test_junit as junit
 from tests.report.conftest import read
@@ -200,7 +207,7 @@ def test_every_planned_node_and_layer_is_listed(make: Any) -> None:
 
 
 def empty_report(found: Result) -> dict[str, Any]:
-    figures = measured(found, Side("int8"), None, Findings(), Latencies(), {})
+    figures = measured(found, PrecisionResult("int8"), None, Findings(), Latencies(), {})
     past = Provenance(recipe={}, digests={}, versions={}, steps=(), build_spec={})
     return compose(found, figures, rewrites=Rewrites(), provenance=past).to_json()
 
@@ -214,9 +221,15 @@ def test_builds_with_nothing_to_show_still_make_a_page() -> None:
     assert "conv1: bad &lt;model&gt;; fix it" in page
     assert "bad &#60;model&#62;; fix it" in markdown(empty_report(refused))
     waiting = result(
-        Side("int8", "tensorrt", note="needs an H100"), Side("fp16", "tensorrt"), Findings(), Run(),
-        model="m", target="h100", artifact="a", pending=to_finish("a", ["tensorrt"]),
-    )  # fmt: skip
+        PrecisionResult("int8", "tensorrt", note="needs an H100"),
+        PrecisionResult("fp16", "tensorrt"),
+        Findings(),
+        BuildRun(),
+        model="m",
+        target="h100",
+        artifact="a",
+        pending=to_finish("a", ["tensorrt"]),
+    )
     assert "<code>optkit finish a</code>" in html(empty_report(waiting))
     assert "- tensorrt: optkit finish a" in markdown(empty_report(waiting))
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from optkit import graph
 from optkit.errors import ExportFailed, InputRefused
 from optkit.runtimes import backend
-from optkit.sources import agreement, in_float64, program
+from optkit.sources import export_check, in_float64, program
 from optkit.tensors import AxisRange
 from tests.sources.test_torch_module import export, spec
 
@@ -139,7 +139,7 @@ def test_a_rounding_that_is_too_large_is_named_with_its_module(
 ) -> None:
     """Where float64 cannot tell that it is one."""
     monkeypatch.setattr(in_float64, "exact", lambda *asked: None)
-    monkeypatch.setattr(agreement, "_LIMITS", {2: 1e-6, 4: 1e-6, 8: 1e-6})
+    monkeypatch.setattr(export_check, "_LIMITS", {2: 1e-6, 4: 1e-6, 8: 1e-6})
     torch.manual_seed(0)
     net = nn.Sequential(made())
     width = 8 if isinstance(net[0], Recurrent) else 32

@@ -15,7 +15,7 @@ from optkit import graph
 from optkit.errors import InputRefused, OptkitError
 from optkit.runtimes import backend
 from optkit.sources import onnx_file
-from optkit.sources.log import ExportLog
+from optkit.sources.export_log import ExportLog
 from optkit.tensors import InputSpec, TensorInfo
 
 P2O, P2O_7 = "p2o.DynamicDimension.0", "p2o.DynamicDimension.7"

@@ -20,8 +20,8 @@ from torch import nn
 
 from optkit.errors import InputRefused, UnsafeFile
 from optkit.runtimes import backend
-from optkit.sources import agreement, archive, program
-from optkit.sources.log import ExportLog
+from optkit.sources import archive, export_check, program
+from optkit.sources.export_log import ExportLog
 from optkit.tensors import AxisRange, InputSpec, TensorInfo
 
 PROGRAM = "models/model.json"
@@ -90,7 +90,7 @@ def test_weights_too_large_to_keep_are_held_once_when_the_runtime_starts(
     saved: tuple[Net, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """torch keeps what it traced, so the program's own tensors have to be empty by then."""
-    monkeypatch.setattr(agreement, "KEPT", 0)
+    monkeypatch.setattr(export_check, "KEPT", 0)
     mine = saved[0].layers["in-1"].weight
     held: list[torch.Tensor] = []
 

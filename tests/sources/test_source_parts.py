@@ -14,9 +14,9 @@ from torch.utils import _pytree
 
 from optkit import graph
 from optkit.errors import ExportFailed, UsageError
-from optkit.sources import agreement, axes, outputs
+from optkit.sources import dynamic_axes, export_check, outputs
 from optkit.sources.compared_sizes import compared_sizes
-from optkit.sources.trials import Trial
+from optkit.sources.comparison_trials import ComparisonTrial
 from optkit.tensors import AxisRange, Feed, InputSpec, TensorInfo
 
 RANGES = st.tuples(*[st.integers(1, 20)] * 3).map(lambda sizes: AxisRange(*sorted(sizes)))
@@ -25,7 +25,7 @@ AXES = st.dictionaries(st.sampled_from("abcd"), RANGES)
 
 @given(AXES)
 def test_sizes_stay_in_range(ranges: dict[str, AxisRange]) -> None:
-    sizes = axes.traced_sizes(ranges)
+    sizes = dynamic_axes.traced_sizes(ranges)
     assert sizes.keys() == ranges.keys()
     assert all(ranges[name].min <= size <= ranges[name].max for name, size in sizes.items())
 
@@ -34,7 +34,7 @@ def test_sizes_stay_in_range(ranges: dict[str, AxisRange]) -> None:
 @example({"b": AxisRange(1, 4, 4), "a": AxisRange(4, 4, 4)})
 def test_traced_sizes_hide_no_axis(ranges: dict[str, AxisRange]) -> None:
     """No 1 where 2 is allowed, and no two equal ones where the ranges leave a choice."""
-    sizes = axes.traced_sizes(ranges)
+    sizes = dynamic_axes.traced_sizes(ranges)
     assert all(sizes[name] > 1 or axis.max == 1 for name, axis in ranges.items())
     for name, axis in ranges.items():
         if axis.max - max(axis.min, 2) >= len(ranges):
@@ -44,13 +44,13 @@ def test_traced_sizes_hide_no_axis(ranges: dict[str, AxisRange]) -> None:
 @given(AXES)
 def test_traced_sizes_are_near_the_tuned_ones(ranges: dict[str, AxisRange]) -> None:
     """The smallest ones may make a feature map of one place."""
-    for name, size in axes.traced_sizes(ranges).items():
+    for name, size in dynamic_axes.traced_sizes(ranges).items():
         assert abs(size - ranges[name].opt) <= len(ranges)
 
 
 @given(AXES)
 def test_compared_sizes_differ_from_the_traced_ones(ranges: dict[str, AxisRange]) -> None:
-    traced, found = axes.traced_sizes(ranges), compared_sizes(ranges, None)
+    traced, found = dynamic_axes.traced_sizes(ranges), compared_sizes(ranges, None)
     for name, axis in ranges.items():
         assert axis.min == axis.max or any(sizes[name] != traced[name] for sizes in found)
 
@@ -103,8 +103,8 @@ class Fake:
 
 
 def compare(expected: np.ndarray, found: np.ndarray) -> float:
-    case = agreement.Case(Trial({"n": 2}, "random", dict), {}, {"y": expected})
-    (check,) = agreement.check([case], Fake(found), None)  # type: ignore[arg-type]
+    case = export_check.ComparedRun(ComparisonTrial({"n": 2}, "random", dict), {}, {"y": expected})
+    (check,) = export_check.check([case], Fake(found), None)  # type: ignore[arg-type]
     assert check.sizes == {"n": 2}
     return check.errors["y"]
 
@@ -166,7 +166,7 @@ def test_a_sum_of_axes_keeps_its_declared_order_and_name() -> None:
     """
     model = ir.from_onnx_text(text)
     model.graph.outputs[0].shape = ir.Shape(["s1", "s5 + s3"])
-    axes.declare(
+    dynamic_axes.declare(
         model,
         [
             spec("mask", "batch", "past + new", dtype="int64"),
@@ -180,8 +180,10 @@ def test_a_sum_of_axes_keeps_its_declared_order_and_name() -> None:
 
 def test_an_axis_of_one_size_becomes_a_number_in_a_sum() -> None:
     ranges = {"past": AxisRange(0, 4, 8), "new": AxisRange(1, 1, 1)}
-    (mask,), moving = axes.fix_single_sizes([spec("mask", "past + new", dtype="int64")], ranges)
+    (mask,), moving = dynamic_axes.fix_single_sizes(
+        [spec("mask", "past + new", dtype="int64")], ranges
+    )
     assert mask.info.shape == ("past + 1",)
     assert list(moving) == ["past"]
     with pytest.raises(UsageError, match="'old' of input 'mask' has no range"):
-        axes.fix_single_sizes([spec("mask", "old + new")], ranges)
+        dynamic_axes.fix_single_sizes([spec("mask", "old + new")], ranges)

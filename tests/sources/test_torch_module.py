@@ -21,7 +21,7 @@ from optkit.errors import ExportFailed, InputRefused, ToolchainMissing, UsageErr
 from optkit.recipe import torch_checkpoint
 from optkit.runtimes import backend
 from optkit.sources import model_factory, torch_module
-from optkit.sources.log import ExportLog
+from optkit.sources.export_log import ExportLog
 from optkit.tensors import AxisRange, InputSpec, TensorInfo
 
 AXES = {"batch": AxisRange(1, 8, 32)}

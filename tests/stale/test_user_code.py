@@ -21,11 +21,11 @@ from optkit.evidence import Evidence
 from optkit.execute.rehearsal import Rehearsal
 from optkit.execute.runner import Runner
 from optkit.execute.step import Foreign
-from optkit.execute.task import Limits
+from optkit.execute.task import TaskLimits
 from optkit.pipeline.collected import collected
 from optkit.recipe import Recipe
 from optkit.steps.bodies import outputs
-from optkit.steps.collect import Collect, Collected
+from optkit.steps.collect import Collect, CollectedSamples
 from optkit.steps.outputs import KeepOutputs
 from optkit.steps.pick import Pick
 from optkit.store import Store
@@ -72,7 +72,7 @@ class Notes:
 
 
 def runner(folder: Path, *, fresh: bool = False) -> Runner:
-    return Runner(Store(folder), Limits(2**32), Notes(), fresh=fresh)
+    return Runner(Store(folder), TaskLimits(2**32), Notes(), fresh=fresh)
 
 
 def _read_by_all(project: Path, store: Path) -> list[str]:
@@ -153,7 +153,7 @@ def _recipe(project: Path, depends: list[str] | None, **args: str) -> Recipe:
     return Recipe.from_dict({**data, "calibration": settings}, project)
 
 
-def _collect(recipe: Recipe, run: Any) -> Collected:
+def _collect(recipe: Recipe, run: Any) -> CollectedSamples:
     source = recipe.samples("calibration")
     assert source is not None
     return collected(recipe, source, "calibration", recipe.describe(), run)
@@ -163,7 +163,7 @@ def _runs(folder: Path) -> int:
     return (folder / "runs.log").read_text().count("run")
 
 
-def _value(samples: Collected) -> float:
+def _value(samples: CollectedSamples) -> float:
     (feed,) = Spool(samples.path).spread(1)
     return float(feed["x"][0, 0])
 

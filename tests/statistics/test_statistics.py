@@ -16,13 +16,13 @@ from hypothesis.extra import numpy as hnp
 
 from optkit.calibration.fills import NO_FILLS
 from optkit.calibration.observer import Observer, RowSample
-from optkit.calibration.part import Part, data
+from optkit.calibration.part import SamplePart, data
 from optkit.errors import InputRefused, IntegrityError, OptkitError
 from optkit.statistics import (
+    MissingRange,
     Statistics,
     Tap,
     ValueStatistics,
-    Verdict,
     count_bins,
     data_digest,
     edges,
@@ -32,7 +32,7 @@ from optkit.statistics import (
     save,
 )
 from optkit.statistics.sums import FINEST, add_symmetric, limbs, unpacked
-from optkit.statistics.values import Moments, Rows
+from optkit.statistics.values import Moments, SampledRows
 
 FLOATS = hnp.arrays(
     np.float32,
@@ -44,9 +44,9 @@ FLOATS = hnp.arrays(
 EMPTY = ValueStatistics(np.inf, -np.inf, np.empty(0, np.uint16), np.empty(0, np.int64))
 
 
-def part_of(x: np.ndarray) -> Part:
+def part_of(x: np.ndarray) -> SamplePart:
     """Each row of axis 0 a sample."""
-    return Part(0, [hashlib.sha256(row.tobytes()).digest() for row in x])
+    return SamplePart(0, [hashlib.sha256(row.tobytes()).digest() for row in x])
 
 
 def observed(*batches: np.ndarray, axis: int | None = None) -> ValueStatistics:
@@ -274,7 +274,7 @@ def test_a_scaled_value_with_more_elements_than_its_rows_keeps_extremes_and_mass
 
 def test_merging_keeps_the_first_verdict_and_nothing_else() -> None:
     good = statistics(np.arange(4, dtype=np.float32)).value("x")
-    bad = [replace(EMPTY, verdict=Verdict(sample, "NaN")) for sample in (17, 3)]
+    bad = [replace(EMPTY, verdict=MissingRange(sample, "NaN")) for sample in (17, 3)]
     for order in ([good, *bad], [*bad, good], [bad[1], good, bad[0]]):
         merged = order[0].merged(order[1]).merged(order[2])
         assert merged.unbounded == "NaN in sample 3" and merged.count == 0
@@ -329,7 +329,7 @@ def test_moments_of_inputs_below_the_grid_of_the_sums_are_zero() -> None:
 @pytest.mark.parametrize("groups", [None, 3])
 def test_second_moments_of_sampled_rows_are_the_mean_of_their_products(groups: int | None) -> None:
     x = np.random.default_rng(0).standard_normal((50, 12)).astype(np.float32)
-    found = Rows(np.arange(50, dtype=np.uint64), x).second_moments(groups)
+    found = SampledRows(np.arange(50, dtype=np.uint64), x).second_moments(groups)
     apart = x.astype(np.float64).reshape(50, groups or 1, -1)
     wanted = np.einsum("ngi,ngj->gij", apart, apart) / 50
     assert found.dtype == np.float32

@@ -23,9 +23,9 @@ from optkit import codec
 from optkit.assignment import Assignment
 from optkit.engines import BuildSpec
 from optkit.execute import step as steps
-from optkit.execute.step import Result, Step
+from optkit.execute.step import Step, StepResult
 from optkit.recipe import Recipe
-from optkit.steps.table import STEPS
+from optkit.steps.step_table import STEPS
 
 FILE = Path(__file__).with_name("forms.json")
 DIGEST = "manifest.digest"
@@ -85,7 +85,7 @@ def _changes_keys(now: str | None, then: str | None) -> str | None:
     if then is None and now is not None and _default(now) is None:
         return (
             "it would be in every key, and no entry would be found any more; declare it by "
-            "`later(default)` of optkit.codec, or for a recipe of optkit/recipe/schema.py"
+            "`later(default)` of optkit.codec, or for a recipe of optkit/recipe/sections.py"
         )
     if now is None and then is not None and _default(then) is None:
         return "it was in every key, and no entry would be found any more"
@@ -111,11 +111,11 @@ def _default(text: str) -> str | None:
     return default if equals else None
 
 
-def _result(step: type[Step[Any]]) -> type[Result]:
+def _result(step: type[Step[Any]]) -> type[StepResult]:
     bases = [base for own in step.__mro__ for base in vars(own).get("__orig_bases__", ())]
     kinds = {kind for base in bases for kind in get_args(base) if isinstance(kind, type)}
     (kind,) = kinds
-    assert issubclass(kind, Result)
+    assert issubclass(kind, StepResult)
     return kind
 
 

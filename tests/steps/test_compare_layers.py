@@ -13,7 +13,7 @@ from optkit.execute.task import silent
 from optkit.steps.bodies import compare_layers
 from optkit.steps.compare_layers import CompareLayers
 from optkit.tensors import TensorInfo
-from tests.benchmarking.test_layers import (
+from tests.benchmarking.test_layer_comparison import (
     C2,
     CODES,
     FEEDS,

@@ -10,7 +10,7 @@ from typing import Literal
 import pytest
 
 from optkit.codec import from_json, later, to_json
-from optkit.execute.step import Input, Result, Step
+from optkit.execute.step import Step, StepInput, StepResult
 from tests.steps.forms import WRITE, Known, form_of, frozen, problems, today
 
 TODAY = today()
@@ -37,7 +37,7 @@ class Rules:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sum(Result):
+class Sum(StepResult):
     parts: tuple[Rules, ...]
     of: float = 0.0
 
@@ -47,7 +47,7 @@ class Add(Step[Sum]):
     name = "fuse"  # a step whose file is known
     version = 1
 
-    graph: Input
+    graph: StepInput
     rules: Rules
     count: int = 1
 

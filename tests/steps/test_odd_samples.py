@@ -13,7 +13,7 @@ from optkit.data import spool_writer
 from optkit.data.spool import Spool
 from optkit.errors import InputRefused
 from optkit.steps import perform
-from optkit.steps.files import GRAPH
+from optkit.steps.file_names import GRAPH
 from optkit.tensors import Feed, TensorInfo
 
 X = TensorInfo("x", "float32", ("batch", 4))

@@ -12,7 +12,7 @@ from optkit import graph
 from optkit.data import spool_writer
 from optkit.data.spool import Spool
 from optkit.steps import perform
-from optkit.steps.resize import Resize, Resized
+from optkit.steps.resize import Resize, ResizedSamples
 from optkit.tensors import AxisRange, Feed, InputSpec
 from tests.networks import network
 
@@ -39,9 +39,15 @@ def resize(
         feeds, folder / "samples", infos, limit_samples=None, memory_bytes=1 << 28, progress=silent
     )
     step = Resize(
-        samples=Resized(), graph=Resized(), specs=tuple(map(InputSpec, infos)), axes=axes,
-        at=at, whole=False, optional=(), memory=1 << 28,  # type: ignore[arg-type]
-    )  # fmt: skip
+        samples=ResizedSamples(),
+        graph=ResizedSamples(),
+        specs=tuple(map(InputSpec, infos)),
+        axes=axes,
+        at=at,
+        whole=False,
+        optional=(),
+        memory=1 << 28,  # type: ignore[arg-type]
+    )
     inputs = {"samples": folder / "samples", "graph": folder / "graph"}
     (folder / "out").mkdir()
     meta = perform("resize", inputs, {**step.params, "memory": 1 << 28}, folder / "out", silent)

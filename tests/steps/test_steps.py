@@ -14,8 +14,8 @@ from optkit import graph
 from optkit.errors import InputRefused, OptkitError
 from optkit.execute.task import Order, Task
 from optkit.steps import perform
-from optkit.steps.files import GRAPH
-from optkit.steps.table import STEPS
+from optkit.steps.file_names import GRAPH
+from optkit.steps.step_table import STEPS
 from optkit.worker import _answer
 
 HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'

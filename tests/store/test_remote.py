@@ -21,7 +21,7 @@ import fsspec
 from fsspec.implementations.memory import MemoryFileSystem
 
 from optkit.errors import IntegrityError, StorageError, ToolchainMissing, UsageError
-from optkit.store import Damaged, Remote, RemoteLost, RemoteReadOnly, Store, digest_json
+from optkit.store import DamagedFile, Remote, RemoteLost, RemoteReadOnly, Store, digest_json
 from optkit.store import remote as remotes
 
 URL = "shaky://place"
@@ -389,7 +389,7 @@ def test_files_go_by_their_digest(tmp_path: Path) -> None:
     copies = list((tmp_path / "two/objects").glob("*/*"))
     assert len(copies) == 1 and copies[0].stat().st_nlink == 3
     assert copies[0].stat().st_mode & 0o777 == 0o444
-    with pytest.raises(Damaged) as caught:
+    with pytest.raises(DamagedFile) as caught:
         two.sharing.bring({"y": digest_json("absent")}, tmp_path / "third")
     assert isinstance(caught.value, IntegrityError) and caught.value.sha256
 
@@ -421,7 +421,7 @@ def test_a_copy_that_has_changed_is_fetched_again(tmp_path: Path) -> None:
 def test_a_name_that_leads_out_is_not_brought(tmp_path: Path) -> None:
     one, two = (Store(tmp_path / n, Remote(f"file://{tmp_path}/remote")) for n in ("one", "two"))
     (sha256,) = sent(one, tmp_path / "x").values()
-    with pytest.raises(Damaged, match="not a valid name"):
+    with pytest.raises(DamagedFile, match="not a valid name"):
         two.sharing.bring({"../out": sha256}, tmp_path / "folder")
     assert not (tmp_path / "out").exists()
 

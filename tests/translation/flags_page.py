@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from optkit.translation import TOOLS, Tool, table
-from optkit.translation.tables import Row
+from optkit.translation.tables import FlagRow
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/translated_flags.md"
 TITLES = {
@@ -35,11 +35,11 @@ def section(tool: Tool) -> str:
     return "\n".join([f"## {TITLES[tool]}\n", "| flag | answer | |", "|---|---|---|", *lines, ""])
 
 
-def line(row: Row) -> str:
+def line(row: FlagRow) -> str:
     flags = ", ".join(f"`{flag}`" for flag in row.flags)
     answer, what = answered(row)
     if row.harmless is not None:
-        default = row.harmless_because == Row.model_fields["harmless_because"].default
+        default = row.harmless_because == FlagRow.model_fields["harmless_because"].default
         why = "the default" if default else f"because {row.harmless_because}"
         what += f". Meaningless: {named(row.harmless)}, {why}".replace("some values, the", "the")
     if row.refused_values is not None:
@@ -49,7 +49,7 @@ def line(row: Row) -> str:
     return f"| {flags} | {answer} | {what} |"
 
 
-def answered(row: Row) -> tuple[str, str]:
+def answered(row: FlagRow) -> tuple[str, str]:
     """The answer, and its text."""
     note = f"; {row.note}" if row.note else ""
     if row.key is not None:

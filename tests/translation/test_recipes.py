@@ -17,7 +17,7 @@ from optkit.cli import optkit
 from optkit.recipe import Recipe, requested
 from optkit.recipe.template import Preset, template
 from optkit.request import Request
-from optkit.translation import TOOLS, Command, Tool, table, translate
+from optkit.translation import TOOLS, Tool, ToolCommand, table, translate
 
 AXIS = {"min": 1, "opt": 8, "max": 32}
 RECIPE = {
@@ -100,7 +100,7 @@ def test_flags_that_are_done_give_a_valid_recipe(
 
 
 def _gives_a_valid_recipe(tool: Tool, command: str, folder: Path) -> None:
-    made = translate(Command(**{tool: command}), frozenset({"--precision"}))
+    made = translate(ToolCommand(**{tool: command}), frozenset({"--precision"}))
     assert made is not None
     given = Recipe.from_dict(RECIPE)
     recipe = requested(given, made.applied(Request()))

@@ -9,7 +9,7 @@ import pytest
 from optkit.cli import optkit
 from optkit.documents.translation import TranslatedFlag
 from optkit.recipe import Bench, Calibration, Compiler, Quantization
-from optkit.translation import TOOLS, Command, Tool, table, translate
+from optkit.translation import TOOLS, Tool, ToolCommand, table, translate
 from tests.translation.flags_page import PAGE, page
 
 FLAGS = Path(__file__).with_name("trtexec_flags.txt")
@@ -33,7 +33,7 @@ def spelled(tool: Tool, flag: str) -> str:
 
 
 def account(tool: Tool, command: str) -> tuple[TranslatedFlag, ...]:
-    translated = translate(Command(**{tool: command}), frozenset())
+    translated = translate(ToolCommand(**{tool: command}), frozenset())
     assert translated is not None
     return translated.account.flags
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from optkit.errors import UsageError
-from optkit.translation import Command, Tool, Translated, translate
+from optkit.translation import Tool, ToolCommand, TranslatedCommand, translate
 
 
-def translated(tool: Tool, command: str, *given: str) -> Translated:
-    made = translate(Command(**{tool: command}), frozenset(given))
+def translated(tool: Tool, command: str, *given: str) -> TranslatedCommand:
+    made = translate(ToolCommand(**{tool: command}), frozenset(given))
     assert made is not None
     return made
 
@@ -121,8 +121,8 @@ def test_a_flag_given_twice_with_other_values_is_refused() -> None:
 
 def test_one_tool_at_a_time() -> None:
     with pytest.raises(UsageError, match="one command"):
-        translate(Command(trtexec="--fp16", modelopt=""), frozenset())
-    assert translate(Command(), frozenset()) is None
+        translate(ToolCommand(trtexec="--fp16", modelopt=""), frozenset())
+    assert translate(ToolCommand(), frozenset()) is None
 
 
 def test_an_export_of_ultralytics() -> None:

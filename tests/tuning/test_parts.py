@@ -22,17 +22,26 @@ from optkit.tuning.estimate import Estimate
 from optkit.tuning.gains import gain
 from optkit.tuning.path import gain as saved
 from optkit.tuning.path import hull, noise, path
-from optkit.tuning.space import Budget, Candidate, Group, Option, Outcome, Space, Trial, staircase
-from optkit.tuning.verify import STEPS_DOWN, Verified, fallback, rungs, verify
+from optkit.tuning.space import (
+    Budget,
+    Candidate,
+    CandidateTrial,
+    LayerGroup,
+    Outcome,
+    PrecisionOption,
+    Space,
+    staircase,
+)
+from optkit.tuning.verify import STEPS_DOWN, VerifiedTrial, fallback, rungs, verify
 
 options = st.lists(
     st.tuples(st.floats(1e-8, 1e-2), st.floats(0.01, 1.0)), min_size=1, max_size=4
-).map(lambda rows: tuple(Option(f"p{i}", n, g) for i, (n, g) in enumerate(rows)))
+).map(lambda rows: tuple(PrecisionOption(f"p{i}", n, g) for i, (n, g) in enumerate(rows)))
 
 
 @given(options)
-def test_hull_is_convex_and_ends_in_the_carrier(found: tuple[Option, ...]) -> None:
-    ladder = hull(Group(("a",), found), "fp16")
+def test_hull_is_convex_and_ends_in_the_carrier(found: tuple[PrecisionOption, ...]) -> None:
+    ladder = hull(LayerGroup(("a",), found), "fp16")
     assert ladder[-1].name == "fp16"
     assert ladder[0].gain == max(option.gain for option in found)
     slopes = [(a.noise - b.noise) / (a.gain - b.gain) for a, b in itertools.pairwise(ladder)]
@@ -49,7 +58,7 @@ def test_hull_is_convex_and_ends_in_the_carrier(found: tuple[Option, ...]) -> No
 @settings(max_examples=50, deadline=None)
 def test_every_point_of_the_path_is_the_best_for_its_noise(rows: list[Any]) -> None:
     """Against all assignments: none has less noise and more gain than a point of the path."""
-    space = Space(tuple(Group((f"g{i}",), row) for i, row in enumerate(rows)), "fp16")
+    space = Space(tuple(LayerGroup((f"g{i}",), row) for i, row in enumerate(rows)), "fp16")
     steps = path(space)
     assert steps[-1] == space.uniform("fp16")
     names = [(*(o.name for o in group.options), "fp16") for group in space.groups]
@@ -89,13 +98,15 @@ def test_two_terms_gain_less_than_one_on_a_cpu(kind: str, gains: bool) -> None:
     assert two < one and (two > 0) == gains
 
 
-def line(count: int) -> tuple[Space, list[Trial]]:
+def line(count: int) -> tuple[Space, list[CandidateTrial]]:
     """A space, and trials of which each is faster and noisier than the one before; the carrier
     first."""
-    groups = tuple(Group((f"g{i}",), (Option("int8", 1e-5, 1.0),)) for i in range(count))
+    groups = tuple(
+        LayerGroup((f"g{i}",), (PrecisionOption("int8", 1e-5, 1.0),)) for i in range(count)
+    )
     space = Space(groups, "fp16")
     trials = [
-        Trial(
+        CandidateTrial(
             Candidate(("int8",) * i + ("fp16",) * (count - i)),
             Outcome(1e-7 * 2**i, 10.0 - i, 100 - i),
         )
@@ -122,7 +133,7 @@ def test_judgement_goes_down_and_ends_at_the_first_that_breaks_a_limit() -> None
                 7.0: judged(0.03, 0.01, "fail"), 6.0: judged(0.0, 0.01, "pass")}  # fmt: skip
     asked = []
 
-    def judge(trial: Trial) -> Any:
+    def judge(trial: CandidateTrial) -> Any:
         asked.append(trial.outcome.latency_ms)
         return verdicts[trial.outcome.latency_ms]
 
@@ -158,20 +169,20 @@ def test_ladder_has_both_ends_of_the_front_and_never_the_carrier() -> None:
 
 def test_nothing_is_judged_where_the_carrier_is_as_fast() -> None:
     space, trials = line(3)
-    slower = [Trial(t.candidate, Outcome(t.outcome.noise, 10.01, 5)) for t in trials[1:]]
+    slower = [CandidateTrial(t.candidate, Outcome(t.outcome.noise, 10.01, 5)) for t in trials[1:]]
     assert rungs([trials[0], *slower], space, Budget(max_drop=0.01)) == []
 
 
 def test_without_a_winner_the_carrier_is_built_if_it_keeps_the_limits() -> None:
     space, trials = line(3)  # sizes 100, 99, 98, 97, the carrier's first
-    refused = [Verified(trials[2], judged(0.02, 0.01, "fail"), False, False)]
+    refused = [VerifiedTrial(trials[2], judged(0.02, 0.01, "fail"), False, False)]
     drop = Budget(max_drop=0.01)
     assert fallback(trials, space, drop, refused) == trials[0]
     small = Budget(max_drop=0.01, max_bytes=98)
     assert fallback(trials, space, small, refused) == trials[2]  # which the carrier is not
     tiny = Budget(max_drop=0.01, max_bytes=50)
     assert fallback(trials, space, tiny, []) == trials[3]  # the nearest
-    broken = [Trial(t.candidate, Outcome.failure("no kernel")) for t in trials]
+    broken = [CandidateTrial(t.candidate, Outcome.failure("no kernel")) for t in trials]
     with pytest.raises(InputRefused, match="no kernel"):
         fallback(broken, space, drop, [])
 
@@ -179,7 +190,7 @@ def test_without_a_winner_the_carrier_is_built_if_it_keeps_the_limits() -> None:
 def test_staircase_against_the_definition() -> None:
     rng = np.random.default_rng(0)
     trials = [
-        Trial(Candidate((str(i),)), Outcome(float(n), float(ms), int(size)))
+        CandidateTrial(Candidate((str(i),)), Outcome(float(n), float(ms), int(size)))
         for i, (n, ms, size) in enumerate(rng.integers(1, 9, (60, 3)))
     ]
     found = {(t.outcome.noise, t.outcome.latency_ms) for t in staircase(trials)}

@@ -13,12 +13,12 @@ from optkit.errors import Impossible, InputRefused, OptkitError, WorkerFailed
 from optkit.execute import local
 from optkit.execute.task import Task
 from optkit.pipeline import Build, Job, findings
-from optkit.pipeline.findings import Judged
+from optkit.pipeline.findings import JudgedBuild
 from optkit.recipe import Recipe
 from optkit.store import Store
-from optkit.tuning import Budget, SearchOptions, Tuned
+from optkit.tuning import Budget, SearchOptions, TuningResult
 from optkit.tuning.past_trials import PastTrials
-from optkit.tuning.space import Candidate, Outcome, Space, Trial
+from optkit.tuning.space import Candidate, CandidateTrial, Outcome, Space
 from optkit.tuning.trials import Trials
 from optkit.workspace import Workspace
 
@@ -58,10 +58,10 @@ def test_only_lasting_outcomes_are_kept(tmp_path: Path) -> None:
     }
     memory = PastTrials(Store(tmp_path), "1" * 64)
     for name, outcome in found.items():
-        memory.keep(Trial(Candidate((name,)), outcome))
+        memory.keep(CandidateTrial(Candidate((name,)), outcome))
     saved = memory.store.recall(memory.key)
     assert saved is not None
-    trials = [codec.from_json(Trial, row) for row in saved["trials"]]
+    trials = [codec.from_json(CandidateTrial, row) for row in saved["trials"]]
     assert {t.candidate.options[0]: t.outcome for t in trials} == {
         name: found[name] for name in ("sound", "refused")
     }
@@ -83,16 +83,18 @@ class Carry:
 
 
 @pytest.fixture
-def search(fresh: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tuned]:
+def search(
+    fresh: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., TuningResult]:
     """`tune` for the CPU in this process, always over the same store."""
     project = fresh("memory")
     monkeypatch.chdir(project.folder)
 
-    def run(carry: Carry) -> Tuned:
+    def run(carry: Carry) -> TuningResult:
         runner = Workspace(project.cache, executor=carry).runner()
         job = Job(Recipe.load(Path("optkit.yaml")), *api.pair("cpu", "int8"), code=Path.cwd())
 
-        def judge(made: Build) -> Judged:
+        def judge(made: Build) -> JudgedBuild:
             return findings.judge(made, runner.records, artifact="")
 
         return tuning.tune(
@@ -105,7 +107,7 @@ def search(fresh: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> Call
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["timeout", "refused"])
 def test_what_failed_for_want_of_time_or_memory_is_tried_again(
-    name: str, search: Callable[..., Tuned]
+    name: str, search: Callable[..., TuningResult]
 ) -> None:
     before = search(Carry(FAILURES[name]))
     failed = [t for t in before.search.trials if t.outcome.failed]

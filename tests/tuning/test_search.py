@@ -20,11 +20,11 @@ from optkit.tuning.search import Search, best
 from optkit.tuning.space import (
     Budget,
     Candidate,
-    Group,
-    Option,
+    CandidateTrial,
+    LayerGroup,
     Outcome,
+    PrecisionOption,
     Space,
-    Trial,
     front,
     staircase,
 )
@@ -66,10 +66,10 @@ def world(
     noise = 10 ** rng.uniform(-7, -3, (groups, options))
     expected = saved * np.exp(wrong * rng.standard_normal(saved.shape))
     rows = tuple(
-        Group(
+        LayerGroup(
             (f"layer{g}",),
             tuple(
-                Option(f"int{8 - o}", float(noise[g, o]), float(expected[g, o]))
+                PrecisionOption(f"int{8 - o}", float(noise[g, o]), float(expected[g, o]))
                 for o in range(options)
             ),
         )
@@ -108,10 +108,10 @@ def backwards(tried: Callable[[Candidate], bool], candidates: Sequence[Candidate
     return [tried(candidate) for candidate in reversed(candidates)][::-1]
 
 
-def every(made: World) -> list[Trial]:
+def every(made: World) -> list[CandidateTrial]:
     names = [(*(o.name for o in g.options), made.space.carrier) for g in made.space.groups]
     found = (Candidate(options) for options in itertools.product(*names))
-    return [Trial(candidate, made(candidate)) for candidate in found]
+    return [CandidateTrial(candidate, made(candidate)) for candidate in found]
 
 
 @given(worlds, decibels)
@@ -326,5 +326,5 @@ def test_stops_when_told_but_not_before_the_first_trial(small_world: World) -> N
 
 def test_outcomes_survive_json() -> None:
     for outcome in (Outcome(1e-4, 2.0, 3, landed=1), Outcome.failure("why")):
-        trial = Trial(Candidate(("int8", "fp16"), "other"), outcome)
-        assert codec.from_json(Trial, codec.to_json(trial)) == trial
+        trial = CandidateTrial(Candidate(("int8", "fp16"), "other"), outcome)
+        assert codec.from_json(CandidateTrial, codec.to_json(trial)) == trial

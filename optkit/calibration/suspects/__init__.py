@@ -6,7 +6,7 @@ used.
     alone      one set alone: duplicates, constants, outliers, noise
     beside     calibration data compared with evaluation data: scale, range, axes, content
     expected   data compared with the model: preprocessing, batch norm, first product, recipe
-    tokens     token ids and masks
+    token_ids  token ids and masks
 
 A comment or docstring gives the reason for every limit; the clean sets in the tests keep a distance
 from each of them.
@@ -18,26 +18,26 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from optkit import codec
-from optkit.calibration.suspects import alone, beside, expected, tokens
+from optkit.calibration.suspects import alone, beside, expected, token_ids
 from optkit.calibration.suspects.entrance import (
+    ChannelMoments,
     Entrance,
-    Seen,
     entrances,
     measure,
     tables,
     watched,
 )
-from optkit.calibration.suspects.expected import Expected, of_preprocessor
-from optkit.calibration.suspects.profile import Numbers, Profile, profile
+from optkit.calibration.suspects.expected import PixelRange, of_preprocessor
+from optkit.calibration.suspects.profile import NumericInput, Profile, profile
 from optkit.documents.data_finding import DataFinding
 
 __all__ = [
+    "ChannelMoments",
     "DataFinding",
     "Entrance",
-    "Expected",
-    "Known",
+    "ModelProperties",
+    "PixelRange",
     "Profile",
-    "Seen",
     "entrances",
     "judge",
     "measure",
@@ -50,23 +50,25 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Known:
+class ModelProperties:
     """Known properties of the model. `ranges`: those that the recipe declares, by input."""
 
     entrances: Mapping[str, Entrance] = field(default_factory=dict)
-    seen: Mapping[str, Seen] = field(default_factory=dict)
-    preprocessing: Expected | None = None
+    seen: Mapping[str, ChannelMoments] = field(default_factory=dict)
+    preprocessing: PixelRange | None = None
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
-def judge(calibration: Profile, evaluation: Profile | None, model: Known) -> list[DataFinding]:
+def judge(
+    calibration: Profile, evaluation: Profile | None, model: ModelProperties
+) -> list[DataFinding]:
     """Reasons to doubt the calibration data; empty if it is sound. Raises InputRefused for a token
     that the model does not have."""
     findings = list(alone.whole_set(calibration))
     for name, numbers in calibration.numbers.items():
         other = None if evaluation is None else evaluation.numbers.get(name)
         findings += _of_numbers(numbers, other, model)
-    return [*findings, *tokens.tokens_of(calibration, evaluation)]
+    return [*findings, *token_ids.tokens_of(calibration, evaluation)]
 
 
 def to_json(findings: list[DataFinding], calibration: Profile, compared: bool) -> dict[str, object]:
@@ -79,7 +81,9 @@ def to_json(findings: list[DataFinding], calibration: Profile, compared: bool) -
     }
 
 
-def _of_numbers(x: Numbers, other: Numbers | None, model: Known) -> Iterator[DataFinding]:
+def _of_numbers(
+    x: NumericInput, other: NumericInput | None, model: ModelProperties
+) -> Iterator[DataFinding]:
     broken = [*alone.constant(x), *alone.outlier(x)]
     yield from broken
     if broken:  # all other findings about the set follow from this one

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from optkit.calibration.suspects.profile import Numbers, Profile
+from optkit.calibration.suspects.profile import NumericInput, Profile
 from optkit.documents.data_finding import DataFinding
 
 FEWEST = 8
@@ -50,7 +50,7 @@ def whole_set(profile: Profile) -> Iterator[DataFinding]:
         )  # fmt: skip
 
 
-def constant(x: Numbers) -> Iterator[DataFinding]:
+def constant(x: NumericInput) -> Iterator[DataFinding]:
     """Samples without content: blank, all zeros, one number."""
     if 0 < x.elements < _ELEMENTS:
         return
@@ -66,7 +66,7 @@ def constant(x: Numbers) -> Iterator[DataFinding]:
     )  # fmt: skip
 
 
-def alike(x: Numbers) -> Iterator[DataFinding]:
+def alike(x: NumericInput) -> Iterator[DataFinding]:
     """The same sample several times, except for noise."""
     if x.centre is None or x.variance is None or x.centre.size < 4 * _ELEMENTS or x.centre.ndim < 2:
         return
@@ -80,7 +80,7 @@ def alike(x: Numbers) -> Iterator[DataFinding]:
         )  # fmt: skip
 
 
-def outlier(x: Numbers) -> Iterator[DataFinding]:
+def outlier(x: NumericInput) -> Iterator[DataFinding]:
     """One sample that determines the range of all, or two groups of different scale."""
     magnitudes = np.sort(np.maximum(np.abs(x.lows), np.abs(x.highs)))
     if x.samples < FEWEST:
@@ -111,7 +111,7 @@ def outlier(x: Numbers) -> Iterator[DataFinding]:
         )  # fmt: skip
 
 
-def disordered(x: Numbers) -> Iterator[DataFinding]:
+def disordered(x: NumericInput) -> Iterator[DataFinding]:
     """Pictures whose pixels are at wrong places, or that are noise."""
     if not x.is_picture or x.info.shape[1] == 4 or x.samples < FEWEST or not x.deviation:
         return
@@ -137,6 +137,6 @@ def disordered(x: Numbers) -> Iterator[DataFinding]:
         )  # fmt: skip
 
 
-def _sides(x: Numbers) -> tuple[int, int]:
+def _sides(x: NumericInput) -> tuple[int, int]:
     """The axes of height and width."""
     return (2, 3) if x.info.shape[1] in (1, 3, 4) else (1, 2)

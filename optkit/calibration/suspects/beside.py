@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from optkit.calibration.suspects.alone import FEWEST
-from optkit.calibration.suspects.profile import Numbers
+from optkit.calibration.suspects.profile import NumericInput
 from optkit.documents.data_finding import DataFinding
 from optkit.statistics.bins import edges
 
@@ -54,7 +54,7 @@ distance divided by chance has a χ² distribution of one degree of freedom, and
 _LINE = 64  # the order of a table's columns has no meaning; this many numbers in a row are a signal
 
 
-def differences(x: Numbers, other: Numbers) -> Iterator[DataFinding]:
+def differences(x: NumericInput, other: NumericInput) -> Iterator[DataFinding]:
     """The first difference: first in the distribution of the numbers (scale, sign, mean, range),
     then in their places (channels, axes, the average sample). Later differences follow from earlier
     ones."""
@@ -65,7 +65,7 @@ def differences(x: Numbers, other: Numbers) -> Iterator[DataFinding]:
             return
 
 
-def _scale(x: Numbers, other: Numbers) -> DataFinding | None:
+def _scale(x: NumericInput, other: NumericInput) -> DataFinding | None:
     ours, beside = float(np.median(x.deviations)), float(np.median(other.deviations))
     if not (ours and beside):
         ours, beside = x.deviation, other.deviation
@@ -80,7 +80,7 @@ def _scale(x: Numbers, other: Numbers) -> DataFinding | None:
     )  # fmt: skip
 
 
-def _sign(x: Numbers, other: Numbers) -> DataFinding | None:
+def _sign(x: NumericInput, other: NumericInput) -> DataFinding | None:
     shares = _below(x), _below(other)
     if min(shares) > 0 or max(shares) < _NEGATIVE:
         return None
@@ -91,7 +91,7 @@ def _sign(x: Numbers, other: Numbers) -> DataFinding | None:
     )  # fmt: skip
 
 
-def _shift(x: Numbers, other: Numbers) -> DataFinding | None:
+def _shift(x: NumericInput, other: NumericInput) -> DataFinding | None:
     moved = float(x.means.mean() - other.means.mean())
     chance = np.sqrt(x.means.var() / x.samples + other.means.var() / other.samples)
     if abs(moved) < _SHIFT * other.deviation or abs(moved) < _CHANCE * chance or not moved:
@@ -104,7 +104,7 @@ def _shift(x: Numbers, other: Numbers) -> DataFinding | None:
     )  # fmt: skip
 
 
-def _collapsed(x: Numbers, other: Numbers) -> DataFinding | None:
+def _collapsed(x: NumericInput, other: NumericInput) -> DataFinding | None:
     ours, beside = len(x.bins), len(other.bins)
     if ours * _COARSE > beside or ours > _BITS_4:
         return None
@@ -115,7 +115,7 @@ def _collapsed(x: Numbers, other: Numbers) -> DataFinding | None:
     )  # fmt: skip
 
 
-def _narrow(x: Numbers, other: Numbers) -> DataFinding | None:
+def _narrow(x: NumericInput, other: NumericInput) -> DataFinding | None:
     lower, upper = edges(other.bins)
     outside = (lower > x.high) | (upper < x.low)
     share = float(other.counts[outside].sum() / other.counts.sum())
@@ -128,7 +128,7 @@ def _narrow(x: Numbers, other: Numbers) -> DataFinding | None:
     )  # fmt: skip
 
 
-def _wide(x: Numbers, other: Numbers) -> DataFinding | None:
+def _wide(x: NumericInput, other: NumericInput) -> DataFinding | None:
     ours, beside = x.high - x.low, other.high - other.low
     if other.samples < FEWEST or not beside or ours < _BITS_4 * beside:
         return None
@@ -140,7 +140,7 @@ def _wide(x: Numbers, other: Numbers) -> DataFinding | None:
     )  # fmt: skip
 
 
-def _dead(x: Numbers, other: Numbers) -> DataFinding | None:
+def _dead(x: NumericInput, other: NumericInput) -> DataFinding | None:
     """A channel (axis 1) that varies in only one set."""
     ours, beside = _channel_variances(x), _channel_variances(other)
     if ours is None or beside is None or ours.shape != beside.shape or ours.size < 2:
@@ -158,7 +158,7 @@ def _dead(x: Numbers, other: Numbers) -> DataFinding | None:
     )  # fmt: skip
 
 
-def _swapped(x: Numbers, other: Numbers) -> DataFinding | None:
+def _swapped(x: NumericInput, other: NumericInput) -> DataFinding | None:
     """Red and blue are exchanged: the difference of their means has the other sign."""
     if x.colours is None or other.colours is None:
         return None
@@ -174,7 +174,7 @@ def _swapped(x: Numbers, other: Numbers) -> DataFinding | None:
     )  # fmt: skip
 
 
-def _order(x: Numbers, other: Numbers) -> DataFinding | None:
+def _order(x: NumericInput, other: NumericInput) -> DataFinding | None:
     for axis in sorted(x.neighbours.keys() & other.neighbours.keys()):
         ours, beside = x.neighbours[axis][0], other.neighbours[axis][0]
         if x.variance is not None and x.variance.ndim == 1 and x.variance.size < _LINE:
@@ -188,7 +188,7 @@ def _order(x: Numbers, other: Numbers) -> DataFinding | None:
     return None
 
 
-def _other_mean(x: Numbers, other: Numbers) -> DataFinding | None:
+def _other_mean(x: NumericInput, other: NumericInput) -> DataFinding | None:
     if x.centre is None or other.centre is None or x.centre.shape != other.centre.shape:
         return None
     assert x.variance is not None and other.variance is not None
@@ -208,21 +208,21 @@ def _other_mean(x: Numbers, other: Numbers) -> DataFinding | None:
     )  # fmt: skip
 
 
-def _differ(kind: str, x: Numbers, ours: float, beside: float, what: str) -> DataFinding:
+def _differ(kind: str, x: NumericInput, ours: float, beside: float, what: str) -> DataFinding:
     hint = "prepare both sets in the same way as in the training of the model"
     return DataFinding(kind, x.info.name, what, float(ours), float(beside), hint)
 
 
-def _span(x: Numbers) -> str:
+def _span(x: NumericInput) -> str:
     return f"[{x.low:.4g}, {x.high:.4g}]"
 
 
-def _below(x: Numbers) -> float:
+def _below(x: NumericInput) -> float:
     _, upper = edges(x.bins)
     return float(x.counts[upper < 0].sum() / x.counts.sum())
 
 
-def _channel_variances(x: Numbers) -> np.ndarray | None:
+def _channel_variances(x: NumericInput) -> np.ndarray | None:
     """[channels] of axis 1, over samples and positions; None for an input without channels."""
     if x.centre is None or x.variance is None or not x.centre.ndim:
         return None
@@ -231,6 +231,6 @@ def _channel_variances(x: Numbers) -> np.ndarray | None:
     return variances
 
 
-_RULES: tuple[Callable[[Numbers, Numbers], DataFinding | None], ...] = (
+_RULES: tuple[Callable[[NumericInput, NumericInput], DataFinding | None], ...] = (
     _scale, _collapsed, _dead, _sign, _shift, _narrow, _wide, _swapped, _order, _other_mean,
 )  # fmt: skip

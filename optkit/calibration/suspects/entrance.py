@@ -72,7 +72,7 @@ _OPERATE = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.div
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class ChannelMoments:
     """Mean and variance per channel, float64 [C], of a value over samples; `flat`: the share of
     elements beyond a limit."""
 
@@ -131,7 +131,7 @@ def watched(found: Iterable[Entrance]) -> tuple[dict[str, int], dict[str, float]
 
 def measure(
     runs: Iterable[Feed], axes: Mapping[str, int], limits: Mapping[str, float]
-) -> dict[str, Seen]:
+) -> dict[str, ChannelMoments]:
     """The measurements of each value of `axes` in the runs; each run returns values by name."""
     return {name: seen for name, tally in _tallied(runs, axes, limits).items()
             if (seen := tally.result()) is not None}  # fmt: skip
@@ -161,13 +161,13 @@ class _Tally:
         self._rows += len(rows)
         self._beyond += int((np.abs(x) > self._limit).sum())
 
-    def result(self) -> Seen | None:
+    def result(self) -> ChannelMoments | None:
         """The measurement; None if there was no run."""
         if not self._rows or isinstance(self._sums, float):
             return None
         mean, square = self._sums / self._rows
         variance = np.maximum(square - mean**2, 0.0)
-        return Seen(mean, variance, self._beyond / (self._rows * max(len(mean), 1)))
+        return ChannelMoments(mean, variance, self._beyond / (self._rows * max(len(mean), 1)))
 
 
 def _entrance(start: ir.Value) -> Entrance | None:

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from optkit.calibration.suspects.entrance import FLAT, BatchNorm, Entrance, Seen
-from optkit.calibration.suspects.profile import Numbers
+from optkit.calibration.suspects.entrance import FLAT, BatchNorm, ChannelMoments, Entrance
+from optkit.calibration.suspects.profile import NumericInput
 from optkit.documents.data_finding import DataFinding
 
 _CONFIGS = ("preprocessor_config.json", "processor_config.json")
@@ -46,14 +46,14 @@ mostly such elements, it loses its gradient (Glorot and Bengio, 2010, section 3)
 
 
 @dataclass(frozen=True)
-class Expected:
+class PixelRange:
     """The range after the model's preprocessing of pixels 0 to 255, by colour."""
 
     low: tuple[float, ...]
     high: tuple[float, ...]
 
 
-def of_preprocessor(folder: Path) -> Expected | None:
+def of_preprocessor(folder: Path) -> PixelRange | None:
     """(pixel · rescale_factor − mean) / std, as in the image processors of transformers; None if
     the folder has no image processor."""
     for name in _CONFIGS:
@@ -68,7 +68,7 @@ def of_preprocessor(folder: Path) -> Expected | None:
     return None
 
 
-def _expected(config: Mapping[str, Any]) -> Expected | None:
+def _expected(config: Mapping[str, Any]) -> PixelRange | None:
     if not {"image_mean", "do_rescale", "rescale_factor", "image_processor_type"} & config.keys():
         return None
     rescales = config.get("do_rescale", True)
@@ -83,10 +83,10 @@ def _expected(config: Mapping[str, Any]) -> Expected | None:
         return None
     if not (over > 0).all() or not all(np.isfinite(end).all() for end in ends):
         return None
-    return Expected(tuple(ends[0].tolist()), tuple(ends[1].tolist()))
+    return PixelRange(tuple(ends[0].tolist()), tuple(ends[1].tolist()))
 
 
-def preprocessed(x: Numbers, expected: Expected) -> Iterator[DataFinding]:
+def preprocessed(x: NumericInput, expected: PixelRange) -> Iterator[DataFinding]:
     """Pictures whose range differs from that of the model's preprocessing."""
     if not x.is_picture:
         return
@@ -103,7 +103,7 @@ def preprocessed(x: Numbers, expected: Expected) -> Iterator[DataFinding]:
         )  # fmt: skip
 
 
-def declared(x: Numbers, span: tuple[float, float]) -> Iterator[DataFinding]:
+def declared(x: NumericInput, span: tuple[float, float]) -> Iterator[DataFinding]:
     """Numbers outside of the range that the recipe declares for the input, or in a small part of
     it."""
     low, high = span
@@ -122,7 +122,7 @@ def declared(x: Numbers, span: tuple[float, float]) -> Iterator[DataFinding]:
         )  # fmt: skip
 
 
-def trained(x: Numbers, norm: BatchNorm, seen: Seen) -> Iterator[DataFinding]:
+def trained(x: NumericInput, norm: BatchNorm, seen: ChannelMoments) -> Iterator[DataFinding]:
     """Compare the input of the first batch norm with its input in training."""
     alive = (norm.variance > 1e-8 * norm.variance.max()) & (norm.variance > 0)
     if not alive.any():
@@ -152,7 +152,7 @@ def trained(x: Numbers, norm: BatchNorm, seen: Seen) -> Iterator[DataFinding]:
 
 
 def first_product(
-    x: Numbers, entrance: Entrance, seen: Mapping[str, Seen]
+    x: NumericInput, entrance: Entrance, seen: Mapping[str, ChannelMoments]
 ) -> Iterator[DataFinding]:
     """Numbers that make the output of the first product too large or too small."""
     if entrance.product is None or entrance.product[0] not in seen:
@@ -185,7 +185,9 @@ def first_product(
     yield from _saturated(x, entrance, seen)
 
 
-def _saturated(x: Numbers, entrance: Entrance, seen: Mapping[str, Seen]) -> Iterator[DataFinding]:
+def _saturated(
+    x: NumericInput, entrance: Entrance, seen: Mapping[str, ChannelMoments]
+) -> Iterator[DataFinding]:
     """An activation behind the first product that reads mostly numbers of its flat ends."""
     if entrance.activation is None or entrance.activation[1] not in seen:
         return

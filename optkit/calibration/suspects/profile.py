@@ -34,7 +34,7 @@ _COLOURS = 3
 
 
 @dataclass(frozen=True, eq=False)
-class Numbers:
+class NumericInput:
     """An input of numbers: pixels, features, spectra.
 
     `lows`, `highs`, `means`, `deviations`: of each sample's elements, float64 [samples]. `bins`,
@@ -89,7 +89,7 @@ class Numbers:
 
 
 @dataclass(frozen=True, eq=False)
-class Tokens:
+class TokenInput:
     """An input of token ids [batch, tokens]. `counts`: how often each id occurs among real tokens;
     `lengths`: real tokens of each sample; `rows`: rows of the embedding table (None: unknown);
     `text`: whether they are a text, not segment ids or positions. `largest`: the largest id (also
@@ -127,8 +127,8 @@ class Profile:
 
     samples: int
     distinct: int
-    numbers: Mapping[str, Numbers] = field(default_factory=dict)
-    tokens: Mapping[str, Tokens] = field(default_factory=dict)
+    numbers: Mapping[str, NumericInput] = field(default_factory=dict)
+    tokens: Mapping[str, TokenInput] = field(default_factory=dict)
     masks: Mapping[str, Mask] = field(default_factory=dict)
 
 
@@ -238,7 +238,7 @@ class _Numbers:
         before = self._sums or (0.0, 0.0)
         self._sums = before[0] + more[0], before[1] + more[1]
 
-    def result(self) -> Numbers | None:
+    def result(self) -> NumericInput | None:
         """The figures; None if all arrays were empty."""
         if not self._each:
             return None
@@ -248,7 +248,7 @@ class _Numbers:
         if self._sums is not None:
             centre = self._sums[0] / len(lows)
             variance = np.maximum(self._sums[1] / len(lows) - centre**2, 0.0)
-        return Numbers(
+        return NumericInput(
             self.info,
             prod(next(iter(self._shapes))) if len(self._shapes) == 1 else 0,
             lows, highs, means, deviations,
@@ -306,13 +306,13 @@ class _Tokens:
         self._lengths.append(real.sum(axis=1))
         self._samples += len(ids)
 
-    def result(self) -> Tokens | None:
+    def result(self) -> TokenInput | None:
         if not self._lengths:
             return None
         lengths = np.concatenate(self._lengths)
         largest = self._largest[0], -self._largest[1]
         trailing = self._trailing / max(self._shown, 1)
-        return Tokens(self.info, self._counts, lengths, self._rows, self._text, largest,
+        return TokenInput(self.info, self._counts, lengths, self._rows, self._text, largest,
                       self._lowest, trailing)  # fmt: skip
 
 

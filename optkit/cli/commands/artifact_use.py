@@ -226,7 +226,7 @@ def attest() -> None:
 
 
 _drawing = options.filling(
-    "optkit.cli.generate:Drawing", "drawing",
+    "optkit.cli.generate:SamplingChoice", "drawing",
     options.under(
         "Sampling",
         click.option("--temperature", type=float, metavar="T",

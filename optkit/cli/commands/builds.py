@@ -158,7 +158,7 @@ def tune() -> None:
 @options.new_folder
 @options.work
 @options.output
-@options.calls("optkit.cli.stages:export")
+@options.calls("optkit.cli.stage_commands:export")
 def export() -> None:
     """Export MODEL to ONNX (opset 21 or newer), and compare its outputs with those of MODEL."""
 
@@ -168,7 +168,7 @@ def export() -> None:
 @options.new_folder
 @options.work
 @options.output
-@options.calls("optkit.cli.stages:fuse")
+@options.calls("optkit.cli.stage_commands:fuse")
 def fuse() -> None:
     """Fuse the graph of MODEL into its `standard` form, and log each rule applied or declined.
 
@@ -183,7 +183,7 @@ def fuse() -> None:
 @options.strict
 @options.work
 @options.output
-@options.calls("optkit.cli.stages:quantize")
+@options.calls("optkit.cli.stage_commands:quantize")
 def quantize() -> None:
     """Quantize MODEL to a Q/DQ graph, by the placement rules of the target's backend."""
 
@@ -194,6 +194,6 @@ def quantize() -> None:
 @options.new_folder
 @options.work
 @options.output
-@options.calls("optkit.cli.stages:compile_")
+@options.calls("optkit.cli.stage_commands:compile_")
 def compile_() -> None:
     """Compile MODEL to an engine for the target, and list its fused layers and landing."""

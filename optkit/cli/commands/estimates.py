@@ -172,7 +172,7 @@ def bench() -> None:
 @options.junit
 @options.work
 @options.output
-@options.calls("optkit.cli.stages:eval_")
+@options.calls("optkit.cli.stage_commands:eval_")
 def eval_() -> None:
     """Measure task score, drop against the baseline and fidelity to FP32, and check their gates.
 

@@ -169,7 +169,7 @@ def init() -> None:
 
 
 @click.group(
-    cls=options.Group, epilog="optkit cache ls\noptkit cache gc --max-size 20G\n"
+    cls=options.CommandGroup, epilog="optkit cache ls\noptkit cache gc --max-size 20G\n"
     "optkit cache clear --step bench",
 )  # fmt: skip
 def cache() -> None:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from optkit.data.box_annotations import coco, yolo
-from optkit.data.box_annotations.dataset import Annotated, Dataset, Objects
+from optkit.data.box_annotations.dataset import AnnotatedPicture, Dataset, Objects
 from optkit.errors import InputRefused
 
-__all__ = ["Annotated", "Dataset", "Objects", "read"]
+__all__ = ["AnnotatedPicture", "Dataset", "Objects", "read"]
 
 
 def read(

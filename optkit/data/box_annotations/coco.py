@@ -12,7 +12,7 @@ from typing import Annotated as Having
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from optkit.data.box_annotations.dataset import Annotated, Box, Dataset, Numbering
+from optkit.data.box_annotations.dataset import AnnotatedPicture, Box, Dataset, Numbering
 from optkit.errors import InputRefused
 
 _Finite = Having[float, Field(allow_inf_nan=False)]
@@ -75,7 +75,7 @@ def read(
     folder = _folder(path, pictures, file.images[0].file_name)
     return Dataset(
         [
-            Annotated(folder / image.file_name, numbering.boxes(boxes[image.id], points))
+            AnnotatedPicture(folder / image.file_name, numbering.boxes(boxes[image.id], points))
             for image in file.images
         ],
         numbering.names,

@@ -19,7 +19,7 @@ four corners."""
 
 
 @dataclass(frozen=True)
-class Annotated:
+class AnnotatedPicture:
     """A picture. The corners and points of its boxes are in pixels; `relative`: they are shares of
     its width and height, and the areas shares of its area."""
 
@@ -42,7 +42,7 @@ class Annotated:
 class Dataset:
     """`classes`: the names by number, in the order of the model's outputs."""
 
-    pictures: Sequence[Annotated]
+    pictures: Sequence[AnnotatedPicture]
     classes: Sequence[str]
 
     @property

@@ -22,7 +22,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from optkit.data import reading
-from optkit.data.box_annotations.dataset import Annotated, Box, Dataset, Numbering, Objects
+from optkit.data.box_annotations.dataset import AnnotatedPicture, Box, Dataset, Numbering, Objects
 from optkit.errors import InputRefused
 
 _IMAGES, _LABELS = "images", "labels"
@@ -63,7 +63,7 @@ def read(
         numbering = Numbering.plain(max(used) + 1, classes, model, path)
     return Dataset(
         [
-            Annotated(picture, numbering.boxes(boxes, line.points), relative=True)
+            AnnotatedPicture(picture, numbering.boxes(boxes, line.points), relative=True)
             for picture, boxes in found.items()
         ],
         numbering.names,

@@ -22,8 +22,8 @@ from optkit.fusion.ort.attention import attention
 from optkit.fusion.ort.bags import bags
 from optkit.fusion.ort.bias import integer_bias
 from optkit.fusion.ort.cached import cached, note_in_place, past_length
+from optkit.fusion.ort.channels_last import channels_last
 from optkit.fusion.ort.heads import unpack_heads
-from optkit.fusion.ort.layout import channels_last
 from optkit.fusion.ort.mask import grid
 from optkit.fusion.ort.norm import bare_norm, rms_norm, sum_apart, sum_bias
 from optkit.fusion.ort.packed import packed

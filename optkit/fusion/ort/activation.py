@@ -19,16 +19,16 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from optkit import graph
-from optkit.fusion.function import GATED, Recognized, recognized
+from optkit.fusion.function import GATED, RecognizedFunction, recognized
 from optkit.fusion.ort.write import MICROSOFT, Attributes, put
 from optkit.fusion.pattern import biased_product, made_by, read_once, reader
-from optkit.fusion.rule import Declined, Rule
+from optkit.fusion.rule import Decline, Rule
 
 _ACTIVATIONS = ("Tanh", "Sigmoid", "Relu")
 
 
 @dataclass(frozen=True)
-class Biased:
+class BiasedGelu:
     """`gelu` of product + bias, where `add` computes the sum."""
 
     gelu: ir.Node
@@ -37,14 +37,14 @@ class Biased:
     bias: ir.Value
 
 
-def check(node: ir.Node) -> Recognized | Declined | None:
+def check(node: ir.Node) -> RecognizedFunction | Decline | None:
     found = recognized(node, GATED)
     if found is not None and node.outputs[0].dtype != ir.DataType.FLOAT:
-        return Declined("it is not float32")
+        return Decline("it is not float32")
     return found
 
 
-def activate(match: Recognized) -> str:
+def activate(match: RecognizedFunction) -> str:
     written, function = match.written, match.function
     put(
         written.last, function.op, [written.source], written.last.outputs[0],
@@ -53,18 +53,18 @@ def activate(match: Recognized) -> str:
     return "one operator"
 
 
-def check_bias(node: ir.Node) -> Biased | Declined | None:
+def check_bias(node: ir.Node) -> BiasedGelu | Decline | None:
     add = made_by(node.inputs[0], "Add")
     biased = biased_product(add) if add is not None and node.domain == "" else None
     if add is None or biased is None:
         return None
     product, bias = biased
     if not read_once(add.outputs[0]) or not read_once(product):
-        return Declined("its input is also used elsewhere")
-    return Biased(node, add, product, bias)
+        return Decline("its input is also used elsewhere")
+    return BiasedGelu(node, add, product, bias)
 
 
-def take_bias(match: Biased) -> str:
+def take_bias(match: BiasedGelu) -> str:
     gelu, inputs = match.gelu, [match.product, match.bias]
     tanh = gelu.attributes.get_string("approximate", "none") == "tanh"
     op = "FastGelu" if tanh else "BiasGelu"
@@ -93,6 +93,8 @@ def activate_gemm(node: ir.Node) -> str:
     return f"{behind.op_type} on the way out"
 
 
-activation: Rule[Recognized] = Rule("activation", frozenset({"Mul", "Div"}), check, activate)
-bias_gelu: Rule[Biased] = Rule("bias_gelu", frozenset({"Gelu"}), check_bias, take_bias)
+activation: Rule[RecognizedFunction] = Rule(
+    "activation", frozenset({"Mul", "Div"}), check, activate
+)
+bias_gelu: Rule[BiasedGelu] = Rule("bias_gelu", frozenset({"Gelu"}), check_bias, take_bias)
 fused_gemm: Rule[ir.Node] = Rule("fused_gemm", frozenset({"Gemm"}), check_gemm, activate_gemm)

@@ -21,13 +21,20 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from optkit.fusion import pattern
-from optkit.fusion.ort.heads import Cache, Rows, continued, joined, repeated_from, split_from
+from optkit.fusion.ort.heads import (
+    HeadRows,
+    KeyValueCache,
+    continued,
+    joined,
+    repeated_from,
+    split_from,
+)
 from optkit.fusion.ort.mask import Keys, above_lowest, as_integers, hides_nothing, keys
 from optkit.fusion.ort.write import MICROSOFT, Attributes, put, too_old
 from optkit.fusion.pattern import (
     Either,
     Op,
-    Scaled,
+    ScaledBy,
     Var,
     dims,
     known_equal,
@@ -36,7 +43,7 @@ from optkit.fusion.pattern import (
     read_once,
     scaled,
 )
-from optkit.fusion.rule import Declined, Rule, owner_of, remove
+from optkit.fusion.rule import Decline, Rule, owner_of, remove
 
 
 @dataclass(frozen=True)
@@ -45,12 +52,12 @@ class Heads:
     cache that they continue."""
 
     value: ir.Value | None
-    rows: Rows | None
-    cache: Cache | None = None
+    rows: HeadRows | None
+    cache: KeyValueCache | None = None
 
 
 @dataclass(frozen=True)
-class Match:
+class AttentionMatch:
     """`node` is the product with V. `mask`: a number per query and key, or only per key. `cap`: of
     the scores, before the mask is added."""
 
@@ -63,14 +70,14 @@ class Match:
     cap: float | None = None
 
     @property
-    def rows(self) -> list[Rows]:
+    def rows(self) -> list[HeadRows]:
         """The rows of Q, K and V, if all three are known and the result is joined to rows again."""
         parts = (self.query, self.key, self.value)
         rows = [each.rows for each in parts if each.rows is not None]
         return rows if len(rows) == 3 and joined(self.node.outputs[0]) is not None else []
 
     @property
-    def caches(self) -> list[Cache]:
+    def caches(self) -> list[KeyValueCache]:
         return [each.cache for each in (self.key, self.value) if each.cache is not None]
 
     @property
@@ -83,28 +90,28 @@ class Match:
 
 
 _SCORES = Op("MatMul", Var("query"), Var("key"), result="scores")
-_CAPPED = Scaled(Op("Tanh", Scaled(_SCORES, "inner")), "cap")
-_MASKED = Op("Add", Either((Scaled(_SCORES, "inner"), _CAPPED)), Var("mask"))
-_SUM = Scaled(Either((_SCORES, _MASKED)), "outer")
+_CAPPED = ScaledBy(Op("Tanh", ScaledBy(_SCORES, "inner")), "cap")
+_MASKED = Op("Add", Either((ScaledBy(_SCORES, "inner"), _CAPPED)), Var("mask"))
+_SUM = ScaledBy(Either((_SCORES, _MASKED)), "outer")
 _WEIGHTS = Op("Softmax", _SUM, result="weights")
 
 
-def check(node: ir.Node) -> Match | Declined | None:
+def check(node: ir.Node) -> AttentionMatch | Decline | None:
     sums = _WEIGHTS.matches(node.inputs[0])
     match = next((m for m in sums if "mask" not in m.values or m.numbers["outer"] == 1.0), None)
     softmax = made_by(node.inputs[0], "Softmax")
     if match is None or softmax is None or dims(match["weights"], 4) is None:
         return None
     if softmax.attributes.get_int("axis", -1) not in (-1, 3):
-        return Declined("its softmax runs along another axis")
+        return Decline("its softmax runs along another axis")
     if not read_once(match["weights"]) or not read_once(match["scores"]):
-        return Declined("its weights are also used elsewhere")
+        return Decline("its weights are also used elsewhere")
     cap = match.numbers.get("cap")
     scale = match.numbers["outer"] * match.numbers.get("inner", 1.0) * (cap or 1.0)
     return too_old(node) or _match(node, match, scale)
 
 
-def attend(match: Match) -> str:
+def attend(match: AttentionMatch) -> str:
     node, result = match.node, match.node.outputs[0]
     inputs = [each.value for each in (match.query, match.key, match.value)]
     replaced, rows = [node], match.rows
@@ -131,7 +138,7 @@ Operator = tuple[str, str, list[ir.Value | None], Attributes]
 """Op type, domain, inputs after Q, K and V, attributes."""
 
 
-def _with_mask(match: Match, heads: list[int]) -> Operator:
+def _with_mask(match: AttentionMatch, heads: list[int]) -> Operator:
     assert not isinstance(match.mask, Keys)
     mask = above_lowest(match.mask, match.node) if match.mask is not None else None
     attributes: Attributes = {"scale": match.scale}
@@ -142,33 +149,33 @@ def _with_mask(match: Match, heads: list[int]) -> Operator:
     return "Attention", "", [mask], attributes
 
 
-def _with_keys(match: Match, heads: list[int]) -> Operator:
+def _with_keys(match: AttentionMatch, heads: list[int]) -> Operator:
     assert isinstance(match.mask, Keys)
     present, low = as_integers(match.mask.present, match.node), match.mask.low
     attributes = {"scale": match.scale, "num_heads": heads[0], "mask_filter_value": low}
     return "MultiHeadAttention", MICROSOFT, [None, present], attributes
 
 
-def _match(node: ir.Node, product: pattern.Match, scale: float) -> Match | Declined:
+def _match(node: ir.Node, product: pattern.Match, scale: float) -> AttentionMatch | Decline:
     source, before = scaled(product["query"])
     query = Heads(source, split_from(source))
     key, between = _key(product["key"])
     value = _unrepeated(node.inputs[1])
     scale *= before * between
     if key is None or not math.isfinite(scale) or scale <= 0:
-        return Declined("its keys are not the transposed heads, or its scale is not positive")
+        return Decline("its keys are not the transposed heads, or its scale is not positive")
     if not _continue_alike(key, value):
         key, value = _whole(key), _whole(value)
     mask, cap = product.values.get("mask"), product.numbers.get("cap")
-    match = Match(node, query, key, value, mask, scale, cap)
+    match = AttentionMatch(node, query, key, value, mask, scale, cap)
     if key.value is None and not match.rows:
-        return Declined("its keys are transposed with the heads, and the rows are not known")
+        return Decline("its keys are transposed with the heads, and the rows are not known")
     if reason := _why_not(query, key, value):
-        return Declined(reason)
+        return Decline(reason)
     return _with_fitting_mask(match, product["scores"])
 
 
-def _with_fitting_mask(match: Match, scores: ir.Value) -> Match | Declined:
+def _with_fitting_mask(match: AttentionMatch, scores: ir.Value) -> AttentionMatch | Decline:
     """The match with its mask in a form that an operator takes, or without a mask that hides
     nothing."""
     mask = match.mask
@@ -178,7 +185,7 @@ def _with_fitting_mask(match: Match, scores: ir.Value) -> Match | Declined:
         return match
     per_key = keys(mask) if match.takes_keys else None
     if per_key is None or not _fits_keys(per_key, scores):
-        return Declined("its mask is not known to hold a number per query and key")
+        return Decline("its mask is not known to hold a number per query and key")
     return replace(match, mask=per_key)
 
 
@@ -285,4 +292,4 @@ def _hand_out(node: ir.Node, old: ir.Value, new: ir.Value) -> None:
         old.name, new.name = new.name, old.name
 
 
-attention: Rule[Match] = Rule("attention", frozenset({"MatMul"}), check, attend)
+attention: Rule[AttentionMatch] = Rule("attention", frozenset({"MatMul"}), check, attend)

@@ -26,7 +26,7 @@ from optkit.fusion.pattern import (
     first_match,
     made_by,
 )
-from optkit.fusion.rule import Declined, Rule, owner_of
+from optkit.fusion.rule import Decline, Rule, owner_of
 
 _PLACES = Op("Unsqueeze", Op("Range", Number(0), Var("entries"), Number(1)), Number(0))
 _INSIDE = Op(
@@ -48,17 +48,17 @@ class Bags:
     found: ir.Value
 
 
-def check(node: ir.Node) -> Bags | Declined | None:
+def check(node: ir.Node) -> Bags | Decline | None:
     inside, found = node.inputs
     match = first_match(_INSIDE, inside)
     if match is None or inside is None or found is None:
         return None
     if not _ends_where_the_next_begins(match):
-        return Declined("its bags may overlap")
+        return Decline("its bags may overlap")
     if dims(found, 2) is None or found.dtype != ir.DataType.FLOAT:
-        return Declined("its rows are not a matrix in FP32")
+        return Decline("its rows are not a matrix in FP32")
     if match["begin"].dtype != ir.DataType.INT64:
-        return Declined("its offsets are not int64")
+        return Decline("its offsets are not int64")
     return Bags(node, match["begin"], found)
 
 

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from optkit import graph
 from optkit.fusion.pattern import made_by, reader
-from optkit.fusion.rule import Declined, Rule, owner_of
+from optkit.fusion.rule import Decline, Rule, owner_of
 from optkit.precisions import BIAS_STEPS
 
 _FLOAT = np.dtype(np.float32)
@@ -31,7 +31,7 @@ class FloatBias:
     step: np.ndarray
 
 
-def check(node: ir.Node) -> FloatBias | Declined | None:
+def check(node: ir.Node) -> FloatBias | Decline | None:
     given = node.inputs[2] if len(node.inputs) > 2 else None
     activation, weight = (made_by(value, "DequantizeLinear") for value in node.inputs[:2])
     if node.domain != "" or activation is None or weight is None or not graph.is_constant(given):
@@ -40,23 +40,23 @@ def check(node: ir.Node) -> FloatBias | Declined | None:
     while (behind := reader(result, "Relu", "Clip")) is not None:
         result = behind.outputs[0]
     if reader(result, "QuantizeLinear") is None:
-        return Declined("its result is not quantized: its kernel adds floats")
+        return Decline("its result is not quantized: its kernel adds floats")
     if node.op_type == "Gemm" and node.attributes.get_float("beta", 1.0) != 1.0:
-        return Declined("beta is not 1")
+        return Decline("beta is not 1")
     return _in_steps(node, *map(graph.array, (given, activation.inputs[1], weight.inputs[1])))
 
 
 def _in_steps(
     node: ir.Node, bias: np.ndarray | None, x: np.ndarray | None, w: np.ndarray | None
-) -> FloatBias | Declined:
+) -> FloatBias | Decline:
     """The bias beside the scales of the activation and of the weight."""
     if bias is None or x is None or w is None or {bias.dtype, x.dtype, w.dtype} != {_FLOAT}:
-        return Declined("its scales or its bias are not float32 constants")
+        return Decline("its scales or its bias are not float32 constants")
     if bias.ndim != 1 or x.size != 1 or w.size not in (1, bias.size):
-        return Declined("its scales are not one per tensor and one per output channel")
+        return Decline("its scales are not one per tensor and one per output channel")
     step = (x.reshape(()) * (w.reshape(()) if w.size == 1 else w.reshape(-1))).astype(np.float32)
     if not np.all(np.abs(bias) <= step.astype(np.float64) * BIAS_STEPS):
-        return Declined("its bias has more steps than an int32 sum can hold")
+        return Decline("its bias has more steps than an int32 sum can hold")
     return FloatBias(node, bias, step)
 
 

@@ -35,7 +35,7 @@ from optkit.fusion.ort.mask import HIDDEN
 from optkit.fusion.ort.visible_keys import conjuncts, hides_later, length_of, terms, window
 from optkit.fusion.ort.write import MICROSOFT, Attributes, constant, length, once, put
 from optkit.fusion.pattern import dims, known_equal, made_by, scalar
-from optkit.fusion.rule import Declined, Guards, Rule, owner_of, remove, replace, unmet
+from optkit.fusion.rule import Decline, Guards, Rule, owner_of, remove, replace, unmet
 
 _PAST = (3, 4)  # inputs of GroupQueryAttention
 _HEADS = ("q_num_heads", "kv_num_heads")  # attributes of Attention on rows
@@ -55,7 +55,7 @@ class Lengths:
 
 
 @dataclass(frozen=True)
-class Cached:
+class CachedAttention:
     """`node` is a causal Attention with a cache. `hidden`: its mask, or [B, 1, 1, T] booleans of
     existing keys; None: it only hides later keys. `window`: the number of keys that a query sees at
     most; None: all."""
@@ -74,18 +74,18 @@ class Past:
     lengths: Lengths
 
 
-def check(node: ir.Node) -> Cached | Declined | None:
+def check(node: ir.Node) -> CachedAttention | Decline | None:
     if node.domain != "" or len(node.outputs) != 3 or len(node.inputs) != 6:
         return None
     past, rows = dims(node.inputs[4], 4), _rows(node)
     attributes = node.attributes.keys() - {"softcap"}
     if past is None or rows is None or attributes != {"scale", *(_HEADS if _on_rows(node) else ())}:
-        return Declined("its rows are not known, or it does more than to attend")
+        return Decline("its rows are not known, or it does more than to attend")
     candidate = _Candidate(node, past, rows)
     if declined := unmet(candidate, _GUARDS):
         return declined
     assert candidate.lengths is not None
-    return Cached(node, candidate.lengths, candidate.hidden, candidate.window)
+    return CachedAttention(node, candidate.lengths, candidate.hidden, candidate.window)
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ _GUARDS: Guards[_Candidate] = (
 )
 
 
-def attend(match: Cached) -> str:
+def attend(match: CachedAttention) -> str:
     node, lengths = match.node, match.lengths
     owner = owner_of(node)
     given = node.attributes
@@ -331,7 +331,7 @@ def _hidden(left: list[ir.Value], mask: ir.Value | None, lengths: Lengths) -> ir
     return left[0] if known_equal(shape[3], given[1]) else mask
 
 
-def _bias(match: Cached, owner: ir.Graph) -> ir.Value | None:
+def _bias(match: CachedAttention, owner: ir.Graph) -> ir.Value | None:
     """The bias [B, 1, S, T] that is added to the scores; layers share it."""
     present = match.hidden
     if present is None or present.dtype != ir.DataType.BOOL:
@@ -356,5 +356,5 @@ def _filled(owner: ir.Graph, lengths: Lengths) -> tuple[ir.Value, ir.Value]:
     return total, once(owner, "cache.last_of_each", "Expand", [last, batch])
 
 
-cached: Rule[Cached] = Rule("cached", frozenset({"Attention"}), check, attend)
+cached: Rule[CachedAttention] = Rule("cached", frozenset({"Attention"}), check, attend)
 past_length: Rule[Past] = Rule("past_length", frozenset({"Shape"}), check_past, subtract)

@@ -28,13 +28,13 @@ from optkit.fusion.pattern import (
     permutation,
     sole_readers,
 )
-from optkit.fusion.rule import Declined, Rule, owner_of
+from optkit.fusion.rule import Decline, Rule, owner_of
 
 SPLIT = [0, 2, 1, 3]
 
 
 @dataclass(frozen=True)
-class Rows:
+class HeadRows:
     """`value` [B, S, heads · size] has the heads side by side."""
 
     value: ir.Value
@@ -43,7 +43,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Cache:
+class KeyValueCache:
     """Keys or values of earlier rows [B, G, P, D], and with the new ones [B, G, P + S, D]."""
 
     past: ir.Value
@@ -51,7 +51,7 @@ class Cache:
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedHeads:
     """`node` returns the heads `[start, stop)` of the features of `rows` [B, S, 3·N·D]."""
 
     node: ir.Node
@@ -61,7 +61,7 @@ class Packed:
     heads: int
 
 
-def split_from(value: ir.Value | None, order: list[int] | None = None) -> Rows | None:
+def split_from(value: ir.Value | None, order: list[int] | None = None) -> HeadRows | None:
     """The rows that were split into `value`. `order`: that of the Transpose, if it is not SPLIT."""
     nodes = chain(value, "Transpose", "Reshape")
     if nodes is None or permutation(nodes[0]) != (order or SPLIT):
@@ -70,7 +70,7 @@ def split_from(value: ir.Value | None, order: list[int] | None = None) -> Rows |
     size = _side_by_side(dims(source, 3), shape)
     if source is None or shape is None or size is None:
         return None
-    return Rows(source, size[0], size[1])
+    return HeadRows(source, size[0], size[1])
 
 
 def joined(value: ir.Value) -> tuple[ir.Value, list[ir.Node]] | None:
@@ -115,7 +115,7 @@ def repeated_from(value: ir.Value | None) -> ir.Value | None:
     return source if kept and known_equal(given[2], wide[3]) else None
 
 
-def continued(value: ir.Value | None) -> tuple[ir.Value, Cache] | None:
+def continued(value: ir.Value | None) -> tuple[ir.Value, KeyValueCache] | None:
     """(the new heads [B, G, S, D], the cache before them) if `value` is their concatenation."""
     concat = made_by(value, "Concat")
     if value is None or concat is None or len(concat.inputs) != 2:
@@ -127,10 +127,10 @@ def continued(value: ir.Value | None) -> tuple[ir.Value, Cache] | None:
     if past is None or new is None or before is None or after is None:
         return None
     same = all(known_equal(before[axis], after[axis]) for axis in (0, 1, 3))
-    return (new, Cache(past, value)) if same else None
+    return (new, KeyValueCache(past, value)) if same else None
 
 
-def check_packed(node: ir.Node) -> Packed | Declined | None:
+def check_packed(node: ir.Node) -> PackedHeads | Decline | None:
     cut = made_by(node.inputs[0], "Slice") if node.op_type == "Squeeze" else node
     nodes = chain(cut.inputs[0], "Transpose", "Reshape") if cut is not None else None
     if cut is None or nodes is None or permutation(nodes[0]) != [2, 0, 3, 1, 4]:
@@ -142,19 +142,19 @@ def check_packed(node: ir.Node) -> Packed | Declined | None:
 
 def _packed(
     node: ir.Node, cut: ir.Node, rows: ir.Value, apart: list[int | ir.SymbolicDim]
-) -> Packed | Declined:
+) -> PackedHeads | Decline:
     before = dims(rows, 3) or []
     index = _index(node, cut)
     sizes = [dim for dim in apart[2:] if isinstance(dim, int)]
     if index is None or len(sizes) < 3:
-        return Declined("it takes more than one of the packed parts")
+        return Decline("it takes more than one of the packed parts")
     if before[2] != prod(sizes) or not known_equal(before[1], apart[1]) or index >= sizes[0]:
-        return Declined("what it takes is not known to be a range of features")
+        return Decline("what it takes is not known to be a range of features")
     width = sizes[1] * sizes[2]
-    return Packed(node, rows, index * width, (index + 1) * width, sizes[1])
+    return PackedHeads(node, rows, index * width, (index + 1) * width, sizes[1])
 
 
-def unpack(match: Packed) -> str:
+def unpack(match: PackedHeads) -> str:
     node, owner = match.node, owner_of(match.node)
     assert match.rows.shape is not None
     size = (match.stop - match.start) // match.heads
@@ -191,6 +191,6 @@ def _index(squeeze: ir.Node, cut: ir.Node) -> int | None:
     return taken.start if taken.start >= 0 and taken.stop == taken.start + 1 else None
 
 
-unpack_heads: Rule[Packed] = Rule(
+unpack_heads: Rule[PackedHeads] = Rule(
     "unpack_heads", frozenset({"Squeeze", "Gather"}), check_packed, unpack
 )

@@ -29,7 +29,7 @@ from optkit.fusion.pattern import (
     made_by,
     scalar,
 )
-from optkit.fusion.rule import Declined, Rule, owner_of
+from optkit.fusion.rule import Decline, Rule, owner_of
 from optkit.fusion.standard.guard import interval
 
 HIDDEN = np.float32(-3.4e38)
@@ -42,7 +42,7 @@ _COUNTING = Op("Range", Number(0.0), Var("length"), Number(1.0))
 
 
 @dataclass(frozen=True)
-class Grid:
+class MaskColumns:
     """`node` computes source[:, columns] as [B, 1, 1, T]; no columns: all of them."""
 
     node: ir.Node
@@ -59,7 +59,7 @@ class Keys:
     low: float
 
 
-def check_grid(node: ir.Node) -> Grid | Declined | None:
+def check_grid(node: ir.Node) -> MaskColumns | Decline | None:
     """A lookup of all pairs of a row and a column of a matrix."""
     source, pairs = node.inputs[0], made_by(node.inputs[1], "Concat")
     shape, result = dims(source, 2), dims(node.outputs[0], 4)
@@ -71,15 +71,15 @@ def check_grid(node: ir.Node) -> Grid | Declined | None:
     if rows is None or columns is None:
         return None
     if not (_counts(rows) and known_equal(_length(rows), shape[0])):
-        return Declined("it is not known to look up every row once")
+        return Decline("it is not known to look up every row once")
     if _counts(columns) and known_equal(_length(columns), shape[1]):
-        return Grid(node, source, None)
+        return MaskColumns(node, source, None)
     if dims(columns, 1) is None:
-        return Declined("its columns are not known to be all")
-    return Grid(node, source, columns)
+        return Decline("its columns are not known to be all")
+    return MaskColumns(node, source, columns)
 
 
-def look_up(match: Grid) -> str:
+def look_up(match: MaskColumns) -> str:
     node, owner, source = match.node, owner_of(match.node), match.source
     assert source.shape is not None
     if match.columns is not None:
@@ -224,4 +224,4 @@ def _counts(line: ir.Value) -> bool:
     return first_match(_COUNTING, line) is not None
 
 
-grid: Rule[Grid] = Rule("mask_grid", frozenset({"GatherND"}), check_grid, look_up)
+grid: Rule[MaskColumns] = Rule("mask_grid", frozenset({"GatherND"}), check_grid, look_up)

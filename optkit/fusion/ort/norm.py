@@ -24,8 +24,8 @@ import onnx_ir as ir
 from optkit import graph
 from optkit.fusion.ort.write import Attributes, constant, put, too_old
 from optkit.fusion.pattern import biased_product, made_by, read_once, reader, sides
-from optkit.fusion.rule import Declined, Rule, owner_of
-from optkit.fusion.standard.norm import Norm, over_root_mean_square, uncentred
+from optkit.fusion.rule import Decline, Rule, owner_of
+from optkit.fusion.standard.layer_norm import Norm, over_root_mean_square, uncentred
 
 
 @dataclass(frozen=True)
@@ -50,17 +50,17 @@ class Residual:
     residual: ir.Value
 
 
-def check_rms(node: ir.Node) -> Norm | Declined | None:
+def check_rms(node: ir.Node) -> Norm | Decline | None:
     for normalized, gain in sides(node):
         root = over_root_mean_square(normalized)
         if root is None:
             continue
         source, epsilon = root
         if gain is None or gain.dtype != ir.DataType.FLOAT or source.dtype != gain.dtype:
-            return Declined("its gain is not float32")
+            return Decline("its gain is not float32")
         numbers, shape = graph.array(gain), source.shape
         if numbers is None or numbers.ndim != 1 or shape is None or shape[-1] != numbers.size:
-            return Declined("its gain is not one constant per feature")
+            return Decline("its gain is not one constant per feature")
         return too_old(node) or Norm(node, source, gain, epsilon)
     return None
 
@@ -74,14 +74,14 @@ def normalize(match: Norm) -> str:
     return "one operator"
 
 
-def check_bare(node: ir.Node) -> BareNorm | Declined | None:
+def check_bare(node: ir.Node) -> BareNorm | Decline | None:
     root = over_root_mean_square(node.outputs[0])
     if root is None or node.outputs[0].dtype != ir.DataType.FLOAT:
         return None
     source, epsilon = root
     width = source.shape[-1] if source.shape else None
     if not isinstance(width, int):
-        return Declined("the number of its features is not known")
+        return Decline("the number of its features is not known")
     before = uncentred(source)
     if before is not None:
         return BareNorm(node, "LayerNormalization", before, width, epsilon)
@@ -111,7 +111,7 @@ def keep_apart(node: ir.Node) -> str:
     return "the sum stays apart from its LayerNormalization"
 
 
-def check_bias(node: ir.Node) -> Residual | Declined | None:
+def check_bias(node: ir.Node) -> Residual | Decline | None:
     for branch, residual in sides(node) if len(node.inputs) == 2 else ():
         add = made_by(branch, "Add")
         biased = biased_product(add) if add is not None else None
@@ -119,7 +119,7 @@ def check_bias(node: ir.Node) -> Residual | Declined | None:
             continue
         product, bias = biased
         if not read_once(add.outputs[0]) or not read_once(product):
-            return Declined("the branch is also used elsewhere")
+            return Decline("the branch is also used elsewhere")
         return Residual(node, add, product, bias, residual)
     return None
 

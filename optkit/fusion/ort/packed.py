@@ -15,33 +15,33 @@ import onnx_ir as ir
 
 from optkit.fusion.ort.write import MICROSOFT
 from optkit.fusion.pattern import dims, made_by, read_once
-from optkit.fusion.rule import Declined, Rule, remove
+from optkit.fusion.rule import Decline, Rule, remove
 
 _Q, _K, _V = range(3)
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedAttention:
     """`split` parts rows into the queries, keys and values of the attention `node`."""
 
     node: ir.Node
     split: ir.Node
 
 
-def check(node: ir.Node) -> Packed | Declined | None:
+def check(node: ir.Node) -> PackedAttention | Decline | None:
     split = made_by(node.inputs[_Q], "Split")
     if split is None or node.domain != MICROSOFT:
         return None
     rows = dims(split.inputs[0], 3)
     axis = split.attributes.get_int("axis", 0)
     if rows is None or axis not in (-1, 2) or list(split.outputs) != list(node.inputs[: _V + 1]):
-        return Declined("its queries, keys and values do not lie side by side")
+        return Decline("its queries, keys and values do not lie side by side")
     if not all(read_once(each) for each in split.outputs):
-        return Declined("its queries, keys or values are also used elsewhere")
-    return Packed(node, split)
+        return Decline("its queries, keys or values are also used elsewhere")
+    return PackedAttention(node, split)
 
 
-def take(match: Packed) -> str:
+def take(match: PackedAttention) -> str:
     node, split = match.node, match.split
     node.replace_input_with(_Q, split.inputs[0])
     for at in (_K, _V):
@@ -50,4 +50,4 @@ def take(match: Packed) -> str:
     return "it takes queries, keys and values side by side"
 
 
-packed: Rule[Packed] = Rule("packed", frozenset({"GroupQueryAttention"}), check, take)
+packed: Rule[PackedAttention] = Rule("packed", frozenset({"GroupQueryAttention"}), check, take)

@@ -21,13 +21,13 @@ import onnx_ir as ir
 from optkit import graph
 from optkit.fusion.ort.write import MICROSOFT, constant, put
 from optkit.fusion.pattern import cut_by, made_by, operands, reader
-from optkit.fusion.rule import Declined, Rule, owner_of, remove
+from optkit.fusion.rule import Decline, Rule, owner_of, remove
 
 _A, _W, _SCALE_A, _SCALE_W, _ZERO_A, _ZERO_W, _BIAS = range(7)
 
 
 @dataclass(frozen=True)
-class Product:
+class CodeProduct:
     """`node` multiplies codes; `add` adds a constant bias to its result."""
 
     node: ir.Node
@@ -46,29 +46,29 @@ class Columns:
     parts: tuple[tuple[ir.Value, int, int], ...]
 
 
-def check_product(node: ir.Node) -> Product | Declined | None:
+def check_product(node: ir.Node) -> CodeProduct | Decline | None:
     activation, weight = (made_by(value, "DequantizeLinear") for value in node.inputs[:2])
     if node.domain != "" or activation is None or weight is None:
         return None
     transposed = bool(node.attributes.get_int("transB", 0))
     if reason := _why_not(node, activation, weight, 0 if transposed else 1):
-        return Declined(reason)
+        return Decline(reason)
     if reader(node.outputs[0], "QuantizeLinear") is not None:
-        return Declined("its result is quantized: ONNX Runtime writes the codes at once")
+        return Decline("its result is quantized: ONNX Runtime writes the codes at once")
     if len(activation.outputs[0].shape or ()) < 2:
-        return Declined("its activation is not known to have rows")
+        return Decline("its activation is not known to have rows")
     codes = graph.array(weight.inputs[0])
     assert codes is not None
     columns = codes.shape[0 if transposed else 1]
     if node.op_type == "MatMul":
-        return Product(node, activation, weight, transposed, *_bias_behind(node, columns))
+        return CodeProduct(node, activation, weight, transposed, *_bias_behind(node, columns))
     bias = _gemm_bias(node, columns)
-    if isinstance(bias, Declined):
+    if isinstance(bias, Decline):
         return bias
-    return Product(node, activation, weight, transposed, None, bias)
+    return CodeProduct(node, activation, weight, transposed, None, bias)
 
 
-def multiply_codes(match: Product) -> str:
+def multiply_codes(match: CodeProduct) -> str:
     node, owner = match.node, owner_of(match.node)
     codes, scale_w, zero_w = _parameters(match.weight)
     if match.transposed:
@@ -84,7 +84,7 @@ def multiply_codes(match: Product) -> str:
     return "codes are multiplied" + (", the bias is added on the way out" if bias else "")
 
 
-def check_columns(node: ir.Node) -> Columns | Declined | None:
+def check_columns(node: ir.Node) -> Columns | Decline | None:
     """Whether every reader takes a range of the last axis, and no two of them the same columns."""
     result = node.outputs[0]
     numbers = graph.array(node.inputs[_W])
@@ -93,16 +93,16 @@ def check_columns(node: ir.Node) -> Columns | Declined | None:
     if not any(use.node.op_type in ("Slice", "Split") for use in result.uses()):
         return None
     if result.is_graph_output():
-        return Declined("its result is a graph output")
+        return Decline("its result is a graph output")
     parts: list[tuple[ir.Value, int, int]] = []
     for use in result.uses():
         ranges = _ranges(use.node, len(result.shape or ()), numbers.shape[1])
         if ranges is None:
-            return Declined(f"{use.node.name} reads more than a range of its columns")
+            return Decline(f"{use.node.name} reads more than a range of its columns")
         parts += ranges
     parts.sort(key=lambda part: part[1:])
     if any(left[2] > right[1] for left, right in pairwise(parts)):
-        return Declined("some of its columns are read twice")
+        return Decline("some of its columns are read twice")
     return Columns(node, tuple(parts))
 
 
@@ -167,15 +167,15 @@ def _parameters(dequantize: ir.Node) -> tuple[ir.Value | None, ir.Value | None, 
     return codes, scale, rest[0] if rest else None
 
 
-def _gemm_bias(node: ir.Node, columns: int) -> np.ndarray | Declined | None:
+def _gemm_bias(node: ir.Node, columns: int) -> np.ndarray | Decline | None:
     value = node.inputs[2] if len(node.inputs) > 2 else None
     if value is None:
         return None
     numbers = _dequantized(value)
     if numbers is None or node.attributes.get_float("beta", 1.0) != 1.0:
-        return Declined("its bias is scaled or not constant")
+        return Decline("its bias is scaled or not constant")
     bias = _per_column(numbers, columns)
-    return Declined("its bias is not one number per column") if bias is None else bias
+    return Decline("its bias is not one number per column") if bias is None else bias
 
 
 def _dequantized(value: ir.Value) -> np.ndarray | None:
@@ -239,7 +239,7 @@ def _ranges(node: ir.Node, rank: int, columns: int) -> list[tuple[ir.Value, int,
     return list(zip(node.outputs, [0, *stops[:-1]], stops, strict=True))
 
 
-multiply: Rule[Product] = Rule(
+multiply: Rule[CodeProduct] = Rule(
     "multiply_codes", frozenset({"MatMul", "Gemm"}), check_product, multiply_codes
 )
 part: Rule[Columns] = Rule(

@@ -25,7 +25,7 @@ from optkit.fusion.pattern import (
     of_float_product,
     read_once,
 )
-from optkit.fusion.rule import GROWTH_LIMIT_BYTES, Declined, Rule, owner_of
+from optkit.fusion.rule import GROWTH_LIMIT_BYTES, Decline, Rule, owner_of
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Projection:
 
 
 @dataclass(frozen=True)
-class Projected:
+class ProjectedAttention:
     """`node` is an attention on the rows of three projections."""
 
     node: ir.Node
@@ -48,7 +48,7 @@ class Projected:
     mask: ir.Value | Keys | None
 
 
-def check(node: ir.Node) -> Projected | Declined | None:
+def check(node: ir.Node) -> ProjectedAttention | Decline | None:
     heads = _heads(node)
     if heads is None:
         return None
@@ -59,14 +59,14 @@ def check(node: ir.Node) -> Projected | Declined | None:
     if not all(each.source is query.source for each in parts):
         return None
     if not all(read_once(step.outputs[0]) for each in parts for step in each.nodes):
-        return Declined("its projections are also used elsewhere")
+        return Decline("its projections are also used elsewhere")
     if reason := _why_not_joined(parts):
-        return Declined(reason)
+        return Decline(reason)
     mask = _mask(node, query.source)
-    return mask if isinstance(mask, Declined) else Projected(node, parts, heads, mask)
+    return mask if isinstance(mask, Decline) else ProjectedAttention(node, parts, heads, mask)
 
 
-def project(match: Projected) -> str:
+def project(match: ProjectedAttention) -> str:
     node, owner = match.node, owner_of(match.node)
     weight = joined(owner, f"{node.name}.weight", [each.weight for each in match.parts], axis=1)
     bias = constant(owner, f"{node.name}.bias", np.concatenate([*map(_bias, match.parts)]))
@@ -102,7 +102,7 @@ def _heads(node: ir.Node) -> int | None:
     return heads if node.domain == "" and same and len(inputs) <= 4 else None
 
 
-def _mask(node: ir.Node, source: ir.Value) -> ir.Value | Keys | Declined | None:
+def _mask(node: ir.Node, source: ir.Value) -> ir.Value | Keys | Decline | None:
     if len(node.inputs) == 3:
         return None
     given, rows = node.inputs[-1], dims(source, 3)
@@ -112,13 +112,13 @@ def _mask(node: ir.Node, source: ir.Value) -> ir.Value | Keys | Declined | None:
     elif given.dtype == ir.DataType.FLOAT and is_above_lowest(given):
         per_key = keys(given)
     else:
-        return Declined("its mask may say that a key is not there")
+        return Decline("its mask may say that a key is not there")
     present = dims(per_key.present, 2) if per_key is not None else None
     if present is not None and all(map(known_equal, present, rows)):
         return per_key
     shape = dims(given, 4)
     square = shape is not None and all(known_equal(dim, rows[1]) for dim in shape[2:])
-    return given if square else Declined("its mask is not known to be [B, N, S, T]")
+    return given if square else Decline("its mask is not known to be [B, N, S, T]")
 
 
 def _projection(value: ir.Value | None) -> Projection | None:
@@ -157,6 +157,6 @@ def _bias(part: Projection) -> np.ndarray:
     return np.zeros(weight.shape.numpy()[1], np.float32) if numbers is None else numbers
 
 
-projection: Rule[Projected] = Rule(
+projection: Rule[ProjectedAttention] = Rule(
     "projection", frozenset({"Attention", "MultiHeadAttention"}), check, project
 )

@@ -17,19 +17,19 @@ import numpy as np
 import onnx_ir as ir
 
 from optkit import graph
-from optkit.fusion.ort.heads import SPLIT, Rows, split_from
+from optkit.fusion.ort.heads import SPLIT, HeadRows, split_from
 from optkit.fusion.ort.write import MICROSOFT, constant, once, put, too_old
 from optkit.fusion.pattern import Op, Var, cut_by, dims, first_match, known_equal, made_by, scalar
-from optkit.fusion.rule import Declined, Rule, owner_of
+from optkit.fusion.rule import Decline, Rule, owner_of
 
 
 @dataclass(frozen=True)
-class Rotation:
+class RotaryMatch:
     """`node` computes `source` [B, N, S, D], rotated; `cos`, `sin` [1 or B, 1, S, D]."""
 
     node: ir.Node
     source: ir.Value
-    rows: Rows | None
+    rows: HeadRows | None
     cos: ir.Value
     sin: ir.Value
 
@@ -53,22 +53,22 @@ _ROTATED = Op("Concat", Op("Neg", _UPPER), _LOWER, where=_joins_halves)
 _ROTATION = Op("Add", Op("Mul", _ROTATED, Var("sin")), Op("Mul", Var("x"), Var("cos")))
 
 
-def check(node: ir.Node) -> Rotation | Declined | None:
+def check(node: ir.Node) -> RotaryMatch | Decline | None:
     match = first_match(_ROTATION, node.outputs[0])
     if match is None:
         return None
     source, cos, sin = match["x"], match["cos"], match["sin"]
     for angles in (cos, sin):
         if reason := _why_not(angles, source):
-            return Declined(reason)
+            return Decline(reason)
     if _per_token(cos) != _per_token(sin):
-        return Declined("one of its angles is per token, the other per position")
+        return Decline("one of its angles is per token, the other per position")
     if _per_token(cos) and (declined := too_old(node)):
         return declined
-    return Rotation(node, source, split_from(source), cos, sin)
+    return RotaryMatch(node, source, split_from(source), cos, sin)
 
 
-def rotate(match: Rotation) -> str:
+def rotate(match: RotaryMatch) -> str:
     node, owner, rows = match.node, owner_of(match.node), match.rows
     caches = [_cache(match.cos, node), _cache(match.sin, node)]
     domain = "" if _per_token(match.cos) else MICROSOFT
@@ -206,4 +206,4 @@ def _cut(angles: ir.Value, node: ir.Node, name: str) -> ir.Value:
     return half
 
 
-rotary: Rule[Rotation] = Rule("rotary", frozenset({"Add"}), check, rotate)
+rotary: Rule[RotaryMatch] = Rule("rotary", frozenset({"Add"}), check, rotate)

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from optkit import graph
 from optkit.fusion.ort.write import MICROSOFT, constant, joined
-from optkit.fusion.rule import Declined, Rule, owner_of, remove
+from optkit.fusion.rule import Decline, Rule, owner_of, remove
 
 _B, _SCALES, _ZERO_POINTS = range(1, 4)
 _OUTPUTS = "N"
@@ -30,7 +30,7 @@ class Siblings:
     nodes: tuple[ir.Node, ...]
 
 
-def check(node: ir.Node) -> Siblings | Declined | None:
+def check(node: ir.Node) -> Siblings | Decline | None:
     source = node.inputs[0]
     if source is None:
         return None
@@ -39,7 +39,7 @@ def check(node: ir.Node) -> Siblings | Declined | None:
         return None
     weights = [value for each in nodes for value in each.inputs[1:] if value is not None]
     if not all(graph.is_constant(value) and len(value.uses()) == 1 for value in weights):
-        return Declined("its weights are shared, or no constants")
+        return Decline("its weights are shared, or no constants")
     return Siblings(nodes)
 
 

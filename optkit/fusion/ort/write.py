@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from optkit import graph
-from optkit.fusion.rule import Declined, owner_of, remove
+from optkit.fusion.rule import Decline, owner_of, remove
 
 Attributes = Mapping[str, int | float | str | Sequence[int]]
 
@@ -22,13 +22,13 @@ OPSET = 23
 operators only gain dtypes, so a graph needs only a new opset number."""
 
 
-def too_old(node: ir.Node) -> Declined | None:
+def too_old(node: ir.Node) -> Decline | None:
     """Why the node's graph cannot contain an operator of opset 23 (Attention and similar
     operators)."""
     opset = node.graph.opset_imports.get("", 0) if node.graph is not None else 0
     if opset >= OPSET:
         return None
-    return Declined(f"an operator of the graph has no kernel beyond opset {opset}")
+    return Decline(f"an operator of the graph has no kernel beyond opset {opset}")
 
 
 def put(
@@ -90,7 +90,7 @@ def joined(owner: ir.Graph, name: str, parts: Sequence[ir.Value], axis: int) -> 
             yield from ([np.concatenate(rows, axis=1)] for rows in zip(*readers, strict=True))
 
     name = graph.unique_name(name, ir.convenience.create_value_mapping(owner))
-    form = graph.Form(name, tensors[0].dtype, tuple(shape))
+    form = graph.TensorForm(name, tensors[0].dtype, tuple(shape))
     return graph.add_tensor(owner, *graph.computed([form], blocks))
 
 

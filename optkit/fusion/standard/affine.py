@@ -9,11 +9,11 @@ import numpy as np
 import onnx_ir as ir
 
 from optkit import graph
-from optkit.fusion.rule import Declined, Rule
+from optkit.fusion.rule import Decline, Rule
 from optkit.fusion.standard import linear
 
 
-def check(node: ir.Node) -> linear.Affine | Declined | None:
+def check(node: ir.Node) -> linear.Affine | Decline | None:
     split = _operands(node)
     if split is None:
         return None
@@ -21,15 +21,15 @@ def check(node: ir.Node) -> linear.Affine | Declined | None:
     layer = linear.find(source)
     if layer is None or _is_bias(node, source, layer):
         return None
-    if isinstance(layer, Declined):
+    if isinstance(layer, Decline):
         return layer
     if source.shape is None:
-        return Declined("the shape of its input is not known")
+        return Decline("the shape of its input is not known")
     constant = linear.per_channel(numbers, layer, len(source.shape))
     if constant is None:
-        return Declined("its constant is not one number per output channel")
+        return Decline("its constant is not one number per output channel")
     if node.op_type == "Div" and not constant.all():
-        return Declined("it divides by zero")
+        return Decline("it divides by zero")
     if node.op_type in ("Mul", "Div"):
         scale, shift = (constant if node.op_type == "Mul" else 1 / constant), np.zeros(1)
     else:
@@ -46,11 +46,11 @@ def _operands(node: ir.Node) -> tuple[ir.Value, np.ndarray] | None:
     return None
 
 
-def _is_bias(node: ir.Node, source: ir.Value, layer: linear.Linear | Declined) -> bool:
+def _is_bias(node: ir.Node, source: ir.Value, layer: linear.LinearNode | Decline) -> bool:
     """Whether it is the Add that holds the bias of a MatMul, which needs no folding."""
     producer = source.producer()
     product = producer is not None and producer.op_type == "MatMul"
-    return product and node.op_type in ("Add", "Sub") and not isinstance(layer, Declined)
+    return product and node.op_type in ("Add", "Sub") and not isinstance(layer, Decline)
 
 
 fold_scale: Rule[linear.Affine] = Rule(

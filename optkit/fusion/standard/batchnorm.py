@@ -11,28 +11,28 @@ import onnx_ir as ir
 
 from optkit import graph
 from optkit.fusion.pattern import dims
-from optkit.fusion.rule import Declined, Rule
+from optkit.fusion.rule import Decline, Rule
 from optkit.fusion.standard import linear
 
 
-def check(node: ir.Node) -> linear.Affine | Declined | None:
+def check(node: ir.Node) -> linear.Affine | Decline | None:
     if node.attributes.get_int("training_mode", 0):
-        return Declined("it is in training mode")
+        return Decline("it is in training mode")
     if any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
-        return Declined("its running statistics are used")
+        return Decline("its running statistics are used")
     source = node.inputs[0]
     layer = linear.find(source)
-    if isinstance(layer, Declined):
+    if isinstance(layer, Decline):
         return layer
     if layer is None:
         producer = source.producer() if source is not None else None
-        return Declined(f"its input is made by {producer.op_type if producer else 'no node'}")
+        return Decline(f"its input is made by {producer.op_type if producer else 'no node'}")
     arrays = (graph.array(value) for value in node.inputs[1:5])
     parameters = [numbers.astype(np.float64) for numbers in arrays if numbers is not None]
     if len(parameters) < 4:
-        return Declined("its parameters are not constant")
+        return Decline("its parameters are not constant")
     if layer.channel_axis == -1 and dims(source, 2) is None:
-        return Declined("its channels are not the columns of the product")
+        return Decline("its channels are not the columns of the product")
     gamma, beta, mean, variance = parameters
     scale = gamma / np.sqrt(variance + node.attributes.get_float("epsilon", 1e-5))
     return linear.compose(node, layer, scale, beta - scale * mean)

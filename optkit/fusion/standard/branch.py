@@ -5,12 +5,12 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from optkit import graph
-from optkit.fusion.rule import Declined, Rule, owner_of, remove, replace
+from optkit.fusion.rule import Decline, Rule, owner_of, remove, replace
 
 Taken = tuple[ir.Node, ir.Graph, ir.Graph]
 
 
-def check(node: ir.Node) -> Taken | Declined | None:
+def check(node: ir.Node) -> Taken | Decline | None:
     """The If, the branch that it takes, and the other one."""
     condition = graph.array(node.inputs[0])
     if node.domain or condition is None:
@@ -19,7 +19,7 @@ def check(node: ir.Node) -> Taken | Declined | None:
     taken, other = (node.attributes[name].as_graph() for name in order)
     results = list(taken.outputs)
     if len(set(results)) < len(results) or any(value.producer() is None for value in results):
-        return Declined("a result of its branch has no node of its own")
+        return Decline("a result of its branch has no node of its own")
     return node, taken, other
 
 

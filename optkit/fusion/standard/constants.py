@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from optkit import graph
 from optkit.errors import InputRefused
-from optkit.fusion.rule import GROWTH_LIMIT_BYTES, Declined, Rule, remove
+from optkit.fusion.rule import GROWTH_LIMIT_BYTES, Decline, Rule, remove
 
 KEPT = frozenset(
     {
@@ -30,30 +30,30 @@ inside."""
 Folded = tuple[ir.Node, list[np.ndarray]]
 
 
-def check_constants(node: ir.Node) -> Folded | Declined | None:
+def check_constants(node: ir.Node) -> Folded | Decline | None:
     if node.op_type in KEPT or node.domain != "":
         return None
     if not all(value is None or graph.is_constant(value) for value in node.inputs):
         return None
     if any(value is not None and value.dtype == ir.DataType.STRING
            for value in (*node.inputs, *node.outputs)):  # fmt: skip
-        return Declined("texts are not computed beforehand: an expression may take any time")
+        return Decline("texts are not computed beforehand: an expression may take any time")
     return _too_large(node) or _computed(node)
 
 
-def _computed(node: ir.Node) -> Folded | Declined:
+def _computed(node: ir.Node) -> Folded | Decline:
     version = node.version or (node.graph.opset_imports.get("", 21) if node.graph else 21)
     try:
         arrays = graph.evaluate(node, [graph.array(value) for value in node.inputs], version)
     except InputRefused as error:
-        return Declined(f"the reference cannot compute it: {error.message}")
+        return Decline(f"the reference cannot compute it: {error.message}")
     for value, result in zip(node.outputs, arrays, strict=True):
         if value.dtype is not None and value.dtype.numpy() != result.dtype:
-            return Declined(f"the reference returned {result.dtype} for {value.dtype}")
+            return Decline(f"the reference returned {result.dtype} for {value.dtype}")
     return node, arrays
 
 
-def check_shape(node: ir.Node) -> Folded | Declined | None:
+def check_shape(node: ir.Node) -> Folded | Decline | None:
     """Shape(x), or Gather or Slice of it, if every selected axis is static."""
     source = node.inputs[0].producer() if node.inputs[0] is not None else None
     if node.op_type == "Shape":
@@ -65,7 +65,7 @@ def check_shape(node: ir.Node) -> Folded | Declined | None:
     if sizes is None or any(dim is None for dim in sizes.flat):
         return None
     if node.outputs[0].is_graph_output():
-        return Declined("its result is a graph output")
+        return Decline("its result is a graph output")
     return node, [np.asarray(sizes, dtype=np.int64)]
 
 
@@ -79,14 +79,14 @@ def fold(match: Folded) -> str:
     return f"{node.op_type} became {' '.join(str(a.shape) for a in arrays)} constant"
 
 
-def _too_large(node: ir.Node) -> Declined | None:
+def _too_large(node: ir.Node) -> Decline | None:
     """Decided from inferred shapes alone, before anything is computed or allocated."""
     total = 0
     for value in node.outputs:
         if value.is_graph_output():
-            return Declined("its result is a graph output")
+            return Decline("its result is a graph output")
         if value.shape is None or not value.shape.is_static() or value.dtype is None:
-            return Declined("the size of its result is not known beforehand")
+            return Decline("the size of its result is not known beforehand")
         total += prod(value.shape.numpy()) * value.dtype.bitwidth // 8
     freed = sum(
         value.const_value.nbytes
@@ -94,7 +94,7 @@ def _too_large(node: ir.Node) -> Declined | None:
         if value is not None and value.const_value is not None and value.consumers() == (node,)
     )
     if total - freed > GROWTH_LIMIT_BYTES:
-        return Declined(f"its result would add {total - freed:,} bytes to the model")
+        return Decline(f"its result would add {total - freed:,} bytes to the model")
     return None
 
 

@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from optkit import graph
 from optkit.fusion.pattern import Op, Var, first_match, made_by, sides
-from optkit.fusion.rule import Declined, Rule, keeps_output, remove, replace
+from optkit.fusion.rule import Decline, Rule, keeps_output, remove, replace
 
 Interval = tuple[np.float32, np.float32]
 
@@ -55,7 +55,7 @@ class Guard:
     softmax: ir.Value
 
 
-def check(node: ir.Node) -> Guard | Declined | None:
+def check(node: ir.Node) -> Guard | Decline | None:
     match = first_match(_GUARDED, node.outputs[0])
     softmax = made_by(match["p"], "Softmax") if match is not None else None
     if match is None or softmax is None:
@@ -63,9 +63,9 @@ def check(node: ir.Node) -> Guard | Declined | None:
     scores = match["scores"]
     rank = len(scores.shape) if scores.shape is not None else None
     if rank is None or softmax.attributes.get_int("axis", -1) not in (-1, rank - 1):
-        return Declined("the softmax is not known to run along the last axis")
+        return Decline("the softmax is not known to run along the last axis")
     if reason := _why_nan(scores):
-        return Declined(reason)
+        return Decline(reason)
     return keeps_output(node.outputs[0], softmax.outputs[0]) or Guard(node, softmax.outputs[0])
 
 

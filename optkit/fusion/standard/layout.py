@@ -17,14 +17,14 @@ import onnx_ir as ir
 
 from optkit import graph
 from optkit.fusion.pattern import chain, made_by, permutation, read_once
-from optkit.fusion.rule import Declined, Rule, keeps_output, owner_of, remove, replace
+from optkit.fusion.rule import Decline, Rule, keeps_output, owner_of, remove, replace
 from optkit.fusion.standard.noop import same_shape, unequal
 
 _ORDER_KEEPING = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
 
 @dataclass(frozen=True)
-class Pair:
+class NodePair:
     """`second` reads `first`, which reads `source`."""
 
     first: ir.Node
@@ -32,12 +32,12 @@ class Pair:
     source: ir.Value
 
 
-def check_transposes(node: ir.Node) -> Pair | None:
+def check_transposes(node: ir.Node) -> NodePair | None:
     pair = _pair(node, "Transpose")
     return pair if pair is not None and _only_reader(pair) else None
 
 
-def merge_permutations(pair: Pair) -> str:
+def merge_permutations(pair: NodePair) -> str:
     p, q = permutation(pair.first), permutation(pair.second)
     assert p is not None and q is not None  # the rank is known
     pair.second.replace_input_with(0, pair.source)
@@ -45,7 +45,7 @@ def merge_permutations(pair: Pair) -> str:
     return f"reads through {pair.first.name}"
 
 
-def check_reshapes(node: ir.Node) -> Pair | Declined | None:
+def check_reshapes(node: ir.Node) -> NodePair | Decline | None:
     pair = _pair(node, *_ORDER_KEEPING)
     if pair is None:
         return None
@@ -56,11 +56,11 @@ def check_reshapes(node: ir.Node) -> Pair | Declined | None:
     if node.attributes.get_int("allowzero", 0) == 0:
         target = graph.array(node.inputs[1])
         if target is None or not target.all():
-            return Declined(f"its shape may copy an axis of {pair.first.name}")
+            return Decline(f"its shape may copy an axis of {pair.first.name}")
     return pair
 
 
-def merge(pair: Pair) -> str:
+def merge(pair: NodePair) -> str:
     if same_shape(pair.source, pair.second.outputs[0], unknown=1):
         replace(pair.second.outputs[0], pair.source)
         remove(pair.second)
@@ -84,7 +84,7 @@ def write_target(node: ir.Node) -> str:
     return f"its shape is {target.tolist()}"
 
 
-def check_swap(node: ir.Node) -> Pair | Declined | None:
+def check_swap(node: ir.Node) -> NodePair | Decline | None:
     nodes = chain(node.inputs[0], "Transpose", "Reshape")
     if nodes is None or permutation(nodes[0]) != [0, 2, 1]:
         return None
@@ -97,13 +97,13 @@ def check_swap(node: ir.Node) -> Pair | Declined | None:
         return None
     if unequal(after, [*before[:-2], *middle[:0:-1]]) not in (0, 1):
         return None
-    pair = Pair(swap, node, source)
+    pair = NodePair(swap, node, source)
     if not _only_reader(pair):
-        return Declined(f"the result of {swap.name} is also used elsewhere")
+        return Decline(f"the result of {swap.name} is also used elsewhere")
     return pair
 
 
-def swap_last_axes(pair: Pair) -> str:
+def swap_last_axes(pair: NodePair) -> str:
     swap, result = pair.first, pair.second.outputs[0]
     rank = len(pair.source.shape or ())
     swap.replace_input_with(0, pair.source)
@@ -115,15 +115,15 @@ def swap_last_axes(pair: Pair) -> str:
     return f"{swap.name} swaps the last two axes by itself"
 
 
-def _pair(node: ir.Node, *ops: str) -> Pair | None:
+def _pair(node: ir.Node, *ops: str) -> NodePair | None:
     first = made_by(node.inputs[0], *ops)
     source = first.inputs[0] if first is not None else None
     if first is None or source is None or source.shape is None:
         return None
-    return Pair(first, node, source)
+    return NodePair(first, node, source)
 
 
-def _only_reader(pair: Pair) -> bool:
+def _only_reader(pair: NodePair) -> bool:
     """Whether `second` is the only reader of `first`, so that `first` can be removed; otherwise
     nothing is gained."""
     return read_once(pair.first.outputs[0])
@@ -132,10 +132,10 @@ def _only_reader(pair: Pair) -> bool:
 settle_reshape: Rule[ir.Node] = Rule(
     "settle_reshape", frozenset({"Reshape"}), check_target, write_target
 )
-merge_transposes: Rule[Pair] = Rule(
+merge_transposes: Rule[NodePair] = Rule(
     "merge_transposes", frozenset({"Transpose"}), check_transposes, merge_permutations
 )
-merge_reshapes: Rule[Pair] = Rule(
+merge_reshapes: Rule[NodePair] = Rule(
     "merge_reshapes", frozenset(_ORDER_KEEPING), check_reshapes, merge
 )
-swap_axes: Rule[Pair] = Rule("swap_axes", frozenset({"Reshape"}), check_swap, swap_last_axes)
+swap_axes: Rule[NodePair] = Rule("swap_axes", frozenset({"Reshape"}), check_swap, swap_last_axes)

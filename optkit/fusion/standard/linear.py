@@ -15,11 +15,11 @@ import onnx_ir as ir
 
 from optkit import graph
 from optkit.fusion.pattern import made_by, sides
-from optkit.fusion.rule import GROWTH_LIMIT_BYTES, Declined, owner_of, remove, replace
+from optkit.fusion.rule import GROWTH_LIMIT_BYTES, Decline, owner_of, remove, replace
 
 
 @dataclass(frozen=True)
-class Linear:
+class LinearNode:
     """A linear node whose weight and bias are constant and whose result has one reader."""
 
     node: ir.Node
@@ -40,12 +40,12 @@ class Affine:
     """A match: `node` computes scale · y + shift after `linear`, which absorbs it."""
 
     node: ir.Node
-    linear: Linear
+    linear: LinearNode
     weight: np.ndarray  # the new weight, in its own dtype
     bias: np.ndarray  # [channels], in the weight's dtype
 
 
-def find(value: ir.Value | None) -> Linear | Declined | None:
+def find(value: ir.Value | None) -> LinearNode | Decline | None:
     """The linear operator that computes `value`; None if another node does."""
     node = made_by(value, "Conv", "ConvTranspose", "Gemm", "MatMul")
     if node is not None:
@@ -59,8 +59,8 @@ def find(value: ir.Value | None) -> Linear | Declined | None:
 
 
 def compose(
-    node: ir.Node, linear: Linear, scale: np.ndarray, shift: np.ndarray
-) -> Affine | Declined:
+    node: ir.Node, linear: LinearNode, scale: np.ndarray, shift: np.ndarray
+) -> Affine | Decline:
     """Fold `scale` and `shift` ([channels] or one number, float64) into the linear's parameters."""
     old = graph.array(linear.weight)
     assert old is not None
@@ -68,7 +68,7 @@ def compose(
         weight = (old.astype(np.float64) * _along_weight(linear, scale, old)).astype(old.dtype)
         bias = (linear.bias * scale + shift).astype(old.dtype)
     if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
-        return Declined(f"the folded parameters would overflow {old.dtype}")
+        return Decline(f"the folded parameters would overflow {old.dtype}")
     return Affine(node, linear, weight, bias)
 
 
@@ -88,7 +88,7 @@ def absorb(match: Affine) -> str:
     return f"{match.node.op_type} into {linear.node.name}"
 
 
-def per_channel(numbers: np.ndarray, linear: Linear, rank: int) -> np.ndarray | None:
+def per_channel(numbers: np.ndarray, linear: LinearNode, rank: int) -> np.ndarray | None:
     """A constant operand as float64 [channels] or [1]; None if it varies along another axis."""
     if numbers.ndim > rank:
         return None
@@ -101,24 +101,24 @@ def per_channel(numbers: np.ndarray, linear: Linear, rank: int) -> np.ndarray | 
     return numbers.reshape(-1).astype(np.float64)
 
 
-def _linear(node: ir.Node, add: ir.Node | None) -> Linear | Declined:
+def _linear(node: ir.Node, add: ir.Node | None) -> LinearNode | Decline:
     output = (add or node).outputs[0]
     for value in {node.outputs[0], output}:
         if value.is_graph_output() or len(value.uses()) != 1:
-            return Declined(f"the result of {node.name} is also used elsewhere")
+            return Decline(f"the result of {node.name} is also used elsewhere")
     weight = node.inputs[1]
     numbers = graph.array(weight)
     if weight is None or numbers is None or not weight.is_initializer():
-        return Declined(f"the weight of {node.name} is not constant")
+        return Decline(f"the weight of {node.name} is not constant")
     if not np.issubdtype(numbers.dtype, np.floating) or numbers.ndim < 2:
-        return Declined(f"the weight of {node.name} is {numbers.ndim}-d {numbers.dtype}")
+        return Decline(f"the weight of {node.name} is {numbers.ndim}-d {numbers.dtype}")
     if _is_shared(weight) and numbers.nbytes > GROWTH_LIMIT_BYTES:
-        return Declined(f"the weight of {node.name} is shared and {numbers.nbytes:,} bytes large")
+        return Decline(f"the weight of {node.name} is shared and {numbers.nbytes:,} bytes large")
     channels = _channels(node, numbers)
     bias = _bias(node, add, channels)
-    if isinstance(bias, Declined):
+    if isinstance(bias, Decline):
         return bias
-    return Linear(node, weight, bias, add, channels, output)
+    return LinearNode(node, weight, bias, add, channels, output)
 
 
 def _channels(node: ir.Node, weight: np.ndarray) -> int:
@@ -129,7 +129,7 @@ def _channels(node: ir.Node, weight: np.ndarray) -> int:
     return int(weight.shape[0 if node.attributes.get_int("transB", 0) else -1])
 
 
-def _bias(node: ir.Node, add: ir.Node | None, channels: int) -> np.ndarray | Declined:
+def _bias(node: ir.Node, add: ir.Node | None, channels: int) -> np.ndarray | Decline:
     """The bias as float64 [channels]; zeros where there is none."""
     if add is not None:
         value = next(v for v in add.inputs if graph.is_constant(v))
@@ -139,16 +139,16 @@ def _bias(node: ir.Node, add: ir.Node | None, channels: int) -> np.ndarray | Dec
         return np.zeros(channels)
     numbers = graph.array(value)
     if numbers is None:
-        return Declined(f"the bias of {node.name} is not constant")
+        return Decline(f"the bias of {node.name} is not constant")
     if any(dim != 1 for dim in numbers.shape[:-1]) or numbers.size not in (1, channels):
-        return Declined(f"the bias of {node.name} is not one number per channel")
+        return Decline(f"the bias of {node.name} is not one number per channel")
     if add is not None and numbers.ndim > len(node.outputs[0].shape or ()):
-        return Declined(f"the bias of {node.name} has more axes than its result")
+        return Decline(f"the bias of {node.name} has more axes than its result")
     beta = node.attributes.get_float("beta", 1.0) if node.op_type == "Gemm" else 1.0
     return np.broadcast_to(numbers.reshape(-1).astype(np.float64) * beta, (channels,))
 
 
-def _along_weight(linear: Linear, scale: np.ndarray, weight: np.ndarray) -> np.ndarray:
+def _along_weight(linear: LinearNode, scale: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """`scale` in a shape that multiplies the weight along its output channels."""
     node = linear.node
     scale = np.broadcast_to(scale, (linear.channels,))
@@ -161,14 +161,14 @@ def _along_weight(linear: Linear, scale: np.ndarray, weight: np.ndarray) -> np.n
     return scale  # [..., in, out]
 
 
-def _set_weight(linear: Linear, numbers: np.ndarray) -> None:
+def _set_weight(linear: LinearNode, numbers: np.ndarray) -> None:
     if _is_shared(linear.weight):
         linear.node.replace_input_with(1, _new_constant(linear, "weight", numbers))
     else:
         linear.weight.const_value = ir.Tensor(numbers, name=linear.weight.name)
 
 
-def _set_bias(linear: Linear, numbers: np.ndarray) -> None:
+def _set_bias(linear: LinearNode, numbers: np.ndarray) -> None:
     holder = linear.add or linear.node
     if linear.add is not None:
         index = 0 if graph.is_constant(holder.inputs[0]) else 1
@@ -206,6 +206,6 @@ def _is_shared(value: ir.Value) -> bool:
     return len(value.uses()) > 1 or value.is_graph_output()
 
 
-def _new_constant(linear: Linear, what: str, numbers: np.ndarray) -> ir.Value:
+def _new_constant(linear: LinearNode, what: str, numbers: np.ndarray) -> ir.Value:
     name = f"{linear.node.name}.{what}"
     return graph.new_constant(owner_of(linear.node), name, numbers)

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from optkit import graph
-from optkit.fusion.rule import Declined, Rule, keeps_output, remove, replace
+from optkit.fusion.rule import Decline, Rule, keeps_output, remove, replace
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Repeat:
     source: ir.Value
 
 
-def check_noop(node: ir.Node) -> Repeat | Declined | None:
+def check_noop(node: ir.Node) -> Repeat | Decline | None:
     if node.domain != "":
         return None
     index = next((i for i in _repeatable(node) if _REPEATS[node.op_type](node, i)), None)

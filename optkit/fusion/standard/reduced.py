@@ -6,7 +6,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from optkit.fusion.pattern import ints, made_by, read_once
-from optkit.fusion.rule import Declined, Rule, keeps_output, remove, replace
+from optkit.fusion.rule import Decline, Rule, keeps_output, remove, replace
 from optkit.fusion.standard.noop import unequal
 
 _REDUCTIONS = (
@@ -17,7 +17,7 @@ _REDUCTIONS = (
 Pair = tuple[ir.Node, ir.Node]
 
 
-def check(node: ir.Node) -> Pair | Declined | None:
+def check(node: ir.Node) -> Pair | Decline | None:
     """(the reduction, what gives its axes back)."""
     reduction = made_by(node.inputs[0], *_REDUCTIONS)
     if reduction is None or len(reduction.inputs) < 2:

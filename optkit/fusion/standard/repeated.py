@@ -11,21 +11,21 @@ import numpy as np
 import onnx_ir as ir
 
 from optkit import graph
-from optkit.fusion.rule import Declined, Rule, keeps_output, remove, replace
+from optkit.fusion.rule import Decline, Rule, keeps_output, remove, replace
 from optkit.fusion.standard.constants import KEPT
 
 _ROWS = 64  # of a constant that are compared at once: different weights differ in the first of them
 
 
 @dataclass(frozen=True)
-class Repeated:
+class RepeatedNode:
     """`node` computes the results of `first`, which comes before it."""
 
     node: ir.Node
     first: ir.Node
 
 
-def check(node: ir.Node) -> Repeated | Declined | None:
+def check(node: ir.Node) -> RepeatedNode | Decline | None:
     twin = None if node.op_type in KEPT or node.domain != "" else _twin(node)
     if twin is None:
         return None
@@ -35,7 +35,7 @@ def check(node: ir.Node) -> Repeated | Declined | None:
     for result, source in zip(later.outputs, first.outputs, strict=True):
         if declined := keeps_output(result, source):
             return declined
-    return Repeated(later, first)
+    return RepeatedNode(later, first)
 
 
 def _twin(node: ir.Node) -> ir.Node | None:
@@ -45,7 +45,7 @@ def _twin(node: ir.Node) -> ir.Node | None:
     return next((other for other in readers if _is_equal(node, other)), None)
 
 
-def read_first(match: Repeated) -> str:
+def read_first(match: RepeatedNode) -> str:
     for result, source in zip(match.node.outputs, match.first.outputs, strict=True):
         replace(result, source)
     remove(match.node)
@@ -98,4 +98,4 @@ def _tensors_equal(a: ir.TensorProtocol, b: ir.TensorProtocol) -> bool:
     return all(mine.tobytes() == theirs.tobytes() for mine, theirs in blocks)
 
 
-merge_repeated: Rule[Repeated] = Rule("merge_repeated", frozenset(), check, read_first)
+merge_repeated: Rule[RepeatedNode] = Rule("merge_repeated", frozenset(), check, read_first)

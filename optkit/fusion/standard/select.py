@@ -38,7 +38,7 @@ Wanted = dict[int, int]
 
 
 @dataclass(frozen=True)
-class Rows:
+class SelectedRows:
     """The rows [start, end) along one axis, in the notation of Slice; `count` of them."""
 
     axis: int
@@ -52,7 +52,7 @@ class One:
     """`gather` takes one row and drops the axis."""
 
     gather: ir.Node
-    row: Rows
+    row: SelectedRows
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Early:
 
     slice: ir.Node
     producer: ir.Node
-    rows: Rows
+    rows: SelectedRows
     wanted: Wanted
 
 
@@ -79,7 +79,7 @@ def check_one(node: ir.Node) -> One | None:
     if _wanted(producer, axis) is None:
         return None
     end = start + 1 if start != -1 else np.iinfo(np.int64).max
-    return One(node, Rows(axis, start, int(end), 1))
+    return One(node, SelectedRows(axis, start, int(end), 1))
 
 
 def check(node: ir.Node) -> Early | None:
@@ -115,7 +115,7 @@ def _move(match: Early) -> None:
     for index, axis in match.wanted.items():
         value = producer.inputs[index]
         assert value is not None
-        at = Rows(axis, rows.start, rows.end, rows.count)
+        at = SelectedRows(axis, rows.start, rows.end, rows.count)
         producer.replace_input_with(index, _take(value, at, producer))
     if producer.op_type == "Reshape":
         _shorten(producer, rows)
@@ -141,7 +141,7 @@ def split_one(match: One) -> str:
     return "one row, then its axis dropped"
 
 
-def _take(value: ir.Value, rows: Rows, reader: ir.Node) -> ir.Value:
+def _take(value: ir.Value, rows: SelectedRows, reader: ir.Node) -> ir.Value:
     """The rows of `value`. Readers of the same rows share them."""
     owner = owner_of(reader)
     name = f"{value.name}.rows_{rows.axis}_{rows.start}_{rows.end}"
@@ -171,14 +171,14 @@ def _constant(owner: ir.Graph, name: str, number: int) -> ir.Value:
     return graph.new_constant(owner, name, np.array([number], np.int64))
 
 
-def _rows(node: ir.Node) -> Rows | None:
+def _rows(node: ir.Node) -> SelectedRows | None:
     """The rows that a Slice along one axis takes, if their number is known."""
     cut, shape = cut_by(node), node.outputs[0].shape
     if cut is None or shape is None:
         return None
     axis = cut.axis % len(shape)
     count = shape[axis]
-    return Rows(axis, cut.start, cut.stop, count) if isinstance(count, int) else None
+    return SelectedRows(axis, cut.start, cut.stop, count) if isinstance(count, int) else None
 
 
 def _wanted(producer: ir.Node, axis: int) -> Wanted | None:
@@ -271,7 +271,7 @@ def _stays(dims: list[int | ir.SymbolicDim], target: list[int], axis: int) -> bo
     return len(known) == len(others) and 0 not in wanted and prod(known) == prod(wanted)
 
 
-def _shorten(reshape: ir.Node, rows: Rows) -> None:
+def _shorten(reshape: ir.Node, rows: SelectedRows) -> None:
     """The target of a Reshape with fewer rows; a following axis of −1 stays −1."""
     target = ints(reshape.inputs[1])
     assert target is not None

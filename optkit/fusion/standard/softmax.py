@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from optkit.fusion.pattern import Either, Match, Op, Var, ints, made_by
-from optkit.fusion.rule import Declined, Rule, owner_of, remove, replace
+from optkit.fusion.rule import Decline, Rule, owner_of, remove, replace
 
 _X, _EXP = Var("x"), Op("Exp", Var("z"), result="exp")
 _SUM = Op("ReduceSum", Var("exp"), result="reduced")
@@ -33,14 +33,14 @@ class Softmax:
     axis: int
 
 
-def check(node: ir.Node) -> Softmax | Declined | None:
+def check(node: ir.Node) -> Softmax | Decline | None:
     result = node.outputs[0]
     if node.domain != "" or result.dtype != ir.DataType.FLOAT:
         return None
     for match in _RATIO.matches(result):
         axis = _axis(match)
         if axis is None:
-            return Declined("it does not divide by the sum along one axis")
+            return Decline("it does not divide by the sum along one axis")
         source = match["z"]
         for centred in _CENTRED.matches(source):
             source = centred["x"] if _axis(centred) == axis else source

@@ -12,7 +12,7 @@ the PyTorch model. So a parameter is found by the module of the node that reads 
 
 from __future__ import annotations
 
-from optkit.packaging.decoders.architecture import Architecture, Family, Rotation
+from optkit.packaging.decoders.architecture import Architecture, Family, RotaryParameters
 from optkit.packaging.decoders.caveats import caveats
 from optkit.packaging.decoders.parameters import Parameter, parameters
 
@@ -20,7 +20,7 @@ __all__ = [
     "Architecture",
     "Family",
     "Parameter",
-    "Rotation",
+    "RotaryParameters",
     "caveats",
     "parameters",
 ]

@@ -46,7 +46,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
 OTHER_FORMATS = "choose another format: huggingface, oci and slim hold this model too"
 
 
-class Rotation(BaseModel):
+class RotaryParameters(BaseModel):
     """Rotary embeddings: `rope_parameters`, or `rope_scaling` before transformers 5."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -77,8 +77,8 @@ class _Config(BaseModel):
     max_position_embeddings: Count
     hidden_act: Literal["silu"]
     rope_theta: Positive | None = None
-    rope_scaling: Rotation | None = None
-    rope_parameters: Rotation | None = None
+    rope_scaling: RotaryParameters | None = None
+    rope_parameters: RotaryParameters | None = None
     sliding_window: int | None = None
     use_sliding_window: bool = True
     layer_types: tuple[str, ...] | None = None
@@ -104,7 +104,7 @@ class Architecture:
     context: int
     window: int | None
     theta: float
-    rotation: Rotation
+    rotation: RotaryParameters
 
     @classmethod
     def of(cls, artifact: Artifact) -> Self:
@@ -226,8 +226,8 @@ def _validated(content: bytes, where: str) -> _Config:
         raise InputRefused(f"{place}: {first['msg']}", where=f"{where}/{CONFIG}") from error
 
 
-def _rotation_of(config: _Config, where: str) -> Rotation:
-    rotation = config.rope_parameters or config.rope_scaling or Rotation()
+def _rotation_of(config: _Config, where: str) -> RotaryParameters:
+    rotation = config.rope_parameters or config.rope_scaling or RotaryParameters()
     if rotation.kind not in ("default", "linear", "llama3") or rotation.part != 1:
         raise UsageError(
             f"its rotary embeddings are of the kind {rotation.kind!r}",

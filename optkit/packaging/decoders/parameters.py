@@ -19,7 +19,7 @@ from optkit import graph
 from optkit.errors import UsageError
 from optkit.packaging.decoders.architecture import EMBEDDING, OTHER_FORMATS, Architecture
 from optkit.quantization.kv_cache import SCALES
-from optkit.quantization.qdq import reader
+from optkit.quantization.qdq import weight_reader
 from optkit.quantization.qdq.codes import Codes
 
 _SUMS, _FACTORS = ("Add", "Sum"), ("Mul",)
@@ -85,7 +85,7 @@ class _Finder:
         names = [f"{module}.weight" for module in modules]
         if node.op_type == "Gather" and modules == [EMBEDDING]:
             self._add_embedding(node)
-        elif node.op_type in reader.PRODUCTS and set(names) <= self._matrices.keys():
+        elif node.op_type in weight_reader.PRODUCTS and set(names) <= self._matrices.keys():
             self._add_product(node, [str(module) for module in modules])
         elif node.op_type in _NORMS and names[0] in self._vectors:
             self._add_norm(node, names[0])
@@ -130,16 +130,16 @@ class _Finder:
             for each in _readers(node.inputs[1])
             if each.op_type == "Gather" and graph.module_of(each.name or "") == EMBEDDING
         ]
-        codes, scales = reader.embedding_parts([each.inputs[0] for each in siblings], node)
-        self._used |= reader.constants_of([codes, scales])
+        codes, scales = weight_reader.embedding_parts([each.inputs[0] for each in siblings], node)
+        self._used |= weight_reader.constants_of([codes, scales])
         shape = self._matrices[name]
-        self._add(name, lambda: _shaped(reader.table(codes, scales), shape, name), node)
+        self._add(name, lambda: _shaped(weight_reader.table(codes, scales), shape, name), node)
 
     def _add_product(self, node: ir.Node, modules: list[str]) -> None:
         """One product, or several of one input with their rows one after another."""
-        self._used |= reader.constants_of(reader.inputs_of(node))
-        outputs = reader.outputs_of(node, len(modules))
-        first, bias = 0, reader.bias_of(node)
+        self._used |= weight_reader.constants_of(weight_reader.inputs_of(node))
+        outputs = weight_reader.outputs_of(node, len(modules))
+        first, bias = 0, weight_reader.bias_of(node)
         total = sum(self._matrices[f"{module}.weight"][0] for module in modules)
         for module, output in zip(modules, outputs, strict=True):
             name = f"{module}.weight"
@@ -163,8 +163,8 @@ class _Finder:
             constants = [value for value in others if _is_vector(value, rows)]
             if len(constants) != 1 or node.op_type not in (*_SUMS, *_FACTORS):
                 break
-            self._used |= reader.constants_of(constants)
-            numbers = reader.vector(constants[0])
+            self._used |= weight_reader.constants_of(constants)
+            numbers = weight_reader.vector(constants[0])
             if node.op_type in _FACTORS:
                 ratio, added = ratio * numbers, added * numbers
             else:
@@ -176,9 +176,9 @@ class _Finder:
         size = self._vectors[name]
         constants = [value for value in node.inputs if _is_vector(value, size)]
         if constants:
-            self._used |= reader.constants_of(constants)
+            self._used |= weight_reader.constants_of(constants)
             value = constants[0]
-            self._add(name, lambda: reader.vector(value), node)
+            self._add(name, lambda: weight_reader.vector(value), node)
 
     def _check_frequencies(self, node: ir.Node) -> None:
         architecture = self._architecture
@@ -186,19 +186,19 @@ class _Finder:
         for value in node.inputs:
             if not _is_vector(value, len(expected)):
                 continue
-            if not np.allclose(reader.vector(value), expected, rtol=_TOLERANCE, atol=0):
+            if not np.allclose(weight_reader.vector(value), expected, rtol=_TOLERANCE, atol=0):
                 raise UsageError(
                     "its rotary frequencies are not those that config.json describes",
                     where=f"node {node.name!r}",
                 )
-            self._used |= reader.constants_of([value])
+            self._used |= weight_reader.constants_of([value])
 
 
 def _reader(
     node: ir.Node, whole: tuple[int, int], rows: slice, ratio: np.ndarray, name: str
 ) -> Callable[[], Codes | np.ndarray]:
     def read() -> Codes | np.ndarray:
-        matrix = _shaped(reader.matrix(node), whole, name)
+        matrix = _shaped(weight_reader.matrix(node), whole, name)
         matrix = matrix.rows(rows) if isinstance(matrix, Codes) else matrix[rows]
         if (ratio == 1).all():
             return matrix

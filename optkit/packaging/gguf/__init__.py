@@ -23,16 +23,16 @@ from optkit import graph
 from optkit.artifact import Artifact
 from optkit.errors import ToolchainMissing
 from optkit.packaging.decoders import Architecture, Parameter, caveats, parameters
-from optkit.packaging.formats import Packed
-from optkit.packaging.subject import Subject
+from optkit.packaging.formats import PackageContent
+from optkit.packaging.variants import PackageSubject
 
 if TYPE_CHECKING:
     from gguf import GGMLQuantizationType, GGUFWriter
 
-    from optkit.packaging.gguf.blocks import Stored
+    from optkit.packaging.gguf.blocks import GgmlStorage
 
 
-def files(subject: Subject, scratch: Path) -> Packed:
+def files(subject: PackageSubject, scratch: Path) -> PackageContent:
     """Raises UsageError (a fleet, another family, a graph or tokenizer that llama.cpp has no form
     for), InputRefused (config.json, tokenizer.json), ToolchainMissing (the package gguf)."""
     artifact = subject.only("gguf").artifact
@@ -58,7 +58,7 @@ def files(subject: Subject, scratch: Path) -> Packed:
     writer.write_tensors_to_file()
     writer.close()
     notes = _notes(artifact, architecture, stored)
-    return Packed({f"{subject.name}-{kind.name}.gguf": file}, notes)
+    return PackageContent({f"{subject.name}-{kind.name}.gguf": file}, notes)
 
 
 def _check_library() -> None:
@@ -83,11 +83,11 @@ def _describe(writer: GGUFWriter, name: str, artifact: Artifact) -> None:
 
 def _add_tensors(
     writer: GGUFWriter, architecture: Architecture, found: Mapping[str, Parameter]
-) -> dict[str, Stored]:
+) -> dict[str, GgmlStorage]:
     """Write the parameters, one at a time, and return how each is stored (without its bytes)."""
     from optkit.packaging.gguf import blocks, network
 
-    stored: dict[str, Stored] = {}
+    stored: dict[str, GgmlStorage] = {}
     for name, tensor in network.extra(architecture).items():
         writer.add_tensor(name, tensor)
     for hf_name, parameter in network.written(architecture, found).items():
@@ -98,7 +98,7 @@ def _add_tensors(
     return stored
 
 
-def _most_frequent(stored: Mapping[str, Stored]) -> GGMLQuantizationType:
+def _most_frequent(stored: Mapping[str, GgmlStorage]) -> GGMLQuantizationType:
     """The type of most of the numbers."""
     count: Counter[GGMLQuantizationType] = Counter()
     for each in stored.values():
@@ -107,7 +107,7 @@ def _most_frequent(stored: Mapping[str, Stored]) -> GGMLQuantizationType:
 
 
 def _notes(
-    artifact: Artifact, architecture: Architecture, stored: Mapping[str, Stored]
+    artifact: Artifact, architecture: Architecture, stored: Mapping[str, GgmlStorage]
 ) -> tuple[str, ...]:
     kinds = Counter(each.kind.name for each in stored.values())
     notes = [

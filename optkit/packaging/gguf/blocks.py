@@ -31,7 +31,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True)
-class Stored:
+class GgmlStorage:
     """How a tensor is stored.
 
     numbers   how many
@@ -48,24 +48,24 @@ class Stored:
     rounding: float = 0.0
 
 
-def store(weight: Codes | np.ndarray) -> tuple[np.ndarray, Stored]:
+def store(weight: Codes | np.ndarray) -> tuple[np.ndarray, GgmlStorage]:
     """The bytes of a weight, and its type. Vectors are F32: llama.cpp has no other for them."""
     if isinstance(weight, Codes):
         size = weight.codes.size
         packed = _packed(weight)
         if packed is not None:
             data, kind, rounding = packed
-            return data, Stored(kind, size, codes=True, rounding=rounding)
+            return data, GgmlStorage(kind, size, codes=True, rounding=rounding)
         numbers = weight.numbers()
         held = numbers.astype(np.float16) if _fits(numbers) else numbers
-        return held, Stored(_KINDS[str(held.dtype)], size, loosened=True)
+        return held, GgmlStorage(_KINDS[str(held.dtype)], size, loosened=True)
     if weight.ndim < 2:
-        return weight.astype(np.float32), Stored(GGMLQuantizationType.F32, weight.size)
+        return weight.astype(np.float32), GgmlStorage(GGMLQuantizationType.F32, weight.size)
     kind = _KINDS[str(weight.dtype)]
     contiguous = np.ascontiguousarray(weight)
     if kind is GGMLQuantizationType.BF16:  # for numpy it is no number; the writer takes bytes
         contiguous = contiguous.view(np.uint8)
-    return contiguous, Stored(kind, weight.size)
+    return contiguous, GgmlStorage(kind, weight.size)
 
 
 def _packed(weight: Codes) -> tuple[np.ndarray, GGMLQuantizationType, float] | None:

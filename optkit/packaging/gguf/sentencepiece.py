@@ -15,7 +15,7 @@ from pathlib import Path
 
 from optkit.errors import InputRefused
 from optkit.packaging.gguf import sentencepiece_model
-from optkit.packaging.gguf.tokenizer_file import Cut, Normalizer, TokenizerFile, unknown
+from optkit.packaging.gguf.tokenizer_file import Normalizer, PreTokenizer, TokenizerFile, unknown
 
 BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))
 
@@ -104,5 +104,5 @@ def _steps(normalizer: Normalizer | None) -> list[tuple[str, str, str]]:
     return [(normalizer.type, replaced, normalizer.prepend or normalizer.content)]
 
 
-def _is_metaspace(cut: Cut) -> bool:
+def _is_metaspace(cut: PreTokenizer) -> bool:
     return cut.type == "Metaspace" and cut.replacement == _SPACE and not cut.split

@@ -16,17 +16,17 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
-class Pattern(_Part):
+class SplitPattern(_Part):
     regex: Annotated[str | None, Field(alias="Regex")] = None
     literal: Annotated[str | None, Field(alias="String")] = None
 
 
-class Cut(_Part):
+class PreTokenizer(_Part):
     """A pre-tokenizer, or a sequence of them."""
 
     type: str
-    parts: Annotated[tuple[Cut, ...], Field(alias="pretokenizers")] = ()
-    pattern: Pattern = Pattern()
+    parts: Annotated[tuple[PreTokenizer, ...], Field(alias="pretokenizers")] = ()
+    pattern: SplitPattern = SplitPattern()
     behavior: str = ""
     invert: bool = False
     individual_digits: bool = False
@@ -43,11 +43,11 @@ class Normalizer(_Part):
     type: str
     parts: Annotated[tuple[Normalizer, ...], Field(alias="normalizers")] = ()
     prepend: str = ""
-    pattern: Pattern = Pattern()
+    pattern: SplitPattern = SplitPattern()
     content: str = ""
 
 
-class Added(_Part):
+class AddedToken(_Part):
     id: int
     content: str
     special: bool
@@ -70,9 +70,9 @@ class Merges(_Part):
 
 class TokenizerFile(_Part):
     normalizer: Normalizer | None = None
-    pre_tokenizer: Cut | None = None
+    pre_tokenizer: PreTokenizer | None = None
     model: Merges
-    added_tokens: tuple[Added, ...] = ()
+    added_tokens: tuple[AddedToken, ...] = ()
 
     @classmethod
     def read(cls, file: Path) -> Self:

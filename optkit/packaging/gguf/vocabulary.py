@@ -17,7 +17,7 @@ from gguf import GGUFWriter, SpecialVocab, TokenType
 
 from optkit.errors import InputRefused
 from optkit.packaging.gguf import sentencepiece
-from optkit.packaging.gguf.tokenizer_file import FILE, Cut, TokenizerFile, unknown
+from optkit.packaging.gguf.tokenizer_file import FILE, PreTokenizer, TokenizerFile, unknown
 
 _WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -125,7 +125,7 @@ def _words(tokenizer: TokenizerFile, file: Path) -> str:
     return name
 
 
-def _cuts(cut: Cut | None) -> list[str]:
+def _cuts(cut: PreTokenizer | None) -> list[str]:
     """The regular expressions of a pre-tokenizer. What llama.cpp cannot do gives a name that
     `_NAMES` does not have."""
     if cut is None:

@@ -20,17 +20,17 @@ from optkit.decoder import CONFIG, Decoder
 from optkit.errors import UsageError
 from optkit.intake import COMPANIONS
 from optkit.packaging import model_card
-from optkit.packaging.formats import Packed
+from optkit.packaging.formats import PackageContent
 from optkit.packaging.graph_files import graph_files
 from optkit.packaging.huggingface import card, names
-from optkit.packaging.huggingface.card import Listed
-from optkit.packaging.subject import Subject, Variant
+from optkit.packaging.huggingface.card import ListedGraph
+from optkit.packaging.variants import PackageSubject, Variant
 
 FOLDER = "onnx"
 CARD = "README.md"
 
 
-def files(subject: Subject, scratch: Path) -> Packed:
+def files(subject: PackageSubject, scratch: Path) -> PackageContent:
     """Raises UsageError (two artifacts for one file name, an encoder-decoder, a cache of codes),
     InputRefused, IntegrityError."""
     listed = _listed(subject)
@@ -45,12 +45,12 @@ def files(subject: Subject, scratch: Path) -> Packed:
     if CONFIG in companions and keys:
         content[CONFIG] = names.with_keys(companions[CONFIG].read_bytes(), keys)
     content[CARD] = card.text(subject, listed, companions).encode("utf-8", "replace")
-    return Packed(content, _notes(subject, listed, companions, parts))
+    return PackageContent(content, _notes(subject, listed, companions, parts))
 
 
-def _listed(subject: Subject) -> list[Listed]:
+def _listed(subject: PackageSubject) -> list[ListedGraph]:
     """The artifacts with the names of their graphs, in the order of these names."""
-    by_file: dict[str, Listed] = {}
+    by_file: dict[str, ListedGraph] = {}
     for variant in subject.variants:
         _refuse_encoder_decoder(variant)
         _refuse_codes(variant)
@@ -65,7 +65,7 @@ def _listed(subject: Subject) -> list[Listed]:
                 hint="a repository has one file per precision: name the folder of one artifact, "
                 "or choose with --precision",
             )
-        by_file[file] = Listed(variant, file, name.dtype)
+        by_file[file] = ListedGraph(variant, file, name.dtype)
     return [by_file[file] for file in sorted(by_file)]
 
 
@@ -94,7 +94,7 @@ def _refuse_codes(variant: Variant) -> None:
         )
 
 
-def _companions(subject: Subject) -> dict[str, Path]:
+def _companions(subject: PackageSubject) -> dict[str, Path]:
     """Configuration, tokenizer and processor; the artifacts of one model have the same ones."""
     first, *others = (variant.artifact for variant in subject.variants)
     wanted = {name: first.manifest.files.get(name) for name in COMPANIONS}
@@ -121,8 +121,8 @@ def _graph(variant: Variant, file: str) -> dict[str, Path | bytes]:
 
 
 def _notes(
-    subject: Subject,
-    listed: list[Listed],
+    subject: PackageSubject,
+    listed: list[ListedGraph],
     companions: Mapping[str, Path],
     parts: Mapping[str, int],
 ) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from optkit.decoder import CONFIG, read_json
 from optkit.packaging import model_card
-from optkit.packaging.subject import Subject, Variant
+from optkit.packaging.variants import PackageSubject, Variant
 from optkit.report import markdown
 
 # a suffix of the class in config.json → the hub's task, and optimum's class
@@ -42,7 +42,7 @@ session = onnxruntime.InferenceSession("onnx/{file}", providers=["CPUExecutionPr
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedGraph:
     """A graph of the repository. `dtype`: transformers.js' name for its precision, if any."""
 
     variant: Variant
@@ -50,7 +50,9 @@ class Listed:
     dtype: str | None
 
 
-def text(subject: Subject, listed: Sequence[Listed], companions: Mapping[str, Path]) -> str:
+def text(
+    subject: PackageSubject, listed: Sequence[ListedGraph], companions: Mapping[str, Path]
+) -> str:
     """README.md. Raises InputRefused if config.json is not a JSON object."""
     task = _task(companions)
     parts = (
@@ -75,7 +77,9 @@ def _task(companions: Mapping[str, Path]) -> tuple[str, str] | None:
     return next((task for suffix, task in _TASKS.items() if first.endswith(suffix)), None)
 
 
-def _front_matter(subject: Subject, listed: Sequence[Listed], task: tuple[str, str] | None) -> str:
+def _front_matter(
+    subject: PackageSubject, listed: Sequence[ListedGraph], task: tuple[str, str] | None
+) -> str:
     precisions = [_precision(one) for one in listed]
     keys: dict[str, JsonValue] = {}
     if task is not None:
@@ -84,14 +88,14 @@ def _front_matter(subject: Subject, listed: Sequence[Listed], task: tuple[str, s
     return model_card.front_matter(subject, precisions, keys)
 
 
-def _origin(subject: Subject) -> str:
+def _origin(subject: PackageSubject) -> str:
     return (
         f"ONNX graphs{model_card.link(subject)}, built by optkit. Each figure below says how it is "
         "known: its evidence."
     )
 
 
-def _files(listed: Sequence[Listed]) -> str:
+def _files(listed: Sequence[ListedGraph]) -> str:
     rows = (
         (f"onnx/{one.file}", one.variant.name, _precision(one), one.dtype,
          one.variant.artifact.digest)
@@ -102,7 +106,7 @@ def _files(listed: Sequence[Listed]) -> str:
     )
 
 
-def _figures(one: Listed) -> str:
+def _figures(one: ListedGraph) -> str:
     engine = one.variant.artifact.manifest.compiled
     remark = "These are the figures of the engine that was compiled from this graph."
     parts = (
@@ -113,11 +117,11 @@ def _figures(one: Listed) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _use(listed: Sequence[Listed], task: tuple[str, str] | None) -> str:
+def _use(listed: Sequence[ListedGraph], task: tuple[str, str] | None) -> str:
     file = listed[0].file
     loads = [_LOADED_BY_OPTIMUM.format(loader=task[1], file=file)] if task else []
     return "\n\n".join([*loads, _LOADED_BY_ORT.format(file=file)])
 
 
-def _precision(one: Listed) -> str:
+def _precision(one: ListedGraph) -> str:
     return one.variant.artifact.manifest.precision

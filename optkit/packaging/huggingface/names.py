@@ -15,7 +15,7 @@ from pydantic import JsonValue
 
 from optkit.decoder import CONFIG, PAST, read_json
 from optkit.devices import target
-from optkit.packaging.huggingface.card import Listed
+from optkit.packaging.huggingface.card import ListedGraph
 
 CROSSED = re.compile(r"(past_key_values|present)\.\d+\.encoder\.(key|value)")
 """Names of the keys and values that an encoder gives to its decoder."""
@@ -25,7 +25,7 @@ KEYS = "transformers.js_config"
 
 
 @dataclass(frozen=True)
-class Name:
+class VariantFile:
     """`dtype`: how a user of transformers.js asks for the file; None: it cannot."""
 
     suffix: str
@@ -33,20 +33,25 @@ class Name:
 
 
 _FP32, _FP16, _Q8, _INT8, _Q4, _Q4F16, _BNB4 = (
-    Name("", "fp32"), Name("_fp16", "fp16"), Name("_quantized", "q8"), Name("_int8", "int8"),
-    Name("_q4", "q4"), Name("_q4f16", "q4f16"), Name("_bnb4", "bnb4"),
-)  # fmt: skip
+    VariantFile("", "fp32"),
+    VariantFile("_fp16", "fp16"),
+    VariantFile("_quantized", "q8"),
+    VariantFile("_int8", "int8"),
+    VariantFile("_q4", "q4"),
+    VariantFile("_q4f16", "q4f16"),
+    VariantFile("_bnb4", "bnb4"),
+)
 _NAMES = {
     "fp32": _FP32, "fp16": _FP16, "int8": _Q8, "int8-weight-only": _INT8, "w4a8": _Q4, "nf4": _BNB4,
 }  # fmt: skip
 
 
-def name_of(precision: str, target_name: str) -> Name:
+def name_of(precision: str, target_name: str) -> VariantFile:
     """The name of a graph. On a GPU int4 means weights of 4 bits in an FP16 graph, on a CPU in an
     FP32 graph. Raises UnknownName."""
     if precision == "int4":
         return _Q4 if target(target_name).is_cpu else _Q4F16
-    return _NAMES.get(precision) or Name(f"_{precision}", None)
+    return _NAMES.get(precision) or VariantFile(f"_{precision}", None)
 
 
 def data_file(file: str, part: int) -> str:
@@ -55,7 +60,7 @@ def data_file(file: str, part: int) -> str:
 
 
 def keys_of_transformers_js(
-    listed: Sequence[Listed], parts: Mapping[str, int]
+    listed: Sequence[ListedGraph], parts: Mapping[str, int]
 ) -> dict[str, JsonValue]:
     """What transformers.js has to know before it loads a graph: its number of data files, and the
     dtype of a decoder's cache where that is not float32."""
@@ -76,6 +81,6 @@ def with_keys(config: bytes, keys: Mapping[str, JsonValue]) -> bytes:
     return f"{json.dumps({**found, KEYS: merged}, indent=2, ensure_ascii=False)}\n".encode()
 
 
-def _has_half_cache(one: Listed) -> bool:
+def _has_half_cache(one: ListedGraph) -> bool:
     inputs = one.variant.artifact.manifest.inputs
     return any(info.name.startswith(PAST) and info.dtype == "float16" for info in inputs)

@@ -24,12 +24,12 @@ from optkit.artifact import MANIFEST, MODEL, Artifact, File, adapter_file, check
 from optkit.backends import ort_adapter
 from optkit.errors import InputRefused, UsageError
 from optkit.packaging import genai
-from optkit.packaging.formats import Packed
+from optkit.packaging.formats import PackageContent
 from optkit.packaging.graph_files import graph_files
 from optkit.packaging.lora import branches
 from optkit.packaging.lora.peft_folder import Lora, read
 from optkit.packaging.slim import slim
-from optkit.packaging.subject import Subject, Variant
+from optkit.packaging.variants import PackageSubject, Variant
 from optkit.report.contract import REPORT_FILE
 from optkit.store import digest_file
 
@@ -40,7 +40,7 @@ _MODEL_ONLY = (
 _ERRORS = 3  # ONNX Runtime warns about each matrix that a run may replace
 
 
-def files(subject: Subject, scratch: Path) -> Packed:
+def files(subject: PackageSubject, scratch: Path) -> PackageContent:
     """Raises UsageError (no adapter, a target that is no CPU, a build that rescaled layers, a layer
     that takes no adapter), InputRefused (a folder that holds no LoRA adapter)."""
     variant = subject.only("lora")
@@ -65,7 +65,9 @@ def files(subject: Subject, scratch: Path) -> Packed:
     manifest = replace(manifest, files=facts)
     packed = {f"{artifact.name}/{name}": file for name, file in content.items()}
     packed[f"{artifact.name}/{MANIFEST}"] = manifest.encoded()
-    return Packed(packed, (f"adapters: {', '.join(sorted(manifest.adapters))}", _MODEL_ONLY))
+    return PackageContent(
+        packed, (f"adapters: {', '.join(sorted(manifest.adapters))}", _MODEL_ONLY)
+    )
 
 
 def _check(variant: Variant, adapters: Mapping[str, Path]) -> None:

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from optkit import graph
 from optkit.errors import InputRefused, UsageError
 from optkit.packaging.lora.peft_folder import Lora
-from optkit.quantization.qdq import reader
+from optkit.quantization.qdq import weight_reader
 
 _PRODUCTS = frozenset({"MatMul", "Gemm", "MatMulNBits", "MatMulBnb4"})
 
@@ -68,7 +68,7 @@ def _results(model: graph.Graph, adapter: Lora) -> dict[str, tuple[ir.Node, ir.V
         modules = [graph.module_of(name) for name in graph.names_in(node.name or "")]
         if adapter.layers.keys().isdisjoint(modules):
             continue
-        results = reader.outputs_of(node, len(modules))
+        results = weight_reader.outputs_of(node, len(modules))
         found |= {str(name): (node, at) for name, at in zip(modules, results, strict=True)}
     return found
 

@@ -28,18 +28,18 @@ from optkit.errors import UsageError
 from optkit.intake import COMPANIONS
 from optkit.packaging.decoders import Architecture, Parameter, caveats, parameters
 from optkit.packaging.decoders.architecture import EMBEDDING, HEAD
-from optkit.packaging.formats import Packed
+from optkit.packaging.formats import PackageContent
 from optkit.packaging.mlx import model_args, readme
-from optkit.packaging.mlx.quantized import Stored, store
-from optkit.packaging.mlx.shards import Shards
-from optkit.packaging.subject import Subject
+from optkit.packaging.mlx.quantized import MlxStorage, store
+from optkit.packaging.mlx.shards import ShardWriter
+from optkit.packaging.variants import PackageSubject
 from optkit.quantization.qdq.codes import Codes, same
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _EMBEDDING, _HEAD = f"{EMBEDDING}.weight", f"{HEAD}.weight"
 
 
-def files(subject: Subject, scratch: Path) -> Packed:
+def files(subject: PackageSubject, scratch: Path) -> PackageContent:
     """Raises UsageError (a fleet, another family, no tokenizer, a graph that mlx-lm has no network
     for), InputRefused (config.json)."""
     artifact = subject.only("mlx").artifact
@@ -63,14 +63,14 @@ def files(subject: Subject, scratch: Path) -> Packed:
         CONFIG: model_args.config(artifact.path, architecture, switches, stored, dtype),
         "README.md": readme.text(subject, notes).encode("utf-8", "replace"),
     }
-    return Packed(content, notes)
+    return PackageContent(content, notes)
 
 
 def _stored(
     written: Mapping[str, Parameter], dtype: np.dtype[np.generic], scratch: Path
-) -> tuple[dict[str, Path | bytes], dict[str, Stored]]:
+) -> tuple[dict[str, Path | bytes], dict[str, MlxStorage]]:
     """The files with the parameters, and how each parameter is stored."""
-    shards, stored = Shards(scratch), {}
+    shards, stored = ShardWriter(scratch), {}
     for name, parameter in written.items():
         tensors, stored[name] = store(name, parameter.read(), dtype)
         shards.add(tensors)
@@ -89,7 +89,7 @@ def _companions(artifact: Artifact) -> dict[str, Path | bytes]:
     return {name: artifact.path / name for name in names}
 
 
-def _notes(stored: Mapping[str, Stored], dtype: np.dtype[np.generic]) -> tuple[str, ...]:
+def _notes(stored: Mapping[str, MlxStorage], dtype: np.dtype[np.generic]) -> tuple[str, ...]:
     forms = Counter(
         f"{each.form.bits}-bit codes in groups of {each.form.size}" if each.form else "floats"
         for each in stored.values()

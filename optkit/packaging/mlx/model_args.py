@@ -19,7 +19,7 @@ from pydantic import JsonValue
 from optkit.decoder import CONFIG, read_json
 from optkit.errors import UsageError
 from optkit.packaging.decoders import Architecture, Parameter
-from optkit.packaging.mlx.quantized import Form, Stored
+from optkit.packaging.mlx.quantized import CodeForm, MlxStorage
 
 _QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 _ATTENTION = (*_QKV, "self_attn.o_proj")
@@ -82,7 +82,7 @@ def config(
     folder: Path,
     architecture: Architecture,
     switches: Mapping[str, bool],
-    stored: Mapping[str, Stored],
+    stored: Mapping[str, MlxStorage],
     dtype: np.dtype[np.generic],
 ) -> bytes:
     """The model's config.json with what mlx-lm needs. `switches`: keys that are true or false."""
@@ -112,10 +112,10 @@ def config(
     return f"{json.dumps(said, indent=2, ensure_ascii=False)}\n".encode()
 
 
-def _quantization(stored: Mapping[str, Stored]) -> dict[str, JsonValue]:
+def _quantization(stored: Mapping[str, MlxStorage]) -> dict[str, JsonValue]:
     """The form of most of the codes, and by module the others. Empty: there are no codes."""
     forms = {name.removesuffix(".weight"): each.form for name, each in stored.items()}
-    counts: Counter[Form] = Counter()
+    counts: Counter[CodeForm] = Counter()
     for each in stored.values():
         if each.form is not None:
             counts[each.form] += each.numbers
@@ -130,5 +130,5 @@ def _quantization(stored: Mapping[str, Stored]) -> dict[str, JsonValue]:
     return {**_keys(usual), **others}
 
 
-def _keys(form: Form) -> dict[str, JsonValue]:
+def _keys(form: CodeForm) -> dict[str, JsonValue]:
     return {"group_size": form.size, "bits": form.bits}

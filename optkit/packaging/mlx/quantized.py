@@ -22,7 +22,7 @@ _SIZES = (128, 64, 32)  # the longest that fits: fewer scales
 
 
 @dataclass(frozen=True, order=True)
-class Form:
+class CodeForm:
     """Codes of a group, and bits of a code."""
 
     size: int
@@ -30,7 +30,7 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Stored:
+class MlxStorage:
     """How a tensor is stored.
 
     numbers   how many
@@ -41,7 +41,7 @@ class Stored:
     """
 
     numbers: int
-    form: Form | None = None
+    form: CodeForm | None = None
     loosened: bool = False
     rounded: bool = False
     rounding: float = 0.0
@@ -49,7 +49,7 @@ class Stored:
 
 def store(
     name: str, weight: Codes | np.ndarray, dtype: np.dtype[np.generic]
-) -> tuple[Mapping[str, np.ndarray], Stored]:
+) -> tuple[Mapping[str, np.ndarray], MlxStorage]:
     """The tensors of a parameter, and how it is stored. Floats get `dtype`, that of the model's
     activations in MLX; if it cannot hold them, they stay."""
     packed = _packed(weight) if isinstance(weight, Codes) else None
@@ -62,12 +62,12 @@ def store(
     if not np.isfinite(held.astype(np.float32)).all():
         held = numbers
     rounded = not np.array_equal(held.astype(np.float32), numbers.astype(np.float32))
-    return {name: np.ascontiguousarray(held)}, Stored(
+    return {name: np.ascontiguousarray(held)}, MlxStorage(
         numbers.size, loosened=isinstance(weight, Codes), rounded=rounded
     )
 
 
-def _packed(weight: Codes) -> tuple[Mapping[str, np.ndarray], Stored] | None:
+def _packed(weight: Codes) -> tuple[Mapping[str, np.ndarray], MlxStorage] | None:
     """None: no form has these codes, blocks or scales."""
     blocked = next(filter(None, map(weight.in_blocks_of, _SIZES)), None)
     if blocked is None or weight.bits not in (2, 4, 8):
@@ -86,9 +86,9 @@ def _packed(weight: Codes) -> tuple[Mapping[str, np.ndarray], Stored] | None:
         "scales": np.ascontiguousarray(blocked.scales),
         "biases": held,
     }
-    form = Form(blocked.block, weight.bits)
+    form = CodeForm(blocked.block, weight.bits)
     rounding = float((change / steps).max(initial=0.0))
-    return tensors, Stored(codes.size, form, rounding=rounding)
+    return tensors, MlxStorage(codes.size, form, rounding=rounding)
 
 
 def _words(codes: np.ndarray, bits: int) -> np.ndarray:

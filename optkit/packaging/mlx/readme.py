@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import JsonValue
 
 from optkit.packaging import model_card
-from optkit.packaging.subject import Subject
+from optkit.packaging.variants import PackageSubject
 from optkit.report import markdown
 
 _REMARK = (
@@ -19,7 +19,7 @@ mlx_lm.generate --model . --prompt "Hello"
 ```"""
 
 
-def text(subject: Subject, remarks: tuple[str, ...]) -> str:
+def text(subject: PackageSubject, remarks: tuple[str, ...]) -> str:
     """`remarks`: what is not as in the artifact."""
     variant = subject.only("mlx")
     manifest = variant.artifact.manifest

@@ -18,7 +18,7 @@ BYTES = 5 << 30
 _INDEX = "model.safetensors.index.json"
 
 
-class Shards:
+class ShardWriter:
     """Takes tensors one after another, and holds those of one file in memory."""
 
     def __init__(self, folder: Path, limit: int = BYTES) -> None:

@@ -29,13 +29,13 @@ from pathlib import Path
 
 from optkit.devices import target
 from optkit.errors import UsageError
-from optkit.packaging.formats import Packed
-from optkit.packaging.subject import Subject
+from optkit.packaging.formats import PackageContent
 from optkit.packaging.triton import analyzer, kserve
 from optkit.packaging.triton.ensemble import DECODER, ENCODER, ensemble
 from optkit.packaging.triton.model_config import ModelConfig
 from optkit.packaging.triton.pbtxt import text
-from optkit.packaging.triton.served import Served, served
+from optkit.packaging.triton.served import ServedModel, served
+from optkit.packaging.variants import PackageSubject
 
 CONFIG = "config.pbtxt"
 _CONFIGS = "configs"
@@ -53,7 +53,7 @@ _FIRST_TOKENS = (
 _EMPTY_VERSION = b"An ensemble has no file of its own; Triton needs this folder.\n"
 
 
-def files(subject: Subject, scratch: Path) -> Packed:
+def files(subject: PackageSubject, scratch: Path) -> PackageContent:
     """Raises UsageError (what Triton cannot say; a device on which it does not run), InputRefused,
     IntegrityError."""
     parts = _parts(subject)
@@ -74,10 +74,10 @@ def files(subject: Subject, scratch: Path) -> Packed:
         f"{subject.name}-triton",
         {v.name: [by_target[v.name] for by_target in models.values()] for v in subject.variants},
     )
-    return Packed(content, _notes(subject, models, ensemble=bool(whole)))
+    return PackageContent(content, _notes(subject, models, ensemble=bool(whole)))
 
 
-def _served(name: str, by_target: Mapping[str, Served]) -> dict[str, Path | bytes]:
+def _served(name: str, by_target: Mapping[str, ServedModel]) -> dict[str, Path | bytes]:
     """The files of one model of the repository."""
     content: dict[str, Path | bytes] = {
         **_folder(name, {key: one.text for key, one in by_target.items()})
@@ -89,7 +89,7 @@ def _served(name: str, by_target: Mapping[str, Served]) -> dict[str, Path | byte
 
 
 def _notes(
-    subject: Subject, models: Mapping[str, Mapping[str, Served]], *, ensemble: bool
+    subject: PackageSubject, models: Mapping[str, Mapping[str, ServedModel]], *, ensemble: bool
 ) -> tuple[str, ...]:
     notes = [n for by_target in models.values() for one in by_target.values() for n in one.notes]
     if ensemble:
@@ -99,7 +99,7 @@ def _notes(
     return tuple(dict.fromkeys(notes))
 
 
-def _model(subject: Subject, part: str | None) -> dict[str, Served]:
+def _model(subject: PackageSubject, part: str | None) -> dict[str, ServedModel]:
     """The model, or one part of it, on each target."""
     name = _name(subject.name, part)
     return {
@@ -120,12 +120,14 @@ def _folder(name: str, configs: Mapping[str, str]) -> dict[str, bytes]:
     return {f"{name}/{CONFIG}": configs[_default(configs)].encode(), **chosen}
 
 
-def _ensembles(name: str, models: Mapping[str, Mapping[str, Served]]) -> dict[str, ModelConfig]:
+def _ensembles(
+    name: str, models: Mapping[str, Mapping[str, ServedModel]]
+) -> dict[str, ModelConfig]:
     encoder, decoder = (models[_name(name, part)] for part in (ENCODER, DECODER))
     return {key: ensemble(name, one.config, decoder[key].config) for key, one in encoder.items()}
 
 
-def _parts(subject: Subject) -> tuple[str | None, ...]:
+def _parts(subject: PackageSubject) -> tuple[str | None, ...]:
     """The graphs of which each artifact consists; (None,): of one."""
     first, *others = (tuple(variant.parts) for variant in subject.variants)
     if any(other != first for other in others):

@@ -13,7 +13,7 @@ from dataclasses import replace
 from optkit.data.sequences import ENCODER_MASK, MASK
 from optkit.decoder import PAST, PRESENT
 from optkit.errors import UsageError
-from optkit.packaging.triton.model_config import Ensembling, ModelConfig, Step, Tensor
+from optkit.packaging.triton.model_config import EnsembleStep, Ensembling, ModelConfig, ModelTensor
 
 ENCODER, DECODER = "encoder", "decoder"
 _LATEST = -1
@@ -32,8 +32,8 @@ def ensemble(name: str, encoder: ModelConfig, decoder: ModelConfig) -> ModelConf
           for tensor in decoder.input if sources[tensor.name] not in theirs | passed),
     ]  # fmt: skip
     steps = (
-        Step(encoder.name, _LATEST, _same(encoder.input), _same(encoder.output)),
-        Step(decoder.name, _LATEST, sources, _same(decoder.output)),
+        EnsembleStep(encoder.name, _LATEST, _same(encoder.input), _same(encoder.output)),
+        EnsembleStep(decoder.name, _LATEST, sources, _same(decoder.output)),
     )
     return ModelConfig(
         name=name,
@@ -57,5 +57,5 @@ def _source(name: str, theirs: set[str], passed: set[str]) -> str:
     return f"{DECODER}_{name}" if name in theirs else name
 
 
-def _same(tensors: tuple[Tensor, ...]) -> dict[str, str]:
+def _same(tensors: tuple[ModelTensor, ...]) -> dict[str, str]:
     return {tensor.name: tensor.name for tensor in tensors}

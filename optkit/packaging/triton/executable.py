@@ -29,11 +29,11 @@ from optkit.packaging.triton.model_config import (
     TENSORRT,
     Accelerator,
     Accelerators,
-    Cuda,
-    Graph,
+    CudaPolicy,
+    GraphPolicy,
     InstanceGroup,
-    Optimization,
-    Parameter,
+    ModelParameter,
+    OptimizationPolicy,
 )
 from optkit.packaging.triton.releases import table
 from optkit.precisions import precision
@@ -54,8 +54,8 @@ class Executable:
     figures: str
     release: str | None
     notes: tuple[str, ...]
-    optimization: Optimization | None = None
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    optimization: OptimizationPolicy | None = None
+    parameters: Mapping[str, ModelParameter] = field(default_factory=dict)
 
 
 def executable(
@@ -108,8 +108,8 @@ def _on_cpu(artifact: Artifact, model: graph.Graph, stem: str) -> Executable:
         "ONNX Runtime",
         release,
         tuple(notes),
-        Optimization(graph=level) if level else None,
-        {"intra_op_thread_count": Parameter(_threads(manifest))},
+        OptimizationPolicy(graph=level) if level else None,
+        {"intra_op_thread_count": ModelParameter(_threads(manifest))},
     )
 
 
@@ -145,7 +145,7 @@ def _on_gpu(
         figures,
         release,
         (note, *_needs(model, manifest.target, release)),
-        Optimization(
+        OptimizationPolicy(
             graph=_level(artifact, model), execution_accelerators=Accelerators((accelerator,))
         ),
     )
@@ -169,7 +169,9 @@ def _engine(
         figures,
         releases[-1],
         (note,),
-        Optimization(cuda=Cuda(graphs=True)) if any(row.phases for row in rows) else None,
+        OptimizationPolicy(cuda=CudaPolicy(graphs=True))
+        if any(row.phases for row in rows)
+        else None,
     )
 
 
@@ -183,11 +185,11 @@ def _graph_files(artifact: Artifact, stem: str) -> dict[str, Path | bytes]:
     return {file: graph.with_data_at(artifact.model_path, renamed), **data}
 
 
-def _level(artifact: Artifact, model: graph.Graph) -> Graph | None:
+def _level(artifact: Artifact, model: graph.Graph) -> GraphPolicy | None:
     """The level of ONNX Runtime's optimizations; None: all. The graph's metadata names the level at
     which it was evaluated."""
     said = model.metadata_props.get(f"{PREFIX}optimization_level")
-    return Graph(BASIC) if (said or settings_of(artifact).level) == "basic" else None
+    return GraphPolicy(BASIC) if (said or settings_of(artifact).level) == "basic" else None
 
 
 def _why_no_engine(report: Report | None, manifest: Manifest) -> str | None:

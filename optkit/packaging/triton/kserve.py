@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from optkit.packaging.triton.model_config import GPU
-from optkit.packaging.triton.served import Served
+from optkit.packaging.triton.served import ServedModel
 
 FILE = "inferenceservice.yaml"
 _HEAD = """\
@@ -19,7 +19,7 @@ _HEAD = """\
 _LONGEST = 63  # of a name in Kubernetes: RFC 1123
 
 
-def text(name: str, folder: str, models: Mapping[str, Sequence[Served]]) -> bytes:
+def text(name: str, folder: str, models: Mapping[str, Sequence[ServedModel]]) -> bytes:
     """`models`: by target, all models that the service has. `folder`: of the package."""
     from ruamel.yaml import YAML
 
@@ -35,7 +35,7 @@ def text(name: str, folder: str, models: Mapping[str, Sequence[Served]]) -> byte
 
 
 def _service(
-    name: str, folder: str, target: str, models: Sequence[Served], several: bool
+    name: str, folder: str, target: str, models: Sequence[ServedModel], several: bool
 ) -> dict[str, object]:
     title = re.sub("[^a-z0-9-]+", "-", f"{name}-{target}".lower())[:_LONGEST].strip("-")
     releases = [one.release for one in models if one.release is not None]

@@ -14,7 +14,7 @@ TENSORRT = ("tensorrt_plan", "tensorrt")
 """Platform and backend. Both are written, because Triton refuses a pair that does not match."""
 
 BASIC = -1
-"""`Graph.level` for ONNX Runtime's basic optimizations; without a level, Triton asks for all."""
+"""`GraphPolicy.level` for ONNX Runtime's basic optimizations; without it, Triton asks for all."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Reshape:
 
 
 @dataclass(frozen=True)
-class Tensor:
+class ModelTensor:
     """An input or an output. `label_filename`: only of an output."""
 
     name: str
@@ -46,12 +46,12 @@ class VersionPolicy:
 
 
 @dataclass(frozen=True)
-class Graph:
+class GraphPolicy:
     level: int
 
 
 @dataclass(frozen=True)
-class Cuda:
+class CudaPolicy:
     graphs: bool
 
 
@@ -67,9 +67,9 @@ class Accelerators:
 
 
 @dataclass(frozen=True)
-class Optimization:
-    graph: Graph | None = None
-    cuda: Cuda | None = None
+class OptimizationPolicy:
+    graph: GraphPolicy | None = None
+    cuda: CudaPolicy | None = None
     execution_accelerators: Accelerators | None = None
 
 
@@ -80,7 +80,7 @@ class DynamicBatching:
 
 
 @dataclass(frozen=True)
-class Step:
+class EnsembleStep:
     """A model of an ensemble. `input_map`: its input → the ensemble's tensor; `output_map`: its
     output → the ensemble's tensor."""
 
@@ -92,7 +92,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Ensembling:
-    step: tuple[Step, ...]
+    step: tuple[EnsembleStep, ...]
 
 
 @dataclass(frozen=True)
@@ -110,14 +110,14 @@ class WarmupInput:
 
 
 @dataclass(frozen=True)
-class Warmup:
+class ModelWarmup:
     name: str
     batch_size: int
     inputs: Mapping[str, WarmupInput]
 
 
 @dataclass(frozen=True)
-class Parameter:
+class ModelParameter:
     string_value: str
 
 
@@ -127,13 +127,13 @@ class ModelConfig:
     platform: str
     backend: str | None
     max_batch_size: int
-    input: tuple[Tensor, ...]
-    output: tuple[Tensor, ...]
+    input: tuple[ModelTensor, ...]
+    output: tuple[ModelTensor, ...]
     version_policy: VersionPolicy = field(default=VersionPolicy())
-    optimization: Optimization | None = None
+    optimization: OptimizationPolicy | None = None
     dynamic_batching: DynamicBatching | None = None
     ensemble_scheduling: Ensembling | None = None
     instance_group: tuple[InstanceGroup, ...] = ()
     default_model_filename: str | None = None
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
-    model_warmup: tuple[Warmup, ...] = ()
+    parameters: Mapping[str, ModelParameter] = field(default_factory=dict)
+    model_warmup: tuple[ModelWarmup, ...] = ()

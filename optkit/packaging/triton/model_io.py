@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from optkit.codec import from_json
 from optkit.errors import IntegrityError, UsageError
-from optkit.packaging.triton.model_config import Reshape, Tensor, Warmup, WarmupInput
+from optkit.packaging.triton.model_config import ModelTensor, ModelWarmup, Reshape, WarmupInput
 from optkit.packaging.triton.pbtxt import Symbol
 from optkit.tensors import AxisRange, TensorInfo, size_of
 
@@ -39,8 +39,8 @@ class ModelIO:
     infos           the inputs as the graph has them
     """
 
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[ModelTensor, ...]
+    outputs: tuple[ModelTensor, ...]
     max_batch_size: int
     why: str | None
     tuned: int
@@ -69,7 +69,7 @@ class ModelIO:
             tuple(inputs),
         )
 
-    def warmup(self, batches: Sequence[int]) -> tuple[Warmup, ...]:
+    def warmup(self, batches: Sequence[int]) -> tuple[ModelWarmup, ...]:
         """A request of zeros for each batch size, at the tuned sizes of the other axes. Empty if an
         axis has no known size, or if a tensor would be empty."""
         first = 1 if self.max_batch_size else 0
@@ -85,7 +85,7 @@ class ModelIO:
         samples = {
             tensor.name: WarmupInput(tensor.data_type, dims[tensor.name]) for tensor in self.inputs
         }
-        return tuple(Warmup(f"batch {batch}", batch, samples) for batch in batches)
+        return tuple(ModelWarmup(f"batch {batch}", batch, samples) for batch in batches)
 
 
 def axes_of_recipe(recipe: Mapping[str, object], where: str) -> dict[str, AxisRange]:
@@ -109,13 +109,13 @@ def _no_batches(infos: Sequence[TensorInfo], axes: Mapping[str, AxisRange]) -> s
     return None
 
 
-def _tensor(info: TensorInfo, batched: bool, where: str) -> Tensor:
+def _tensor(info: TensorInfo, batched: bool, where: str) -> ModelTensor:
     if info.dtype not in _TYPES:
         raise UsageError(f"Triton has no data type for {info.dtype}", where=where)
     if 0 in info.shape:
         raise UsageError("Triton has no tensors without elements", where=where)
     dims = tuple(dim if isinstance(dim, int) else -1 for dim in info.shape[1 if batched else 0 :])
-    return Tensor(
+    return ModelTensor(
         info.name,
         Symbol(f"TYPE_{_TYPES[info.dtype]}"),
         dims or (1,),

@@ -13,12 +13,12 @@ from optkit.decoder import CONFIG, Decoder, read_json
 from optkit.documents.report import Report
 from optkit.documents.result import Result
 from optkit.measurement import Latency
-from optkit.packaging.subject import Variant
 from optkit.packaging.triton.batching import Batching, batching
 from optkit.packaging.triton.executable import Executable, executable
-from optkit.packaging.triton.model_config import ModelConfig, Parameter
+from optkit.packaging.triton.model_config import ModelConfig, ModelParameter
 from optkit.packaging.triton.model_io import ModelIO, axes_of_recipe
 from optkit.packaging.triton.pbtxt import text
+from optkit.packaging.variants import Variant
 from optkit.report.contract import REPORT_FILE
 from optkit.tensors import AxisRange, TensorInfo, axes_of, size_of
 
@@ -31,7 +31,7 @@ _CACHE = (
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedModel:
     """`files`: those of the version folder. `beside`: those of the model's folder. `shapes`: of the
     inputs with dynamic axes, as Perf Analyzer takes them. `release`: a release of Triton that runs
     it; None: not known."""
@@ -49,7 +49,7 @@ class Served:
         return text(self.config, self.comments)
 
 
-def served(name: str, variant: Variant, stem: str) -> Served:
+def served(name: str, variant: Variant, stem: str) -> ServedModel:
     """The model `name` of an artifact; its files begin with `stem`. Raises UsageError (what Triton
     cannot say, a device on which it does not run), InputRefused, IntegrityError."""
     artifact, where = variant.artifact, str(variant.artifact.model_path)
@@ -68,7 +68,7 @@ def served(name: str, variant: Variant, stem: str) -> Served:
             replace(tensor, label_filename=LABELS) if tensor.name == labels.output else tensor
             for tensor in config.output
         ))  # fmt: skip
-    return Served(
+    return ServedModel(
         config,
         _comments(described, batched),
         runs.files,
@@ -114,7 +114,7 @@ def _config(
         default_model_filename=runs.main,
         parameters={
             **runs.parameters,
-            **{f"optkit.{key}": Parameter(value) for key, value in about.items()},
+            **{f"optkit.{key}": ModelParameter(value) for key, value in about.items()},
         },
         model_warmup=described.warmup((1, *preferred)),
     )

@@ -19,7 +19,7 @@ from types import MappingProxyType
 import numpy as np
 
 from optkit.precisions import NumberFormat
-from optkit.quantization.numerics import formats, tiles
+from optkit.quantization.numerics import format_codes, tiles
 
 # converts ideal scales to scales that the graph can represent
 Carry = Callable[[np.ndarray], np.ndarray]
@@ -124,7 +124,7 @@ def _error(
     scales."""
     s = scale.astype(np.float32)[:, None]
     lost = x / s
-    v = formats.nearest(lost, fmt, z)
+    v = format_codes.nearest(lost, fmt, z)
     lost -= v
     return _products(lost, lost, weights) * np.square(s[:, 0], dtype=np.float64), v
 

@@ -21,7 +21,7 @@ import numpy as np
 from optkit.dtypes import FLOATS
 from optkit.errors import InputRefused
 from optkit.precisions import BIAS_STEPS, SCALABLE, NumberFormat
-from optkit.quantization.numerics import clipping, formats
+from optkit.quantization.numerics import clipping, format_codes
 
 Search = Literal["absmax", "mse"]
 
@@ -96,10 +96,10 @@ def weight_scale(
             matrix, ideal, zero, fmt, lambda wanted: hold(wanted)[0], importance
         )
     scale, clamped = hold(ideal)
-    return Scale(scale, zero.astype(np.int16).astype(formats.storage(fmt)), clamped, outer)
+    return Scale(scale, zero.astype(np.int16).astype(format_codes.storage(fmt)), clamped, outer)
 
 
-def outer_scale(extreme: float, of_largest: float = formats.E4M3_MOST) -> np.ndarray:
+def outer_scale(extreme: float, of_largest: float = format_codes.E4M3_MOST) -> np.ndarray:
     """The outer scale of NVFP4 blocks, float32 of rank 0: with the largest code, 6, the number with
     the largest magnitude in the tensor has the E4M3 scale `of_largest`."""
     largest = of_largest * FLOATS["float4e2m1"].largest
@@ -109,7 +109,7 @@ def outer_scale(extreme: float, of_largest: float = formats.E4M3_MOST) -> np.nda
 def two_level(scale: Scale) -> tuple[np.ndarray, np.ndarray]:
     """The E4M3 scales of blocks (dtype float8_e4m3fn), and their outer scale, float32 of rank 0."""
     assert scale.outer is not None
-    return formats.encode(scale.scale / scale.outer, formats.E4M3), scale.outer
+    return format_codes.encode(scale.scale / scale.outer, format_codes.E4M3), scale.outer
 
 
 def not_finite(w: np.ndarray) -> InputRefused:
@@ -186,7 +186,7 @@ def activation_scale(low: float, high: float, fmt: NumberFormat, carrier: np.dty
     span = max(-low, high) / fmt.largest if symmetric else (high - low) / (fmt.qmax - fmt.qmin)
     scale, clamped = carried(np.asarray(span, np.float64), carrier)
     zero = 0 if symmetric else int(np.clip(np.rint(fmt.qmin - low / scale), fmt.qmin, fmt.qmax))
-    return Scale(scale, np.array(zero, formats.storage(fmt)), clamped)
+    return Scale(scale, np.array(zero, format_codes.storage(fmt)), clamped)
 
 
 def quantize(x: np.ndarray, scale: Scale, fmt: NumberFormat, axis: int | None = None) -> np.ndarray:
@@ -195,7 +195,7 @@ def quantize(x: np.ndarray, scale: Scale, fmt: NumberFormat, axis: int | None = 
     `axis`: the axis of per-channel scales; blocks are along the first axis of x [K, N].
     """
     s, z = (_along(part, x.shape, axis, fmt) for part in scale[:2])
-    return formats.encode(x.astype(np.float32) / s, fmt, _offset(z))
+    return format_codes.encode(x.astype(np.float32) / s, fmt, _offset(z))
 
 
 def dequantize(
@@ -205,7 +205,7 @@ def dequantize(
     it."""
     s, z = (_along(part, codes.shape, axis, fmt) for part in scale[:2])
     if fmt is not None:
-        units = formats.decode(codes, fmt, _offset(z))
+        units = format_codes.decode(codes, fmt, _offset(z))
     else:
         units = (codes.astype(np.int32) - z.astype(np.int32)).astype(np.float32)
     units *= s
@@ -222,8 +222,8 @@ def carried(
     """
     if outer is not None:
         wanted = np.where(ideal == 0, 1.0, ideal / float(outer))
-        held = np.clip(wanted, formats.E4M3_LEAST, formats.E4M3_MOST)
-        return formats.nearest(held, formats.E4M3) * outer, int((held != wanted).sum())
+        held = np.clip(wanted, format_codes.E4M3_LEAST, format_codes.E4M3_MOST)
+        return format_codes.nearest(held, format_codes.E4M3) * outer, int((held != wanted).sum())
     dtype = FLOATS[np.dtype(carrier).name]
     wanted = np.where(ideal == 0, 1.0, ideal)
     size = np.clip(np.abs(wanted), dtype.smallest, dtype.largest)

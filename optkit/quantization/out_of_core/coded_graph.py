@@ -19,8 +19,8 @@ from optkit.precisions import Precision
 from optkit.quantization.out_of_core.awq_parts import Fold
 from optkit.quantization.placement.qdq_placement import Rules
 from optkit.quantization.placement.weighted_nodes import constant, known_dtype
-from optkit.quantization.qdq.apply import QuantizedNode
 from optkit.quantization.qdq.coding import Coding
+from optkit.quantization.qdq.insertion import QuantizedNode
 
 Place = tuple[Hashable, ir.DataType]
 """How a weight is read: the identity of its codes, and the dtype in which products read it."""

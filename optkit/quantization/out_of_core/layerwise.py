@@ -29,8 +29,8 @@ from optkit.quantization.out_of_core.streamed import Weight
 from optkit.quantization.placement import weighted_nodes
 from optkit.quantization.placement.qdq_placement import Rules
 from optkit.quantization.placement.weighted_nodes import constant
-from optkit.quantization.qdq import apply as qdq
-from optkit.quantization.qdq.apply import QuantLog
+from optkit.quantization.qdq import insertion as qdq
+from optkit.quantization.qdq.insertion import QuantLog
 from optkit.quantization.rescaling.rescale import RescaleSettings
 from optkit.recipe import Quantization
 from optkit.statistics import Statistics, Tap
@@ -65,7 +65,7 @@ class _Note:
 
 
 @dataclass
-class Layers:
+class LayerwiseQuantization:
     """The results so far for `assignment`, whose precisions quantize weights in blocks.
 
     `carrier`: the dtype of scales and float weights. `memory_bytes`: the memory that a solver may

@@ -25,11 +25,11 @@ from optkit.quantization.out_of_core.coded_graph import CodedNode, Codings, Plac
 from optkit.quantization.placement import weighted_nodes
 from optkit.quantization.placement.qdq_placement import Rules
 from optkit.quantization.placement.weighted_nodes import constant
-from optkit.quantization.qdq.apply import QuantLog
 from optkit.quantization.qdq.coding import Coding
-from optkit.quantization.rounding.rtn import Quantized, round_to_nearest
+from optkit.quantization.qdq.insertion import QuantLog
+from optkit.quantization.rounding.rtn import WeightCodes, round_to_nearest
 from optkit.recipe import Quantization
-from optkit.statistics.dataset import remark
+from optkit.statistics.model_statistics import remark
 
 _NUMBERS = 1 << 20  # bytes of a weight that are quantized at a time
 _SEARCH: dict[str, Search] = {"rtn": "absmax", "auto": "mse", "mse": "mse"}
@@ -126,7 +126,7 @@ class _Seen(NamedTuple):
     span: tuple[float, float] = (np.inf, 0.0)
     clamped: int = 0
 
-    def joined(self, low: float, high: float, quantized: Quantized) -> _Seen:
+    def joined(self, low: float, high: float, quantized: WeightCodes) -> _Seen:
         scale = quantized.scale.scale
         return _Seen(
             min(self.low, low),
@@ -179,7 +179,7 @@ class Weight:
         read = graph.rows if by_columns == self.transposed else graph.columns
         return (a.T if self.transposed else a for a in read(self.tensor, count))
 
-    def _quantize(self, piece: np.ndarray) -> tuple[float, float, Quantized]:
+    def _quantize(self, piece: np.ndarray) -> tuple[float, float, WeightCodes]:
         coding = self.coding
         wide = piece.astype(np.float32)  # numpy is slow in comparing half-precision numbers
         held = piece.astype(coding.carrier, copy=False)

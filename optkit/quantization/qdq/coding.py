@@ -16,7 +16,7 @@ import onnx_ir as ir
 from optkit import graph
 from optkit.placement import PlacementRules
 from optkit.precisions import NumberFormat
-from optkit.quantization.numerics import formats
+from optkit.quantization.numerics import format_codes
 from optkit.quantization.placement import weighted_nodes
 from optkit.quantization.placement.block_size import fitting_block
 from optkit.quantization.placement.weighted_nodes import constant
@@ -76,25 +76,25 @@ class Coding:
         assert self.format.block_size is not None
         return self.format.block_size
 
-    def forms(self) -> list[graph.Form]:
+    def forms(self) -> list[graph.TensorForm]:
         """The stored tensors; the keys are endings of their names."""
         (k, n), fmt = self.size, self.format
         blocks = -(-k // self.block)
         scale, byte = ir.DataType.from_numpy(self.carrier), ir.DataType.UINT8
         if self.op == "MatMulBnb4":
-            packed = graph.Form("quantized", byte, (-(-n * k // 2),))
-            return [packed, graph.Form("scale", scale, (n * blocks,))]
+            packed = graph.TensorForm("quantized", byte, (-(-n * k // 2),))
+            return [packed, graph.TensorForm("scale", scale, (n * blocks,))]
         if self.op == "MatMulNBits":
-            packed = graph.Form("quantized", byte, (n, blocks, self.block * fmt.bits // 8))
-            forms = [packed, graph.Form("scale", scale, (n, blocks))]
-            zero = graph.Form("zero_point", byte, (n, -(-blocks * fmt.bits // 8)))
+            packed = graph.TensorForm("quantized", byte, (n, blocks, self.block * fmt.bits // 8))
+            forms = [packed, graph.TensorForm("scale", scale, (n, blocks))]
+            zero = graph.TensorForm("zero_point", byte, (n, -(-blocks * fmt.bits // 8)))
             return forms if fmt.symmetric else [*forms, zero]
-        kind = ir.DataType.from_numpy(formats.storage(fmt))
+        kind = ir.DataType.from_numpy(format_codes.storage(fmt))
         size, groups = ((n, k), (n, blocks)) if self.turned else ((k, n), (blocks, n))
         return [
-            graph.Form("quantized", kind, size),
-            graph.Form("scale", scale, groups),
-            graph.Form("zero_point", kind, groups),
+            graph.TensorForm("quantized", kind, size),
+            graph.TensorForm("scale", scale, groups),
+            graph.TensorForm("zero_point", kind, groups),
         ]
 
     def parts(

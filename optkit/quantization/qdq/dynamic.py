@@ -22,7 +22,7 @@ import onnx_ir as ir
 
 from optkit.errors import InputRefused
 from optkit.precisions import NumberFormat
-from optkit.quantization.numerics import formats
+from optkit.quantization.numerics import format_codes
 
 _DOMAIN, _OPSET = "trt", 23
 
@@ -43,15 +43,15 @@ def rounded(x: np.ndarray, outer: float, fmt: NumberFormat) -> np.ndarray:
     assert fmt.block_size is not None
     blocks = x.astype(np.float32).reshape(*x.shape[:-1], -1, fmt.block_size)
     ideal = np.abs(blocks).max(axis=-1, keepdims=True) / np.float32(outer * fmt.largest)
-    scale = formats.nearest(
-        np.clip(ideal, formats.E4M3_LEAST, formats.E4M3_MOST), formats.E4M3
+    scale = format_codes.nearest(
+        np.clip(ideal, format_codes.E4M3_LEAST, format_codes.E4M3_MOST), format_codes.E4M3
     ) * np.float32(outer)
-    held: np.ndarray = formats.nearest(blocks / scale, fmt) * scale
+    held: np.ndarray = format_codes.nearest(blocks / scale, fmt) * scale
     return held.reshape(x.shape)
 
 
 @dataclass
-class Pair:
+class DynamicPair:
     """Writes the nodes between a value and its rounded copy, which is their last output."""
 
     maker: Maker
@@ -116,8 +116,8 @@ class Pair:
             return node.outputs[0]
 
         g = self._numbers("tensor_scale", self.outer)
-        least = self._numbers("least", formats.E4M3_LEAST)
-        most = self._numbers("most", formats.E4M3_MOST)
+        least = self._numbers("least", format_codes.E4M3_LEAST)
+        most = self._numbers("most", format_codes.E4M3_MOST)
         dtype, value = self.value.dtype or ir.DataType.FLOAT, self.value
         if dtype != ir.DataType.FLOAT:
             value = add("Cast", [value], "wide", to=ir.DataType.FLOAT.value)

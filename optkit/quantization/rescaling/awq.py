@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from optkit.precisions import NumberFormat
-from optkit.quantization.rescaling.factor_search import Choice, least_error
+from optkit.quantization.rescaling.factor_search import FactorChoice, least_error
 from optkit.quantization.rounding.rtn import round_to_nearest
 
 # of a factor and its inverse, because the FP16 weights of a producer must be able to represent it
@@ -31,7 +31,7 @@ def search(
     fmt: NumberFormat,
     carrier: np.dtype | type,
     ties: np.ndarray | None = None,
-) -> Choice:
+) -> FactorChoice:
     """Factors for weights [K, N_i] that multiply one input, with sampled rows [n, K] of it.
 
     ties [K]: channels with the same number get the same factor.

@@ -13,43 +13,43 @@ from optkit.placement import PlacementRules
 from optkit.precisions import NumberFormat, run_time_blocks
 from optkit.quantization.numerics import scales
 from optkit.quantization.placement.block_size import fitting_block
-from optkit.quantization.rescaling.groups import Group
-from optkit.quantization.rescaling.rules import Declined
-from optkit.quantization.rescaling.smoothquant import Formats, Sample
+from optkit.quantization.rescaling.groups import RescalingGroup
+from optkit.quantization.rescaling.rules import FoldObstacle
+from optkit.quantization.rescaling.smoothquant import ActivationSample, Formats
 from optkit.statistics import Statistics
 
 
 def comparison(
-    group: Group,
+    group: RescalingGroup,
     statistics: Statistics,
     planned: Mapping[str, PlacementRules],
     block_size: int | None,
     carrier: np.dtype | type,
-) -> tuple[Sample, Formats] | Declined:
+) -> tuple[ActivationSample, Formats] | FoldObstacle:
     """The sample of the group's value and the formats of its members. `planned`: node → its rules;
     `block_size`: that of the recipe; `carrier`: the dtype of scales."""
     value = statistics.values.get(str(group.value.name))
     if value is None:
-        return Declined("it has no statistics")
+        return FoldObstacle("it has no statistics")
     if value.unbounded is not None:
-        return Declined(value.unbounded)
+        return FoldObstacle(value.unbounded)
     if value.channels is None or value.rows is None or not value.rows.data.size:
-        return Declined("no rows of it were kept")
+        return FoldObstacle("no rows of it were kept")
     if value.rows.data.shape[1] != group.channels:
-        return Declined("its rows were kept along another axis")
+        return FoldObstacle("its rows were kept along another axis")
     if not judgeable(group):
-        return Declined("a weight is too large to be judged")
+        return FoldObstacle("a weight is too large to be judged")
     rules = [planned[str(node.name)] for node in group.members]
     both = zip(group.members, rules, strict=True)
     formats = {_formats(node, own, block_size, carrier) for node, own in both}
     if len(formats) > 1:
-        return Declined("its readers want different formats")
+        return FoldObstacle("its readers want different formats")
     channels = value.channels
-    sample = Sample(value.rows.data, channels.low, channels.high, channels.count)
+    sample = ActivationSample(value.rows.data, channels.low, channels.high, channels.count)
     return sample, formats.pop()
 
 
-def judgeable(group: Group) -> bool:
+def judgeable(group: RescalingGroup) -> bool:
     """Whether products with its weights can be computed in float32."""
     return all(scales.scalable(w) for w in group.kernels)
 

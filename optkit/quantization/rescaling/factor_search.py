@@ -13,7 +13,7 @@ Candidate = tuple[float | None, np.ndarray | None]
 factors [K]."""
 
 
-class Choice(NamedTuple):
+class FactorChoice(NamedTuple):
     """The factors s [K] by which the activation is divided, or None if it does not change, with
     their `alpha`.
 
@@ -32,7 +32,7 @@ def least_error(
     error: Callable[[np.ndarray | None], float],
     *,
     leave: bool = True,
-) -> Choice:
+) -> FactorChoice:
     """The candidate with the least error. `leave`: the unchanged activation is one of the
     candidates.
 
@@ -43,7 +43,7 @@ def least_error(
     errors = [error(factors) for _, factors in candidates]
     first = 0 if leave else 1
     best = first + int(np.argmin(errors[first:]))
-    return Choice(*candidates[best], _db(1.0, errors[best]), _db(errors[0], errors[best]))
+    return FactorChoice(*candidates[best], _db(1.0, errors[best]), _db(errors[0], errors[best]))
 
 
 def _db(a: float, b: float) -> float:

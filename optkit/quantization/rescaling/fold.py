@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from optkit import graph
-from optkit.quantization.rescaling.rules import Declined, Sink, Step, touches, ways
+from optkit.quantization.rescaling.rules import FoldObstacle, FoldStep, Sink, touches, ways
 
 Use = tuple[ir.Node, int]
 """A node and the index of its input."""
@@ -37,23 +37,25 @@ class FoldPath:
         )
 
 
-def find_fold(value: ir.Value, labels: np.ndarray, readers: Collection[Use]) -> FoldPath | Declined:
+def find_fold(
+    value: ir.Value, labels: np.ndarray, readers: Collection[Use]
+) -> FoldPath | FoldObstacle:
     """How `value` can be multiplied by a factor per label without an additional operator.
 
     `readers`: the uses that compensate for it. If anything else reads the value, there is no way.
     """
     if value.is_graph_output():
-        return Declined(f"{value.name} is a model output")
+        return FoldObstacle(f"{value.name} is a model output")
     for use in value.uses():
         if (use.node, use.idx) not in readers and touches(use.node, labels):
-            return Declined(f"{use.node.name} ({use.node.op_type}) reads {value.name} too")
+            return FoldObstacle(f"{use.node.name} ({use.node.op_type}) reads {value.name} too")
     node = value.producer()
     if node is None:
-        return Declined(f"{value.name} is a model input or a constant")
+        return FoldObstacle(f"{value.name} is a model input or a constant")
     past = ways(node, value, labels)
-    if isinstance(past, Declined):
+    if isinstance(past, FoldObstacle):
         return past
-    refused = Declined(f"{node.op_type} {node.name} has no operand that takes the factor")
+    refused = FoldObstacle(f"{node.op_type} {node.name} has no operand that takes the factor")
     for way in past:
         path = _follow(node, way)
         if isinstance(path, FoldPath):
@@ -62,16 +64,16 @@ def find_fold(value: ir.Value, labels: np.ndarray, readers: Collection[Use]) -> 
     return refused
 
 
-def _follow(node: ir.Node, way: Step) -> FoldPath | Declined:
+def _follow(node: ir.Node, way: FoldStep) -> FoldPath | FoldObstacle:
     path = FoldPath(way.sinks, ties=way.ties)
     for sink in way.sinks:
         if reason := _why_fixed(sink):
-            return Declined(reason)
+            return FoldObstacle(reason)
     for index, labels in way.up:
         operand = node.inputs[index]
         assert operand is not None
         above = find_fold(operand, labels, {(node, index)})
-        if isinstance(above, Declined):
+        if isinstance(above, FoldObstacle):
             return above
         path += above
     return path

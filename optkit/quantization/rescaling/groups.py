@@ -2,7 +2,8 @@
 
 A group is a value with all weighted nodes that read it; they share one s. `fold` finds the
 constants that take the factor. If there are none, a Mul is inserted before the readers that need
-it. The rewrite is exact up to float rounding. `smoothquant`, `equalization` and `awq` choose s.
+it. The rewrite is exact up to float rounding. `smoothquant`,
+`cross_layer_equalization` and `awq` choose s.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from optkit import graph
 from optkit.quantization.rescaling.channels import dims, of_axis
 from optkit.quantization.rescaling.factors import Factor
 from optkit.quantization.rescaling.fold import FoldPath, find_fold
-from optkit.quantization.rescaling.rules import Declined
+from optkit.quantization.rescaling.rules import FoldObstacle
 
 
 @dataclass(frozen=True)
-class Group:
+class RescalingGroup:
     """`members`: the given nodes that multiply `value` by a constant weight. `partners`: other such
     nodes that read it; their weights can compensate for a factor too."""
 
@@ -41,9 +42,9 @@ class Group:
         return [kernel(node) for node in self.members]
 
 
-def find_groups(model: ir.Model, nodes: Collection[str]) -> list[Group]:
+def find_groups(model: ir.Model, nodes: Collection[str]) -> list[RescalingGroup]:
     """The values that the named nodes multiply by constant weights, in the order of the graph."""
-    by_value: dict[ir.Value, Group] = {}
+    by_value: dict[ir.Value, RescalingGroup] = {}
     for node in model.graph:
         if node.name not in nodes or not _weighted(node):
             continue
@@ -69,18 +70,18 @@ def kernel(node: ir.Node) -> np.ndarray:
     return parts.swapaxes(1, 2) if node.op_type == "Conv" else parts
 
 
-def fold_path(group: Group) -> FoldPath | Declined:
+def fold_path(group: RescalingGroup) -> FoldPath | FoldObstacle:
     """How a factor can be folded, if every reader of the value can compensate for it."""
     shape = dims(group.value)
     if shape is None:
-        return Declined(f"the shape of {group.value.name} is not known")
+        return FoldObstacle(f"the shape of {group.value.name} is not known")
     readers = {(node, 0) for node in group.readers}
     return why_not_scalable(group.readers) or find_fold(
         group.value, of_axis(len(shape), group.axis, group.channels), readers
     )
 
 
-def why_not_scalable(nodes: Collection[ir.Node]) -> Declined | None:
+def why_not_scalable(nodes: Collection[ir.Node]) -> FoldObstacle | None:
     """Why the weights of these nodes cannot be multiplied by a factor; None if they can."""
     for node in nodes:
         weight = node.inputs[1]
@@ -88,11 +89,11 @@ def why_not_scalable(nodes: Collection[ir.Node]) -> Declined | None:
         foreign = [u.node.name for u in weight.uses() if u.node not in nodes or u.idx != 1]
         if foreign or weight.is_graph_output():
             other = foreign[0] if foreign else "a model output"
-            return Declined(f"the weight of {node.name} is shared with {other}")
+            return FoldObstacle(f"the weight of {node.name} is shared with {other}")
     return None
 
 
-def fold(group: Group, path: FoldPath, s: np.ndarray) -> list[Factor]:
+def fold(group: RescalingGroup, path: FoldPath, s: np.ndarray) -> list[Factor]:
     """Divide the value by `s` [channels] where it is computed, and multiply the weights of all its
     readers by `s`. Returns what constants were multiplied by.
 
@@ -108,7 +109,7 @@ def fold(group: Group, path: FoldPath, s: np.ndarray) -> list[Factor]:
     return factors + _scale_weights(group.readers, s)
 
 
-def insert_mul(group: Group, s: np.ndarray) -> ir.Value:
+def insert_mul(group: RescalingGroup, s: np.ndarray) -> ir.Value:
     """Insert a Mul by 1/s before the members, and multiply their weights by s. Returns the new
     value.
 
@@ -133,7 +134,7 @@ def insert_mul(group: Group, s: np.ndarray) -> ir.Value:
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
 
 
-def _group(value: ir.Value, first: ir.Node, nodes: Collection[str]) -> Group:
+def _group(value: ir.Value, first: ir.Node, nodes: Collection[str]) -> RescalingGroup:
     axis = 1 if first.op_type in _CONVOLUTIONS else -1
     rank = len(dims(value) or ())
     same = (-1, 1) if rank == 2 else (axis,)
@@ -145,7 +146,7 @@ def _group(value: ir.Value, first: ir.Node, nodes: Collection[str]) -> Group:
     members = tuple(node for node in reading if node.name in nodes)
     partners = tuple(node for node in reading if node.name not in nodes)
     count, inputs, *_ = kernel(first).shape
-    return Group(value, members, partners, axis, count * inputs)
+    return RescalingGroup(value, members, partners, axis, count * inputs)
 
 
 def _axis(node: ir.Node) -> int:

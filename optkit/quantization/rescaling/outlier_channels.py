@@ -32,14 +32,14 @@ from optkit.quantization.rescaling import smoothquant
 from optkit.quantization.rescaling.comparison import comparison
 from optkit.quantization.rescaling.fold import FoldPath
 from optkit.quantization.rescaling.groups import (
-    Group,
+    RescalingGroup,
     find_groups,
     fold_path,
     why_not_scalable,
 )
 from optkit.quantization.rescaling.rescale import RescaleEntry, RescaleSettings
-from optkit.quantization.rescaling.rules import Declined
-from optkit.quantization.rescaling.smoothquant import Formats, Sample
+from optkit.quantization.rescaling.rules import FoldObstacle
+from optkit.quantization.rescaling.smoothquant import ActivationSample, Formats
 from optkit.statistics import Statistics
 
 _LEAST, _SHARE = 4, 48  # the fewest channels, and the largest part of all
@@ -80,7 +80,7 @@ def split_outliers(
 
 
 def _worth(
-    group: Group,
+    group: RescalingGroup,
     statistics: Statistics,
     able: Mapping[str, PlacementRules],
     settings: RescaleSettings,
@@ -91,7 +91,7 @@ def _worth(
     if not known or why_not_scalable(group.members) is not None:
         return None
     judged = comparison(group, statistics, able, settings.block_size, settings.carrier)
-    if isinstance(judged, Declined) or judged[1].weight_only:
+    if isinstance(judged, FoldObstacle) or judged[1].weight_only:
         return None
     if (channels := outliers(judged[0])) is None:
         return None
@@ -100,7 +100,9 @@ def _worth(
     return (channels, gain_db) if gain_db >= least_db else None
 
 
-def _read_in_codes(model: ir.Model, group: Group, assignment: Assignment, rules: Rules) -> bool:
+def _read_in_codes(
+    model: ir.Model, group: RescalingGroup, assignment: Assignment, rules: Rules
+) -> bool:
     """Whether other nodes read the value in codes too, which saturate in the outlier channels."""
     members = {str(node.name) for node in group.members}
     others = {name: own for name, own in assignment.nodes.items() if name not in members}
@@ -108,7 +110,7 @@ def _read_in_codes(model: ir.Model, group: Group, assignment: Assignment, rules:
     return any(placement.value is group.value for placement in placements)
 
 
-def outliers(sample: Sample) -> np.ndarray | None:
+def outliers(sample: ActivationSample) -> np.ndarray | None:
     """The outlier channels [k], in order: the largest ones, and as few as leave the others a range
     nearly as narrow as the most do. None if their range is not much narrower than that of all."""
     order = np.argsort(-sample.absmax, kind="stable")
@@ -123,7 +125,7 @@ def outliers(sample: Sample) -> np.ndarray | None:
     return np.sort(order[: next(enough)])
 
 
-def _width(sample: Sample, channels: np.ndarray) -> float:
+def _width(sample: ActivationSample, channels: np.ndarray) -> float:
     low, high = sample.low[channels].min(initial=0.0), sample.high[channels].max(initial=0.0)
     return float(high - low)
 
@@ -134,7 +136,11 @@ def _removal(channels: np.ndarray, count: int) -> np.ndarray:
 
 
 def _gain_db(
-    group: Group, sample: Sample, formats: Formats, channels: np.ndarray, settings: RescaleSettings
+    group: RescalingGroup,
+    sample: ActivationSample,
+    formats: Formats,
+    channels: np.ndarray,
+    settings: RescaleSettings,
 ) -> float:
     """What the SQNR of the products gains over that with all channels, both smoothed."""
     alphas = smoothquant.ALPHAS if settings.alpha == "search" else ()
@@ -148,7 +154,7 @@ def _gain_db(
     return split.sqnr_db - search(sample, kernels).sqnr_db
 
 
-def _split(group: Group, channels: np.ndarray, names: graph.FreeNames) -> None:
+def _split(group: RescalingGroup, channels: np.ndarray, names: graph.FreeNames) -> None:
     """Let the members multiply these channels beside the others, in place. Results keep their
     names. No other node may read the weights of the members."""
     owner, value = group.members[0].graph, group.value

@@ -8,7 +8,7 @@
 
 The outputs stay the same up to float rounding. The statistics are rescaled too, so no second
 calibration is needed. Each factor is chosen by its gain at the outputs of the nodes that read the
-value (`smoothquant`, `equalization`, `awq`), and applied by `groups`.
+value (`smoothquant`, `cross_layer_equalization`, `awq`), and applied by `groups`.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from optkit.placement import PlacementRules
 from optkit.quantization.numerics.output_noise import ONE_TERM
 from optkit.quantization.placement import weighted_nodes
 from optkit.quantization.placement.qdq_placement import Rules
-from optkit.quantization.rescaling import awq, equalization, smoothquant
+from optkit.quantization.rescaling import awq, cross_layer_equalization, smoothquant
 from optkit.quantization.rescaling.channels import classes
 from optkit.quantization.rescaling.comparison import comparison, judgeable, weight_format
-from optkit.quantization.rescaling.factor_search import Choice
+from optkit.quantization.rescaling.factor_search import FactorChoice
 from optkit.quantization.rescaling.factors import Factor
 from optkit.quantization.rescaling.fold import FoldPath
 from optkit.quantization.rescaling.groups import (
-    Group,
+    RescalingGroup,
     find_groups,
     fold,
     fold_path,
@@ -44,8 +44,8 @@ from optkit.quantization.rescaling.groups import (
     kernel,
     why_not_scalable,
 )
-from optkit.quantization.rescaling.rules import Declined
-from optkit.quantization.rescaling.smoothquant import Formats, Sample
+from optkit.quantization.rescaling.rules import FoldObstacle
+from optkit.quantization.rescaling.smoothquant import ActivationSample, Formats
 from optkit.statistics import Statistics, ValueStatistics
 
 Method = Literal["split", "smooth", "equalize", "awq"]
@@ -153,18 +153,18 @@ def _is_smoothed(rules: PlacementRules, settings: RescaleSettings) -> bool:
 
 @dataclass
 class _Rescaling:
-    """The rescaling of one graph. Each method finds its `Choice`, and folds it or inserts a Mul."""
+    """The rescaling of one graph. Each method finds factors, and folds them or inserts a Mul."""
 
     statistics: Statistics  # of the present graph
     planned: dict[str, PlacementRules]
     settings: RescaleSettings
     factors: list[Factor] = field(default_factory=list)
 
-    def smooth(self, group: Group) -> RescaleEntry:
+    def smooth(self, group: RescalingGroup) -> RescaleEntry:
         """Fold a factor if that is possible and gains enough, or else insert a Mul if that does."""
         settings = self.settings
         judged = self._judged(group)
-        if isinstance(judged, Declined):
+        if isinstance(judged, FoldObstacle):
             return _entry(group, "smooth", "declined", judged.reason)
         forced = settings.alpha != "search"
         choose = self._search(group, *judged)
@@ -179,10 +179,12 @@ class _Rescaling:
                 return self._fold(group, "smooth", path, folded)
         elif mul is not None and (forced or mul.gain_db >= settings.mul_gain_db):
             return self._multiply(group, mul, path)
-        why = path.reason if isinstance(path, Declined) else "nothing to pay"
+        why = path.reason if isinstance(path, FoldObstacle) else "nothing to pay"
         return _entry(group, "smooth", "declined", why, None, max(_gain(folded), _gain(mul)))
 
-    def _search(self, group: Group, sample: Sample, formats: Formats) -> Callable[..., Choice]:
+    def _search(
+        self, group: RescalingGroup, sample: ActivationSample, formats: Formats
+    ) -> Callable[..., FactorChoice]:
         """The search for the factors of a group; its ties are to be given."""
         settings = self.settings
         alphas: Sequence[float] = smoothquant.ALPHAS
@@ -201,7 +203,10 @@ class _Rescaling:
         return self.settings.block_gain_db if few_bits else self.settings.fold_gain_db
 
     def _needs_two_terms(
-        self, group: Group, judged: tuple[Sample, Formats], *choices: Choice | None
+        self,
+        group: RescalingGroup,
+        judged: tuple[ActivationSample, Formats],
+        *choices: FactorChoice | None,
     ) -> bool:
         """Whether one term leaves too much noise as the activation is, so that it will get two, and
         with all factors. With two terms, factors would only make the weights harder to
@@ -222,12 +227,12 @@ class _Rescaling:
 
     def _multiplied(
         self,
-        group: Group,
-        path: FoldPath | Declined,
-        folded: Choice | None,
-        choose: Callable[[], Choice],
+        group: RescalingGroup,
+        path: FoldPath | FoldObstacle,
+        folded: FactorChoice | None,
+        choose: Callable[[], FactorChoice],
         formats: Formats,
-    ) -> Choice | None:
+    ) -> FactorChoice | None:
         """The factors for a Mul before the members; None if there must be none."""
         if formats.weight_only or self.settings.mul_gain_db == inf:
             return None
@@ -236,14 +241,14 @@ class _Rescaling:
         tied = isinstance(path, FoldPath) and path.ties
         return folded if folded is not None and not tied else choose()
 
-    def equalize(self, group: Group, cross: np.ndarray | None) -> RescaleEntry:
+    def equalize(self, group: RescalingGroup, cross: np.ndarray | None) -> RescaleEntry:
         """Fold a factor into the nodes that compute the input of convolutions. `cross`: the factor
         from the ranges of weights, if layers compute the value."""
         by_weights = self.settings.equalize == "weights"
         judged, path = self._judged(group), self._path(group)
-        if isinstance(judged, Declined):
+        if isinstance(judged, FoldObstacle):
             return _entry(group, "equalize", "declined", judged.reason)
-        if isinstance(path, Declined):
+        if isinstance(path, FoldObstacle):
             return _entry(group, "equalize", "declined", path.reason)
         if by_weights and cross is None:
             return _entry(group, "equalize", "declined", "no layer's weights make it")
@@ -259,11 +264,11 @@ class _Rescaling:
             return self._fold(group, "equalize", path, choice)
         return _entry(group, "equalize", "declined", "nothing to gain", None, choice.gain_db)
 
-    def scale_salient(self, group: Group) -> RescaleEntry:
+    def scale_salient(self, group: RescalingGroup) -> RescaleEntry:
         """Fold AWQ's factors: weights of channels with large activations are rounded more finely
         (Lin et al. 2023, arXiv:2306.00978)."""
         path = self._path(group)
-        if isinstance(path, Declined):
+        if isinstance(path, FoldObstacle):
             return _entry(group, "awq", "declined", path.reason)
         value = self.statistics.values.get(str(group.value.name))
         rows = value.rows.data if value is not None and value.rows is not None else None
@@ -279,24 +284,26 @@ class _Rescaling:
             return _entry(group, "awq", "declined", "nothing to gain", None, 0.0)
         return self._fold(group, "awq", path, choice)
 
-    def _judged(self, group: Group) -> tuple[Sample, Formats] | Declined:
+    def _judged(self, group: RescalingGroup) -> tuple[ActivationSample, Formats] | FoldObstacle:
         settings = self.settings
         if any(node.name in settings.leave for node in group.members):
-            return Declined("it was asked to leave it as it is")
+            return FoldObstacle("it was asked to leave it as it is")
         return comparison(
             group, self.statistics, self.planned, settings.block_size, settings.carrier
         )
 
-    def _path(self, group: Group) -> FoldPath | Declined:
+    def _path(self, group: RescalingGroup) -> FoldPath | FoldObstacle:
         """The way to fold the factor, if the statistics can be rescaled too."""
         path = fold_path(group)
         for value, labels in path.values if isinstance(path, FoldPath) else ():
             known = self.statistics.values.get(str(value.name))
             if known is not None and not _scalable(known, labels):
-                return Declined(f"the statistics of {value.name} cannot follow")
+                return FoldObstacle(f"the statistics of {value.name} cannot follow")
         return path
 
-    def _fold(self, group: Group, method: Method, path: FoldPath, choice: Choice) -> RescaleEntry:
+    def _fold(
+        self, group: RescalingGroup, method: Method, path: FoldPath, choice: FactorChoice
+    ) -> RescaleEntry:
         assert choice.factors is not None
         self.factors += fold(group, path, choice.factors)
         changed = {
@@ -308,35 +315,37 @@ class _Rescaling:
         into = ", ".join(dict.fromkeys(str(sink.node.name) for sink in path.sinks))
         return _entry(group, method, "folded", f"into {into}", choice.alpha, choice.gain_db)
 
-    def _multiply(self, group: Group, choice: Choice, path: FoldPath | Declined) -> RescaleEntry:
+    def _multiply(
+        self, group: RescalingGroup, choice: FactorChoice, path: FoldPath | FoldObstacle
+    ) -> RescaleEntry:
         assert choice.factors is not None
         old = self.statistics.value(str(group.value.name))
         new = insert_mul(group, choice.factors)
         values = {**self.statistics.values, str(new.name): old.scaled(choice.factors)}
         self.statistics = replace(self.statistics, values=values)
-        why = path.reason if isinstance(path, Declined) else "folding would tie channels"
+        why = path.reason if isinstance(path, FoldObstacle) else "folding would tie channels"
         return _entry(group, "smooth", "multiplied", why, choice.alpha, choice.gain_db)
 
 
-def _cross_layer(groups: Sequence[Group]) -> dict[ir.Value, np.ndarray]:
+def _cross_layer(groups: Sequence[RescalingGroup]) -> dict[ir.Value, np.ndarray]:
     """Factors of cross-layer equalization, for values that layers compute and convolutions read."""
     layers: dict[ir.Node, np.ndarray] = {}
-    links: dict[ir.Value, equalization.Link] = {}
+    links: dict[ir.Value, cross_layer_equalization.LayerLink] = {}
 
     def index(node: ir.Node) -> int:
-        layers.setdefault(node, equalization.magnitudes(kernel(node)))
+        layers.setdefault(node, cross_layer_equalization.magnitudes(kernel(node)))
         return list(layers).index(node)
 
     for group in groups:
         path = fold_path(group)
         producers = _producers(path) if isinstance(path, FoldPath) else []
         if producers:
-            links[group.value] = equalization.Link(
+            links[group.value] = cross_layer_equalization.LayerLink(
                 group.channels,
                 tuple((index(node), channel) for node, channel in producers),
                 tuple(index(node) for node in group.readers),
             )
-    factors = equalization.converge(list(layers.values()), list(links.values()))
+    factors = cross_layer_equalization.converge(list(layers.values()), list(links.values()))
     return {value: smoothquant.normalized(s) for value, s in zip(links, factors, strict=True)}
 
 
@@ -357,10 +366,12 @@ def _besides(
         return lambda s: 0.0
     producers = [(kernel(node), labels) for node, labels in _producers(path)]
     importance = sum(np.square(w, dtype=np.float64).sum(axis=(2, 3)).reshape(-1) for w in kernels)
-    return partial(equalization.producers_error, producers, np.asarray(importance), formats)
+    return partial(
+        cross_layer_equalization.producers_error, producers, np.asarray(importance), formats
+    )
 
 
-def _ties(path: FoldPath, group: Group) -> np.ndarray | None:
+def _ties(path: FoldPath, group: RescalingGroup) -> np.ndarray | None:
     return classes(group.channels, path.ties) if path.ties else None
 
 
@@ -373,12 +384,12 @@ def _scalable(known: ValueStatistics, labels: np.ndarray) -> bool:
     return along_one_axis and known.rows is not None and channels == labels.size
 
 
-def _gain(choice: Choice | None) -> float:
+def _gain(choice: FactorChoice | None) -> float:
     return choice.gain_db if choice is not None else 0.0
 
 
 def _entry(
-    group: Group,
+    group: RescalingGroup,
     method: Method,
     outcome: Outcome,
     reason: str,

@@ -30,7 +30,7 @@ from optkit.quantization.rescaling.channels import (
 
 
 @dataclass(frozen=True)
-class Declined:
+class FoldObstacle:
     """The factor cannot be folded, for this reason."""
 
     reason: str
@@ -48,7 +48,7 @@ class Sink:
 
 
 @dataclass(frozen=True)
-class Step:
+class FoldStep:
     """One way to move a factor past a node: constants that absorb the factor, and operands that
     must get it next."""
 
@@ -57,7 +57,7 @@ class Step:
     ties: tuple[tuple[int, int], ...] = ()
 
 
-Ways = list[Step] | Declined
+Ways = list[FoldStep] | FoldObstacle
 """Ways to move a factor past a node, the best first."""
 
 
@@ -65,9 +65,9 @@ def ways(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
     """Ways to move a factor of these labels past the node that computes `value`, the best first."""
     rule = _RULES.get((node.domain, node.op_type))
     if rule is None:
-        return Declined(f"{node.op_type} {node.name} is not homogeneous")
+        return FoldObstacle(f"{node.op_type} {node.name} is not homogeneous")
     if value is not node.outputs[0] and node.op_type != "Split":
-        return Declined(f"{value.name} is not the main result of {node.name}")
+        return FoldObstacle(f"{value.name} is not the main result of {node.name}")
     return rule(node, value, labels)
 
 
@@ -88,9 +88,9 @@ def _norm(*parameters: int) -> Callable[[ir.Node, ir.Value, np.ndarray], Ways]:
     def ways(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
         first = node.attributes.get_int("axis", -1) % labels.ndim
         if any(size != 1 for size in labels.shape[:first]):
-            return Declined(f"{node.name} normalizes along other axes")
+            return FoldObstacle(f"{node.name} normalizes along other axes")
         trailing = labels.reshape(labels.shape[first:])
-        return [Step(tuple(Sink(node, i, trailing) for i in parameters if _given(node, i)))]
+        return [FoldStep(tuple(Sink(node, i, trailing) for i in parameters if _given(node, i)))]
 
     return ways
 
@@ -100,25 +100,25 @@ def _channel_norm(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
     flat = _only_along(labels, 1)
     scale = graph.array(node.inputs[1])
     if flat is None or scale is None or scale.size != flat.size:
-        return Declined(f"{node.name} has no parameter for each channel")
-    return [Step((Sink(node, 1, flat), Sink(node, 2, flat)))]
+        return FoldObstacle(f"{node.name} has no parameter for each channel")
+    return [FoldStep((Sink(node, 1, flat), Sink(node, 2, flat)))]
 
 
 def _matmul(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
     """Columns of the right operand, or rows of the left one."""
-    ways: list[Step] = []
+    ways: list[FoldStep] = []
     for index, fixed in ((1, -2), (0, -1)):
         shape = dims(node.inputs[index])
         operand = of_operand(labels, shape) if labels.ndim > 1 else None
         if operand is not None and operand.ndim > 1 and operand.shape[fixed] == 1:
             ways.append(_take(node, index, operand))
-    return ways or Declined(f"the factor is not one per row or column of {node.name}")
+    return ways or FoldObstacle(f"the factor is not one per row or column of {node.name}")
 
 
 def _gemm(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
     flat = _only_along(labels, 1)
     if flat is None:
-        return Declined(f"the factor is not one per column of {node.name}")
+        return FoldObstacle(f"the factor is not one per column of {node.name}")
     along = flat.reshape(-1, 1) if node.attributes.get_int("transB", 0) else flat.reshape(1, -1)
     return [_with_bias(node, _take(node, 1, along), flat)]
 
@@ -126,80 +126,80 @@ def _gemm(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
 def _conv(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
     flat, weight = _only_along(labels, 1), graph.array(node.inputs[1])
     if flat is None or weight is None:
-        return Declined(f"the factor is not one per output channel of {node.name}")
+        return FoldObstacle(f"the factor is not one per output channel of {node.name}")
     if node.op_type == "Conv":
         along = flat.reshape(-1, *(1,) * (weight.ndim - 1))
     elif node.attributes.get_int("group", 1) == 1:
         along = flat.reshape(1, -1, *(1,) * (weight.ndim - 2))
     else:
-        return Declined(f"{node.name} is a transposed convolution with groups")
-    return [_with_bias(node, Step((Sink(node, 1, along),)), flat)]
+        return FoldObstacle(f"{node.name} is a transposed convolution with groups")
+    return [_with_bias(node, FoldStep((Sink(node, 1, along),)), flat)]
 
 
-def _with_bias(node: ir.Node, step: Step, flat: np.ndarray) -> Step:
+def _with_bias(node: ir.Node, step: FoldStep, flat: np.ndarray) -> FoldStep:
     if not _given(node, 2):
         return step
-    return Step((*step.sinks, Sink(node, 2, flat)), step.up)
+    return FoldStep((*step.sinks, Sink(node, 2, flat)), step.up)
 
 
 # ---- element by element ------------------------------------------------------------------------
 
 
 def _homogeneous(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
-    return [Step(up=((0, labels),))]
+    return [FoldStep(up=((0, labels),))]
 
 
 def _pooled(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
     if _only_along(labels, 1) is None:
-        return Declined(f"{node.name} mixes elements with different factors")
+        return FoldObstacle(f"{node.name} mixes elements with different factors")
     return _homogeneous(node, value, labels)
 
 
 def _clip(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
     low = graph.array(node.inputs[1]) if _given(node, 1) else None
     if _given(node, 2) or low is None or low.any():
-        return Declined(f"{node.op_type} {node.name} has a bound that would have to move")
+        return FoldObstacle(f"{node.op_type} {node.name} has a bound that would have to move")
     return _homogeneous(node, value, labels)
 
 
 def _resize(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
     cropped = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
     if cropped == "tf_crop_and_resize":
-        return Declined(f"{node.name} fills in a constant")
+        return FoldObstacle(f"{node.name} fills in a constant")
     return _pooled(node, value, labels)
 
 
 def _sum(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
     """Every term gets the factor."""
-    step = Step()
+    step = FoldStep()
     for index in range(len(node.inputs)):
         operand = node.inputs[index]
         if graph.is_constant(operand):
-            step = Step((*step.sinks, Sink(node, index, labels)), step.up)
+            step = FoldStep((*step.sinks, Sink(node, index, labels)), step.up)
             continue
         above = of_operand(labels, dims(operand))
         if above is None:
-            return Declined(f"{node.name} broadcasts a computed operand")
-        step = Step(step.sinks, (*step.up, (index, above)))
+            return FoldObstacle(f"{node.name} broadcasts a computed operand")
+        step = FoldStep(step.sinks, (*step.up, (index, above)))
     return [step]
 
 
 def _product(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
     """One operand gets the factor: a constant per channel, otherwise an operand that can absorb it.
     A scalar constant stays a scalar, because patterns of runtimes (Gelu) contain scalars."""
-    constant: list[Step] = []
-    computed: list[Step] = []
+    constant: list[FoldStep] = []
+    computed: list[FoldStep] = []
     for index in range(1 if node.op_type == "Div" else 2):
         numbers = graph.array(node.inputs[index])
         above = of_operand(labels, dims(node.inputs[index]))
         if numbers is not None and numbers.size > 1:
-            constant.append(Step((Sink(node, index, labels),)))
+            constant.append(FoldStep((Sink(node, index, labels),)))
         elif numbers is None and above is not None:
-            computed.append(Step(up=((index, above),)))
+            computed.append(FoldStep(up=((index, above),)))
     divisor = graph.array(node.inputs[1]) if node.op_type == "Div" else None
     if divisor is not None and divisor.size > 1:
-        constant.append(Step((Sink(node, 1, labels, divide=True),)))
-    return constant + computed or Declined(f"{node.name} broadcasts its operands")
+        constant.append(FoldStep((Sink(node, 1, labels, divide=True),)))
+    return constant + computed or FoldObstacle(f"{node.name} broadcasts its operands")
 
 
 # ---- layout ------------------------------------------------------------------------------------
@@ -207,22 +207,24 @@ def _product(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
 
 def _transpose(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
     permutation = node.attributes.get_ints("perm") or tuple(reversed(range(labels.ndim)))
-    return [Step(up=((0, before_transpose(labels, permutation)),))]
+    return [FoldStep(up=((0, before_transpose(labels, permutation)),))]
 
 
 def _reshape(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
     source, result = dims(node.inputs[0]), dims(value)
     above = before_reshape(labels, source, result) if source and result else None
-    return Declined(f"{node.name} mixes axes") if above is None else [Step(up=((0, above),))]
+    return (
+        FoldObstacle(f"{node.name} mixes axes") if above is None else [FoldStep(up=((0, above),))]
+    )
 
 
 def _expand(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
     source = dims(node.inputs[0])
     expanded = before_expand(labels, source) if source is not None else None
     if expanded is None:
-        return Declined(f"{node.name} copies what has different factors")
+        return FoldObstacle(f"{node.name} copies what has different factors")
     above, ties = expanded
-    return [Step(up=((0, above),), ties=tuple(ties))]
+    return [FoldStep(up=((0, above),), ties=tuple(ties))]
 
 
 def _split(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
@@ -231,7 +233,7 @@ def _split(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
     sizes = [shape[axis] if shape else None for shape in shapes]
     before = sizes[: node.outputs.index(value) + 1]
     if not all(isinstance(size, int) for size in before):
-        return Declined(f"{node.name} has parts of unknown size")
+        return FoldObstacle(f"{node.name} has parts of unknown size")
     known = [int(size or 0) for size in before]
     return _selected(node, labels, axis, np.arange(known[-1]) + sum(known[:-1]))
 
@@ -239,7 +241,7 @@ def _split(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
 def _taken(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
     chosen = _chosen(node)
     if chosen is None:
-        return Declined(f"{node.name} takes computed places, or parts of a dynamic axis")
+        return FoldObstacle(f"{node.name} takes computed places, or parts of a dynamic axis")
     if node.op_type == "Gather" and len(dims(node.inputs[1]) or ()) == 0:
         labels = np.expand_dims(labels, chosen[0])
     return _selected(node, labels, *chosen)
@@ -268,8 +270,8 @@ def _selected(node: ir.Node, labels: np.ndarray, axis: int, chosen: np.ndarray) 
     source = dims(node.inputs[0])
     above = before_selection(labels, source, axis, chosen) if source else None
     if above is None:
-        return Declined(f"{node.name} takes parts of a dynamic axis, or one twice")
-    return [Step(up=((0, above),))]
+        return FoldObstacle(f"{node.name} takes parts of a dynamic axis, or one twice")
+    return [FoldStep(up=((0, above),))]
 
 
 def _concat(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
@@ -281,12 +283,12 @@ def _concat(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
             shape = dims(operand)
             size = shape[axis] if shape else None
             if not isinstance(size, int):
-                return Declined(f"{node.name} joins parts of unknown size")
+                return FoldObstacle(f"{node.name} joins parts of unknown size")
             part = labels.take(np.arange(start, start + size), axis)
             start += size
         if (part >= 0).any():
             up.append((index, part))
-    return [Step(up=tuple(up))]
+    return [FoldStep(up=tuple(up))]
 
 
 def _reduce(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
@@ -294,20 +296,20 @@ def _reduce(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
     source = dims(node.inputs[0])
     axes = graph.array(node.inputs[1]) if _given(node, 1) else None
     if source is None or axes is None:
-        return Declined(f"{node.name} reduces over axes that are not known")
+        return FoldObstacle(f"{node.name} reduces over axes that are not known")
     reduced = sorted(int(axis) % len(source) for axis in axes.reshape(-1))
     if not node.attributes.get_int("keepdims", 1):
         labels = np.expand_dims(labels, reduced)
     if any(labels.shape[axis] != 1 for axis in reduced):
-        return Declined(f"{node.name} mixes elements with different factors")
-    return [Step(up=((0, labels),))]
+        return FoldObstacle(f"{node.name} mixes elements with different factors")
+    return [FoldStep(up=((0, labels),))]
 
 
-def _take(node: ir.Node, index: int, labels: np.ndarray) -> Step:
+def _take(node: ir.Node, index: int, labels: np.ndarray) -> FoldStep:
     """The operand gets the factor: a constant absorbs it, another value passes it to its node."""
     if graph.is_constant(node.inputs[index]):
-        return Step((Sink(node, index, labels),))
-    return Step(up=((index, labels),))
+        return FoldStep((Sink(node, index, labels),))
+    return FoldStep(up=((index, labels),))
 
 
 def _only_along(labels: np.ndarray, axis: int) -> np.ndarray | None:

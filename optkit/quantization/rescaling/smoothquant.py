@@ -25,7 +25,7 @@ from optkit.precisions import NumberFormat
 from optkit.quantization.numerics import run_time_blocks, scales
 from optkit.quantization.numerics.output_noise import channel_weights
 from optkit.quantization.numerics.scales import Scale
-from optkit.quantization.rescaling.factor_search import Candidate, Choice, least_error
+from optkit.quantization.rescaling.factor_search import Candidate, FactorChoice, least_error
 
 ALPHAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9)
 BLOCK_ALPHAS = (0.35, 0.5, 0.65)  # before MatMulNBits
@@ -42,7 +42,7 @@ _LEAST_ROWS = 64
 
 
 @dataclass(frozen=True)
-class Sample:
+class ActivationSample:
     """An activation: sampled rows [n, K], and the extremes [K] of each channel over all `seen` rows
     (None: the sample has all rows)."""
 
@@ -66,11 +66,11 @@ class Sample:
             excess.append((top - top.min(axis=0)).mean(axis=0, dtype=np.float64))
         return excess[0], excess[1]
 
-    def divided(self, s: np.ndarray) -> Sample:
+    def divided(self, s: np.ndarray) -> ActivationSample:
         return replace(self, rows=self.rows / s, low=self.low / s, high=self.high / s)
 
 
-Whole = tuple[Sample, Sequence[np.ndarray]]
+Whole = tuple[ActivationSample, Sequence[np.ndarray]]
 """An activation and the kernels that multiply it, whose outputs are the signal."""
 
 
@@ -116,7 +116,10 @@ def absmax(kernels: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def output_error(
-    sample: Sample, kernels: Sequence[np.ndarray], formats: Formats, s: np.ndarray | None = None
+    sample: ActivationSample,
+    kernels: Sequence[np.ndarray],
+    formats: Formats,
+    s: np.ndarray | None = None,
 ) -> float:
     """Noise of the outputs x W relative to each output channel's signal (`output_noise`), averaged
     over the weights, if activation (divided by `s`) and weights (multiplied by it) are rounded. 0:
@@ -130,7 +133,7 @@ def output_error(
 
 
 def rounding_errors(
-    sample: Sample,
+    sample: ActivationSample,
     kernels: Sequence[np.ndarray],
     formats: Formats,
     candidates: Sequence[np.ndarray | None],
@@ -143,7 +146,7 @@ def rounding_errors(
 
 
 def activation_error(
-    sample: Sample,
+    sample: ActivationSample,
     kernels: Sequence[np.ndarray],
     formats: Formats,
     *,
@@ -154,7 +157,9 @@ def activation_error(
     return _Judge(*_thinned(sample, kernels, products), formats).activation()
 
 
-def clipped(sample: Sample, low: float, high: float, s: np.ndarray | None = None) -> np.ndarray:
+def clipped(
+    sample: ActivationSample, low: float, high: float, s: np.ndarray | None = None
+) -> np.ndarray:
     """E[c²] [K]: the expected power that clipping x / s to [low, high] removes from each channel of
     x on other data like the sample. The clipping of the sample itself is not included.
 
@@ -174,7 +179,7 @@ def clipped(sample: Sample, low: float, high: float, s: np.ndarray | None = None
 
 
 def search(
-    sample: Sample,
+    sample: ActivationSample,
     kernels: Sequence[np.ndarray],
     formats: Formats,
     *,
@@ -185,7 +190,7 @@ def search(
     besides: Callable[[np.ndarray | None], float] = lambda s: 0.0,
     products: int = MOST_PRODUCTS,
     whole: Whole | None = None,
-) -> Choice:
+) -> FactorChoice:
     """The candidate with the least output error. `leave`: the unchanged activation is one of the
     candidates.
 
@@ -206,7 +211,7 @@ class _Judge:
 
     def __init__(
         self,
-        sample: Sample,
+        sample: ActivationSample,
         kernels: Sequence[np.ndarray],
         formats: Formats,
         whole: Whole | None = None,
@@ -259,7 +264,7 @@ class _Judge:
             total += float((powers * weights).sum())
         return total / len(self._kernels)
 
-    def _divided(self, s: np.ndarray | None, fmt: NumberFormat) -> tuple[Sample, Scale]:
+    def _divided(self, s: np.ndarray | None, fmt: NumberFormat) -> tuple[ActivationSample, Scale]:
         sample = self._sample if s is None else self._sample.divided(s)
         low, high = float(sample.low.min()), float(sample.high.max())
         return sample, scales.activation_scale(low, high, fmt, self._formats.carrier)
@@ -297,8 +302,8 @@ def _kernel(w: np.ndarray) -> np.ndarray:
 
 
 def _thinned(
-    sample: Sample, kernels: Sequence[np.ndarray], products: int
-) -> tuple[Sample, list[np.ndarray]]:
+    sample: ActivationSample, kernels: Sequence[np.ndarray], products: int
+) -> tuple[ActivationSample, list[np.ndarray]]:
     """Fewer output channels and rows, at equal distances, if all of them would take too long."""
     parts = []
     for w in map(_kernel, kernels):

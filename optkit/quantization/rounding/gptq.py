@@ -22,11 +22,11 @@ import numpy as np
 
 from optkit.errors import InputRefused
 from optkit.precisions import NumberFormat
-from optkit.quantization.numerics import formats
+from optkit.quantization.numerics import format_codes
 from optkit.quantization.numerics.scales import Scale, Search, carried, weight_scale
 from optkit.quantization.rounding import quantease
 from optkit.quantization.rounding.quantease import ROWS
-from optkit.quantization.rounding.rtn import Quantized, channels
+from optkit.quantization.rounding.rtn import WeightCodes, channels
 
 _TRIES = 5
 _LEAST = 1e-4  # share of the mean H_ii, used when damping is needed
@@ -66,7 +66,7 @@ def gptq(
     damping: float = 0.01,
     search: Search = "mse",
     sweeps: int = 0,
-) -> list[Quantized]:
+) -> list[WeightCodes]:
     """Quantize weights [K, N_i] that multiply one input; return the codes with the error of each
     weight.
 
@@ -100,7 +100,7 @@ def gptq(
     codes = np.split(layer.codes, layer.ends, axis=1)
     errors = [max(float(part.sum()), 0.0) for part in np.split(layer.lost, layer.ends)]
     return [
-        Quantized(np.ascontiguousarray(part), scale, fmt, error)
+        WeightCodes(np.ascontiguousarray(part), scale, fmt, error)
         for part, scale, error in zip(codes, chosen, errors, strict=True)
     ]
 
@@ -156,13 +156,13 @@ def _solve(
     step = _side_by_side(weights, [scale.scale for scale in scales_of])
     zero = _side_by_side(weights, [scale.zero_point for scale in scales_of])
     group = np.arange(k) // (fmt.block_size or k) if len(step) > 1 else np.zeros(k, np.intp)
-    codes, lost = np.empty((k, n), formats.storage(fmt)), np.zeros(n)
+    codes, lost = np.empty((k, n), format_codes.storage(fmt)), np.zeros(n)
     for start in range(0, k, ROWS):
         rows = slice(start, start + ROWS)
         target = difference[rows] + ratios[rows, :start] @ difference[:start]
         s, z = step[group[order[rows]]], zero[group[order[rows]]]
         units = quantease.round_in_turn(target, difference[rows], ratios[rows, rows], s, z, fmt)
-        codes[order[rows]] = formats.encode(units, fmt, z if z.any() else 0.0)
+        codes[order[rows]] = format_codes.encode(units, fmt, z if z.any() else 0.0)
         lost += pivots[rows] @ np.square(target, dtype=np.float64)
         lost -= added * np.square(difference[rows], dtype=np.float64).sum(axis=0)
     ends = np.cumsum([w.shape[1] for w in weights])[:-1]
@@ -175,7 +175,7 @@ def _descend(
     h = moments.astype(np.float32)
     h[np.diag_indices(len(h))] += np.float32(layer.added)
     z = layer.zero[layer.group] if layer.zero.any() else 0.0
-    units, difference = formats.decode(layer.codes, fmt, z), layer.difference
+    units, difference = format_codes.decode(layer.codes, fmt, z), layer.difference
     difference[layer.order] = difference.copy()
     for _ in range(sweeps):
         quantease.sweep(difference, units, h, layer.step, layer.zero, layer.group, fmt)
@@ -183,7 +183,7 @@ def _descend(
             quantease.fit_scales(difference, units, h, layer.step, layer.group, hold)
     product = moments.astype(np.float32, copy=False) @ difference
     lost = np.einsum("kn,kn->n", product, difference).astype(np.float64)
-    return layer._replace(codes=formats.encode(units, fmt, z), lost=lost)
+    return layer._replace(codes=format_codes.encode(units, fmt, z), lost=lost)
 
 
 def _holding(

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from optkit.precisions import NumberFormat
-from optkit.quantization.numerics import formats, scales, tiles
-from optkit.quantization.rounding.rtn import Quantized, channels, round_to_nearest
+from optkit.quantization.numerics import format_codes, scales, tiles
+from optkit.quantization.rounding.rtn import WeightCodes, channels, round_to_nearest
 
 _POWER = 0.7  # p
 _TURNS = 20
@@ -31,7 +31,7 @@ _TINY = 1e-12
 _Hold = Callable[[np.ndarray], np.ndarray]  # numbers to those the graph can hold
 
 
-def hqq(w: np.ndarray, fmt: NumberFormat, carrier: np.dtype | type) -> Quantized:
+def hqq(w: np.ndarray, fmt: NumberFormat, carrier: np.dtype | type) -> WeightCodes:
     """Quantize w [K, N] per block or per channel; a single scale per tensor does not change.
     Asymmetric integers get zero points. Raises InputRefused if a weight is not finite."""
     scale = scales.weight_scale(w, channels(fmt), fmt, carrier)
@@ -52,7 +52,7 @@ def hqq(w: np.ndarray, fmt: NumberFormat, carrier: np.dtype | type) -> Quantized
             zero[place] = z.reshape(zero[place].shape)
         new_step = turns.scales(u, first, z, lambda s: scales.carried(s, carrier, scale.outer)[0])
         step[place] = new_step.reshape(step[place].shape)
-    codes = zero.astype(np.int16).astype(formats.storage(fmt))
+    codes = zero.astype(np.int16).astype(format_codes.storage(fmt))
     return round_to_nearest(w, fmt, carrier, scale=scale._replace(scale=step, zero_point=codes))
 
 
@@ -100,7 +100,7 @@ class _Turns:
         return (_BETA * _GROWTH**turn for turn in range(_TURNS))
 
     def _nearest(self, u: np.ndarray, z: np.ndarray) -> np.ndarray:
-        return formats.nearest(u, self.fmt, z[:, None] if z.any() else 0.0)
+        return format_codes.nearest(u, self.fmt, z[:, None] if z.any() else 0.0)
 
     def _objective(self, lost: np.ndarray) -> np.ndarray:
         objective: np.ndarray = (np.abs(lost) ** np.float32(_POWER)).sum(axis=1)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 
 from optkit.precisions import NumberFormat
-from optkit.quantization.numerics import formats
+from optkit.quantization.numerics import format_codes
 
 ROWS = 128  # rows of a block; the sums over other rows are one product of matrices
 _FEW = 32  # rows of a block inside a block
@@ -58,7 +58,7 @@ def _rounding(fmt: NumberFormat, z: np.ndarray) -> Callable[[int, np.ndarray], N
     integers."""
     shifted = bool(z.any())
     if not fmt.is_integer or (z != np.rint(z)).any():
-        return lambda i, x: np.copyto(x, formats.nearest(x, fmt, z[i] if shifted else 0.0))
+        return lambda i, x: np.copyto(x, format_codes.nearest(x, fmt, z[i] if shifted else 0.0))
     low, high = np.float32(fmt.qmin) - z, np.float32(fmt.qmax) - z
 
     def integers(i: int, x: np.ndarray) -> None:

@@ -14,11 +14,11 @@ import numpy as np
 
 from optkit.errors import InputRefused
 from optkit.precisions import NumberFormat
-from optkit.quantization.numerics import formats, scales, tiles
+from optkit.quantization.numerics import format_codes, scales, tiles
 from optkit.quantization.numerics.scales import Scale, Search
 
 
-class Quantized(NamedTuple):
+class WeightCodes(NamedTuple):
     """A weight as codes [K, N], dtype `storage(fmt)`. `error`: tr(D^T H D) with D = w - dequantized
     and the second moments H of its input, if they were used."""
 
@@ -46,7 +46,7 @@ def round_to_nearest(
     search: Search = "absmax",
     importance: np.ndarray | None = None,
     out: np.ndarray | None = None,
-) -> Quantized:
+) -> WeightCodes:
     """Quantize w [K, N] of any float dtype.
 
     scale: given scales; without them `scales.weight_scale` computes them with `search` and
@@ -54,7 +54,7 @@ def round_to_nearest(
 
     Raises InputRefused if a weight is not finite.
     """
-    codes = np.empty(w.shape, formats.storage(fmt)) if out is None else out
+    codes = np.empty(w.shape, format_codes.storage(fmt)) if out is None else out
     blocked = fmt.granularity == "block"
     searched = scale is None and fmt.granularity != "tensor"
     if searched:  # computed together with the codes, so that w is read once
@@ -73,9 +73,9 @@ def round_to_nearest(
             clamped += tile_scale.clamped
         s, z = (_along(p, place, x) for p in (scale.scale, scale.zero_point))
         np.divide(x, s, out=x)
-        numbers = formats.encode(x, fmt, z if shifted and z.any() else 0.0)
+        numbers = format_codes.encode(x, fmt, z if shifted and z.any() else 0.0)
         codes[tile.rows, tile.columns] = numbers.reshape(-1, x.shape[2])
-    return Quantized(codes, scale._replace(clamped=clamped), fmt)
+    return WeightCodes(codes, scale._replace(clamped=clamped), fmt)
 
 
 def _of_tile(
@@ -103,7 +103,7 @@ def _blank(w: np.ndarray, fmt: NumberFormat) -> Scale:
     if fmt.has_two_levels:
         outer = scales.outer_scale(_largest(w), scales.OF_LARGEST_WEIGHT)
     shape = (-(-k // tiles.span(fmt.block_size, k)), n) if fmt.granularity == "block" else (n,)
-    return Scale(np.ones(shape, np.float32), np.zeros(shape, formats.storage(fmt)), 0, outer)
+    return Scale(np.ones(shape, np.float32), np.zeros(shape, format_codes.storage(fmt)), 0, outer)
 
 
 def _along(parameter: np.ndarray, place: tuple[slice, ...], x: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ class Tick:
 
 
 @dataclass(frozen=True)
-class Axis:
+class LinearAxis:
     """A linear axis; `low` may be the greater one."""
 
     low: float
@@ -50,7 +50,7 @@ class LogAxis:
 
     def at(self, value: float) -> float:
         """Percent of the length, clamped to it."""
-        return Axis(log10(self.low), log10(self.high)).at(log10(value))
+        return LinearAxis(log10(self.low), log10(self.high)).at(log10(value))
 
     def ticks(self, show: Callable[[float], str]) -> tuple[Tick, ...]:
         """1, 2 and 5 times powers of ten; on a short axis more, on a long one the powers alone."""

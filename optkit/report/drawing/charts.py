@@ -11,8 +11,8 @@ from optkit.documents.report import Report
 from optkit.documents.result import PrecisionFigures, Result
 from optkit.measurement import Latency, Score
 from optkit.report import figures, view
-from optkit.report.drawing.axes import Axis, Tick
-from optkit.report.layers import Node
+from optkit.report.drawing.axes import LinearAxis, Tick
+from optkit.report.layers import NodeRow
 
 _BINS = 60
 _SHOWN = 0.99  # share of the runs inside the axis; the rest is counted beside it
@@ -62,7 +62,7 @@ def histogram(report: Report) -> Histogram | None:
         return None
     low = min(float(samples.min()) for *_, samples in found)
     high = max(float(np.quantile(samples, _SHOWN)) for *_, samples in found)
-    axis = Axis(low, max(high, low * 1.02 + 1e-9))
+    axis = LinearAxis(low, max(high, low * 1.02 + 1e-9))
     told = "; ".join(
         f"{side.label}: {samples.size:,} runs, median {figures.ms(latency.p50_ms)}, half of them "
         + " to ".join(figures.ms(float(q)) for q in np.quantile(samples, (0.25, 0.75)))
@@ -90,7 +90,7 @@ def _drawn(base: PrecisionFigures) -> _Side:
     return _Side("baseline", base.precision, base.latency, base.accuracy)
 
 
-def _panel(axis: Axis, side: _Side, latency: Latency, samples: np.ndarray) -> Panel:
+def _panel(axis: LinearAxis, side: _Side, latency: Latency, samples: np.ndarray) -> Panel:
     counts, edges = np.histogram(samples, bins=_BINS, range=(axis.low, axis.high))
     top = max(int(counts.max()), 1)
     bars = tuple(
@@ -135,7 +135,7 @@ def course(report: Report) -> Course | None:
         side: np.median(np.reshape(samples, (count, -1)), axis=1)
         for side, (samples, count) in sides.items()
     }
-    axis = Axis(0.0, max(float(one.max()) for one in medians.values()) * 1.05)
+    axis = LinearAxis(0.0, max(float(one.max()) for one in medians.values()) * 1.05)
     ticks = tuple(Tick(axis.at(value), figures.ms(value)) for value in axis.values(4) if value)
     dots = tuple(
         Dot(
@@ -163,12 +163,12 @@ class Strip:
     told: str
 
 
-def strip(rows: Sequence[Node]) -> Strip | None:
+def strip(rows: Sequence[NodeRow]) -> Strip | None:
     """Landing and noise at one look; None where neither is known."""
     known = [row for row in rows if row.landed is not None or row.alone.text]
     if not known:
         return None
-    axis = Axis(_QUIET, _LOUD)  # fewer decibels, more noise
+    axis = LinearAxis(_QUIET, _LOUD)  # fewer decibels, more noise
     wide = (100 - _LABELS) / len(rows)
     bars = tuple(_bar(row, axis, _LABELS + index * wide, wide) for index, row in enumerate(rows))
     noisy = [row for row in rows if row.alone.value is not None]
@@ -176,7 +176,7 @@ def strip(rows: Sequence[Node]) -> Strip | None:
     return Strip(bars, ticks, _summary(rows, noisy))
 
 
-def _bar(row: Node, axis: Axis, left: float, wide: float) -> Bar:
+def _bar(row: NodeRow, axis: LinearAxis, left: float, wide: float) -> Bar:
     """As high as the node is noisy, in the colour of its landing."""
     return Bar(
         round(left, 3),
@@ -186,7 +186,7 @@ def _bar(row: Node, axis: Axis, left: float, wide: float) -> Bar:
     )
 
 
-def _summary(rows: Sequence[Node], noisy: Sequence[Node]) -> str:
+def _summary(rows: Sequence[NodeRow], noisy: Sequence[NodeRow]) -> str:
     planned = [row for row in rows if row.landed is not None]
     text = f"{sum(bool(row.landed) for row in planned)} of {len(planned)} planned nodes landed"
     if noisy:
@@ -223,7 +223,7 @@ def bands(result: Result) -> Spans | None:
     ]
     if not found:
         return None
-    axis = Axis(0.0, max(band[1] for *_, band in found) * 1.05)
+    axis = LinearAxis(0.0, max(band[1] for *_, band in found) * 1.05)
     spans = tuple(
         Span(side.label, side.css, axis.at(band[0]), axis.at(band[1]),
              Tick(axis.at(value), figures.ms(value)))
@@ -246,7 +246,7 @@ def scores(result: Result) -> Spans | None:
     show = figures.percent if found[-1][1].proportion else figures.number
     ends = [end for _, score in found for end in score.ci95]
     margin = (max(ends) - min(ends)) * 0.08 or abs(ends[0]) * 0.01 or 0.01
-    axis = Axis(min(ends) - margin, max(ends) + margin)
+    axis = LinearAxis(min(ends) - margin, max(ends) + margin)
     spans = tuple(
         Span(side.label, side.css, axis.at(score.ci95[0]), axis.at(score.ci95[1]),
              Tick(axis.at(score.value), show(score.value)))
@@ -268,7 +268,7 @@ def drop(report: Report) -> Spans | None:
     low, high = seen.ci95
     ends = [low, high, 0.0, *([] if limit is None else [limit])]
     margin = (max(ends) - min(ends)) * 0.08 or 0.01
-    axis = Axis(min(ends) - margin, max(ends) + margin)
+    axis = LinearAxis(min(ends) - margin, max(ends) + margin)
     show = view.unit(report.result)
     span = Span("drop", "engine", axis.at(low), axis.at(high),
                 Tick(axis.at(seen.value), show(seen.value)))  # fmt: skip

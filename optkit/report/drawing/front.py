@@ -11,7 +11,7 @@ from optkit.documents.plan import FrontPoint, Plan
 from optkit.prediction.economics import points
 from optkit.report import figures
 from optkit.report.drawing.axes import LogAxis, Tick
-from optkit.report.drawing.scatter import Line, Mark, Scatter, ends, named
+from optkit.report.drawing.scatter import Mark, Scatter, Segment, ends, named
 
 _BEST, _OTHER = 5.0, 2.0  # radii, pixels
 
@@ -30,7 +30,7 @@ def front(plan: Plan) -> Scatter | None:
     dots += [_mark(point, x, y, "") for point in drawn[len(best) :]]
     return Scatter(
         named(list(map(name, best)), dots),
-        tuple(Line(a.at, a.height, b.at, b.height) for a, b in pairwise(dots[: len(best)])),
+        tuple(Segment(a.at, a.height, b.at, b.height) for a, b in pairwise(dots[: len(best)])),
         x.ticks(figures.ms), y.ticks(figures.dollars), "US dollars per million, logarithmic",
         "latency, logarithmic", _told(len(drawn), best),
         frozenset(range(1, len(best) + 1)), figures.dollars,
@@ -82,8 +82,8 @@ def _figures(point: FrontPoint) -> str:
     return f"{times}, {figures.dollars(point.usd_per_million)} ({costs})"
 
 
-def _whiskers(point: FrontPoint, x: LogAxis, y: LogAxis) -> tuple[Line, Line]:
+def _whiskers(point: FrontPoint, x: LogAxis, y: LogAxis) -> tuple[Segment, Segment]:
     """The intervals of latency and cost."""
     at, height = x.at(point.p50_ms), y.at(point.usd_per_million)
     (left, right), (low, high) = map(x.at, point.band), map(y.at, point.usd_band)
-    return Line(left, height, right, height), Line(at, low, at, high)
+    return Segment(left, height, right, height), Segment(at, low, at, high)

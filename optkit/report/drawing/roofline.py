@@ -13,7 +13,7 @@ from math import ceil, floor, log10
 from optkit.devices import target as find_target
 from optkit.documents.plan import Plan, PlannedLatency, PlanRow
 from optkit.precisions import precision
-from optkit.prediction.layers import multiplies_in
+from optkit.prediction.graph_work import multiplies_in
 from optkit.report import figures
 from optkit.report.drawing.axes import LogAxis, Tick
 
@@ -22,7 +22,7 @@ _LINE = 3.0  # percent of the panel, from one label to the next
 
 
 @dataclass(frozen=True)
-class Point:
+class RooflinePoint:
     at: float
     height: float  # percent of the panel
     css: str = ""
@@ -35,15 +35,15 @@ class Roof:
 
     label: str
     css: str
-    start: Point
-    corner: Point
+    start: RooflinePoint
+    corner: RooflinePoint
     label_height: float
 
 
 @dataclass(frozen=True)
 class Roofline:
     roofs: tuple[Roof, ...]
-    points: tuple[Point, ...]
+    points: tuple[RooflinePoint, ...]
     ticks: tuple[Tick, ...]
     levels: tuple[Tick, ...]
     up: str
@@ -82,7 +82,9 @@ def roofline(plan: Plan) -> Roofline:
     names = list(dict.fromkeys(row.target for row in rows))
     colours = {name: f"target{index % _COLOURS}" for index, name in enumerate(names)}
     points = tuple(
-        Point(x.at(_intensity(call)), y.at(_rate(call)), colours[row.target], _told(row, call))
+        RooflinePoint(
+            x.at(_intensity(call)), y.at(_rate(call)), colours[row.target], _told(row, call)
+        )
         for row, call in calls
     )
     return Roofline(
@@ -134,8 +136,8 @@ def _roofs(
         roofs.append(
             Roof(
                 f"{peak.target} {'/'.join(peak.dtypes)}", colours[peak.target],
-                Point(x.at(low), y.at(low * peak.bandwidth)),
-                Point(x.at(peak.intensity), height), label_height,
+                RooflinePoint(x.at(low), y.at(low * peak.bandwidth)),
+                RooflinePoint(x.at(peak.intensity), height), label_height,
             )
         )  # fmt: skip
     return tuple(roofs)

@@ -13,13 +13,13 @@ from math import inf, log10, sqrt
 from typing import Literal
 
 from optkit.report import figures
-from optkit.report.drawing.axes import Axis, LogAxis, Tick
+from optkit.report.drawing.axes import LinearAxis, LogAxis, Tick
 
 _SMALL, _LARGE = 5.0, 13.0  # radii, pixels
 
 
 @dataclass(frozen=True)
-class Point:
+class ScatterPoint:
     """One build or candidate. `number` is how drawing and table name it."""
 
     number: int
@@ -33,7 +33,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Label:
+class PointLabel:
     """What names a point beside it, where it covers no other label and no point: an offset in
     pixels from the point, and which end of the text is there."""
 
@@ -56,12 +56,12 @@ class Mark:
     known: str
     best: bool
     chosen: bool
-    wide: Label | None = None
-    narrow: Label | None = None
+    wide: PointLabel | None = None
+    narrow: PointLabel | None = None
 
 
 @dataclass(frozen=True)
-class Line:
+class Segment:
     x1: float
     y1: float
     x2: float
@@ -74,7 +74,7 @@ class Scatter:
     no other point beats."""
 
     dots: tuple[Mark, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[Segment, ...]
     ticks: tuple[Tick, ...]
     levels: tuple[Tick, ...]
     up: str
@@ -82,19 +82,19 @@ class Scatter:
     told: str
     best: frozenset[int]
     show: Callable[[float], str]
-    whiskers: tuple[Line, ...] = ()
+    whiskers: tuple[Segment, ...] = ()
     limit: Tick | None = None  # of the latency
 
 
-def unbeaten(points: Sequence[Point], *, lower_is_better: bool) -> set[int]:
+def unbeaten(points: Sequence[ScatterPoint], *, lower_is_better: bool) -> set[int]:
     """Numbers of the points that no other one of their group beats."""
     sign = -1.0 if lower_is_better else 1.0
 
-    def costs(point: Point) -> tuple[float, float, float]:
+    def costs(point: ScatterPoint) -> tuple[float, float, float]:
         size = inf if point.bytes is None else float(point.bytes)
         return point.latency_ms, -sign * point.score, size
 
-    def beats(one: Point, other: Point) -> bool:
+    def beats(one: ScatterPoint, other: ScatterPoint) -> bool:
         pairs = list(zip(costs(one), costs(other), strict=True))
         return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)
 
@@ -106,7 +106,7 @@ def unbeaten(points: Sequence[Point], *, lower_is_better: bool) -> set[int]:
 
 
 def scatter(
-    points: Sequence[Point],
+    points: Sequence[ScatterPoint],
     metric: str,
     show: Callable[[float], str],
     *,
@@ -120,8 +120,8 @@ def scatter(
     values = [point.score for point in points]
     # the labels of the scores stand on the left, also on a phone
     x = LogAxis(*(10.0**end for end in ends(times, 0.28, 0.1)))
-    y = Axis(*ends(values, 0.15, 0.15))
-    up = Axis(y.high, y.low) if lower_is_better else y
+    y = LinearAxis(*ends(values, 0.15, 0.15))
+    up = LinearAxis(y.high, y.low) if lower_is_better else y
     radii = _radii([point.bytes or 0 for point in points])
     dots = tuple(
         Mark(
@@ -170,7 +170,7 @@ def named(names: Sequence[str], dots: Sequence[Mark]) -> tuple[Mark, ...]:
 
 def _labels(
     dots: Sequence[Mark], texts: Sequence[Sequence[str]], widths: tuple[float, float]
-) -> list[Label | None]:
+) -> list[PointLabel | None]:
     """For each point, in their order, the first of its texts for which a panel of any width between
     two has room at one of six places."""
 
@@ -181,7 +181,7 @@ def _labels(
         return tuple((x + left, y + top, x + right, y + bottom) for x in middles)
 
     taken = [box(dot, -dot.radius, dot.radius, -dot.radius, dot.radius) for dot in dots]
-    found: list[Label | None] = []
+    found: list[PointLabel | None] = []
     for own, dot in zip(texts, dots, strict=True):
         found.append(None)
         for label, left in (place for text in own for place in _places(text, dot.radius)):
@@ -208,21 +208,21 @@ def _meet(one: Sequence[Box], other: Sequence[Box]) -> bool:
     return top < lower and upper < bottom and sides not in ({-1}, {1})
 
 
-def _places(text: str, radius: float) -> tuple[tuple[Label, float], ...]:
+def _places(text: str, radius: float) -> tuple[tuple[PointLabel, float], ...]:
     """The places of a text beside its point, the best one first, each with the offset of its left
     end: to the right, to the left, above, below, and at two corners."""
     length, away = _LETTER * len(text), radius + 5
     return (
-        (Label(text, away, 4, "start"), away),
-        (Label(text, -away, 4, "end"), -away - length),
-        (Label(text, 0, -away, "middle"), -length / 2),
-        (Label(text, 0, away + 10, "middle"), -length / 2),
-        (Label(text, away, -away, "start"), away),
-        (Label(text, -away, away + 10, "end"), -away - length),
+        (PointLabel(text, away, 4, "start"), away),
+        (PointLabel(text, -away, 4, "end"), -away - length),
+        (PointLabel(text, 0, -away, "middle"), -length / 2),
+        (PointLabel(text, 0, away + 10, "middle"), -length / 2),
+        (PointLabel(text, away, -away, "start"), away),
+        (PointLabel(text, -away, away + 10, "end"), -away - length),
     )
 
 
-def _joined(points: Sequence[Point], dots: Sequence[Mark]) -> tuple[Line, ...]:
+def _joined(points: Sequence[ScatterPoint], dots: Sequence[Mark]) -> tuple[Segment, ...]:
     found = []
     for group in dict.fromkeys(point.group for point in points):
         own = sorted(
@@ -230,7 +230,9 @@ def _joined(points: Sequence[Point], dots: Sequence[Mark]) -> tuple[Line, ...]:
              if point.group == group and dot.best),
             key=lambda dot: dot.at,
         )  # fmt: skip
-        found += [Line(one.at, one.height, other.at, other.height) for one, other in pairwise(own)]
+        found += [
+            Segment(one.at, one.height, other.at, other.height) for one, other in pairwise(own)
+        ]
     return tuple(found)
 
 

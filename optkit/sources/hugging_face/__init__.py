@@ -4,7 +4,7 @@ names.
     loading   the folder → the model, with a check of every weight
     inputs    the model → its inputs and axes, which no recipe has to declare
     adapter   LoRA weights, merged into those of the model
-    decoder   a causal language model with its cache as inputs and outputs
+    causal_lm  a causal language model with its cache as inputs and outputs
     encoder_decoder   one of its two graphs
 
 The intake has copied the folder: it has safetensors and JSON, and code only if that may run. The
@@ -20,11 +20,11 @@ from pathlib import Path
 from optkit.errors import InputRefused
 from optkit.runtimes import Progress, Session
 from optkit.sources import torch_module
-from optkit.sources.hugging_face import blocks, decoder, encoder_decoder, inputs, loading
+from optkit.sources.export_log import ExportLog
+from optkit.sources.hugging_face import block_attention, causal_lm, encoder_decoder, inputs, loading
 from optkit.sources.hugging_face.adapter import merge
-from optkit.sources.hugging_face.inputs import Described
-from optkit.sources.hugging_face.loading import Loaded
-from optkit.sources.log import ExportLog
+from optkit.sources.hugging_face.inputs import ModelInputs
+from optkit.sources.hugging_face.loading import LoadedModel
 from optkit.tensors import AxisRange, InputSpec
 
 
@@ -52,7 +52,7 @@ def export(
     """
     progress("loading the model", 0.0)
     loaded = loading.load(folder, task, trusted=trusted)
-    blocks.pad_inside(loaded.model)
+    block_attention.pad_inside(loaded.model)
     described = _described(loaded, folder, part, specs).overridden(specs, axes)
     if adapter is not None:
         progress("merging the adapter", 0.05)
@@ -69,8 +69,8 @@ def export(
 
 
 def _described(
-    loaded: Loaded, folder: Path, part: str | None, declared: Sequence[InputSpec]
-) -> Described:
+    loaded: LoadedModel, folder: Path, part: str | None, declared: Sequence[InputSpec]
+) -> ModelInputs:
     """The inputs of the graph, of which a recipe has `declared` some. It also replaces
     the model's forward by that of the graph."""
     # DETR, or BART with a classification head: one call computes everything
@@ -89,5 +89,5 @@ def _described(
     if part is not None:
         return encoder_decoder.describe(loaded.model, part)
     if loaded.task == loading.GENERATION:
-        return decoder.describe(loaded.model)
+        return causal_lm.describe(loaded.model)
     return inputs.describe(loaded.model, folder, declared)

@@ -15,8 +15,8 @@ import numpy as np
 from optkit.data.synthetic import random_feed
 from optkit.errors import InputRefused
 from optkit.sources import export_failures, toolchain
-from optkit.sources.axes import traced_sizes
-from optkit.sources.hugging_face.inputs import Described
+from optkit.sources.dynamic_axes import traced_sizes
+from optkit.sources.hugging_face.inputs import ModelInputs
 from optkit.sources.outputs import arrays
 from optkit.tensors import Feed
 
@@ -31,7 +31,7 @@ _PLAIN = "train it as plain LoRA beside the layers of the model"
 _HINT = "is it an adapter of this model? its config names the base it was trained on"
 
 
-def merge(model: nn.Module, described: Described, folder: Path) -> None:
+def merge(model: nn.Module, described: ModelInputs, folder: Path) -> None:
     """Merge the adapter in the staged `folder` into `model`, whose layers change in place.
 
     Raises InputRefused (not a LoRA adapter, an adapter of another model, a merge that changes the
@@ -103,7 +103,7 @@ def _check_weights(adapted: PeftModel, file: Path) -> None:
         )
 
 
-def _outputs(model: nn.Module, described: Described, feed: Feed) -> Feed:
+def _outputs(model: nn.Module, described: ModelInputs, feed: Feed) -> Feed:
     import torch
 
     values = [torch.from_numpy(feed[spec.info.name]) for spec in described.specs]

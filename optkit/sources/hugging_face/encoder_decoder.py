@@ -28,7 +28,7 @@ from optkit.sources.hugging_face import sound
 from optkit.sources.hugging_face.inputs import (
     BATCH,
     TOKENS,
-    Described,
+    ModelInputs,
     integers,
     keys_and_values,
     position_limit,
@@ -47,7 +47,7 @@ _MANY = 512  # default for the largest number of tokens
 Pairs = list[tuple["Tensor", "Tensor"]]
 
 
-def describe(model: PreTrainedModel, part: str) -> Described:
+def describe(model: PreTrainedModel, part: str) -> ModelInputs:
     """What the `part` ("encoder" or "decoder") takes; the model's forward becomes the part's.
 
     Raises InputRefused for a model whose encoder takes neither tokens nor features, or that keeps
@@ -58,7 +58,7 @@ def describe(model: PreTrainedModel, part: str) -> Described:
         _encode(model, source)
         axes = {"batch": BATCH, **_encoded_axes(model, source)}
         axes = {name: axis for name, axis in axes.items() if _is_axis(name, source)}
-        return Described(tuple(source), axes, {_ENCODED: _limit(model)})
+        return ModelInputs(tuple(source), axes, {_ENCODED: _limit(model)})
     crossed = _crossed_layers(model, source)
     heads, width = crossed[0][0].shape[1], crossed[0][0].shape[3]
     masked, ranges = source[1:], _encoded_axes(model, source)
@@ -85,7 +85,7 @@ def describe(model: PreTrainedModel, part: str) -> Described:
         "sequence": AxisRange(1, 1, half),  # almost always one token at a time
         _PAST: AxisRange(0, min(64, half), half),
     }
-    return Described(tuple(specs), axes, {"sequence": half, _PAST: half, _ENCODED: _limit(model)})
+    return ModelInputs(tuple(specs), axes, {"sequence": half, _PAST: half, _ENCODED: _limit(model)})
 
 
 def _is_axis(name: str, specs: Sequence[InputSpec]) -> bool:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optkit.errors import InputRefused, unknown_name
-from optkit.sources.hugging_face import end_token, images, series, sound
+from optkit.sources.hugging_face import end_token, series, sound, vision_input
 from optkit.tensors import AxisRange, InputSpec, TensorInfo
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _PAIRS = ("logits_per_image", "logits_per_text")
 
 
 @dataclass(frozen=True)
-class Described:
+class ModelInputs:
     """Inputs, the sizes of each axis, and the largest size for tracing (if there is a limit).
     `positions`: the number of learned positions, None if there are none."""
 
@@ -56,7 +56,7 @@ class Described:
         widest = max(axis.max, self.limits.get(name, _MANY))
         return AxisRange(axis.min, max(axis.min, 2), widest)
 
-    def overridden(self, specs: Sequence[InputSpec], axes: Mapping[str, AxisRange]) -> Described:
+    def overridden(self, specs: Sequence[InputSpec], axes: Mapping[str, AxisRange]) -> ModelInputs:
         """The description with the inputs and axes of a recipe. Raises UnknownName for an input
         that the model does not have, InputRefused if dtype or number of axes differ."""
         by_name = {spec.info.name: spec for spec in self.specs}
@@ -76,7 +76,9 @@ class Described:
         return replace(self, specs=tuple(by_name.values()), axes={**self.axes, **axes})
 
 
-def describe(model: PreTrainedModel, folder: Path, declared: Sequence[InputSpec] = ()) -> Described:
+def describe(
+    model: PreTrainedModel, folder: Path, declared: Sequence[InputSpec] = ()
+) -> ModelInputs:
     """The inputs of an encoder. Its forward is replaced by one with only these inputs and with
     named outputs. `declared`: those of the recipe, which give the size of images if the folder does
     not.
@@ -91,8 +93,8 @@ def describe(model: PreTrainedModel, folder: Path, declared: Sequence[InputSpec]
     if "input_ids" in taken:
         specs.append(integers("input_ids", TOKENS, text.vocab_size))
     warning = None
-    if images.NAME in taken:
-        image, warning = images.spec(model.config, folder, declared)
+    if vision_input.NAME in taken:
+        image, warning = vision_input.spec(model.config, folder, declared)
         specs.append(image)
     if "input_ids" in taken and "attention_mask" in taken:
         specs.append(integers("attention_mask", TOKENS, 2))
@@ -126,7 +128,7 @@ def describe(model: PreTrainedModel, folder: Path, declared: Sequence[InputSpec]
         setattr(model.config, state, False)
     present(model, names, call)
     warnings = () if warning is None else (warning,)
-    return Described(tuple(specs), axes, limits, learned_positions(model), warnings)
+    return ModelInputs(tuple(specs), axes, limits, learned_positions(model), warnings)
 
 
 def integers(name: str, shape: tuple[int | str, ...], count: int) -> InputSpec:

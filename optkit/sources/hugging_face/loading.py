@@ -24,7 +24,7 @@ GENERATION = "text-generation"
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedModel:
     """A model in evaluation mode, float32. `task`: None if its class belongs to no known task."""
 
     model: PreTrainedModel
@@ -41,7 +41,7 @@ class _LoadingInfo(TypedDict):
     """Name, shape in the file, shape in the model."""
 
 
-def load(folder: Path, task: str | None, *, trusted: bool) -> Loaded:
+def load(folder: Path, task: str | None, *, trusted: bool) -> LoadedModel:
     """The model in `folder`, of the class that its config.json or `task` names.
 
     Raises InputRefused (an unknown architecture, weights that do not fit), UsageError (an unknown
@@ -55,7 +55,7 @@ def load(folder: Path, task: str | None, *, trusted: bool) -> Loaded:
         cls, task = _class(config, task, str(folder), trusted=trusted)
         model, info = _pretrained(cls, config, folder, trusted=trusted)
     model.train(False).requires_grad_(False)  # torch chooses other kernels in training mode
-    return Loaded(model, task, _accounted(model, info, str(folder)))
+    return LoadedModel(model, task, _accounted(model, info, str(folder)))
 
 
 def _config(folder: Path, *, trusted: bool) -> PreTrainedConfig:

@@ -6,7 +6,7 @@ from optkit import graph
 from optkit.execute.step import Progress
 from optkit.steps.adopt import Adopt
 from optkit.steps.bodies.signature import signature
-from optkit.steps.files import GRAPH
+from optkit.steps.file_names import GRAPH
 from optkit.steps.graph import Graph
 
 

@@ -11,11 +11,11 @@ from optkit.backends.onnxruntime import kernel_times
 from optkit.data.spool import Spool
 from optkit.engines import FusedLayer
 from optkit.errors import ToolchainMissing
-from optkit.execute.step import Input, Progress
-from optkit.runtimes import Profiled
+from optkit.execute.step import Progress, StepInput
+from optkit.runtimes import ProfiledSession
 from optkit.steps.attribute import (
     Attribute,
-    Attributed,
+    AttributedTimes,
     EngineProfile,
     Kernels,
     LayerTimes,
@@ -23,13 +23,13 @@ from optkit.steps.attribute import (
 )
 from optkit.steps.bodies.nodes import nodes_of
 from optkit.steps.bodies.sessions import engine
-from optkit.steps.files import GRAPH
+from optkit.steps.file_names import GRAPH
 from optkit.tensors import Feed, batch_axis
 
 Layers = tuple[TimedLayer, ...]
 
 
-def run(step: Attribute, out: Path, progress: Progress) -> Attributed:
+def run(step: Attribute, out: Path, progress: Progress) -> AttributedTimes:
     progress("timing the layers of the candidate", 0.0)
     model = graph.load(step.candidate.path / GRAPH)
     candidate = _timed(step, "candidate", step.candidate, step.candidate_engine, model)
@@ -37,14 +37,14 @@ def run(step: Attribute, out: Path, progress: Progress) -> Attributed:
     progress("timing the layers of the baseline", 0.5)
     model = graph.load(step.baseline.path / GRAPH)
     baseline = _timed(step, "baseline", step.baseline, step.baseline_engine, model)
-    return Attributed(times=LayerTimes(candidate, baseline, nodes))
+    return AttributedTimes(times=LayerTimes(candidate, baseline, nodes))
 
 
 def _timed(
     step: Attribute,
     side: str,
-    place: Input,
-    built: Input | None,
+    place: StepInput,
+    built: StepInput | None,
     model: ir.Model,
 ) -> Layers:
     way = step.way
@@ -69,11 +69,11 @@ def _feed(step: Attribute, way: Kernels) -> Feed:
 
 
 def _engine_times(
-    way: EngineProfile, name: str, built: Input | None, kept: Path | None, model: ir.Model
+    way: EngineProfile, name: str, built: StepInput | None, kept: Path | None, model: ir.Model
 ) -> list[tuple[FusedLayer, float]]:
     """Times of the engine's layers on zeros, as for the kernels of ONNX Runtime."""
     with engine(way, name, built, kept) as session:
-        if not isinstance(session, Profiled):
+        if not isinstance(session, ProfiledSession):
             raise ToolchainMissing(f"{way.backend} does not report the times of layers")
         feed = {t.name: np.zeros(way.shapes[t.name], t.dtype) for t in session.inputs}
         return session.layer_times(feed, products(model), way.seconds)

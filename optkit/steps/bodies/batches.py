@@ -8,27 +8,27 @@ from itertools import chain, dropwhile, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from optkit.benchmarking.partial_results import Kept
+from optkit.benchmarking.partial_results import PartialScores
 from optkit.data.spool import Batch, Spool
-from optkit.execute.step import Input, Progress, Shards
+from optkit.execute.step import Progress, Shards, StepInput
 from optkit.tensors import count_samples
 
 
 def begun(
-    step: Shards, samples: Input, batch: int | None, progress: Progress
-) -> tuple[Iterator[Batch], Kept]:
+    step: Shards, samples: StepInput, batch: int | None, progress: Progress
+) -> tuple[Iterator[Batch], PartialScores]:
     """The batches that are still to be run, and the results that a killed run has saved."""
-    counted = Counted(samples.path, batch, progress, step.shard or (0, 1))
-    kept = Kept(step.checkpoint, counted.first)
+    counted = CountedBatches(samples.path, batch, progress, step.shard or (0, 1))
+    kept = PartialScores(step.checkpoint, counted.first)
     return counted.rest(len(kept.scores)), kept
 
 
-def joined(step: Shards) -> Kept | None:
+def joined(step: Shards) -> PartialScores | None:
     """The results of all parts together; None if the step has no parts."""
-    return Kept.joined([part.path for part in step.parts.values()]) if step.parts else None
+    return PartialScores.joined([part.path for part in step.parts.values()]) if step.parts else None
 
 
-class Counted:
+class CountedBatches:
     """Batches of a spool that report their progress and the time that is left at the present rate.
 
     `shard` (i, n): the batches of the i-th of n parts. A batch belongs to the part of its first

@@ -15,13 +15,13 @@ from optkit.devices import cpu
 from optkit.execute.step import Progress
 from optkit.measurement import DevicePhases, Latency
 from optkit.runtimes import Session, backend
-from optkit.steps.bench import MeasureLatency, Timed, TimedPair
-from optkit.steps.files import TIMES
+from optkit.steps.bench import BenchResult, MeasureLatency, TimedPair
+from optkit.steps.file_names import TIMES
 
 Phases = dict[int, DevicePhases]  # by batch size
 
 
-def run(step: MeasureLatency, out: Path, progress: Progress) -> Timed:
+def run(step: MeasureLatency, out: Path, progress: Progress) -> BenchResult:
     samples = Spool(step.samples.path)
     sides = {name: partial(_opened, step, name) for name in step.sides}
     began = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -53,7 +53,7 @@ def run(step: MeasureLatency, out: Path, progress: Progress) -> Timed:
     arrays = {f"{name}/{n}": np.asarray(one.samples_ms) for (name, n), one in known.items()}
     save_file(arrays, out / TIMES)
     rows = [_pair(known["engine", n], known["baseline", n]) for n in step.batches]
-    return Timed(rows=tuple(rows), conditions=watch.conditions)
+    return BenchResult(rows=tuple(rows), conditions=watch.conditions)
 
 
 def _pair(engine: Latency, baseline: Latency) -> TimedPair:

@@ -14,19 +14,19 @@ from optkit.assignment import Scheme
 from optkit.data.spool import Spool
 from optkit.errors import InputRefused
 from optkit.execute.local import trim
-from optkit.execute.process_tree import resident
+from optkit.execute.resident_memory import resident
 from optkit.execute.step import Progress
 from optkit.placement import PlacementRules
 from optkit.precisions import Precision
 from optkit.quantization.placement.assign import assign
-from optkit.quantization.qdq.apply import taps as taps_of
+from optkit.quantization.qdq.insertion import taps as taps_of
 from optkit.statistics import Statistics, Tap, load, merge, merged_taps, save
 from optkit.steps.bodies.sessions import cpu
-from optkit.steps.calibrate import Calibrate, Calibrated
-from optkit.steps.files import GRAPH, STATISTICS
+from optkit.steps.calibrate import Calibrate, CalibrationResult
+from optkit.steps.file_names import GRAPH, STATISTICS
 
 
-def run(step: Calibrate, out: Path, progress: Progress) -> Calibrated:
+def run(step: Calibrate, out: Path, progress: Progress) -> CalibrationResult:
     if step.parts:
         files = [part.path / STATISTICS for part in step.parts.values()]
         statistics = reduce(merge, [load(file) for file in files if file.exists()])
@@ -35,7 +35,7 @@ def run(step: Calibrate, out: Path, progress: Progress) -> Calibrated:
     samples = Spool(step.samples.path)
     feeds = calibration.SpooledFeeds(samples, step.batch, step.shard or (0, 1))
     if not feeds.samples and len(samples):
-        return Calibrated()
+        return CalibrationResult()
     model = graph.load(step.graph.path / GRAPH)
     taps = taps_of_families(model, step.families, moments=step.moments)
     names = [tap.name for tap in taps]
@@ -64,7 +64,7 @@ def run(step: Calibrate, out: Path, progress: Progress) -> Calibrated:
         except InputRefused as error:
             if not step.tolerant:
                 raise
-            return Calibrated(failed=str(error))
+            return CalibrationResult(failed=str(error))
     save(statistics, out / STATISTICS)
     found = _calibrated(statistics)
     return replace(found, warnings=()) if step.tolerant else found
@@ -84,8 +84,8 @@ def taps_of_families(
     return merged_taps(taps)
 
 
-def _calibrated(statistics: Statistics) -> Calibrated:
-    return Calibrated(
+def _calibrated(statistics: Statistics) -> CalibrationResult:
+    return CalibrationResult(
         values=len(statistics.values),
         samples=statistics.samples,
         warnings=tuple(statistics.warnings()),

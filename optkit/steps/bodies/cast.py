@@ -16,8 +16,8 @@ from optkit.precision_cast.simulation import simulate
 from optkit.runtimes import Level
 from optkit.steps.bodies.sessions import cpu
 from optkit.steps.bodies.signature import signature
-from optkit.steps.cast import Cast, Measured
-from optkit.steps.files import GRAPH, SIMULATION
+from optkit.steps.cast import Cast, MagnitudeSamples
+from optkit.steps.file_names import GRAPH, SIMULATION
 from optkit.steps.graph import Rewritten
 
 _SAMPLES = 32  # on which the magnitudes of values are measured
@@ -43,11 +43,11 @@ def run(step: Cast, out: Path, progress: Progress) -> Rewritten:
     return Rewritten(log=log.to_json(), warnings=warnings, **vars(described))
 
 
-def _measured(samples: Path, how: Measured, model: ir.Model) -> magnitude.Measured:
+def _measured(samples: Path, how: MagnitudeSamples, model: ir.Model) -> magnitude.Magnitudes:
     """The magnitudes of the values of a graph on spooled samples."""
     measuring, outputs = magnitude.magnitude_graph(model, dividends(model))
     if not outputs:  # a model that contains only integers
-        return magnitude.Measured({}, how.what)
+        return magnitude.Magnitudes({}, how.what)
     with tempfile.TemporaryDirectory() as folder:
         # weights are mapped, not copied
         graph.save(measuring, Path(folder) / GRAPH, inline_limit=0)

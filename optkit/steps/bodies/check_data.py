@@ -8,12 +8,12 @@ import onnx_ir as ir
 
 from optkit import graph
 from optkit.calibration import suspects
-from optkit.calibration.suspects import Entrance, Seen
+from optkit.calibration.suspects import ChannelMoments, Entrance
 from optkit.data.spool import Spool, counting
 from optkit.execute.step import Progress
 from optkit.steps.bodies.sessions import cpu
 from optkit.steps.check_data import CheckData, DataCheck
-from optkit.steps.files import ASSETS, GRAPH
+from optkit.steps.file_names import ASSETS, GRAPH
 from optkit.tensors import Feed
 
 _COMPARED = 512  # evaluation samples at equal distances: mean and deviation are known to 5 %
@@ -34,7 +34,7 @@ def run(step: CheckData, out: Path, progress: Progress) -> DataCheck:
         evaluation = suspects.profile(others.spread(_COMPARED), inputs, tables, others.digests())
     progress("running the first layer", 0.7)
     entrances = suspects.entrances(model)
-    known = suspects.Known(
+    known = suspects.ModelProperties(
         entrances,
         _seen(model, entrances, samples),
         suspects.of_preprocessor(step.graph.path / ASSETS),
@@ -51,7 +51,9 @@ def _counted(samples: Spool) -> Iterator[Feed]:
     return (counting(feed, feed, labels) for feed, labels in samples)
 
 
-def _seen(model: ir.Model, entrances: Mapping[str, Entrance], samples: Spool) -> dict[str, Seen]:
+def _seen(
+    model: ir.Model, entrances: Mapping[str, Entrance], samples: Spool
+) -> dict[str, ChannelMoments]:
     """The inputs and outputs of the first products and batch norms, on some samples. Empty for
     operators that are not FP32, which a CPU may be unable to run."""
     axes, limits = suspects.watched(entrances.values())

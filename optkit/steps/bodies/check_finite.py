@@ -7,14 +7,14 @@ import numpy as np
 from optkit.data.checking import count_of
 from optkit.data.spool import Spool
 from optkit.errors import InputRefused
-from optkit.execute.step import Progress, Result
+from optkit.execute.step import Progress, StepResult
 from optkit.steps.bodies.sessions import cpu
 from optkit.steps.check_finite import CheckFinite
-from optkit.steps.files import GRAPH
+from optkit.steps.file_names import GRAPH
 from optkit.tensors import Feed, batched
 
 
-def run(step: CheckFinite, out: Path, progress: Progress) -> Result:
+def run(step: CheckFinite, out: Path, progress: Progress) -> StepResult:
     samples = Spool(step.samples.path)
     rows, first = batched(samples.inputs), 0
     with cpu(step.graph.path / GRAPH) as session:
@@ -25,7 +25,7 @@ def run(step: CheckFinite, out: Path, progress: Progress) -> Result:
                 outputs = session.run({info.name: feed[info.name] for info in session.inputs})
                 _check(odd, outputs, rows, first)
             first += count_of(feed, rows)
-    return Result()
+    return StepResult()
 
 
 def _check(odd: Feed, outputs: Feed, rows: frozenset[str], first: int) -> None:

@@ -12,10 +12,10 @@ from optkit import user_code
 from optkit.data import parts, spool_writer
 from optkit.errors import InputRefused, located, nearest
 from optkit.execute.step import Progress
-from optkit.steps.collect import Collect, Collected
+from optkit.steps.collect import Collect, CollectedSamples
 
 
-def run(step: Collect, out: Path, progress: Progress) -> Collected:
+def run(step: Collect, out: Path, progress: Progress) -> CollectedSamples:
     path = step.path
     infos, both = (tuple(spec.info for spec in specs) for specs in (step.specs, step.whole))
     with located(step.where):
@@ -46,7 +46,7 @@ def run(step: Collect, out: Path, progress: Progress) -> Collected:
         raise InputRefused(
             "samples() yields no labels", where=str(path), hint="yield pairs: feed, labels"
         )
-    return Collected(
+    return CollectedSamples(
         info=written,
         metric=metric,
         scoring=scoring,

@@ -9,7 +9,7 @@ from optkit.runtimes import Session
 from optkit.steps.bodies.batches import begun, joined
 from optkit.steps.bodies.sessions import cpu, simulated
 from optkit.steps.compare import ComparedOutputs, CompareOutputs
-from optkit.steps.files import GRAPH
+from optkit.steps.file_names import GRAPH
 
 
 def run(step: CompareOutputs, out: Path, progress: Progress) -> ComparedOutputs:

@@ -9,11 +9,11 @@ from pathlib import Path
 import onnx_ir as ir
 
 from optkit import graph
-from optkit.benchmarking.layers import (
+from optkit.benchmarking.layer_comparison import (
     FAULTS,
-    Compared,
-    Layer,
-    Likeness,
+    ComparedNode,
+    NodeFidelity,
+    TensorLikeness,
     restored,
     side_by_side,
     without,
@@ -35,21 +35,21 @@ from optkit.quantization.placement import weight_layout
 from optkit.runtimes import Level
 from optkit.steps.bodies.float_weights import dequantize_weights
 from optkit.steps.bodies.sessions import cpu, folded
-from optkit.steps.compare_layers import ComparedLayers, CompareLayers, uncompared
-from optkit.steps.files import GRAPH
+from optkit.steps.compare_layers import CompareLayers, LayerComparison, uncompared
+from optkit.steps.file_names import GRAPH
 from optkit.tensors import Feed
 
 _ALONE = 4  # pairs of one fault that are removed one by one
 _WORTH_DB = 0.5  # the gain from removing all pairs of a fault that makes this worthwhile
 
 
-def run(step: CompareLayers, out: Path, progress: Progress) -> ComparedLayers:
+def run(step: CompareLayers, out: Path, progress: Progress) -> LayerComparison:
     reference, candidate = step.reference.path / GRAPH, step.graph.path / step.file
     progress("comparing the layers", 0.1)
     pair = side_by_side(graph.load(reference), graph.load(candidate), list(step.nodes))
     if not pair.model.graph.outputs:
         reason = "no node that is computed in few bits leaves a value of the FP32 graph"
-        return ComparedLayers(layers=uncompared(reason))
+        return LayerComparison(layers=uncompared(reason))
 
     # single ones, where that may be: inner values of a few graphs are alive together
     feeds = list(Spool(step.samples.path).spread(step.count))
@@ -62,7 +62,7 @@ def run(step: CompareLayers, out: Path, progress: Progress) -> ComparedLayers:
         outputs = _Outputs(reference, candidate, feeds, level, Path(folder))
         gains = outputs.restored(_noisiest(compared, step.restored), progress)
         faults, alone = outputs.without(compared)
-    return ComparedLayers(
+    return LayerComparison(
         layers=LayerFidelity(
             evidence=Evidence.SIMULATED,
             reference="fp32",
@@ -76,7 +76,7 @@ def run(step: CompareLayers, out: Path, progress: Progress) -> ComparedLayers:
 
 
 def _rows(
-    step: CompareLayers, compared: Compared, gains: dict[str, OutputFidelity]
+    step: CompareLayers, compared: NodeFidelity, gains: dict[str, OutputFidelity]
 ) -> tuple[LayerFidelityRow, ...]:
     ours = {str(node.name): node for node in graph.load(step.reference.path / GRAPH).graph}
     theirs = {str(node.name): node for node in graph.load(step.graph.path / step.file).graph}
@@ -106,7 +106,7 @@ def _codes(node: ir.Node) -> CodeUse | None:
     return None if use is None else CodeUse(**use._asdict())
 
 
-def _tensor(likeness: Likeness | None) -> TensorFidelity | None:
+def _tensor(likeness: TensorLikeness | None) -> TensorFidelity | None:
     return None if likeness is None else TensorFidelity.from_object(likeness)
 
 
@@ -130,7 +130,9 @@ class _Outputs:
         graph.save(model, self._candidate, inline_limit=0)
         self.sqnr_db = self._changed(graph.load(self._candidate)).sqnr_db
 
-    def restored(self, groups: list[list[Layer]], progress: Progress) -> dict[str, OutputFidelity]:
+    def restored(
+        self, groups: list[list[ComparedNode]], progress: Progress
+    ) -> dict[str, OutputFidelity]:
         """The fidelity by node, with the node's group of layers in FP32."""
         gained: dict[str, OutputFidelity] = {}
         for index, group in enumerate(groups):
@@ -139,7 +141,7 @@ class _Outputs:
             gained |= dict.fromkeys((one.node for one in group), self._changed(changed))
         return gained
 
-    def without(self, found: Compared) -> tuple[list[FaultFidelity], dict[str, OutputFidelity]]:
+    def without(self, found: NodeFidelity) -> tuple[list[FaultFidelity], dict[str, OutputFidelity]]:
         """For each suspected fault, the fidelity without all its pairs. If this gains enough, also
         the fidelity without each single pair, for the few pairs with the most noise."""
         pairs = found.clipping
@@ -164,7 +166,7 @@ class _Outputs:
             return 0.0
         return inf if changed.sqnr_db is None else changed.sqnr_db - self.sqnr_db
 
-    def _without(self, named: list[str], found: Compared) -> OutputFidelity:
+    def _without(self, named: list[str], found: NodeFidelity) -> OutputFidelity:
         """The fidelity without these pairs. Products that read their codes are FP32 again,
         because the rounding of their weights compensates for the wrong range and does not fit
         another one."""
@@ -183,10 +185,10 @@ def _noise(pair: PairFidelity) -> float:
     return inf if pair.sqnr_db is None else pair.sqnr_db
 
 
-def _noisiest(found: Compared, count: int) -> list[list[Layer]]:
+def _noisiest(found: NodeFidelity, count: int) -> list[list[ComparedNode]]:
     """The groups of layers that read the same quantized values. The groups with the most noise of
     their layers alone come first."""
-    groups: dict[str | tuple[str, ...], list[Layer]] = {}
+    groups: dict[str | tuple[str, ...], list[ComparedNode]] = {}
     noise: dict[str | tuple[str, ...], float] = {}
     for layer in found.layers:
         own, group = found.likeness["isolated", layer.node], layer.reads or layer.node

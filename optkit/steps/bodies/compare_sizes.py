@@ -7,18 +7,18 @@ import numpy as np
 from optkit.benchmarking import fidelity
 from optkit.data.spool import Spool
 from optkit.errors import InputRefused
-from optkit.execute.step import Input, Progress
+from optkit.execute.step import Progress, StepInput
 from optkit.measurement import Fidelity
 from optkit.runtimes import Session
 from optkit.steps.bodies.compare import reference_of
 from optkit.steps.bodies.sessions import simulated
 from optkit.steps.compare_sizes import ComparedSizes, CompareSizes
-from optkit.steps.files import GRAPH
+from optkit.steps.file_names import GRAPH
 from optkit.steps.resize import POINTS, Point
 
 
 def run(step: CompareSizes, out: Path, progress: Progress) -> ComparedSizes:
-    given: dict[Point, Input | None] = {point: getattr(step, point) for point in POINTS}
+    given: dict[Point, StepInput | None] = {point: getattr(step, point) for point in POINTS}
     tried = {at: Spool(samples.path) for at, samples in given.items() if samples is not None}
     compared: dict[str, Fidelity] = {}
     failed: dict[str, str] = {}

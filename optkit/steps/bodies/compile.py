@@ -4,12 +4,14 @@ from pathlib import Path
 
 from optkit.execute.step import Progress
 from optkit.runtimes import backend
-from optkit.steps.compile import Compile, Compiled
-from optkit.steps.files import GRAPH
+from optkit.steps.compile import Compile, CompiledEngine
+from optkit.steps.file_names import GRAPH
 
 
-def run(step: Compile, out: Path, progress: Progress) -> Compiled:
+def run(step: Compile, out: Path, progress: Progress) -> CompiledEngine:
     chosen = backend(step.backend)
     chosen.check()
     model, planned = step.graph.path / GRAPH, dict(step.planned)
-    return Compiled(engine=chosen.compile(model, step.spec, planned, out, progress, step.kept))
+    return CompiledEngine(
+        engine=chosen.compile(model, step.spec, planned, out, progress, step.kept)
+    )

@@ -10,18 +10,18 @@ from optkit.execute.step import Progress
 from optkit.placement import ProductForm
 from optkit.precisions import Precision
 from optkit.quantization.choose_qparams import choose_activations
-from optkit.quantization.covering import Moved, cover
+from optkit.quantization.covering import MovedValue, cover
 from optkit.quantization.placement.assign import assign
 from optkit.quantization.placement.product_forms import BY_BLOCKS, fastest, products
 from optkit.quantization.placement.read_weight import MATRIX
 from optkit.statistics import load, save
-from optkit.steps.cover_sizes import Covered, CoverSizes
-from optkit.steps.files import GRAPH, STATISTICS
+from optkit.steps.cover_sizes import CoveredSizes, CoverSizes
+from optkit.steps.file_names import GRAPH, STATISTICS
 
 _USUAL = "the samples' sizes"
 
 
-def run(step: CoverSizes, out: Path, progress: Progress) -> Covered:
+def run(step: CoverSizes, out: Path, progress: Progress) -> CoveredSizes:
     progress("comparing ranges", 0.0)
     model = graph.load(step.graph.path / GRAPH)
     usual = load(step.statistics.path / STATISTICS)
@@ -51,11 +51,13 @@ def run(step: CoverSizes, out: Path, progress: Progress) -> Covered:
         nodes |= dict.fromkeys(free, form)
         reasons |= dict.fromkeys(free, f"{form}, because {lost}; {why}")
         notes.append(f"{_some(free)} {form}: {lost}")
-    return Covered(widened=len(found.values), nodes=nodes, reasons=reasons, warnings=tuple(notes))
+    return CoveredSizes(
+        widened=len(found.values), nodes=nodes, reasons=reasons, warnings=tuple(notes)
+    )
 
 
 def _form(
-    step: CoverSizes, moved: Moved, planned: Mapping[str, Precision]
+    step: CoverSizes, moved: MovedValue, planned: Mapping[str, Precision]
 ) -> tuple[ProductForm, str]:
     """The form of the products that read the value, and why: the fastest one that the backend
     has."""
@@ -70,7 +72,7 @@ def _form(
     return fastest(read, next((own.kernels for own in rules), None), BY_BLOCKS)
 
 
-def _lost(at: Mapping[str, str], moved: Moved) -> str:
+def _lost(at: Mapping[str, str], moved: MovedValue) -> str:
     """Where one scale loses most, in words."""
     end = max(moved.sqnr_db, key=lambda one: moved.sqnr_db[one][1] - moved.sqnr_db[one][0])
     left, fitted = moved.sqnr_db[end]

@@ -5,11 +5,11 @@ from pathlib import Path
 from optkit import foreign, graph
 from optkit.execute.step import Progress
 from optkit.steps.bodies.signature import signature
-from optkit.steps.dequantize import Dequantize, Dequantized
-from optkit.steps.files import GRAPH
+from optkit.steps.dequantize import Dequantize, DequantizedGraph
+from optkit.steps.file_names import GRAPH
 
 
-def run(step: Dequantize, out: Path, progress: Progress) -> Dequantized:
+def run(step: Dequantize, out: Path, progress: Progress) -> DequantizedGraph:
     progress("removing Q/DQ", 0.2)
     model = graph.load(step.graph.path / GRAPH)
     foreign.normal_form(model)
@@ -17,4 +17,4 @@ def run(step: Dequantize, out: Path, progress: Progress) -> Dequantized:
     graph.infer_shapes(model)
     graph.save(model, out / GRAPH)
     graph.check(out / GRAPH)
-    return Dequantized(relus=relus, **vars(signature(model)))
+    return DequantizedGraph(relus=relus, **vars(signature(model)))

@@ -10,7 +10,7 @@ from optkit.runtimes import Session
 from optkit.steps.bodies.sessions import cpu
 from optkit.steps.collect import Samples
 from optkit.steps.divide import Divide
-from optkit.steps.files import GRAPH
+from optkit.steps.file_names import GRAPH
 from optkit.tensors import Feed, batch_axis
 
 

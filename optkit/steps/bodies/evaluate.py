@@ -19,8 +19,8 @@ from optkit.runtimes import Session
 from optkit.steps.bodies.batches import begun, joined
 from optkit.steps.bodies.outputs import KeptOutputs
 from optkit.steps.bodies.sessions import opened
-from optkit.steps.evaluate import Evaluate, Evaluated, RunsTask
-from optkit.steps.files import EACH, GROUPS, RAW_SCORES, SCORES, SLICE
+from optkit.steps.evaluate import Evaluate, EvaluationResult, RunsTask
+from optkit.steps.file_names import EACH, GROUPS, RAW_SCORES, SCORES, SLICE
 from optkit.tensors import Feed
 
 # the hooks that run in this step
@@ -30,14 +30,16 @@ Drawn = Callable[[Feed, np.ndarray], Sequence[Objects | Regions]]
 _ROWS = "rows"  # those of the baseline, in the file of its scores
 
 
-def run(step: Evaluate, out: Path, progress: Progress) -> Evaluated:
+def run(step: Evaluate, out: Path, progress: Progress) -> EvaluationResult:
     task, drawn = task_of(step)
     score = _scored(step, task, out, progress)
     shown = score is not None and drawn is not None and task.each is not None
-    return Evaluated(score=score, drawn=shown)
+    return EvaluationResult(score=score, drawn=shown)
 
 
-def _scored(step: Evaluate, task: accuracy.Task, out: Path, progress: Progress) -> Score | None:
+def _scored(
+    step: Evaluate, task: accuracy.EvaluationTask, out: Path, progress: Progress
+) -> Score | None:
     """The score; None for a part of the samples, whose rows are written to `out`."""
     rows = None
     if step.baseline_score is not None:
@@ -69,13 +71,13 @@ def _scored(step: Evaluate, task: accuracy.Task, out: Path, progress: Progress) 
     return replace(score, per_sample=(), replicates=(), slices={}, groups=())
 
 
-def task_of(step: RunsTask) -> tuple[accuracy.Task, Drawn | None]:
+def task_of(step: RunsTask) -> tuple[accuracy.EvaluationTask, Drawn | None]:
     """The functions of the task, and the one that draws, if it has it."""
     module = user_code.load_module(step.path)
     user_code.member(module, "score", step.path)
     hooks: Any = {name: user_code.hook(module, name, step.args) for name in _TASK}
     lower_is_better = bool(getattr(module, "LOWER_IS_BETTER", False))
-    task = accuracy.Task(step.metric or "", lower_is_better=lower_is_better, **hooks)
+    task = accuracy.EvaluationTask(step.metric or "", lower_is_better=lower_is_better, **hooks)
     return task, user_code.hook(module, "drawn", step.args)
 
 

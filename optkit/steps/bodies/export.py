@@ -11,19 +11,19 @@ from optkit import foreign, graph, intake
 from optkit.data.pretrained import PROCESSORS
 from optkit.data.spool import Spool
 from optkit.errors import OptkitError
-from optkit.execute.step import Input, Progress
+from optkit.execute.step import Progress, StepInput
 from optkit.sources import hugging_face, model_factory, onnx_file, program
-from optkit.sources.log import ExportLog
+from optkit.sources.export_log import ExportLog
 from optkit.steps.bodies.sessions import cpu
 from optkit.steps.bodies.signature import signature
-from optkit.steps.export import Export, Exported, HuggingFaceModel, OnnxModel, TorchArchive
-from optkit.steps.files import ASSETS, GRAPH
+from optkit.steps.export import Export, ExportedGraph, HuggingFaceModel, OnnxModel, TorchArchive
+from optkit.steps.file_names import ASSETS, GRAPH
 from optkit.tensors import Feed
 
 _FILES = (OnnxModel, TorchArchive)  # that may hold the codes of another tool
 
 
-def run(step: Export, out: Path, progress: Progress) -> Exported:
+def run(step: Export, out: Path, progress: Progress) -> ExportedGraph:
     # at the end, so that a file next to them does not hide an installed package
     sys.path += [folder for folder in map(str, _folders(step)) if folder not in sys.path]
     with _named(_path(step.weights), step.given_weights):
@@ -36,7 +36,7 @@ def run(step: Export, out: Path, progress: Progress) -> Exported:
     model = graph.load(out / GRAPH)
     given = isinstance(step.source, OnnxModel)
     optimized, products = foreign.optimized(model) if given else ({}, 0)
-    return Exported(
+    return ExportedGraph(
         log=log,
         optimized=optimized,
         optimized_products=products,
@@ -82,7 +82,7 @@ def _model(step: Export) -> Path:
     return step.model.path
 
 
-def _path(staged: Input | None) -> Path | None:
+def _path(staged: StepInput | None) -> Path | None:
     return None if staged is None else staged.path
 
 

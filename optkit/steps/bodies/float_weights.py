@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from optkit import graph
 from optkit.runtimes import SessionOptions, simulator
-from optkit.steps.files import GRAPH
+from optkit.steps.file_names import GRAPH
 from optkit.tensors import Feed
 
 _MOST_BYTES = 1 << 29  # of the values of all weights, which are in memory together

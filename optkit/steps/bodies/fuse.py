@@ -10,14 +10,14 @@ from optkit.errors import InputRefused
 from optkit.execute.step import Progress
 from optkit.steps.bodies.comparison import Feeds, difference, same_outputs
 from optkit.steps.bodies.signature import signature
-from optkit.steps.files import GRAPH
-from optkit.steps.fuse import Fuse, Fused
+from optkit.steps.file_names import GRAPH
+from optkit.steps.fuse import Fuse, FusedGraph
 
 # rounding to half precision alone rarely changes an output by a larger share of its largest value
 _SURE = 0.05
 
 
-def run(step: Fuse, out: Path, progress: Progress) -> Fused:
+def run(step: Fuse, out: Path, progress: Progress) -> FusedGraph:
     progress("fusing", 0.1)
     given = before = step.graph.path / GRAPH
     model = graph.load(given)
@@ -29,7 +29,7 @@ def run(step: Fuse, out: Path, progress: Progress) -> Fused:
         log = fusion.arrange(model) if step.arrange else fusion.fuse(model)
         log = replace(log, entries=(*widened, *log.entries))
         graph.save(model, out / GRAPH)
-        fused = Fused(log=log.to_json(), max_error=None, **vars(signature(model)))
+        fused = FusedGraph(log=log.to_json(), max_error=None, **vars(signature(model)))
         if step.arrange and not log.counts:
             return fused
         if not step.compare:

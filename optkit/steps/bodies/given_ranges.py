@@ -11,16 +11,16 @@ from optkit import foreign, graph
 from optkit.errors import InputRefused, nearest
 from optkit.execute.step import Progress
 from optkit.foreign import GivenRanges
-from optkit.statistics import Statistics, ValueStatistics, Verdict, count_bins, load, save
+from optkit.statistics import MissingRange, Statistics, ValueStatistics, count_bins, load, save
 from optkit.steps.bodies.calibrate import taps_of_families
-from optkit.steps.calibrate import Calibrated
-from optkit.steps.files import GRAPH, STATISTICS
+from optkit.steps.calibrate import CalibrationResult
+from optkit.steps.file_names import GRAPH, STATISTICS
 from optkit.steps.given_ranges import TakeRanges
 
 _SHOWN = 3  # names in a warning
 
 
-def run(step: TakeRanges, out: Path, progress: Progress) -> Calibrated:
+def run(step: TakeRanges, out: Path, progress: Progress) -> CalibrationResult:
     given = foreign.read_ranges(step.ranges.path)
     model = graph.load(step.graph.path / GRAPH)
     names = [tap.name for tap in taps_of_families(model, step.families, moments=False)]
@@ -40,7 +40,7 @@ def run(step: TakeRanges, out: Path, progress: Progress) -> Calibrated:
         else:
             ranges[name] = known or _without_range(given)
     save(replace(observed, values=ranges), out / STATISTICS)
-    return Calibrated(
+    return CalibrationResult(
         values=len(ranges),
         samples=None if step.statistics is None else observed.samples,
         warnings=_told(given, values, named, sorted(ranges.keys() - given.ranges.keys()),
@@ -68,7 +68,7 @@ def _taken(
 
 def _without_range(given: GivenRanges) -> ValueStatistics:
     nothing = np.empty(0, np.uint16), np.empty(0, np.int64)
-    verdict = Verdict(None, f"the file of ranges ({given.written_by}) does not name it")
+    verdict = MissingRange(None, f"the file of ranges ({given.written_by}) does not name it")
     return ValueStatistics(np.inf, -np.inf, *nothing, verdict=verdict)
 
 

@@ -10,12 +10,12 @@ from optkit.documents.report import GIVEN
 from optkit.execute.step import Progress
 from optkit.precisions import PRECISIONS
 from optkit.steps.bodies.signature import signature
-from optkit.steps.files import GRAPH, SIMULATION
+from optkit.steps.file_names import GRAPH, SIMULATION
 from optkit.steps.import_quantized import ImportQuantized
-from optkit.steps.quantize import Quantized
+from optkit.steps.quantize import QuantizationResult
 
 
-def run(step: ImportQuantized, out: Path, progress: Progress) -> Quantized:
+def run(step: ImportQuantized, out: Path, progress: Progress) -> QuantizationResult:
     progress("reading codes and scales", 0.2)
     model = graph.load(step.graph.path / GRAPH)
     graph.save(model, out / GRAPH)
@@ -25,7 +25,7 @@ def run(step: ImportQuantized, out: Path, progress: Progress) -> Quantized:
     if read is not model:
         foreign.floats_for_float_codes(read)
         graph.save(read, out / SIMULATION)
-    return Quantized(
+    return QuantizationResult(
         log=log,
         assignment=Assignment(
             {

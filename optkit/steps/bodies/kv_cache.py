@@ -11,10 +11,10 @@ from optkit.decoder import Decoder
 from optkit.errors import InputRefused
 from optkit.execute.step import Progress
 from optkit.quantization.kv_cache import FORMATS, CacheRanges, quantize_caches
-from optkit.steps.bodies.batches import Counted
+from optkit.steps.bodies.batches import CountedBatches
 from optkit.steps.bodies.ort import written
 from optkit.steps.bodies.sessions import cpu
-from optkit.steps.files import GRAPH
+from optkit.steps.file_names import GRAPH
 from optkit.steps.kv_cache import QuantizeCache
 from optkit.steps.ort import OrtGraph
 
@@ -46,6 +46,6 @@ def _ranges(
         # without the logits, which may be larger than all caches
         graph.save(graph.expose(model, caches, alone=True), place, inline_limit=0)
         with cpu(place, pooled=False) as session:
-            for feed, _ in Counted(step.samples.path, step.batch, progress).rest(0):
+            for feed, _ in CountedBatches(step.samples.path, step.batch, progress).rest(0):
                 ranges.add(session.run(feed), real_tokens(feed, mask))
     return ranges

@@ -5,7 +5,7 @@ from pathlib import Path
 from optkit import graph
 from optkit.execute.step import Progress
 from optkit.steps.bodies.signature import signature
-from optkit.steps.files import GRAPH, SIMULATION
+from optkit.steps.file_names import GRAPH, SIMULATION
 from optkit.steps.graph import Graph
 from optkit.steps.lower import Lower
 

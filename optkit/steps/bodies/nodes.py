@@ -8,17 +8,17 @@ import onnx_ir as ir
 
 from optkit import graph
 from optkit.node_cost import NodeCost
-from optkit.steps.attribute import Node
+from optkit.steps.attribute import NodeWork
 
 
-def nodes_of(model: ir.Model, costs: Mapping[str, NodeCost]) -> dict[str, Node]:
+def nodes_of(model: ir.Model, costs: Mapping[str, NodeCost]) -> dict[str, NodeWork]:
     """The nodes by name, and also by the name of each node that was merged into them."""
-    nodes: dict[str, Node] = {}
+    nodes: dict[str, NodeWork] = {}
     for node in model.graph:
         makers = [value.producer() for value in node.inputs if value is not None]
         reads = [n for maker in makers if maker for n in graph.names_in(str(maker.name))]
         cost = costs[str(node.name)]
-        facts = Node(
+        facts = NodeWork(
             node.op_type, cost.macs, cost.weight_bytes, tuple(dict.fromkeys(reads)), _summed(node)
         )
         nodes |= dict.fromkeys(graph.names_in(str(node.name)), facts)

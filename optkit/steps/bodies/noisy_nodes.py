@@ -18,14 +18,20 @@ from optkit.execute.local import trim
 from optkit.execute.step import Progress
 from optkit.placement import KernelSpeeds, ProductForm
 from optkit.quantization.choose_qparams import choose_activations
-from optkit.quantization.noisy_nodes import SWITCHES, Rounded, chosen, insert_switches, two_terms
+from optkit.quantization.noisy_nodes import (
+    SWITCHES,
+    RoundedActivation,
+    chosen,
+    insert_switches,
+    two_terms,
+)
 from optkit.quantization.numerics.output_noise import OF_MODEL, ONE_TERM
 from optkit.quantization.placement.assign import assign
 from optkit.quantization.placement.product_forms import Products, fastest
 from optkit.runtimes import Session
 from optkit.statistics import load
 from optkit.steps.bodies.sessions import cpu
-from optkit.steps.files import GRAPH, STATISTICS
+from optkit.steps.file_names import GRAPH, STATISTICS
 from optkit.steps.noisy_nodes import FindNoisyNodes, NoisyNodes
 from optkit.tensors import Feed
 
@@ -62,7 +68,7 @@ def run(step: FindNoisyNodes, out: Path, progress: Progress) -> NoisyNodes:
             return _judged(step, session, inside, activations, progress)
 
 
-def _switched(step: FindNoisyNodes, place: Path) -> tuple[list[_Finer], list[Rounded]]:
+def _switched(step: FindNoisyNodes, place: Path) -> tuple[list[_Finer], list[RoundedActivation]]:
     """Write the graph whose activations can be rounded one by one. Returns the nodes whose product
     already has too much noise, and the other activations."""
     model = graph.load(step.graph.path / GRAPH)
@@ -107,7 +113,7 @@ def _judged(
     step: FindNoisyNodes,
     session: Session,
     inside: Sequence[_Finer],
-    activations: Sequence[Rounded],
+    activations: Sequence[RoundedActivation],
     progress: Progress,
 ) -> NoisyNodes:
     count = len(activations)

@@ -12,7 +12,7 @@ from optkit.decoder import IN_PLACE
 from optkit.execute.step import Progress
 from optkit.fusion.ort import to_ort
 from optkit.steps.bodies.signature import signature
-from optkit.steps.files import GRAPH
+from optkit.steps.file_names import GRAPH
 from optkit.steps.ort import OrtGraph, ToOrt
 
 

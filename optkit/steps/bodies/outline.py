@@ -14,8 +14,8 @@ from safetensors.numpy import save_file
 
 from optkit import graph
 from optkit.codec import to_json
-from optkit.execute.step import Progress, Result
-from optkit.steps.files import GRAPH
+from optkit.execute.step import Progress, StepResult
+from optkit.steps.file_names import GRAPH
 from optkit.steps.outline import (
     OUTLINE,
     SCALES,
@@ -31,14 +31,14 @@ _PRODUCTS = (*graph.WEIGHTED, "MatMulIntegerToFloat", "MatMulNBits", "MatMulBnb4
 _THROUGH = ("Transpose", "Reshape", "Identity")
 
 
-def run(step: Outline, out: Path, progress: Progress) -> Result:
+def run(step: Outline, out: Path, progress: Progress) -> StepResult:
     """The outline, and the scales as arrays whose tensors the outline names."""
     place = step.model.path
     model = graph.load(place / GRAPH if place.is_dir() else place)
     data, scales = outline(graph.infer_shapes(model, strict=False))
     (out / OUTLINE).write_text(json.dumps(to_json(data)))
     save_file({str(index): numbers for index, numbers in enumerate(scales)}, out / SCALES)
-    return Result()
+    return StepResult()
 
 
 def outline(model: ir.Model) -> tuple[GraphOutline, list[np.ndarray]]:

@@ -17,7 +17,7 @@ from optkit.data import spool_file
 from optkit.data.spool import Spool
 from optkit.execute.step import Progress
 from optkit.runtimes import Session
-from optkit.steps.bodies.batches import Counted
+from optkit.steps.bodies.batches import CountedBatches
 from optkit.steps.bodies.sessions import opened
 from optkit.steps.outputs import KeepOutputs, Outputs
 from optkit.tensors import Feed, TensorInfo, count_samples, narrowed
@@ -56,7 +56,7 @@ def _write(step: KeepOutputs, folder: Path, whole: int, progress: Progress) -> b
     """Write the outputs of all batches. False if they would take too much space, or are of a dtype
     that the format lacks."""
     shard = step.shard or (0, 1)
-    counted, done = Counted(step.samples.path, step.batch, progress, shard), _files(folder)
+    counted, done = CountedBatches(step.samples.path, step.batch, progress, shard), _files(folder)
     before = sum(file.samples for file in done)
     written = sum(file.path.stat().st_size for file in done)
     batches: list[Feed] = []

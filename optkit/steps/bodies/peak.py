@@ -13,7 +13,7 @@ from optkit.execute.step import Progress
 from optkit.measurement import Conditions, GpuConditions
 from optkit.runtimes import Session, simulator
 from optkit.steps.bodies.sessions import cpu, engine
-from optkit.steps.files import GRAPH
+from optkit.steps.file_names import GRAPH
 from optkit.steps.peak import InProcess, MeasurePeak, PeakMemory
 from optkit.tensors import Feed, narrowed
 

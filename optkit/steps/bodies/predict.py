@@ -6,10 +6,10 @@ from optkit import graph
 from optkit.devices import target
 from optkit.engines import FusedLayer
 from optkit.execute.step import Progress
-from optkit.prediction import layers
+from optkit.prediction import graph_work
 from optkit.prediction.call import call, latency
 from optkit.prediction.compiled import of_engine
-from optkit.steps.files import GRAPH
+from optkit.steps.file_names import GRAPH
 from optkit.steps.predict import PredictedLatency, PredictLatency
 
 
@@ -20,11 +20,13 @@ def run(step: PredictLatency, out: Path, progress: Progress) -> PredictedLatency
     loops = any(cost.recurrence for cost in costs.values())  # engines list one turn of a loop
     if not compiled or loops or any(map(_unclear, compiled)):
         number = step.precision
-        works = layers.of_graph(costs, number, device, step.planned if number.quantized else None)
-        known = layers.uncounted(costs)
+        works = graph_work.of_graph(
+            costs, number, device, step.planned if number.quantized else None
+        )
+        known = graph_work.uncounted(costs)
         note = "from the graph: the compiler is assumed to fuse as compilers of GPUs do"
     else:
-        works, known = of_engine(compiled, costs), layers.uncounted(costs)
+        works, known = of_engine(compiled, costs), graph_work.uncounted(costs)
         note = "from the layers of the compiled engine"
     one = call(works, device, step.batch, graph.border_bytes(model, step.axes), known=not known)
     if known:

@@ -9,20 +9,20 @@ from optkit.execute.step import Progress
 from optkit.node_cost import NodeCost
 from optkit.prediction.compiled import of_engine
 from optkit.prediction.fitted import fitted
-from optkit.prediction.latency import of_each
-from optkit.steps.attribute import Attributed, LayerTimes, TimedLayer
+from optkit.prediction.work_time import of_each
+from optkit.steps.attribute import AttributedTimes, LayerTimes, TimedLayer
 from optkit.steps.bodies.nodes import nodes_of
-from optkit.steps.files import GRAPH
+from optkit.steps.file_names import GRAPH
 from optkit.steps.predict_layers import PredictLayers
 
 
-def run(step: PredictLayers, out: Path, progress: Progress) -> Attributed:
+def run(step: PredictLayers, out: Path, progress: Progress) -> AttributedTimes:
     model = graph.load(step.candidate.path / GRAPH)
     costs = graph.costs(model, step.axes)
     candidate, nodes = _predicted(step, "candidate", costs), nodes_of(model, costs)
     model = graph.load(step.baseline.path / GRAPH)
     baseline = _predicted(step, "baseline", graph.costs(model, step.axes))
-    return Attributed(times=LayerTimes(candidate, baseline, nodes))
+    return AttributedTimes(times=LayerTimes(candidate, baseline, nodes))
 
 
 def _predicted(

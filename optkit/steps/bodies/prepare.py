@@ -12,12 +12,12 @@ from optkit.quantization.rescaling import factors
 from optkit.quantization.rescaling import rescale as rescaling
 from optkit.quantization.rescaling.outlier_channels import split_outliers
 from optkit.quantization.rescaling.smoothquant import MOST_PRODUCTS
-from optkit.recipe.schema import Effort
+from optkit.recipe.sections import Effort
 from optkit.statistics import load, save
 from optkit.steps.bodies.comparison import TOLERANCE, Feeds, difference
 from optkit.steps.bodies.signature import signature
-from optkit.steps.files import FACTORS, GRAPH, STATISTICS
-from optkit.steps.fuse import Fused
+from optkit.steps.file_names import FACTORS, GRAPH, STATISTICS
+from optkit.steps.fuse import FusedGraph
 from optkit.steps.prepare import Prepare
 
 # multiply-accumulates by which one candidate is judged
@@ -28,7 +28,7 @@ _PRODUCTS: dict[Effort, int] = {
 }
 
 
-def run(step: Prepare, out: Path, progress: Progress) -> Fused:
+def run(step: Prepare, out: Path, progress: Progress) -> FusedGraph:
     progress("smoothing and equalizing", 0.1)
     model = graph.load(step.graph.path / GRAPH)
     statistics = load(step.statistics.path / STATISTICS)
@@ -53,7 +53,7 @@ def run(step: Prepare, out: Path, progress: Progress) -> Fused:
     graph.save(model, out / GRAPH)
     save(statistics, out / STATISTICS)
     factors.save(log.factors, out / FACTORS)
-    made = Fused(log=log.to_json(), max_error=None, **vars(signature(model)))
+    made = FusedGraph(log=log.to_json(), max_error=None, **vars(signature(model)))
     if log.counts.keys() <= {"declined"}:
         return replace(made, max_error=0.0)
     if not step.compare:
@@ -71,7 +71,7 @@ def run(step: Prepare, out: Path, progress: Progress) -> Fused:
     told = f"output {name!r} moved by {error:.2e} of its largest value: not smoothed or equalized"
     log = rescaling.RescaleLog(())
     factors.save(log.factors, out / FACTORS)
-    return Fused(log=log.to_json(), max_error=0.0, warnings=(told,), **vars(signature(plain)))
+    return FusedGraph(log=log.to_json(), max_error=0.0, warnings=(told,), **vars(signature(plain)))
 
 
 def _noted(split: Sequence[rescaling.RescaleEntry]) -> tuple[str, ...]:

@@ -12,17 +12,17 @@ from optkit.quantization.numerics.output_noise import ONE_TERM
 from optkit.quantization.numerics.qparams import QParams
 from optkit.quantization.out_of_core import streamed
 from optkit.quantization.placement.assign import assign
-from optkit.quantization.qdq import apply as qdq
-from optkit.quantization.qdq.apply import QuantLog
+from optkit.quantization.qdq import insertion as qdq
+from optkit.quantization.qdq.insertion import QuantLog
 from optkit.statistics import Statistics, load
 from optkit.steps.bodies.signature import signature
 from optkit.steps.bodies.weight_remarks import shortened
-from optkit.steps.files import GRAPH, SIMULATION, STATISTICS
-from optkit.steps.quantize import Quantize, Quantized
+from optkit.steps.file_names import GRAPH, SIMULATION, STATISTICS
+from optkit.steps.quantize import QuantizationResult, Quantize
 from optkit.trained_scales import KEY, TrainedScales
 
 
-def run(step: Quantize, out: Path, progress: Progress) -> Quantized:
+def run(step: Quantize, out: Path, progress: Progress) -> QuantizationResult:
     scheme, settings = step.scheme, step.settings.settings
     rules, dtype = scheme.rules, scheme.dtype
     statistics = load(step.statistics.path / STATISTICS) if step.statistics is not None else None
@@ -36,7 +36,7 @@ def run(step: Quantize, out: Path, progress: Progress) -> Quantized:
         place = step.carrier.path / GRAPH
         told = streamed.quantize(place, out / GRAPH, assignment, rules, settings, carrier=dtype)
         written = signature(graph.load(out / GRAPH))
-        return Quantized(
+        return QuantizationResult(
             log=told.to_json(), assignment=assignment, warnings=shortened(told.warnings),
             **vars(written),
         )  # fmt: skip
@@ -53,7 +53,7 @@ def run(step: Quantize, out: Path, progress: Progress) -> Quantized:
 def write(
     step: Quantize, qparams: QParams, assignment: Assignment, statistics: Statistics | None,
     out: Path,
-) -> Quantized:  # fmt: skip
+) -> QuantizationResult:  # fmt: skip
     """Write the numbers into the carrier graph; for half precision, also the simulation."""
     scheme, settings = step.scheme, step.settings.settings
     rules, dtype = scheme.rules, scheme.dtype
@@ -73,7 +73,7 @@ def write(
         qdq.apply(again, qparams, assignment, rules, statistics, scale_dtype=dtype, simulated=True)
         simulate(again)
         graph.save(again, out / SIMULATION)
-    return Quantized(
+    return QuantizationResult(
         log=log.to_json(), assignment=assignment,
         warnings=(
             *(_doubled(log) if settings.two_term == "auto" else ()),

@@ -12,7 +12,7 @@ from optkit import graph
 from optkit.assignment import Assignment
 from optkit.calibration.segments import Segments, feed_size
 from optkit.data.spool import Spool
-from optkit.execute.process_tree import resident
+from optkit.execute.resident_memory import resident
 from optkit.execute.step import Progress
 from optkit.quantization.choose_qparams import choose_qparams
 from optkit.quantization.in_order import Errors, compensate, crossing, groups
@@ -21,12 +21,12 @@ from optkit.quantization.placement.assign import assign
 from optkit.statistics import Statistics, load
 from optkit.steps.bodies.quantize import write
 from optkit.steps.bodies.sessions import cpu
-from optkit.steps.files import GRAPH, STATISTICS
-from optkit.steps.quantize import Quantized
+from optkit.steps.file_names import GRAPH, STATISTICS
+from optkit.steps.quantize import QuantizationResult
 from optkit.steps.quantize_in_order import QuantizeInOrder
 
 
-def run(step: QuantizeInOrder, out: Path, progress: Progress) -> Quantized:
+def run(step: QuantizeInOrder, out: Path, progress: Progress) -> QuantizationResult:
     fused = graph.load(step.fused.path / GRAPH)
     assignment, statistics, qparams = solve(step, fused, progress)
     return write(step, qparams, assignment, statistics, out)

@@ -22,18 +22,18 @@ from optkit import calibration, graph
 from optkit.calibration.feeds import Cutter
 from optkit.calibration.segments import feed_size
 from optkit.data.spool import Spool
-from optkit.execute.process_tree import resident
+from optkit.execute.resident_memory import resident
 from optkit.execute.step import Progress
-from optkit.graph import Part
-from optkit.quantization.out_of_core.layerwise import Layers
+from optkit.graph import GraphPart
+from optkit.quantization.out_of_core.layerwise import LayerwiseQuantization
 from optkit.quantization.placement.assign import assign
 from optkit.runtimes import Session
 from optkit.statistics import Statistics
 from optkit.steps.bodies.sessions import cpu
 from optkit.steps.bodies.signature import signature
 from optkit.steps.bodies.weight_remarks import shortened
-from optkit.steps.files import GRAPH
-from optkit.steps.quantize import Quantized
+from optkit.steps.file_names import GRAPH
+from optkit.steps.quantize import QuantizationResult
 from optkit.steps.quantize_layers import QuantizeLayers
 from optkit.store import storage_errors
 from optkit.tensors import Feed
@@ -42,7 +42,7 @@ _WEIGHTS_SHARE = 16  # share of the memory for the weights of one part, as they 
 _SOLVING_SHARE = 0.75
 
 
-def run(step: QuantizeLayers, out: Path, progress: Progress) -> Quantized:
+def run(step: QuantizeLayers, out: Path, progress: Progress) -> QuantizationResult:
     scheme, rules, settings = step.scheme, step.scheme.rules, step.settings.settings
     fused, planned = graph.load(step.fused.path / GRAPH), step.planned_memory
     assignment = assign(fused, scheme, overrides=settings.nodes)
@@ -52,7 +52,9 @@ def run(step: QuantizeLayers, out: Path, progress: Progress) -> Quantized:
         folder.mkdir(parents=True, exist_ok=True)
         carrier, solving = scheme.dtype, int(planned * _SOLVING_SHARE)
         shared = _shared(fused, parts)
-        layers = Layers(assignment, rules, settings, carrier, solving, folder, shared)
+        layers = LayerwiseQuantization(
+            assignment, rules, settings, carrier, solving, folder, shared
+        )
         samples = Spool(step.samples.path)
         crossing = {name for part in parts for name in part.reads}
         size = feed_size(fused, crossing, samples, step.batch)
@@ -67,7 +69,7 @@ def run(step: QuantizeLayers, out: Path, progress: Progress) -> Quantized:
         log = layers.apply(model)
         graph.save(model, out / GRAPH)
     graph.check(out / GRAPH)
-    return Quantized(
+    return QuantizationResult(
         log=log.to_json(), assignment=assignment, warnings=shortened(log.warnings),
         **vars(signature(model)),
     )  # fmt: skip
@@ -78,7 +80,7 @@ class _Run:
     """The samples on their way through the parts of the graph."""
 
     model: ir.Model
-    layers: Layers
+    layers: LayerwiseQuantization
     samples: Spool
     size: int | None  # samples per feed; None: as they were written
     memory: int
@@ -91,7 +93,7 @@ class _Run:
             self.layers.resume(index)
         return max(found, default=0)
 
-    def advance(self, index: int, part: Part, progress: Progress, *, last: bool) -> None:
+    def advance(self, index: int, part: GraphPart, progress: Progress, *, last: bool) -> None:
         """Quantize one part, then run it to compute the values that the next part reads."""
         outputs = [v for v in self.model.graph.outputs if _maker(v) in part.nodes]
         made = [name for name in part.leaves if name not in part.reads]
@@ -120,7 +122,7 @@ class _Run:
                 total=len(self.samples),
             )  # fmt: skip
 
-    def _carry(self, small: ir.Model, part: Part, feeds: _Feeds, place: Path) -> None:
+    def _carry(self, small: ir.Model, part: GraphPart, feeds: _Feeds, place: Path) -> None:
         """For every feed, keep the values that later parts read."""
         temporary = place.with_name(f".{place.name}")
         shutil.rmtree(temporary, ignore_errors=True)
@@ -188,7 +190,7 @@ def _maker(value: ir.Value) -> str | None:
     return None if producer is None else producer.name
 
 
-def _shared(model: ir.Model, parts: Sequence[Part]) -> frozenset[str]:
+def _shared(model: ir.Model, parts: Sequence[GraphPart]) -> frozenset[str]:
     """Weights of nodes in several parts."""
     place = {node: index for index, part in enumerate(parts) for node in part.nodes}
     found: dict[str, set[int]] = {}

@@ -5,7 +5,7 @@ from pathlib import Path
 from optkit import foreign, graph
 from optkit.execute.step import Progress
 from optkit.steps.bodies.signature import signature
-from optkit.steps.files import GRAPH
+from optkit.steps.file_names import GRAPH
 from optkit.steps.repair import RepairedGraph, RepairGraph
 
 

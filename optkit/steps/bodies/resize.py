@@ -23,8 +23,8 @@ from optkit.data.spool import Spool
 from optkit.data.spool_writer import SpoolInfo
 from optkit.errors import InputRefused
 from optkit.execute.step import Progress
-from optkit.steps.files import GRAPH
-from optkit.steps.resize import ENDS, Resize, Resized
+from optkit.steps.file_names import GRAPH
+from optkit.steps.resize import ENDS, Resize, ResizedSamples
 from optkit.tensors import (
     AxisRange,
     Feed,
@@ -44,14 +44,14 @@ _GOLDEN = 0.618034  # its multiples, modulo 1, are spread evenly, however many t
 _FAR = 4  # times: a nearer end and the samples' own size have nothing between that is far from both
 
 
-def run(step: Resize, out: Path, progress: Progress) -> Resized:
+def run(step: Resize, out: Path, progress: Progress) -> ResizedSamples:
     samples = Spool(step.samples.path)
     seen = [(count_samples(feed), sizes_of(feed, samples.inputs)) for feed, _ in samples]
     reached = _reached(seen, step.axes)
     between = step.at not in ENDS
     goal = _ends(step)
     if all(reached.get(name) == (size, size) for name, size in goal.items()):
-        return Resized(reached=reached, sizes=goal)
+        return ResizedSamples(reached=reached, sizes=goal)
     feeds = list(_few(samples, step.whole))
     told = {
         name: f"they cannot have the size {goal[name]}: {why}"
@@ -61,7 +61,7 @@ def run(step: Resize, out: Path, progress: Progress) -> Resized:
     goal = {name: size for name, size in goal.items() if name not in told}
     if not goal:
         warnings = () if between else _warnings(step, reached, told)
-        return Resized(reached=reached, told=told, warnings=warnings)
+        return ResizedSamples(reached=reached, told=told, warnings=warnings)
     progress("finding what a run takes", 0.1)
     work = _Work(graph.load(step.graph.path / GRAPH), feeds[0], samples)
     given = len(samples) / count_samples(feeds[0])
@@ -75,11 +75,11 @@ def run(step: Resize, out: Path, progress: Progress) -> Resized:
     if between:  # those of the end tell what is left out
         halfway = _halfway(step, sizes, reached)
         if halfway is None:
-            return Resized(reached=reached, sizes=sizes)
+            return ResizedSamples(reached=reached, sizes=sizes)
         sizes, told, budget = halfway, {}, budget / 2
     most = budget // max(work.of(sizes)[0], 1)
     written = _written(step, out, samples, feeds, sizes, most, progress)
-    return Resized(
+    return ResizedSamples(
         info=written, reached=reached, sizes=sizes, told=told,
         distinct=_distinct(seen, sizes, written.samples), warnings=_warnings(step, reached, told),
     )  # fmt: skip

@@ -9,10 +9,10 @@ from optkit.benchmarking.sensitivity import record
 from optkit.data.spool import Spool
 from optkit.execute.step import Progress
 from optkit.quantization.choose_qparams import choose_qparams
-from optkit.quantization.qdq import apply as qdq
+from optkit.quantization.qdq import insertion as qdq
 from optkit.statistics import load
 from optkit.steps.bodies.sessions import cpu
-from optkit.steps.files import GRAPH, STATISTICS
+from optkit.steps.file_names import GRAPH, STATISTICS
 from optkit.steps.sensitivity import MeasureSensitivity, Sensitivities
 
 

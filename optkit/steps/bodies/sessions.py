@@ -9,10 +9,10 @@ import onnx_ir as ir
 
 from optkit import graph
 from optkit.evidence import Evidence
-from optkit.execute.step import Input
+from optkit.execute.step import StepInput
 from optkit.runtimes import Level, Session, SessionOptions, backend, simulator
 from optkit.steps.bodies.float_weights import dequantize_weights
-from optkit.steps.files import GRAPH
+from optkit.steps.file_names import GRAPH
 from optkit.steps.sessions import Engines
 
 
@@ -48,11 +48,11 @@ def folded(model: ir.Model, level: Level, *, pooled: bool = True) -> Session:
 
 
 def opened(
-    graph: Input,
+    graph: StepInput,
     file: str,
     evidence: Evidence,
     running: Engines | None,
-    compiled: Input | None,
+    compiled: StepInput | None,
     kept: Path | None,
 ) -> Session:
     """A session of the only engine of `running`, in `compiled`; without it, of the graph in ONNX
@@ -63,7 +63,7 @@ def opened(
     return engine(running, name, compiled, kept)
 
 
-def engine(running: Engines, name: str, folder: Input | None, kept: Path | None) -> Session:
+def engine(running: Engines, name: str, folder: StepInput | None, kept: Path | None) -> Session:
     """A session of the engine in the step's input of this name, on its device."""
     assert folder is not None
     place = folder.path / running.engines[name]

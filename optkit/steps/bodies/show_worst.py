@@ -20,11 +20,11 @@ from optkit.documents.pictures import (
     WorstPictures,
 )
 from optkit.errors import located
-from optkit.execute.step import Input, Progress
+from optkit.execute.step import Progress, StepInput
 from optkit.runtimes import Session
 from optkit.steps.bodies.evaluate import Drawn, task_of
 from optkit.steps.bodies.sessions import engine, simulated
-from optkit.steps.files import EACH, SCORES
+from optkit.steps.file_names import EACH, SCORES
 from optkit.steps.show_worst import ShownWorst, ShowWorst
 
 MOST = 6  # pictures
@@ -77,7 +77,11 @@ Pair = tuple[Objects | Regions, Objects | Regions, np.ndarray | None]
 
 
 def _pairs(
-    step: ShowWorst, task: accuracy.Task, drawn: Drawn, numbers: list[int], progress: Progress
+    step: ShowWorst,
+    task: accuracy.EvaluationTask,
+    drawn: Drawn,
+    numbers: list[int],
+    progress: Progress,
 ) -> list[Pair]:
     """The samples of these numbers, in the order of the samples."""
     spool = Spool(step.samples.path)
@@ -101,7 +105,9 @@ def _pairs(
     return list(zip(*sides, pixels, strict=True)) if numbers else []
 
 
-def _opened(step: ShowWorst, graph: Input, file: str, compiled: Input | None, name: str) -> Session:
+def _opened(
+    step: ShowWorst, graph: StepInput, file: str, compiled: StepInput | None, name: str
+) -> Session:
     """A session of a role's engine if its device is here, otherwise of its graph."""
     if step.running is not None:
         return engine(step.running, name, compiled, step.kept)

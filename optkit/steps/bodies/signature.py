@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from optkit import graph
-from optkit.steps.graph import Argument, Row, Signature
+from optkit.steps.graph import GraphArgument, Row, Signature
 from optkit.tensors import TensorInfo
 from optkit.trained_scales import KEY
 
@@ -14,7 +14,7 @@ def signature(model: ir.Model) -> Signature:
     """The signature of the graph."""
     return Signature(
         {
-            name: Argument(
+            name: GraphArgument(
                 argument.what, None if argument.numbers is None else argument.numbers.tolist()
             )
             for name, argument in graph.arguments(model).items()

@@ -4,12 +4,12 @@ from pathlib import Path
 
 from optkit import graph
 from optkit.execute.step import Progress
-from optkit.steps.files import GRAPH
-from optkit.steps.summary import Summarize, Summarized
+from optkit.steps.file_names import GRAPH
+from optkit.steps.summary import Summarize, SummaryResult
 
 
-def run(step: Summarize, out: Path, progress: Progress) -> Summarized:
+def run(step: Summarize, out: Path, progress: Progress) -> SummaryResult:
     place = step.model.path
     model = graph.load(place / GRAPH if place.is_dir() else place)
     graph.check_growth(model)
-    return Summarized(summary=graph.summary(model, step.axes))
+    return SummaryResult(summary=graph.summary(model, step.axes))

@@ -8,11 +8,11 @@ from optkit.execute.step import Progress
 from optkit.quantization.placement.assign import assign
 from optkit.quantization.placement.weighted_nodes import uncast
 from optkit.statistics import load
-from optkit.steps.files import GRAPH, STATISTICS
-from optkit.steps.survey import Layer, Layers, ListLayers
+from optkit.steps.file_names import GRAPH, STATISTICS
+from optkit.steps.survey import ListLayers, QuantizableLayer, QuantizableLayers
 
 
-def run(step: ListLayers, out: Path, progress: Progress) -> Layers:
+def run(step: ListLayers, out: Path, progress: Progress) -> QuantizableLayers:
     statistics = load(step.statistics.path / STATISTICS) if step.statistics is not None else None
     model = graph.load(step.graph.path / GRAPH)
     assignments = {
@@ -26,10 +26,10 @@ def run(step: ListLayers, out: Path, progress: Progress) -> Layers:
         able = [p for p, assigned in assignments.items() if name in assigned.quantized()]
         if able and node.inputs[0] is not None:
             reads = str(uncast(node.inputs[0]).name)
-            layers.append(Layer(name, reads, costs[name], tuple(able)))
+            layers.append(QuantizableLayer(name, reads, costs[name], tuple(able)))
     named = {layer.node for layer in layers}
     reasons = {node: why for assigned in assignments.values()
                for node, why in assigned.reasons.items()}  # fmt: skip
-    return Layers(
+    return QuantizableLayers(
         layers=tuple(layers), reasons={n: why for n, why in reasons.items() if n not in named}
     )

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optkit.precisions import Codes, NumberFormat
-from optkit.quantization.numerics import formats
+from optkit.quantization.numerics import format_codes
 from optkit.quantization.numerics.clipping import RATIOS, least_error
 from optkit.quantization.numerics.scales import Scale, dequantize, expand, quantize, weight_scale
 
@@ -72,7 +72,9 @@ def test_no_ratio_of_the_grid_is_better(dtype: Codes, granularity: str) -> None:
     for ratio in RATIOS[dtype]:
         other = plain._replace(scale=(plain.scale * ratio).astype(np.float32))
         if fmt.dtype == "float4e2m1" and granularity == "block":
-            units = formats.nearest(other.scale / np.float32(1e-4), scheme("float8e4m3fn", "block"))
+            units = format_codes.nearest(
+                other.scale / np.float32(1e-4), scheme("float8e4m3fn", "block")
+            )
             other = plain._replace(scale=units * np.float32(1e-4))
         assert (least <= lost(w, other, fmt) * (1 + 1e-4)).all()
 

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 
 from optkit.errors import InputRefused
 from optkit.precisions import PRECISIONS, Codes, NumberFormat
-from optkit.quantization.numerics.formats import storage
+from optkit.quantization.numerics.format_codes import storage
 from optkit.quantization.numerics.scales import (
     Scale,
     Search,

@@ -23,7 +23,7 @@ from optkit.placement import PlacementRules
 from optkit.precisions import PRECISIONS, Precision
 from optkit.quantization.choose_qparams import choose_qparams
 from optkit.quantization.placement.assign import assign
-from optkit.quantization.qdq import apply as qdq
+from optkit.quantization.qdq import insertion as qdq
 from optkit.recipe import Quantization
 from optkit.runtimes import SessionOptions, backend
 from optkit.steps import perform

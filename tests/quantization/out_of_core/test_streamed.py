@@ -21,7 +21,7 @@ from optkit.precisions import PRECISIONS, Codes, NumberFormat, Precision
 from optkit.quantization.choose_qparams import choose_qparams
 from optkit.quantization.out_of_core import streamed
 from optkit.quantization.placement.assign import assign
-from optkit.quantization.qdq import apply as qdq
+from optkit.quantization.qdq import insertion as qdq
 from optkit.recipe import Quantization
 from optkit.runtimes import SessionOptions, backend
 
@@ -255,7 +255,7 @@ def test_memory_is_that_of_a_few_pieces(tmp_path: Path) -> None:
     g (float16[N,8192] x) => (float16[N,4096] y) { y = MatMul (x, w) }""")
     graph.ensure_names(built)
     block = np.random.default_rng(0).standard_normal((1024, 4096), np.float32).astype(np.float16)
-    form = graph.Form("w", ir.DataType.FLOAT16, (8192, 4096))
+    form = graph.TensorForm("w", ir.DataType.FLOAT16, (8192, 4096))
     (tensor,) = graph.computed([form], lambda: ((block,) for _ in range(8)))
     built.graph[0].replace_input_with(1, graph.add_tensor(built.graph, tensor))
     graph.save(graph.infer_shapes(built), tmp_path / "m.onnx", inline_limit=0)

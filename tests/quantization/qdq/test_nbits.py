@@ -15,7 +15,7 @@ from torch import nn
 import optkit
 from optkit import errors, graph
 from optkit.precisions import NumberFormat
-from optkit.quantization.qdq import nbits, reader
+from optkit.quantization.qdq import nbits, weight_reader
 from optkit.quantization.qdq.codes import Codes
 from optkit.runtimes import SessionOptions, simulator
 from optkit.workspace import Workspace
@@ -69,9 +69,9 @@ def test_a_build_of_two_bits_computes_with_its_codes(mlp: nn.Module, tmp_path: P
     assert [node.attributes["block_size"].as_int() for node in products[:2]] == [64, 64]
     y = x.numpy().astype(np.float64)
     for node in products:
-        codes, (add,) = reader.matrix(node), node.outputs[0].consumers()
+        codes, (add,) = weight_reader.matrix(node), node.outputs[0].consumers()
         assert isinstance(codes, Codes)
-        y = y @ codes.numbers().astype(np.float64).T + reader.vector(add.inputs[1])
+        y = y @ codes.numbers().astype(np.float64).T + weight_reader.vector(add.inputs[1])
         y = np.maximum(y, 0) if node is products[0] else y
     with simulator().session(file, SessionOptions(1, level="none")) as session:
         (found,) = session.run({session.inputs[0].name: x.numpy()}).values()

@@ -15,7 +15,7 @@ from optkit import graph
 from optkit.quantization.rescaling import channels as labels
 from optkit.quantization.rescaling import groups
 from optkit.quantization.rescaling.fold import FoldPath
-from optkit.quantization.rescaling.rules import Declined
+from optkit.quantization.rescaling.rules import FoldObstacle
 from optkit.tensors import Feed
 from tests.networks import NETWORKS, feed, network
 
@@ -200,12 +200,14 @@ def close(found: list[np.ndarray], wanted: list[np.ndarray]) -> None:
         assert np.abs(a - b).max() <= 1e-4 * np.abs(b).max()
 
 
-def group(model: ir.Model, value: str = "v") -> groups.Group:
+def group(model: ir.Model, value: str = "v") -> groups.RescalingGroup:
     nodes = [str(n.name) for n in model.graph if graph.constant_weight(n) is not None]
     return next(g for g in groups.find_groups(model, nodes) if g.value.name == value)
 
 
-def factors(found: groups.Group, path: FoldPath | Declined, seed: int = 0) -> np.ndarray:
+def factors(
+    found: groups.RescalingGroup, path: FoldPath | FoldObstacle, seed: int = 0
+) -> np.ndarray:
     ties = path.ties if isinstance(path, FoldPath) else ()
     drawn = np.exp(np.random.default_rng(seed).normal(0, 1.5, found.channels))
     return drawn[labels.classes(found.channels, ties)].astype(np.float32)
@@ -336,7 +338,7 @@ def test_what_cannot_be_folded_says_why(
 ) -> None:
     model = ready(REFUSALS[reason])
     path = groups.fold_path(group(model))
-    assert isinstance(path, Declined), path
+    assert isinstance(path, FoldObstacle), path
     assert reason in path.reason
 
 
@@ -355,7 +357,7 @@ def test_a_mul_serves_the_members_alone(tmp_path: Path) -> None:
     (found,) = groups.find_groups(model, ["m"])
     assert [n.name for n in found.members] == ["m"]
     assert [n.name for n in found.partners] == ["plain"]
-    new = groups.insert_mul(found, factors(found, Declined("")))
+    new = groups.insert_mul(found, factors(found, FoldObstacle("")))
     close(run(model, given, tmp_path), wanted)
     read = {n.name: n.inputs[0].name for n in model.graph if n.inputs and n.inputs[0] is not None}
     assert read["m"] == new.name and read["plain"] == read["residual"] == "v"

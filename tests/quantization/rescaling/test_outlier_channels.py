@@ -20,7 +20,7 @@ from optkit.quantization.placement import weighted_nodes
 from optkit.quantization.placement.assign import assign
 from optkit.quantization.rescaling.outlier_channels import outliers, split_outliers
 from optkit.quantization.rescaling.rescale import RescaleSettings
-from optkit.quantization.rescaling.smoothquant import Sample
+from optkit.quantization.rescaling.smoothquant import ActivationSample
 from optkit.runtimes import SessionOptions, simulator
 from optkit.statistics import Statistics, Tap
 from optkit.tensors import Feed
@@ -183,7 +183,7 @@ def test_outliers_are_the_few_largest_and_halve_the_range(
     random = np.random.default_rng(seed)
     data = random.uniform(-1, 1, (16, channels)).astype(np.float32)
     data[:, random.permutation(channels)[:big]] *= np.float32(factor)
-    sample = Sample(data, data.min(axis=0), data.max(axis=0))
+    sample = ActivationSample(data, data.min(axis=0), data.max(axis=0))
     found = outliers(sample)
     if found is None:
         return

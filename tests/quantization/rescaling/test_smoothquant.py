@@ -16,8 +16,8 @@ from onnx import TensorProto, helper
 
 from optkit.precisions import NumberFormat
 from optkit.quantization.rescaling.smoothquant import (
+    ActivationSample,
     Formats,
-    Sample,
     absmax,
     clipped,
     factors,
@@ -43,11 +43,11 @@ FORMATS = {
 }
 
 
-def sample(seed: int, channels: int, rows: int = 64, spread: float = 1.0) -> Sample:
+def sample(seed: int, channels: int, rows: int = 64, spread: float = 1.0) -> ActivationSample:
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((rows, channels)) * rng.lognormal(0, spread, channels)
     x = x.astype(np.float32)
-    return Sample(x, x.min(axis=0), x.max(axis=0), ALL)
+    return ActivationSample(x, x.min(axis=0), x.max(axis=0), ALL)
 
 
 def weights(seed: int, *shape: int) -> np.ndarray:
@@ -242,7 +242,7 @@ def test_clipping_on_unseen_rows_is_foretold(seen: int) -> None:
     for _ in range(60):
         x = rng.exponential(1.0, (seen, 16)).astype(np.float32)
         x *= np.array([1.0] * 8 + [0.2] * 8, np.float32)
-        given_x = Sample(x[:512], x.min(axis=0), x.max(axis=0), seen)
+        given_x = ActivationSample(x[:512], x.min(axis=0), x.max(axis=0), seen)
         limit = float(x.max())
         found.append(clipped(given_x, -limit, limit))
         fresh = rng.exponential(1.0, (20000, 16)) * np.array([1.0] * 8 + [0.2] * 8)
@@ -271,5 +271,7 @@ def test_few_rows_ask_for_less_smoothing() -> None:
 
 def test_an_activation_of_zeros_is_left() -> None:
     nothing = np.zeros((4, 8), np.float32)
-    choice = search(Sample(nothing, nothing[0], nothing[0]), [weights(1, 8, 3)], FORMATS["u8s8"])
+    choice = search(
+        ActivationSample(nothing, nothing[0], nothing[0]), [weights(1, 8, 3)], FORMATS["u8s8"]
+    )
     assert choice.factors is None and choice.gain_db == 0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from optkit.errors import InputRefused
 from optkit.precisions import PRECISIONS, Codes, NumberFormat
-from optkit.quantization.numerics.formats import decode, encode
+from optkit.quantization.numerics.format_codes import decode, encode
 from optkit.quantization.numerics.scales import carried, expand, weight_scale
 from optkit.quantization.rounding import quantease
 from optkit.quantization.rounding.gptq import gptq

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from optkit.errors import InputRefused
 from optkit.precisions import PRECISIONS, Codes, NumberFormat
-from optkit.quantization.numerics.formats import storage
+from optkit.quantization.numerics.format_codes import storage
 from optkit.quantization.numerics.scales import carried, weight_scale
 from optkit.quantization.rounding.hqq import hqq
 from optkit.quantization.rounding.rtn import round_to_nearest

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from optkit.errors import InputRefused
 from optkit.precisions import PRECISIONS, Codes, Granularity, NumberFormat
 from optkit.quantization.numerics import scales
-from optkit.quantization.numerics.formats import storage
+from optkit.quantization.numerics.format_codes import storage
 from optkit.quantization.numerics.scales import expand
 from optkit.quantization.rounding.rtn import round_to_nearest
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optkit.report import figures
-from optkit.report.drawing.scatter import Box, Label, Mark, Point, scatter, unbeaten
+from optkit.report.drawing.scatter import Box, Mark, PointLabel, ScatterPoint, scatter, unbeaten
 
 builds = st.lists(
     st.tuples(
@@ -15,9 +15,9 @@ builds = st.lists(
 )  # fmt: skip
 
 
-def points(rows: list[tuple[str, float, float, int | None]]) -> list[Point]:
+def points(rows: list[tuple[str, float, float, int | None]]) -> list[ScatterPoint]:
     return [
-        Point(number, f"{group} {number}", group, ms, score, size, "measured")
+        ScatterPoint(number, f"{group} {number}", group, ms, score, size, "measured")
         for number, (group, ms, score, size) in enumerate(rows)
     ]
 
@@ -29,7 +29,7 @@ def test_what_is_not_beaten_is_best_for_some_reader(
     found = points(rows)
     best = unbeaten(found, lower_is_better=lower)
 
-    def key(one: Point) -> tuple[float, float, float]:
+    def key(one: ScatterPoint) -> tuple[float, float, float]:
         return (one.latency_ms, one.score if lower else -one.score,
                 float("inf") if one.bytes is None else one.bytes)  # fmt: skip
 
@@ -66,9 +66,9 @@ HEIGHT = 260
 WIDTHS = {"wide": (1_240,), "narrow": (300, 343, 450, 660, 900, 1_150)}
 
 
-def builds_at(*builds: tuple[str, float, float]) -> list[Point]:
+def builds_at(*builds: tuple[str, float, float]) -> list[ScatterPoint]:
     return [
-        Point(number, name, name.split()[0], ms, score, 1_000_000, "predicted")
+        ScatterPoint(number, name, name.split()[0], ms, score, 1_000_000, "predicted")
         for number, (name, ms, score) in enumerate(builds, 1)
     ]
 
@@ -77,7 +77,7 @@ def boxes(dots: tuple[Mark, ...], page: str, width: float) -> list[Box]:
     """The rectangles of the labels, as an SVG places them."""
     found = []
     for dot in dots:
-        label: Label | None = getattr(dot, page)
+        label: PointLabel | None = getattr(dot, page)
         if label is None:
             continue
         x = dot.at * width / 100 + label.right

@@ -10,7 +10,7 @@ import pytest
 
 from optkit.runtimes import backend
 from optkit.sources import hugging_face
-from optkit.sources.log import ExportLog
+from optkit.sources.export_log import ExportLog
 from tests.matrix import families
 
 ENCODERS = (

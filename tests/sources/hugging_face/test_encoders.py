@@ -15,7 +15,7 @@ import transformers as hf
 
 from optkit.data.synthetic import random_feed
 from optkit.errors import ExportFailed, InputRefused, UsageError
-from optkit.recipe.requested import resolve
+from optkit.recipe.resolution import resolve
 from optkit.request import Request
 from optkit.runtimes import backend
 from optkit.sources.hugging_face import inputs, loading
@@ -121,7 +121,7 @@ def _segformer(folder: Path) -> Path:
 def test_the_size_of_images_may_be_that_of_the_familys_processor(tmp_path: Path) -> None:
     folder = _segformer(tmp_path / "segformer")
 
-    def described(*declared: InputSpec) -> inputs.Described:
+    def described(*declared: InputSpec) -> inputs.ModelInputs:
         model = loading.load(folder, None, trusted=False).model
         return inputs.describe(model, folder, declared)
 
@@ -206,7 +206,7 @@ def test_learned_positions_are_counted(name: str, count: int | None, folders: Fo
 
 
 def test_the_axes_of_sound_are_samples_or_a_spectrogram(folders: Folders) -> None:
-    def described(name: str) -> inputs.Described:
+    def described(name: str) -> inputs.ModelInputs:
         return inputs.describe(
             loading.load(folders(name), None, trusted=False).model, folders(name)
         )
