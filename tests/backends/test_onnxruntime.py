@@ -578,7 +578,7 @@ def test_a_graph_from_the_future_wants_a_newer_runtime(
 
 def test_codes_of_4_bits_may_have_zero_points_in_place_of_signed_scales() -> None:
     rules = {name: OnnxRuntime().rules(target("cpu"), one) for name, one in PRECISIONS.items()
-             if one.weight_only and "cpu" in one.runs_on}  # fmt: skip
+             if one.weight_codes_only and "cpu" in one.runs_on}  # fmt: skip
     for name in ("int4", "w4a8"):
         own = rules[name]
         assert own.weight.signed_scale and own.with_zero_points(False) is own

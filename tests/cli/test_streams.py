@@ -62,12 +62,12 @@ def test_work_goes_on_when_nobody_reads_stderr(how: str, again: Optkit) -> None:
 def test_stdout_is_left_to_results_also_by_native_code_and_other_processes() -> None:
     code = """if True:
         import os, subprocess
-        from optkit.cli import terminal
-        terminal.keep_stdout()
+        from optkit.cli import command_output
+        command_output.keep_stdout()
         os.write(1, b"native ")
         subprocess.run(["echo", "other"], check=True)
         print("library")
-        terminal.put("result")
+        command_output.put("result")
         os.write(1, b"daemon")
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -140,7 +140,7 @@ def test_each_of_them_counts_as_landed(build: Callable[..., ir.Model], tmp_path:
     with backend.session(tmp_path / "model.onnx") as session:
         spec = backend.spec(session.inputs, target("cpu"), PRECISIONS["int4"], axes)
     (tmp_path / "out").mkdir()
-    planned = {"q_proj": "int4", "k_proj": "int4"}
+    planned = dict.fromkeys(("q_proj", "k_proj"), PRECISIONS["int4"])
     engine = backend.compile(
         tmp_path / "model.onnx", spec, planned, tmp_path / "out", lambda what, fraction: None
     )
