@@ -128,11 +128,10 @@ def _folder_as_data(folder: Path) -> Path:
 
 
 def _twice(folder: Path) -> Path:
-    _beside(folder)
-    path = external_model(folder, "w.bin")
-    model = ModelProto.FromString(path.read_bytes())
-    model.graph.initializer[0].external_data.add(key="location", value="../secret.bin")
-    secret(folder)
+    """Some readers take the first location, some the last."""
+    (folder / "v.bin").write_bytes(_beside(folder).read_bytes())
+    model = ModelProto.FromString(external_model(folder, "w.bin").read_bytes())
+    model.graph.initializer[0].external_data.add(key="location", value="v.bin")
     return save(model, folder)
 
 
@@ -188,6 +187,34 @@ def _sparse_external(folder: Path) -> Path:
     return save(model, folder)
 
 
+def _sparse_attribute(folder: Path) -> Path:
+    model = ModelProto.FromString(_sparse_external(folder).read_bytes())
+    sparse = model.graph.sparse_initializer.pop()
+    model.graph.node.insert(0, helper.make_node("Constant", [], ["s"], sparse_value=sparse))
+    return save(model, folder)
+
+
+def _in_training(folder: Path) -> Path:
+    """A graph that only a training would run."""
+    secret(folder)
+    external = ModelProto.FromString(external_model(folder, "../secret.bin").read_bytes())
+    model = plain_model()
+    model.training_info.add().algorithm.CopyFrom(external.graph)
+    return save(model, folder)
+
+
+def _default_of_a_function(folder: Path) -> Path:
+    """The value that an attribute of a function has where a call gives none."""
+    secret(folder)
+    external = ModelProto.FromString(external_model(folder, "../secret.bin").read_bytes())
+    model = plain_model()
+    node, opsets = helper.make_node("Relu", ["a"], ["b"]), [helper.make_opsetid("", 21)]
+    model.functions.append(helper.make_function("local", "F", ["a"], ["b"], [node], opsets))
+    tensor = external.graph.initializer[0]
+    model.functions[0].attribute_proto.append(helper.make_attribute("w", tensor))
+    return save(model, folder)
+
+
 def _string_external(folder: Path) -> Path:
     secret(folder)
     model = ModelProto.FromString(external_model(folder, "../secret.bin", (0,)).read_bytes())
@@ -237,6 +264,9 @@ MORE_EXTERNAL_DATA: dict[str, Build] = {
     "function": _in_function,
     "subgraph": _in_subgraph,
     "sparse": _sparse_external,
+    "sparse_attribute": _sparse_attribute,
+    "training": _in_training,
+    "default_of_a_function": _default_of_a_function,
     "string": _string_external,
     "memory_address": _memory_address,
     "own_name": _own_name,
@@ -410,6 +440,14 @@ def _renamed(name: str) -> Callable[[ModelProto], None]:
     return change
 
 
+def _value_of_a_function(model: ModelProto) -> None:
+    node, opsets = helper.make_node("Relu", ["a"], ["b"]), [helper.make_opsetid("", 21)]
+    values = [helper.make_tensor_value_info("a\nb", TensorProto.FLOAT, [4])]
+    model.functions.append(
+        helper.make_function("local", "F", ["a"], ["b"], [node], opsets, value_info=values)
+    )
+
+
 def _axis(model: ModelProto) -> None:
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch\nsize"
 
@@ -434,6 +472,7 @@ NAMES: dict[str, Build] = {
     "c1_control": model_with(_renamed("x\x9b2J")),
     "line_separator": model_with(_renamed("x\u2028")),
     "axis": model_with(_axis),
+    "value_of_a_function": model_with(_value_of_a_function),
     "node": model_with(lambda m: setattr(m.graph.node[0], "name", "add\x1eother")),
     "weight": model_with(lambda m: setattr(m.graph.initializer[0], "name", "w\r")),
     "domain": model_with(lambda m: setattr(m.graph.node[0], "domain", "a\tb")),

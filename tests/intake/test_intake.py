@@ -3,7 +3,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import json
 import os
 import resource
 import shutil
@@ -36,6 +35,7 @@ from optkit.intake import (
 )
 from optkit.intake.fields import MESSAGES
 from optkit.intake.scan import Scan
+from optkit.store import Store
 from tests.figures import Figures
 from tests.hostile import containers, onnx_files
 
@@ -275,12 +275,17 @@ FOUR_FLOATS = b"\x08\x04\x10\x01"  # dims: [4], data_type: FLOAT
         (with_tensor(FOUR_FLOATS + message(4, bytes(17))), "ends inside an element"),
         (with_tensor(FOUR_FLOATS + message(4, bytes(16)) + b"\x70\x02"), "disagree"),
         (with_tensor(FOUR_FLOATS + message(4, bytes(16)) + b"\x70\x01"), "disagree"),
+        (with_tensor(message(1, b"\xff" * 9 + b"\x01") + b"\x10\x01"), "negative dimension"),
+        (with_tensor(message(1, b"\x01" * 33) + b"\x10\x01"), "more than 32 dimensions"),
+        (with_tensor(FOUR_FLOATS + message(13, b"") * 5), "too many external_data entries"),
         (with_tensor(b"\x08\x04\x10\x81\x80\x80\x80\x10"), "element type 4294967297"),
     ],
 )
 def test_what_parsers_might_read_in_two_ways(data: bytes, text: str) -> None:
-    sound = with_tensor(FOUR_FLOATS + message(4, bytes(16)))
-    assert Scan(memoryview(sound), FileLimits()).tensors == 1
+    packed = message(1, b"\x04") + b"\x10\x01"  # the same as FOUR_FLOATS
+    for start in (FOUR_FLOATS, packed):
+        sound = with_tensor(start + message(4, bytes(16)))
+        assert Scan(memoryview(sound), FileLimits()).tensors == 1
     with pytest.raises(UnsafeFile, match=text):
         Scan(memoryview(data), FileLimits())
 
@@ -838,8 +843,9 @@ def test_a_hint_leads_nowhere_else(path: str, large: Path, objects: Path) -> Non
     stage_onnx(large, objects)
     (objects.parent / "secret").write_bytes((large.parent / "w.bin").read_bytes())
     (hint,) = (objects.parent / "records").iterdir()
-    hint.write_text(json.dumps({"path": path}))
+    Store(objects.parent).remember(hint.stem, {"path": path})
     shutil.rmtree(objects)
+    (objects / "ab").mkdir(parents=True)
     copy = stage_onnx(large, objects).path.parent / "w.bin"
     assert copy.stat().st_nlink == 1 and copy.read_bytes() == (large.parent / "w.bin").read_bytes()
 

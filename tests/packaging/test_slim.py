@@ -11,7 +11,7 @@ import pytest
 
 from optkit import api
 from optkit.artifact import Artifact, write
-from optkit.errors import InputRefused, ToolchainMissing
+from optkit.errors import InputRefused, IntegrityError, ToolchainMissing
 from optkit.packaging.formats import package
 from optkit.packaging.variants import PackageSubject
 from optkit.workspace import Workspace
@@ -37,6 +37,13 @@ def test_a_slim_copy_has_what_serves_and_says_what_it_lacks(tmp_path: Path) -> N
     assert (slim.digest, slim.result) == (whole.digest, whole.result)
     for name in SERVING:
         assert (slim.path / name).read_bytes() == (whole.path / name).read_bytes()
+
+
+def test_a_damaged_artifact_is_not_packaged(tmp_path: Path) -> None:
+    made = tiny.artifact(tmp_path / "artifacts")
+    (made.path / "model.onnx").write_bytes(b"changed")
+    with pytest.raises(IntegrityError, match=r"model\.onnx was changed"):
+        PackageSubject.of(made.path)
 
 
 def test_a_slim_copy_of_a_slim_copy_is_the_same(tmp_path: Path) -> None:
