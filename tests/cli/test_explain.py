@@ -225,8 +225,8 @@ def test_a_cost_is_reported_as_its_metric_s_drop_and_says_what_it_is_a_share_of(
     score = {"metric": "perplexity", "value": 9.0, "proportion": False, "evidence": "simulated",
              "ci95": [8.0, 10.0], "samples": 9, "lower_is_better": True}  # fmt: skip
     part = explained_as(
-        baseline="fp32", accuracy=score, drop={"value": 0.05, "ci95": None, "evidence": "simulated"},
-        untimed="no engine was compiled", findings=[one],
+        baseline="fp32", accuracy=score, untimed="no engine was compiled", findings=[one],
+        drop={"value": 0.05, "ci95": None, "evidence": "simulated"},
     ).to_json()  # fmt: skip
     whole = {
         "parts": {"encoder": part, "decoder": {**part, "accuracy": {**score, "proportion": True}}},
