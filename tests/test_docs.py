@@ -138,7 +138,7 @@ LONG = (  # several seconds and more
         for pair in PAIRS
         if pair[1].startswith(("optkit ", "python "))
     ],
-    ids=lambda value: value if isinstance(value, str) else value.parent.name + "/" + value.name,
+    ids=lambda value: value if isinstance(value, str) else value.relative_to(ROOT).as_posix(),
 )
 def test_command_runs(page: Path, line: str, workshop: dict[str, Path]) -> None:
     if line.startswith("optkit finish "):  # of what the line above it leaves
@@ -220,7 +220,7 @@ def test_every_command_line_is_covered() -> None:
     assert len(PAIRS) > 8
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name + "/" + page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page: Path) -> None:
     for target, anchor in re.findall(
         r"\]\(([^)#]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")

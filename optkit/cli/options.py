@@ -251,7 +251,8 @@ _BOUNDS = under(
                  help="Memory of a step, e.g. 4G (without a unit: bytes); default: half of the "
                  "free memory."),
     click.option("--timeout", type=param_types.Seconds(), metavar="TIME",
-                 help="Time of a step, e.g. 10m (without a unit: seconds); default 1h."),
+                 help="Time of a step, e.g. 10m (without a unit: seconds); default 1h, but 12h "
+                 "for a compiler that times kernels on the device."),
 )  # fmt: skip
 _FRESH = click.option("--fresh", is_flag=True,
                       help="Run your code although what it `depends` on is unchanged.")  # fmt: skip
