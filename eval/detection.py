@@ -6,15 +6,7 @@ eval: {task: detection, args: {path: instances_val2017.json, pictures: val2017, 
 
 from __future__ import annotations
 
-from optkit.benchmarking.detection import (
-    combine,
-    drawn,
-    each,
-    metric,
-    score,
-    slices,
-    weighted,
-)
+from optkit.benchmarking.detection import combine, drawn, each, metric, score, slices, weighted
 from optkit.data.detection import samples
 
 __all__ = ["combine", "drawn", "each", "metric", "samples", "score", "slices", "weighted"]

@@ -14,16 +14,7 @@ from dataclasses import field, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    TypeVar,
-    Union,
-    cast,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import TYPE_CHECKING, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 if TYPE_CHECKING:  # a worker does not import pydantic
     from pydantic import JsonValue

@@ -143,7 +143,9 @@ class PlacementRules:
         if not four_bits or wanted != self.weight.symmetric:
             return self
         weight = replace(
-            self.weight, dtype="uint4" if wanted else "int4", symmetric=not wanted,
+            self.weight,
+            dtype="uint4" if wanted else "int4",
+            symmetric=not wanted,
             signed_scale=not wanted,
-        )  # fmt: skip
+        )
         return replace(self, weight=weight)

@@ -62,14 +62,18 @@ def _number(**limits: float) -> _Checked:
 
 
 _LIMITS = {
-    "ge": ("minimum", "at least"), "gt": ("exclusiveMinimum", "above"),
+    "ge": ("minimum", "at least"),
+    "gt": ("exclusiveMinimum", "above"),
     "le": ("maximum", "at most"),
-}  # fmt: skip
+}
 
 # how numbers of both kinds are checked
 NUMBER, NOT_NEGATIVE, POSITIVE, SHARE = (
-    _number(), _number(ge=0), _number(gt=0), _number(ge=0, le=1)
-)  # fmt: skip
+    _number(),
+    _number(ge=0),
+    _number(gt=0),
+    _number(ge=0, le=1),
+)
 
 Number = Annotated[float, NUMBER]
 NotNegative = Annotated[float, NOT_NEGATIVE]

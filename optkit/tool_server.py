@@ -51,9 +51,13 @@ def server(workspace: Workspace) -> MCPServer:
     reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
     writes = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True)
     for tool, hints in (
-        (tools.targets, reads), (tools.plan, reads), (tools.build, writes),
-        (tools.explain, reads), (tools.inspect, reads), (tools.diff, reads),
-    ):  # fmt: skip
+        (tools.targets, reads),
+        (tools.plan, reads),
+        (tools.build, writes),
+        (tools.explain, reads),
+        (tools.inspect, reads),
+        (tools.diff, reads),
+    ):
         made.add_tool(tool, annotations=hints)
     return made
 
@@ -103,10 +107,14 @@ class Tools:
         Hugging Face folder. precisions: e.g. int8, fp8, int4. recipe: its name or path. overrides:
         "KEY=VALUE" of the recipe. latency_ms, throughput: what is needed."""
         found = api.plan(
-            Request(model, recipe, tuple(overrides or ())), target=targets,
-            precision=precisions or (), latency_ms=latency_ms, throughput=throughput, partial=True,
+            Request(model, recipe, tuple(overrides or ())),
+            target=targets,
+            precision=precisions or (),
+            latency_ms=latency_ms,
+            throughput=throughput,
+            partial=True,
             workspace=self._heard(context),
-        )  # fmt: skip
+        )
         return {**found.to_json()}
 
     @_documented
@@ -132,9 +140,13 @@ class Tools:
         error: see `gate` and `recommendation` of the result."""
         workspace = self._heard(context)
         request = Request(
-            model, recipe, tuple(overrides or ()), calibration=calibration, eval_task=eval_task,
+            model,
+            recipe,
+            tuple(overrides or ()),
+            calibration=calibration,
+            eval_task=eval_task,
             eval_data=eval_data,
-        )  # fmt: skip
+        )
         schemes = precisions or ["int8"]
         if len(targets) == len(schemes) == 1:
             built = api.build(

@@ -90,11 +90,13 @@ class TrainedScales:
             return cls(
                 str(data["target"]),
                 str(data["precision"]),
-                {name: TrainedActivation(_positive(row["scale"]), int(row["zero_point"]))
-                 for name, row in data["activations"].items()},
+                {
+                    name: TrainedActivation(_positive(row["scale"]), int(row["zero_point"]))
+                    for name, row in data["activations"].items()
+                },
                 {name: _weight(**row) for name, row in data["weights"].items()},
                 tuple(map(str, data.get("adapters", ()))),
-            )  # fmt: skip
+            )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InputRefused(
                 f"its trained scales cannot be read: {type(error).__name__}: {error}",

@@ -25,9 +25,13 @@ from optkit.places import is_python_file
 Item = TypeVar("Item")
 
 _PACKAGES = {
-    "sklearn": "scikit-learn", "cv2": "opencv-python", "PIL": "pillow", "yaml": "pyyaml",
-    "skimage": "scikit-image", "bs4": "beautifulsoup4",
-}  # fmt: skip
+    "sklearn": "scikit-learn",
+    "cv2": "opencv-python",
+    "PIL": "pillow",
+    "yaml": "pyyaml",
+    "skimage": "scikit-image",
+    "bs4": "beautifulsoup4",
+}
 """Module → the package that brings it, where the names differ."""
 
 HOOKS: Mapping[str, int] = MappingProxyType(

@@ -14,13 +14,7 @@ from optkit.precisions import NumberFormat
 from optkit.quantization.numerics.scales import Scale
 from optkit.quantization.placement.read_weight import ReadWeight
 from optkit.quantization.trained import trained_activation, trained_weights
-from optkit.trained_scales import (
-    KEY,
-    BlockScales,
-    TrainedActivation,
-    TrainedScales,
-    TrainedWeight,
-)
+from optkit.trained_scales import KEY, BlockScales, TrainedActivation, TrainedScales, TrainedWeight
 
 BLOCKS = np.array([[0.25, -1 / 3], [1e-6, 7.0], [0.1, 0.2]], np.float32)
 

@@ -26,10 +26,7 @@ from optkit import qat
 
 HERE = Path(__file__).resolve().parent
 RATE = 3e-4  # a tenth of the float training's
-RECIPE = {
-    "axes": {"batch": {"min": 1, "opt": 8, "max": 32}},
-    "gates": {"max_drop": "1%"},
-}
+RECIPE = {"axes": {"batch": {"min": 1, "opt": 8, "max": 32}}, "gates": {"max_drop": "1%"}}
 
 
 def trained_in_float() -> nn.Module:

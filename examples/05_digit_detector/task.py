@@ -8,15 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from digit_scenes import MOST, SIZE, Part, feed, scene
 
-from optkit.benchmarking.detection import (
-    combine,
-    drawn,
-    each,
-    metric,
-    score,
-    slices,
-    weighted,
-)
+from optkit.benchmarking.detection import combine, drawn, each, metric, score, slices, weighted
 from optkit.data import frames
 
 __all__ = ["combine", "drawn", "each", "metric", "samples", "score", "slices", "weighted"]

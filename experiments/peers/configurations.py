@@ -70,11 +70,7 @@ def _modelopt(workload: str, name: str, samples: int, **options: Any) -> Configu
 
 
 def _optkit(
-    workload: str,
-    name: str,
-    *overrides: str,
-    precision: str = "int8",
-    target: str = "cpu",
+    workload: str, name: str, *overrides: str, precision: str = "int8", target: str = "cpu"
 ) -> Configuration:
     """`overrides`: what `--set` adds to recipes/<workload>.yaml."""
     options = {"target": target, "precision": precision, "set": list(overrides)}

@@ -92,11 +92,7 @@ def build(
 
 
 def artifact_of(
-    job: Job,
-    runner: Runner,
-    out: Path,
-    embed_eval: int = 0,
-    evaluate: Evaluate | None = None,
+    job: Job, runner: Runner, out: Path, embed_eval: int = 0, evaluate: Evaluate | None = None
 ) -> Artifact:
     """The artifact of a job. If a cluster has the device, it finishes the pending work."""
 
@@ -195,8 +191,7 @@ def rehearse(
     limits = TaskLimits(available_memory() // 2)
     specs: dict[tuple[str, str], BuildSpec] = {}
     with tempfile.TemporaryDirectory() as folder:
-        rehearsal = Rehearsal(workspace.store(), limits, Path(folder) / "objects",
-                              workspace.fresh)  # fmt: skip
+        rehearsal = Rehearsal(workspace.store(), limits, Path(folder) / "objects", workspace.fresh)
         precision = (
             precision or pipeline.quantized_to(recipe, replace(rehearsal, lines=[])) or jobs.DEFAULT
         )

@@ -109,9 +109,14 @@ def build_fleet(
     if not pairs:
         raise UsageError("there is nothing to build", where="targets", hint='e.g. ["l4", "cpu"]')
     model_job = jobs.job_of(
-        model, example_inputs, pairs[0], recipe=recipe, calibration=calibration, name=name,
+        model,
+        example_inputs,
+        pairs[0],
+        recipe=recipe,
+        calibration=calibration,
+        name=name,
         runner=runner,
-    )  # fmt: skip
+    )
     model_job = replace(model_job, deferred=defer, strict=strict, embed_pictures=embed_pictures)
     recipe_name = model_job.recipe.name
     place = out / f"{recipe_name}-fleet"
@@ -167,9 +172,11 @@ def _outcome(
         built = build(replace(model_job, target=device, precision=scheme), runner)
     except Exception as error:  # a bug also ends this pair only
         result = failed(
-            on_failure(error), model=model_job.recipe.name, target=device.name,
+            on_failure(error),
+            model=model_job.recipe.name,
+            target=device.name,
             precision=scheme.name,
-        )  # fmt: skip
+        )
     else:
         result = contract.result_of(built)
         artifact = BuiltArtifact(path=str(built.path), digest=built.digest)

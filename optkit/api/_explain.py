@@ -30,10 +30,7 @@ from optkit.workspace import Workspace
 
 
 def explain(
-    artifact: str | Path,
-    *,
-    apply: str | Path | None = None,
-    workspace: Workspace = Workspace(),
+    artifact: str | Path, *, apply: str | Path | None = None, workspace: Workspace = Workspace()
 ) -> Explained:
     """The reasons why an artifact (a folder) loses time or accuracy, the most costly first. Each
     has its cost, the evidence of the cost, and the change that would remove it.

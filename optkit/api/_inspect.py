@@ -69,7 +69,5 @@ def _bounds(staged: StagedModel, limits: TaskLimits) -> TaskLimits:
     memory = _MEMORY + _COPIES * inline + _MEMORY_OF_NODE * staged.nodes
     seconds = _SECONDS + _SECONDS_OF_NODE * staged.nodes
     return replace(
-        limits,
-        memory_bytes=min(memory, limits.memory_bytes),
-        seconds=min(seconds, limits.seconds),
+        limits, memory_bytes=min(memory, limits.memory_bytes), seconds=min(seconds, limits.seconds)
     )

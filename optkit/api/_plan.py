@@ -152,9 +152,14 @@ def _exported(
     """The graph of the model. Only its export runs, which is the same for every target."""
     runner = workspace.runner()
     job = jobs.job_of(
-        model, example_inputs, jobs.pair("cpu", "fp32"), recipe=recipe, calibration=None,
-        name=None, runner=runner,
-    )  # fmt: skip
+        model,
+        example_inputs,
+        jobs.pair("cpu", "fp32"),
+        recipe=recipe,
+        calibration=None,
+        name=None,
+        runner=runner,
+    )
     return plan_subject.exported(job, runner, question.prompt, question.new_tokens)
 
 
@@ -234,8 +239,9 @@ def _terms(device: Target, question: _Question, prices: PriceFile, demand: Deman
     if purchase is not None and question.electricity is None:
         raise UsageError(
             f"{device.name} has a purchase price, but the price of its power is not known",
-            where="--electricity", hint="US dollars per kWh, e.g. --electricity 0.20",
-        )  # fmt: skip
+            where="--electricity",
+            hint="US dollars per kWh, e.g. --electricity 0.20",
+        )
     return Terms(demand, price, spot, purchase, question.electricity)
 
 
@@ -269,9 +275,10 @@ def _check(subject: PlanSubject, question: _Question) -> None:
     other = [batch for batch in question.batches if fixed and batch not in fixed]
     if fixed and other:
         raise UsageError(
-            f"the model's batch is fixed at {fixed[0]}", where="--batch",
+            f"the model's batch is fixed at {fixed[0]}",
+            where="--batch",
             hint="export it with a batch axis",
-        )  # fmt: skip
+        )
 
 
 def _check_numbers(question: _Question) -> None:
@@ -311,14 +318,16 @@ def _row(
 ) -> PlanRow:
     if device.vendor not in _VENDORS:
         raise Impossible(
-            f"latency is predicted for GPUs only; {device.title} is none", where=device.name,
+            f"latency is predicted for GPUs only; {device.title} is none",
+            where=device.name,
             hint="`optkit bench --target cpu` measures this machine" if device.is_cpu else None,
-        )  # fmt: skip
+        )
     if "gpu" not in scheme.runs_on:
         raise Impossible(
-            f"{scheme} runs on ONNX Runtime's CPU kernels only", where=device.name,
+            f"{scheme} runs on ONNX Runtime's CPU kernels only",
+            where=device.name,
             hint=f"see `optkit targets {device.name}`",
-        )  # fmt: skip
+        )
     reason = _why_not(device, scheme)
     if reason is not None:
         raise Impossible(reason, where=device.name, hint=f"see `optkit targets {device.name}`")
@@ -344,6 +353,12 @@ def _why_not(device: Target, scheme: Precision) -> str | None:
 def _refused(device: Target, scheme: Precision, error: OptkitError) -> PlanRow:
     """A row without figures."""
     return PlanRow(
-        target=device.name, precision=scheme.name, status="impossible", reason=error.message,
-        latency=(), notes=(), unverified=(), training=(),
-    )  # fmt: skip
+        target=device.name,
+        precision=scheme.name,
+        status="impossible",
+        reason=error.message,
+        latency=(),
+        notes=(),
+        unverified=(),
+        training=(),
+    )

@@ -148,6 +148,13 @@ def _folder(
     target: str | Target = "cpu",
     precision: str | Precision = "fp32",
 ) -> Path:
-    stage_files(stage, model, out=out, target=target, precision=precision, recipe=recipe,
-                workspace=workspace)  # fmt: skip
+    stage_files(
+        stage,
+        model,
+        out=out,
+        target=target,
+        precision=precision,
+        recipe=recipe,
+        workspace=workspace,
+    )
     return Path(out)

@@ -91,14 +91,24 @@ def tune(
     runner = workspace.runner()
     pairs = [jobs.pair(target, precision) for precision in precisions]
     job = jobs.job_of(
-        model, example_inputs, pairs[0], recipe=recipe, calibration=calibration, name=name,
+        model,
+        example_inputs,
+        pairs[0],
+        recipe=recipe,
+        calibration=calibration,
+        name=name,
         runner=runner,
-    )  # fmt: skip
+    )
     _refuse_quantized(job, runner)
     tuned = _search(
-        job, tuple(precision for _, precision in pairs), budget or Budget(),
-        search or SearchOptions(), runner, Path(out), evaluate,
-    )  # fmt: skip
+        job,
+        tuple(precision for _, precision in pairs),
+        budget or Budget(),
+        search or SearchOptions(),
+        runner,
+        Path(out),
+        evaluate,
+    )
     return _deliver(
         replace(tuned, job=replace(tuned.job, strict=strict)), runner, Path(out), evaluate
     )
@@ -166,9 +176,12 @@ def _deliver(
         reproduced = replace(job, recipe=again.recipe)
         built = artifact_of(reproduced, runner, out, evaluate=evaluate)
         search = tune_document.document(
-            tuned, result_of(built), recipe=str(again.file), command=again.command,
+            tuned,
+            result_of(built),
+            recipe=str(again.file),
+            command=again.command,
             digest=built.digest,
-        )  # fmt: skip
+        )
         for file, text in (
             ("tune.json", json.dumps(search.to_json(), indent=1, sort_keys=True)),
             ("tune.md", tune_document.markdown(search)),

@@ -67,8 +67,11 @@ def _importing(module: str) -> subprocess.Popen[str]:
     """A child process that imports the module."""
     return subprocess.Popen(
         [sys.executable, "-c", f"import {module}"],
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def _library(

@@ -282,9 +282,11 @@ def _rows(recipe: Recipe, feeds: Sequence[Feed]) -> list[Feed]:
         except InputRefused:
             continue
         whole = checker.fixed is not None
-        rows += [feed] if whole else [
-            rows_of(feed, checker.batched, slice(row, row + 1)) for row in range(count)
-        ]  # fmt: skip
+        rows += (
+            [feed]
+            if whole
+            else [rows_of(feed, checker.batched, slice(row, row + 1)) for row in range(count)]
+        )
     return varied(rows, COMPARED)
 
 

@@ -61,9 +61,10 @@ def exported(job: Job, runner: Runner, prompt: int | None, new_tokens: int | Non
     )
     if not isinstance(encoder.model, OneCallModel) or not isinstance(decoder.model, Decoding):
         raise UsageError(
-            "encoder and decoder of this model cannot be planned together", where=job.recipe.name,
+            "encoder and decoder of this model cannot be planned together",
+            where=job.recipe.name,
             hint="name one: --set model.part=encoder",
-        )  # fmt: skip
+        )
     parameters = encoder.model.parameters + decoder.model.parameters
     model = replace(decoder.model, parameters=parameters, encoder=encoder.model)
     batches = encoder.batches if len(encoder.batches) < len(BATCHES) else BATCHES
@@ -122,8 +123,10 @@ def _check_positions(model: Decoding, name: str) -> None:
     if model.positions is not None and tokens > model.positions:
         raise UsageError(
             f"{model.prompt:,} tokens read and {model.new:,} written are {tokens:,}, but the model "
-            f"has {model.positions:,} positions", where=name, hint="lower --prompt or --new",
-        )  # fmt: skip
+            f"has {model.positions:,} positions",
+            where=name,
+            hint="lower --prompt or --new",
+        )
 
 
 def _graphed(fused: ir.Model, build: Build, sizes: Mapping[str, int]) -> PlanSubject:
@@ -155,9 +158,13 @@ def _graphed(fused: ir.Model, build: Build, sizes: Mapping[str, int]) -> PlanSub
     )
     macs = sum(found.macs or 0 for found in at(batches[0]).values())
     facts = PlannedGraph(
-        name=build.job.recipe.name, kind="graph", parameters=count, macs=macs // batches[0],
-        axes={n: size for n, size in sizes.items() if n != axis}, assumed=(),
-    )  # fmt: skip
+        name=build.job.recipe.name,
+        kind="graph",
+        parameters=count,
+        macs=macs // batches[0],
+        axes={n: size for n, size in sizes.items() if n != axis},
+        assumed=(),
+    )
     model = OneCallModel(count, at, live, passed, read, kept, _placement(fused, build.job))
     return PlanSubject(model, facts, batches)
 
@@ -198,9 +205,13 @@ def _before(one: NodeCost, two: NodeCost, four: NodeCost) -> NodeCost:
         return int(a - (b - a) // 2)
 
     return replace(
-        one, macs=at("macs"), in_bytes=at("in_bytes"), out_bytes=at("out_bytes"),
-        columns=two.columns, bits=two.bits,
-    )  # fmt: skip
+        one,
+        macs=at("macs"),
+        in_bytes=at("in_bytes"),
+        out_bytes=at("out_bytes"),
+        columns=two.columns,
+        bits=two.bits,
+    )
 
 
 def _bytes(info: TensorInfo, sizes: Mapping[str, int]) -> int:
@@ -212,7 +223,12 @@ def _bytes(info: TensorInfo, sizes: Mapping[str, int]) -> int:
 
 def _decoder(name: str, model: Decoding, assumed: Sequence[str] = ()) -> PlannedDecoder:
     return PlannedDecoder(
-        name=name, kind="decoder", parameters=round(model.parameters), shape=asdict(model.shape),
-        prompt_tokens=model.prompt, new_tokens=model.new,
-        kv_bytes_per_token_fp16=model.shape.kv_bytes(), assumed=tuple(assumed),
-    )  # fmt: skip
+        name=name,
+        kind="decoder",
+        parameters=round(model.parameters),
+        shape=asdict(model.shape),
+        prompt_tokens=model.prompt,
+        new_tokens=model.new,
+        kv_bytes_per_token_fp16=model.shape.kv_bytes(),
+        assumed=tuple(assumed),
+    )

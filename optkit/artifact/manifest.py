@@ -220,9 +220,7 @@ def read(path: Path) -> Manifest:
         descriptor = os.open(where, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise InputRefused(
-            "not an artifact: there is no manifest.json",
-            where=str(path),
-            hint=_other_folder(path),
+            "not an artifact: there is no manifest.json", where=str(path), hint=_other_folder(path)
         ) from error
     except OSError as error:
         raise IntegrityError(f"cannot be read: {error.strerror}", where=str(where)) from error
@@ -307,8 +305,10 @@ _CHECKS: tuple[tuple[str, Callable[[Manifest], bool]], ...] = (
     ("versions", lambda m: _are(str, m.versions.values())),
     ("digests of parts", lambda m: _are(str, m.parts.values())),
     ("recipe, result, data", lambda m: _are(dict, (m.recipe, m.result, m.data))),
-    ("digests of data",
-     lambda m: all(isinstance(d.get("digest"), str | None) for d in m.data.values())),
+    (
+        "digests of data",
+        lambda m: all(isinstance(d.get("digest"), str | None) for d in m.data.values()),
+    ),
     ("instruction set", lambda m: m.instruction_set in (None, VNNI)),
     ("names", lambda m: all(map(NAME.fullmatch, (m.name, m.target, *m.parts)))),
     ("inputs, outputs", lambda m: all(map(_is_tensor, (*m.inputs, *m.outputs)))),
@@ -318,4 +318,4 @@ _CHECKS: tuple[tuple[str, Callable[[Manifest], bool]], ...] = (
     ("omitted files", lambda m: not m.files.keys() & m.omitted.keys()),
     ("own baseline", lambda m: type(m.own_baseline) is bool and _has_one_baseline(m)),
     ("engine", lambda m: m.engine is None or m.engine.file in m.files),
-)  # fmt: skip
+)

@@ -13,25 +13,11 @@ from typing import Any, Self, TypedDict
 
 from optkit import trust
 from optkit.artifact import integrity
-from optkit.artifact.manifest import (
-    BASELINE,
-    MODEL,
-    SIMULATION,
-    VNNI,
-    Manifest,
-    adapter_file,
-    read,
-)
+from optkit.artifact.manifest import BASELINE, MODEL, SIMULATION, VNNI, Manifest, adapter_file, read
 from optkit.artifact.running import Running
 from optkit.devices import cpu, names, target
 from optkit.devices.machine import sums_in_16_bits
-from optkit.errors import (
-    InputRefused,
-    ToolchainMissing,
-    UnsafeFile,
-    UsageError,
-    unknown_name,
-)
+from optkit.errors import InputRefused, ToolchainMissing, UnsafeFile, UsageError, unknown_name
 from optkit.evidence import Evidence
 from optkit.intake import check_onnx
 from optkit.runtimes import SIMULATOR, Level, SessionOptions, backend, simulator
@@ -165,9 +151,15 @@ class Artifact:
         self.verify()
         with self._held() as folder:
             options = SessionOptions(
-                threads, spinning, level or "all", pooled, self.manifest.target, cuda_graph, kept,
+                threads,
+                spinning,
+                level or "all",
+                pooled,
+                self.manifest.target,
+                cuda_graph,
+                kept,
                 None if added is None else folder / added,
-            )  # fmt: skip
+            )
             return self._opened(folder, options, level)
 
     @contextmanager

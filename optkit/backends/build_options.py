@@ -127,10 +127,15 @@ def build_spec(
 ) -> BuildSpec:
     """The specification of a build with these options. `reasons`: those of other options."""
     return BuildSpec(
-        backend, target.name, target.compute_capability, precision.name, shapes, workspace_bytes,
+        backend,
+        target.name,
+        target.compute_capability,
+        precision.name,
+        shapes,
+        workspace_bytes,
         {name: choice.value for name, choice in choices.items()},
         {**reasons, **{name: choice.why for name, choice in choices.items()}},
-    )  # fmt: skip
+    )
 
 
 def apply(trt: Library, config: Config, spec: BuildSpec, title: str) -> None:

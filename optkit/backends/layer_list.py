@@ -59,8 +59,15 @@ _DTYPE_WORD = re.compile(rf"\b({'|'.join(_DTYPE_WORDS)})\b", re.IGNORECASE)
 # Synchronization between streams, shape arithmetic and branches on the host, reshapes that copy
 # nothing: they run no kernel and move no data.
 _NO_KERNEL = (
-    "signal", "wait", "shape_call", "cjmp", "jmp", "ShapeHostToDevice", "NoOp", "TrainStation",
-)  # fmt: skip
+    "signal",
+    "wait",
+    "shape_call",
+    "cjmp",
+    "jmp",
+    "ShapeHostToDevice",
+    "NoOp",
+    "TrainStation",
+)
 # a kernel that names no node and only moves data: __myl_Tran_myl0_12, __myl_MoveConc_myl0_3
 MOVES_DATA = re.compile(r"__myl_(?:Tran|Move|Conc|Resh|Slic|Spli|Repl|Cast|Copy)+_|Reformat")
 # Kinds that copy, convert or hold values. Their names may contain the node for which they do it.
@@ -78,8 +85,12 @@ _GENERATED = ("kgen", "runtime_fusion")  # fusions of TensorRT-RTX, whose names 
 # The name of a kernel has the types of input and output, then those of its products and sums:
 # sm80_xmma_fprop_implicit_gemm_interleaved_i8f32_i8i32_f32_…, …_gemm_f16f16_f16f16_f16_…
 _TACTIC_TYPES = {
-    "i8": "int8", "f16": "float16", "bf16": "bfloat16", "f32": "float32", "e4m3": "float8e4m3fn",
-}  # fmt: skip
+    "i8": "int8",
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "f32": "float32",
+    "e4m3": "float8e4m3fn",
+}
 _IN_TACTIC = re.compile(
     rf"_({'|'.join(_TACTIC_TYPES)})(?:{'|'.join(_TACTIC_TYPES)}|i32)_(?:t?f32|f16|bf16|i8|e4m3)"
 )

@@ -75,9 +75,12 @@ class OnnxRuntime:
 
     name = "onnxruntime"
     traits = Traits(
-        engine="graph", on_cpu=True, operators="ort", memory="process",
+        engine="graph",
+        on_cpu=True,
+        operators="ort",
+        memory="process",
         caches=frozenset({"int8", "int4"}),
-    )  # fmt: skip
+    )
 
     def check(self) -> None:
         """Raise ToolchainMissing unless exactly one onnxruntime wheel is installed and loads."""

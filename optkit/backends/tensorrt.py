@@ -245,13 +245,17 @@ class TensorRT:
                 reason = reason_of(record.errors) or "no execution context"
                 raise WorkerFailed(reason, verdict="oom", where=str(model))
             session = EngineSession(
-                trt, runtime, engine, context, cuda,
+                trt,
+                runtime,
+                engine,
+                context,
+                cuda,
                 where=str(model),
                 reason=lambda: reason_of(log.record.errors) or "failed without a reason",
                 wanted=options.cuda_graph,
                 records=self.records_launches,
                 done=done,
-            )  # fmt: skip
+            )
             until_loaded.pop_all()
         return session
 
@@ -276,12 +280,7 @@ class TensorRT:
             return ""
 
     def _build(
-        self,
-        model: Path,
-        spec: BuildSpec,
-        shapes: Profile,
-        progress: Progress,
-        kept: Path | None,
+        self, model: Path, spec: BuildSpec, shapes: Profile, progress: Progress, kept: Path | None
     ) -> _Built:
         trt = self._library()
         log = logger(self.module)

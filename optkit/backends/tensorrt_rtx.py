@@ -20,8 +20,13 @@ from optkit.placement import PlacementRules
 from optkit.precisions import Precision
 
 _CAPABILITIES = {
-    "7.5": "SM75", "8.0": "SM80", "8.6": "SM86", "8.9": "SM89", "12.0": "SM120", "12.1": "SM121",
-}  # fmt: skip
+    "7.5": "SM75",
+    "8.0": "SM80",
+    "8.6": "SM86",
+    "8.9": "SM89",
+    "12.0": "SM120",
+    "12.1": "SM121",
+}
 
 
 class TensorRTRTX(TensorRT):

@@ -20,13 +20,7 @@ from typing import TypeVar
 import numpy as np
 
 from optkit.benchmarking.dependence import Units, by_group, carriers
-from optkit.benchmarking.intervals import (
-    CONFIDENCE,
-    corrected,
-    mean_interval,
-    replicates,
-    wilson,
-)
+from optkit.benchmarking.intervals import CONFIDENCE, corrected, mean_interval, replicates, wilson
 from optkit.benchmarking.partial_results import PartialScores
 from optkit.data.spool import counting
 from optkit.errors import InputRefused, OptkitError
@@ -109,10 +103,14 @@ def pool(
     if task.combine is not None:
         rows = _returned("combine", task.combine, rows)
     score = from_samples(
-        rows, metric=task.metric, evidence=evidence, aggregate=task.aggregate,
-        weighted=task.weighted, lower_is_better=task.lower_is_better,
+        rows,
+        metric=task.metric,
+        evidence=evidence,
+        aggregate=task.aggregate,
+        weighted=task.weighted,
+        lower_is_better=task.lower_is_better,
         groups=_of_rows(groups, len(rows), task.metric),
-    )  # fmt: skip
+    )
     if not sliced or task.slices is None:
         return score
     return replace(score, slices=_of_slices(task.slices, rows, score))
@@ -169,9 +167,13 @@ def _of_slices(
 
     def of(function: Metric) -> Score:
         return from_samples(
-            rows, metric=whole.metric, evidence=whole.evidence, weighted=lambda _: function,
-            lower_is_better=whole.lower_is_better, groups=whole.groups,
-        )  # fmt: skip
+            rows,
+            metric=whole.metric,
+            evidence=whole.evidence,
+            weighted=lambda _: function,
+            lower_is_better=whole.lower_is_better,
+            groups=whole.groups,
+        )
 
     return {name: of(function) for name, function in _prepared("slices", slices, rows).items()}
 
@@ -279,9 +281,17 @@ def from_samples(
     proportion = bool(np.isin(scores, (0.0, 1.0)).all())
     interval, basis = _of_mean(scores, groups, proportion)
     return Score(
-        evidence, metric, float(scores.mean()), interval, n, proportion, tuple(scores.tolist()),
-        lower_is_better=lower_is_better, groups=tuple(groups), basis=basis,
-    )  # fmt: skip
+        evidence,
+        metric,
+        float(scores.mean()),
+        interval,
+        n,
+        proportion,
+        tuple(scores.tolist()),
+        lower_is_better=lower_is_better,
+        groups=tuple(groups),
+        basis=basis,
+    )
 
 
 def _of_mean(
@@ -321,10 +331,17 @@ def of_resamples(
     count = len(set(groups))
     basis = Basis("bootstrap", count or n, "groups" if count else "samples")
     return Score(
-        evidence, metric, value, corrected(drawn, value, n, groups=groups), n, False,
-        replicates=tuple(drawn.tolist()), lower_is_better=lower_is_better, groups=tuple(groups),
+        evidence,
+        metric,
+        value,
+        corrected(drawn, value, n, groups=groups),
+        n,
+        False,
+        replicates=tuple(drawn.tolist()),
+        lower_is_better=lower_is_better,
+        groups=tuple(groups),
         basis=basis,
-    )  # fmt: skip
+    )
 
 
 def value_interval(score: Score, confidence: float = CONFIDENCE) -> Interval | None:

@@ -25,9 +25,13 @@ from optkit.data.frames import NONE, Boxes
 THRESHOLDS = np.linspace(0.5, 0.95, 10)
 _RECALLS = np.linspace(0.0, 1.0, 101)
 AREAS: Mapping[str, tuple[float, float]] = MappingProxyType(
-    {"all": (0.0, 1e10), "small": (0.0, 32.0**2), "medium": (32.0**2, 96.0**2),
-     "large": (96.0**2, 1e10)}
-)  # fmt: skip
+    {
+        "all": (0.0, 1e10),
+        "small": (0.0, 32.0**2),
+        "medium": (32.0**2, 96.0**2),
+        "large": (96.0**2, 1e10),
+    }
+)
 """Ranges of areas in pixels²."""
 _PER_CLASS = 100  # detections of one class in one picture
 _BASE = 3
@@ -188,11 +192,7 @@ Part = Callable[[np.ndarray], float]
 
 
 def precision(
-    rows: np.ndarray,
-    *,
-    thresholds: slice = slice(None),
-    area: str = "all",
-    kind: int | None = None,
+    rows: np.ndarray, *, thresholds: slice = slice(None), area: str = "all", kind: int | None = None
 ) -> Part:
     """The mean average precision of pictures [pictures, rows, 6], over the classes that are
     annotated in them. `thresholds`: which of the ten; `kind`: of one class only.

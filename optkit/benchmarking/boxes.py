@@ -44,10 +44,7 @@ def suppressed(
 
 
 def merged(
-    scores: np.ndarray,
-    classes: np.ndarray,
-    most: int,
-    kept: Callable[[np.ndarray], Iterator[int]],
+    scores: np.ndarray, classes: np.ndarray, most: int, kept: Callable[[np.ndarray], Iterator[int]]
 ) -> np.ndarray:
     """The indices of the detections that are kept, by falling score, at most `most`. `kept`: which
     detections of a class, by falling score, are kept, as numbers among these."""

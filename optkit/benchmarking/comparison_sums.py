@@ -35,13 +35,16 @@ class ComparisonSums:
         places = self._places(r)
         r, c = (self._flattened(self._shown(x, places, 0.0)) for x in (r, c))
         error = self._node("Sub", r, c)
-        self._put(name, [
-            self._node("ReduceSumSquare", r),
-            self._node("ReduceSumSquare", error),
-            self._node("ReduceSumSquare", c),
-            self._node("ReduceSum", self._node("Mul", r, c)),
-            self._node("ReduceMax", self._node("Abs", error)),
-        ])  # fmt: skip
+        self._put(
+            name,
+            [
+                self._node("ReduceSumSquare", r),
+                self._node("ReduceSumSquare", error),
+                self._node("ReduceSumSquare", c),
+                self._node("ReduceSum", self._node("Mul", r, c)),
+                self._node("ReduceMax", self._node("Abs", error)),
+            ],
+        )
 
     def clip(
         self,
@@ -70,15 +73,18 @@ class ComparisonSums:
         )
         beyond = self._node("Sub", x, self._node("Clip", x, low, high))
         clipped = self._node("Abs", self._node("Sign", beyond))
-        self._put(name, [
-            self._node("ReduceSumSquare", x),
-            self._node("ReduceSumSquare", self._node("Sub", x, y)),
-            self._node("ReduceSumSquare", beyond),
-            self._node("ReduceSum", clipped),
-            size,
-            self._node("ReduceMin", least),
-            self._node("ReduceMax", most),
-        ])  # fmt: skip
+        self._put(
+            name,
+            [
+                self._node("ReduceSumSquare", x),
+                self._node("ReduceSumSquare", self._node("Sub", x, y)),
+                self._node("ReduceSumSquare", beyond),
+                self._node("ReduceSum", clipped),
+                size,
+                self._node("ReduceMin", least),
+                self._node("ReduceMax", most),
+            ],
+        )
 
     def _places(self, value: ir.Value) -> list[ir.Value]:
         """Which places along each token axis of the value are not padding, as bools that broadcast

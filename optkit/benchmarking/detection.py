@@ -148,9 +148,12 @@ def objects_of(
     places = np.full(len(ignored) + 1, -1)
     places[single] = np.arange(len(single))
     return Objects(
-        shapes(frame, truth.chosen(single)), shapes(frame, found.chosen(np.flatnonzero(counts))),
-        found.scores[counts], places[partners[counts]], DRAWN,
-    )  # fmt: skip
+        shapes(frame, truth.chosen(single)),
+        shapes(frame, found.chosen(np.flatnonzero(counts))),
+        found.scores[counts],
+        places[partners[counts]],
+        DRAWN,
+    )
 
 
 def outlines(frame: Frame, corners: np.ndarray) -> np.ndarray:

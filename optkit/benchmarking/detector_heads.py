@@ -179,8 +179,12 @@ def limited(
     are kept; None: they need no suppression."""
     sure = found.chosen(np.flatnonzero(found.scores >= limits.confidence))
     points = None if sure.points is None else sure.points.astype(np.float64)
-    exact = Detections(sure.corners.astype(np.float64), sure.scores.astype(np.float64),
-                       sure.classes.astype(np.int64), points)  # fmt: skip
+    exact = Detections(
+        sure.corners.astype(np.float64),
+        sure.scores.astype(np.float64),
+        sure.classes.astype(np.int64),
+        points,
+    )
     if suppress is None:
         return exact.chosen(np.argsort(-exact.scores, kind="stable")[: limits.detections])
     return exact.chosen(suppress(exact, limits))

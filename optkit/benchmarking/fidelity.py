@@ -189,13 +189,7 @@ def _split(columns: Sequence[Layout], rows: np.ndarray) -> Iterator[tuple[Layout
 
 
 def _rows(
-    columns: Sequence[Layout],
-    expected: Feed,
-    actual: Feed,
-    hidden: Feed,
-    count: int,
-    *,
-    first: int,
+    columns: Sequence[Layout], expected: Feed, actual: Feed, hidden: Feed, count: int, *, first: int
 ) -> np.ndarray:
     """The number of samples, that of samples with values that are not finite, the sketch of the
     judged outputs and the columns of all outputs, float64 [rows, …]: for each sample, or for the

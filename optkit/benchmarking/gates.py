@@ -185,8 +185,15 @@ def _slice_row(gate: str, limit: float, slices: Sequence[Slice], *, at_most: boo
     samples = group.candidate.samples
     text = f"worst of {worst.count} slices: {group.name!r}, {samples:,} samples"
     if worst.interval is None:
-        return GateRow(gate, limit, group.value, None, group.candidate.evidence, "inconclusive",
-                       f"{text}, which are too few to say")  # fmt: skip
+        return GateRow(
+            gate,
+            limit,
+            group.value,
+            None,
+            group.candidate.evidence,
+            "inconclusive",
+            f"{text}, which are too few to say",
+        )
     seen = _Seen(group.value, worst.interval, group.candidate.evidence)
     row = (_at_most if at_most else _at_least)(gate, limit, seen, show)
     every = ", of all slices at once" if worst.outcome == "fail" else ""

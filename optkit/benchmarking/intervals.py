@@ -26,14 +26,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from optkit.benchmarking.dependence import (
-    HEAVY,
-    Units,
-    carriers,
-    in_variance,
-    members_of,
-    worth,
-)
+from optkit.benchmarking.dependence import HEAVY, Units, carriers, in_variance, members_of, worth
 from optkit.measurement import Interval
 
 _NORMAL = NormalDist()

@@ -23,12 +23,7 @@ from time import perf_counter_ns
 import numpy as np
 
 from optkit.benchmarking import steady
-from optkit.benchmarking.intervals import (
-    SEED,
-    median_interval,
-    percentiles,
-    resampled_medians,
-)
+from optkit.benchmarking.intervals import SEED, median_interval, percentiles, resampled_medians
 from optkit.evidence import Evidence
 from optkit.measurement import Difference, Interval, Latency, PhaseTimes
 from optkit.runtimes import NotedSession, PhasedSession, Progress, Session

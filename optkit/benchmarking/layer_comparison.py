@@ -255,12 +255,16 @@ def _clipping(pair: _Pair, rows: np.ndarray) -> PairFidelity:
     signal, noise, beyond, clipped, size = (float(total) for total in rows[:, :5].sum(axis=0))
     known = isfinite(signal) and isfinite(noise) and noise > 0 and signal > 0
     made = PairFidelity(
-        pair=pair.quantize, read=pair.read, again=pair.again, value=pair.value,
+        pair=pair.quantize,
+        read=pair.read,
+        again=pair.again,
+        value=pair.value,
         readers=pair.readers,
         sqnr_db=10 * log10(signal / noise) if known else None,
         share=clipped / size if size else 0.0,
         noise=min(beyond / noise, 1.0) if known else 0.0,
-        low=pair.ends[0], high=pair.ends[1],
+        low=pair.ends[0],
+        high=pair.ends[1],
         seen=(float(rows[:, 5].min()), float(rows[:, 6].max())),
-    )  # fmt: skip
+    )
     return replace(made, fault=fault_of(made))

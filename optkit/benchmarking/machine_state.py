@@ -119,9 +119,16 @@ class Watch:
                 busy_elsewhere += total - idle - stolen
         ours = sum(psutil.Process().cpu_times()[:4])
         return _Counters(
-            time.monotonic(), here, busy, steal, elsewhere, busy_elsewhere, ours, self._held(),
+            time.monotonic(),
+            here,
+            busy,
+            steal,
+            elsewhere,
+            busy_elsewhere,
+            ours,
+            self._held(),
             self._throttles(),
-        )  # fmt: skip
+        )
 
     def _held(self) -> float | None:
         """The seconds in which the control group (v2) of this process had no quota left."""
@@ -199,12 +206,18 @@ def judge(conditions: Conditions) -> list[str]:
     system does not report is no reason."""
     shares = (
         (conditions.other_cpu_share, BUSY, "other processes took {:.0%} of the CPU"),
-        (conditions.neighbour_cpu_share, NEIGHBOURS,
-         "the other cores were busy {:.0%} of the time"),
+        (
+            conditions.neighbour_cpu_share,
+            NEIGHBOURS,
+            "the other cores were busy {:.0%} of the time",
+        ),
         (conditions.steal_share, STOLEN, "the hypervisor took {:.0%} of the CPU for other guests"),
-        (conditions.quota_share, HELD,
-         "the control group's quota let nothing run {:.0%} of the time"),
-    )  # fmt: skip
+        (
+            conditions.quota_share,
+            HELD,
+            "the control group's quota let nothing run {:.0%} of the time",
+        ),
+    )
     reasons = [text.format(share) for share, limit, text in shares if (share or 0.0) > limit]
     if (ends := conditions.frequency_mhz) and ends[0] < (1 - SLOWED) * ends[1]:
         reasons.append(f"the CPU's clock moved between {ends[0]:.0f} and {ends[1]:.0f} MHz")

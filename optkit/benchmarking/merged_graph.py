@@ -218,10 +218,14 @@ def copied(
     ]
     nodes.append(
         ir.Node(
-            node.domain, node.op_type, inputs, node.attributes.values(), outputs=outputs,
+            node.domain,
+            node.op_type,
+            inputs,
+            node.attributes.values(),
+            outputs=outputs,
             name=f"{prefix}{node.name}",
         )
-    )  # fmt: skip
+    )
     made |= dict(zip(node.outputs, outputs, strict=True))
     return made[value]
 

@@ -124,9 +124,14 @@ def fill(layout: Layout, rows: np.ndarray, r: np.ndarray, c: np.ndarray, seen: n
 
 
 def _fill(
-    layout: Layout, row: np.ndarray, r: np.ndarray, c: np.ndarray, seen: np.ndarray,
-    error: np.ndarray, product: np.ndarray,
-) -> None:  # fmt: skip
+    layout: Layout,
+    row: np.ndarray,
+    r: np.ndarray,
+    c: np.ndarray,
+    seen: np.ndarray,
+    error: np.ndarray,
+    product: np.ndarray,
+) -> None:
     """The columns [1, width] of one row; axis k of the output is axis k of r. `error` and
     `product`: memory of the shape of r."""
     np.subtract(r, c, out=error)

@@ -27,9 +27,7 @@ from optkit.errors import unknown_name
 
 Head = Literal["auto", "yolo", "yolo_nms", "corners"]
 _PER_CLASS = 20
-_PERSON = np.asarray(
-    [26, 25, 25, 35, 35, 79, 79, 72, 72, 62, 62, 107, 107, 87, 87, 89, 89]
-) / 1000  # fmt: skip
+_PERSON = np.asarray([26, 25, 25, 35, 35, 79, 79, 72, 72, 62, 62, 107, 107, 87, 87, 89, 89]) / 1000
 """COCO's spread of each keypoint of a person, from nose to ankles."""
 _DRAWN = 0.5  # the least probability of a keypoint that is drawn
 _CORNERS = ("boxes", "scores", "labels", "keypoints")

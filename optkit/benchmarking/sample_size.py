@@ -36,9 +36,12 @@ def samples_to_decide(baseline: Score, candidate: Score, limit: float) -> int | 
         return _of_whole(observed.value, whole, limit, baseline.samples)
     lost = Losses.between(baseline, candidate)
     return _fewest(
-        lost.units.mean, lost.error(), limit, baseline.samples,
+        lost.units.mean,
+        lost.error(),
+        limit,
+        baseline.samples,
         lambda times: lost.interval(times=times),
-    )  # fmt: skip
+    )
 
 
 def samples_to_show(score: Score, limit: float) -> int | None:
@@ -48,9 +51,12 @@ def samples_to_show(score: Score, limit: float) -> int | None:
     units = score.samples if score.basis is None else score.basis.units
     error = (score.ci95.high - score.ci95.low) / (2 * Z95)
     return _fewest(
-        score.value, error, limit, score.samples,
+        score.value,
+        error,
+        limit,
+        score.samples,
         lambda times: wilson(score.value * units * times, units * times),
-    )  # fmt: skip
+    )
 
 
 def _of_whole(value: float, ends: Interval, limit: float, samples: int) -> int | None:
@@ -59,11 +65,7 @@ def _of_whole(value: float, ends: Interval, limit: float, samples: int) -> int |
 
 
 def _fewest(
-    value: float,
-    error: float,
-    limit: float,
-    samples: int,
-    interval: Callable[[float], Interval],
+    value: float, error: float, limit: float, samples: int, interval: Callable[[float], Interval]
 ) -> int | None:
     """`error`: the standard error of `value`; `interval`: the one that is expected of so many times
     as many samples."""

@@ -132,12 +132,14 @@ def _part(score: Score, chosen: np.ndarray) -> Score:
     rows = np.asarray(score.per_sample)[chosen]
     return replace(
         from_samples(
-            rows, metric=score.metric, evidence=score.evidence,
+            rows,
+            metric=score.metric,
+            evidence=score.evidence,
             lower_is_better=score.lower_is_better,
             groups=np.asarray(score.groups)[chosen].tolist() if score.groups else (),
         ),
         proportion=score.proportion,
-    )  # fmt: skip
+    )
 
 
 def _drop(before: Score, after: Score) -> float:

@@ -86,9 +86,17 @@ class Observer:
         rows = None if self._sample is None else self._sample.result()
         patches = {window: Patches(patch.result()) for window, patch in self._patches.items()}
         return ValueStatistics(
-            self._low, self._high, bins, counts, self._channels, rows, None,
-            self._excluded, self._verdict, patches,
-        )  # fmt: skip
+            self._low,
+            self._high,
+            bins,
+            counts,
+            self._channels,
+            rows,
+            None,
+            self._excluded,
+            self._verdict,
+            patches,
+        )
 
     def resume(self, value: ValueStatistics) -> None:
         """Continue from the values that `result` returned."""

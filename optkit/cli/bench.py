@@ -110,8 +110,11 @@ def _candidate(
         if value:
             raise UsageError("it cannot be used with --against", where=option)
     if junit is not None and max_slowdown is None:
-        raise UsageError("it needs a limit: without one there is no verdict", where="--junit",
-                         hint="--max-slowdown SHARE, e.g. 5%")  # fmt: skip
+        raise UsageError(
+            "it needs a limit: without one there is no verdict",
+            where="--junit",
+            hint="--max-slowdown SHARE, e.g. 5%",
+        )
     if request.model is None:
         hint = "optkit bench NEW --against OLD"
         raise UsageError("give the artifact to measure as MODEL", where="--against", hint=hint)
@@ -164,11 +167,13 @@ def _suite(race: Against) -> Suite:
     name = f"{Path(race.artifact).name} against {Path(race.against).name}"
     cases = [
         GateCase(
-            f"max_slowdown batch {row.batch}", str(row.outcome), str(row.reason),
+            f"max_slowdown batch {row.batch}",
+            str(row.outcome),
+            str(row.reason),
             row.slowdown.evidence,
         )
         for row in race.rows
-    ]  # fmt: skip
+    ]
     about = {"artifact": race.artifact, "status": race.status}
     return Suite((name, race.target), cases, about)
 

@@ -63,9 +63,17 @@ def build(
         results, fleet = _told(refused), None
     else:
         results, fleet = _build(
-            asked.request, pairs, out, workspace, asked.output, named=named, embed_eval=embed_eval,
-            embed_pictures=embed_pictures, defer=defer, strict=strict,
-        )  # fmt: skip
+            asked.request,
+            pairs,
+            out,
+            workspace,
+            asked.output,
+            named=named,
+            embed_eval=embed_eval,
+            embed_pictures=embed_pictures,
+            defer=defer,
+            strict=strict,
+        )
     if asked.account is not None:
         results = [one.model_copy(update={"translation": asked.account}) for one in results]
     if junit is not None:
@@ -144,10 +152,16 @@ def _build(
         if len(pairs) == 1:
             target, precision = pairs[0]
             one = api.build(
-                recipe=recipe, target=target, precision=precision if named else None, out=out,
-                embed_eval=embed_eval, embed_pictures=embed_pictures, defer=defer, strict=strict,
+                recipe=recipe,
+                target=target,
+                precision=precision if named else None,
+                out=out,
+                embed_eval=embed_eval,
+                embed_pictures=embed_pictures,
+                defer=defer,
+                strict=strict,
                 workspace=workspace,
-            )  # fmt: skip
+            )
             return [contract.result_of(one)], None
         made = api.build_fleet(
             recipe=recipe, targets=[t for t, _ in pairs],
@@ -213,17 +227,23 @@ def _rehearse(
     plans = []
     for target, precision in pairs:
         recipe = api_calls.recipe(asked.request, workspace, asked.output, dry=True)
-        plans.append(api.rehearse(
-            recipe=recipe, target=target, precision=precision if named else None,
-            workspace=workspace,
-        ))  # fmt: skip
+        plans.append(
+            api.rehearse(
+                recipe=recipe,
+                target=target,
+                precision=precision if named else None,
+                workspace=workspace,
+            )
+        )
     if asked.output.json:
         command_output.put_json(
             DryRun(
-                schema=REHEARSAL, evidence="predicted", plans=tuple(plans),
+                schema=REHEARSAL,
+                evidence="predicted",
+                plans=tuple(plans),
                 translation=asked.account,
             )
-        )  # fmt: skip
+        )
         return 0
     for plan in plans:
         command_output.put(f"{plan.target} {plan.precision}")

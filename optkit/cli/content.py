@@ -40,10 +40,14 @@ def init(
     model = asked.request.model
     _check_inside(model, out)
     started = template(
-        model, out, weights=weights, calibration=asked.request.calibration, evaluation=evaluation,
+        model,
+        out,
+        weights=weights,
+        calibration=asked.request.calibration,
+        evaluation=evaluation,
         read=signature(model) if model.endswith(".onnx") and weights is None else (),
         preset=_preset(asked),
-    )  # fmt: skip
+    )
     with storage_errors(out, OUT_OPTION):
         write_durably(out.resolve(), started.text.encode())
     command_output.put(f"wrote {out}; next: {started.then}")

@@ -112,6 +112,9 @@ def _applied(found: Explained) -> Iterator[str]:
 
 def _wrapped(words: str, indent: str) -> list[str]:
     return textwrap.wrap(
-        figures.name(words), _WIDTH, initial_indent=indent, subsequent_indent=indent,
+        figures.name(words),
+        _WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent,
         break_on_hyphens=False,
-    )  # fmt: skip
+    )

@@ -86,10 +86,16 @@ def generate(
         _told(output, rows * max_new_tokens) as tell,
     ):
         made = continue_(
-            loaded, texts, audio=audio, max_new_tokens=max_new_tokens, sampling=drawing.sampling(),
-            speculation=drafts.speculation(trusted), threads=threads, adapter=adapter,
+            loaded,
+            texts,
+            audio=audio,
+            max_new_tokens=max_new_tokens,
+            sampling=drawing.sampling(),
+            speculation=drafts.speculation(trusted),
+            threads=threads,
+            adapter=adapter,
             heard=lambda row, text: command_output.put(text, end="") if streaming else tell(),
-        )  # fmt: skip
+        )
     if output.json:
         command_output.put_json(_document(artifact, made, adapter))
         return

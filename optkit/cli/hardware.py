@@ -87,11 +87,15 @@ def devices(as_json: bool) -> None:
     if found.devices:
         rows = [
             [
-                gpu.name, _gib(gpu.memory_bytes), gpu.compute_capability,
-                "yes" if gpu.bf16 else "no", "yes" if gpu.fp8 else "no", gpu.target or "-",
+                gpu.name,
+                _gib(gpu.memory_bytes),
+                gpu.compute_capability,
+                "yes" if gpu.bf16 else "no",
+                "yes" if gpu.fp8 else "no",
+                gpu.target or "-",
             ]
             for gpu in found.devices
-        ]  # fmt: skip
+        ]
         command_output.put(
             command_output.table(["gpu", "memory", "cc", "bf16", "fp8", "target"], rows)
         )

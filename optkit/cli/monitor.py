@@ -40,8 +40,9 @@ def monitor(
             hint="for example `optkit monitor -- python train.py`",
         )
     if seconds is not None and pid is None:
-        raise UsageError("--seconds needs --pid: a command is observed until it ends",
-                         where="command line")  # fmt: skip
+        raise UsageError(
+            "--seconds needs --pid: a command is observed until it ends", where="command line"
+        )
     ears = _Ears(quiet=output.quiet)
     try:
         if pid is None:

@@ -164,44 +164,70 @@ job = filling(
 """MODEL, recipe, overrides and shapes: the model to work on."""
 
 other_tools = filling(
-    "optkit.translation:ToolCommand", "command",
+    "optkit.translation:ToolCommand",
+    "command",
     under(
         "Other tools",
-        click.option("--trtexec", metavar="'FLAGS'",
-                     help="Flags of trtexec 10 or 11, translated into options of optkit."),
-        click.option("--ultralytics", metavar="'ARGUMENTS'",
-                     help="The same for arguments of `yolo export`."),
-        click.option("--modelopt", metavar="'OPTIONS'",
-                     help="The same for options of `python -m modelopt.onnx.quantization`."),
+        click.option(
+            "--trtexec",
+            metavar="'FLAGS'",
+            help="Flags of trtexec 10 or 11, translated into options of optkit.",
+        ),
+        click.option(
+            "--ultralytics", metavar="'ARGUMENTS'", help="The same for arguments of `yolo export`."
+        ),
+        click.option(
+            "--modelopt",
+            metavar="'OPTIONS'",
+            help="The same for options of `python -m modelopt.onnx.quantization`.",
+        ),
     ),
-)  # fmt: skip
+)
 """The command of another tool, which is translated."""
 
 one_target = under(
     "Target",
-    click.option("-t", "--target", required=True, type=param_types.DEVICE, metavar="NAME",
-                 help="A device, see `optkit targets`."),
-)  # fmt: skip
+    click.option(
+        "-t",
+        "--target",
+        required=True,
+        type=param_types.DEVICE,
+        metavar="NAME",
+        help="A device, see `optkit targets`.",
+    ),
+)
 """--target, for one device."""
 
 pair = together(
     one_target,
     under(
         "Target",
-        click.option("-p", "--precision", default="int8", show_default=True,
-                     type=param_types.PRECISION, metavar="NAME"),
+        click.option(
+            "-p",
+            "--precision",
+            default="int8",
+            show_default=True,
+            type=param_types.PRECISION,
+            metavar="NAME",
+        ),
     ),
-)  # fmt: skip
+)
 """--target and --precision, for one of each."""
 
 targets = under(
     "Target",
     click.option(
-        "-t", "--target", "targets", multiple=True, required=True, metavar="NAME,...",
-        type=param_types.Several(param_types.DEVICE), callback=param_types.joined,
+        "-t",
+        "--target",
+        "targets",
+        multiple=True,
+        required=True,
+        metavar="NAME,...",
+        type=param_types.Several(param_types.DEVICE),
+        callback=param_types.joined,
         help="Devices, see `optkit targets`; a list, or the option several times.",
     ),
-)  # fmt: skip
+)
 """--target, for one or several devices."""
 
 
@@ -210,11 +236,18 @@ def precisions(text: str, default: tuple[str, ...] = ()) -> Decorator:
     return under(
         "Target",
         click.option(
-            "-p", "--precision", "precisions", multiple=True, metavar="NAME,...",
-            default=default, show_default=bool(default),
-            type=param_types.Several(param_types.PRECISION), callback=param_types.joined, help=text,
+            "-p",
+            "--precision",
+            "precisions",
+            multiple=True,
+            metavar="NAME,...",
+            default=default,
+            show_default=bool(default),
+            type=param_types.Several(param_types.PRECISION),
+            callback=param_types.joined,
+            help=text,
         ),
-    )  # fmt: skip
+    )
 
 
 def batches(text: str) -> Decorator:
@@ -222,10 +255,15 @@ def batches(text: str) -> Decorator:
     return under(
         "Shapes",
         click.option(
-            "--batch", "batches", multiple=True, metavar="N,...",
-            type=param_types.Several(click.IntRange(min=1)), callback=param_types.joined, help=text,
+            "--batch",
+            "batches",
+            multiple=True,
+            metavar="N,...",
+            type=param_types.Several(click.IntRange(min=1)),
+            callback=param_types.joined,
+            help=text,
         ),
-    )  # fmt: skip
+    )
 
 
 latency = functools.partial(
@@ -234,30 +272,56 @@ latency = functools.partial(
 
 new_folder = under(
     "Output",
-    click.option("-o", "--out", type=click.Path(path_type=Path), required=True, metavar="DIR",
-                 help="Folder for the files; must not exist yet."),
-)  # fmt: skip
+    click.option(
+        "-o",
+        "--out",
+        type=click.Path(path_type=Path),
+        required=True,
+        metavar="DIR",
+        help="Folder for the files; must not exist yet.",
+    ),
+)
 
 _PLACE = (
-    click.option("--cache", type=click.Path(path_type=Path), metavar="DIR",
-                 help="The store; default $OPTKIT_CACHE or the user's cache folder."),
-    click.option("--remote", metavar="URL",
-                 help="Share finished steps with other machines through this remote, e.g. "
-                 "s3://bucket/folder; default $OPTKIT_REMOTE, or none."),
-)  # fmt: skip
+    click.option(
+        "--cache",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="The store; default $OPTKIT_CACHE or the user's cache folder.",
+    ),
+    click.option(
+        "--remote",
+        metavar="URL",
+        help="Share finished steps with other machines through this remote, e.g. "
+        "s3://bucket/folder; default $OPTKIT_REMOTE, or none.",
+    ),
+)
 _BOUNDS = under(
     "Limits",
-    click.option("--memory", type=param_types.Size(), metavar="SIZE",
-                 help="Memory of a step, e.g. 4G (without a unit: bytes); default: half of the "
-                 "free memory."),
-    click.option("--timeout", type=param_types.Seconds(), metavar="TIME",
-                 help="Time of a step, e.g. 10m (without a unit: seconds); default 1h, but 12h "
-                 "for a compiler that times kernels on the device."),
-)  # fmt: skip
-_FRESH = click.option("--fresh", is_flag=True,
-                      help="Run your code although what it `depends` on is unchanged.")  # fmt: skip
-_ON = click.option("--on", "executor", callback=_address, metavar="ray|ray://HOST:PORT",
-                   help="Run the steps on the nodes of a Ray cluster.")  # fmt: skip
+    click.option(
+        "--memory",
+        type=param_types.Size(),
+        metavar="SIZE",
+        help="Memory of a step, e.g. 4G (without a unit: bytes); default: half of the free memory.",
+    ),
+    click.option(
+        "--timeout",
+        type=param_types.Seconds(),
+        metavar="TIME",
+        help="Time of a step, e.g. 10m (without a unit: seconds); default 1h, but 12h "
+        "for a compiler that times kernels on the device.",
+    ),
+)
+_FRESH = click.option(
+    "--fresh", is_flag=True, help="Run your code although what it `depends` on is unchanged."
+)
+_ON = click.option(
+    "--on",
+    "executor",
+    callback=_address,
+    metavar="ray|ray://HOST:PORT",
+    help="Run the steps on the nodes of a Ray cluster.",
+)
 
 work = filling(
     "optkit.workspace:Workspace", "workspace", _BOUNDS, under("Where it runs", *_PLACE, _FRESH)
@@ -272,43 +336,63 @@ work_anywhere = filling(
 strict = under(
     "Limits",
     click.option(
-        "--strict", is_flag=True,
+        "--strict",
+        is_flag=True,
         help="Exit 3 also for an inconclusive gate, a latency measured under bad conditions, and "
         "suspect calibration data.",
     ),
-)  # fmt: skip
+)
 """--strict: a doubtful result counts as failed."""
 
 artifact = together(
     under(
         "Output",
-        click.option("-o", "--out", type=click.Path(path_type=Path), default=Path("artifacts"),
-                     show_default=True, metavar="DIR",
-                     help="Write the artifact to this folder."),
+        click.option(
+            "-o",
+            "--out",
+            type=click.Path(path_type=Path),
+            default=Path("artifacts"),
+            show_default=True,
+            metavar="DIR",
+            help="Write the artifact to this folder.",
+        ),
     ),
     strict,
-)  # fmt: skip
+)
 """--out, --strict: the folder of the artifact, and the exit code of undecided gates."""
 
 junit = under(
     "Output",
-    click.option("--junit", type=param_types.NewFile(), metavar="FILE",
-                 help="Write the gates as JUnit XML, a case each."),
-)  # fmt: skip
+    click.option(
+        "--junit",
+        type=param_types.NewFile(),
+        metavar="FILE",
+        help="Write the gates as JUnit XML, a case each.",
+    ),
+)
 """--junit: the gates for a CI system."""
 
 html = under(
     "Output",
-    click.option("--html", type=param_types.NewFile(), metavar="FILE",
-                 help="Also write it as a page: one file that loads no other."),
-)  # fmt: skip
+    click.option(
+        "--html",
+        type=param_types.NewFile(),
+        metavar="FILE",
+        help="Also write it as a page: one file that loads no other.",
+    ),
+)
 """--html: the result as a page."""
 
 output = filling(
-    "optkit.cli.command_output:Output", "output",
+    "optkit.cli.command_output:Output",
+    "output",
     click.option("--json", is_flag=True, help="Print one JSON object on stdout."),
     click.option("-q", "--quiet", is_flag=True, help="Show no progress."),
-    click.option("-v", "--verbose", is_flag=True,
-                 help="Show cache hits, every rewritten node, logs and tracebacks."),
-)  # fmt: skip
+    click.option(
+        "-v",
+        "--verbose",
+        is_flag=True,
+        help="Show cache hits, every rewritten node, logs and tracebacks.",
+    ),
+)
 """--json, --quiet, --verbose."""

@@ -42,9 +42,10 @@ def _folders(adapters: tuple[str, ...]) -> dict[str, Path]:
     for name, folder in map(_named, adapters):
         if name in folders:
             raise UsageError(
-                f"{folders[name]} and {folder} have the same name, {name}", where="--adapter",
+                f"{folders[name]} and {folder} have the same name, {name}",
+                where="--adapter",
                 hint="--adapter NAME=FOLDER gives an adapter another name",
-            )  # fmt: skip
+            )
         folders[name] = folder
     return folders
 

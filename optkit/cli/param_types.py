@@ -75,8 +75,11 @@ class Name(Type):
         from click.shell_completion import CompletionItem
 
         table = () if self.table is None else resolve_name(self.table)
-        names = [name for name in (table() if callable(table) else table)
-                 if name.startswith(incomplete.lower())]  # fmt: skip
+        names = [
+            name
+            for name in (table() if callable(table) else table)
+            if name.startswith(incomplete.lower())
+        ]
         if not names and self.file:
             return [CompletionItem(incomplete, type="file")]
         return [CompletionItem(name) for name in names]
@@ -182,8 +185,9 @@ class Existing(click.Path):
 _BUILT = "as `optkit build` prints it: artifacts/NAME-TARGET-PRECISION"
 ARTIFACT = Existing(f"name the folder of an artifact, {_BUILT}", folder=True)
 BUILT = Existing(f"name the folder of an artifact or of a fleet, {_BUILT}", folder=True)
-EITHER = Existing(f"name a model.onnx, or the folder of an artifact, {_BUILT}",
-                  file=True, folder=True)  # fmt: skip
+EITHER = Existing(
+    f"name a model.onnx, or the folder of an artifact, {_BUILT}", file=True, folder=True
+)
 PEM = Existing("name the PEM file of the key or the certificate", file=True)
 
 

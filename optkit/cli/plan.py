@@ -44,14 +44,21 @@ class Sizes:
             )
         if self.layers is None or self.kv_heads is None or self.head_dim is None:
             raise UsageError(
-                "a decoder needs --layers, --kv-heads and --head-dim", where="--params",
+                "a decoder needs --layers, --kv-heads and --head-dim",
+                where="--params",
                 hint="add them; a model's config.json calls them num_hidden_layers, "
                 "num_key_value_heads and head_dim",
-            )  # fmt: skip
+            )
         return DecoderSizes(
-            self.params, self.layers, self.kv_heads, self.head_dim, self.heads, self.hidden,
-            vocabulary=self.vocab, tied=self.tied,
-        )  # fmt: skip
+            self.params,
+            self.layers,
+            self.kv_heads,
+            self.head_dim,
+            self.heads,
+            self.hidden,
+            vocabulary=self.vocab,
+            tied=self.tied,
+        )
 
 
 @dataclass(frozen=True)

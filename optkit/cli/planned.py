@@ -88,19 +88,30 @@ def _price(price: Price | None) -> str:
 def _latency(
     rows: Sequence[PlanRow], batches: Sequence[int], decodes: bool
 ) -> tuple[list[str], list[list[str]]]:
-    head = ["precision", "batch", "ms/token" if decodes else "ms", "interval",
-            "tokens/s" if decodes else "per s", "bound", "$/1M"]  # fmt: skip
+    head = [
+        "precision",
+        "batch",
+        "ms/token" if decodes else "ms",
+        "interval",
+        "tokens/s" if decodes else "per s",
+        "bound",
+        "$/1M",
+    ]
     cells = []
     for row in rows:
         for at, one in enumerate(words.shown(row, batches)):
             low, high = one.band
             cells.append(
                 [
-                    _marked(row) if at == 0 else "", str(one.batch), _short(one.p50_ms),
-                    f"{_short(low)}..{_short(high)}", _short(one.throughput),
-                    list(one.bounds.values())[-1], _short(one.usd_per_million, 2),
+                    _marked(row) if at == 0 else "",
+                    str(one.batch),
+                    _short(one.p50_ms),
+                    f"{_short(low)}..{_short(high)}",
+                    _short(one.throughput),
+                    list(one.bounds.values())[-1],
+                    _short(one.usd_per_million, 2),
                 ]
-            )  # fmt: skip
+            )
     return head, cells
 
 
@@ -114,9 +125,12 @@ def _cost(rows: Sequence[PlanRow], batches: Sequence[int]) -> tuple[list[str], l
             served = ["-"] * 5
             if load is not None:
                 served = [
-                    str(load.devices), f"{load.utilisation:.0%}", _short(load.usd_per_hour),
-                    _short(load.usd_per_million), _band(load.usd_band),
-                ]  # fmt: skip
+                    str(load.devices),
+                    f"{load.utilisation:.0%}",
+                    _short(load.usd_per_hour),
+                    _short(load.usd_per_million),
+                    _band(load.usd_band),
+                ]
             cells.append([row.precision if at == 0 else "", str(one.batch), *served, spot])
     return head, cells
 
@@ -128,10 +142,13 @@ def _front(front: Sequence[FrontPoint], decodes: bool) -> tuple[list[str], list[
         name = words.several(one.devices, one.target)
         cells.append(
             [
-                f"{name} {one.precision}", str(one.batch), _short(one.p50_ms),
-                _short(one.usd_per_million), _band(one.usd_band),
+                f"{name} {one.precision}",
+                str(one.batch),
+                _short(one.p50_ms),
+                _short(one.usd_per_million),
+                _band(one.usd_band),
             ]
-        )  # fmt: skip
+        )
     return head, cells
 
 
@@ -154,9 +171,11 @@ def _memory(
         if decodes:
             last = words.shown(row, batches)[-1]
             cells[-1] += [
-                f"{row.largest_context}", _short(last.first_token_ms),
-                f"{last.mfu or 0:.0%}", f"{last.mbu or 0:.0%}",
-            ]  # fmt: skip
+                f"{row.largest_context}",
+                _short(last.first_token_ms),
+                f"{last.mfu or 0:.0%}",
+                f"{last.mbu or 0:.0%}",
+            ]
     return head, cells
 
 
@@ -167,12 +186,17 @@ def _training(model: PlannedGraph | PlannedDecoder, rows: Sequence[PlanRow]) -> 
     for row in rows:
         for training in row.training:
             for kept, held in (
-                ("kept", training.recompute_none), ("recomputed", training.recompute_full),
-            ):  # fmt: skip
+                ("kept", training.recompute_none),
+                ("recomputed", training.recompute_full),
+            ):
                 if held.activations is None:
                     continue
-                items = {"weights": held.weights, "gradients": held.gradients,
-                         "optimizer": held.optimizer, "activations": held.activations}  # fmt: skip
+                items = {
+                    "weights": held.weights,
+                    "gradients": held.gradients,
+                    "optimizer": held.optimizer,
+                    "activations": held.activations,
+                }
                 if held.temporary:
                     items["the logits' gradient"] = held.temporary
                 told = ", ".join(f"{name} {_short((n or 0) / 1e9)}" for name, n in items.items())

@@ -19,9 +19,12 @@ def sign(
     output: Output,
 ) -> None:
     signed = api.sign(
-        artifact, key=key, certificate=certificate, certificate_chain=certificate_chain,
+        artifact,
+        key=key,
+        certificate=certificate,
+        certificate_chain=certificate_chain,
         ignore_paths=ignore_paths,
-    )  # fmt: skip
+    )
     _put(signed, "signed", output)
 
 
@@ -34,9 +37,12 @@ def verify(
     output: Output,
 ) -> None:
     verified = api.verify(
-        artifact, key=key, certificate_chain=certificate_chain,
-        ignore_unsigned_files=ignore_unsigned_files, trust=trust,
-    )  # fmt: skip
+        artifact,
+        key=key,
+        certificate_chain=certificate_chain,
+        ignore_unsigned_files=ignore_unsigned_files,
+        trust=trust,
+    )
     _put(verified, "verified", output)
 
 

@@ -44,12 +44,7 @@ def quantize(
 
 
 def compile_(
-    out: Path,
-    target: str,
-    precision: str,
-    request: Request,
-    workspace: Workspace,
-    output: Output,
+    out: Path, target: str, precision: str, request: Request, workspace: Workspace, output: Output
 ) -> None:
     _files("compile", out, request, workspace, output, target, precision)
 

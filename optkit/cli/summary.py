@@ -144,8 +144,10 @@ def stored(latencies: Iterable[Latency | None]) -> list[str]:
     """Notes on latencies from the store: when and where they were measured, each once, and the
     command that measures again."""
     told = [measured(one) for one in latencies if one and one.from_store]
-    return [f"latency {one}; `optkit cache clear --step bench` makes the next run measure again"
-            for one in dict.fromkeys(told)]  # fmt: skip
+    return [
+        f"latency {one}; `optkit cache clear --step bench` makes the next run measure again"
+        for one in dict.fromkeys(told)
+    ]
 
 
 def race(against: Against) -> str:
@@ -361,6 +363,10 @@ def _spelled(sizes: Mapping[str, int]) -> str:
 
 def _evidence(one: Result) -> str:
     """The evidence of each group of figures, e.g. "engine compiled, latency predicted"."""
-    groups = {"engine": one.engine, "latency": one.latency, "accuracy": one.accuracy,
-              "fidelity": one.fidelity}  # fmt: skip
+    groups = {
+        "engine": one.engine,
+        "latency": one.latency,
+        "accuracy": one.accuracy,
+        "fidelity": one.fidelity,
+    }
     return ", ".join(f"{name} {group.evidence}" for name, group in groups.items() if group)

@@ -49,9 +49,7 @@ NAMED: Mapping[str, NamedPreprocessing] = MappingProxyType(
             "crop", [0.485, 0.456, 0.406], [0.229, 0.224, 0.225], resize=256 / 224
         ),
         "clip": NamedPreprocessing(
-            "crop",
-            [0.48145466, 0.4578275, 0.40821073],
-            [0.26862954, 0.26130258, 0.27577711],
+            "crop", [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
         ),
         "half": NamedPreprocessing("stretch", 0.5, 0.5),
         "unit": NamedPreprocessing("stretch", 0.0, 1.0),
@@ -166,9 +164,7 @@ def _named(
         else NamedPreprocessing("stretch" if resize is None else "crop", 0.0, 1.0)
     )
     return replace(
-        named,
-        mean=named.mean if mean is None else mean,
-        std=named.std if std is None else std,
+        named, mean=named.mean if mean is None else mean, std=named.std if std is None else std
     )
 
 

@@ -73,8 +73,10 @@ def _lengths(feed: Feed, mask: TensorInfo) -> np.ndarray:
 
 
 def _cut(feed: Feed, inputs: Collection[TensorInfo], axis: str, tokens: int) -> Feed:
-    kept = {info.name: tuple(slice(tokens if dim == axis else None) for dim in info.shape)
-            for info in inputs}  # fmt: skip
+    kept = {
+        info.name: tuple(slice(tokens if dim == axis else None) for dim in info.shape)
+        for info in inputs
+    }
     return {name: array[kept[name]] for name, array in feed.items()}
 
 

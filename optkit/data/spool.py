@@ -177,9 +177,15 @@ class Spool:
             arrays |= spool_file.arrays(row, feed, labels)
         rows = [path.name] * len(self._rows)
         index = Index(
-            self.inputs, self.labelled, self.digest, rows, self._digests, self._slices, metadata,
+            self.inputs,
+            self.labelled,
+            self.digest,
+            rows,
+            self._digests,
+            self._slices,
+            metadata,
             self._groups,
-        )  # fmt: skip
+        )
         spool_file.save(arrays, path, {spool_file.EMBEDDED: index.to_json()})
 
     def _files(self) -> Iterator[tuple[int, Any]]:

@@ -114,8 +114,10 @@ class _Writer:
         fixed, batched = self._checker.fixed, self._checker.batched
         feed, count = self._checker.feed(given, self.samples)
         tags = self._checker.labels(labels, count, self.samples)
-        names = {what: self._checker.names(what, given, count, self.samples)
-                 for what, given in named.items()}  # fmt: skip
+        names = {
+            what: self._checker.names(what, given, count, self.samples)
+            for what, given in named.items()
+        }
         if fixed is not None and count < fixed and not self._fill:
             self._left_out = count
             return

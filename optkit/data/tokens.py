@@ -120,9 +120,13 @@ def _of_transformers(path: Path) -> Tokenizer:
         )
     longest = tokenizer.model_max_length
     return Tokenizer(
-        fast, tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.padding_side,
-        longest if longest < _LONGEST else None, str(path),
-    )  # fmt: skip
+        fast,
+        tokenizer.eos_token_id,
+        tokenizer.pad_token_id,
+        tokenizer.padding_side,
+        longest if longest < _LONGEST else None,
+        str(path),
+    )
 
 
 def _bare(path: Path) -> Tokenizer:

@@ -80,10 +80,14 @@ def _graph(graph: GraphDiff) -> list[str]:
         lines.append(f"  {nodes.rewired} nodes read other values, and are the same otherwise")
     products = [f"{row.node}: {row.a} -> {row.b}" for row in graph.precision]
     lines += _listed("  products", products)
-    lines += _listed("  weights", [
-        *(f"- {name}" for name in weights.removed), *(f"+ {name}" for name in weights.added),
-        *(f"{row.name}: {view.weight_change(row)}" for row in weights.changed),
-    ])  # fmt: skip
+    lines += _listed(
+        "  weights",
+        [
+            *(f"- {name}" for name in weights.removed),
+            *(f"+ {name}" for name in weights.added),
+            *(f"{row.name}: {view.weight_change(row)}" for row in weights.changed),
+        ],
+    )
     lines += _listed(
         "  scales that moved",
         [f"{row.tensor}: {view.scale_change(row)}" for row in graph.scales.moved],

@@ -33,11 +33,7 @@ def compare(a: Side, b: Side) -> tuple[FigureDiff, ...]:
     figures."""
     assert a.result is not None
     assert b.result is not None
-    rows = [
-        *_latencies(a, b),
-        *_qualities(a, b, a.result, b.result),
-        *_exact(a.result, b.result),
-    ]
+    rows = [*_latencies(a, b), *_qualities(a, b, a.result, b.result), *_exact(a.result, b.result)]
     return tuple(row for row in rows if row.a.value is not None or row.b.value is not None)
 
 

@@ -61,10 +61,17 @@ def _both(field: str, a: OutlinedGraph, b: OutlinedGraph) -> tuple[JsonValue, Js
 def _same(diff: GraphDiff) -> bool:
     nodes, weights = diff.nodes, diff.weights
     return all(a == b for a, b in (diff.opset, diff.inputs, diff.outputs)) and not (
-        diff.operators or diff.precision or nodes.rewired or diff.scales.moved
-        or nodes.added or nodes.removed or nodes.changed
-        or weights.added or weights.removed or weights.changed
-    )  # fmt: skip
+        diff.operators
+        or diff.precision
+        or nodes.rewired
+        or diff.scales.moved
+        or nodes.added
+        or nodes.removed
+        or nodes.changed
+        or weights.added
+        or weights.removed
+        or weights.changed
+    )
 
 
 def _operators(a: GraphOutline, b: GraphOutline) -> tuple[OperatorCount, ...]:

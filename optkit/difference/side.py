@@ -107,9 +107,10 @@ def _report(path: Path) -> Side:
         result = report.result if report else conform(data, Result)
     except ContractMismatch as error:
         raise InputRefused(
-            f"not a complete report of optkit: {error}", where=str(path),
+            f"not a complete report of optkit: {error}",
+            where=str(path),
             hint="give report.json as a build wrote it, or what `optkit build --json` printed",
-        ) from error  # fmt: skip
+        ) from error
     if result.parts:
         raise UsageError(
             f"it consists of {' and '.join(result.parts)}",
@@ -120,9 +121,14 @@ def _report(path: Path) -> Side:
         return Side(path, "a report", result=result)
     provenance = report.provenance
     return Side(
-        path, "a report", provenance.digests.get("build"), result=result, report=report,
-        recipe=provenance.recipe, versions=provenance.versions,
-    )  # fmt: skip
+        path,
+        "a report",
+        provenance.digests.get("build"),
+        result=result,
+        report=report,
+        recipe=provenance.recipe,
+        versions=provenance.versions,
+    )
 
 
 def _outline(file: Path, sha256: str, runner: Runner) -> OutlinedGraph:

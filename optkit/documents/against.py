@@ -20,8 +20,7 @@ class AgainstRow(Record):
     latency: Latency
     against_latency: Latency
     slowdown: Annotated[
-        Difference,
-        said("The extra time of the artifact, as a share of the other's latency."),
+        Difference, said("The extra time of the artifact, as a share of the other's latency.")
     ]
     outcome: Outcome | None = None
     reason: str | None = None

@@ -105,8 +105,7 @@ class MovedScale(Record):
     tensor: str
     count: Both[int]
     factor: Annotated[
-        Interval | None,
-        said("b divided by a: the lowest and the highest over the channels."),
+        Interval | None, said("b divided by a: the lowest and the highest over the channels.")
     ] = None
 
 
@@ -125,14 +124,10 @@ class GraphDiff(Record):
     opset: Both[JsonValue]
     inputs: Both[JsonValue]
     outputs: Both[JsonValue]
-    operators: Annotated[
-        Rows[OperatorCount],
-        said("Operators whose number of nodes differs."),
-    ]
+    operators: Annotated[Rows[OperatorCount], said("Operators whose number of nodes differs.")]
     nodes: NodeChanges
     precision: Annotated[
-        Rows[ProductChange],
-        said("Products of the same name that multiply in other dtypes."),
+        Rows[ProductChange], said("Products of the same name that multiply in other dtypes.")
     ]
     weights: WeightChanges
     scales: ScaleChanges
@@ -171,8 +166,7 @@ class FigureDiff(Record):
     b: KnownFigure
     change: FigureChange | None = None
     seen: Annotated[
-        Seen,
-        said("none: no difference seen; unknown: see note; equal, other: for exact figures."),
+        Seen, said("none: no difference seen; unknown: see note; equal, other: for exact figures.")
     ]
     note: str | None = None
 

@@ -140,8 +140,7 @@ class WrittenRecipe(Record):
 
     path: str
     missing: Annotated[
-        Rows[str],
-        said("Settings that the command line must give again: KEY=VALUE, for --set."),
+        Rows[str], said("Settings that the command line must give again: KEY=VALUE, for --set.")
     ]
 
 
@@ -173,8 +172,7 @@ class Explained(Record):
     layers_compared: ComparedLayers | None = None
     time: Annotated[LayerTime | None, said("Null if it is unknown; see `untimed`.")] = None
     untimed: Annotated[
-        str | None,
-        said("Why the times of layers are unknown; else null, and null for parts."),
+        str | None, said("Why the times of layers are unknown; else null, and null for parts.")
     ] = None
     fixed: Annotated[
         FixedTime | SkipJsonSchema[None],

@@ -45,9 +45,11 @@ class Drawing(Record):
     ] = None
     mask: Annotated[
         _Embedded | None,
-        said("A PNG of the pixels whose class changed from right to wrong, or from wrong to right, "
-             "and of those that both models have wrong; null for objects."),
-    ] = None  # fmt: skip
+        said(
+            "A PNG of the pixels whose class changed from right to wrong, or from wrong to right, "
+            "and of those that both models have wrong; null for objects."
+        ),
+    ] = None
     annotated: Rows[AnnotatedObject]
     baseline: Rows[FoundObject]
     candidate: Rows[FoundObject]

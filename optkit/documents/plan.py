@@ -117,13 +117,11 @@ class PlannedLatency(Record):
     p50_ms: Annotated[Number, said("Of one call; of a decoder, of one token for each sequence.")]
     band: Annotated[Interval, said("ms; held nine of ten measurements of devices left out.")]
     throughput: Annotated[
-        Number,
-        said("Samples per second; of a decoder written tokens, prefill included."),
+        Number, said("Samples per second; of a decoder written tokens, prefill included.")
     ]
     throughput_band: Interval
     bounds: Annotated[
-        dict[str, Bound],
-        said("Stage (call; or prefill, decode) to its largest part."),
+        dict[str, Bound], said("Stage (call; or prefill, decode) to its largest part.")
     ]
     parts_ms: Annotated[
         dict[str, Number],

@@ -100,13 +100,11 @@ class LayerFidelityRow(Record):
     weights: TensorFidelity | None = None
     scales: Literal["tensor", "channel", "summed", "block"] | None = None
     by_channel_db: Annotated[
-        Number | None,
-        said("SQNR of the weight, rounded with one scale per output channel."),
+        Number | None, said("SQNR of the weight, rounded with one scale per output channel.")
     ] = None
     codes: Annotated[CodeUse | None, said("Null if it has no int8 codes.")] = None
     restored: Annotated[
-        OutputFidelity | None,
-        said("If all layers that read the same values are in FP32."),
+        OutputFidelity | None, said("If all layers that read the same values are in FP32.")
     ] = None
 
 

@@ -61,8 +61,7 @@ class LandingCounts(Record):
     landed: Count
     by_dtype: dict[str, Count]
     unknown: Annotated[
-        Count,
-        said("Planned nodes for which the compiler does not report the dtype."),
+        Count, said("Planned nodes for which the compiler does not report the dtype.")
     ] = 0  # the first artifacts do not have this key
 
 

@@ -37,7 +37,6 @@ class VerifiedArtifact(NamedArtifact):
     schema_: Literal["optkit.signature/v1"] = Field(alias="schema")
     files: Annotated[Count, said("The number of files that were verified.")]
     signature: Annotated[
-        SignatureFile | None,
-        said("Null if it was not verified; notes say whether there is one."),
+        SignatureFile | None, said("Null if it was not verified; notes say whether there is one.")
     ] = None
     notes: Annotated[Rows[str], said("What was not verified.")]

@@ -127,8 +127,7 @@ class Tune(Record):
         said("Trials that no other trial beats in SQNR, latency and size; fastest first."),
     ]
     layers: Annotated[
-        Rows[RankedLayers],
-        said("Groups of layers; those that cost the most accuracy first."),
+        Rows[RankedLayers], said("Groups of layers; those that cost the most accuracy first.")
     ]
     excluded: Annotated[
         dict[str, str], said("Layers that no precision can quantize, with the reason.")

@@ -40,9 +40,17 @@ _TICK_SECONDS = 0.05
 _LOG_TAIL = 64 * 1024
 # Variables that a child may inherit: for finding libraries, locale and devices, but no tokens.
 _ENVIRONMENT = (
-    "PATH", "HOME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES",
-    "CUDA_DEVICE_ORDER", "VIRTUAL_ENV", "OPTKIT_CACHE",
-)  # fmt: skip
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "LD_LIBRARY_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "VIRTUAL_ENV",
+    "OPTKIT_CACHE",
+)
 
 WORKER = (sys.executable, "-m", "optkit.worker")
 

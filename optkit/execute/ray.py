@@ -32,12 +32,7 @@ from typing import Any, TypeVar
 
 from optkit import errors
 from optkit.codec import from_json, to_json
-from optkit.errors import (
-    OptkitError,
-    StorageError,
-    ToolchainMissing,
-    WorkerFailed,
-)
+from optkit.errors import OptkitError, StorageError, ToolchainMissing, WorkerFailed
 from optkit.execute import local
 from optkit.execute.concurrent import together
 from optkit.execute.node import NodeAnswer, as_text, packed, perform
@@ -348,11 +343,12 @@ def _nowhere(
     there = ", ".join(f"{count} × {name}" for name, count in sorted(known.items())) or "none"
     reasons = "".join(f"; {node[:8]}: {why}" for node, why in unfit.items())
     return ToolchainMissing(
-        "no node of the cluster can run this step" if device is None
+        "no node of the cluster can run this step"
+        if device is None
         else f"no node of the cluster has the accelerator {device}",
         where="--on",
         hint=f"accelerators there: {there}{reasons}",
-    )  # fmt: skip
+    )
 
 
 def _told(error: Exception) -> OptkitError:

@@ -156,9 +156,11 @@ class Runner:
         """It begins anew after a kill, because the code may be another one now."""
 
         def find(produce: Callable[[Path], Meta]) -> tuple[Entry, bool]:
-            entry = self.store.add(step.name, produce, lambda meta, files: (
-                stores.digest_json({"base": base, "yielded": [files, meta]})
-            ))  # fmt: skip
+            entry = self.store.add(
+                step.name,
+                produce,
+                lambda meta, files: stores.digest_json({"base": base, "yielded": [files, meta]}),
+            )
             return entry, False
 
         return self._make(step, label, find, runs_code=True)
@@ -244,9 +246,15 @@ class Runner:
         return entry
 
     def _done(
-        self, step: Step[StepResult], label: str, entry: Entry, *, hit: bool, seconds: float,
+        self,
+        step: Step[StepResult],
+        label: str,
+        entry: Entry,
+        *,
+        hit: bool,
+        seconds: float,
         ran_code: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.records.append(StepTaken(step.name, label, entry.key, hit, seconds, ran_code))
         self.listener.done(step.name, label, hit, seconds)
         for warning in (*_taken(self.store.warnings), *_some(_warnings(entry.meta))):

@@ -212,9 +212,13 @@ class Step(Generic[R_co]):
     def result(self, folder: Folder) -> R_co:
         """The typed result of this step, from its folder."""
         bases = [base for own in type(self).__mro__ for base in vars(own).get("__orig_bases__", ())]
-        (kind,) = {get_args(base)[0] for base in bases if isinstance(get_origin(base), type)
-                   and issubclass(get_origin(base), Step)
-                   and isinstance(get_args(base)[0], type)}  # fmt: skip
+        (kind,) = {
+            get_args(base)[0]
+            for base in bases
+            if isinstance(get_origin(base), type)
+            and issubclass(get_origin(base), Step)
+            and isinstance(get_args(base)[0], type)
+        }
         result: R_co = kind.of(folder)
         return result
 

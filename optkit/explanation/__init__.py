@@ -48,7 +48,7 @@ __all__ = [
     "Times",
     "applied",
     "explain",
-]  # fmt: skip
+]
 
 Rule = Callable[[Subject], Iterator[ExplainFinding]]
 
@@ -77,8 +77,15 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-_FAULTS = ("left_in_float", "clipped", "coarse", "duplicated", "weight_axis", "weight_scale",
-           "other_calibration_data")  # fmt: skip
+_FAULTS = (
+    "left_in_float",
+    "clipped",
+    "coarse",
+    "duplicated",
+    "weight_axis",
+    "weight_scale",
+    "other_calibration_data",
+)
 _GENERAL = ("heavy_weight", "sensitive")
 
 

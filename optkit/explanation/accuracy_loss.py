@@ -104,9 +104,10 @@ def unread(subject: Subject) -> Iterator[ExplainFinding]:
         what=f"{worst.value} is quantized, but no quantized product reads its codes, only "
         f"{named(worst.readers)}{_others(pairs)}",
         why=f"the pair adds noise (SQNR {worst.sqnr_db:.1f} dB) and makes no kernel faster"
-        if worst.sqnr_db is not None else "the pair makes no kernel faster",
+        if worst.sqnr_db is not None
+        else "the pair makes no kernel faster",
         change=change,
-    )  # fmt: skip
+    )
 
 
 def weight_axis(subject: Subject) -> Iterator[ExplainFinding]:
@@ -125,11 +126,16 @@ def weight_axis(subject: Subject) -> Iterator[ExplainFinding]:
             continue
         scales, why = _AXES[row.scales]
         finding = noisy(
-            subject, "weight_axis", (node,), [row],
+            subject,
+            "weight_axis",
+            (node,),
+            [row],
             what=f"the weight of {named([node])} has {scales}{_by_channel(sqnr_db, best_db)}",
-            why=why, change=_along_channels(subject, row), least=0.0,
+            why=why,
+            change=_along_channels(subject, row),
+            least=0.0,
             ms=0.0 if subject.has_landed(node) else left_behind(subject, node),
-        )  # fmt: skip
+        )
         if finding is not None:
             yield finding
 
@@ -156,24 +162,33 @@ def weight_scale(subject: Subject) -> Iterator[ExplainFinding]:
         if codes.saturated >= _SATURATED:
             symptom = f"{codes.saturated:.0%} of its codes are saturated"
         finding = noisy(
-            subject, "weight_scale", (node,), [row],
+            subject,
+            "weight_scale",
+            (node,),
+            [row],
             what=f"the scales of the weight of {named([node])} do not fit it: {symptom}"
             f"{_by_channel(sqnr_db, best_db)}",
             why="scales that are too large leave codes unused; scales that are too small saturate "
             "them",
-            change=advice(f"quantize it again; until then keep it in {subject.baseline}",
-                          to_float(subject, [node])),
-        )  # fmt: skip
+            change=advice(
+                f"quantize it again; until then keep it in {subject.baseline}",
+                to_float(subject, [node]),
+            ),
+        )
         if finding is not None:
             yield finding
 
 
 _AXES = {
-    "summed": ("one scale per input channel, along the summed axis",
-               "no integer kernel can apply scales inside the sum"),
-    "tensor": ("one scale for all channels",
-               "the largest channel determines the scale of all others"),
-}  # fmt: skip
+    "summed": (
+        "one scale per input channel, along the summed axis",
+        "no integer kernel can apply scales inside the sum",
+    ),
+    "tensor": (
+        "one scale for all channels",
+        "the largest channel determines the scale of all others",
+    ),
+}
 
 
 def _by_channel(sqnr_db: float | None, best_db: float | None) -> str:
@@ -193,9 +208,17 @@ def _along_channels(subject: Subject, row: LayerFidelityRow) -> RecipeChange:
 
 
 def noisy(
-    subject: Subject, rule: Rule, nodes: tuple[str, ...], rows: Sequence[LayerFidelityRow], *,
-    what: str, why: str, change: RecipeChange, ms: float = 0.0, least: float = LEAST_DB,
-) -> ExplainFinding | None:  # fmt: skip
+    subject: Subject,
+    rule: Rule,
+    nodes: tuple[str, ...],
+    rows: Sequence[LayerFidelityRow],
+    *,
+    what: str,
+    why: str,
+    change: RecipeChange,
+    ms: float = 0.0,
+    least: float = LEAST_DB,
+) -> ExplainFinding | None:
     """The finding with its cost; None if the layers in FP32 would gain too little."""
     cost = cost_of(subject, rows)
     if subject.share(ms) >= LEAST:
@@ -271,7 +294,7 @@ class Pairs:
 
     def finding(
         self, *, what: str, why: str, change: RecipeChange, rule: Rule | None = None
-    ) -> ExplainFinding:  # fmt: skip
+    ) -> ExplainFinding:
         nodes, cost = self.readers, _of_noise(self.subject, self.share, self.db)
         rule = rule or self.fault
         return ExplainFinding(rule, "accuracy", what, why, nodes, modules(nodes), cost, change)

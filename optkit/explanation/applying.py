@@ -20,8 +20,11 @@ _SECTIONS: Mapping[str, type[BaseModel]] = {
     "calibration": Calibration,
     "eval": Eval,
 }
-_FILES = {"model": ("factory", "path", "weights", "adapter"), "calibration": ("source",),
-          "eval": ("task",)}  # fmt: skip
+_FILES = {
+    "model": ("factory", "path", "weights", "adapter"),
+    "calibration": ("source",),
+    "eval": ("task",),
+}
 _OPTIONAL = ("weights", "adapter")  # a section is valid without them
 _CONTENT, _OWN, _GIVEN = "content:", "recipe:", "given:"
 
@@ -48,9 +51,11 @@ def applied(
             section[path[-1]] = value
     data.get("model", {}).pop("trust_remote_code", None)  # a recipe may not set it
     missing = [
-        setting for section in _FILES if section in data
+        setting
+        for section in _FILES
+        if section in data
         for setting in _without_files_of_command(data, section, folder)
-    ]  # fmt: skip
+    ]
     return data, missing
 
 

@@ -28,21 +28,27 @@ def unfused_pairs(subject: Subject) -> Iterator[ExplainFinding]:
     """
     apart = [timed for timed in subject.candidate if subject.kind(timed) == "convert"]
     groups = [group for group in connected(apart) if _is_idle(subject, group)]
-    groups += [[timed] for timed in subject.candidate
-               if subject.kind(timed) == "other" and _there_and_back(subject, timed)]  # fmt: skip
+    groups += [
+        [timed]
+        for timed in subject.candidate
+        if subject.kind(timed) == "other" and _there_and_back(subject, timed)
+    ]
     for group in groups:
         if _is_first_term(subject, group):
             continue
         pairs = tuple(n for timed in group for n in timed.layer.nodes if subject.op(n) in _PAIR)
         around = _around(subject, group)
         yield slow(
-            subject, "unfused_pair", pairs, sum(timed.ms for timed in group),
+            subject,
+            "unfused_pair",
+            pairs,
+            sum(timed.ms for timed in group),
             what=f"a Q/DQ pair is not fused: it runs in {several(len(group), 'separate kernel')}"
             + (f", before {named(around)}" if around else ""),
             why="the value is dequantized for a node that is not a product, so the compiler can "
             "fuse neither Q nor DQ into a neighbour",
             change=_without_pair(subject, pairs, around),
-        )  # fmt: skip
+        )
 
 
 def layout(subject: Subject) -> Iterator[ExplainFinding]:
@@ -60,16 +66,20 @@ def layout(subject: Subject) -> Iterator[ExplainFinding]:
             why += f"; {_REORDER}"
         nodes = tuple(dict.fromkeys(n for timed in group for n in timed.layer.nodes))
         yield slow(
-            subject, "layout", nodes, sum(timed.ms for timed in group),
+            subject,
+            "layout",
+            nodes,
+            sum(timed.ms for timed in group),
             what=f"{several(len(group), 'kernel')} only {does(len(group), 'move')} data"
-            + (f" ({', '.join(ops)})" if ops else "") + _places(subject, group, nodes),
+            + (f" ({', '.join(ops)})" if ops else "")
+            + _places(subject, group, nodes),
             why=why,
             change=advice(
                 "keep one order of the axes through the model, so that it needs no transposes"
                 if key is _AXES
                 else "change the model so that it needs fewer copies"
             ),
-        )  # fmt: skip
+        )
 
 
 def _moving(subject: Subject) -> dict[tuple[str, ...], list[TimedLayer]]:
@@ -94,15 +104,22 @@ def casts(subject: Subject) -> Iterator[ExplainFinding]:
             "stay in FP32, and why"
         )
         change = advice("scale the values of the model into the range of FP16 (up to 65504)")
-    casting = [timed for timed in subject.candidate
-               if subject.ops(timed) == {"Cast"} and not timed.layer.products]  # fmt: skip
+    casting = [
+        timed
+        for timed in subject.candidate
+        if subject.ops(timed) == {"Cast"} and not timed.layer.products
+    ]
     for group in connected(casting):
         nodes = tuple(dict.fromkeys(n for timed in group for n in timed.layer.nodes))
         yield slow(
-            subject, "cast", nodes, sum(timed.ms for timed in group),
+            subject,
+            "cast",
+            nodes,
+            sum(timed.ms for timed in group),
             what=f"{several(len(group), 'kernel')} only {does(len(group), 'cast')}: {named(nodes)}",
-            why=why, change=change,
-        )  # fmt: skip
+            why=why,
+            change=change,
+        )
 
 
 def _places(subject: Subject, group: list[TimedLayer], nodes: tuple[str, ...]) -> str:
@@ -124,10 +141,12 @@ def _is_first_term(subject: Subject, group: list[TimedLayer]) -> bool:
     """Whether the pair is the first of two terms: a Sub makes the second of the value and of its
     dequantized codes."""
     pair = {node for timed in group for node in timed.layer.nodes}
-    read = [set(subject.nodes[node].reads) for node in pair
-            if subject.op(node) == "QuantizeLinear"]  # fmt: skip
-    rests = [set(subject.nodes[node].reads) for node in _around(subject, group)
-             if subject.op(node) == "Sub"]  # fmt: skip
+    read = [set(subject.nodes[node].reads) for node in pair if subject.op(node) == "QuantizeLinear"]
+    rests = [
+        set(subject.nodes[node].reads)
+        for node in _around(subject, group)
+        if subject.op(node) == "Sub"
+    ]
     return any(pair & rest and value <= rest for rest in rests for value in read)
 
 
@@ -143,8 +162,11 @@ def _there_and_back(subject: Subject, timed: TimedLayer) -> bool:
 
 def _is_needed(subject: Subject, timed: TimedLayer) -> bool:
     """Whether the kernel reads what a layer with an integer product writes."""
-    integer = [other.layer for other in subject.candidate
-               if any(map(subject.has_landed, other.layer.products))]  # fmt: skip
+    integer = [
+        other.layer
+        for other in subject.candidate
+        if any(map(subject.has_landed, other.layer.products))
+    ]
     written = {t.name for layer in integer for t in layer.outputs}
     return any(t.name in written for t in timed.layer.inputs)
 
@@ -153,8 +175,13 @@ def _around(subject: Subject, group: list[TimedLayer]) -> tuple[str, ...]:
     """The other nodes in the kernels of a pair; if there are none, the nodes that read it."""
     inside = [n for timed in group for n in timed.layer.nodes if subject.op(n) not in _PAIR]
     written = {t.name for timed in group for t in timed.layer.outputs}
-    readers = [n for timed in subject.candidate if timed not in group for n in timed.layer.nodes
-               if any(t.name in written for t in timed.layer.inputs)]  # fmt: skip
+    readers = [
+        n
+        for timed in subject.candidate
+        if timed not in group
+        for n in timed.layer.nodes
+        if any(t.name in written for t in timed.layer.inputs)
+    ]
     return tuple(dict.fromkeys(inside or readers))
 
 

@@ -125,13 +125,15 @@ def fixed(subject: Subject) -> FixedTime | None:
     total = sum(spent.values())
     operators = sorted(spent.items(), key=lambda one: -one[1])
     return FixedTime(
-        evidence=subject.times.evidence, ms=total, share=subject.share(total),
+        evidence=subject.times.evidence,
+        ms=total,
+        share=subject.share(total),
         at_most=subject.total_ms / total if total else None,
         operators=tuple(
             FixedOperator(op=op, ms=ms, share=subject.share(ms), nodes=_nodes(groups[op]))
             for op, ms in operators[:_SHOWN]
         ),
-    )  # fmt: skip
+    )
 
 
 def slow_operators(subject: Subject) -> Iterator[ExplainFinding]:
@@ -146,12 +148,16 @@ def slow_operators(subject: Subject) -> Iterator[ExplainFinding]:
         remedy = _WHOLE if whole else _REMEDIES.get(op, _SHARED if usual else _OTHER)
         nodes = _nodes(group)
         yield slow(
-            subject, "slow_operator", nodes, ms,
+            subject,
+            "slow_operator",
+            nodes,
+            ms,
             what=f"{op} takes {subject.share(ms):.0%} of the time of all layers, in "
             f"{several(len(group), 'kernel')}: {named(nodes)}{_sizes(group)}",
-            why=remedy.why, change=advice(remedy.change),
+            why=remedy.why,
+            change=advice(remedy.change),
             limit=usual and subject.share(ms) < 0.5,
-        )  # fmt: skip
+        )
 
 
 def written_out(subject: Subject) -> Iterator[ExplainFinding]:
@@ -159,8 +165,11 @@ def written_out(subject: Subject) -> Iterator[ExplainFinding]:
     or a normalization written in several operators that no fusion rule knows. Each kernel reads and
     writes all numbers; one operator would do it once. The same chain in several places is one
     finding."""
-    small = [timed for timed in subject.candidate
-             if subject.kind(timed) == "other" and _is_small(subject, timed)]  # fmt: skip
+    small = [
+        timed
+        for timed in subject.candidate
+        if subject.kind(timed) == "other" and _is_small(subject, timed)
+    ]
     alike: dict[tuple[str, ...], list[list[TimedLayer]]] = {}
     for group in connected(small):
         ops = tuple(sorted({subject.operator(timed) for timed in group}))
@@ -171,7 +180,10 @@ def written_out(subject: Subject) -> Iterator[ExplainFinding]:
         nodes = _nodes([timed for group in groups for timed in group])
         places = "" if len(groups) == 1 else f" in each of {len(groups)} places"
         yield slow(
-            subject, "written_out", nodes, ms,
+            subject,
+            "written_out",
+            nodes,
+            ms,
             what=f"{len(groups[0])} kernels{places} ({', '.join(ops)}) compute one after the other "
             f"what one operator could: {named(nodes)}",
             why="each kernel reads and writes all of its numbers; the largest of them would be "
@@ -180,7 +192,7 @@ def written_out(subject: Subject) -> Iterator[ExplainFinding]:
                 "write it with one function of the framework (gelu, silu, softmax, layer_norm, …); "
                 "optkit makes one operator of every form of these that it knows"
             ),
-        )  # fmt: skip
+        )
 
 
 def launches(subject: Subject) -> Iterator[ExplainFinding]:
@@ -204,17 +216,20 @@ def launches(subject: Subject) -> Iterator[ExplainFinding]:
     cost = FindingCost(share, "latency", Evidence.PREDICTED, ms=share * total)
     batch = latency.batch
     yield ExplainFinding(
-        "launches", "speed",
+        "launches",
+        "speed",
         f"starting {several(count, 'kernel')} takes about {min(spent / total, 1.0):.0%} of a call "
         f"of {total:.3g} ms at batch {batch}: the kernels themselves have little to compute",
         "a kernel takes the same time to start at every batch size and in every precision",
-        (), (), cost,
+        (),
+        (),
+        cost,
         advice(
             f"use a larger batch (`axes: {{batch: {{opt: {_MORE * batch}}}}}`): each kernel then "
             f"starts once for {_MORE} times as many samples"
         ),
         limit=batch > _SMALL,
-    )  # fmt: skip
+    )
 
 
 def _is_small(subject: Subject, timed: TimedLayer) -> bool:

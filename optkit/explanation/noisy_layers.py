@@ -32,12 +32,15 @@ def sensitive(subject: Subject) -> Iterator[ExplainFinding]:
     for rows in groups.values():
         nodes = tuple(row.node for row in rows)
         finding = noisy(
-            subject, "sensitive", nodes, rows,
+            subject,
+            "sensitive",
+            nodes,
+            rows,
             what=f"much of the noise at the outputs comes from {named(nodes)}{_alone(rows)}",
             why="if this runs in FP32 and nothing else changes, the SQNR of the outputs rises by "
             "the cost given",
             change=advice(f"keep it in {subject.baseline}", to_float(subject, nodes)),
-        )  # fmt: skip
+        )
         if finding is not None:
             yield finding
 
@@ -54,16 +57,18 @@ def lost(subject: Subject) -> Iterator[ExplainFinding]:
     nodes, more = tuple(row.node for row in rows), len(rows) - 1
     others = f"; the same applies to {several(more, 'more layer')}" if more else ""
     yield ExplainFinding(
-        "sensitive", "accuracy",
+        "sensitive",
+        "accuracy",
         f"the values of {nodes[0]} are lost: with only this layer quantized, its output has "
         f"{figures.decibels(db)}{others}",
         f"below {LOST_SQNR:g} dB the error has more than a tenth of the power of the values; "
         f"{_lost_by(rows[0])}",
-        nodes, modules(nodes),
+        nodes,
+        modules(nodes),
         max((cost_of(subject, [row]) for row in rows), key=lambda cost: cost.share),
         advice(f"keep it in {subject.baseline}", to_float(subject, nodes)),
         always=True,
-    )  # fmt: skip
+    )
 
 
 def _lost_db(row: LayerFidelityRow) -> float | None:

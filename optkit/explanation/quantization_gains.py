@@ -23,9 +23,17 @@ _HALF = 0.5  # of the time in FP16: the ratio that is assumed for eight bits if 
 
 
 def slow(
-    subject: Subject, rule: Rule, nodes: tuple[str, ...], ms: float, *, what: str, why: str,
-    change: RecipeChange, evidence: Evidence | None = None, limit: bool = False,
-) -> ExplainFinding:  # fmt: skip
+    subject: Subject,
+    rule: Rule,
+    nodes: tuple[str, ...],
+    ms: float,
+    *,
+    what: str,
+    why: str,
+    change: RecipeChange,
+    evidence: Evidence | None = None,
+    limit: bool = False,
+) -> ExplainFinding:
     assert subject.times is not None
     known = evidence or subject.times.evidence
     ms = max(ms, 0.0)

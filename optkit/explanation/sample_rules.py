@@ -29,14 +29,17 @@ def padding(subject: Subject) -> Iterator[ExplainFinding]:
         return
     wanted = min(-(-tokens.most // _EIGHT) * _EIGHT, int(computed))
     yield slow(
-        subject, "padding", (), share * subject.total_ms,
+        subject,
+        "padding",
+        (),
+        share * subject.total_ms,
         what=f"{computed - tokens.real:.0f} of {computed:.0f} tokens are padding: a sample has "
         f"{tokens.real:.3g} real tokens on average, and 95 of 100 have at most {tokens.most} "
         f"({tokens.samples} samples, input {tokens.input})",
         why="padding takes the time of real tokens, and nothing reads what is computed there",
         change=_shorter(subject, tokens, wanted),
         evidence=Evidence.PREDICTED,
-    )  # fmt: skip
+    )
 
 
 def other_calibration_data(subject: Subject) -> Iterator[ExplainFinding]:

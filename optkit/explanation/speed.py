@@ -48,12 +48,16 @@ def left_in_float(subject: Subject) -> Iterator[ExplainFinding]:
         dtype = _multiplies_in(subject, node)
         why, change = _why_in_float(subject, node, dtype)
         yield slow(
-            subject, "left_in_float", (node,), left_behind(subject, node),
+            subject,
+            "left_in_float",
+            (node,),
+            left_behind(subject, node),
             what=f"{named([node])} computes in {dtype}"
             + (", between quantized layers" if between else f"; the plan is {planned}"),
-            why=why, change=change,
+            why=why,
+            change=change,
             evidence=Evidence.PREDICTED,
-        )  # fmt: skip
+        )
 
 
 def _multiplies_in(subject: Subject, node: str) -> str:
@@ -112,7 +116,10 @@ def does_not_pay(subject: Subject) -> Iterator[ExplainFinding]:
     )
     lost = latency.p50_ms - baseline.latency.p50_ms
     yield ExplainFinding(
-        "does_not_pay", "speed", nodes=nodes, modules=modules(nodes),
+        "does_not_pay",
+        "speed",
+        nodes=nodes,
+        modules=modules(nodes),
         cost=FindingCost(lost / latency.p50_ms, "latency", speedup.evidence, ms=lost),
         what=f"{slower}: {losing}" if nodes else f"{slower}, but no single layer is slower",
         why=f"{subject.baseline} fuses bias, activation and sum into its products; here they run "
@@ -122,7 +129,7 @@ def does_not_pay(subject: Subject) -> Iterator[ExplainFinding]:
             f"quantized; or deploy {subject.baseline}"
         ),
         limit=True,
-    )  # fmt: skip
+    )
 
 
 def _losses(subject: Subject, behind: Mapping[str, float]) -> dict[str, float]:
@@ -161,7 +168,10 @@ def alignment(subject: Subject) -> Iterator[ExplainFinding]:
         gains = (ms_per_product(theirs[node]) - ms_per_product(ours[node]) for node in nodes)
         most = sum(max(gain, 0.0) for gain in gains)
         yield slow(
-            subject, "alignment", tuple(nodes), most,
+            subject,
+            "alignment",
+            tuple(nodes),
+            most,
             what=f"the summed dimension K of {named(nodes)} is {summed}, not a multiple of "
             f"{_STEP}; the cost given is an upper bound",
             why=f"a tensor core reads {_STEP} bytes at a time; rows of {summed} bytes are not "
@@ -171,7 +181,7 @@ def alignment(subject: Subject) -> Iterator[ExplainFinding]:
                 "fill the weights up with zeros"
             ),
             evidence=Evidence.PREDICTED,
-        )  # fmt: skip
+        )
 
 
 def memory_bound(subject: Subject) -> Iterator[ExplainFinding]:
@@ -185,11 +195,14 @@ def memory_bound(subject: Subject) -> Iterator[ExplainFinding]:
         return
     ratio = peak_ratio(subject)
     bound = [
-        timed for timed in subject.candidate
-        if timed.layer.products and timed.layer.dtype in _CODES
-        and timed.compute_ms is not None and timed.memory_ms is not None
+        timed
+        for timed in subject.candidate
+        if timed.layer.products
+        and timed.layer.dtype in _CODES
+        and timed.compute_ms is not None
+        and timed.memory_ms is not None
         and timed.compute_ms * ratio < timed.memory_ms
-    ]  # fmt: skip
+    ]
     constant = sum(constant_ms(timed) for timed in bound)
     if not bound:
         return
@@ -197,7 +210,10 @@ def memory_bound(subject: Subject) -> Iterator[ExplainFinding]:
     time = sum(timed.ms for timed in bound)
     batch = subject.result.latency.batch if subject.result.latency else None
     yield slow(
-        subject, "memory_bound", nodes, constant / 2,
+        subject,
+        "memory_bound",
+        nodes,
+        constant / 2,
         what=f"memory bandwidth limits {several(len(bound), 'product')}: {time:.3g} ms in total, "
         f"of which reading the weights takes {constant:.3g} ms",
         why=f"at batch {batch} it would limit them in {subject.baseline} too; faster arithmetic "
@@ -207,7 +223,7 @@ def memory_bound(subject: Subject) -> Iterator[ExplainFinding]:
             "(`axes: {batch: {opt: ...}}`), or weights of fewer bits (int4)"
         ),
         limit=True,
-    )  # fmt: skip
+    )
 
 
 def heavy_weights(subject: Subject) -> Iterator[ExplainFinding]:
@@ -223,16 +239,20 @@ def heavy_weights(subject: Subject) -> Iterator[ExplainFinding]:
             nodes = timed.layer.products or _heaviest(subject, timed)
             ms = constant_ms(timed) * size / max(timed.layer.constant_bytes, 1)
             yield slow(
-                subject, "heavy_weight", nodes, ms / 2,
+                subject,
+                "heavy_weight",
+                nodes,
+                ms / 2,
                 what=f"{named(nodes)} reads {size / 2**20:.3g} MiB of {tensor.dtype}, "
                 f"{size / total:.0%} of all weights",
                 why="this float tensor has more bytes than quantization saved in the others",
                 change=advice(
                     "quantize it, or store the embedding table in 8 bits",
-                    {} if subject.recipe.quantization.embeddings
+                    {}
+                    if subject.recipe.quantization.embeddings
                     else {("quantization", "embeddings"): True},
                 ),
-            )  # fmt: skip
+            )
 
 
 def to_float(subject: Subject, nodes: Iterable[str]) -> dict[tuple[str, ...], str]:

@@ -99,8 +99,11 @@ class Subject:
     @cached_property
     def planned(self) -> dict[str, str]:
         """Node → precision, of the nodes that the plan quantizes."""
-        return {row.node: row.precision for row in self.report.quantization
-                if precisions.precision(row.precision).quantized}  # fmt: skip
+        return {
+            row.node: row.precision
+            for row in self.report.quantization
+            if precisions.precision(row.precision).quantized
+        }
 
     @cached_property
     def landed(self) -> dict[str, LandingRow]:

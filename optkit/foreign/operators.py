@@ -23,9 +23,13 @@ _FLOAT = ir.DataType.FLOAT
 _MOVES = ("MaxPool", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Gather",
           "Identity", "Split", "Expand", "DepthToSpace", "SpaceToDepth")  # fmt: skip
 _ELEMENTWISE = {"QLinearAdd": "Add", "QLinearMul": "Mul"}
-_UNARY = {"QLinearSigmoid": "Sigmoid", "QLinearLeakyRelu": "LeakyRelu", "QLinearSoftmax": "Softmax",
-          "QLinearAveragePool": "AveragePool",
-          "QLinearGlobalAveragePool": "GlobalAveragePool"}  # fmt: skip
+_UNARY = {
+    "QLinearSigmoid": "Sigmoid",
+    "QLinearLeakyRelu": "LeakyRelu",
+    "QLinearSoftmax": "Softmax",
+    "QLinearAveragePool": "AveragePool",
+    "QLinearGlobalAveragePool": "GlobalAveragePool",
+}
 # attributes of com.microsoft that the standard operator does not have
 _DROPPED = ("channels_last", "opset", "alpha_gemm")
 
@@ -105,8 +109,11 @@ def dynamic_to_weight_only(model: ir.Model) -> list[str]:
 def integer_operators(model: ir.Model) -> list[str]:
     """The integer operators that are still there: "op node"."""
     known = {*_FORMS, "MatMulInteger", "ConvInteger", "DynamicQuantizeLinear"}
-    return [f"{n.op_type} {n.name!r}" for n in model.graph.all_nodes()
-            if n.op_type in known or n.op_type.startswith("QLinear")]  # fmt: skip
+    return [
+        f"{n.op_type} {n.name!r}"
+        for n in model.graph.all_nodes()
+        if n.op_type in known or n.op_type.startswith("QLinear")
+    ]
 
 
 def _conv(w: NodeWriter) -> None:
@@ -228,8 +235,9 @@ def _fitting(w: NodeWriter, zero: ir.Value | None, scale: np.ndarray) -> ir.Valu
     numbers = graph.array(zero)
     if numbers is None:
         return None
-    fitting = np.broadcast_to(numbers.reshape(-1) if numbers.size > 1 else numbers.reshape(()),
-                              scale.shape)  # fmt: skip
+    fitting = np.broadcast_to(
+        numbers.reshape(-1) if numbers.size > 1 else numbers.reshape(()), scale.shape
+    )
     name = w.names.value(f"{w.node.name}.zero_point")
     return graph.add_constant(w.owner, name, np.array(fitting))
 

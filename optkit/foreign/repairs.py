@@ -26,8 +26,13 @@ from optkit.foreign.qdq_parameters import (
     set_codes,
 )
 
-_SMALL = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT4, ir.DataType.FLOAT8E4M3FN,
-          ir.DataType.FLOAT4E2M1)  # fmt: skip
+_SMALL = (
+    ir.DataType.INT8,
+    ir.DataType.UINT8,
+    ir.DataType.INT4,
+    ir.DataType.FLOAT8E4M3FN,
+    ir.DataType.FLOAT4E2M1,
+)
 _LAYOUT = ("Transpose", "Reshape", "Identity", "Cast")
 _HIGH = 127
 _OFFSET = 128
@@ -215,9 +220,12 @@ def symmetric_activations(model: ir.Model) -> list[str]:
     names = graph.FreeNames(model)
     for before, _ in _activations(model):
         codes = codes_of(before)
-        if codes is not None and _is_asymmetric(codes) and codes.cuts_at_zero and not (
-            never_negative(before.inputs[0])
-        ):  # fmt: skip
+        if (
+            codes is not None
+            and _is_asymmetric(codes)
+            and codes.cuts_at_zero
+            and not (never_negative(before.inputs[0]))
+        ):
             before.replace_input_with(0, relu(before, names))
     return [*_rewritten(model, _is_asymmetric, _symmetric)]
 

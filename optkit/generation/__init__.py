@@ -39,7 +39,7 @@ __all__ = [
     "Speculation",
     "SpeculationResult",
     "generate",
-]  # fmt: skip
+]
 
 
 def generate(

@@ -73,10 +73,16 @@ def generate(
         )
     )
     return GenerationResult(
-        texts, None, decoded.prefill, decoded.decode,
-        session.backend, session.evidence, session.note,
-        cache_of(decoder, decoded.window), speculated,
-    )  # fmt: skip
+        texts,
+        None,
+        decoded.prefill,
+        decoded.decode,
+        session.backend,
+        session.evidence,
+        session.note,
+        cache_of(decoder, decoded.window),
+        speculated,
+    )
 
 
 def _speculate(
@@ -94,8 +100,12 @@ def _speculate(
     decoded, counts = reduce(add, texts), writer.counts
     return decoded, SpeculationResult(
         "prompt lookup" if writer.drafter.free else "draft model",
-        counts.drafted, counts.accepted, counts.runs, decoded.decode, counts.plain,
-    )  # fmt: skip
+        counts.drafted,
+        counts.accepted,
+        counts.runs,
+        decoded.decode,
+        counts.plain,
+    )
 
 
 @contextmanager

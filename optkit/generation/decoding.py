@@ -72,9 +72,11 @@ class DecodedTokens:
     def __add__(self, other: DecodedTokens) -> DecodedTokens:
         """These texts and those of another decoding, which ran after it."""
         return DecodedTokens(
-            self.tokens + other.tokens, self.reasons + other.reasons,
-            self.prefill + other.prefill, self.decode + other.decode,
-        )  # fmt: skip
+            self.tokens + other.tokens,
+            self.reasons + other.reasons,
+            self.prefill + other.prefill,
+            self.decode + other.decode,
+        )
 
 
 def decode(

@@ -118,9 +118,11 @@ class Speculator:
                 break
             kept = self._step(cached, text, accept)
         return DecodedTokens(
-            [text.new], [text.reason], Pace(len(prompt), read - start),
+            [text.new],
+            [text.reason],
+            Pace(len(prompt), read - start),
             Pace(text.choices - 1, time.perf_counter() - read),
-        )  # fmt: skip
+        )
 
     def _step(self, cached: CachedText, text: _Text, accept: Accept) -> list[int]:
         """One run of the target, and the tokens that it gives."""

@@ -20,13 +20,7 @@ from __future__ import annotations
 from onnx_ir import Model as Graph
 
 from optkit.graph.arguments import arguments
-from optkit.graph.costs import (
-    border_bytes,
-    costs,
-    parameters,
-    peak_live_bytes,
-    summary,
-)
+from optkit.graph.costs import border_bytes, costs, parameters, peak_live_bytes, summary
 from optkit.graph.cutting import GraphPart, beginning, between, cut, places
 from optkit.graph.exact_products import assumes_vnni, multiplies_codes
 from optkit.graph.nodes import (
@@ -48,14 +42,7 @@ from optkit.graph.nodes import (
     unique_name,
     value_names,
 )
-from optkit.graph.semantics import (
-    check_growth,
-    evaluate,
-    infer_shapes,
-    lower,
-    takes_half,
-    upgrade,
-)
+from optkit.graph.semantics import check_growth, evaluate, infer_shapes, lower, takes_half, upgrade
 from optkit.graph.serde import INLINE_LIMIT, check, data_locations, load, save, with_data_at
 from optkit.graph.shapes import bind, dims, evaluated, expose, inputs, outputs, typed
 from optkit.graph.weights import MappedTensor, TensorForm, blocks, columns, computed, rows, spread

@@ -142,9 +142,12 @@ def _copy(tensor: MappedTensor, file: io.FileIO, start: int) -> None:
         with contextlib.suppress(OSError):  # not possible between these two file systems
             while done < total:
                 copied = os.copy_file_range(
-                    source.fileno(), file.fileno(), total - done, (tensor.offset or 0) + done,
+                    source.fileno(),
+                    file.fileno(),
+                    total - done,
+                    (tensor.offset or 0) + done,
                     start + done,
-                )  # fmt: skip
+                )
                 if not copied:
                     break
                 done += copied
@@ -196,6 +199,11 @@ def _refer(value: ir.Value, location: str, start: int, folder: Path) -> MappedTe
     tensor = value.const_value
     assert tensor is not None
     return MappedTensor(
-        location, start, tensor.nbytes, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()),
-        name=str(value.name), base_dir=folder,
-    )  # fmt: skip
+        location,
+        start,
+        tensor.nbytes,
+        tensor.dtype,
+        shape=ir.Shape(tensor.shape.numpy()),
+        name=str(value.name),
+        base_dir=folder,
+    )

@@ -10,10 +10,18 @@ from optkit.graph.weights import rows
 _SAFE = 64
 _NO_PRODUCT = ("Gather", "GatherBlockQuantized")
 _BLOCK_ROWS = 4096
-_INTEGER = frozenset({
-    "ConvInteger", "DynamicQuantizeMatMul", "MatMulInteger", "MatMulIntegerToFloat",
-    "QAttention", "QGemm", "QLinearConv", "QLinearMatMul",
-})  # fmt: skip
+_INTEGER = frozenset(
+    {
+        "ConvInteger",
+        "DynamicQuantizeMatMul",
+        "MatMulInteger",
+        "MatMulIntegerToFloat",
+        "QAttention",
+        "QGemm",
+        "QLinearConv",
+        "QLinearMatMul",
+    }
+)
 
 
 def assumes_vnni(model: ir.Model) -> bool:

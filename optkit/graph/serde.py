@@ -230,9 +230,14 @@ def _stored(tensor: ir.ExternalTensor, path: Path) -> MappedTensor:
             where=f"{path}: tensor {tensor.name!r}",
         )
     return MappedTensor(
-        tensor.location, tensor.offset, tensor.nbytes, tensor.dtype, shape=tensor.shape,
-        name=tensor.name, base_dir=path.parent,
-    )  # fmt: skip
+        tensor.location,
+        tensor.offset,
+        tensor.nbytes,
+        tensor.dtype,
+        shape=tensor.shape,
+        name=tensor.name,
+        base_dir=path.parent,
+    )
 
 
 def _check_external(tensor: onnx.TensorProto, path: Path) -> None:

@@ -19,13 +19,15 @@ from optkit.errors import UnsafeFile
 from optkit.intake.files import FileLimits, StagedFile, copy_in, located, opened, publish, show
 from optkit.store import scratch
 
-PICKLES = frozenset(
-    {".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt", ".joblib", ".npy", ".npz"}
-)  # fmt: skip
+PICKLES = frozenset({".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt", ".joblib", ".npy", ".npz"})
 
 _BITS = {dtype.stored: dtype.bits for dtype in DTYPES.values() if dtype.stored} | {
-    "F6_E2M3": 6, "F6_E3M2": 6, "F8_E5M2": 8, "F8_E8M0": 8, "C64": 64,  # optkit computes in none
-}  # fmt: skip
+    "F6_E2M3": 6,
+    "F6_E3M2": 6,
+    "F8_E5M2": 8,
+    "F8_E8M0": 8,
+    "C64": 64,  # optkit computes in none
+}
 _RANGES_BYTES = 64 << 20  # a file of ranges: some tens of bytes for each tensor
 _DIRECTORY_BYTES = 8 << 20  # a zip's list of members
 _PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)

@@ -175,13 +175,19 @@ class Tensors:
 
 
 _REFUSED: tuple[tuple[str, Callable[[_Tensor], bool]], ...] = (
-    ("external_data and data_location disagree",
-     lambda t: t.location not in (0, 1) or (t.location == 1) != bool(t.external)),
-    ("the tensor stores its data twice",
-     lambda t: bool(t.external) + (t.raw is not None) + len(t.entries) > 1),
-    ("strings must be in string_data",
-     lambda t: t.data_type == _STRING and bool(t.external or t.raw)),
-)  # fmt: skip
+    (
+        "external_data and data_location disagree",
+        lambda t: t.location not in (0, 1) or (t.location == 1) != bool(t.external),
+    ),
+    (
+        "the tensor stores its data twice",
+        lambda t: bool(t.external) + (t.raw is not None) + len(t.entries) > 1,
+    ),
+    (
+        "strings must be in string_data",
+        lambda t: t.data_type == _STRING and bool(t.external or t.raw),
+    ),
+)
 
 
 def _check_location(location: str, where: str) -> None:

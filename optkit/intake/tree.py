@@ -7,14 +7,7 @@ from pathlib import Path
 
 from optkit.errors import StorageError
 from optkit.intake.files import publish
-from optkit.store import (
-    Lease,
-    digest_json,
-    digest_once,
-    fsync_tree,
-    is_scarce,
-    storage_errors,
-)
+from optkit.store import Lease, digest_json, digest_once, fsync_tree, is_scarce, storage_errors
 
 ENTRY = "entry.json"  # lists the files; the store's gc takes the age of the folder from it
 

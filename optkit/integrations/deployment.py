@@ -142,9 +142,17 @@ def deploy(
     if not is_first_rank():
         return ()
     deployment = Deployment(
-        targets, precisions, calibration, evaluate, recipe, out, name,
-        workspace=workspace, tracker=tracker, project=project,
-    )  # fmt: skip
+        targets,
+        precisions,
+        calibration,
+        evaluate,
+        recipe,
+        out,
+        name,
+        workspace=workspace,
+        tracker=tracker,
+        project=project,
+    )
     return deployment.build(model, batches)
 
 

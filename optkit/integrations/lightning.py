@@ -29,9 +29,7 @@ class DeployCallback(Callback):  # type: ignore[misc]  # the library is optional
     """
 
     def __init__(
-        self,
-        deployment: Deployment,
-        network: Callable[[LightningModule], Module] | None = None,
+        self, deployment: Deployment, network: Callable[[LightningModule], Module] | None = None
     ) -> None:
         deployment.check()
         self.deployment = deployment

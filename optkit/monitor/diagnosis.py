@@ -177,19 +177,22 @@ RULES = (
 
 WARNINGS = (
     DiagnosisRule(
-        "out of memory near", (Condition("memory", ">=", 0.95),),
+        "out of memory near",
+        (Condition("memory", ">=", 0.95),),
         "it uses nearly all the memory that it can get: use smaller batches or fewer processes",
         verified=False,
     ),
     DiagnosisRule(
-        "out of GPU memory near", (Condition("gpu_memory", ">=", 0.95),),
+        "out of GPU memory near",
+        (Condition("gpu_memory", ">=", 0.95),),
         "use smaller batches, shorter sequences or fewer bits; memory can also look full because "
         "an allocator keeps freed blocks",
         verified=False,
     ),
     DiagnosisRule(
-        "throttled", (Condition("gpu_throttled", ">=", 0.2),),
+        "throttled",
+        (Condition("gpu_throttled", ">=", 0.2),),
         "heat or the power supply lowers the clock: latencies measured now are too high",
         verified=False,
     ),
-)  # fmt: skip
+)

@@ -88,16 +88,16 @@ def _gpu_figures(samples: Sequence[ProcessSample]) -> Figures:
         "gpu_util": mean(lambda gpu: gpu.util),
         "gpu_gaps": mean(lambda gpu: None if gpu.util is None else float(gpu.util < _IDLE)),
         "gpu_memory_traffic": mean(lambda gpu: gpu.memory_traffic),
-        "gpu_memory": None if index is None else _peak(
-            samples, _of(index, lambda gpu: _share(gpu.memory_bytes, gpu.memory_total))
-        ),
+        "gpu_memory": None
+        if index is None
+        else _peak(samples, _of(index, lambda gpu: _share(gpu.memory_bytes, gpu.memory_total))),
         "gpu_pcie": mean(lambda gpu: _share(gpu.pcie_bytes, gpu.pcie_limit)),
         "gpu_power": mean(lambda gpu: _share(gpu.power_watts, gpu.power_limit_watts)),
         "gpu_clock": mean(lambda gpu: _share(gpu.clock_mhz, gpu.clock_limit_mhz)),
         "gpu_throttled": mean(
             lambda gpu: None if gpu.throttled is None else float(bool(slowed(gpu.throttled)))
         ),
-    }  # fmt: skip
+    }
 
 
 def _of(

@@ -28,8 +28,14 @@ _PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
 _PAUSE_SECONDS = 0.05
 _EFFORT = 20  # reading the tree takes at most 1/20 of a core
-_FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1,
-              signal.SIGUSR2)  # fmt: skip
+_FORWARDED = (
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGTERM,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
 
 Heard = Callable[[ProcessSample], None]
 

@@ -78,9 +78,8 @@ def package(subject: PackageSubject, form: str, out: Path) -> Package:
         raise unknown_name("format", form, tuple(FORMATS))
     if subject.adapters and form not in WITH_ADAPTERS:
         raise UsageError(
-            f"the format {form} takes no adapters", where="--adapter",
-            hint="choose the format lora",
-        )  # fmt: skip
+            f"the format {form} takes no adapters", where="--adapter", hint="choose the format lora"
+        )
     if form not in BY_PRECISION:
         subject.check_one_per_target()
     module = cast(_Format, import_module(f"optkit.packaging.{form.replace('-', '_')}"))

@@ -182,14 +182,20 @@ def _environment(requirements: list[str]) -> dict[str, Path | bytes]:
 def _notes(manifest: Manifest, settings: OrtSettings, example: bool) -> tuple[str, ...]:
     notes = []
     if manifest.compiled:
-        notes.append(f"the figures are those of the {manifest.target} engine, which this format "
-                     "does not hold: ONNX Runtime runs the graph")  # fmt: skip
+        notes.append(
+            f"the figures are those of the {manifest.target} engine, which this format "
+            "does not hold: ONNX Runtime runs the graph"
+        )
     if settings.device.kind == "gpu":
-        notes.append("without these execution providers MLflow runs the graph on the CPU, with a "
-                     f"warning: {', '.join(settings.device.providers[:-1])}")  # fmt: skip
+        notes.append(
+            "without these execution providers MLflow runs the graph on the CPU, with a "
+            f"warning: {', '.join(settings.device.providers[:-1])}"
+        )
     if manifest.instruction_set == VNNI:
-        notes.append("the graph is for CPUs with VNNI: for other x86 CPUs add to "
-                     "extra_session_config in MLmodel: session.x64quantprecision: '1'")  # fmt: skip
+        notes.append(
+            "the graph is for CPUs with VNNI: for other x86 CPUs add to "
+            "extra_session_config in MLmodel: session.x64quantprecision: '1'"
+        )
     if not example:
         notes.append("there is no input example, because one sample is large")
     return tuple(notes)

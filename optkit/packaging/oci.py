@@ -40,10 +40,15 @@ _WEIGHT, _WEIGHT_CONFIG, _DOC, _DATASET = (
     for kind in ("weight", "weight.config", "doc", "dataset")
 )
 _TYPES = {
-    ".json": _WEIGHT_CONFIG, ".yaml": _WEIGHT_CONFIG, ".txt": _WEIGHT_CONFIG,
-    ".jinja": _WEIGHT_CONFIG, ".model": _WEIGHT_CONFIG,
-    ".md": _DOC, ".html": _DOC, ".sig": _DOC,
-}  # fmt: skip
+    ".json": _WEIGHT_CONFIG,
+    ".yaml": _WEIGHT_CONFIG,
+    ".txt": _WEIGHT_CONFIG,
+    ".jinja": _WEIGHT_CONFIG,
+    ".model": _WEIGHT_CONFIG,
+    ".md": _DOC,
+    ".html": _DOC,
+    ".sig": _DOC,
+}
 _REPORT = "report.json"
 
 _PATH = "org.cncf.model.filepath"

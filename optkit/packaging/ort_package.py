@@ -173,11 +173,15 @@ def _notes(members: Sequence[_Member], components: Mapping[str, object]) -> tupl
     for member in members:
         manifest = member.variant.artifact.manifest
         if manifest.compiled:
-            notes.append(f"the figures of {manifest.target} are those of an engine, which this "
-                         "format does not hold: ONNX Runtime compiles the graph again")  # fmt: skip
+            notes.append(
+                f"the figures of {manifest.target} are those of an engine, which this "
+                "format does not hold: ONNX Runtime compiles the graph again"
+            )
         if manifest.instruction_set == VNNI:
-            notes.append(f"the variant {manifest.target} is for CPUs with VNNI: on other x86 CPUs "
-                         "set session.x64quantprecision to 1")  # fmt: skip
+            notes.append(
+                f"the variant {manifest.target} is for CPUs with VNNI: on other x86 CPUs "
+                "set session.x64quantprecision to 1"
+            )
     return tuple(notes)
 
 

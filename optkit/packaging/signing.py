@@ -64,8 +64,11 @@ def sign(
     file = file or folder / SIGNATURE
     folder = folder.resolve()  # a link to it belongs to the user
     left_out = [*_checked(ignored), *_inside(file, folder)]
-    if not any(_is_signed(found.relative_to(folder), left_out)
-               for found in folder.rglob("*") if found.is_file()):  # fmt: skip
+    if not any(
+        _is_signed(found.relative_to(folder), left_out)
+        for found in folder.rglob("*")
+        if found.is_file()
+    ):
         hint = "name the folder of an artifact"
         raise UsageError("there is no file to sign", where=str(folder), hint=hint)
     config = signing.Config()

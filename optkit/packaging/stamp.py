@@ -37,8 +37,9 @@ def stamp(
 ) -> Path:
     """Copy an ONNX file to `out` with what the user's file said (`origin`), its producer, optkit of
     that version, and as metadata under `PREFIX` what is not None."""
-    build = {f"{PREFIX}{key}": value for key, value in sorted(metadata.items())
-             if value is not None}  # fmt: skip
+    build = {
+        f"{PREFIX}{key}": value for key, value in sorted(metadata.items()) if value is not None
+    }
     origin = origin or OnnxOrigin()
     with source.open("rb") as file, out.open("wb") as target:
         _copy(file, target, _of_graph(origin))

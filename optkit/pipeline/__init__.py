@@ -33,15 +33,7 @@ from optkit.pipeline.peak_memory import weigh
 from optkit.pipeline.quantization import quantize, rules_of
 from optkit.pipeline.refusals import bound, check, check_pair, check_timed, trained
 from optkit.pipeline.sample_checks import check_data
-from optkit.pipeline.sources import (
-    collect,
-    data_of,
-    export,
-    parts,
-    positions,
-    signature,
-    windows,
-)
+from optkit.pipeline.sources import collect, data_of, export, parts, positions, signature, windows
 from optkit.pipeline.timing import time
 from optkit.steps.file_names import GRAPH
 from optkit.steps.graph import Graph
@@ -85,8 +77,16 @@ EXPORT: tuple[Stage, ...] = (export,)
 EXAMINE: tuple[Stage, ...] = (export, bound, collect)
 FUSE: tuple[Stage, ...] = (export, separate, fuse)
 QUANTIZE: tuple[Stage, ...] = (*FUSE, collect, check_data, cast_carriers, quantize)
-COMPILE: tuple[Stage, ...] = (export, bound, separate, fuse, accept, *QUANTIZE[3:], write_baseline,
-                              compile_)  # fmt: skip
+COMPILE: tuple[Stage, ...] = (
+    export,
+    bound,
+    separate,
+    fuse,
+    accept,
+    *QUANTIZE[3:],
+    write_baseline,
+    compile_,
+)
 EVAL: tuple[Stage, ...] = (export, trained, bound, *QUANTIZE[1:], write_baseline, evaluate)
 BENCH: tuple[Stage, ...] = (*COMPILE, time)
 BUILD: tuple[Stage, ...] = (export, trained, *COMPILE[1:], evaluate, compare_layers, time, weigh,

@@ -73,9 +73,7 @@ def _restored(artifact: Artifact, target: Target, overrides: Sequence[str]) -> B
     engine = manifest.engine
     if engine is None:
         raise InputRefused(
-            "it has no engine yet",
-            where=str(artifact.path),
-            hint=f"optkit finish {artifact.path}",
+            "it has no engine yet", where=str(artifact.path), hint=f"optkit finish {artifact.path}"
         )
     build = Build(
         Job(recorded(artifact).with_overrides(overrides), target, precision(manifest.precision)),

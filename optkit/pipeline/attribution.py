@@ -43,9 +43,12 @@ def attribute(build: Build, runner: Steps) -> None:
         shapes = {name: ends[1] for name, ends in build.specs["engine"].spec.profile.items()}
         kernels = Kernels(shapes, _SECONDS, build.machine, build.job.recipe.bench.threads)
         step = Attribute(
-            candidate=build.graph, baseline=build.baseline, samples=build.probe, axes=axes,
+            candidate=build.graph,
+            baseline=build.baseline,
+            samples=build.probe,
+            axes=axes,
             way=kernels,
-        )  # fmt: skip
+        )
         build.layer_times = runner.do(step, "time the layers")
         return
     sides = {"candidate": _listed(engine), "baseline": _listed(baseline)}
@@ -141,6 +144,11 @@ def prediction(
 ) -> PredictLayers:
     """The step that predicts the time of layers."""
     return PredictLayers(
-        candidate=candidate, baseline=baseline, layers=layers, device=device.name,
-        target=device.fingerprint(), fit=fitted().digest, axes=axes,
-    )  # fmt: skip
+        candidate=candidate,
+        baseline=baseline,
+        layers=layers,
+        device=device.name,
+        target=device.fingerprint(),
+        fit=fitted().digest,
+        axes=axes,
+    )

@@ -16,8 +16,16 @@ from optkit.steps.pick import Pick
 from optkit.store import digest_file, digest_tree, tree_bytes
 from optkit.tensors import InputSpec, with_sizes
 
-_READERS = ("optkit", "numpy", "pillow", "pyarrow", "safetensors", "scipy", "tokenizers",
-            "transformers")  # fmt: skip
+_READERS = (
+    "optkit",
+    "numpy",
+    "pillow",
+    "pyarrow",
+    "safetensors",
+    "scipy",
+    "tokenizers",
+    "transformers",
+)
 """The distributions whose code reads samples."""
 _POINTING = ("detection", "obb", "pose")
 """Tasks whose annotations name other files, of pictures that may be anywhere."""
@@ -96,10 +104,12 @@ def compared(recipe: Recipe, runner: Steps) -> Samples | None:
         return None
     fixed = {name: axis.min for name, axis in recipe.axis_ranges().items() if axis.min == axis.max}
     specs = [
-        replace(spec, info=replace(spec.info, shape=tuple(with_sizes(dim, fixed)
-                                                          for dim in spec.info.shape)))
+        replace(
+            spec,
+            info=replace(spec.info, shape=tuple(with_sizes(dim, fixed) for dim in spec.info.shape)),
+        )
         for spec in recipe.describe()
-    ]  # fmt: skip
+    ]
     try:
         samples = collected(recipe, source, role, specs, runner)
     except (InputRefused, ToolchainMissing, UsageError):
@@ -110,7 +120,9 @@ def compared(recipe: Recipe, runner: Steps) -> Samples | None:
 def few(samples: Samples, recipe: Recipe, runner: Steps) -> Samples:
     """A few of the samples, see `compared`."""
     step = Pick(
-        samples=samples, most=COMPARED, optional=tuple(recipe.optional_axes()),
+        samples=samples,
+        most=COMPARED,
+        optional=tuple(recipe.optional_axes()),
         memory=runner.limits.memory_bytes // 4,
-    )  # fmt: skip
+    )
     return runner.do(step, "pick samples for the export")

@@ -52,9 +52,14 @@ def _compile(build: Build, role: EngineRole, runner: Steps) -> CompiledEngine | 
     if build.backend is None:
         return None
     step = Compile(
-        graph=graph, backend=build.backend, spec=spec, planned=planned, versions=backend.versions(),
-        host=_host(build), kept=kept(runner),
-    )  # fmt: skip
+        graph=graph,
+        backend=build.backend,
+        spec=spec,
+        planned=planned,
+        versions=backend.versions(),
+        host=_host(build),
+        kept=kept(runner),
+    )
     return runner.do(step, f"compile {precision} for {build.job.target.name}")
 
 

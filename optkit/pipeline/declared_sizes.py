@@ -65,19 +65,29 @@ def covered(
         if not resized.written:
             continue
         step = Calibrate(
-            graph=build.fused, samples=resized, batch=sample_batch(build), families=families,
-            moments=False, tolerant=True, memory=runner.limits.memory_bytes,
-        )  # fmt: skip
+            graph=build.fused,
+            samples=resized,
+            batch=sample_batch(build),
+            families=families,
+            moments=False,
+            tolerant=True,
+            memory=runner.limits.memory_bytes,
+        )
         seen = runner.do(step, f"calibrate at the {end} declared sizes")
         if seen.failed is None:
             known[end] = seen
     if not known:
         return None
     cover = CoverSizes(
-        graph=build.fused, statistics=statistics, least=known.get("least"),
-        largest=known.get("largest"), at={end: told(ends[end]) for end in known},
-        scheme=scheme, settings=settings, sizes=sizes,
-    )  # fmt: skip
+        graph=build.fused,
+        statistics=statistics,
+        least=known.get("least"),
+        largest=known.get("largest"),
+        at={end: told(ends[end]) for end in known},
+        scheme=scheme,
+        settings=settings,
+        sizes=sizes,
+    )
     return runner.do(cover, "compare ranges at the declared sizes")
 
 
@@ -89,11 +99,16 @@ def compare(build: Build, runner: Steps) -> None:
     known = {point: made for point, made in build.resized.items() if made.written}
     if known:
         step = CompareSizes(
-            graph=build.graph, reference=build.shipped or build.fused,
-            to="fp32" if build.shipped is None else GIVEN_GRAPH, file=build.simulation,
-            evidence=build.evidence, least=known.get("least"), shorter=known.get("shorter"),
-            longer=known.get("longer"), largest=known.get("largest"),
-        )  # fmt: skip
+            graph=build.graph,
+            reference=build.shipped or build.fused,
+            to="fp32" if build.shipped is None else GIVEN_GRAPH,
+            file=build.simulation,
+            evidence=build.evidence,
+            least=known.get("least"),
+            shorter=known.get("shorter"),
+            longer=known.get("longer"),
+            largest=known.get("largest"),
+        )
         build.at_sizes = runner.do(step, "compare at the declared sizes")
 
 
@@ -108,12 +123,16 @@ def at_points(
     found = {}
     for point in points:
         step = Resize(
-            samples=samples, graph=build.fused, specs=build.job.recipe.describe(build.inputs),
-            axes=axes, at=point, whole=whole,
+            samples=samples,
+            graph=build.fused,
+            specs=build.job.recipe.describe(build.inputs),
+            axes=axes,
+            at=point,
+            whole=whole,
             optional=tuple(build.job.recipe.optional_axes()),
             last=what != "calibration",  # parts of the samples that calibration has not seen
             memory=runner.limits.memory_bytes // 4,
-        )  # fmt: skip
+        )
         found[point] = runner.do(step, f"take {what} samples at the {point} declared sizes")
     return found
 

@@ -138,8 +138,11 @@ def join(
 ) -> Artifact:
     """Write the artifact `out/<name>` that consists of other artifacts; each is a folder in it.
     `recipe`: the record of the recipe of the whole model."""
-    whole = [(folder, part.path / file, file) for folder, part in parts.items()
-             for file in (*part.manifest.files, MANIFEST)]  # fmt: skip
+    whole = [
+        (folder, part.path / file, file)
+        for folder, part in parts.items()
+        for file in (*part.manifest.files, MANIFEST)
+    ]
     first, last = (list(parts.values())[place].manifest for place in (0, -1))
     digests = {folder: part.digest for folder, part in parts.items()}
     manifest = Manifest(
@@ -189,9 +192,7 @@ def copy_out(
 def _is_own_baseline(build: Build) -> bool:
     """Whether the baseline's graph and engine are the same files as the candidate's."""
     pairs = [(build.graph, build.baseline), (build.engine, build.baseline_engine)]
-    return build.is_baseline and all(
-        (a and a.digest) == (b and b.digest) for a, b in pairs
-    )  # fmt: skip
+    return build.is_baseline and all((a and a.digest) == (b and b.digest) for a, b in pairs)
 
 
 def _baseline(build: Build, own: bool) -> dict[str, Path | bytes]:
@@ -272,8 +273,10 @@ def _samples(build: Build, file: Path, limit: int) -> Path | None:
     if entry is None or sum(entry.file(name).stat().st_size for name in entry.files) > limit:
         return None
     metadata = {
-        "metric": entry.metric, "scoring": dict(entry.scoring), "agreement": entry.agreement,
-    }  # fmt: skip
+        "metric": entry.metric,
+        "scoring": dict(entry.scoring),
+        "agreement": entry.agreement,
+    }
     Spool(entry.path).to_file(file, metadata)
     return file
 

@@ -131,13 +131,16 @@ def _code(project: Path) -> list[list[str]]:
             continue
         seen.add((facts.st_dev, facts.st_ino))
         inner[:] = [
-            name for name in sorted(inner)
-            if name[0] != "." and name not in _LEFT_OUT
+            name
+            for name in sorted(inner)
+            if name[0] != "."
+            and name not in _LEFT_OUT
             and not Path(folder, name, "pyvenv.cfg").exists()
-        ]  # fmt: skip
+        ]
         files = [Path(folder, name) for name in names if name.endswith(".py")]
-        found += [[_text(path, project), store.digest_file(path)] for path in files
-                  if path.is_file()]  # fmt: skip
+        found += [
+            [_text(path, project), store.digest_file(path)] for path in files if path.is_file()
+        ]
     return sorted(found)
 
 

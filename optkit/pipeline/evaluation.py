@@ -57,9 +57,13 @@ def evaluate(build: Build, runner: Steps) -> None:
     graph, file, evidence = roles["candidate"]
     build.compared = without_padding(build, _compared(build, runner), runner)
     step = CompareOutputs(
-        graph=graph, reference=build.fused, file=file, batch=build.batch, evidence=evidence,
+        graph=graph,
+        reference=build.fused,
+        file=file,
+        batch=build.batch,
+        evidence=evidence,
         samples=build.compared,
-    )  # fmt: skip
+    )
     what = f"compare {_named(build, 'candidate')} with FP32"
     if build.shipped is not None:  # what the user runs today
         step = replace(step, reference=build.shipped, to=GIVEN_GRAPH)
@@ -125,10 +129,12 @@ def _look(build: Build, runner: Steps, roles: Roles) -> bool:
 def _drawn(build: Build, runner: Steps, samples: Samples, start: int, stop: int) -> Samples:
     """Those of the samples that stand from `start` to `stop` in a random order."""
     step = Draw(
-        samples=samples, start=start, stop=stop,
+        samples=samples,
+        start=start,
+        stop=stop,
         optional=tuple(build.job.recipe.optional_axes()),
         memory=runner.limits.memory_bytes // 4,
-    )  # fmt: skip
+    )
     return runner.do(step, f"draw samples up to {stop} of {samples.info.samples}")
 
 
@@ -165,18 +171,26 @@ def _evaluation(
     assert source is not None
     place = source.place
     return Evaluate(
-        graph=graph, samples=drawn or samples,
+        graph=graph,
+        samples=drawn or samples,
         baseline_score=build.scores.get("baseline") if agrees else None,
         engine=build.engine if engines and role == "candidate" else None,
         baseline_engine=build.baseline_engine if engines and role == "baseline" else None,
-        file=file, batch=build.batch, evidence=evidence, task=str(place),
+        file=file,
+        batch=build.batch,
+        evidence=evidence,
+        task=str(place),
         code=store.digest_file(place.path),
-        metric=samples.metric, args=samples.scoring, running=engines,
+        metric=samples.metric,
+        args=samples.scoring,
+        running=engines,
         sliced=build.job.recipe.gates.of(build.job.target.name).on_slices,
-        path=place.path, data=None if source.data is None else str(source.data),
-        kept=kept(runner), own=place.is_own,
+        path=place.path,
+        data=None if source.data is None else str(source.data),
+        kept=kept(runner),
+        own=place.is_own,
         **asdict(declared(build.job.recipe, "eval", place.path.parent, named(source))),
-    )  # fmt: skip
+    )
 
 
 def _with_outputs(build: Build, step: Evaluate, runner: Steps, what: str) -> Evaluate:
@@ -188,17 +202,27 @@ def _with_outputs(build: Build, step: Evaluate, runner: Steps, what: str) -> Eva
         return step
     outputs = runner.do(
         KeepOutputs(
-            graph=step.graph, samples=step.samples, engine=step.engine,
-            baseline_engine=step.baseline_engine, file=step.file, batch=step.batch,
-            evidence=step.evidence, most=_OUTPUT_BYTES, running=step.running, kept=step.kept,
+            graph=step.graph,
+            samples=step.samples,
+            engine=step.engine,
+            baseline_engine=step.baseline_engine,
+            file=step.file,
+            batch=step.batch,
+            evidence=step.evidence,
+            most=_OUTPUT_BYTES,
+            running=step.running,
+            kept=step.kept,
         ),
         f"run {what}",
-    )  # fmt: skip
+    )
     return replace(step, outputs=outputs) if outputs.kept else step
 
 
 def _named(build: Build, role: Role) -> str:
     """ "int8 candidate", "fp16 baseline", "fp32 reference"."""
-    precisions = {"candidate": build.job.precision, "baseline": build.baseline_precision,
-                  "reference": precision("fp32")}  # fmt: skip
+    precisions = {
+        "candidate": build.job.precision,
+        "baseline": build.baseline_precision,
+        "reference": precision("fp32"),
+    }
     return f"{precisions[role]} {role}"

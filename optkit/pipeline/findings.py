@@ -70,11 +70,7 @@ class _Sides:
 
 
 def judge(
-    build: Build,
-    records: list[StepTaken],
-    *,
-    artifact: str,
-    scores: Scores | None = None,
+    build: Build, records: list[StepTaken], *, artifact: str, scores: Scores | None = None
 ) -> JudgedBuild:
     """All figures of a build. `scores`: those of a caller that evaluated the models itself."""
     times = latencies(build)
@@ -97,12 +93,7 @@ def judge(
 
 
 def judge_again(
-    build: Build,
-    records: list[StepTaken],
-    report: Report,
-    *,
-    artifact: str,
-    rescored: bool,
+    build: Build, records: list[StepTaken], report: Report, *, artifact: str, rescored: bool
 ) -> JudgedBuild:
     """All figures of a build that was finished on its device. The `report` keeps the older facts:
     how the graph was built, and the accuracy of references. `rescored`: the samples are new, and
@@ -165,8 +156,7 @@ def _latencies(build: Build) -> Latencies:
         )
     baseline = build.baseline_latency
     return Latencies(
-        [] if timed is None else [timed.latency],
-        [] if baseline is None else [baseline.latency],
+        [] if timed is None else [timed.latency], [] if baseline is None else [baseline.latency]
     )
 
 
@@ -219,11 +209,7 @@ def quantized(build: Build) -> QuantizedProducts | None:
 
 
 def _result(
-    build: Build,
-    sides: _Sides,
-    findings: Findings,
-    records: list[StepTaken],
-    artifact: str,
+    build: Build, sides: _Sides, findings: Findings, records: list[StepTaken], artifact: str
 ) -> Result:
     return result(
         sides.candidate,
@@ -281,12 +267,7 @@ def _sides(build: Build, times: Latencies, scores: Scores) -> _Sides:
     return _Sides(candidate, baseline, PrecisionResult("fp32", accuracy=scores.reference))
 
 
-def _findings(
-    build: Build,
-    sides: _Sides,
-    times: Latencies,
-    names: list[str],
-) -> Findings:
+def _findings(build: Build, sides: _Sides, times: Latencies, names: list[str]) -> Findings:
     candidate, baseline = sides.candidate, sides.baseline
     latency = candidate.latency
     speedup = speedups(build, times).get(latency.batch) if latency else None

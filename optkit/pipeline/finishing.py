@@ -28,12 +28,7 @@ from optkit.pipeline.compilation import compile_
 from optkit.pipeline.evaluation import score, show_worst
 from optkit.pipeline.job import Build, Job, Role
 from optkit.pipeline.peak_memory import weigh
-from optkit.pipeline.recorded_samples import (
-    GivenTask,
-    assets_of,
-    recorded_samples,
-    recorded_task,
-)
+from optkit.pipeline.recorded_samples import GivenTask, assets_of, recorded_samples, recorded_task
 from optkit.pipeline.sources import samples_of
 from optkit.pipeline.timing import time
 from optkit.precisions import Precision, precision

@@ -16,13 +16,7 @@ from optkit.measurement import Fidelity
 from optkit.pipeline.compilation import kept
 from optkit.pipeline.graphs import cast
 from optkit.pipeline.job import Build, Job
-from optkit.pipeline.refusals import (
-    FILES,
-    check_optimizer,
-    check_pair,
-    check_samples,
-    one_wheel,
-)
+from optkit.pipeline.refusals import FILES, check_optimizer, check_pair, check_samples, one_wheel
 from optkit.pipeline.run_samples import sample_batch
 from optkit.pipeline.sources import exported_model
 from optkit.precisions import Precision
@@ -158,11 +152,14 @@ def landed(
         return GraphLanding(None, None, reason)
     backend, axes = runtimes.backend(build.backend), build.job.recipe.axis_ranges()
     step = Compile(
-        graph=graph, backend=build.backend,
-        spec=backend.spec(build.inputs, build.job.target, precision, axes), planned=planned,
-        versions=backend.versions(), host=build.machine if build.measured else None,
+        graph=graph,
+        backend=build.backend,
+        spec=backend.spec(build.inputs, build.job.target, precision, axes),
+        planned=planned,
+        versions=backend.versions(),
+        host=build.machine if build.measured else None,
         kept=kept(runner),
-    )  # fmt: skip
+    )
     try:
         engine = runner.do(step, label).engine
     except (InputRefused, Impossible, WorkerFailed) as error:
@@ -174,9 +171,13 @@ def fidelity(build: Build, graph: Graph, reference: Graph, runner: Steps, label:
     """How closely the outputs of a graph follow those of another one, on the samples of the
     build."""
     step = CompareOutputs(
-        graph=graph, reference=reference, samples=build.probe, file=GRAPH,
-        batch=sample_batch(build), evidence=Evidence.SIMULATED,
-    )  # fmt: skip
+        graph=graph,
+        reference=reference,
+        samples=build.probe,
+        file=GRAPH,
+        batch=sample_batch(build),
+        evidence=Evidence.SIMULATED,
+    )
     found = runner.do(step, label).fidelity
     assert found is not None
     return found

@@ -33,9 +33,12 @@ def fuse(build: Build, runner: Steps) -> None:
         return
     random, reason = comparison(build, runner, "fused")
     step = Fuse(
-        graph=build.source, samples=compared_samples(build, runner), random=random,
-        compare=reason is None, uncompared=reason,
-    )  # fmt: skip
+        graph=build.source,
+        samples=compared_samples(build, runner),
+        random=random,
+        compare=reason is None,
+        uncompared=reason,
+    )
     build.fused = build.plain = plain = runner.do(step, "fuse")
     if not build.job.precision.quantized or build.source.trained:
         return
@@ -49,9 +52,11 @@ def _after(first: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, objec
     counts = Counter(first["counts"])
     counts.update(then["counts"])
     return {
-        **then, "entries": [*first["entries"], *then["entries"]],
-        "nodes_before": first["nodes_before"], "counts": dict(sorted(counts.items())),
-    }  # fmt: skip
+        **then,
+        "entries": [*first["entries"], *then["entries"]],
+        "nodes_before": first["nodes_before"],
+        "counts": dict(sorted(counts.items())),
+    }
 
 
 def cast_carriers(build: Build, runner: Steps) -> None:

@@ -30,11 +30,14 @@ def compare_layers(build: Build, runner: Steps) -> None:
         reason = "there is no FP32 simulation of a graph that was quantized piece by piece"
     else:
         step = CompareLayers(
-            reference=build.prepared or build.fused, graph=quantized,
-            samples=build.compared or build.probe, file=SIMULATION if simulated else GRAPH,
+            reference=build.prepared or build.fused,
+            graph=quantized,
+            samples=build.compared or build.probe,
+            file=SIMULATION if simulated else GRAPH,
             nodes=build.planned,
-            count=_SAMPLES // 2 if parameters >= _LARGE else _SAMPLES, restored=_RESTORED,
-        )  # fmt: skip
+            count=_SAMPLES // 2 if parameters >= _LARGE else _SAMPLES,
+            restored=_RESTORED,
+        )
         build.layer_fidelity = runner.do(step, "compare the layers with FP32")
         return
     build.layer_fidelity = LayerComparison(layers=uncompared(reason))

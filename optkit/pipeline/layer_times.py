@@ -65,9 +65,13 @@ def _times(artifact: Artifact, report: Report, runner: Runner) -> Times | None:
         try:
             artifact.require_own_engine()
             profile = EngineProfile(
-                spec.backend, _engine_files(artifact), DeviceSession(device.name), shapes, _SECONDS,
+                spec.backend,
+                _engine_files(artifact),
+                DeviceSession(device.name),
+                shapes,
+                _SECONDS,
                 host,
-            )  # fmt: skip
+            )
             found = _measured(artifact, runner, profile, axes)
             note = "the engine's own profiler on this machine"
             return with_evidence(found, Evidence.MEASURED, note, axes)
@@ -93,9 +97,15 @@ def _measured(
     if isinstance(way, EngineProfile):
         engines = Foreign(artifact.path, artifact.digest)
     step = Attribute(
-        candidate=candidate, baseline=baseline, candidate_engine=engines, baseline_engine=engines,
-        samples=samples, axes=axes, way=way, kept=None if engines is None else kept(runner),
-    )  # fmt: skip
+        candidate=candidate,
+        baseline=baseline,
+        candidate_engine=engines,
+        baseline_engine=engines,
+        samples=samples,
+        axes=axes,
+        way=way,
+        kept=None if engines is None else kept(runner),
+    )
     return runner.do(step, "time the layers")
 
 

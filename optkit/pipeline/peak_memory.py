@@ -18,9 +18,12 @@ def weigh(build: Build, runner: Steps) -> None:
     in_process = build.traits.memory == "process"
     running = None if in_process else running_engine(build, "candidate")
     step = MeasurePeak(
-        samples=build.probe, graph=build.graph if in_process else None,
+        samples=build.probe,
+        graph=build.graph if in_process else None,
         engine=None if in_process else build.engine,
-        running=running or InProcess(build.job.recipe.bench.threads), batch=build.batch or 1,
-        host=build.machine, kept=kept(runner),
-    )  # fmt: skip
+        running=running or InProcess(build.job.recipe.bench.threads),
+        batch=build.batch or 1,
+        host=build.machine,
+        kept=kept(runner),
+    )
     build.peak = runner.do(step, f"measure memory of {build.job.precision}")

@@ -150,11 +150,12 @@ class _Chosen(NamedTuple):
         return _Chosen(
             replace(self.scheme, rules=rules),
             replace(
-                self.settings, order=tuple(nodes),
+                self.settings,
+                order=tuple(nodes),
                 settings=method.model_copy(update={"nodes": nodes}),
             ),
             {**self.reasons, **reasons},
-        )  # fmt: skip
+        )
 
 
 def _covered(
@@ -268,11 +269,7 @@ def _statistics(build: Build, runner: Steps, way: large.Way) -> CalibrationResul
 
 
 def _quantize_layers(
-    build: Build,
-    samples: Samples,
-    runner: Steps,
-    scheme: Scheme,
-    settings: QuantizationSettings,
+    build: Build, samples: Samples, runner: Steps, scheme: Scheme, settings: QuantizationSettings
 ) -> QuantizationResult:
     memory = runner.limits.memory_bytes
     step = QuantizeLayers(
@@ -316,9 +313,11 @@ def _given_ranges(
     """The statistics, with the ranges of the file for the values that it names."""
     staged = intake.stage_ranges(place, runner.objects)
     step = TakeRanges(
-        graph=build.fused, ranges=Foreign(staged.path, staged.sha256), statistics=statistics,
+        graph=build.fused,
+        ranges=Foreign(staged.path, staged.sha256),
+        statistics=statistics,
         families=_families(build.job),
-    )  # fmt: skip
+    )
     return runner.do(step, "read the given ranges")
 
 

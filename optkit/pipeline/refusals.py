@@ -11,13 +11,7 @@ from optkit.data import arrays
 from optkit.data.reading import optional, reader_of
 from optkit.data.spool import Spool
 from optkit.devices import Target
-from optkit.errors import (
-    Impossible,
-    InputRefused,
-    ToolchainMissing,
-    UsageError,
-    with_nearest_file,
-)
+from optkit.errors import Impossible, InputRefused, ToolchainMissing, UsageError, with_nearest_file
 from optkit.execute.installed import installed
 from optkit.execute.runner import Steps
 from optkit.pipeline.cache_quantization import check_cache
@@ -30,8 +24,15 @@ from optkit.steps.collect import Samples
 from optkit.steps.export import ExportedGraph
 from optkit.tensors import AxisRange, axes_of
 
-_EXTRAS = {"onnxruntime": "cpu", "tensorrt-rtx": "rtx", "torch": "torch", "onnxscript": "torch",
-           "transformers": "hf", "optimum": "hf", "peft": "hf"}  # fmt: skip
+_EXTRAS = {
+    "onnxruntime": "cpu",
+    "tensorrt-rtx": "rtx",
+    "torch": "torch",
+    "onnxscript": "torch",
+    "transformers": "hf",
+    "optimum": "hf",
+    "peft": "hf",
+}
 MIN_SAMPLES = 8  # for calibration
 FILES = ("onnx", "pt2")  # another tool may have quantized them, which only the export tells
 _OTHER_SIZES = ". --min-shapes, --opt-shapes and --max-shapes set others"
@@ -106,8 +107,11 @@ def bound(build: Build, runner: Steps) -> None:
         return
     sizes = _sizes_in_samples(build, runner)
     batch = str(build.batch_axis)
-    told = [f"{axis} {_told(sizes[axis])}" for axis in used
-            if axis in sizes.keys() - ranges.keys() - {batch}]  # fmt: skip
+    told = [
+        f"{axis} {_told(sizes[axis])}"
+        for axis in used
+        if axis in sizes.keys() - ranges.keys() - {batch}
+    ]
     if told:
         what = "axes sized from the samples (smallest, most common, largest)"
         runner.note(f"{what}: {'; '.join(told)}{_OTHER_SIZES}")
@@ -276,9 +280,11 @@ def _check_data(recipe: Recipe) -> None:
         if reader_of(path) == "arrays":
             others = {}
             if source.place.path.stem in _WITH_CLASSES:
-                others = {"label": source.args.get("label", "label"),
-                          "slice": source.args.get("slice"),
-                          "group": source.args.get("group")}  # fmt: skip
+                others = {
+                    "label": source.args.get("label", "label"),
+                    "slice": source.args.get("slice"),
+                    "group": source.args.get("group"),
+                }
             named = {arg: name for arg, name in others.items() if isinstance(name, str)}
             arrays.check_names(path, list(recipe.inputs), named)
 

@@ -30,8 +30,10 @@ def without_padding(build: Build, samples: Samples, runner: Steps) -> Samples:
     if batch is None or sizes is None or sizes.min == sizes.max:
         return samples
     step = Shorten(
-        samples=samples, batch=batch, tokens=max(sizes.min, 1),
+        samples=samples,
+        batch=batch,
+        tokens=max(sizes.min, 1),
         optional=tuple(build.job.recipe.optional_axes()),
         memory=runner.limits.memory_bytes // 4,
-    )  # fmt: skip
+    )
     return runner.do(step, "sort samples by length")

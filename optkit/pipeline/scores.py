@@ -91,9 +91,12 @@ def _joined(scores: list[Score], restoring: np.ndarray, groups: list[int]) -> Sc
     first = scores[0]
     rows = np.concatenate([np.asarray(score.per_sample) for score in scores])[restoring]
     return accuracy.from_samples(
-        rows, metric=first.metric, evidence=first.evidence, lower_is_better=first.lower_is_better,
+        rows,
+        metric=first.metric,
+        evidence=first.evidence,
+        lower_is_better=first.lower_is_better,
         groups=groups,
-    )  # fmt: skip
+    )
 
 
 def _read(part: EvaluationResult) -> Score:
@@ -104,10 +107,15 @@ def _read(part: EvaluationResult) -> Score:
     score = replace(part.score, per_sample=per_sample, replicates=replicates, groups=groups)
     slices = {
         name.removeprefix(SLICE): accuracy.of_resamples(
-            float(values[0]), values[1:], score.samples, score.metric, score.evidence,
-            score.lower_is_better, groups,
+            float(values[0]),
+            values[1:],
+            score.samples,
+            score.metric,
+            score.evidence,
+            score.lower_is_better,
+            groups,
         )
         for name, values in arrays.items()
         if name.startswith(SLICE)
-    }  # fmt: skip
+    }
     return replace(score, slices=slices)

@@ -31,8 +31,10 @@ def single_sample(job: Job, inputs: Sequence[TensorInfo], runner: Steps) -> Reci
     size = _size(job, inputs, batch)
     if size is None:
         return None
-    fixed = [replace(info, shape=tuple(with_sizes(dim, {batch: size}) for dim in info.shape))
-             for info in inputs]  # fmt: skip
+    fixed = [
+        replace(info, shape=tuple(with_sizes(dim, {batch: size}) for dim in info.shape))
+        for info in inputs
+    ]
     specs = recipe_inputs.declared(fixed)
     if specs is None:
         return None

@@ -40,9 +40,8 @@ def _figures(build: Build, points: Sequence[Point]) -> Iterator[SizeFidelity]:
         if found is not None or failed is not None:
             made = build.resized[point]
             yield SizeFidelity(
-                sizes=dict(made.sizes), fidelity=found,
-                failed=failed, distinct=made.distinct,
-            )  # fmt: skip
+                sizes=dict(made.sizes), fidelity=found, failed=failed, distinct=made.distinct
+            )
 
 
 def _axes(build: Build) -> Iterator[AxisSizes]:
@@ -51,9 +50,11 @@ def _axes(build: Build) -> Iterator[AxisSizes]:
         reached = next((end.reached[name] for end in ends if name in end.reached), None)
         reasons = dict.fromkeys(end.told[name] for end in ends if name in end.told)
         yield AxisSizes(
-            axis=name, declared=(axis.min, axis.max), samples=reached,
+            axis=name,
+            declared=(axis.min, axis.max),
+            samples=reached,
             left_out="; ".join(reasons) or None,
-        )  # fmt: skip
+        )
 
 
 def _findings(build: Build, usual: Fidelity) -> Iterator[SizeFinding]:
@@ -79,9 +80,12 @@ def _findings(build: Build, usual: Fidelity) -> Iterator[SizeFinding]:
             if limit is not None and after.sqnr_db is not None and after.sqnr_db < limit:
                 what += f"; the gate min_sqnr is {limit:g} dB"
             yield SizeFinding(
-                sizes=dict(resized.sizes), what=what, measured=after.sqnr_db,
-                expected=before.sqnr_db, hint=hint,
-            )  # fmt: skip
+                sizes=dict(resized.sizes),
+                what=what,
+                measured=after.sqnr_db,
+                expected=before.sqnr_db,
+                hint=hint,
+            )
 
 
 def _lost(

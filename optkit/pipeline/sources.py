@@ -184,9 +184,10 @@ def exported_model(settings: Recipe, code: Path | None, runner: Steps) -> Export
     source, objects = settings.source, runner.objects
     if source is None:
         raise InputRefused(
-            "there is no model", where=settings.name,
+            "there is no model",
+            where=settings.name,
             hint="give MODEL, or add `model:` to the recipe",
-        )  # fmt: skip
+        )
     specs, axes = settings.describe(), settings.axis_ranges()
     label = f"export {settings.name}"
     where = source.place.path if source.place is not None else None

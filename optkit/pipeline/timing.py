@@ -30,8 +30,13 @@ def time(build: Build, runner: Steps) -> None:
         models, sides = _sides(build)
         both = Race(
             f"measure latency of {build.job.precision} beside {build.baseline_precision}",
-            build.probe, models, sides, bench, batches, build.machine,
-        )  # fmt: skip
+            build.probe,
+            models,
+            sides,
+            bench,
+            batches,
+            build.machine,
+        )
         build.latency = race(both, runner, strict=build.job.strict)
         build.recalled = runner.recalled(build.latency)
         return
@@ -45,18 +50,24 @@ def _predict(build: Build, role: EngineRole, batch: int, runner: Steps) -> Predi
     precision, graph, compiled = build.job.precision, build.graph, build.engine
     if role == "baseline_engine":
         precision, graph, compiled = (
-            build.baseline_precision, build.baseline, build.baseline_engine
-        )  # fmt: skip
+            build.baseline_precision,
+            build.baseline,
+            build.baseline_engine,
+        )
     if compiled is None and precision.quantized:
         # a quantized graph is its carrier graph and the plan
         graph = build.baseline if build.plain is build.fused else build.carrier
     step = PredictLatency(
-        graph=graph, device=build.job.target.name, target=build.job.target.fingerprint(),
+        graph=graph,
+        device=build.job.target.name,
+        target=build.job.target.fingerprint(),
         fit=fitted().digest,
-        axes={name: axis.opt for name, axis in build.job.recipe.axis_ranges().items()}, batch=batch,
+        axes={name: axis.opt for name, axis in build.job.recipe.axis_ranges().items()},
+        batch=batch,
         engine=None if compiled is None or compiled.planned else compiled.engine,
-        planned=build.planned if precision.quantized else {}, precision=precision,
-    )  # fmt: skip
+        planned=build.planned if precision.quantized else {},
+        precision=precision,
+    )
     return runner.do(step, f"predict latency of {precision}")
 
 
@@ -81,10 +92,16 @@ def race(both: Race, runner: Steps, *, strict: bool, anew: bool = False) -> Benc
     bench, machine = both.bench, both.machine
     on_cpu = all(runtimes.backend(side.backend).traits.on_cpu for side in both.sides.values())
     step = MeasureLatency(
-        samples=both.samples, models=both.models, batches=tuple(both.batches),
-        seconds=bench.seconds, warmup_seconds=bench.warmup_seconds, sides=both.sides,
-        gpu=bool(machine.get("gpus")), host=machine, kept=None if on_cpu else kept(runner),
-    )  # fmt: skip
+        samples=both.samples,
+        models=both.models,
+        batches=tuple(both.batches),
+        seconds=bench.seconds,
+        warmup_seconds=bench.warmup_seconds,
+        sides=both.sides,
+        gpu=bool(machine.get("gpus")),
+        host=machine,
+        kept=None if on_cpu else kept(runner),
+    )
 
     if anew:
         timed = runner.do(replace(step, at=str(clock.time_ns())), both.label)

@@ -72,9 +72,7 @@ class CastLog:
 
 
 def to_half(
-    model: ir.Model,
-    carrier: str = "fp16",
-    measure: Callable[[ir.Model], Magnitudes] | None = None,
+    model: ir.Model, carrier: str = "fp16", measure: Callable[[ir.Model], Magnitudes] | None = None
 ) -> CastLog:
     """Convert the graph to FP16 or BF16 ("fp16", "bf16") in place. float64 inside becomes float32
     or half too.

@@ -38,9 +38,15 @@ def _work(layer: FusedLayer, inside: Sequence[NodeCost], costs: Mapping[str, Nod
     largest = max(products, key=lambda cost: cost.macs or 0)
     rows, columns = _shape(largest)
     return Work(
-        _kind(layer, products), PEAKS[layer.dtype], 2.0 * sum(cost.macs or 0 for cost in products),
-        weights, moved, rows=rows, columns=columns, unpacked=_unpacked(layer, products),
-    )  # fmt: skip
+        _kind(layer, products),
+        PEAKS[layer.dtype],
+        2.0 * sum(cost.macs or 0 for cost in products),
+        weights,
+        moved,
+        rows=rows,
+        columns=columns,
+        unpacked=_unpacked(layer, products),
+    )
 
 
 def _moved(layer: FusedLayer, inside: Sequence[NodeCost], written: int) -> int:

@@ -59,12 +59,15 @@ def read_prices(path: Path) -> PriceFile:
         _lowest(entries, "spot_usd_per_hour", path.name),
         {
             name: Purchase(
-                usd=least.prices["purchase_usd"], watts=least.prices.get("watts"),
-                provider=least.provider, as_of=least.as_of, source=path.name,
+                usd=least.prices["purchase_usd"],
+                watts=least.prices.get("watts"),
+                provider=least.provider,
+                as_of=least.as_of,
+                source=path.name,
             )
             for name, least in _least(entries, "purchase_usd").items()
         },
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
@@ -85,11 +88,14 @@ def _least(entries: Mapping[str, Sequence[_Entry]], key: str) -> dict[str, _Entr
 def _lowest(entries: Mapping[str, Sequence[_Entry]], key: str, source: str) -> dict[str, Price]:
     return {
         name: Price(
-            usd_per_hour=least.prices[key], provider=least.provider, as_of=least.as_of,
-            verified=True, source=source,
+            usd_per_hour=least.prices[key],
+            provider=least.provider,
+            as_of=least.as_of,
+            verified=True,
+            source=source,
         )
         for name, least in _least(entries, key).items()
-    }  # fmt: skip
+    }
 
 
 _PRICES = ("usd_per_hour", "spot_usd_per_hour", "purchase_usd")
@@ -102,8 +108,9 @@ def _entry(entry: object, where: str) -> _Entry:
     if not isinstance(entry, dict):
         raise UsageError(f"{str(entry)[:40]!r} has no keys", where=where, hint=_FORM)
     if unknown := [str(key) for key in entry if key not in _KEYS]:
-        raise UsageError(f"unknown key {unknown[0]!r}, not one of {', '.join(_KEYS)}", where=where,
-                         hint=_FORM)  # fmt: skip
+        raise UsageError(
+            f"unknown key {unknown[0]!r}, not one of {', '.join(_KEYS)}", where=where, hint=_FORM
+        )
     if missing := [key for key in ("provider", "as_of") if key not in entry]:
         told = f"a price needs provider and as_of, and it lacks {' and '.join(missing)}"
         raise UsageError(told, where=where, hint=_FORM)

@@ -22,8 +22,11 @@ def described(sizes: DecoderSizes) -> tuple[DecoderShape, list[str]]:
     whatever is assumed. Raises UsageError where nothing is left for it.
     """
     parameters, layers, kv_heads, head_dim = (
-        sizes.parameters, sizes.layers, sizes.kv_heads, sizes.head_dim,
-    )  # fmt: skip
+        sizes.parameters,
+        sizes.layers,
+        sizes.kv_heads,
+        sizes.head_dim,
+    )
     heads, hidden, ffn, vocabulary = sizes.heads, sizes.hidden, sizes.ffn, sizes.vocabulary
     tied = sizes.tied
     assumed = []
@@ -42,18 +45,20 @@ def described(sizes: DecoderSizes) -> tuple[DecoderShape, list[str]]:
         assumed.append(f"heads {heads}: hidden / head size")
     if heads % kv_heads:
         raise UsageError(
-            f"{heads} heads cannot share {kv_heads} KV heads evenly", where="--kv-heads",
+            f"{heads} heads cannot share {kv_heads} KV heads evenly",
+            where="--kv-heads",
             hint="name --heads as config.json has it (num_attention_heads)",
-        )  # fmt: skip
+        )
     if ffn is None:
         bare = DecoderShape(layers, hidden, heads, kv_heads, head_dim, 0, vocabulary, tied=tied)
         ffn = round((parameters - bare.parameters) / (3 * layers * hidden))
         assumed.append(f"MLP {ffn}: what the parameters leave")
     if ffn < 1:
         raise UsageError(
-            f"{parameters:.3g} parameters are too few for these sizes", where="--params",
+            f"{parameters:.3g} parameters are too few for these sizes",
+            where="--params",
             hint="compare with config.json: hidden_size, num_hidden_layers, vocab_size",
-        )  # fmt: skip
+        )
     if not tied:
         assumed.append("embedding and vocabulary projection apart")
     shape = DecoderShape(layers, hidden, heads, kv_heads, head_dim, ffn, vocabulary, tied=tied)
@@ -80,9 +85,10 @@ def of_graph(decoder: Decoder, costs: Mapping[str, NodeCost], parameters: int) -
     table = last or _transposed(costs, decoder.vocabulary)
     if table is None:
         raise InputRefused(
-            f"no product of the graph has {decoder.vocabulary} columns", where="logits",
+            f"no product of the graph has {decoder.vocabulary} columns",
+            where="logits",
             hint="describe the decoder: --params, --layers, --kv-heads, --head-dim",
-        )  # fmt: skip
+        )
     ends = _weights(table)
     hidden = ends // decoder.vocabulary
     heads = max(decoder.heads, hidden // decoder.head_size)

@@ -170,11 +170,14 @@ def _forward(
         product(shape.ffn / devices, shape.hidden),
     ]
     attention = Work(
-        "attention", numbers.carrier, 4 * pairs * inner / devices,
+        "attention",
+        numbers.carrier,
+        4 * pairs * inner / devices,
         moved=rows * (2 * inner / devices + kv) * held / 8,
         streamed=cache / n * shape.kv_share(devices),
-        reread=reread / n * shape.kv_share(devices), times=n,
-    )  # fmt: skip
+        reread=reread / n * shape.kv_share(devices),
+        times=n,
+    )
     # two norms with their residuals (read 2, write 2), and the activation between the MLP's halves
     passing = rows * (8 * shape.hidden + wide + shape.ffn / devices) * held / 8
     crossing = _CROSSING_KERNELS if shape.crossed else 0.0

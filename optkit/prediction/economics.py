@@ -109,9 +109,11 @@ def _owned(target: Target, terms: Terms) -> PlannedPurchase | None:
     if terms.price is not None:
         saved = terms.price.usd_per_hour - watts / 1e3 * terms.electricity
     return PlannedPurchase(
-        purchase=bought, watts=watts, usd_per_kwh=terms.electricity,
+        purchase=bought,
+        watts=watts,
+        usd_per_kwh=terms.electricity,
         break_even_months=bought.usd / saved / MONTH if saved > 0 else None,
-    )  # fmt: skip
+    )
 
 
 def _load(

@@ -40,10 +40,16 @@ _CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap", "LSTM", "GRU", "RNN"}
 # Products that have no weight of their own to be counted by.
 _MULTIPLYING = frozenset(
     {
-        "Attention", "DeformConv", "Einsum", "GroupQueryAttention", "MatMulInteger",
-        "MultiHeadAttention", "QLinearConv", "QLinearMatMul",
+        "Attention",
+        "DeformConv",
+        "Einsum",
+        "GroupQueryAttention",
+        "MatMulInteger",
+        "MultiHeadAttention",
+        "QLinearConv",
+        "QLinearMatMul",
     }
-)  # fmt: skip
+)
 
 
 def of_graph(
@@ -162,9 +168,14 @@ def _recurrent(cost: NodeCost, cell: Recurrence, sizes: _Sizes, number: Precisio
     TensorRT-RTX lists them. Its weights are read from memory once, then they are in the cache."""
     share = number.carrier_bits / sizes.bits / cell.steps
     return Work(
-        "gemm", number.carrier, 2.0 * cell.macs / cell.steps, cost.weight_bytes * share,
-        (sizes.read + sizes.written) * share, kernels=2, times=cell.steps,
-    )  # fmt: skip
+        "gemm",
+        number.carrier,
+        2.0 * cell.macs / cell.steps,
+        cost.weight_bytes * share,
+        (sizes.read + sizes.written) * share,
+        kernels=2,
+        times=cell.steps,
+    )
 
 
 def is_attention(cost: NodeCost) -> bool:

@@ -43,10 +43,13 @@ class MemoryEstimate:
 
     def rounded(self) -> InferenceMemory:
         return InferenceMemory(
-            weights=round(self.weights), cache=round(self.cache),
-            activations=round(self.activations), workspace=round(self.workspace),
-            runtime=round(self.runtime), total=round(self.total),
-        )  # fmt: skip
+            weights=round(self.weights),
+            cache=round(self.cache),
+            activations=round(self.activations),
+            workspace=round(self.workspace),
+            runtime=round(self.runtime),
+            total=round(self.total),
+        )
 
 
 def of_decoder(
@@ -135,17 +138,24 @@ class Training:
 
     def rounded(self) -> TrainingBytes:
         return TrainingBytes(
-            weights=round(self.weights), gradients=round(self.gradients),
+            weights=round(self.weights),
+            gradients=round(self.gradients),
             optimizer=round(self.optimizer),
             activations=None if self.activations is None else round(self.activations),
-            temporary=round(self.temporary), total=round(self.total),
-        )  # fmt: skip
+            temporary=round(self.temporary),
+            total=round(self.total),
+        )
 
 
 def training(
-    parameters: float, method: Method, *, adapters: float, activations: float | None,
-    kept: float = 0.0, temporary: float = 0.0,
-) -> Training:  # fmt: skip
+    parameters: float,
+    method: Method,
+    *,
+    adapters: float,
+    activations: float | None,
+    kept: float = 0.0,
+    temporary: float = 0.0,
+) -> Training:
     """Adam in mixed precision: per trained parameter 6 bytes of weights (FP16 and an FP32 master),
     4 of gradients, 8 of optimizer. LoRA freezes the model in FP16 and trains `adapters` parameters;
     QLoRA freezes it in NF4, but `kept` parameters in FP16: embedding, head and norms, which
@@ -201,7 +211,10 @@ def decoder_products(shape: DecoderShape) -> list[tuple[float, float]]:
     """Inputs and outputs of every product in the layers of a decoder."""
     inner, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     ends: list[tuple[float, float]] = [
-        (shape.hidden, inner), (shape.hidden, kv), (shape.hidden, kv), (inner, shape.hidden)
-    ]  # fmt: skip
+        (shape.hidden, inner),
+        (shape.hidden, kv),
+        (shape.hidden, kv),
+        (inner, shape.hidden),
+    ]
     ends += [(shape.hidden, shape.ffn)] * (2 if shape.gated else 1) + [(shape.ffn, shape.hidden)]
     return ends * shape.layers

@@ -46,9 +46,13 @@ class _Figures:
 
 
 def row(
-    model: OneCallModel | Decoding, target: Target, number: Precision, batches: Sequence[int],
-    price: Price | None, methods: Sequence[Method] = (),
-) -> PlanRow:  # fmt: skip
+    model: OneCallModel | Decoding,
+    target: Target,
+    number: Precision,
+    batches: Sequence[int],
+    price: Price | None,
+    methods: Sequence[Method] = (),
+) -> PlanRow:
     """Everything about one pair. Batches that do not fit have no latency. Raises ToolchainMissing
     where the target's own figures are unknown."""
     figures = (
@@ -91,9 +95,12 @@ def _foreign(target: Target) -> tuple[str, ...]:
 
 
 def _graph(
-    model: OneCallModel, target: Target, number: Precision, batches: Sequence[int],
+    model: OneCallModel,
+    target: Target,
+    number: Precision,
+    batches: Sequence[int],
     price: Price | None,
-) -> _Figures:  # fmt: skip
+) -> _Figures:
     latency: list[PlannedLatency] = []
     notes: tuple[str, ...] = ()
     sizes: list[tuple[int, memory.MemoryEstimate]] = []
@@ -109,9 +116,13 @@ def _graph(
         if unknown:
             notes = (f"not fully counted: {', '.join(unknown)}",)
     return _Figures(
-        1, tuple(latency), sizes[0][1].rounded(), _largest(sizes, target), notes,
+        1,
+        tuple(latency),
+        sizes[0][1].rounded(),
+        _largest(sizes, target),
+        notes,
         "it does not fit into the device's memory",
-    )  # fmt: skip
+    )
 
 
 def _held(
@@ -124,15 +135,24 @@ def _held(
     )
     rest = max(0.0, model.parameters - multiplied) * carried / 8
     return memory.MemoryEstimate(
-        total(works).weight_bytes + rest, 0, model.live(batch) * carried / 32,
-        max((w.moved for w in works), default=0.0), memory.RUNTIME_BYTES,
-    )  # fmt: skip
+        total(works).weight_bytes + rest,
+        0,
+        model.live(batch) * carried / 32,
+        max((w.moved for w in works), default=0.0),
+        memory.RUNTIME_BYTES,
+    )
 
 
 def _call(
-    model: OneCallModel, target: Target, number: Precision, batch: int, works: Sequence[Work],
-    price: Price | None, *, known: bool,
-) -> PlannedLatency:  # fmt: skip
+    model: OneCallModel,
+    target: Target,
+    number: Precision,
+    batch: int,
+    works: Sequence[Work],
+    price: Price | None,
+    *,
+    known: bool,
+) -> PlannedLatency:
     one, sums = call(works, target, batch, batch * model.passed, known=known), total(works)
     pace, bytes_ = batch / one.throughput, sums.weight_bytes + sums.moved
     return PlannedLatency(
@@ -163,9 +183,8 @@ def _largest(sizes: Sequence[tuple[int, memory.MemoryEstimate]], target: Target)
 
 
 def _decoder(
-    model: Decoding, target: Target, number: Precision, batches: Sequence[int],
-    price: Price | None,
-) -> _Figures:  # fmt: skip
+    model: Decoding, target: Target, number: Precision, batches: Sequence[int], price: Price | None
+) -> _Figures:
     shape, numbers = model.shape, serving.numbers_of(number)
     beside = _encoder_memory(model.encoder, target, number)
     capacity, tokens = float(target.memory_bytes or 0) - beside.total, model.prompt + model.new
@@ -191,9 +210,16 @@ def _decoder(
     return _Figures(
         devices,
         tuple(
-            _token(serving.generate(shape, numbers, target, load, batch), target, load, batch,
-                   price, _encode(model.encoder, target, number))
-            for batch in batches if batch <= largest
+            _token(
+                serving.generate(shape, numbers, target, load, batch),
+                target,
+                load,
+                batch,
+                price,
+                _encode(model.encoder, target, number),
+            )
+            for batch in batches
+            if batch <= largest
         ),
         held.rounded(),
         largest,
@@ -202,7 +228,7 @@ def _decoder(
         context if model.positions is None else min(context, model.positions),
         shape.kv_bytes(numbers.kv_bits),
         decode,
-    )  # fmt: skip
+    )
 
 
 def _encoder_memory(
@@ -232,9 +258,13 @@ def _encode(
 
 
 def _token(
-    made: serving.Generation, target: Target, load: serving.Load, batch: int,
-    price: Price | None, encode: Callable[[int], Call] | None = None,
-) -> PlannedLatency:  # fmt: skip
+    made: serving.Generation,
+    target: Target,
+    load: serving.Load,
+    batch: int,
+    price: Price | None,
+    encode: Callable[[int], Call] | None = None,
+) -> PlannedLatency:
     """Of one token for each of `batch` sequences."""
     devices, bounds, first_token = load.devices, dict[str, Bound](), made.first_token
     taken = batch * load.new / made.tokens_per_second

@@ -53,9 +53,12 @@ def numbers_of(precision: Precision) -> DecoderPrecision:
     codes = precision.activations
     narrow = codes is not None and not codes.is_integer
     return DecoderPrecision(
-        precision.weight_bits, multiplies_in(precision), precision.carrier,
-        8 if narrow else 32 if precision.carrier == "fp32" else 16, precision.weight_codes_only,
-    )  # fmt: skip
+        precision.weight_bits,
+        multiplies_in(precision),
+        precision.carrier,
+        8 if narrow else 32 if precision.carrier == "fp32" else 16,
+        precision.weight_codes_only,
+    )
 
 
 def generate(
@@ -72,12 +75,16 @@ def generate(
     moved = sums.weight_bytes + sums.streamed
     peak, bandwidth = target.peak(numbers.dtype), target.bandwidth
     return Generation(
-        alone.total, start, each, token,
+        alone.total,
+        start,
+        each,
+        token,
         batch * load.new / (start.total + load.new * token),
         sums.operations / token / peak if peak else 0.0,
         moved / token / bandwidth if bandwidth else 0.0,
-        sums.operations, moved,
-    )  # fmt: skip
+        sums.operations,
+        moved,
+    )
 
 
 def compute_bound_from(

@@ -15,10 +15,13 @@ def planned(model: OneCallModel | Decoding, target: Target, method: Method) -> P
 
     def held(recompute: memory.Recompute) -> TrainingMemory:
         sizes = memory.training(
-            model.parameters, method, adapters=memory.adapter_parameters(_ends(model)),
-            activations=_activations(model, recompute), kept=_unquantized(model),
+            model.parameters,
+            method,
+            adapters=memory.adapter_parameters(_ends(model)),
+            activations=_activations(model, recompute),
+            kept=_unquantized(model),
             temporary=_logits(model),
-        )  # fmt: skip
+        )
         devices = memory.devices_to_train(sizes, capacity)
         return TrainingMemory(**sizes.rounded().model_dump(), devices=devices)
 

@@ -51,18 +51,32 @@ class Work:
 
 
 def gemm(
-    rows: float, inner: float, columns: float, *, dtype: str, weight_bits: float,
-    held_bits: float | None = None, weight_only: bool = False, kernels: float = 1.0, times: int = 1,
-) -> Work:  # fmt: skip
+    rows: float,
+    inner: float,
+    columns: float,
+    *,
+    dtype: str,
+    weight_bits: float,
+    held_bits: float | None = None,
+    weight_only: bool = False,
+    kernels: float = 1.0,
+    times: int = 1,
+) -> Work:
     """[rows, inner] × constant [inner, columns]. `held_bits`: of activations; None: the peak's."""
     held = BITS[dtype] if held_bits is None else held_bits
     weights = inner * columns
     return Work(
-        "gemm", dtype, 2 * rows * weights, weights * weight_bits / 8,
+        "gemm",
+        dtype,
+        2 * rows * weights,
+        weights * weight_bits / 8,
         (rows * inner * held + rows * columns * max(held, 16)) / 8,
-        rows=rows, columns=columns, unpacked=weights if weight_only else 0.0,
-        kernels=kernels, times=times,
-    )  # fmt: skip
+        rows=rows,
+        columns=columns,
+        unpacked=weights if weight_only else 0.0,
+        kernels=kernels,
+        times=times,
+    )
 
 
 def total(works: Iterable[Work]) -> Work:

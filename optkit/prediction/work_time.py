@@ -35,8 +35,16 @@ _CLOCK = 1.7e9  # where a target names none, unverified
 # Watts that a TFLOP/s of FP16 takes at full load; 8-bit numbers half of it. 8.9: 72 W and the
 # 87 TFLOP/s that a forum's GEMM test reached on an L4 (targets/l4.yaml `sustained`). The others:
 # of the board of that generation that has the most power per peak, unverified.
-_WATTS = {"7.5": 1.75, "8.0": 1.28, "8.6": 1.6, "8.7": 1.4, "8.9": 0.83, "9.0": 0.71, "10.0": 0.45,
-          "12.0": 0.83}  # fmt: skip
+_WATTS = {
+    "7.5": 1.75,
+    "8.0": 1.28,
+    "8.6": 1.6,
+    "8.7": 1.4,
+    "8.9": 0.83,
+    "9.0": 0.71,
+    "10.0": 0.45,
+    "12.0": 0.83,
+}
 
 
 @dataclass(frozen=True)
@@ -66,8 +74,13 @@ class WorkTime(NamedTuple):
 
     @property
     def parts(self) -> dict[Bound, float]:
-        return {"compute": self.compute, "memory": self.memory, "unpack": self.unpack,
-                "launch": self.launch, "link": self.link}  # fmt: skip
+        return {
+            "compute": self.compute,
+            "memory": self.memory,
+            "unpack": self.unpack,
+            "launch": self.launch,
+            "link": self.link,
+        }
 
     @property
     def bound(self) -> Bound:
@@ -147,10 +160,13 @@ def _device(target: Target, watts: float | None) -> _Device:
         raise ToolchainMissing("no memory bandwidth is known", where=target.name)
     clock = target.facts.get("boost_mhz")
     return _Device(
-        target, target.bandwidth, float(target.l2_bytes or 0), target.sm_count or 1,
+        target,
+        target.bandwidth,
+        float(target.l2_bytes or 0),
+        target.sm_count or 1,
         _CLOCK if clock is None or clock.value is None else float(clock.value) * 1e6,
         watts or target.tdp_w,
-    )  # fmt: skip
+    )
 
 
 def _kernel(work: Work, device: _Device, eff: Efficiencies, held: float) -> WorkTime:

@@ -184,12 +184,21 @@ def _live_lines(console: Console) -> Progress:
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.table import Column
 
-    step = TextColumn("{task.description}", markup=False,
-                      table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"))  # fmt: skip
+    step = TextColumn(
+        "{task.description}",
+        markup=False,
+        table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
+    )
     bar = Progress(
-        SpinnerColumn(), step, BarColumn(bar_width=12),
-        TextColumn("{task.fields[pace]}", table_column=Column(no_wrap=True)), TimeElapsedColumn(),
-        console=console, transient=True, expand=True, redirect_stdout=sys.stdout.isatty(),
-    )  # fmt: skip
+        SpinnerColumn(),
+        step,
+        BarColumn(bar_width=12),
+        TextColumn("{task.fields[pace]}", table_column=Column(no_wrap=True)),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        expand=True,
+        redirect_stdout=sys.stdout.isatty(),
+    )
     bar.start()
     return bar

@@ -61,9 +61,16 @@ from optkit.trained_scales import BlockScales, TrainedActivation, TrainedScales,
 from optkit.workspace import Workspace
 
 __all__ = [
-    "Distillation", "Distilled", "distill", "export", "finalize", "parameter_groups", "prepare",
-    "prepare_adapters", "save_adapters",
-]  # fmt: skip
+    "Distillation",
+    "Distilled",
+    "distill",
+    "export",
+    "finalize",
+    "parameter_groups",
+    "prepare",
+    "prepare_adapters",
+    "save_adapters",
+]
 
 Scales = Literal["learned", "fixed"]
 Adapters = Literal["keep", "merge"]
@@ -100,12 +107,14 @@ def prepare(
     compute what the quantized graph does.
     """
     if scales not in ("learned", "fixed"):
-        raise UsageError(f"{scales!r} is no kind of scales", where="scales=",
-                         hint="learned or fixed")  # fmt: skip
+        raise UsageError(
+            f"{scales!r} is no kind of scales", where="scales=", hint="learned or fixed"
+        )
     pair = jobs.pair(target, precision)
     if pair[1].name not in PRECISIONS:
-        raise UsageError(f"it does not train {pair[1]}", where="precision=",
-                         hint=" or ".join(PRECISIONS))  # fmt: skip
+        raise UsageError(
+            f"it does not train {pair[1]}", where="precision=", hint=" or ".join(PRECISIONS)
+        )
     trained = _copied(model, example_inputs, calibration)
     _fold(trained, example_inputs)
     if iter(calibration or ()) is calibration:  # it may be read twice
@@ -155,15 +164,24 @@ def prepare_adapters(
     """
     pair = jobs.pair(target, precision)
     if pair[1].name not in ADAPTED:
-        raise UsageError(f"it trains no adapters for {pair[1]}", where="precision=",
-                         hint=" or ".join(ADAPTED))  # fmt: skip
+        raise UsageError(
+            f"it trains no adapters for {pair[1]}", where="precision=", hint=" or ".join(ADAPTED)
+        )
     if rank is not None:
         check_count("rank=", rank, "give a whole number from 1 on, or None")
     trained = _copied(model, example_inputs, calibration)
     _fold(trained, example_inputs)
     trained = _plain(trained)
-    found = plan(trained, example_inputs, pair, recipe, calibration, workspace.runner(),
-                 rounding="frozen", equalized=False)  # fmt: skip
+    found = plan(
+        trained,
+        example_inputs,
+        pair,
+        recipe,
+        calibration,
+        workspace.runner(),
+        rounding="frozen",
+        equalized=False,
+    )
     placing.place(trained, found, learned=False)
     lost = frozen.freeze(trained, found)
     check_same(trained, example_inputs, found, {})
@@ -185,20 +203,27 @@ def finalize(model: Module, *, adapters: Adapters = "keep") -> Module:
     Raises UsageError for a module that `prepare` or `prepare_adapters` did not return, and for
     adapters to merge where there are none."""
     if adapters not in ("keep", "merge"):
-        raise UsageError(f"{adapters!r} is not what becomes of adapters", where="adapters=",
-                         hint="keep or merge")  # fmt: skip
+        raise UsageError(
+            f"{adapters!r} is not what becomes of adapters", where="adapters=", hint="keep or merge"
+        )
     module = wrappers.unwrapped(model)
     found = getattr(module, "qat_plan", None)
     if not isinstance(found, QuantizationPlan):
-        raise UsageError("it was not prepared", where=type(module).__name__,
-                         hint="train the module that optkit.qat.prepare returns")  # fmt: skip
+        raise UsageError(
+            "it was not prepared",
+            where=type(module).__name__,
+            hint="train the module that optkit.qat.prepare returns",
+        )
     plain = _plain(module)
     if adapters == "keep":
         plain.trained_scales = _trained(module, found)  # type: ignore[assignment]
         return plain
     if not paths(plain):
-        raise UsageError("it has no adapters to merge", where=type(module).__name__,
-                         hint="train what optkit.qat.prepare_adapters returns")  # fmt: skip
+        raise UsageError(
+            "it has no adapters to merge",
+            where=type(module).__name__,
+            hint="train what optkit.qat.prepare_adapters returns",
+        )
     merge(plain)
     return plain
 
@@ -218,9 +243,14 @@ def export(
     place = new_folder(out)
     runner = workspace.runner()
     job = jobs.job_of(
-        finalize(model, adapters=adapters), example_inputs, jobs.pair("cpu", "fp32"), recipe=recipe,
-        calibration=None, name=None, runner=runner,
-    )  # fmt: skip
+        finalize(model, adapters=adapters),
+        example_inputs,
+        jobs.pair("cpu", "fp32"),
+        recipe=recipe,
+        calibration=None,
+        name=None,
+        runner=runner,
+    )
     graph = pipeline.run(job, runner, pipeline.EXPORT).source
     delivery.copy_out(graph, place, graph.meta)
     return place / GRAPH
@@ -233,8 +263,11 @@ def save_adapters(model: Module, out: str | Path) -> Path:
     UsageError for a module without adapters, or if `out` exists."""
     module = unwrapped(model)
     if not paths(module):
-        raise UsageError("it has no adapters to save", where=type(module).__name__,
-                         hint="train what optkit.qat.prepare_adapters returns")  # fmt: skip
+        raise UsageError(
+            "it has no adapters to save",
+            where=type(module).__name__,
+            hint="train what optkit.qat.prepare_adapters returns",
+        )
     place = new_folder(out)
     save(module, place)
     return place
@@ -250,12 +283,18 @@ def _copied(model: Module, example_inputs: Batch, calibration: Iterable[Batch] |
         check_batches("calibration=", calibration)
     where = type(module).__name__
     if isinstance(getattr(module, "qat_plan", None), QuantizationPlan):
-        raise UsageError("it is prepared already", where=where,
-                         hint="give the float module, or finalize this one first")  # fmt: skip
+        raise UsageError(
+            "it is prepared already",
+            where=where,
+            hint="give the float module, or finalize this one first",
+        )
     for name, parameter in module.named_parameters():
         if parameter.is_floating_point() and parameter.dtype != torch.float32:
-            raise InputRefused(f"its parameter {name!r} is {parameter.dtype}", where=where,
-                               hint="train it in float32: model.float()")  # fmt: skip
+            raise InputRefused(
+                f"its parameter {name!r} is {parameter.dtype}",
+                where=where,
+                hint="train it in float32: model.float()",
+            )
     try:
         return copy.deepcopy(module)
     except Exception as error:  # of what the module holds besides its weights

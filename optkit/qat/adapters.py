@@ -86,10 +86,17 @@ def save(model: nn.Module, folder: Path) -> None:
     largest = max(ranks.values())
     patterns = {re.escape(path): rank for path, rank in ranks.items() if rank != largest}
     config = {
-        "peft_type": "LORA", "task_type": None, "base_model_name_or_path": None, "bias": "none",
-        "r": largest, "lora_alpha": largest, "rank_pattern": patterns, "alpha_pattern": patterns,
-        "target_modules": sorted(layers), "inference_mode": True,
-    }  # fmt: skip
+        "peft_type": "LORA",
+        "task_type": None,
+        "base_model_name_or_path": None,
+        "bias": "none",
+        "r": largest,
+        "lora_alpha": largest,
+        "rank_pattern": patterns,
+        "alpha_pattern": patterns,
+        "target_modules": sorted(layers),
+        "inference_mode": True,
+    }
     weights = {
         f"base_model.model.{path}.lora_{side}.weight": part.weight.float().cpu().contiguous()
         for path, adapter in layers.items()

@@ -118,9 +118,11 @@ def _run(plan: QuantizationPlan, feed: Feed) -> tuple[Feed, list[np.ndarray]]:
     names = {value.dequantized for value in plan.values}
     ends = [output.name for output in model.graph.outputs]
     model.graph.outputs.extend(
-        value for node in model.graph for value in node.outputs
+        value
+        for node in model.graph
+        for value in node.outputs
         if value.name in names and value.name not in ends
-    )  # fmt: skip
+    )
     with tempfile.TemporaryDirectory() as folder:
         graph.save(model, Path(folder) / GRAPH)
         with simulator().session(Path(folder) / GRAPH, SessionOptions(1, level="none")) as session:

@@ -54,9 +54,12 @@ def check_example(batch: object) -> None:
     """Raise UsageError for an object that is no batch."""
     several = isinstance(batch, Mapping | Sequence) and not isinstance(batch, str) and batch
     if not (several or hasattr(batch, "shape")):
-        raise UsageError(f"{batch!r} is no batch", where="example_inputs",
-                         hint="give a tensor, a tuple of tensors, or a dict by argument name; "
-                              "axis 0 is the batch")  # fmt: skip
+        raise UsageError(
+            f"{batch!r} is no batch",
+            where="example_inputs",
+            hint="give a tensor, a tuple of tensors, or a dict by argument name; "
+            "axis 0 is the batch",
+        )
 
 
 def unwrapped(model: object) -> Module:

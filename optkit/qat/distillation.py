@@ -117,15 +117,24 @@ class Distillation:
         self._student = wrappers.unwrapped(model)
         teacher = getattr(self._student, "qat_teacher", None)
         if not isinstance(teacher, Teacher):
-            raise UsageError("it was not prepared", where=type(self._student).__name__,
-                             hint="give the module that optkit.qat.prepare returns")  # fmt: skip
+            raise UsageError(
+                "it was not prepared",
+                where=type(self._student).__name__,
+                hint="give the module that optkit.qat.prepare returns",
+            )
         if loss not in ("mse", "kl") and not callable(loss):
-            raise UsageError(f"{loss!r} is no loss", where="loss=",
-                             hint='"mse", "kl" or a function of two outputs')  # fmt: skip
+            raise UsageError(
+                f"{loss!r} is no loss",
+                where="loss=",
+                hint='"mse", "kl" or a function of two outputs',
+            )
         check_above_zero("temperature=", temperature)
         if isinstance(features, str) or not isinstance(features, Iterable):
-            raise UsageError(f"{features!r} is no list of names", where="features=",
-                             hint='give a list, e.g. ["blocks.3"]')  # fmt: skip
+            raise UsageError(
+                f"{features!r} is no list of names",
+                where="features=",
+                hint='give a list, e.g. ["blocks.3"]',
+            )
         model.eval()
         self._teacher = teacher.equalized() if features else teacher
         self._loss = loss
@@ -189,8 +198,11 @@ class Distillation:
     def _of_feature(self, name: str, expected: object) -> Tensor:
         found = self._recorders[name].take()
         if found is None:
-            raise UsageError(f"{name!r} did not run since the last loss", where="features=",
-                             hint="call the prepared module before the loss")  # fmt: skip
+            raise UsageError(
+                f"{name!r} did not run since the last loss",
+                where="features=",
+                hint="call the prepared module before the loss",
+            )
         pairs = _pairs(found, expected)
         return torch.stack([normalized_error(*pair) for pair in pairs.values()]).mean()
 

@@ -178,9 +178,15 @@ class ActivationQuantizer(nn.Module):
     scale: Tensor | None
 
     def __init__(
-        self, value: str, fmt: NumberFormat, scale: float, zero_point: int, carrier: str, *,
+        self,
+        value: str,
+        fmt: NumberFormat,
+        scale: float,
+        zero_point: int,
+        carrier: str,
+        *,
         learned: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         self.value = value
         self.zero_point = zero_point
@@ -209,9 +215,16 @@ class WeightQuantizer(nn.Module):
     scale: Tensor | None
 
     def __init__(
-        self, node: str, fmt: NumberFormat, scale: Tensor, common: float | None, carrier: str, *,
-        floored: bool, learned: bool,
-    ) -> None:  # fmt: skip
+        self,
+        node: str,
+        fmt: NumberFormat,
+        scale: Tensor,
+        common: float | None,
+        carrier: str,
+        *,
+        floored: bool,
+        learned: bool,
+    ) -> None:
         super().__init__()
         self.node = node
         self.format = fmt
@@ -236,9 +249,10 @@ class WeightQuantizer(nn.Module):
             least = bias.detach().abs() / (activation.detach() * BIAS_STEPS)
             scale = torch.maximum(scale, least if self.per_channel else least.max())
         return held_scale(
-            scale if self.common is None else scale / self.common, self.carrier,
+            scale if self.common is None else scale / self.common,
+            self.carrier,
             signed=self.format.signed_scale,
-        )  # fmt: skip
+        )
 
     def _following(self, weight: Tensor) -> Tensor:
         """The scale of these weights."""

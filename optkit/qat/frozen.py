@@ -66,9 +66,10 @@ def freeze(model: nn.Module, plan: QuantizationPlan) -> list[Lost]:
         parameter.requires_grad = False
     if not lost:
         raise InputRefused(
-            "no linear layer is quantized in 4 bits or fewer", where=type(model).__name__,
+            "no linear layer is quantized in 4 bits or fewer",
+            where=type(model).__name__,
             hint="adapters stand beside nn.Linear; train another model with optkit.qat.prepare",
-        )  # fmt: skip
+        )
     return lost
 
 
@@ -84,8 +85,9 @@ def attach(lost: list[Lost], plan: QuantizationPlan, rank: int | None) -> None:
         if chosen > least:
             raise UsageError(
                 f"rank {chosen}, and the weight is {list(each.error.shape)}",
-                where=f"node {each.weight.node!r}", hint=f"give a rank from 1 to {least}, or none",
-            )  # fmt: skip
+                where=f"node {each.weight.node!r}",
+                hint=f"give a rank from 1 to {least}, or none",
+            )
         down, up = start(each.error, _moments(known, each.weight.reads), chosen)
         adapter = Adapter(torch.from_numpy(down).to(device), torch.from_numpy(up).to(device))
         each.layer.register_module(NAME, adapter)

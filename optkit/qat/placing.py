@@ -45,9 +45,8 @@ def place(model: Module, plan: QuantizationPlan, *, learned: bool) -> None:
             _place_weight(modules, plan, weight, taken, learned=learned)
     for value in plan.values:
         quantizer = ActivationQuantizer(
-            value.value, value.format, value.scale, value.zero_point, plan.carrier,
-            learned=learned,
-        )  # fmt: skip
+            value.value, value.format, value.scale, value.zero_point, plan.carrier, learned=learned
+        )
         with _kept(refusals):
             for put in _places(modules, plan, value):
                 put(quantizer)
@@ -64,9 +63,13 @@ def place(model: Module, plan: QuantizationPlan, *, learned: bool) -> None:
 
 
 def _place_weight(
-    modules: dict[str, Module], plan: QuantizationPlan, weight: QuantizedWeight, taken: set[str], *,
+    modules: dict[str, Module],
+    plan: QuantizationPlan,
+    weight: QuantizedWeight,
+    taken: set[str],
+    *,
     learned: bool,
-) -> None:  # fmt: skip
+) -> None:
     """`taken`: the paths of the modules that have a quantizer already."""
     product = as_product(_product(modules, weight.node))
     path = path_of(weight.node)
@@ -74,9 +77,14 @@ def _place_weight(
         raise _Refusal(weight.node, "its module runs more than once", f"{path}/*")
     taken.add(path)
     product.weight_quantizer = WeightQuantizer(
-        weight.node, weight.format, torch.from_numpy(weight.scale.copy()), weight.common,
-        plan.carrier, floored=weight.integer_bias, learned=learned,
-    )  # fmt: skip
+        weight.node,
+        weight.format,
+        torch.from_numpy(weight.scale.copy()),
+        weight.common,
+        plan.carrier,
+        floored=weight.integer_bias,
+        learned=learned,
+    )
     if weight.rounded is not None:
         product.input_quantizer = RunTimeQuantizer(weight.rounded)
 

@@ -137,8 +137,11 @@ class FoldedNorm(nn.Module):
 
 
 MODULES: dict[type[nn.Module], type[Product]] = {
-    nn.Conv1d: Conv1d, nn.Conv2d: Conv2d, nn.Conv3d: Conv3d, nn.Linear: Linear,
-}  # fmt: skip
+    nn.Conv1d: Conv1d,
+    nn.Conv2d: Conv2d,
+    nn.Conv3d: Conv3d,
+    nn.Linear: Linear,
+}
 """A class of torch → the class that quantizes."""
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _PARTS = ["drop", "act"]  # of timm's BatchNormAct2d, which runs them after the normalization

@@ -30,9 +30,11 @@ from optkit.steps.file_names import FACTORS, GRAPH, STATISTICS
 # a Mul that smoothing inserts has no module, and the module has no second term, no second product
 # for outlier channels, and no zero points
 _AS_IN_THE_MODULE = (
-    "quantization.smooth=off", "quantization.two_term=[]", "quantization.outlier_channels=off",
+    "quantization.smooth=off",
+    "quantization.two_term=[]",
+    "quantization.outlier_channels=off",
     "quantization.placement.zero_points=false",
-)  # fmt: skip
+)
 _UNEQUALIZED = "quantization.equalize=off"
 _UNCORRECTED = "quantization.bias_correction=false"
 Rounding = Literal["nearest", "start", "frozen"]
@@ -121,9 +123,14 @@ def plan(
     says otherwise. Raises what `optkit.build` raises, and UsageError for frozen weights that AWQ
     rounds."""
     job = jobs.job_of(
-        model, example_inputs, pair, recipe=recipe, calibration=calibration, name=None,
+        model,
+        example_inputs,
+        pair,
+        recipe=recipe,
+        calibration=calibration,
+        name=None,
         runner=runner,
-    )  # fmt: skip
+    )
     # no engine is built, so the compiler of a GPU need not be installed where the training runs
     deferred = not job.target.is_cpu
     changes = _AS_IN_THE_MODULE if equalized else (*_AS_IN_THE_MODULE, _UNEQUALIZED)
@@ -166,8 +173,11 @@ def _overrides(rounding: Rounding, recipe: Recipe) -> tuple[str, ...]:
         rescales = recipe.quantization.weights == "awq"
         return ("quantization.weights=auto",) if rescales else ()
     if recipe.quantization.weights == "awq":
-        raise UsageError("AWQ changes the layers before those that it quantizes",
-                         where="quantization.weights", hint="auto, gptq, hqq or rtn")  # fmt: skip
+        raise UsageError(
+            "AWQ changes the layers before those that it quantizes",
+            where="quantization.weights",
+            hint="auto, gptq, hqq or rtn",
+        )
     return (_UNCORRECTED,)
 
 
@@ -196,9 +206,14 @@ def _values(written: ir.Model, build: Build) -> Iterator[QuantizedValue]:
         fmt = _rules(build, next((r.node for r in readers if r.node in build.planned), None))
         assert fmt.activation is not None
         yield QuantizedValue(
-            str(weighted_nodes.uncast(value).name), str(pair.name), fmt.activation, float(scale),
-            int(zero_point.astype(np.float32)), readers, _maker(value),
-        )  # fmt: skip
+            str(weighted_nodes.uncast(value).name),
+            str(pair.name),
+            fmt.activation,
+            float(scale),
+            int(zero_point.astype(np.float32)),
+            readers,
+            _maker(value),
+        )
 
 
 def _maker(value: ir.Value) -> Reader | None:
@@ -230,11 +245,13 @@ def _weights(written: ir.Model, build: Build) -> Iterator[QuantizedWeight]:
             scale = scale if weight.attributes.get_int("axis") == 1 else scale.T
         ratio = _ratio(node)
         yield QuantizedWeight(
-            str(node.name), _reads(node), fmt,
+            str(node.name),
+            _reads(node),
+            fmt,
             scale if ratio is None else scale * ratio.reshape(-1),
             None if ratio is None else float(scale),
             node.op_type in rules.integer_bias and weighted_nodes.has_bias(node),
-        )  # fmt: skip
+        )
 
 
 def _in_one_operator(node: ir.Node, fmt: NumberFormat) -> QuantizedWeight:
@@ -245,9 +262,14 @@ def _in_one_operator(node: ir.Node, fmt: NumberFormat) -> QuantizedWeight:
     assert scale is not None and channels is not None
     rounds = node.attributes.get_int("accuracy_level", 0) == 4
     return QuantizedWeight(
-        str(node.name), _reads(node), replace(fmt, block_size=size), scale.reshape(channels, -1),
-        None, integer_bias=False, rounded=size if rounds else None,
-    )  # fmt: skip
+        str(node.name),
+        _reads(node),
+        replace(fmt, block_size=size),
+        scale.reshape(channels, -1),
+        None,
+        integer_bias=False,
+        rounded=size if rounds else None,
+    )
 
 
 def _reads(node: ir.Node) -> str:

@@ -87,8 +87,11 @@ def distill(
     """
     check_batches("batches", batches)
     if not isinstance(loss, Distillation | None):
-        raise UsageError(f"{loss!r} is no Distillation", where="loss=",
-                         hint='loss=qat.Distillation(model, loss="kl")')  # fmt: skip
+        raise UsageError(
+            f"{loss!r} is no Distillation",
+            where="loss=",
+            hint='loss=qat.Distillation(model, loss="kl")',
+        )
     training = _Training(model, loss or Distillation(model), _Budget(steps, seconds), learning_rate)
     stream, held = _split(batches, held_out)
     listener, label = workspace.runner().listener, f"distil {type(training.student).__name__}"
@@ -190,8 +193,14 @@ class _Training:
                     slowed *= _SLOWER
             progress(f"loss {best.loss:.3g}, {first.loss:.3g} before", min(spent, 1.0))
         self._return_to(best)
-        return Distilled(step, self.budget.elapsed(), first.loss, best.loss, best.step,
-                         "budget" if spent >= 1 else "no gain")  # fmt: skip
+        return Distilled(
+            step,
+            self.budget.elapsed(),
+            first.loss,
+            best.loss,
+            best.step,
+            "budget" if spent >= 1 else "no gain",
+        )
 
     @torch.no_grad()
     def _return_to(self, state: _State) -> None:

@@ -197,9 +197,7 @@ class _Chooser:
         return able and judged and noise > ONE_TERM
 
     def weights(
-        self,
-        nodes: Sequence[ir.Node],
-        activation: ActivationQParams | None,
+        self, nodes: Sequence[ir.Node], activation: ActivationQParams | None
     ) -> dict[str, WeightQParams]:
         """The qparams of all nodes that multiply one value.
 
@@ -323,11 +321,14 @@ class _Chooser:
             alike = [weight for weight in read if weight.format == fmt]
             matrices = [weight.by_columns for weight in alike]
             solved = gptq(
-                matrices, second, fmt, self.carrier,
+                matrices,
+                second,
+                fmt,
+                self.carrier,
                 scales=None if fmt.granularity == "block" else [weight.scale for weight in alike],
                 damping=_damping(len(second), count),
                 sweeps=_SWEEPS if isinstance(learned, Moments) else 0,
-            )  # fmt: skip
+            )
             for weight, quantized in zip(alike, solved, strict=True):
                 self._solved[weight.key] = weight.as_read(quantized.codes), quantized.scale
 

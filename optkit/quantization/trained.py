@@ -41,9 +41,10 @@ def trained_weights(
         scale = given.numbers.T
         if (scale < 0).any() and not weight.format.signed_scale:
             raise InputRefused(
-                "a trained scale is negative", where=f"node {weight.node.name!r}",
+                "a trained scale is negative",
+                where=f"node {weight.node.name!r}",
                 hint="export the model again with optkit.qat",
-            )  # fmt: skip
+            )
         ratio = None if given.ratio is None else np.asarray(given.ratio, np.float32)
         if ratio is not None:
             common = common._replace(scale=scale)

@@ -24,10 +24,15 @@ from optkit.recipe.sections import MEMORY, Calibration, Eval, Model
 _MODULE_FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _TF = "tf2onnx"
 _FOREIGN = {
-    ".keras": ("Keras", _TF), ".h5": ("Keras", _TF), ".pb": ("TensorFlow", _TF),
-    ".tflite": ("TensorFlow Lite", _TF), ".mlmodel": ("Core ML", "onnxmltools"),
-    ".engine": ("TensorRT", None), ".plan": ("TensorRT", None), ".gguf": ("llama.cpp", None),
-}  # fmt: skip
+    ".keras": ("Keras", _TF),
+    ".h5": ("Keras", _TF),
+    ".pb": ("TensorFlow", _TF),
+    ".tflite": ("TensorFlow Lite", _TF),
+    ".mlmodel": ("Core ML", "onnxmltools"),
+    ".engine": ("TensorRT", None),
+    ".plan": ("TensorRT", None),
+    ".gguf": ("llama.cpp", None),
+}
 """Suffix of a model of another program → the program, and what writes the model as ONNX."""
 _MODEL_FORMS = (
     "a model is file.py:factory, package.module:factory, x.onnx, x.pt2, a Hugging Face folder or "

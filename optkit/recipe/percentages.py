@@ -47,8 +47,7 @@ Amount = Annotated[
 Fraction = Annotated[
     float | None,
     BeforeValidator(
-        _fraction,
-        json_schema_input_type=Annotated[float, Field(gt=-1, lt=1)] | _Percentage | None,
+        _fraction, json_schema_input_type=Annotated[float, Field(gt=-1, lt=1)] | _Percentage | None
     ),
     PlainSerializer(percentage, return_type=float | str | None, when_used="json"),
 ]

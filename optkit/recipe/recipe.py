@@ -197,10 +197,14 @@ class Recipe(RecipeSection):
         weights = self._places.get("model.weights")
         if self.model.is_hugging_face:
             return Source(
-                "hf", self._places.get("model.path"), hub=self.model.hub, task=self.model.task,
+                "hf",
+                self._places.get("model.path"),
+                hub=self.model.hub,
+                task=self.model.task,
                 part=self.model.part,
-                adapter=self._places.get("model.adapter"), trusted=self._origin.trusted,
-            )  # fmt: skip
+                adapter=self._places.get("model.adapter"),
+                trusted=self._origin.trusted,
+            )
         if self.model.path is not None:
             kind: Literal["onnx", "pt2"] = "pt2" if self.model.path.endswith(".pt2") else "onnx"
             return Source(kind, self._places.get("model.path"))

@@ -85,9 +85,10 @@ def _axis_names(inputs: Sequence[TensorInfo]) -> dict[str, str]:
             name = name if _AXIS.fullmatch(name) else f"axis_{name}".rstrip("_")
         taken = [*names.values()]
         names[axis] = next(
-            free for free in (name, *(f"{name}_{n}" for n in range(2, len(taken) + 3)))
+            free
+            for free in (name, *(f"{name}_{n}" for n in range(2, len(taken) + 3)))
             if free not in taken
-        )  # fmt: skip
+        )
     return names
 
 

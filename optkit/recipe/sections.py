@@ -294,8 +294,15 @@ class Limits(RecipeSection):
         return any(limit is not None for limit in limits)
 
 
-ACCURACY_LIMITS = ("max_drop", "min_value", "max_value", "max_slice_drop", "min_slice_value",
-                   "max_slice_value", "min_sqnr")  # fmt: skip
+ACCURACY_LIMITS = (
+    "max_drop",
+    "min_value",
+    "max_value",
+    "max_slice_drop",
+    "min_slice_value",
+    "max_slice_value",
+    "min_sqnr",
+)
 """The limits that need only samples, on any machine."""
 
 ENGINE_LIMITS = ("max_latency_ms", "min_speedup", "min_throughput", "max_bytes", "max_memory_bytes")

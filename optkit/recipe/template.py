@@ -58,8 +58,11 @@ class Preset:
 
     def section(self, name: str, suggested: str, begin: str = "") -> str:
         """The lines of a section: `begin`, then its settings; without settings as suggested."""
-        keys = {key.removeprefix(f"{name}."): self.settings[key] for key in self.settings
-                if key.startswith(f"{name}.")}  # fmt: skip
+        keys = {
+            key.removeprefix(f"{name}."): self.settings[key]
+            for key in self.settings
+            if key.startswith(f"{name}.")
+        }
         if not keys:
             return suggested
         lines = [f"  {key}: {value}  # {remark}" for key, (value, remark) in keys.items()]
@@ -87,8 +90,11 @@ def template(
     """
     folder, python = out.resolve().parent, places.is_python_file(model)
     if weights is not None and not python:
-        raise UsageError("--weights needs a Python factory", where=f"--weights {weights}",
-                         hint="MODEL already contains its weights")  # fmt: skip
+        raise UsageError(
+            "--weights needs a Python factory",
+            where=f"--weights {weights}",
+            hint="MODEL already contains its weights",
+        )
     chosen = _weights(model, folder, weights) if python else _Weights(None, ())
     inputs = _inputs(model, calibration, read)
     precision = preset.precision or ("int8" if calibration else "fp16")
@@ -130,8 +136,10 @@ def _model(model: str, folder: Path, weights: _Weights) -> str:
 
 
 def _axes(given: Mapping[str, Axis]) -> str:
-    rows = [f"  {_quoted(name)}: {{min: {axis.min}, opt: {axis.opt}, max: {axis.max}}}"
-            for name, axis in given.items()]  # fmt: skip
+    rows = [
+        f"  {_quoted(name)}: {{min: {axis.min}, opt: {axis.opt}, max: {axis.max}}}"
+        for name, axis in given.items()
+    ]
     return "\n".join(["axes:", *rows])
 
 

@@ -107,10 +107,12 @@ def _without_choice(built: Sequence[_Built]) -> Recommendation:
         "none": "Do not ship any of these builds: each one breaks a limit.",
     }
     return Recommendation(
-        ship="unknown" if best == "likely" else best, likely=best == "likely" or None,
-        sentence=" ".join([words[best], *undecided]), evidence=(),
+        ship="unknown" if best == "likely" else best,
+        likely=best == "likely" or None,
+        sentence=" ".join([words[best], *undecided]),
+        evidence=(),
         conditions=tuple(dict.fromkeys(why for _, one in built for why in one.conditions)),
-    )  # fmt: skip
+    )
 
 
 _BEST_FIRST: tuple[Decision, ...] = ("candidate", "likely", "baseline", "unknown", "none")

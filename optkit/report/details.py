@@ -84,13 +84,18 @@ def phases(result: Result) -> list[Phase]:
     measured them."""
     return [
         Phase(
-            str(side.precision), how, figures.ms(times.upload_ms), figures.ms(times.compute_ms),
-            figures.ms(times.download_ms), figures.ms(times.enqueue_ms), figures.count(times.runs),
+            str(side.precision),
+            how,
+            figures.ms(times.upload_ms),
+            figures.ms(times.compute_ms),
+            figures.ms(times.download_ms),
+            figures.ms(times.enqueue_ms),
+            figures.count(times.runs),
         )
         for side in (result.baseline, result)
         if side and side.latency and (phases := side.latency.phases)
         for how, times in (("launched", phases.launched), ("recorded", phases.recorded))
-    ]  # fmt: skip
+    ]
 
 
 def _ends(values: Sequence[float]) -> str:

@@ -150,8 +150,11 @@ def headline(diff: Diff) -> Headline:
     )
     worse = [row.figure for row in differ if _worse(row)]
     better = [row.figure for row in differ if _worse(row) is False]
-    parts = [f"{word} in {', '.join(rows)}"
-             for word, rows in (("worse", worse), ("better", better)) if rows]  # fmt: skip
+    parts = [
+        f"{word} in {', '.join(rows)}"
+        for word, rows in (("worse", worse), ("better", better))
+        if rows
+    ]
     if diff.same:
         word, title = "pass", "No difference seen" if diff.figures else "No difference"
     elif parts:
@@ -219,21 +222,29 @@ def _lists(graph: GraphDiff) -> list[tuple[str, list[Listed]]]:
     """The parts of two graphs that differ, with a title each; without empty ones."""
     nodes, weights = graph.nodes, graph.weights
     lists = (
-        ("Products that multiply in other dtypes",
-         [(row.node, f"{row.a} -> {row.b}") for row in graph.precision]),
+        (
+            "Products that multiply in other dtypes",
+            [(row.node, f"{row.a} -> {row.b}") for row in graph.precision],
+        ),
         ("Operators", [(row.op, f"{row.a:,} -> {row.b:,} nodes") for row in graph.operators]),
-        ("Nodes", [
-            *((row.name, f"only in A, {row.op}") for row in nodes.removed),
-            *((row.name, f"only in B, {row.op}") for row in nodes.added),
-            *((row.name, node_change(row)) for row in nodes.changed),
-        ]),
-        ("Weights", [
-            *((name, "only in A") for name in weights.removed),
-            *((name, "only in B") for name in weights.added),
-            *((row.name, weight_change(row)) for row in weights.changed),
-        ]),
+        (
+            "Nodes",
+            [
+                *((row.name, f"only in A, {row.op}") for row in nodes.removed),
+                *((row.name, f"only in B, {row.op}") for row in nodes.added),
+                *((row.name, node_change(row)) for row in nodes.changed),
+            ],
+        ),
+        (
+            "Weights",
+            [
+                *((name, "only in A") for name in weights.removed),
+                *((name, "only in B") for name in weights.added),
+                *((row.name, weight_change(row)) for row in weights.changed),
+            ],
+        ),
         ("Scales", [(row.tensor, scale_change(row)) for row in graph.scales.moved]),
-    )  # fmt: skip
+    )
     return [(title, rows) for title, rows in lists if rows]
 
 
@@ -252,10 +263,13 @@ def _size(graph: GraphDiff) -> list[tuple[str, str]]:
 def _side(side: ComparedSide) -> list[tuple[str, str]]:
     """What one side is; without values that are not known."""
     facts = (
-        ("path", side.path), ("kind", side.kind), ("model", side.model),
-        ("target", side.target), ("precision", side.precision),
+        ("path", side.path),
+        ("kind", side.kind),
+        ("model", side.model),
+        ("target", side.target),
+        ("precision", side.precision),
         ("digest", side.digest),
-    )  # fmt: skip
+    )
     return [(word, fact) for word, fact in facts if fact]
 
 
@@ -272,10 +286,13 @@ def _keys(rows: Sequence[KeyDiff]) -> list[tuple[str, str, str]]:
 def to_html(diff: Diff) -> str:
     keys = (("Recipe", diff.recipe), ("Data", diff.data), ("Versions", diff.versions))
     return render(
-        "diff.html", diff=diff, about=[("A", _about(diff.a)), ("B", _about(diff.b))],
-        headline=headline(diff), rows=[_row(row) for row in diff.figures],
+        "diff.html",
+        diff=diff,
+        about=[("A", _about(diff.a)), ("B", _about(diff.b))],
+        headline=headline(diff),
+        rows=[_row(row) for row in diff.figures],
         sides=[("A", _side(diff.a)), ("B", _side(diff.b))],
         size=_size(diff.graph) if diff.graph else [],
         lists=_lists(diff.graph) if diff.graph else [],
         keys=[(title, _keys(rows)) for title, rows in keys if rows],
-    )  # fmt: skip
+    )

@@ -128,11 +128,14 @@ class ExplainedPart:
 def _part(name: str, found: Explained) -> ExplainedPart:
     times = kinds(found.time) if found.time else []
     return ExplainedPart(
-        name, found, list(_figures(found)),
+        name,
+        found,
+        list(_figures(found)),
         [(kind, _ms(ours), _ms(theirs)) for kind, ours, theirs in times],
-        [FindingRow(cost(found.accuracy, one), one) for one in found.findings], nothing(found),
+        [FindingRow(cost(found.accuracy, one), one) for one in found.findings],
+        nothing(found),
         fixed(found),
-    )  # fmt: skip
+    )
 
 
 def _ms(value: float) -> str:
@@ -167,8 +170,9 @@ def _figures(found: Explained) -> Iterator[FigureRow]:
 
 def _speed(found: Explained) -> Iterator[FigureRow]:
     calls: tuple[tuple[str, CallLatency | None], ...] = (
-        (found.precision, found.latency), (str(found.baseline), found.baseline_latency)
-    )  # fmt: skip
+        (found.precision, found.latency),
+        (str(found.baseline), found.baseline_latency),
+    )
     for precision, call in calls:
         if call is not None:
             label = f"latency of {precision}, batch {call.batch}"
@@ -176,9 +180,10 @@ def _speed(found: Explained) -> Iterator[FigureRow]:
     if speedup := found.speedup:
         spread = figures.span(speedup.ci95, figures.times)
         yield FigureRow(
-            f"as fast as {found.baseline}", Figure(figures.times(speedup.value), spread),
+            f"as fast as {found.baseline}",
+            Figure(figures.times(speedup.value), spread),
             speedup.evidence,
-        )  # fmt: skip
+        )
 
 
 def _sqnr(fidelity: Fidelity | ComparedLayers) -> str:
@@ -238,7 +243,10 @@ def to_html(found: Explained) -> str:
     parts = _parts(found)
     machine = found.build.machine if found.build else None
     return render(
-        "explanation.html", found=found, parts=parts, headline=headline(parts),
+        "explanation.html",
+        found=found,
+        parts=parts,
+        headline=headline(parts),
         highlights=_highlights(found),
         about=[device(found.target, machine), *described(found.build), found.artifact],
-    )  # fmt: skip
+    )

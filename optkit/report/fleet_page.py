@@ -51,8 +51,15 @@ class FleetTableRow:
     @property
     def figures(self) -> tuple[FleetCell, ...]:
         """In the order of `COLUMNS`."""
-        return (self.latency, self.speedup, self.accuracy, self.drop, self.size, self.landed,
-                self.cost)  # fmt: skip
+        return (
+            self.latency,
+            self.speedup,
+            self.accuracy,
+            self.drop,
+            self.size,
+            self.landed,
+            self.cost,
+        )
 
 
 COLUMNS = ("latency", "speedup", "accuracy", "drop", "engine", "landed", "$ per million")
@@ -120,9 +127,14 @@ def points(fleet: Fleet) -> list[ScatterPoint]:
             key = (group, str(side.precision))
             if latency is not None and score is not None and key not in drawn:
                 drawn[key] = ScatterPoint(
-                    len(drawn) + 1, " ".join(key), group, latency.p50_ms, score.value,
-                    engine.bytes if engine else None, latency.evidence,
-                )  # fmt: skip
+                    len(drawn) + 1,
+                    " ".join(key),
+                    group,
+                    latency.p50_ms,
+                    score.value,
+                    engine.bytes if engine else None,
+                    latency.evidence,
+                )
     return list(drawn.values())
 
 
@@ -138,10 +150,17 @@ def plot(fleet: Fleet) -> Scatter | None:
 def to_html(fleet: Fleet) -> str:
     """One HTML file like that of a build, with links to the reports of the artifacts."""
     return render(
-        "fleet.html", fleet=fleet, rows=rows(fleet), summary=summary(fleet), work=work(fleet),
-        prices=prices(fleet), plot=plot(fleet), points=points(fleet), headline=headline(fleet),
+        "fleet.html",
+        fleet=fleet,
+        rows=rows(fleet),
+        summary=summary(fleet),
+        work=work(fleet),
+        prices=prices(fleet),
+        plot=plot(fleet),
+        points=points(fleet),
+        headline=headline(fleet),
         columns=COLUMNS,
-    )  # fmt: skip
+    )
 
 
 def to_markdown(fleet: Fleet) -> str:
@@ -149,10 +168,15 @@ def to_markdown(fleet: Fleet) -> str:
     head = ("target", "precision", "verdict", "latency", "speedup", "accuracy", "drop", "size",
             "landed", "$ per million", "evidence")  # fmt: skip
     cells = [
-        (r.target, r.precision, r.headline.title, *(one.text for one in r.figures),
-         ", ".join(r.known))
+        (
+            r.target,
+            r.precision,
+            r.headline.title,
+            *(one.text for one in r.figures),
+            ", ".join(r.known),
+        )
         for r in rows(fleet)
-    ]  # fmt: skip
+    ]
     reasons = [
         f"- {text(f'{r.target} {r.precision}')}: {text(r.headline.sentence)}"
         for r in rows(fleet)

@@ -73,9 +73,13 @@ def judged(reason: str) -> _Figure | None:
 def evidence(result: Result, reasons: Iterable[str]) -> list[Evidence | None]:
     """The evidence of the figures that these gates judge, as far as there are figures."""
     every: dict[_Figure, _HasEvidence | None] = {
-        "drop": result.drop, "accuracy": result.accuracy, "fidelity": result.fidelity,
-        "latency": result.latency, "speedup": result.speedup, "size": result.size,
-    }  # fmt: skip
+        "drop": result.drop,
+        "accuracy": result.accuracy,
+        "fidelity": result.fidelity,
+        "latency": result.latency,
+        "speedup": result.speedup,
+        "size": result.size,
+    }
     known: list[Evidence | None] = []
     for reason in reasons:
         about = judged(reason)

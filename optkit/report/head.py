@@ -76,6 +76,11 @@ def _head(
     columns: Sequence[str] = (),
 ) -> str:
     return render(
-        "head.html", subject=subject, headline=headline, columns=columns, rows=tuple(rows),
-        gate=gate, place=place,
-    )  # fmt: skip
+        "head.html",
+        subject=subject,
+        headline=headline,
+        columns=columns,
+        rows=tuple(rows),
+        gate=gate,
+        place=place,
+    )

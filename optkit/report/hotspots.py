@@ -71,10 +71,13 @@ def hotspots(
     rows = [
         Hotspot(
             named(layer.products or layer.nodes) or layer.name,
-            layer, ms, ms / total, there.milliseconds(layer),
+            layer,
+            ms,
+            ms / total,
+            there.milliseconds(layer),
         )
         for layer, ms in zip(ours, spent, strict=True)
-    ]  # fmt: skip
+    ]
     rows.sort(key=lambda row: -row.ms)
     works = _works(ours, spent, theirs, before)
     return Hotspots(

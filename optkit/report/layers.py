@@ -151,10 +151,17 @@ def nodes(
     compared = {row.node: row for row in (fidelity.rows if fidelity else ())}
     ours, theirs = _by_node(candidate), _by_node(baseline)
     return [
-        _node(name, decided.get(name), landed.get(name), compared.get(name), whole,
-              ours.get(name), theirs.get(name))
+        _node(
+            name,
+            decided.get(name),
+            landed.get(name),
+            compared.get(name),
+            whole,
+            ours.get(name),
+            theirs.get(name),
+        )
         for name in dict.fromkeys((*decided, *landed, *compared))
-    ]  # fmt: skip
+    ]
 
 
 def by_need(rows: Sequence[NodeRow]) -> list[NodeRow]:

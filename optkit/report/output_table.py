@@ -23,8 +23,15 @@ class OutputRow:
     told: str
 
 
-HEAD = ("output", "SQNR, dB", "95 % interval", "cosine", "largest error",
-        "channels alone: least, 5th percentile, median", "")  # fmt: skip
+HEAD = (
+    "output",
+    "SQNR, dB",
+    "95 % interval",
+    "cosine",
+    "largest error",
+    "channels alone: least, 5th percentile, median",
+    "",
+)
 
 
 def outputs(fidelity: Fidelity | None) -> list[OutputRow]:

@@ -135,11 +135,14 @@ class FrontRow:
 def _points(plan: Plan) -> list[FrontRow]:
     return [
         FrontRow(
-            name(one), figures.ms(one.p50_ms), figures.span(one.band, figures.ms),
-            figures.dollars(one.usd_per_million), figures.span(one.usd_band, figures.dollars),
+            name(one),
+            figures.ms(one.p50_ms),
+            figures.span(one.band, figures.ms),
+            figures.dollars(one.usd_per_million),
+            figures.span(one.usd_band, figures.dollars),
         )
         for one in plan.front or ()
-    ]  # fmt: skip
+    ]
 
 
 @dataclass(frozen=True)
@@ -163,7 +166,9 @@ def _rows(plan: Plan, *, loaded: bool, spot: bool) -> list[PlanTableRow]:
     batches = (plan.asked.batches if plan.asked else ()) or BATCHES
     return [
         PlanTableRow(
-            row.target, row.precision, call.batch,
+            row.target,
+            row.precision,
+            call.batch,
             (
                 *_predicted(row, call),
                 *(_at_load(call.load) if loaded else _busy(row, call)),
@@ -173,15 +178,17 @@ def _rows(plan: Plan, *, loaded: bool, spot: bool) -> list[PlanTableRow]:
         )
         for row in plan.results
         for call in shown(row, batches)
-    ]  # fmt: skip
+    ]
 
 
 def _predicted(row: PlanRow, call: PlannedLatency) -> tuple[str, ...]:
     held = None if row.memory is None else row.memory.total / 1e9
     return (
-        figures.ms(call.p50_ms), figures.span(call.band, figures.ms),
-        figures.number(call.throughput), f"{figures.number(held)} GB",
-    )  # fmt: skip
+        figures.ms(call.p50_ms),
+        figures.span(call.band, figures.ms),
+        figures.number(call.throughput),
+        f"{figures.number(held)} GB",
+    )
 
 
 def _busy(row: PlanRow, call: PlannedLatency) -> tuple[str, ...]:
@@ -191,8 +198,12 @@ def _busy(row: PlanRow, call: PlannedLatency) -> tuple[str, ...]:
 def _at_load(load: PlannedLoad | None) -> tuple[str, ...]:
     if load is None:
         return (figures.NONE,) * len(_LOADED)
-    return (figures.count(load.devices), f"{load.utilisation:.0%}",
-            figures.dollars(load.usd_per_hour), figures.dollars(load.usd_per_million))  # fmt: skip
+    return (
+        figures.count(load.devices),
+        f"{load.utilisation:.0%}",
+        figures.dollars(load.usd_per_hour),
+        figures.dollars(load.usd_per_million),
+    )
 
 
 def _deliveries(plan: Plan) -> list[tuple[str, str]]:
@@ -219,13 +230,20 @@ def to_html(plan: Plan) -> str:
     spot = any(call.spot_usd_per_million is not None for call in calls)
     targets = _by_target(plan)
     return render(
-        "plan.html", plan=plan, headline=headline(plan), targets=targets, chart=roofline(plan),
-        front=front(plan), points=_points(plan), loaded=loaded,
+        "plan.html",
+        plan=plan,
+        headline=headline(plan),
+        targets=targets,
+        chart=roofline(plan),
+        front=front(plan),
+        points=_points(plan),
+        loaded=loaded,
         rows=_rows(plan, loaded=loaded, spot=spot),
         columns=(*_COLUMNS, *(_LOADED if loaded else _BUSY), *(_SPOT if spot else ())),
         prices=[(t, price(rows[0].price)) for t, rows in targets.items() if rows[0].price],
-        deliveries=_deliveries(plan), advice=merged(plan.advice),
-    )  # fmt: skip
+        deliveries=_deliveries(plan),
+        advice=merged(plan.advice),
+    )
 
 
 def to_svg(plan: Plan) -> str:

@@ -236,9 +236,13 @@ def _fidelity_rows(fidelity: Fidelity | None) -> list[ComparisonRow]:
     worst = fidelity.worst
     cosine = "" if worst.cosine is None else f"cosine {worst.cosine:.6f}"
     over = (
-        figures.span(worst.ci95, figures.decibels), cosine, f"{fidelity.samples:,} samples",
-        figures.at_worst(fidelity), not_finite(fidelity), figures.unvaried(fidelity),
-    )  # fmt: skip
+        figures.span(worst.ci95, figures.decibels),
+        cosine,
+        f"{fidelity.samples:,} samples",
+        figures.at_worst(fidelity),
+        not_finite(fidelity),
+        figures.unvaried(fidelity),
+    )
     figure = Figure(figures.sqnr(fidelity), ", ".join(filter(None, over)))
     label = f"Fidelity to {fidelity.reference} (SQNR)"
     return [ComparisonRow(label, _ABSENT, figure, Figure(), (fidelity.evidence,))]

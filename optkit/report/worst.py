@@ -89,8 +89,9 @@ def _shown(one: WorstPicture, drawing: Drawing, baseline: str, candidate: str) -
             _panel(f"{title}, {baseline}", objects, drawing.baseline, before, none, size, scale),
             _panel(f"{title}, {candidate}", objects, drawing.candidate, after, lost, size, scale),
         ]
-    return Shown(one.sample, *size, _embedded(drawing.picture), _embedded(drawing.mask),
-                 tuple(panels))  # fmt: skip
+    return Shown(
+        one.sample, *size, _embedded(drawing.picture), _embedded(drawing.mask), tuple(panels)
+    )
 
 
 def _embedded(picture: str | None) -> Markup | None:
@@ -116,12 +117,15 @@ def _panel(
     told = f"{title}: {sum(hits)} of {len(annotated)} objects found, {wrong} wrong"
     if gone:
         told += f"; lost: class {', '.join(str(one.kind) for one in gone)}"
-    lines = [_line("lost" if lost[i] else "annotated", one, scale)
-             for i, one in enumerate(annotated)]  # fmt: skip
+    lines = [
+        _line("lost" if lost[i] else "annotated", one, scale) for i, one in enumerate(annotated)
+    ]
     lines += [_line("right" if one.right else "wrong", one, scale) for one in doubtful_first]
     texts = [(f"lost {one.kind}", one.outline) for one in gone]
-    texts += [(f"{'' if one.right else '! '}{one.kind} {one.score:.2f}", one.outline)
-              for one in doubtful_first]  # fmt: skip
+    texts += [
+        (f"{'' if one.right else '! '}{one.kind} {one.score:.2f}", one.outline)
+        for one in doubtful_first
+    ]
     return PicturePanel(title, told, tuple(lines), tuple(_labels(texts, size, scale)))
 
 

@@ -35,10 +35,7 @@ _MEMBERS = re.compile(
 )
 _PROGRAM = "models/model.json"
 _SAMPLES = "data/sample_inputs/model.pt"
-_TABLES = (
-    "data/weights/model_weights_config.json",
-    "data/constants/model_constants_config.json",
-)
+_TABLES = ("data/weights/model_weights_config.json", "data/constants/model_constants_config.json")
 _REFUSED = {
     "data/aotinductor/": "compiled native code",
     "data/constants/custom_obj_": "a pickled object",

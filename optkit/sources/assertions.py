@@ -11,10 +11,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-_RAISING = frozenset({
-    "aten._assert_async", "aten._assert_scalar", "aten._assert_tensor_metadata",
-    "aten.sym_constrain_range", "aten.sym_constrain_range_for_size",
-})  # fmt: skip
+_RAISING = frozenset(
+    {
+        "aten._assert_async",
+        "aten._assert_scalar",
+        "aten._assert_tensor_metadata",
+        "aten.sym_constrain_range",
+        "aten.sym_constrain_range_for_size",
+    }
+)
 
 
 def remove(program: ExportedProgram) -> None:

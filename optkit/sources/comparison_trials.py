@@ -32,9 +32,7 @@ class ComparisonTrial:
 
 
 def trials(
-    specs: Sequence[InputSpec],
-    axes: Mapping[str, AxisRange],
-    samples: Sequence[Feed] = (),
+    specs: Sequence[InputSpec], axes: Mapping[str, AxisRange], samples: Sequence[Feed] = ()
 ) -> Iterator[ComparisonTrial]:
     """The runs, the most important ones first: the samples as they are, the compared sizes, then
     the other ways to fill masks. `samples`: one sample each, of several sizes, or batches of the
@@ -54,10 +52,7 @@ def trials(
 
 
 def feed_at(
-    specs: Sequence[InputSpec],
-    axes: Mapping[str, AxisRange],
-    samples: Sequence[Feed],
-    sizes: Sizes,
+    specs: Sequence[InputSpec], axes: Mapping[str, AxisRange], samples: Sequence[Feed], sizes: Sizes
 ) -> Feed:
     """The samples at these sizes, or random values if they cannot have them."""
     return _source(specs, axes, samples).at(sizes, 0).feed()
@@ -139,11 +134,13 @@ class _Samples:
             return resized(samples[0], self._specs, rest)
         parts = [resized(one, self._specs, rest) for one in samples[: max(count, 1)]]
         return {
-            name: np.resize(joined := np.concatenate([part[name] for part in parts]),
-                            (count, *joined.shape[1:]))
-            if name in self.batched else array
+            name: np.resize(
+                joined := np.concatenate([part[name] for part in parts]), (count, *joined.shape[1:])
+            )
+            if name in self.batched
+            else array
             for name, array in parts[0].items()
-        }  # fmt: skip
+        }
 
 
 def _with_seen_ranges(specs: Sequence[InputSpec], samples: Sequence[Feed]) -> list[InputSpec]:

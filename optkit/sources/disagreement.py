@@ -153,8 +153,12 @@ class Witness:
         model = graph.load(self.graph)
         if Activations(model).at(case.trial.sizes).all > _BYTES:
             raise OptkitError(f"its values exceed {_BYTES >> 30} GiB")
-        names = [str(value.name) for node in model.graph for value in node.outputs
-                 if value.dtype != ir.DataType.BFLOAT16]  # fmt: skip
+        names = [
+            str(value.name)
+            for node in model.graph
+            for value in node.outputs
+            if value.dtype != ir.DataType.BFLOAT16
+        ]
         translated = inner_values(self.translated(), case.feed, self.specs)
         given = self._values(model, [n for n in names if n in translated.values], case.feed)
         for name in names:

@@ -27,9 +27,12 @@ _PLAIN = (
     ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE,
 )  # fmt: skip
 _FUNCTIONS = {
-    "trunc": np.trunc, "floor": np.floor, "sym_float": np.float64,
-    "max": np.maximum, "min": np.minimum,
-}  # fmt: skip
+    "trunc": np.trunc,
+    "floor": np.floor,
+    "sym_float": np.float64,
+    "max": np.maximum,
+    "min": np.minimum,
+}
 _MODULE = re.compile(r"\b(math|torch)\.(?=(trunc|floor|sym_float)\()")
 
 

@@ -14,13 +14,7 @@ from optkit import user_code
 from optkit.errors import InputRefused, OptkitError, UsageError, nearest
 from optkit.recipe import torch_checkpoint
 from optkit.runtimes import Progress, Session
-from optkit.sources import (
-    export_failures,
-    timm_config,
-    toolchain,
-    torch_module,
-    ultralytics_heads,
-)
+from optkit.sources import export_failures, timm_config, toolchain, torch_module, ultralytics_heads
 from optkit.sources.export_log import ExportLog
 from optkit.tensors import AxisRange, Feed, InputSpec
 
@@ -76,10 +70,7 @@ def export(
 
 
 def load(
-    factory: str,
-    args: Mapping[str, object],
-    weights: Path | None,
-    given_weights: str | None = None,
+    factory: str, args: Mapping[str, object], weights: Path | None, given_weights: str | None = None
 ) -> nn.Module:
     """Call `factory` ("file.py:name" or "package.module:name"), load safetensors into the module.
     `given_weights`: the user's own file, if `weights` is a copy of it; hints name this file.

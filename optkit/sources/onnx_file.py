@@ -43,9 +43,15 @@ def export(model_path: Path, specs: Sequence[InputSpec], out: Path) -> ExportLog
     opset = model.opset_imports[""]
     converted = before if before != opset else None
     return ExportLog(
-        "onnx", inputs, outputs, opset, len(model.graph), converted_from=converted, origin=origin,
+        "onnx",
+        inputs,
+        outputs,
+        opset,
+        len(model.graph),
+        converted_from=converted,
+        origin=origin,
         warnings=open_axes.warnings(model, specs, opened) if opened else (),
-    )  # fmt: skip
+    )
 
 
 def _origin(model: ir.Model) -> OnnxOrigin:

@@ -98,9 +98,14 @@ def _converted(program: ExportedProgram, inputs: Sequence[str], opset: int) -> O
     with torch.no_grad(), pool_sizes.unasked():
         program = adaptive_pools.decomposed(embedding_bags.decomposed(program))
         converted = torch.onnx.export(
-            program, (), input_names=inputs, opset_version=opset, optimize=False, verbose=False,
+            program,
+            (),
+            input_names=inputs,
+            opset_version=opset,
+            optimize=False,
+            verbose=False,
             custom_translation_table=ours,
-        )  # fmt: skip
+        )
     assert converted is not None
     return converted
 

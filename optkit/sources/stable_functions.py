@@ -13,9 +13,17 @@ from math import log, pi
 from typing import Any
 
 _ERFCX = (
-    0.17087277, -0.82215223, 1.48851587, -1.13520398, 0.27886807, -0.18628806, 0.09678418,
-    0.37409196, 1.00002368, -1.26551223,
-)  # fmt: skip
+    0.17087277,
+    -0.82215223,
+    1.48851587,
+    -1.13520398,
+    0.27886807,
+    -0.18628806,
+    0.09678418,
+    0.37409196,
+    1.00002368,
+    -1.26551223,
+)
 """log(erfcx(x) / t) for x ≥ 0 as a polynomial in t = 1 / (1 + x / 2), highest power first, with a
 relative error of erfcx below 1.2e-7 (Press et al., "Numerical Recipes", section 6.2)."""
 _SMALL = 0.5  # below, log1p and expm1 are computed by functions of small arguments

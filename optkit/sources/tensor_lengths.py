@@ -21,8 +21,13 @@ def symbolic(module: nn.Module) -> Iterator[None]:
     """In the Python modules that define the parts of `module`, `len` of a tensor is its shape[0].
     Modules with a `len` of their own, and those of torch, stay as they are."""
     names = {type(part).__module__ for part in module.modules()}
-    files = [sys.modules[name] for name in names if name.partition(".")[0] != "torch"
-             and name in sys.modules and "len" not in vars(sys.modules[name])]  # fmt: skip
+    files = [
+        sys.modules[name]
+        for name in names
+        if name.partition(".")[0] != "torch"
+        and name in sys.modules
+        and "len" not in vars(sys.modules[name])
+    ]
     for file in files:
         vars(file)["len"] = _length
     try:

@@ -47,9 +47,7 @@ def _require(hint: str, *names: str) -> None:
             importlib.import_module(name)
         except ImportError as error:
             raise ToolchainMissing(
-                f"{name} cannot be imported: {error}",
-                where="export",
-                hint=hint,
+                f"{name} cannot be imported: {error}", where="export", hint=hint
             ) from error
 
 

@@ -42,8 +42,10 @@ def exportable(module: nn.Module, note: Callable[[str], None]) -> nn.Module:
     _check_whole(module)
     if all(one.dtype != torch.bfloat16 for one in chain(module.parameters(), module.buffers())):
         return module
-    note("the weights are in bfloat16: the graph is made from a copy in float32, and its inputs "
-         "are float32")  # fmt: skip
+    note(
+        "the weights are in bfloat16: the graph is made from a copy in float32, and its inputs "
+        "are float32"
+    )
     try:
         return copy.deepcopy(module).float()
     except Exception as error:  # of what the module holds besides its weights

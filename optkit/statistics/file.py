@@ -138,9 +138,13 @@ def value_to_arrays(value: ValueStatistics) -> tuple[dict[str, np.ndarray], Rema
             arrays |= {f"total {index}": moments.total, f"diagonal {index}": moments.diagonal}
         patches.append(PatchesRemark(window, _rows_of(moments)))
     return arrays, Remark(
-        _rows_of(value.channels), _rows_of(value.moments), tuple(patches), value.excluded,
-        value.verdict, value.given,
-    )  # fmt: skip
+        _rows_of(value.channels),
+        _rows_of(value.moments),
+        tuple(patches),
+        value.excluded,
+        value.verdict,
+        value.given,
+    )
 
 
 def value_from_arrays(arrays: Mapping[str, np.ndarray], remark: Remark) -> ValueStatistics:
@@ -155,12 +159,18 @@ def value_from_arrays(arrays: Mapping[str, np.ndarray], remark: Remark) -> Value
     extremes, bins, counts = (arrays[kind] for kind in _ALWAYS)
     low, high = extremes.astype(np.float32).tolist()
     value = ValueStatistics(
-        low, high, bins, counts,
+        low,
+        high,
+        bins,
+        counts,
         _channels(arrays, remark) if "low" in kinds else None,
         _rows(arrays) if "rows" in kinds else None,
         _moments(arrays, remark.moment_rows) if "total" in kinds else None,
-        remark.excluded, remark.verdict, patches, remark.given,
-    )  # fmt: skip
+        remark.excluded,
+        remark.verdict,
+        patches,
+        remark.given,
+    )
     _check_histogram(value)
     return value
 

@@ -252,9 +252,16 @@ class ValueStatistics:
         moments = None if self.moments is None else self.moments.scaled(s)
         patches = {window: patch.scaled(s, window) for window, patch in self.patches.items()}
         return replace(
-            self, low=low, high=high, bins=bins, counts=counts,
-            channels=channels, rows=rows, moments=moments, patches=patches,
-        )  # fmt: skip
+            self,
+            low=low,
+            high=high,
+            bins=bins,
+            counts=counts,
+            channels=channels,
+            rows=rows,
+            moments=moments,
+            patches=patches,
+        )
 
     def merged(self, other: Self) -> Self:
         """The statistics of both together. Optional parts that one side lacks are dropped."""

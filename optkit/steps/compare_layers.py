@@ -42,6 +42,11 @@ class CompareLayers(Step[LayerComparison]):
 def uncompared(reason: str) -> LayerFidelity:
     """The result if nothing is compared."""
     return LayerFidelity(
-        evidence=Evidence.SIMULATED, reference="fp32", samples=0, reason=reason,
-        rows=(), values=(), faults=(),
-    )  # fmt: skip
+        evidence=Evidence.SIMULATED,
+        reference="fp32",
+        samples=0,
+        reason=reason,
+        rows=(),
+        values=(),
+        faults=(),
+    )

@@ -46,10 +46,15 @@ class ShowWorst(RunsTask, Step[ShownWorst]):
         same = {each.name: getattr(after, each.name) for each in fields(RunsTask)}
         engines = [asked.running for asked in (before, after) if asked.running is not None]
         names = {name: file for one in engines for name, file in one.engines.items()}
-        return cls(**same | {
-            "baseline": before.graph, "baseline_file": before.file,
-            "baseline_engine": before.baseline_engine,
-            "baseline_score": baseline, "candidate_score": candidate,
-            "running": replace(engines[0], engines=names) if engines else None,
-            "embedded": embedded,
-        })  # fmt: skip
+        return cls(
+            **same
+            | {
+                "baseline": before.graph,
+                "baseline_file": before.file,
+                "baseline_engine": before.baseline_engine,
+                "baseline_score": baseline,
+                "candidate_score": candidate,
+                "running": replace(engines[0], engines=names) if engines else None,
+                "embedded": embedded,
+            }
+        )

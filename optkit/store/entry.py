@@ -40,9 +40,12 @@ class Entry:
     def to_json(self) -> dict[str, object]:
         """The content of entry.json, with a checksum of itself."""
         body: dict[str, object] = {
-            "key": self.key, "step": self.step, "files": dict(self.files), "meta": dict(self.meta),
+            "key": self.key,
+            "step": self.step,
+            "files": dict(self.files),
+            "meta": dict(self.meta),
             "seconds": round(self.seconds, 3),
-        }  # fmt: skip
+        }
         return sealed(body)
 
 

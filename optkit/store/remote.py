@@ -238,9 +238,7 @@ def _opened(url: str) -> tuple[Any, str]:
     """The file system, and the path of the place in it."""
     if "://" not in url:
         raise UsageError(
-            "it is not a URL",
-            where="--remote",
-            hint="e.g. s3://bucket/folder, file:///mnt/shared",
+            "it is not a URL", where="--remote", hint="e.g. s3://bucket/folder, file:///mnt/shared"
         )
     protocol, _, place = url.partition("://")
     if protocol in ("file", "local") and not place.startswith("/"):

@@ -80,17 +80,22 @@ class TranslatedCommand:
             return UsageError(str(first.reason), where=f"--{tool} {first.flag}", hint=first.remedy)
         return UsageError(
             f"{len(refused)} flags cannot be followed: {', '.join(f.flag for f in refused)}",
-            where=f"--{tool}", hint="the lines above give each reason and what to do instead",
-        )  # fmt: skip
+            where=f"--{tool}",
+            hint="the lines above give each reason and what to do instead",
+        )
 
 
 def given(request: Request, precisions: tuple[str, ...] = ()) -> frozenset[str]:
     """The options that a request has beside a command: "MODEL", "--calibration", "--set KEY", …"""
     named = {
-        "MODEL": request.model, "--calibration": request.calibration, "--shapes": request.shapes,
-        "--min-shapes": request.min_shapes, "--opt-shapes": request.opt_shapes,
-        "--max-shapes": request.max_shapes, "--precision": precisions,
-    }  # fmt: skip
+        "MODEL": request.model,
+        "--calibration": request.calibration,
+        "--shapes": request.shapes,
+        "--min-shapes": request.min_shapes,
+        "--opt-shapes": request.opt_shapes,
+        "--max-shapes": request.max_shapes,
+        "--precision": precisions,
+    }
     keys = (text.partition("=")[0].strip() for text in request.overrides)
     return frozenset({option for option, value in named.items() if value}).union(
         f"--set {key}" for key in keys
@@ -117,9 +122,11 @@ def translate(command: ToolCommand, given: frozenset[str]) -> TranslatedCommand 
     _SETTLE[tool](draft)
     settings = tuple(draft.keys.values())
     account = Translation(
-        tool=tool, command=text, flags=tuple(entry.written() for entry in draft.entries),
+        tool=tool,
+        command=text,
+        flags=tuple(entry.written() for entry in draft.entries),
         options=_written(draft.options, settings),
-    )  # fmt: skip
+    )
     return TranslatedCommand(account, draft.options, settings)
 
 

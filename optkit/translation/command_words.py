@@ -42,8 +42,11 @@ def _checked(word: Word, where: str) -> Word:
         )
     if word.row.value not in ("switch", "optional") and not word.value:
         separator = " " if where == "--modelopt" else "="
-        raise UsageError("this flag needs a value", where=f"{where} {word.text}",
-                         hint=f"e.g. {word.flag}{separator}VALUE")  # fmt: skip
+        raise UsageError(
+            "this flag needs a value",
+            where=f"{where} {word.text}",
+            hint=f"e.g. {word.flag}{separator}VALUE",
+        )
     return word
 
 

@@ -44,9 +44,13 @@ class FlagAnswer:
 
     def written(self) -> TranslatedFlag:
         return TranslatedFlag(
-            flag=self.text, fate=self.fate, becomes=self.becomes, reason=self.reason,
-            remedy=self.remedy, overridden_by=self.overridden_by,
-        )  # fmt: skip
+            flag=self.text,
+            fate=self.fate,
+            becomes=self.becomes,
+            reason=self.reason,
+            remedy=self.remedy,
+            overridden_by=self.overridden_by,
+        )
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,7 @@ from optkit.translation.draft import TranslationDraft, chosen_name
 _METHOD = "calibration.method"
 _WEIGHTS = "quantization.weights"
 _QUANTIZED = frozenset({"Conv", "Gemm", "MatMul"})
-_ROUNDING = {
-    "awq": "AWQ without the search for a clipped range",
-    "rtn": "rounding to nearest",
-}
+_ROUNDING = {"awq": "AWQ without the search for a clipped range", "rtn": "rounding to nearest"}
 
 
 def settle(draft: TranslationDraft) -> None:

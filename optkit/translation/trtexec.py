@@ -6,8 +6,11 @@ from optkit.precisions import PRECISIONS
 from optkit.translation import flag_values, precision
 from optkit.translation.draft import FlagAnswer, TranslationDraft
 
-_BOUNDS = {"--minShapes": "--min-shapes", "--optShapes": "--opt-shapes",
-           "--maxShapes": "--max-shapes"}  # fmt: skip
+_BOUNDS = {
+    "--minShapes": "--min-shapes",
+    "--optShapes": "--opt-shapes",
+    "--maxShapes": "--max-shapes",
+}
 # flag → the flags whose shapes it takes if it is missing, best first (as processShapes of trtexec)
 _INSTEAD = {
     "--minShapes": ("--optShapes", "--maxShapes"),

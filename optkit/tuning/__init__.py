@@ -171,9 +171,13 @@ def _run(
         return options.seconds is not None and time.monotonic() - started > options.seconds
 
     search.run(
-        evaluate, limit=options.trials, each=each, memory=dict(memory.outcomes), stop=late,
+        evaluate,
+        limit=options.trials,
+        each=each,
+        memory=dict(memory.outcomes),
+        stop=late,
         after=after,
-    )  # fmt: skip
+    )
 
 
 def _paths(build: Build) -> dict[str, tuple[str, ...]]:

@@ -41,9 +41,17 @@ class Reproduction:
         job = self.job
         if self.code:
             return f"optkit.build(model, ..., recipe={str(self.file)!r})"
-        words = ["optkit", "build", *([self.model] if self.model else []),
-                 "--recipe", str(self.file), "--target", job.target.name,
-                 "--precision", job.precision.name]  # fmt: skip
+        words = [
+            "optkit",
+            "build",
+            *([self.model] if self.model else []),
+            "--recipe",
+            str(self.file),
+            "--target",
+            job.target.name,
+            "--precision",
+            job.precision.name,
+        ]
         words += [word for text in self.overrides for word in ("--set", text)]
         words += ["--trust-remote-code"] if _is_trusted(job) else []
         return shlex.join(words)

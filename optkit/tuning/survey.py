@@ -55,10 +55,12 @@ def survey(
     backend = runtimes.backend(build.compiler)
     rules = {one: backend.rules(build.job.target, one) for one in precisions}
     step = ListLayers(
-        graph=build.fused, statistics=build.statistics, rules=rules,
+        graph=build.fused,
+        statistics=build.statistics,
+        rules=rules,
         carrier=build.baseline_precision.name,
         axes={name: axis.opt for name, axis in build.job.recipe.axis_ranges().items()},
-    )  # fmt: skip
+    )
     listed = runner.do(step, "list the layers")
     groups = _grouped(_free(build, listed.layers))
     if not groups:
@@ -180,14 +182,19 @@ def _sensitivity(
         nodes = tuple(tuple(layer.node for layer in groups[name]) for name in part)
         patterns = tuple(exactly(node) for group in nodes for node in group)
         step = MeasureSensitivity(
-            graph=build.prepared or build.fused, samples=samples,
-            statistics=build.prepared or build.statistics, scheme=scheme, groups=nodes,
-            method=calibration.method, percentile=calibration.percentile,
+            graph=build.prepared or build.fused,
+            samples=samples,
+            statistics=build.prepared or build.statistics,
+            scheme=scheme,
+            groups=nodes,
+            method=calibration.method,
+            percentile=calibration.percentile,
             settings=settings.model_copy(
                 update={"nodes": {}, "two_term": patterns if option.is_two_term else ()}
             ),
-            count=PROBE_SAMPLES, batch=sample_batch(build),
-        )  # fmt: skip
+            count=PROBE_SAMPLES,
+            batch=sample_batch(build),
+        )
         span = f"{start + 1} to {start + len(part)} of {len(able)}"
         return runner.do(step, f"sensitivity of layers {span} as {option.name}")
 

@@ -97,10 +97,14 @@ def _quantized(recipe: Recipe, **settings: object) -> Recipe:
 def deviate(build: Build, runner: Steps) -> Deviation:
     """The noise of the outputs of a build's graph relative to the FP32 graph."""
     step = Deviate(
-        graph=build.graph, reference=build.fused, samples=probe(build, runner),
-        file=build.simulation, evidence=build.evidence, count=PROBE_SAMPLES,
+        graph=build.graph,
+        reference=build.fused,
+        samples=probe(build, runner),
+        file=build.simulation,
+        evidence=build.evidence,
+        count=PROBE_SAMPLES,
         batch=sample_batch(build),
-    )  # fmt: skip
+    )
     return runner.do(step, "compare with FP32").deviation
 
 

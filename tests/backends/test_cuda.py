@@ -138,10 +138,7 @@ def test_a_latency_says_that_launches_were_not_recorded(
 
 @pytest.mark.parametrize("takes", [True, False])
 def test_a_library_that_can_be_asked_is_asked_first(
-    opened: Callable[..., Recurrent],
-    driver: Driver,
-    monkeypatch: pytest.MonkeyPatch,
-    takes: bool,
+    opened: Callable[..., Recurrent], driver: Driver, monkeypatch: pytest.MonkeyPatch, takes: bool
 ) -> None:
     asked: list[int] = []
 

@@ -118,9 +118,7 @@ def test_a_loop_goes_on_from_the_rows_to_which_it_is_cut(
     assert driver.blocks == {}
 
 
-def test_what_a_loop_starts_with_and_does_not_carry_stays(
-    opened: Callable[..., Recurrent],
-) -> None:
+def test_what_a_loop_starts_with_and_does_not_carry_stays(opened: Callable[..., Recurrent]) -> None:
     with opened() as session:
         loop = session.loop({"grown": "state"}, {"state": rows(), "x": rows(5)})
         assert [loop.run({})["total"][0] for _ in range(3)] == [5, 10, 15]

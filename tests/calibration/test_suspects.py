@@ -79,8 +79,7 @@ CLEAN: dict[str, Callable[[], Pair]] = {
         (sets.training() - 0.3) / 0.37, (sets.held_out() - 0.3) / 0.37
     ),
     "digits, some blank": lambda: pictures(
-        np.concatenate([sets.training()[:60], np.zeros((3, 1, 8, 8), np.float32)]),
-        sets.held_out(),
+        np.concatenate([sets.training()[:60], np.zeros((3, 1, 8, 8), np.float32)]), sets.held_out()
     ),
     "photographs": lambda: pictures(sets.photographs(0), sets.photographs(1)),
     "photographs, 8": lambda: pictures(sets.photographs(2, 8), sets.photographs(3, 16)),

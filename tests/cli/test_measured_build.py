@@ -34,8 +34,7 @@ class Example:
 EXAMPLES = [
     Example(None, "x", (3, 16), layers=2, size=0.8),
     pytest.param(
-        Example("digits-cnn", "image", (3, 1, 32, 32), layers=9, size=0.5),
-        marks=pytest.mark.slow,
+        Example("digits-cnn", "image", (3, 1, 32, 32), layers=9, size=0.5), marks=pytest.mark.slow
     ),
 ]
 

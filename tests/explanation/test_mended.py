@@ -88,8 +88,7 @@ def _gone(found: Mended) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("network", "target"),
-    [(models.stack, "cpu"), (models.residual, "cpu"), (models.stack, "l4")],
+    ("network", "target"), [(models.stack, "cpu"), (models.residual, "cpu"), (models.stack, "l4")]
 )
 def test_ranges_that_clip_everywhere(
     mended: Callable[..., Mended], network: Network, target: str

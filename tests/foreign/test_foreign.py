@@ -127,11 +127,7 @@ def test_a_relu_that_a_pair_does_is_written_again() -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(
-    zero=st.integers(0, 255),
-    scale=st.floats(0.01, 0.1),
-    seed=st.integers(0, 999),
-)
+@given(zero=st.integers(0, 255), scale=st.floats(0.01, 0.1), seed=st.integers(0, 999))
 def test_unsigned_pairs_become_signed_without_a_change(zero: int, scale: float, seed: int) -> None:
     text = _PAIR.format(scale=f"{{{scale:f}}}", kind="uint8", zero=zero)
     model = ir.from_onnx_text(text)

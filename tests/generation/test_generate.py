@@ -152,11 +152,7 @@ def test_json_holds_every_text_and_both_phases(made: Make, tmp_path: Path) -> No
     assert all(len(text["tokens"]) == 3 for text in found["texts"])
     assert found["prefill"]["tokens"] == 3 and found["decode"]["tokens"] == 4
     # keys and values of one head
-    assert found["cache"] == {
-        "format": "float32",
-        "token_bytes": 2 * WIDTH * 4,
-        "window": None,
-    }
+    assert found["cache"] == {"format": "float32", "token_bytes": 2 * WIDTH * 4, "window": None}
     for phase in (found["prefill"], found["decode"]):
         assert phase["evidence"] == "measured"
         assert phase["tokens_per_second"] == pytest.approx(

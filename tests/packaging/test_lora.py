@@ -295,8 +295,7 @@ def test_other_adapters_are_refused(config: dict[str, object], told: str, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("config", "merged"),
-    [({"use_dora": True}, True), ({"alora_invocation_tokens": [1, 2]}, False)],
+    ("config", "merged"), [({"use_dora": True}, True), ({"alora_invocation_tokens": [1, 2]}, False)]
 )
 def test_only_what_weights_can_hold_is_to_be_merged(
     config: dict[str, object], merged: bool, tmp_path: Path

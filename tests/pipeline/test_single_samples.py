@@ -25,10 +25,7 @@ DETECTOR = (
     TensorInfo("state", "float32", (2, "batch", 3)),
     TensorInfo("rate", "int64", ()),
 )
-RECORDING = (
-    TensorInfo("x", "float32", ("frames", 8)),
-    TensorInfo("h", "float32", (1, 1, 3)),
-)
+RECORDING = (TensorInfo("x", "float32", ("frames", 8)), TensorInfo("h", "float32", (1, 1, 3)))
 
 
 def job(folder: Path, arrays: dict[str, np.ndarray] | None, **others: Any) -> Job:

@@ -141,9 +141,7 @@ def test_learned_scales_of_blocks_move(mixer: Mixer, images: Tensor, workspace: 
         assert "quantizer" not in name or not torch.equal(parameter, scales[name])
 
 
-def test_embeddings_have_the_numbers_of_the_graph(
-    trained: tuple[nn.Module, Written],
-) -> None:
+def test_embeddings_have_the_numbers_of_the_graph(trained: tuple[nn.Module, Written]) -> None:
     net, graph = trained
     table = net.get_submodule("position")
     with torch.no_grad():

@@ -137,9 +137,7 @@ def test_other_samples_have_less_error_at_the_outputs(chain: Chain, where: str) 
     assert decibels("gptaq") > decibels("gptq") + 0.5
 
 
-def test_a_build_does_so_for_weights_in_blocks_alone(
-    tmp_path: Path,
-) -> None:
+def test_a_build_does_so_for_weights_in_blocks_alone(tmp_path: Path) -> None:
     graph.save(network(TEXT), tmp_path / "model.onnx")
     np.savez(tmp_path / "x.npz", x=np.concatenate([feed["x"] for feed in feeds(0)]))
 

@@ -81,9 +81,7 @@ MORE = {
 
 
 @pytest.fixture(params=["residual", "attention", *MORE])
-def model(
-    request: pytest.FixtureRequest,
-) -> ir.Model:
+def model(request: pytest.FixtureRequest) -> ir.Model:
     return network(NETWORKS.get(request.param) or HEADER + MORE[request.param])
 
 
@@ -99,9 +97,7 @@ def compiled(backend: Any, where: str, quantized: ir.Model, planned: Any, folder
 
 
 def test_onnxruntime_computes_all_of_it_in_integers(
-    model: ir.Model,
-    workshop: Any,
-    tmp_path: Path,
+    model: ir.Model, workshop: Any, tmp_path: Path
 ) -> None:
     backend = OnnxRuntime()
     # the networks are too small to gain in integers

@@ -124,10 +124,7 @@ def test_the_graph_holds_the_masks_that_it_is_meant_to_hold(exported: Path) -> N
 @pytest.mark.parametrize("keep", KEEPS)
 @pytest.mark.parametrize("where", ["cpu", pytest.param("l4", marks=pytest.mark.slow)])
 def test_a_masked_transformer_is_right_by_default(
-    keep: str,
-    where: str,
-    chains: dict[str, Any],
-    exported: Path,
+    keep: str, where: str, chains: dict[str, Any], exported: Path
 ) -> None:
     made = chains[keep]
     (feed,) = feeds(9, 1, 32)

@@ -419,9 +419,7 @@ def test_a_bias_of_another_form_is_added_behind(
     [("l4", ("int4", "int8-weight-only")), ("cpu", ("nf4", "int4", "int8-weight-only"))],
 )
 def test_products_of_one_value_are_solved_each_in_its_own_format(
-    device: str,
-    names: tuple[str, ...],
-    workshop: Any,
+    device: str, names: tuple[str, ...], workshop: Any
 ) -> None:
     products = " ".join(f"y{i} = MatMul (x, w{i})" for i, _ in enumerate(names))
     weights = "".join(f", float[64,32] w{i}" for i, _ in enumerate(names))
@@ -442,10 +440,7 @@ def test_products_of_one_value_are_solved_each_in_its_own_format(
 
 
 @pytest.mark.parametrize(("name", "size"), [("int4", 64), ("w4a8", 64), ("nf4", 64), ("nvfp4", 16)])
-def test_a_block_size_is_asked_of_those_that_have_none_of_their_own(
-    name: str,
-    size: int,
-) -> None:
+def test_a_block_size_is_asked_of_those_that_have_none_of_their_own(name: str, size: int) -> None:
     scheme = precision(name)
     assert scheme.weights is not None
     own = PlacementRules(
@@ -501,11 +496,7 @@ def test_the_kernel_multiplies_by_what_was_packed(
 
 @pytest.mark.parametrize("net", NETS)
 @pytest.mark.parametrize("name", ["int8", "int8-weight-only", "fp8", "int4"])
-def test_a_simulation_computes_what_the_graph_says(
-    name: str,
-    net: str,
-    workshop: Any,
-) -> None:
+def test_a_simulation_computes_what_the_graph_says(name: str, net: str, workshop: Any) -> None:
     """ONNX Runtime at the level that simulations run at, against ONNX's own reference."""
     model = network(HEADER + NETS[net])
     rules = {name: TensorRTRTX().rules(target("rtx5090"), PRECISIONS[name])}

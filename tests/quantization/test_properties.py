@@ -164,11 +164,7 @@ def learned(
         wanted = []
         for rules in RULES.values():
             for name, own in rules.items():
-                wanted += taps(
-                    model,
-                    assign(model, Scheme(name, "fp32", {name: own})),
-                    rules,
-                )
+                wanted += taps(model, assign(model, Scheme(name, "fp32", {name: own})), rules)
         unique = {tap.name: tap for tap in wanted}
         found[net] = model, workshop.statistics(model, list(unique.values()))
     return Learned(workshop, found)
@@ -208,10 +204,7 @@ def unquantized(quantized: ir.Model, model: ir.Model, qparams: QParams) -> None:
 )
 @given(st.data(), st.sampled_from(NETS), st.sampled_from(sorted(RULES)))
 def test_without_its_pairs_a_quantized_graph_is_the_graph(
-    learned: Learned,
-    data: st.DataObject,
-    net: str,
-    where: str,
+    learned: Learned, data: st.DataObject, net: str, where: str
 ) -> None:
     """Any subset of nodes, in any precision each."""
     workshop, known = learned.workshop, learned.nets
@@ -268,9 +261,7 @@ def check_float_readers(
             assert read is not None and read.name == value, (node, index, read)
 
 
-def test_a_pair_that_changes_the_float_path_is_seen(
-    learned: Learned,
-) -> None:
+def test_a_pair_that_changes_the_float_path_is_seen(learned: Learned) -> None:
     """The check above can fail: a pair with another value in it gives other outputs."""
     workshop, known = learned.workshop, learned.nets
     (model, statistics), rules = known["residual"], RULES["l4"]

@@ -46,11 +46,7 @@ def test_what_builds_write_is_left_as_it_is(make: Any, kind: dict[str, Any]) -> 
         (("conditions", "load"), float("nan"), "conditions.load: nan is no number of JSON"),
         (("conditions", "load"), 1 << 70, "conditions.load: a number of more than 64 bits"),
         (("result", "model"), "\ud800", "result.model: no text: half a character"),
-        (
-            ("provenance", "build_spec", "engine", "profile", "x"),
-            [1],
-            "profile.x[0]: it should be",
-        ),
+        (("provenance", "build_spec", "engine", "profile", "x"), [1], "profile.x[0]: it should be"),
         (("schema",), "optkit.report/v2", "schema: it should be 'optkit.report/v1'"),
     ],
 )

@@ -13,13 +13,7 @@ from hypothesis import strategies as st
 from optkit.benchmarking import gates
 from optkit.devices import Price
 from optkit.documents.measured import GateVerdict
-from optkit.documents.result import (
-    CalibrationCheck,
-    DataFinding,
-    EngineFacts,
-    EngineSize,
-    Result,
-)
+from optkit.documents.result import CalibrationCheck, DataFinding, EngineFacts, EngineSize, Result
 from optkit.evidence import Evidence
 from optkit.measurement import Difference, Fidelity, Interval, OutputFidelity
 from optkit.recipe.sections import Limits
@@ -402,12 +396,7 @@ def test_a_fleet_names_what_is_not_decided_and_is_green_for_a_candidate_alone(bu
         ([fast, unsure], "likely", "likely", f". Not decided yet: {waits}."),
         ([slow], "baseline", "inconclusive", ". No quantized build is shown to be better."),
         ([timed], "candidate", "pass", "Fastest that passes: INT8 on NVIDIA L4, 0.0"),
-        (
-            [unsure],
-            "unknown",
-            "inconclusive",
-            f"own sentence says. Not decided yet: {waits}.",
-        ),
+        ([unsure], "unknown", "inconclusive", f"own sentence says. Not decided yet: {waits}."),
     ):
         advice = choices.of_fleet(results, {})
         assert advice is not None and advice.decision == ship and text in advice.sentence
@@ -530,12 +519,7 @@ CLAIM = re.compile(r"gains nothing|is (probably )?(faster|slower)|ship it\.$")
     timed=st.booleans(),
 )  # fmt: skip
 def test_sentence_colour_and_fields_agree_for_every_outcome(
-    make: Any,
-    speedup: Difference,
-    gate: GateVerdict,
-    marked: bool,
-    pending: bool,
-    timed: bool,
+    make: Any, speedup: Difference, gate: GateVerdict, marked: bool, pending: bool, timed: bool
 ) -> None:
     """Green only after a passing gate and a measured gain; no claim where 1.0 lies in the
     interval."""

@@ -292,10 +292,7 @@ class Encoder(nn.Module):
         self.layers = nn.TransformerEncoder(layer, 1)
 
     def forward(
-        self,
-        x: torch.Tensor,
-        mask: torch.Tensor | None = None,
-        padding: torch.Tensor | None = None,
+        self, x: torch.Tensor, mask: torch.Tensor | None = None, padding: torch.Tensor | None = None
     ) -> torch.Tensor:
         return self.layers(x, mask=mask, src_key_padding_mask=padding)
 

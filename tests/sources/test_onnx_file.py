@@ -184,9 +184,7 @@ def with_inputs(path: Path, *shapes: tuple[int | str | None, ...]) -> Path:
     ],
 )
 def test_axes_that_the_exporter_left_open(
-    given: list[tuple[int | str | None, ...]],
-    settled: list[tuple[int | str, ...]],
-    tmp_path: Path,
+    given: list[tuple[int | str | None, ...]], settled: list[tuple[int | str, ...]], tmp_path: Path
 ) -> None:
     log = export(with_inputs(tmp_path / "in.onnx", *given), tmp_path / "out.onnx")
     assert [info.shape for info in log.inputs] == settled

@@ -241,8 +241,7 @@ HOSTILE: dict[str, Callable[[dict[str, bytes], Path], None]] = {
         ),
     ),
     "name in source": edit(
-        PROGRAM,
-        lambda p: graph_of(p)["inputs"][0]["as_tensor"].update(name=f"x={SYSTEM}"),
+        PROGRAM, lambda p: graph_of(p)["inputs"][0]["as_tensor"].update(name=f"x={SYSTEM}")
     ),
     "argument name": edit(
         PROGRAM,

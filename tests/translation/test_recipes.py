@@ -87,9 +87,7 @@ def sections(recipe: Recipe) -> list[object]:
 @settings(max_examples=40)
 @given(data=st.data())
 def test_flags_that_are_done_give_a_valid_recipe(
-    tool: Tool,
-    data: st.DataObject,
-    tmp_path_factory: pytest.TempPathFactory,
+    tool: Tool, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     command = data.draw(commands(tool))
     folder = tmp_path_factory.getbasetemp() / "init"

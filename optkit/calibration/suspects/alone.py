@@ -44,10 +44,13 @@ def whole_set(profile: Profile) -> Iterator[DataFinding]:
     if distinct < FEWEST or distinct < _DUPLICATES * n:
         few = f"only {n} sample{'s' if n > 1 else ''}"
         yield DataFinding(
-            "duplicates", None,
+            "duplicates",
+            None,
             few if distinct == n else f"only {distinct} of {n} samples are different",
-            distinct, n, "give different samples: 128 to 512 are usual",
-        )  # fmt: skip
+            distinct,
+            n,
+            "give different samples: 128 to 512 are usual",
+        )
 
 
 def constant(x: NumericInput) -> Iterator[DataFinding]:
@@ -59,11 +62,14 @@ def constant(x: NumericInput) -> Iterator[DataFinding]:
         return
     number = float(x.lows[empty][0])
     yield DataFinding(
-        "constant", x.info.name,
+        "constant",
+        x.info.name,
         f"{int(empty.sum())} of {x.samples} samples have a single value everywhere (the first "
         f"{number:g})",
-        int(empty.sum()), 0, "check how the source reads its data",
-    )  # fmt: skip
+        int(empty.sum()),
+        0,
+        "check how the source reads its data",
+    )
 
 
 def alike(x: NumericInput) -> Iterator[DataFinding]:
@@ -74,10 +80,13 @@ def alike(x: NumericInput) -> Iterator[DataFinding]:
     share = between / (within + between) if within else 1.0
     if share < _ALIKE and between:
         yield DataFinding(
-            "alike", x.info.name,
+            "alike",
+            x.info.name,
             f"the samples hardly differ: only {share:.2g} of the variance is between samples",
-            share, _ALIKE, "give different samples: 128 to 512 are usual",
-        )  # fmt: skip
+            share,
+            _ALIKE,
+            "give different samples: 128 to 512 are usual",
+        )
 
 
 def outlier(x: NumericInput) -> Iterator[DataFinding]:
@@ -90,11 +99,14 @@ def outlier(x: NumericInput) -> Iterator[DataFinding]:
     if rest > 0 and top >= _BITS_4 * rest:
         row = int(np.argmax(np.maximum(np.abs(x.lows), np.abs(x.highs))))
         yield DataFinding(
-            "outlier", x.info.name,
+            "outlier",
+            x.info.name,
             f"the largest magnitude is {top:.4g} in sample {row}, {rest:.4g} in the others: its "
             f"range leaves them {max(8 - np.log2(top / rest), 0):.1f} of 8 bits",
-            top, rest, "fix or remove it, or set calibration.method to percentile",
-        )  # fmt: skip
+            top,
+            rest,
+            "fix or remove it, or set calibration.method to percentile",
+        )
         return
     spread = np.sort(x.deviations[x.deviations > 0])
     if len(spread) < FEWEST:
@@ -104,11 +116,14 @@ def outlier(x: NumericInput) -> Iterator[DataFinding]:
     if gaps[place] >= _APART and min(place + 1, len(spread) - place - 1) > few:
         small, large = float(np.median(spread[: place + 1])), float(np.median(spread[place + 1 :]))
         yield DataFinding(
-            "mixed", x.info.name,
+            "mixed",
+            x.info.name,
             f"samples are of two scales: {place + 1} have a standard deviation of about "
             f"{small:.3g}, {len(spread) - place - 1} of about {large:.3g}",
-            large, small, "prepare all samples in the same way",
-        )  # fmt: skip
+            large,
+            small,
+            "prepare all samples in the same way",
+        )
 
 
 def disordered(x: NumericInput) -> Iterator[DataFinding]:
@@ -121,20 +136,26 @@ def disordered(x: NumericInput) -> Iterator[DataFinding]:
     three = min(differences[2] - max(differences[:2]) for differences in near)
     if 3 in x.info.shape[1:] and len(near) == 2 and three > _INTERLEAVED:
         yield DataFinding(
-            "interleaved", x.info.name,
+            "interleaved",
+            x.info.name,
             f"pixels three apart are more alike (correlation {near[0][2]:.2f}) than neighbours "
             f"({near[0][0]:.2f}): three colours stand beside each other",
-            near[0][2], near[0][0], "move the colours with transpose, not with reshape",
-        )  # fmt: skip
+            near[0][2],
+            near[0][0],
+            "move the colours with transpose, not with reshape",
+        )
         return
     near_most = max(differences[0] for differences in near)
     if near_most < _NOISE:
         yield DataFinding(
-            "noise", x.info.name,
+            "noise",
+            x.info.name,
             f"neighbouring pixels are unrelated (correlation {near_most:.2f}; pictures have 0.5 "
             "and more): noise, or pixels in another order",
-            near_most, 0.5, "calibrate on real pictures in the model's layout",
-        )  # fmt: skip
+            near_most,
+            0.5,
+            "calibrate on real pictures in the model's layout",
+        )
 
 
 def _sides(x: NumericInput) -> tuple[int, int]:

@@ -74,10 +74,13 @@ def _scale(x: NumericInput, other: NumericInput) -> DataFinding | None:
     ratio = ours / beside
     factor = f"{ratio:.4g}" if ratio >= 1 else f"1/{1 / ratio:.4g}"
     return _differ(
-        "scale", x, ours, beside,
+        "scale",
+        x,
+        ours,
+        beside,
         f"calibration data is {factor} times as large as evaluation data (standard deviation "
         f"{ours:.4g} and {beside:.4g}, range {_span(x)} and {_span(other)})",
-    )  # fmt: skip
+    )
 
 
 def _sign(x: NumericInput, other: NumericInput) -> DataFinding | None:
@@ -85,10 +88,12 @@ def _sign(x: NumericInput, other: NumericInput) -> DataFinding | None:
     if min(shares) > 0 or max(shares) < _NEGATIVE:
         return None
     return _differ(
-        "sign", x, *shares,
+        "sign",
+        x,
+        *shares,
         f"{shares[0]:.0%} of the calibration data is negative, {shares[1]:.0%} of the evaluation "
         f"data (range {_span(x)} and {_span(other)})",
-    )  # fmt: skip
+    )
 
 
 def _shift(x: NumericInput, other: NumericInput) -> DataFinding | None:
@@ -97,11 +102,14 @@ def _shift(x: NumericInput, other: NumericInput) -> DataFinding | None:
     if abs(moved) < _SHIFT * other.deviation or abs(moved) < _CHANCE * chance or not moved:
         return None
     return _differ(
-        "shift", x, float(x.means.mean()), float(other.means.mean()),
+        "shift",
+        x,
+        float(x.means.mean()),
+        float(other.means.mean()),
         f"the mean of the calibration data is {x.means.mean():.4g}, of the evaluation data "
         f"{other.means.mean():.4g}: {abs(moved) / max(other.deviation, 1e-30):.1f} standard "
         "deviations apart",
-    )  # fmt: skip
+    )
 
 
 def _collapsed(x: NumericInput, other: NumericInput) -> DataFinding | None:
@@ -109,10 +117,13 @@ def _collapsed(x: NumericInput, other: NumericInput) -> DataFinding | None:
     if ours * _COARSE > beside or ours > _BITS_4:
         return None
     return _differ(
-        "collapsed", x, ours, beside,
+        "collapsed",
+        x,
+        ours,
+        beside,
         f"calibration data holds {ours} different values, evaluation data {beside} or more: as if "
         "rounded to integers",
-    )  # fmt: skip
+    )
 
 
 def _narrow(x: NumericInput, other: NumericInput) -> DataFinding | None:
@@ -122,10 +133,13 @@ def _narrow(x: NumericInput, other: NumericInput) -> DataFinding | None:
     if share < max(_OUTSIDE, _CHANCE_OUTSIDE / (x.samples + 1)):
         return None
     return _differ(
-        "narrow", x, share, 0.0,
+        "narrow",
+        x,
+        share,
+        0.0,
         f"{share:.0%} of the evaluation data lies outside the calibration data's range "
         f"{_span(x)}: it would be clipped (its own range is {_span(other)})",
-    )  # fmt: skip
+    )
 
 
 def _wide(x: NumericInput, other: NumericInput) -> DataFinding | None:
@@ -133,11 +147,14 @@ def _wide(x: NumericInput, other: NumericInput) -> DataFinding | None:
     if other.samples < FEWEST or not beside or ours < _BITS_4 * beside:
         return None
     return _differ(
-        "wide", x, ours, beside,
+        "wide",
+        x,
+        ours,
+        beside,
         f"the calibration data's range {_span(x)} is {ours / beside:.4g} times that of the "
         f"evaluation data {_span(other)}, which gets {max(8 - np.log2(ours / beside), 0):.1f} of 8 "
         "bits",
-    )  # fmt: skip
+    )
 
 
 def _dead(x: NumericInput, other: NumericInput) -> DataFinding | None:
@@ -152,10 +169,13 @@ def _dead(x: NumericInput, other: NumericInput) -> DataFinding | None:
     if not dead.size or not typical:
         return None
     return _differ(
-        "dead", x, len(dead), 0,
+        "dead",
+        x,
+        len(dead),
+        0,
         f"{len(dead)} of {ours.size} channels are constant in calibration data and vary in "
         f"evaluation data (the first is channel {dead[0]})",
-    )  # fmt: skip
+    )
 
 
 def _swapped(x: NumericInput, other: NumericInput) -> DataFinding | None:
@@ -168,10 +188,13 @@ def _swapped(x: NumericInput, other: NumericInput) -> DataFinding | None:
     if min(len(ours), len(beside)) < FEWEST or apart < _CHANCE * chance or turned > apart / 3:
         return None
     return _differ(
-        "swapped", x, float(ours.mean()), float(beside.mean()),
+        "swapped",
+        x,
+        float(ours.mean()),
+        float(beside.mean()),
         f"channel 0 less channel 2 is {ours.mean():+.3g} on average in calibration data, "
         f"{beside.mean():+.3g} in evaluation data: RGB and BGR are mixed up",
-    )  # fmt: skip
+    )
 
 
 def _order(x: NumericInput, other: NumericInput) -> DataFinding | None:
@@ -181,10 +204,13 @@ def _order(x: NumericInput, other: NumericInput) -> DataFinding | None:
             continue
         if abs(ours - beside) >= _ORDER and min(x.samples, other.samples) >= FEWEST:
             return _differ(
-                "order", x, ours, beside,
+                "order",
+                x,
+                ours,
+                beside,
                 f"neighbours along axis {axis} have a correlation of {ours:.2f} in calibration "
                 f"data, {beside:.2f} in evaluation data: axes are swapped or elements shuffled",
-            )  # fmt: skip
+            )
     return None
 
 
@@ -202,10 +228,13 @@ def _other_mean(x: NumericInput, other: NumericInput) -> DataFinding | None:
     if distance < _OTHER_MEAN + _CHANCE_MEAN * chance / variance:
         return None
     return _differ(
-        "other", x, distance, 0.0,
+        "other",
+        x,
+        distance,
+        0.0,
         f"the average calibration sample is {distance:.2g} times a sample's variance away from the "
         "average evaluation sample: of one kind only, turned, or of other data",
-    )  # fmt: skip
+    )
 
 
 def _differ(kind: str, x: NumericInput, ours: float, beside: float, what: str) -> DataFinding:
@@ -232,5 +261,14 @@ def _channel_variances(x: NumericInput) -> np.ndarray | None:
 
 
 _RULES: tuple[Callable[[NumericInput, NumericInput], DataFinding | None], ...] = (
-    _scale, _collapsed, _dead, _sign, _shift, _narrow, _wide, _swapped, _order, _other_mean,
-)  # fmt: skip
+    _scale,
+    _collapsed,
+    _dead,
+    _sign,
+    _shift,
+    _narrow,
+    _wide,
+    _swapped,
+    _order,
+    _other_mean,
+)

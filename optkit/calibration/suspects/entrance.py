@@ -133,8 +133,11 @@ def measure(
     runs: Iterable[Feed], axes: Mapping[str, int], limits: Mapping[str, float]
 ) -> dict[str, ChannelMoments]:
     """The measurements of each value of `axes` in the runs; each run returns values by name."""
-    return {name: seen for name, tally in _tallied(runs, axes, limits).items()
-            if (seen := tally.result()) is not None}  # fmt: skip
+    return {
+        name: seen
+        for name, tally in _tallied(runs, axes, limits).items()
+        if (seen := tally.result()) is not None
+    }
 
 
 def _tallied(
@@ -183,12 +186,19 @@ def _entrance(start: ir.Value) -> Entrance | None:
         bias = graph.array(node.inputs[2]) if len(node.inputs) > 2 else None
         constants, activation = _added(output)
         norm = next(
-            (batchnorm for behind in _behind(output, _BETWEEN)
-             if behind.op_type == "BatchNormalization"
-             and (batchnorm := _batchnorm(behind)) is not None), None,
-        )  # fmt: skip
-        squares = [float(np.mean(np.square(c, dtype=np.float64))) for c in (bias, *constants)
-                   if c is not None and c.size]  # fmt: skip
+            (
+                batchnorm
+                for behind in _behind(output, _BETWEEN)
+                if behind.op_type == "BatchNormalization"
+                and (batchnorm := _batchnorm(behind)) is not None
+            ),
+            None,
+        )
+        squares = [
+            float(np.mean(np.square(c, dtype=np.float64)))
+            for c in (bias, *constants)
+            if c is not None and c.size
+        ]
         return Entrance(
             (str(output.name), axis), float(np.sqrt(sum(squares))), activation, norm, tuple(steps)
         )
@@ -196,9 +206,7 @@ def _entrance(start: ir.Value) -> Entrance | None:
 
 
 def _behind(
-    start: ir.Value,
-    through: frozenset[str],
-    own: list[tuple[str, float, float]] | None = None,
+    start: ir.Value, through: frozenset[str], own: list[tuple[str, float, float]] | None = None
 ) -> Iterator[ir.Node]:
     """The nodes that read a value, directly or after these operators, the nearest first. Arithmetic
     with a constant is passed too, and added to `own`."""
@@ -265,5 +273,9 @@ def _batchnorm(node: ir.Node) -> BatchNorm | None:
         return None
     if not mean.any() and (variance == 1).all():  # the initial values of all libraries
         return None
-    return BatchNorm(str(node.name or node.outputs[0].name), str(source.name),
-                     mean.astype(np.float64), variance.astype(np.float64))  # fmt: skip
+    return BatchNorm(
+        str(node.name or node.outputs[0].name),
+        str(source.name),
+        mean.astype(np.float64),
+        variance.astype(np.float64),
+    )

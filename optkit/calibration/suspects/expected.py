@@ -96,11 +96,14 @@ def preprocessed(x: NumericInput, expected: PixelRange) -> Iterator[DataFinding]
     short = x.low > low + _REACHED * width or x.high < high - _REACHED * width
     if beyond or short:
         yield DataFinding(
-            "preprocessing", x.info.name,
+            "preprocessing",
+            x.info.name,
             f"its range is [{x.low:.4g}, {x.high:.4g}]; the model's preprocessing "
             f"makes [{low:.4g}, {high:.4g}] of pixels from 0 to 255",
-            x.high - x.low, width, "prepare pictures with the model's own processor",
-        )  # fmt: skip
+            x.high - x.low,
+            width,
+            "prepare pictures with the model's own processor",
+        )
 
 
 def declared(x: NumericInput, span: tuple[float, float]) -> Iterator[DataFinding]:
@@ -114,12 +117,14 @@ def declared(x: NumericInput, span: tuple[float, float]) -> Iterator[DataFinding
         or (x.high - x.low < width / 16 and width)
     ):
         yield DataFinding(
-            "declared", x.info.name,
+            "declared",
+            x.info.name,
             f"its range is [{x.low:.4g}, {x.high:.4g}]; the recipe declares [{low:.4g}, "
             f"{high:.4g}]",
-            x.high - x.low, width,
+            x.high - x.low,
+            width,
             "prepare the samples for this range, or correct the declared range",
-        )  # fmt: skip
+        )
 
 
 def trained(x: NumericInput, norm: BatchNorm, seen: ChannelMoments) -> Iterator[DataFinding]:
@@ -134,21 +139,25 @@ def trained(x: NumericInput, norm: BatchNorm, seen: ChannelMoments) -> Iterator[
     if max(ratio, 1 / ratio) >= _SPREAD:
         shown = f"{ratio:.4g}" if ratio >= 1 else f"1/{1 / ratio:.4g}"
         yield DataFinding(
-            "training statistics", x.info.name,
+            "training statistics",
+            x.info.name,
             f"{norm.name!r} reads values {shown} times as spread as in training (standard "
             f"deviation {np.median(ours):.3g}, by its running statistics "
             f"{np.median(training):.3g})",
-            float(np.median(ours)), float(np.median(training)),
+            float(np.median(ours)),
+            float(np.median(training)),
             "prepare samples as the model was trained: scale, mean and standard deviation",
-        )  # fmt: skip
+        )
     elif moved >= _MOVED:
         yield DataFinding(
-            "training statistics", x.info.name,
+            "training statistics",
+            x.info.name,
             f"the means that {norm.name!r} reads are {moved:.2g} standard deviations off those of "
             "its running statistics",
-            moved, 0.0,
+            moved,
+            0.0,
             "prepare samples as the model was trained: scale, mean and standard deviation",
-        )  # fmt: skip
+        )
 
 
 def first_product(
@@ -161,27 +170,36 @@ def first_product(
     low, high = entrance.reach(x.low, x.high)
     if x.is_picture and low >= 0 and high >= _BRIGHT and response >= _RAW:
         yield DataFinding(
-            "raw pixels", x.info.name,
+            "raw pixels",
+            x.info.name,
             f"pixels from {x.low:g} to {x.high:g} reach the first product unscaled, whose results "
             f"then have a standard deviation of {response:.3g} (1 is usual)",
-            response, 1.0, "divide by 255 and normalize as in training, or declare "
+            response,
+            1.0,
+            "divide by 255 and normalize as in training, or declare "
             "inputs.<name>.range if the model takes these",
-        )  # fmt: skip
+        )
     if x.is_picture and low >= 0 and 0 < high <= _DIM:
         yield DataFinding(
-            "dim", x.info.name,
+            "dim",
+            x.info.name,
             f"the brightest pixel of {x.samples} samples is {x.high:.4g}: as if divided by 255 "
             "twice",
-            x.high, 1.0, "prepare pictures as the model was trained",
-        )  # fmt: skip
+            x.high,
+            1.0,
+            "prepare pictures as the model was trained",
+        )
     elif entrance.constants and x.samples > 1 and response < _HIDDEN * entrance.constants:
         yield DataFinding(
-            "vanishing", x.info.name,
+            "vanishing",
+            x.info.name,
             f"the samples hardly move the first product: standard deviation {response:.2g}, while "
             f"the constants added to it are {entrance.constants:.2g} (range [{x.low:.4g}, "
             f"{x.high:.4g}])",
-            response, entrance.constants, "check the scale: it may have been divided twice",
-        )  # fmt: skip
+            response,
+            entrance.constants,
+            "check the scale: it may have been divided twice",
+        )
     yield from _saturated(x, entrance, seen)
 
 
@@ -194,8 +212,11 @@ def _saturated(
     op, value = entrance.activation
     if (flat := seen[value].flat) >= _SATURATED:
         yield DataFinding(
-            "saturated", x.info.name,
+            "saturated",
+            x.info.name,
             f"{flat:.0%} of what the first {op} reads is beyond ±{FLAT[op]:g}, where it is "
             f"flat (range [{x.low:.4g}, {x.high:.4g}])",
-            flat, _SATURATED, "prepare samples as the model was trained",
-        )  # fmt: skip
+            flat,
+            _SATURATED,
+            "prepare samples as the model was trained",
+        )

@@ -146,8 +146,9 @@ def profile(
     several = [info for info in inputs if info.name in size]
     floats = {i.name: _Numbers(i) for i in several if _holds_numbers(i)}
     named = [i for i in several if i != mask and _holds_tokens(i, tables)]
-    ids = {i.name: _Tokens(i, tables.get(i.name), text=_is_text(i.name, inputs, tables))
-           for i in named}  # fmt: skip
+    ids = {
+        i.name: _Tokens(i, tables.get(i.name), text=_is_text(i.name, inputs, tables)) for i in named
+    }
     masks = {info.name: _Mask(info) for info in several if info == mask}
     arrays: list[tuple[str, _Numbers | _Mask]] = [*floats.items(), *masks.items()]
     for feed in feeds:
@@ -157,13 +158,7 @@ def profile(
         for name, tokens in ids.items():
             tokens.add(feed[name], real)
     known = list(digests)
-    return Profile(
-        len(known),
-        len(set(known)),
-        _results(floats),
-        _results(ids),
-        _results(masks),
-    )
+    return Profile(len(known), len(set(known)), _results(floats), _results(ids), _results(masks))
 
 
 class _Seen(Protocol[T]):
@@ -177,8 +172,9 @@ def _results(seen: Mapping[str, _Seen[T]]) -> dict[str, T]:
 
 
 def _holds_numbers(info: TensorInfo) -> bool:
-    return info.dtype.startswith("float") or (info.dtype.startswith(("int", "uint")) and
-                                              len(info.shape) > 2)  # fmt: skip
+    return info.dtype.startswith("float") or (
+        info.dtype.startswith(("int", "uint")) and len(info.shape) > 2
+    )
 
 
 def _holds_tokens(info: TensorInfo, tables: Mapping[str, int]) -> bool:
@@ -251,13 +247,17 @@ class _Numbers:
         return NumericInput(
             self.info,
             prod(next(iter(self._shapes))) if len(self._shapes) == 1 else 0,
-            lows, highs, means, deviations,
+            lows,
+            highs,
+            means,
+            deviations,
             *by_value(found := np.flatnonzero(self._codes), self._codes[found]),
             self._whole,
             {axis: _correlations(steps, within) for axis, steps in self._squares.items()},
-            centre, variance,
+            centre,
+            variance,
             np.concatenate(self._colours) if self._colours else None,
-        )  # fmt: skip
+        )
 
 
 _FLOAT32 = (float(np.finfo(np.float32).min), float(np.finfo(np.float32).max))
@@ -312,8 +312,16 @@ class _Tokens:
         lengths = np.concatenate(self._lengths)
         largest = self._largest[0], -self._largest[1]
         trailing = self._trailing / max(self._shown, 1)
-        return TokenInput(self.info, self._counts, lengths, self._rows, self._text, largest,
-                      self._lowest, trailing)  # fmt: skip
+        return TokenInput(
+            self.info,
+            self._counts,
+            lengths,
+            self._rows,
+            self._text,
+            largest,
+            self._lowest,
+            trailing,
+        )
 
 
 def _repeated(row: np.ndarray) -> int:

@@ -59,45 +59,61 @@ def hidden(mask: Mask) -> Iterator[DataFinding]:
     if mask.odd:
         shown = " and ".join(f"{number:g}" for number in mask.odd)
         yield DataFinding(
-            "mask", name, f"it contains {shown}; a mask is 1 for a token and 0 for padding",
-            mask.odd[0], 1, "give the tokenizer's own attention mask",
-        )  # fmt: skip
+            "mask",
+            name,
+            f"it contains {shown}; a mask is 1 for a token and 0 for padding",
+            mask.odd[0],
+            1,
+            "give the tokenizer's own attention mask",
+        )
     if mask.empty:
         yield DataFinding(
-            "masked", name,
+            "masked",
+            name,
             f"{mask.empty} of {mask.samples} samples have no real token: their mask is all zeros",
-            mask.empty, 0, "the mask must be 1 for real tokens; remove empty texts",
-        )  # fmt: skip
+            mask.empty,
+            0,
+            "the mask must be 1 for real tokens; remove empty texts",
+        )
 
 
 def unmasked(x: TokenInput, masked: bool) -> Iterator[DataFinding]:
     """Padding that counts as text. `masked`: whether the model has a mask for it."""
     if masked and x.trailing >= _PADDING and _top(x)[1] < _MOST:
         yield DataFinding(
-            "padding", x.info.name,
+            "padding",
+            x.info.name,
             f"{x.trailing:.0%} of the tokens that are not masked only repeat the last one of their "
             "sample: padding without a mask",
-            x.trailing, 0, "give the tokenizer's own attention mask",
-        )  # fmt: skip
+            x.trailing,
+            0,
+            "give the tokenizer's own attention mask",
+        )
 
 
 def beside(x: TokenInput, other: TokenInput) -> Iterator[DataFinding]:
     """Calibration data compared with evaluation data."""
     if min(x.total, other.total) >= _ENOUGH and (shared := _overlap(x, other)) < _OTHER:
         yield DataFinding(
-            "other tokens", x.info.name,
+            "other tokens",
+            x.info.name,
             f"calibration and evaluation data share {shared:.1%} of their tokens: other tokenizers "
             "or languages",
-            shared, _OTHER, "use the model's own tokenizer, and texts like those in use",
-        )  # fmt: skip
+            shared,
+            _OTHER,
+            "use the model's own tokenizer, and texts like those in use",
+        )
     ours, length = float(np.median(x.lengths)), float(np.median(other.lengths))
     if min(ours, length) > 0 and max(ours / length, length / ours) >= _LENGTH:
         yield DataFinding(
-            "lengths", x.info.name,
+            "lengths",
+            x.info.name,
             f"calibration samples have {ours:g} real tokens (the median), evaluation samples "
             f"{length:g}",
-            ours, length, "calibrate on texts with the length of those in use",
-        )  # fmt: skip
+            ours,
+            length,
+            "calibrate on texts with the length of those in use",
+        )
 
 
 def tokens_of(profile: Profile, evaluation: Profile | None) -> Iterator[DataFinding]:
@@ -119,10 +135,13 @@ def _one_token(x: TokenInput) -> DataFinding | None:
     if share < _MOST or x.total <= len(x.lengths):
         return None
     return DataFinding(
-        "one token", x.info.name,
+        "one token",
+        x.info.name,
         f"{share:.0%} of the real tokens are {number}",
-        share, _MOST, "check the tokenizer and the mask: padding must be masked, text must not",
-    )  # fmt: skip
+        share,
+        _MOST,
+        "check the tokenizer and the mask: padding must be masked, text must not",
+    )
 
 
 def _small_part(x: TokenInput) -> DataFinding | None:
@@ -131,10 +150,13 @@ def _small_part(x: TokenInput) -> DataFinding | None:
     if x.largest[0] >= _PART * x.rows:
         return None
     return DataFinding(
-        "vocabulary", x.info.name,
+        "vocabulary",
+        x.info.name,
         f"no token is above {x.largest[0]}, the model knows {x.rows}",
-        x.largest[0], x.rows, "encode the texts with the model's tokenizer",
-    )  # fmt: skip
+        x.largest[0],
+        x.rows,
+        "encode the texts with the model's tokenizer",
+    )
 
 
 def _random(x: TokenInput) -> DataFinding | None:
@@ -148,10 +170,13 @@ def _random(x: TokenInput) -> DataFinding | None:
     if distinct < _UNIFORM * uniform or top >= _TOP:
         return None
     return DataFinding(
-        "random tokens", x.info.name,
+        "random tokens",
+        x.info.name,
         f"{distinct} of {x.total} tokens are different, as of random numbers ({uniform:.0f})",
-        distinct, float(uniform), "calibrate on real texts",
-    )  # fmt: skip
+        distinct,
+        float(uniform),
+        "calibrate on real texts",
+    )
 
 
 def _top(x: TokenInput) -> tuple[int, float]:

@@ -31,8 +31,12 @@ def inspect() -> None:
     "optkit explain artifacts/digits-vit-l4-int8 --apply faster.yaml --html why.html",
 )
 @click.argument("artifact", type=param_types.ARTIFACT)
-@click.option("--apply", type=click.Path(path_type=Path), metavar="RECIPE",
-              help="Write the recipe with these changes to this new file.")  # fmt: skip
+@click.option(
+    "--apply",
+    type=click.Path(path_type=Path),
+    metavar="RECIPE",
+    help="Write the recipe with these changes to this new file.",
+)
 @options.html
 @options.work
 @options.output
@@ -226,19 +230,28 @@ def attest() -> None:
 
 
 _drawing = options.filling(
-    "optkit.cli.generate:SamplingChoice", "drawing",
+    "optkit.cli.generate:SamplingChoice",
+    "drawing",
     options.under(
         "Sampling",
-        click.option("--temperature", type=float, metavar="T",
-                     help="Sample, at this temperature."),
-        click.option("--top-k", type=int, metavar="K",
-                     help="Sample among the K most likely tokens."),
-        click.option("--top-p", type=float, metavar="P",
-                     help="Sample among the most likely tokens with total probability P."),
-        click.option("--seed", type=click.IntRange(min=0), metavar="N",
-                     help="Sample; the same seed gives the same text. Default 0."),
+        click.option("--temperature", type=float, metavar="T", help="Sample, at this temperature."),
+        click.option(
+            "--top-k", type=int, metavar="K", help="Sample among the K most likely tokens."
+        ),
+        click.option(
+            "--top-p",
+            type=float,
+            metavar="P",
+            help="Sample among the most likely tokens with total probability P.",
+        ),
+        click.option(
+            "--seed",
+            type=click.IntRange(min=0),
+            metavar="N",
+            help="Sample; the same seed gives the same text. Default 0.",
+        ),
     ),
-)  # fmt: skip
+)
 
 _drafts = options.filling(
     "optkit.cli.generate:Drafts", "drafts",
@@ -269,14 +282,23 @@ _texts = options.under(
 
 _host = options.under(
     "Where it runs",
-    click.option("--adapter", metavar="NAME",
-                 help="Run with this adapter of an ARTIFACT that has several to switch."),
-    click.option("--threads", type=click.IntRange(min=1), metavar="N",
-                 help="Default: the cores this process may use."),
-    click.option("--trusted", is_flag=True,
-                 help="Open the engine of an ARTIFACT from another machine; only if you know its "
-                 "author."),
-)  # fmt: skip
+    click.option(
+        "--adapter",
+        metavar="NAME",
+        help="Run with this adapter of an ARTIFACT that has several to switch.",
+    ),
+    click.option(
+        "--threads",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Default: the cores this process may use.",
+    ),
+    click.option(
+        "--trusted",
+        is_flag=True,
+        help="Open the engine of an ARTIFACT from another machine; only if you know its author.",
+    ),
+)
 
 
 @options.command(

@@ -23,7 +23,7 @@ _PRECISIONS = " or ".join(", ".join(PRECISIONS).rsplit(", ", 1))
 @options.targets
 @options.precisions(
     f"{_PRECISIONS}; a list, or the option several times. "
-    "Default: that of the other tool's command or graph, else int8.",
+    "Default: that of the other tool's command or graph, else int8."
 )
 @options.artifact
 @options.under(
@@ -61,7 +61,7 @@ def build() -> None:
     MODEL: model.onnx, model.pt2, file.py:factory, package.module:factory, a Hugging Face folder or
     org/name. Without it: --recipe, else the project's default recipe (optkit.yaml, or
     [tool.optkit] recipe in pyproject.toml).
-    """  # fmt: skip
+    """
 
 
 @options.command(

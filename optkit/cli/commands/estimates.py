@@ -33,12 +33,19 @@ _sizes = options.filling(
 
 _tokens = options.under(
     "Decoder",
-    click.option("--prompt", type=_COUNT, metavar="TOKENS",
-                 help="Tokens read per sequence; default: 1024, less where the model has fewer "
-                 "positions."),
-    click.option("--new", type=_COUNT, metavar="TOKENS",
-                 help="Tokens written per sequence; default: 256, likewise."),
-)  # fmt: skip
+    click.option(
+        "--prompt",
+        type=_COUNT,
+        metavar="TOKENS",
+        help="Tokens read per sequence; default: 1024, less where the model has fewer positions.",
+    ),
+    click.option(
+        "--new",
+        type=_COUNT,
+        metavar="TOKENS",
+        help="Tokens written per sequence; default: 256, likewise.",
+    ),
+)
 
 _needs = options.under(
     "Limits",
@@ -119,30 +126,45 @@ def plan() -> None:
 
 _pair = options.under(
     "Target",
-    click.option("-t", "--target", type=param_types.DEVICE, metavar="NAME",
-                 help="A device; not with --against."),
-    click.option("-p", "--precision", type=param_types.PRECISION, metavar="NAME",
-                 help="Default: int8."),
-)  # fmt: skip
+    click.option(
+        "-t",
+        "--target",
+        type=param_types.DEVICE,
+        metavar="NAME",
+        help="A device; not with --against.",
+    ),
+    click.option(
+        "-p", "--precision", type=param_types.PRECISION, metavar="NAME", help="Default: int8."
+    ),
+)
 
 _slowdown = options.under(
     "Limits",
-    options.latency(help="Name the best batch within this limit for one call, e.g. 20ms (without "
-                    "a unit: milliseconds)."),
-    click.option("--max-slowdown", metavar="SHARE",
-                 help="With --against: exit 3 if the whole interval is beyond this limit, e.g. "
-                 "5%."),
-)  # fmt: skip
+    options.latency(
+        help="Name the best batch within this limit for one call, e.g. 20ms (without "
+        "a unit: milliseconds)."
+    ),
+    click.option(
+        "--max-slowdown",
+        metavar="SHARE",
+        help="With --against: exit 3 if the whole interval is beyond this limit, e.g. 5%.",
+    ),
+)
 
 _other = options.under(
     "Model",
-    click.option("--against", type=click.Path(path_type=Path), metavar="ARTIFACT",
-                 help="Compare MODEL, an artifact, with this artifact; both are timed in one "
-                 "run."),
-    click.option("--trusted", is_flag=True,
-                 help="With --against: open engines from another machine; only if you know the "
-                 "author."),
-)  # fmt: skip
+    click.option(
+        "--against",
+        type=click.Path(path_type=Path),
+        metavar="ARTIFACT",
+        help="Compare MODEL, an artifact, with this artifact; both are timed in one run.",
+    ),
+    click.option(
+        "--trusted",
+        is_flag=True,
+        help="With --against: open engines from another machine; only if you know the author.",
+    ),
+)
 
 
 @options.command(

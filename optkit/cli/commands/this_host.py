@@ -29,16 +29,33 @@ def devices() -> None:
 @options.job
 @options.under(
     "Model",
-    click.option("--float", "float_model", type=click.Path(path_type=Path), metavar="FILE",
-                 help="The ONNX file from which MODEL was quantized; default: MODEL without Q/DQ."),
-)  # fmt: skip
+    click.option(
+        "--float",
+        "float_model",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="The ONNX file from which MODEL was quantized; default: MODEL without Q/DQ.",
+    ),
+)
 @options.under(
     "Target",
-    click.option("-t", "--target", default="l4", show_default=True, type=param_types.DEVICE,
-                 metavar="NAME", help="The device for which MODEL is compiled."),
-)  # fmt: skip
-@click.option("--repaired", "out", type=click.Path(path_type=Path), metavar="FILE",
-              help="Write the repaired graph to this new file.")  # fmt: skip
+    click.option(
+        "-t",
+        "--target",
+        default="l4",
+        show_default=True,
+        type=param_types.DEVICE,
+        metavar="NAME",
+        help="The device for which MODEL is compiled.",
+    ),
+)
+@click.option(
+    "--repaired",
+    "out",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the repaired graph to this new file.",
+)
 @options.work
 @options.output
 @options.calls("optkit.cli.hardware:doctor")
@@ -79,8 +96,9 @@ def mcp() -> None:
 
 
 @options.command("optkit schema recipe > recipe.schema.json", "optkit schema result")
-@click.argument("name", required=False, metavar="[NAME]",
-                type=param_types.Name("optkit.cli.schema:names"))  # fmt: skip
+@click.argument(
+    "name", required=False, metavar="[NAME]", type=param_types.Name("optkit.cli.schema:names")
+)
 @options.calls("optkit.cli.schema:schema")
 def schema() -> None:
     """Print the JSON schema of the document NAME, or of a recipe; without NAME, list the names.
@@ -120,7 +138,7 @@ def monitor() -> None:
     The command keeps its standard streams and gets the signals that optkit gets; optkit exits with
     its exit code. The verdict goes to stderr. With --json one object goes to stdout, and the
     command's stdout goes to stderr.
-    """  # fmt: skip
+    """
 
 
 @options.command(
@@ -154,7 +172,7 @@ def monitor() -> None:
     default=Path("optkit.yaml"),
     show_default=True,
     help="The recipe to write.",
-)  # fmt: skip
+)
 @options.other_tools
 @options.calls("optkit.cli.content:init")
 def init() -> None:
@@ -169,9 +187,9 @@ def init() -> None:
 
 
 @click.group(
-    cls=options.CommandGroup, epilog="optkit cache ls\noptkit cache gc --max-size 20G\n"
-    "optkit cache clear --step bench",
-)  # fmt: skip
+    cls=options.CommandGroup,
+    epilog="optkit cache ls\noptkit cache gc --max-size 20G\noptkit cache clear --step bench",
+)
 def cache() -> None:
     """Manage the store of finished steps: list, verify, trim, clear."""
 

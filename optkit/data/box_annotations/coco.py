@@ -67,8 +67,9 @@ def read(
     boxes: dict[int, list[Box]] = defaultdict(list)
     for number, one in enumerate(file.annotations):
         for what, given, among in (
-            ("image", one.image_id, known), ("category", one.category_id, own),
-        ):  # fmt: skip
+            ("image", one.image_id, known),
+            ("category", one.category_id, own),
+        ):
             if given not in among:
                 raise InputRefused(f"no {what} has the id {given}", where=_place(path, number))
         boxes[one.image_id].append(_box(one))

@@ -32,11 +32,7 @@ Corners = tuple[float, float, float, float]
 
 
 def read(
-    path: Path,
-    split: str,
-    classes: list[str] | None,
-    model: str | None,
-    objects: Objects = "boxes",
+    path: Path, split: str, classes: list[str] | None, model: str | None, objects: Objects = "boxes"
 ) -> Dataset:
     """Arguments and errors as for `box_annotations.read`."""
     data = None if path.is_dir() else _parsed(path)

@@ -47,9 +47,13 @@ def check(node: ir.Node) -> RecognizedFunction | Decline | None:
 def activate(match: RecognizedFunction) -> str:
     written, function = match.written, match.function
     put(
-        written.last, function.op, [written.source], written.last.outputs[0],
-        attributes=match.attributes, domain=function.domain,
-    )  # fmt: skip
+        written.last,
+        function.op,
+        [written.source],
+        written.last.outputs[0],
+        attributes=match.attributes,
+        domain=function.domain,
+    )
     return "one operator"
 
 
@@ -87,9 +91,14 @@ def activate_gemm(node: ir.Node) -> str:
     scales = {name: node.attributes.get_float(name, 1.0) for name in ("alpha", "beta")}
     attributes: Attributes = {**given, **scales, "activation": behind.op_type}
     put(
-        node, "FusedGemm", node.inputs, behind.outputs[0],
-        attributes=attributes, domain=MICROSOFT, removed=(behind, node),
-    )  # fmt: skip
+        node,
+        "FusedGemm",
+        node.inputs,
+        behind.outputs[0],
+        attributes=attributes,
+        domain=MICROSOFT,
+        removed=(behind, node),
+    )
     return f"{behind.op_type} on the way out"
 
 

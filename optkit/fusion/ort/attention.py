@@ -123,9 +123,16 @@ def attend(match: AttentionMatch) -> str:
     caches = match.caches
     more = [_twin(cache.present) for cache in caches]
     put(
-        replaced[0], op, [*inputs, *masks, *(cache.past for cache in caches)], result,
-        more=more, attributes=attributes, domain=domain, name=node.name, removed=(),
-    )  # fmt: skip
+        replaced[0],
+        op,
+        [*inputs, *masks, *(cache.past for cache in caches)],
+        result,
+        more=more,
+        attributes=attributes,
+        domain=domain,
+        name=node.name,
+        removed=(),
+    )
     for cache, longer in zip(caches, more, strict=True):
         _hand_out(node, cache.present, longer)
     for each in replaced:

@@ -16,16 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from optkit.fusion.ort.write import constant, length, once, put
-from optkit.fusion.pattern import (
-    Match,
-    Number,
-    Op,
-    Var,
-    cut_by,
-    dims,
-    first_match,
-    made_by,
-)
+from optkit.fusion.pattern import Match, Number, Op, Var, cut_by, dims, first_match, made_by
 from optkit.fusion.rule import Decline, Rule, owner_of
 
 _PLACES = Op("Unsqueeze", Op("Range", Number(0), Var("entries"), Number(1)), Number(0))

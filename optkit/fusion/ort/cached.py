@@ -188,16 +188,23 @@ def attend(match: CachedAttention) -> str:
     total, last = _filled(owner, lengths)
     bias = _bias(match, owner)
     result, *presents = node.outputs
-    longer = [ir.Value(name=f"{each.name}.kept", type=each.type, shape=each.shape)
-              for each in presents]  # fmt: skip
+    longer = [
+        ir.Value(name=f"{each.name}.kept", type=each.type, shape=each.shape) for each in presents
+    ]
     rows = [_as_rows(value, node) for value in node.inputs[:3]]
     join = None if _on_rows(node) else joined(result)
     result, replaced = join if join is not None else (result, [])
     inputs = [*rows, *node.inputs[4:], last, total, None, None, None, bias]
     put(
-        node, "GroupQueryAttention", inputs, result, more=longer, attributes=attributes,
-        domain=MICROSOFT, removed=(),
-    )  # fmt: skip
+        node,
+        "GroupQueryAttention",
+        inputs,
+        result,
+        more=longer,
+        attributes=attributes,
+        domain=MICROSOFT,
+        removed=(),
+    )
     attending = longer[0].producer()
     if match.window is not None and attending is not None:
         attending.metadata_props[WINDOW] = str(match.window)
@@ -337,8 +344,10 @@ def _bias(match: CachedAttention, owner: ir.Graph) -> ir.Value | None:
     if present is None or present.dtype != ir.DataType.BOOL:
         return present
     name = f"{present.name}.bias"
-    zero, low = (constant(owner, f"cache.{text}", np.asarray(number, np.float32))
-                 for text, number in (("seen", 0), ("hidden", HIDDEN)))  # fmt: skip
+    zero, low = (
+        constant(owner, f"cache.{text}", np.asarray(number, np.float32))
+        for text, number in (("seen", 0), ("hidden", HIDDEN))
+    )
     one = constant(owner, "cache.one_row", np.array([1], np.int64))
     rows = length(owner, match.lengths.new, match.lengths.axis)
     wide = once(owner, f"{name}.shape", "Concat", [one, one, rows, one], {"axis": 0})

@@ -118,9 +118,7 @@ def part_columns(match: Columns) -> str:
                 cut = numbers[..., start:stop]
                 inputs[which] = constant(owner, f"{source.name}_{start}_{stop}", cut)
         name = None if index == 0 else f"{node.name}_{start}_{stop}"
-        put(
-            node, "MatMulIntegerToFloat", inputs, value, domain=MICROSOFT, name=name, removed=()
-        )  # fmt: skip
+        put(node, "MatMulIntegerToFloat", inputs, value, domain=MICROSOFT, name=name, removed=())
     for each in readers:
         remove(each)
     remove(node)

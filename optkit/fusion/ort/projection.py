@@ -81,9 +81,14 @@ def project(match: ProjectedAttention) -> str:
     elif match.mask is not None:
         inputs += [None, None, match.mask]
     put(
-        node, "Attention", inputs, node.outputs[0], attributes=attributes, domain=MICROSOFT,
+        node,
+        "Attention",
+        inputs,
+        node.outputs[0],
+        attributes=attributes,
+        domain=MICROSOFT,
         removed=(node, *(step for part in match.parts for step in part.nodes)),
-    )  # fmt: skip
+    )
     return "with its projections"
 
 

@@ -94,9 +94,12 @@ def rotate(match: RotaryMatch) -> str:
         name=f"{name}.rotary",
     )
     split = ir.node(
-        "Reshape", [turned, reshape.inputs[1]], dict(reshape.attributes), outputs=[apart],
+        "Reshape",
+        [turned, reshape.inputs[1]],
+        dict(reshape.attributes),
+        outputs=[apart],
         name=f"{name}.reshape",
-    )  # fmt: skip
+    )
     owner.insert_before(node, [rotary, split])
     owner.opset_imports.setdefault(domain, 1)
     put(node, "Transpose", [apart], result, attributes={"perm": SPLIT})
@@ -176,9 +179,13 @@ def _computed(source: ir.Value, steps: list[ir.Node]) -> ir.Value:
         name = ".".join(map(str, [value.name, *(c.name for c in constants), step.op_type.lower()]))
         shape, kind = source.shape, step.outputs[0].type
         value = once(
-            owner, name, step.op_type, [value, *constants],
-            {key: each.value for key, each in step.attributes.items()}, behind=source,
-        )  # fmt: skip
+            owner,
+            name,
+            step.op_type,
+            [value, *constants],
+            {key: each.value for key, each in step.attributes.items()},
+            behind=source,
+        )
         value.shape, value.type = shape, kind
     return value
 

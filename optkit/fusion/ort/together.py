@@ -49,8 +49,10 @@ def multiply_together(match: Siblings) -> str:
     name = graph.join_names([str(each.name) for each in match.nodes])
     parts = zip(*([v for v in each.inputs[_B:] if v] for each in match.nodes), strict=True)
     weights = [joined(owner, str(part[0].name), part, axis=0) for part in parts]
-    attributes = [*(a for a in first.attributes.values() if a.name != _OUTPUTS),
-                  ir.AttrInt64(_OUTPUTS, sum(sizes))]  # fmt: skip
+    attributes = [
+        *(a for a in first.attributes.values() if a.name != _OUTPUTS),
+        ir.AttrInt64(_OUTPUTS, sum(sizes)),
+    ]
     product = ir.node(first.op_type, [first.inputs[0], *weights], domain=MICROSOFT, name=name)
     product.attributes.update({attribute.name: attribute for attribute in attributes})
     result, old = product.outputs[0], [each.outputs[0] for each in match.nodes]
@@ -58,9 +60,12 @@ def multiply_together(match: Siblings) -> str:
     if old[0].shape is not None:
         result.shape = ir.Shape([*old[0].shape.dims[:-1], sum(sizes)])
     split = ir.node(
-        "Split", [result, constant(owner, f"{name}_sizes", np.array(sizes))], {"axis": -1},
-        name=f"{first.name}_split", outputs=[ir.Value(type=v.type, shape=v.shape) for v in old],
-    )  # fmt: skip
+        "Split",
+        [result, constant(owner, f"{name}_sizes", np.array(sizes))],
+        {"axis": -1},
+        name=f"{first.name}_split",
+        outputs=[ir.Value(type=v.type, shape=v.shape) for v in old],
+    )
     owner.insert_before(first, [product, split])
     for before, after in zip(old, split.outputs, strict=True):
         before.replace_all_uses_with(after, replace_graph_outputs=True)

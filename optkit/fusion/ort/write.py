@@ -51,9 +51,13 @@ def put(
         inputs = inputs[:-1]
     output = ir.Value()
     node = ir.node(
-        op, inputs, dict(attributes or {}), domain=domain, name=name or at.name,
+        op,
+        inputs,
+        dict(attributes or {}),
+        domain=domain,
+        name=name or at.name,
         outputs=[output, *more],
-    )  # fmt: skip
+    )
     output.type, output.shape = result.type, result.shape
     producer = result.producer()
     owner.insert_before(producer or at, node)

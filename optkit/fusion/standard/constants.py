@@ -35,8 +35,10 @@ def check_constants(node: ir.Node) -> Folded | Decline | None:
         return None
     if not all(value is None or graph.is_constant(value) for value in node.inputs):
         return None
-    if any(value is not None and value.dtype == ir.DataType.STRING
-           for value in (*node.inputs, *node.outputs)):  # fmt: skip
+    if any(
+        value is not None and value.dtype == ir.DataType.STRING
+        for value in (*node.inputs, *node.outputs)
+    ):
         return Decline("texts are not computed beforehand: an expression may take any time")
     return _too_large(node) or _computed(node)
 

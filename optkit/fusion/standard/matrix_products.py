@@ -256,9 +256,12 @@ def _one_by_one(node: ir.Node, weight: ir.Value) -> str:
     count, owner, axis = len(numbers), owner_of(node), len(source.shape) - 3
     sizes = graph.new_constant(owner, f"{node.name}.sizes", np.ones(count, np.int64))
     split = ir.node(
-        "Split", [source, sizes], {"axis": axis}, num_outputs=count,
+        "Split",
+        [source, sizes],
+        {"axis": axis},
+        num_outputs=count,
         name=_free_name(owner, f"{node.name}.split"),
-    )  # fmt: skip
+    )
     owner.insert_before(node, split)
     for index, part in enumerate(split.outputs):
         part.name = graph.unique_name(
@@ -305,10 +308,7 @@ def _before(
 
 
 def _end(
-    node: ir.Node,
-    op: str,
-    inputs: Sequence[ir.Value | None],
-    attributes: Attributes | None = None,
+    node: ir.Node, op: str, inputs: Sequence[ir.Value | None], attributes: Attributes | None = None
 ) -> None:
     """A new node in the place of `node`, which computes its result."""
     result = node.outputs[0]

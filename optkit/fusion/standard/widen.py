@@ -138,8 +138,11 @@ def _part_roundings(model: ir.Model, names: graph.FreeNames) -> None:
 
 
 def _large_weights(model: ir.Model, inline_limit: int) -> set[ir.Value]:
-    halves = {v: v.const_value.nbytes for v in model.graph.initializers.values()
-              if _is_half(v) and v.const_value is not None}  # fmt: skip
+    halves = {
+        v: v.const_value.nbytes
+        for v in model.graph.initializers.values()
+        if _is_half(v) and v.const_value is not None
+    }
     if sum(halves.values()) < inline_limit:
         return set()
     return {value for value, size in halves.items() if size >= _LARGE_BYTES}

@@ -16,11 +16,4 @@ from optkit.packaging.decoders.architecture import Architecture, Family, RotaryP
 from optkit.packaging.decoders.caveats import caveats
 from optkit.packaging.decoders.parameters import Parameter, parameters
 
-__all__ = [
-    "Architecture",
-    "Family",
-    "Parameter",
-    "RotaryParameters",
-    "caveats",
-    "parameters",
-]
+__all__ = ["Architecture", "Family", "Parameter", "RotaryParameters", "caveats", "parameters"]

@@ -32,9 +32,12 @@ def scores(file: Path) -> dict[str, float]:
     whole = schema.message_type.add(name="Model")
     for field, number, label, kind in (("pieces", 1, 3, "Piece"), ("trainer", 2, 1, "Trainer")):
         whole.field.add(
-            name=field, number=number, label=label, type_name=f".sentencepiece_model.{kind}",
+            name=field,
+            number=number,
+            label=label,
+            type_name=f".sentencepiece_model.{kind}",
             type=FieldDescriptorProto.Type.Value("TYPE_MESSAGE"),
-        )  # fmt: skip
+        )
     pool = DescriptorPool()
     pool.Add(schema)
     model = GetMessageClass(pool.FindMessageTypeByName("sentencepiece_model.Model"))()

@@ -133,18 +133,24 @@ def _notes(
             "`base_model:` to README.md"
         )
     if CONFIG not in companions:
-        notes.append("there is no config.json: ONNX Runtime runs the graphs, optimum and "
-                     "transformers.js cannot load them")  # fmt: skip
+        notes.append(
+            "there is no config.json: ONNX Runtime runs the graphs, optimum and "
+            "transformers.js cannot load them"
+        )
     for one in listed:
         manifest = one.variant.artifact.manifest
         if one.dtype is None:
             notes.append(f"transformers.js has no dtype for {one.file} ({manifest.precision})")
         if manifest.compiled:
-            notes.append(f"the figures of {one.file} are those of the {manifest.target} engine, "
-                         "which this format does not hold")  # fmt: skip
+            notes.append(
+                f"the figures of {one.file} are those of the {manifest.target} engine, "
+                "which this format does not hold"
+            )
         if manifest.instruction_set == VNNI:
-            notes.append(f"{one.file} is for CPUs with VNNI: on other x86 CPUs set "
-                         "session.x64quantprecision to 1")  # fmt: skip
+            notes.append(
+                f"{one.file} is for CPUs with VNNI: on other x86 CPUs set "
+                "session.x64quantprecision to 1"
+            )
         if parts[one.file] and CONFIG not in companions:
             notes.append(f"{one.file} needs the {names.DATA} files beside it")
     return tuple(notes)

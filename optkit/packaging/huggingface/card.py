@@ -97,10 +97,15 @@ def _origin(subject: PackageSubject) -> str:
 
 def _files(listed: Sequence[ListedGraph]) -> str:
     rows = (
-        (f"onnx/{one.file}", one.variant.name, _precision(one), one.dtype,
-         one.variant.artifact.digest)
+        (
+            f"onnx/{one.file}",
+            one.variant.name,
+            _precision(one),
+            one.dtype,
+            one.variant.artifact.digest,
+        )
         for one in listed
-    )  # fmt: skip
+    )
     return markdown.table(
         ("file", "target", "precision", "dtype in transformers.js", "build"), rows
     )

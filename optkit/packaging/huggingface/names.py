@@ -42,8 +42,13 @@ _FP32, _FP16, _Q8, _INT8, _Q4, _Q4F16, _BNB4 = (
     VariantFile("_bnb4", "bnb4"),
 )
 _NAMES = {
-    "fp32": _FP32, "fp16": _FP16, "int8": _Q8, "int8-weight-only": _INT8, "w4a8": _Q4, "nf4": _BNB4,
-}  # fmt: skip
+    "fp32": _FP32,
+    "fp16": _FP16,
+    "int8": _Q8,
+    "int8-weight-only": _INT8,
+    "w4a8": _Q4,
+    "nf4": _BNB4,
+}
 
 
 def name_of(precision: str, target_name: str) -> VariantFile:

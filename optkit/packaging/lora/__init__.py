@@ -76,18 +76,20 @@ def _check(variant: Variant, adapters: Mapping[str, Path]) -> None:
     where = str(artifact.path)
     if not adapters:
         raise UsageError(
-            "the format lora holds adapters, and none is given", where=where,
+            "the format lora holds adapters, and none is given",
+            where=where,
             hint="--adapter FOLDER, where PEFT has saved one; repeat it for several",
-        )  # fmt: skip
+        )
     for name in adapters:
         check_name("adapter", name, "--adapter")
     manifest = artifact.manifest
     if manifest.engine is None or manifest.engine.file != MODEL:
         raise UsageError(
-            f"an engine for {manifest.target} takes no adapters at run time", where=where,
+            f"an engine for {manifest.target} takes no adapters at run time",
+            where=where,
             hint="build for cpu, where ONNX Runtime runs the graph; or merge one adapter before "
             "the build: `model.adapter`",
-        )  # fmt: skip
+        )
     if artifact.adapters:
         return  # its build was checked when it got the first one, and its report is left out
     artifact.require(REPORT_FILE)

@@ -28,9 +28,16 @@ _KINDS = (True, False, None, "gaussian", "eva", "orthogonal")
 """The values of init_lora_weights that leave the weights of the base as they are."""
 
 _OTHERS = (
-    "use_dora", "use_qalora", "lora_bias", "alora_invocation_tokens", "arrow_config",
-    "layer_replication", "trainable_token_indices", "target_parameters", "modules_to_save",
-)  # fmt: skip
+    "use_dora",
+    "use_qalora",
+    "lora_bias",
+    "alora_invocation_tokens",
+    "arrow_config",
+    "layer_replication",
+    "trainable_token_indices",
+    "target_parameters",
+    "modules_to_save",
+)
 """Settings with which more is computed than down and up."""
 
 _UNMERGED = frozenset({"alora_invocation_tokens", "arrow_config", "layer_replication"})

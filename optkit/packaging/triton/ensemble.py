@@ -28,9 +28,12 @@ def ensemble(name: str, encoder: ModelConfig, decoder: ModelConfig) -> ModelConf
         raise UsageError(f"{decoder.name} reads no output of {encoder.name}", where=name)
     inputs = [
         *encoder.input,
-        *(replace(tensor, name=sources[tensor.name])
-          for tensor in decoder.input if sources[tensor.name] not in theirs | passed),
-    ]  # fmt: skip
+        *(
+            replace(tensor, name=sources[tensor.name])
+            for tensor in decoder.input
+            if sources[tensor.name] not in theirs | passed
+        ),
+    ]
     steps = (
         EnsembleStep(encoder.name, _LATEST, _same(encoder.input), _same(encoder.output)),
         EnsembleStep(decoder.name, _LATEST, sources, _same(decoder.output)),

@@ -59,11 +59,7 @@ class Executable:
 
 
 def executable(
-    artifact: Artifact,
-    report: Report | None,
-    model: graph.Graph,
-    profile: Profile,
-    stem: str,
+    artifact: Artifact, report: Report | None, model: graph.Graph, profile: Profile, stem: str
 ) -> Executable:
     """`report`: None in a slim copy. `model`: the graph. `profile`: the shapes of its inputs with
     dynamic axes. `stem`: of the names of its files.

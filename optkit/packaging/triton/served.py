@@ -64,10 +64,13 @@ def served(name: str, variant: Variant, stem: str) -> ServedModel:
     labels = _labels(artifact, described)
     config = _config(name, artifact, described, runs, batched)
     if labels is not None:
-        config = replace(config, output=tuple(
-            replace(tensor, label_filename=LABELS) if tensor.name == labels.output else tensor
-            for tensor in config.output
-        ))  # fmt: skip
+        config = replace(
+            config,
+            output=tuple(
+                replace(tensor, label_filename=LABELS) if tensor.name == labels.output else tensor
+                for tensor in config.output
+            ),
+        )
     return ServedModel(
         config,
         _comments(described, batched),

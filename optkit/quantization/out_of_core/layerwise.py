@@ -146,8 +146,9 @@ class LayerwiseQuantization:
     def apply(self, carrier: ir.Model) -> QuantLog:
         """Let the assigned nodes of the carrier graph read their codes, in place."""
         coded = self._write(carrier, self._folds)
-        nodes = {name: node.logged(self._coded[self._keys[name]].span)
-                 for name, node in coded.items()}  # fmt: skip
+        nodes = {
+            name: node.logged(self._coded[self._keys[name]].span) for name, node in coded.items()
+        }
         clamped = sum(weight.clamped for weight in self._coded.values())
         return QuantLog(nodes, {}, clamped, (*self._warnings, *unsimulated(self.carrier)))
 
@@ -161,9 +162,12 @@ class LayerwiseQuantization:
 
     def _scale_salient(self, part: ir.Model, statistics: Statistics) -> list[Fold]:
         wanted = RescaleSettings(
-            alpha="off", equalize="off", salient=True, block_size=self.settings.block_size,
+            alpha="off",
+            equalize="off",
+            salient=True,
+            block_size=self.settings.block_size,
             carrier=self.carrier,
-        )  # fmt: skip
+        )
         learning = self._only(node for batch in self._batches(part) for node in batch)
         codes = {str(node.name) for node in self._codings.nodes(part)}
         return scale_salient(
@@ -179,9 +183,15 @@ class LayerwiseQuantization:
         while waiting:
             batch = waiting.pop(0)
             qparams = choose_qparams(
-                part, self._only(batch), replace(statistics, values=values), self.rules,
-                self.settings, method="minmax", percentile=100.0, carrier=self.carrier,
-            )  # fmt: skip
+                part,
+                self._only(batch),
+                replace(statistics, values=values),
+                self.rules,
+                self.settings,
+                method="minmax",
+                percentile=100.0,
+                carrier=self.carrier,
+            )
             yield from qparams.warnings
             for node in batch:
                 numbers = qparams.weights[str(node.name)]
@@ -248,9 +258,13 @@ class LayerwiseQuantization:
         graph.save(ir.Model(holder, ir_version=10), self._place(index, "onnx"), inline_limit=0)
 
     def _note(
-        self, index: int, keys: dict[str, str], fresh: dict[str, _Coded],
-        folds: list[tuple[str, int]], warnings: list[str],
-    ) -> None:  # fmt: skip
+        self,
+        index: int,
+        keys: dict[str, str],
+        fresh: dict[str, _Coded],
+        folds: list[tuple[str, int]],
+        warnings: list[str],
+    ) -> None:
         coded = {key: (len(c.tensors), c.span, c.clamped) for key, c in fresh.items()}
         note = _Note(keys, coded, folds, warnings)
         path = self._place(index, "json")

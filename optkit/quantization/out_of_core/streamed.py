@@ -89,8 +89,9 @@ class Streaming:
     def log(self) -> QuantLog:
         seen = {place: weight.seen for place, weight in self.weights.items()}
         nodes = {name: node.logged(seen[node.place].span) for name, node in self.nodes.items()}
-        remarks = {f"weight {w.name!r} {what}" for w in self.weights.values()
-                   if (what := w.seen.remark())}  # fmt: skip
+        remarks = {
+            f"weight {w.name!r} {what}" for w in self.weights.values() if (what := w.seen.remark())
+        }
         clamped = sum(pieces.clamped for pieces in seen.values())
         return QuantLog(nodes, {}, clamped, tuple(sorted(remarks)))
 

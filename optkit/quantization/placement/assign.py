@@ -19,13 +19,7 @@ from optkit.placement import KernelSpeeds, PlacementRules
 from optkit.precisions import NumberFormat, Precision
 from optkit.quantization.placement import weighted_nodes
 from optkit.quantization.placement.block_size import fitting_block
-from optkit.quantization.placement.islands import (
-    MARGIN,
-    Island,
-    between_codes,
-    islands,
-    pays,
-)
+from optkit.quantization.placement.islands import MARGIN, Island, between_codes, islands, pays
 from optkit.quantization.placement.output_layers import averages_bins, last_layers, output_layers
 from optkit.quantization.placement.qdq_placement import tail
 from optkit.statistics import Statistics
@@ -152,8 +146,9 @@ def _refuse_bodies(model: ir.Model) -> None:
     bodies = _in_bodies(model)
     if not bodies:
         return
-    deciding = [name for name, argument in graph.arguments(model).items()
-                if argument.role == "condition"]  # fmt: skip
+    deciding = [
+        name for name, argument in graph.arguments(model).items() if argument.role == "condition"
+    ]
     message = f"all its {len(bodies)} products are in bodies of If or Loop, which stay in float"
     if not deciding:
         hint = "export the model without the If or Loop"

@@ -81,11 +81,13 @@ class DynamicPair:
         codes = self.maker.value(f"{name}_quantized", ir.DataType.FLOAT4E2M1, shape)
         scales = self.maker.value(f"{name}_block_scale", ir.DataType.FLOAT8E4M3FN, coarse)
         quantize = ir.node(
-            "TRT_FP4DynamicQuantize", [self.value, g],
+            "TRT_FP4DynamicQuantize",
+            [self.value, g],
             {"axis": -1, "block_size": block, "scale_type": ir.DataType.FLOAT8E4M3FN.value},
-            domain=_DOMAIN, outputs=[codes, scales],
+            domain=_DOMAIN,
+            outputs=[codes, scales],
             name=self.maker.node_name(f"quantize_{name}"),
-        )  # fmt: skip
+        )
         held = self._one("DequantizeLinear", [scales, g], "scale", coarse)
         wide = self._one("DequantizeLinear", [codes, held.outputs[0]], "dequantized", shape)
         wide.attributes.add(ir.AttrInt64("axis", -1))

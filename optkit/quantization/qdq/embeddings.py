@@ -80,9 +80,11 @@ def _rewrite(
     cast.attributes.add(ir.AttrInt64("to", ir.DataType.FLOAT.value))
     steps = node("Gather", [scale, index], "scale", ir.DataType.FLOAT)
     product = ir.node(
-        "Mul", [cast.outputs[0], steps.outputs[0]], outputs=[ir.Value(type=result.type)],
+        "Mul",
+        [cast.outputs[0], steps.outputs[0]],
+        outputs=[ir.Value(type=result.type)],
         name=str(lookup.name),
-    )  # fmt: skip
+    )
     for each in (rows, cast, product):
         each.outputs[0].shape = result.shape
     owner.insert_after(lookup, [rows, cast, steps, product])

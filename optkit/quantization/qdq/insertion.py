@@ -152,9 +152,14 @@ def _tap(name: str, node: ir.Node, moments: bool) -> Tap:
 def _logged(numbers: ActivationQParams) -> QuantizedRange:
     scale = numbers.scale
     return QuantizedRange(
-        numbers.low, numbers.high, numbers.method, float(scale.scale), float(scale.zero_point),
-        numbers.clipped, 1 if numbers.rest is None else 2,
-    )  # fmt: skip
+        numbers.low,
+        numbers.high,
+        numbers.method,
+        float(scale.scale),
+        float(scale.zero_point),
+        numbers.clipped,
+        1 if numbers.rest is None else 2,
+    )
 
 
 def _decided(placement: QdqPlacement, qparams: QParams) -> ActivationQParams | None:

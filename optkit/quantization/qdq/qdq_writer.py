@@ -90,9 +90,11 @@ class QdqWriter:
         if numbers.ratio is not None:
             self._scale_behind(node, numbers)
         key = (
-            numbers.name, numbers.axis, numbers.format.dtype,
+            numbers.name,
+            numbers.axis,
+            numbers.format.dtype,
             numbers.scale.scale.tobytes() + numbers.stored.scale.tobytes(),
-        )  # fmt: skip
+        )
         if key not in self._stored:
             self._stored[key] = self._dequantized(numbers, dtype)
         self._replace(node, 1, self._stored[key])

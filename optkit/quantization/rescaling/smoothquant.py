@@ -244,8 +244,9 @@ class _Judge:
     def rounding(self, s: np.ndarray | None) -> float:
         """See `rounding_errors`."""
         rows = self._held(s)
-        along = [w if s is None else w * s.reshape(w.shape[0], w.shape[1], 1, 1)
-                 for w in self._kernels]  # fmt: skip
+        along = [
+            w if s is None else w * s.reshape(w.shape[0], w.shape[1], 1, 1) for w in self._kernels
+        ]
         return self._noise(
             _product(rows, rounded(w, self._formats)) - wanted
             for w, wanted in zip(along, self._wanted, strict=True)

@@ -23,11 +23,7 @@ def matrices(kernel: np.ndarray, groups: int) -> np.ndarray:
 
 
 def solve(
-    kernel: np.ndarray,
-    scale: Scale,
-    fmt: NumberFormat,
-    moments: np.ndarray,
-    damping: float,
+    kernel: np.ndarray, scale: Scale, fmt: NumberFormat, moments: np.ndarray, damping: float
 ) -> np.ndarray:
     """Codes of a kernel [O, C / groups, *taps] under its scale ([] or [O]), by GPTQ, group by
     group.

@@ -89,9 +89,14 @@ def _of_tile(
 ) -> Scale:
     try:
         return scales.weight_scale(
-            x.reshape(-1, x.shape[2]), 1, fmt, carrier,
-            search=search, importance=importance, outer=outer,
-        )  # fmt: skip
+            x.reshape(-1, x.shape[2]),
+            1,
+            fmt,
+            carrier,
+            search=search,
+            importance=importance,
+            outer=outer,
+        )
     except InputRefused:
         raise scales.not_finite(w) from None
 

@@ -101,9 +101,15 @@ def _panel(axis: LinearAxis, side: _Side, latency: Latency, samples: np.ndarray)
     median = latency.p50_ms
     low, high = latency.ci95_ms or (median, median)
     return Panel(
-        side.label, side.css, bars, Tick(axis.at(median), figures.ms(median)),
-        axis.at(low), axis.at(high), samples.size, int((samples > axis.high).sum()),
-    )  # fmt: skip
+        side.label,
+        side.css,
+        bars,
+        Tick(axis.at(median), figures.ms(median)),
+        axis.at(low),
+        axis.at(high),
+        samples.size,
+        int((samples > axis.high).sum()),
+    )
 
 
 @dataclass(frozen=True)
@@ -125,10 +131,7 @@ class Course:
 def course(report: Report) -> Course | None:
     """Rounds of baseline and candidate; None unless both have four of them at least."""
     runs, rounds = report.latency_samples, report.latency_rounds
-    sides = {
-        "baseline": (runs.baseline, rounds.baseline),
-        "engine": (runs.engine, rounds.engine),
-    }
+    sides = {"baseline": (runs.baseline, rounds.baseline), "engine": (runs.engine, rounds.engine)}
     if any(count < _ROUNDS or len(samples) % count for samples, count in sides.values()):
         return None
     medians = {
@@ -225,10 +228,15 @@ def bands(result: Result) -> Spans | None:
         return None
     axis = LinearAxis(0.0, max(band[1] for *_, band in found) * 1.05)
     spans = tuple(
-        Span(side.label, side.css, axis.at(band[0]), axis.at(band[1]),
-             Tick(axis.at(value), figures.ms(value)))
+        Span(
+            side.label,
+            side.css,
+            axis.at(band[0]),
+            axis.at(band[1]),
+            Tick(axis.at(value), figures.ms(value)),
+        )
         for side, value, band in found
-    )  # fmt: skip
+    )
     told = "; ".join(
         f"{side.label}: predicted {figures.ms(value)}, band {figures.span(band, figures.ms)}"
         for side, value, band in found
@@ -248,10 +256,15 @@ def scores(result: Result) -> Spans | None:
     margin = (max(ends) - min(ends)) * 0.08 or abs(ends[0]) * 0.01 or 0.01
     axis = LinearAxis(min(ends) - margin, max(ends) + margin)
     spans = tuple(
-        Span(side.label, side.css, axis.at(score.ci95[0]), axis.at(score.ci95[1]),
-             Tick(axis.at(score.value), show(score.value)))
+        Span(
+            side.label,
+            side.css,
+            axis.at(score.ci95[0]),
+            axis.at(score.ci95[1]),
+            Tick(axis.at(score.value), show(score.value)),
+        )
         for side, score in found
-    )  # fmt: skip
+    )
     told = "; ".join(
         f"{side.label}: {show(score.value)}, 95 % interval {figures.span(score.ci95, show)}"
         for side, score in found
@@ -270,8 +283,9 @@ def drop(report: Report) -> Spans | None:
     margin = (max(ends) - min(ends)) * 0.08 or 0.01
     axis = LinearAxis(min(ends) - margin, max(ends) + margin)
     show = view.unit(report.result)
-    span = Span("drop", "engine", axis.at(low), axis.at(high),
-                Tick(axis.at(seen.value), show(seen.value)))  # fmt: skip
+    span = Span(
+        "drop", "engine", axis.at(low), axis.at(high), Tick(axis.at(seen.value), show(seen.value))
+    )
     mark = None if limit is None else Tick(axis.at(limit), f"limit {show(limit)}")
     told = f"drop {show(seen.value)}, 95 % interval {figures.span(seen.ci95, show)}"
     told += "" if mark is None else f", {mark.text}"

@@ -31,12 +31,16 @@ def front(plan: Plan) -> Scatter | None:
     return Scatter(
         named(list(map(name, best)), dots),
         tuple(Segment(a.at, a.height, b.at, b.height) for a, b in pairwise(dots[: len(best)])),
-        x.ticks(figures.ms), y.ticks(figures.dollars), "US dollars per million, logarithmic",
-        "latency, logarithmic", _told(len(drawn), best),
-        frozenset(range(1, len(best) + 1)), figures.dollars,
+        x.ticks(figures.ms),
+        y.ticks(figures.dollars),
+        "US dollars per million, logarithmic",
+        "latency, logarithmic",
+        _told(len(drawn), best),
+        frozenset(range(1, len(best) + 1)),
+        figures.dollars,
         whiskers=tuple(line for point in best for line in _whiskers(point, x, y)),
         limit=None if limit is None else Tick(x.at(limit), f"limit {figures.ms(limit)}"),
-    )  # fmt: skip
+    )
 
 
 def _told(calls: int, best: Sequence[FrontPoint]) -> str:
@@ -71,9 +75,15 @@ def _axis(
 
 def _mark(point: FrontPoint, x: LogAxis, y: LogAxis, label: str) -> Mark:
     return Mark(
-        x.at(point.p50_ms), y.at(point.usd_per_million), _BEST if label else _OTHER, label,
-        f"{name(point)}: {_figures(point)}", point.evidence, bool(label), False,
-    )  # fmt: skip
+        x.at(point.p50_ms),
+        y.at(point.usd_per_million),
+        _BEST if label else _OTHER,
+        label,
+        f"{name(point)}: {_figures(point)}",
+        point.evidence,
+        bool(label),
+        False,
+    )
 
 
 def _figures(point: FrontPoint) -> str:

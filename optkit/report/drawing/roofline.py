@@ -88,10 +88,14 @@ def roofline(plan: Plan) -> Roofline:
         for row, call in calls
     )
     return Roofline(
-        _roofs(peaks, x, y, colours), points, x.ticks(lambda value: f"{value:g}"),
-        y.ticks(lambda value: f"{value / 1e12:g}"), "TFLOP/s (TOP/s), predicted",
-        "operations per byte", f"{len(points)} predictions on {', '.join(names)}",
-    )  # fmt: skip
+        _roofs(peaks, x, y, colours),
+        points,
+        x.ticks(lambda value: f"{value:g}"),
+        y.ticks(lambda value: f"{value / 1e12:g}"),
+        "TFLOP/s (TOP/s), predicted",
+        "operations per byte",
+        f"{len(points)} predictions on {', '.join(names)}",
+    )
 
 
 def _intensity(call: PlannedLatency) -> float:
@@ -120,8 +124,10 @@ def _peaks(rows: Sequence[PlanRow]) -> list[_Peak]:
         peak = device.peak(dtype)
         if peak is not None and device.bandwidth is not None:
             dtypes.setdefault((device.name, peak, device.bandwidth), []).append(dtype)
-    peaks = [_Peak(name, tuple(dict.fromkeys(of)), peak, bandwidth)
-             for (name, peak, bandwidth), of in dtypes.items()]  # fmt: skip
+    peaks = [
+        _Peak(name, tuple(dict.fromkeys(of)), peak, bandwidth)
+        for (name, peak, bandwidth), of in dtypes.items()
+    ]
     return sorted(peaks, key=lambda peak: -peak.rate)
 
 
@@ -135,11 +141,13 @@ def _roofs(
         label_height = min(height, roofs[-1].label_height - _LINE) if roofs else height
         roofs.append(
             Roof(
-                f"{peak.target} {'/'.join(peak.dtypes)}", colours[peak.target],
+                f"{peak.target} {'/'.join(peak.dtypes)}",
+                colours[peak.target],
                 RooflinePoint(x.at(low), y.at(low * peak.bandwidth)),
-                RooflinePoint(x.at(peak.intensity), height), label_height,
+                RooflinePoint(x.at(peak.intensity), height),
+                label_height,
             )
-        )  # fmt: skip
+        )
     return tuple(roofs)
 
 

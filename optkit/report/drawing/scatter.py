@@ -125,22 +125,34 @@ def scatter(
     radii = _radii([point.bytes or 0 for point in points])
     dots = tuple(
         Mark(
-            x.at(point.latency_ms), up.at(point.score), radius,
-            str(point.number), f"{point.name}: {figures.ms(point.latency_ms)}, "
+            x.at(point.latency_ms),
+            up.at(point.score),
+            radius,
+            str(point.number),
+            f"{point.name}: {figures.ms(point.latency_ms)}, "
             f"{show(point.score)}, {figures.size(point.bytes)}",
-            point.known, point.number in best, point.chosen,
+            point.known,
+            point.number in best,
+            point.chosen,
         )
         for point, radius in zip(points, radii, strict=True)
-    )  # fmt: skip
+    )
     dots = named([point.name for point in points], dots)
     names = (f"{point.number} {point.name}" for point in points if point.number in best)
     told = f"{len(points)} builds by latency and {metric}; not beaten: {', '.join(names)}"
     worse = ", lower is better and drawn higher" if lower_is_better else ""
     levels = tuple(Tick(up.at(value), show(value)) for value in y.values(5))
     return Scatter(
-        dots, _joined(points, dots), x.ticks(figures.ms), levels,
-        f"{metric}{worse}", "latency, logarithmic; area: size", told, frozenset(best), show,
-    )  # fmt: skip
+        dots,
+        _joined(points, dots),
+        x.ticks(figures.ms),
+        levels,
+        f"{metric}{worse}",
+        "latency, logarithmic; area: size",
+        told,
+        frozenset(best),
+        show,
+    )
 
 
 def _radii(sizes: Sequence[int]) -> list[float]:
@@ -202,9 +214,8 @@ def _meet(one: Sequence[Box], other: Sequence[Box]) -> bool:
     distance is linear in the width: they are apart if one is on the same side at both widths."""
     (_, top, _, bottom), (_, upper, _, lower) = one[0], other[0]
     sides = {
-        -1 if a[2] <= b[0] else 1 if b[2] <= a[0] else 0
-        for a, b in zip(one, other, strict=True)
-    }  # fmt: skip
+        -1 if a[2] <= b[0] else 1 if b[2] <= a[0] else 0 for a, b in zip(one, other, strict=True)
+    }
     return top < lower and upper < bottom and sides not in ({-1}, {1})
 
 
@@ -226,10 +237,13 @@ def _joined(points: Sequence[ScatterPoint], dots: Sequence[Mark]) -> tuple[Segme
     found = []
     for group in dict.fromkeys(point.group for point in points):
         own = sorted(
-            (dot for point, dot in zip(points, dots, strict=True)
-             if point.group == group and dot.best),
+            (
+                dot
+                for point, dot in zip(points, dots, strict=True)
+                if point.group == group and dot.best
+            ),
             key=lambda dot: dot.at,
-        )  # fmt: skip
+        )
         found += [
             Segment(one.at, one.height, other.at, other.height) for one, other in pairwise(own)
         ]

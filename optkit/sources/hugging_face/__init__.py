@@ -58,14 +58,24 @@ def export(
         progress("merging the adapter", 0.05)
         merge(loaded.model, described, adapter)
     log = torch_module.export(
-        loaded.model, described.specs, described.traced, out, session=session, progress=progress,
-        owned=True, compared=described.axes,
-    )  # fmt: skip
+        loaded.model,
+        described.specs,
+        described.traced,
+        out,
+        session=session,
+        progress=progress,
+        owned=True,
+        compared=described.axes,
+    )
     return replace(
-        log, source="hf", task=loaded.task, specs=described.specs, axes=described.axes,
+        log,
+        source="hf",
+        task=loaded.task,
+        specs=described.specs,
+        axes=described.axes,
         positions=described.positions,
         warnings=(*loaded.warnings, *described.warnings, *log.warnings),
-    )  # fmt: skip
+    )
 
 
 def _described(

@@ -80,8 +80,9 @@ def _check_kind(config: Path) -> None:
     if replicated:
         raise InputRefused(
             "layer_replication is set: the adapter gives the model other layers",
-            where=str(config), hint=_PLAIN,
-        )  # fmt: skip
+            where=str(config),
+            hint=_PLAIN,
+        )
 
 
 def _check_weights(adapted: PeftModel, file: Path) -> None:

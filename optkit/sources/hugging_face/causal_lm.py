@@ -64,8 +64,11 @@ def describe(model: PreTrainedModel) -> ModelInputs:
     half = (limit or 2 * _CONTEXT) // 2
     tokens = min(half, _CONTEXT // 2)
     # in use, a decoder runs almost always one token at a time
-    axes = {"batch": BATCH, "sequence": AxisRange(1, 1, tokens),
-            PAST: AxisRange(0, min(128, tokens), tokens)}  # fmt: skip
+    axes = {
+        "batch": BATCH,
+        "sequence": AxisRange(1, 1, tokens),
+        PAST: AxisRange(0, min(128, tokens), tokens),
+    }
     limits = {"sequence": half, PAST: half}
     return ModelInputs(tuple(specs), axes, limits, learned_positions(model))
 

@@ -97,8 +97,10 @@ def _source(model: PreTrainedModel) -> list[InputSpec]:
     config = model.config
     if model.main_input_name == "input_ids":
         shape = ("batch", _ENCODED)
-        return [integers("input_ids", shape, config.get_text_config().vocab_size),
-                integers("attention_mask", shape, 2)]  # fmt: skip
+        return [
+            integers("input_ids", shape, config.get_text_config().vocab_size),
+            integers("attention_mask", shape, 2),
+        ]
     if model.main_input_name == "input_values":
         # no mask: the recordings of a batch are equally long
         return [InputSpec(TensorInfo("input_values", "float32", ("batch", sound.SAMPLES)))]

@@ -197,8 +197,10 @@ def _accounted(model: PreTrainedModel, info: _LoadingInfo, where: str) -> tuple[
     have."""
     left = sorted(info["unexpected_keys"])
     foreign = [key for key in left if not _is_head(model, key)]
-    shapes = [f"{key} {list(there)}, not {list(here)}" for key, there, here in
-              sorted(info["mismatched_keys"])]  # fmt: skip
+    shapes = [
+        f"{key} {list(there)}, not {list(here)}"
+        for key, there, here in sorted(info["mismatched_keys"])
+    ]
     parts = (
         ("the model needs", sorted(info["missing_keys"])),
         ("the model has no", foreign),

@@ -41,11 +41,7 @@ def run(step: Attribute, out: Path, progress: Progress) -> AttributedTimes:
 
 
 def _timed(
-    step: Attribute,
-    side: str,
-    place: StepInput,
-    built: StepInput | None,
-    model: ir.Model,
+    step: Attribute, side: str, place: StepInput, built: StepInput | None, model: ir.Model
 ) -> Layers:
     way = step.way
     if isinstance(way, Kernels):

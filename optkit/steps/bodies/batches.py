@@ -36,11 +36,7 @@ class CountedBatches:
     """
 
     def __init__(
-        self,
-        path: Path,
-        batch: int | None,
-        progress: Progress,
-        shard: tuple[int, int] = (0, 1),
+        self, path: Path, batch: int | None, progress: Progress, shard: tuple[int, int] = (0, 1)
     ) -> None:
         spool, (index, count) = Spool(path), shard
         start, self._end = (len(spool) * i // count for i in (index, index + 1))

@@ -45,11 +45,15 @@ def run(step: MeasureLatency, out: Path, progress: Progress) -> BenchResult:
             device = name
     known = {
         (name, batch): replace(
-            one, marks=(*marks, *one.marks), phases=phases.get(name, {}).get(batch),
-            measured_at=began, machine=device, from_store=False,
+            one,
+            marks=(*marks, *one.marks),
+            phases=phases.get(name, {}).get(batch),
+            measured_at=began,
+            machine=device,
+            from_store=False,
         )
         for (name, batch), one in times.items()
-    }  # fmt: skip
+    }
     arrays = {f"{name}/{n}": np.asarray(one.samples_ms) for (name, n), one in known.items()}
     save_file(arrays, out / TIMES)
     rows = [_pair(known["engine", n], known["baseline", n]) for n in step.batches]

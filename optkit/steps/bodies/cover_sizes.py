@@ -30,9 +30,15 @@ def run(step: CoverSizes, out: Path, progress: Progress) -> CoveredSizes:
     scheme, own = step.scheme, step.settings
     assignment = assign(model, scheme, usual, own.settings.nodes)
     numbers = choose_activations(
-        model, assignment, usual, scheme.rules, own.settings,
-        method=own.method, percentile=own.percentile, carrier=scheme.dtype,
-    )  # fmt: skip
+        model,
+        assignment,
+        usual,
+        scheme.rules,
+        own.settings,
+        method=own.method,
+        percentile=own.percentile,
+        carrier=scheme.dtype,
+    )
     planned = assignment.quantized()
     found = cover(numbers, planned, usual, ends, own.method, own.percentile)
     if found.values:

@@ -13,7 +13,13 @@ def run(step: Draw, out: Path, progress: Progress) -> Samples:
     samples = spool.Spool(step.samples.path)
     numbers = sequential.order(len(samples))[step.start : step.stop]
     written = spool_writer.write(
-        samples.chosen(numbers.tolist()), out, samples.inputs, limit_samples=None,
-        memory_bytes=step.memory, progress=progress, optional=step.optional, fill=True,
-    )  # fmt: skip
+        samples.chosen(numbers.tolist()),
+        out,
+        samples.inputs,
+        limit_samples=None,
+        memory_bytes=step.memory,
+        progress=progress,
+        optional=step.optional,
+        fill=True,
+    )
     return Samples(info=written)

@@ -54,9 +54,13 @@ def _scored(
                 kept.save(out)
                 return None
         score = accuracy.pool(
-            kept, task, evidence=step.evidence, baseline=rows, sliced=step.sliced,
+            kept,
+            task,
+            evidence=step.evidence,
+            baseline=rows,
+            sliced=step.sliced,
             groups=Spool(step.samples.path).groups(),
-        )  # fmt: skip
+        )
         each = accuracy.alone(kept, task)
     raw = {name: np.asarray(getattr(score, name)) for name in RAW_SCORES}
     raw[GROUPS] = np.asarray(score.groups, np.int64)
@@ -86,5 +90,11 @@ def _opened(step: Evaluate) -> Session:
     the graph in ONNX Runtime."""
     if step.outputs is not None:
         return KeptOutputs(step.outputs.path, Spool(step.samples.path).inputs)
-    return opened(step.graph, step.file, step.evidence, step.running,
-                  step.engine or step.baseline_engine, step.kept)  # fmt: skip
+    return opened(
+        step.graph,
+        step.file,
+        step.evidence,
+        step.running,
+        step.engine or step.baseline_engine,
+        step.kept,
+    )

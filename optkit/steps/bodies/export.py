@@ -51,18 +51,40 @@ def _export(step: Export, out: Path, progress: Progress) -> ExportLog:
     if isinstance(source, OnnxModel):
         return onnx_file.export(_model(step), specs, out)
     if isinstance(source, TorchArchive):
-        return program.export(_model(step), specs, source.axes, out, session=cpu, progress=progress,
-                              samples=_samples(step))  # fmt: skip
+        return program.export(
+            _model(step),
+            specs,
+            source.axes,
+            out,
+            session=cpu,
+            progress=progress,
+            samples=_samples(step),
+        )
     if isinstance(source, HuggingFaceModel):
         return hugging_face.export(
-            _model(step), specs, source.axes, out, task=source.task, part=source.part,
-            trusted=source.trusted, adapter=_path(step.adapter), session=cpu, progress=progress,
-        )  # fmt: skip
+            _model(step),
+            specs,
+            source.axes,
+            out,
+            task=source.task,
+            part=source.part,
+            trusted=source.trusted,
+            adapter=_path(step.adapter),
+            session=cpu,
+            progress=progress,
+        )
     return model_factory.export(
-        f"{step.file or step.module}:{step.attribute}", source.args, _path(step.weights), specs,
-        source.axes, out, session=cpu, progress=progress, given_weights=step.given_weights,
+        f"{step.file or step.module}:{step.attribute}",
+        source.args,
+        _path(step.weights),
+        specs,
+        source.axes,
+        out,
+        session=cpu,
+        progress=progress,
+        given_weights=step.given_weights,
         samples=_samples(step),
-    )  # fmt: skip
+    )
 
 
 def _folders(step: Export) -> list[Path]:

@@ -75,17 +75,23 @@ def _values(model: ir.Model, nodes: list[ir.Node]) -> Feed:
         for value in filter(None, node.inputs):
             if value not in fixed:
                 fixed[value] = ir.Value(
-                    name=value.name, shape=value.shape, type=value.type,
+                    name=value.name,
+                    shape=value.shape,
+                    type=value.type,
                     const_value=value.const_value,
-                )  # fmt: skip
+                )
         outputs = [ir.Value(name=one.name, shape=one.shape, type=one.type) for one in node.outputs]
         inputs = [None if value is None else fixed[value] for value in node.inputs]
         attributes = node.attributes.values()
         made.append(ir.Node(node.domain, node.op_type, inputs, attributes, outputs=outputs))
     alone = ir.Graph(
-        [], [node.outputs[0] for node in made], nodes=made, initializers=list(fixed.values()),
-        opset_imports=model.graph.opset_imports, name="weights",
-    )  # fmt: skip
+        [],
+        [node.outputs[0] for node in made],
+        nodes=made,
+        initializers=list(fixed.values()),
+        opset_imports=model.graph.opset_imports,
+        name="weights",
+    )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / GRAPH
         graph.save(ir.Model(alone, ir_version=model.ir_version), path)

@@ -43,10 +43,16 @@ def run(step: TakeRanges, out: Path, progress: Progress) -> CalibrationResult:
     return CalibrationResult(
         values=len(ranges),
         samples=None if step.statistics is None else observed.samples,
-        warnings=_told(given, values, named, sorted(ranges.keys() - given.ranges.keys()),
-                       "what reads them stays in floats" if step.statistics is None
-                       else "theirs are from the samples"),
-    )  # fmt: skip
+        warnings=_told(
+            given,
+            values,
+            named,
+            sorted(ranges.keys() - given.ranges.keys()),
+            "what reads them stays in floats"
+            if step.statistics is None
+            else "theirs are from the samples",
+        ),
+    )
 
 
 def _taken(

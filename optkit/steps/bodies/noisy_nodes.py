@@ -76,9 +76,15 @@ def _switched(step: FindNoisyNodes, place: Path) -> tuple[list[_Finer], list[Rou
     scheme, own = step.scheme, step.settings
     assignment = assign(model, scheme, statistics, own.settings.nodes)
     numbers = choose_activations(
-        model, assignment, statistics, scheme.rules, own.settings,
-        method=own.method, percentile=own.percentile, carrier=scheme.dtype,
-    )  # fmt: skip
+        model,
+        assignment,
+        statistics,
+        scheme.rules,
+        own.settings,
+        method=own.method,
+        percentile=own.percentile,
+        carrier=scheme.dtype,
+    )
     asked = own.settings.nodes  # what the recipe asks for them stays
     inside = []
     for one in two_terms(numbers, step.sizes):
@@ -157,8 +163,10 @@ def _told(found: Sequence[_Finer], noise: float | None, others: float | None) ->
             for one in found
             for name in one.nodes
         },
-        noise=noise, others=others, warnings=tuple(notes),
-    )  # fmt: skip
+        noise=noise,
+        others=others,
+        warnings=tuple(notes),
+    )
 
 
 def _some(names: Sequence[str]) -> str:

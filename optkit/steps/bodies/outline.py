@@ -16,14 +16,7 @@ from optkit import graph
 from optkit.codec import to_json
 from optkit.execute.step import Progress, StepResult
 from optkit.steps.file_names import GRAPH
-from optkit.steps.outline import (
-    OUTLINE,
-    SCALES,
-    GraphOutline,
-    NodeOutline,
-    Outline,
-    WeightOutline,
-)
+from optkit.steps.outline import OUTLINE, SCALES, GraphOutline, NodeOutline, Outline, WeightOutline
 
 _BLOCK_BYTES = 8 << 20
 _QDQ = ("QuantizeLinear", "DequantizeLinear")

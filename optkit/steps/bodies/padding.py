@@ -29,12 +29,15 @@ def run(step: CountPadding, out: Path, progress: Progress) -> Padding:
     axis = counted.shape[1]
     return Padding(
         tokens=PaddedTokens(
-            input=counted.name, axis=axis if isinstance(axis, str) else None, samples=len(real),
+            input=counted.name,
+            axis=axis if isinstance(axis, str) else None,
+            samples=len(real),
             given=float(np.mean([ids.shape[1] for ids in feeds for _ in ids])),
-            real=float(real.mean()), most=int(np.ceil(np.quantile(real, 0.95))),
+            real=float(real.mean()),
+            most=int(np.ceil(np.quantile(real, 0.95))),
             longest=int(real.max()),
         )
-    )  # fmt: skip
+    )
 
 
 def _is_ids(info: TensorInfo) -> bool:

@@ -11,7 +11,12 @@ from optkit.steps.pick import Pick
 def run(step: Pick, out: Path, progress: Progress) -> Samples:
     samples = spool.Spool(step.samples.path)
     written = spool_writer.write(
-        samples.varied(step.most), out, samples.inputs, limit_samples=None,
-        memory_bytes=step.memory, progress=progress, optional=step.optional,
-    )  # fmt: skip
+        samples.varied(step.most),
+        out,
+        samples.inputs,
+        limit_samples=None,
+        memory_bytes=step.memory,
+        progress=progress,
+        optional=step.optional,
+    )
     return Samples(info=written)

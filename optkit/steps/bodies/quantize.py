@@ -37,23 +37,34 @@ def run(step: Quantize, out: Path, progress: Progress) -> QuantizationResult:
         told = streamed.quantize(place, out / GRAPH, assignment, rules, settings, carrier=dtype)
         written = signature(graph.load(out / GRAPH))
         return QuantizationResult(
-            log=told.to_json(), assignment=assignment, warnings=shortened(told.warnings),
+            log=told.to_json(),
+            assignment=assignment,
+            warnings=shortened(told.warnings),
             **vars(written),
-        )  # fmt: skip
+        )
     progress("finding scales and codes", 0.1)
     qparams = choose_qparams(
-        fused, assignment, statistics, rules, settings,
-        method=step.settings.method, percentile=step.settings.percentile, carrier=dtype,
+        fused,
+        assignment,
+        statistics,
+        rules,
+        settings,
+        method=step.settings.method,
+        percentile=step.settings.percentile,
+        carrier=dtype,
         trained=trained,
-    )  # fmt: skip
+    )
     progress("writing Q/DQ", 0.8)
     return write(step, qparams, assignment, statistics, out)
 
 
 def write(
-    step: Quantize, qparams: QParams, assignment: Assignment, statistics: Statistics | None,
+    step: Quantize,
+    qparams: QParams,
+    assignment: Assignment,
+    statistics: Statistics | None,
     out: Path,
-) -> QuantizationResult:  # fmt: skip
+) -> QuantizationResult:
     """Write the numbers into the carrier graph; for half precision, also the simulation."""
     scheme, settings = step.scheme, step.settings.settings
     rules, dtype = scheme.rules, scheme.dtype
@@ -74,13 +85,14 @@ def write(
         simulate(again)
         graph.save(again, out / SIMULATION)
     return QuantizationResult(
-        log=log.to_json(), assignment=assignment,
+        log=log.to_json(),
+        assignment=assignment,
         warnings=(
             *(_doubled(log) if settings.two_term == "auto" else ()),
             *shortened(qparams.warnings),
         ),
         **vars(signature(carrier)),
-    )  # fmt: skip
+    )
 
 
 def _doubled(log: QuantLog) -> tuple[str, ...]:

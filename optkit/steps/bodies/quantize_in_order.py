@@ -43,21 +43,31 @@ def solve(
     assignment = assign(fused, scheme, statistics, own.settings.nodes)
     found = groups(fused, assignment, statistics, scheme.rules)
     choose = partial(
-        choose_qparams, rules=scheme.rules, settings=own.settings, method=own.method,
-        percentile=own.percentile, carrier=scheme.dtype,
-    )  # fmt: skip
+        choose_qparams,
+        rules=scheme.rules,
+        settings=own.settings,
+        method=own.method,
+        percentile=own.percentile,
+        carrier=scheme.dtype,
+    )
     samples = Spool(step.samples.path)
     names = {name for border in crossing(fused, found) for name in border}
     with tempfile.TemporaryDirectory() as folder:
         segments = Segments(
-            samples, feed_size(fused, names, samples, step.batch),
-            lambda: max(step.memory - resident(os.getpid()), 0), Path(folder),
-        )  # fmt: skip
+            samples,
+            feed_size(fused, names, samples, step.batch),
+            lambda: max(step.memory - resident(os.getpid()), 0),
+            Path(folder),
+        )
         made = compensate(
-            fused, statistics, assignment, found, choose=choose,
+            fused,
+            statistics,
+            assignment,
+            found,
+            choose=choose,
             advance=partial(_advance, segments),
             progress=lambda what, share: progress(what, share * 0.9),
-        )  # fmt: skip
+        )
     numbers = choose(fused, assignment, made.statistics, known=made.qparams)
     return assignment, made.statistics, numbers
 

@@ -70,9 +70,11 @@ def run(step: QuantizeLayers, out: Path, progress: Progress) -> QuantizationResu
         graph.save(model, out / GRAPH)
     graph.check(out / GRAPH)
     return QuantizationResult(
-        log=log.to_json(), assignment=assignment, warnings=shortened(log.warnings),
+        log=log.to_json(),
+        assignment=assignment,
+        warnings=shortened(log.warnings),
         **vars(signature(model)),
-    )  # fmt: skip
+    )
 
 
 @dataclass
@@ -115,12 +117,14 @@ class _Run:
         tapped = graph.between(small, (), names or [str(small.graph.outputs[0].name)])
         with _session(tapped) as session:
             return calibration.observe(
-                session, feeds, taps,
+                session,
+                feeds,
+                taps,
                 memory_bytes=self._free // 4 * 3,  # the runtime holds weights and inner values
                 progress=lambda what, share: progress(what, share * 0.6),
                 fills=calibration.fills(tapped, [tap.name for tap in taps]),
                 total=len(self.samples),
-            )  # fmt: skip
+            )
 
     def _carry(self, small: ir.Model, part: GraphPart, feeds: _Feeds, place: Path) -> None:
         """For every feed, keep the values that later parts read."""

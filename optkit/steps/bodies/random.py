@@ -13,8 +13,12 @@ def run(step: Random, out: Path, progress: Progress) -> Samples:
     drawn = step.random
     feeds = (random_feed(drawn, "opt", seed) for seed in range(8))
     written = spool_writer.write(
-        feeds, out, [spec.info for spec in drawn.inputs], limit_samples=None,
-        memory_bytes=1 << 28, progress=progress,
+        feeds,
+        out,
+        [spec.info for spec in drawn.inputs],
+        limit_samples=None,
+        memory_bytes=1 << 28,
+        progress=progress,
         optional=[name for name, axis in drawn.axes.items() if not axis.min],
-    )  # fmt: skip
+    )
     return Samples(info=written)

@@ -25,15 +25,7 @@ from optkit.errors import InputRefused
 from optkit.execute.step import Progress
 from optkit.steps.file_names import GRAPH
 from optkit.steps.resize import ENDS, Resize, ResizedSamples
-from optkit.tensors import (
-    AxisRange,
-    Feed,
-    InputSpec,
-    TensorInfo,
-    axes_of,
-    count_samples,
-    size_of,
-)
+from optkit.tensors import AxisRange, Feed, InputSpec, TensorInfo, axes_of, count_samples, size_of
 
 _MOST = 64  # samples: fewer do not show the extremes of short samples
 _ALWAYS = 1 << 32  # multiply-adds and bytes, about a second on one core
@@ -80,15 +72,24 @@ def run(step: Resize, out: Path, progress: Progress) -> ResizedSamples:
     most = budget // max(work.of(sizes)[0], 1)
     written = _written(step, out, samples, feeds, sizes, most, progress)
     return ResizedSamples(
-        info=written, reached=reached, sizes=sizes, told=told,
-        distinct=_distinct(seen, sizes, written.samples), warnings=_warnings(step, reached, told),
-    )  # fmt: skip
+        info=written,
+        reached=reached,
+        sizes=sizes,
+        told=told,
+        distinct=_distinct(seen, sizes, written.samples),
+        warnings=_warnings(step, reached, told),
+    )
 
 
 def _written(
-    step: Resize, out: Path, samples: Spool, feeds: Sequence[Feed], sizes: Mapping[str, int],
-    most: float, progress: Progress,
-) -> SpoolInfo:  # fmt: skip
+    step: Resize,
+    out: Path,
+    samples: Spool,
+    feeds: Sequence[Feed],
+    sizes: Mapping[str, int],
+    most: float,
+    progress: Progress,
+) -> SpoolInfo:
     """The feeds with these sizes in a spool: at least one, at most so many, and as many as fit."""
     longer = _longer(feeds, step.specs, sizes)
     made = (
@@ -99,9 +100,14 @@ def _written(
     fit = _SPOOLED // max(sum(array.nbytes for array in first.values()), 1)
     count = max(int(min(len(feeds), most, fit)), 1)
     return spool_writer.write(
-        [first, *islice(made, count - 1)], out, samples.inputs, limit_samples=None,
-        memory_bytes=max(step.memory, _SPOOLED), progress=progress, optional=step.optional,
-    )  # fmt: skip
+        [first, *islice(made, count - 1)],
+        out,
+        samples.inputs,
+        limit_samples=None,
+        memory_bytes=max(step.memory, _SPOOLED),
+        progress=progress,
+        optional=step.optional,
+    )
 
 
 def _place(number: int, *, last: bool) -> float | None:

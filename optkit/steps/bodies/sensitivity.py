@@ -22,10 +22,15 @@ def run(step: MeasureSensitivity, out: Path, progress: Progress) -> Sensitivitie
     rules, dtype = step.scheme.rules, step.scheme.dtype
     progress("finding scales and codes", 0.0)
     qparams = choose_qparams(
-        graph.load(path), Assignment({node: precision for group in groups for node in group}),
-        statistics, rules, step.settings,
-        method=step.method, percentile=step.percentile, carrier=dtype,
-    )  # fmt: skip
+        graph.load(path),
+        Assignment({node: precision for group in groups for node in group}),
+        statistics,
+        rules,
+        step.settings,
+        method=step.method,
+        percentile=step.percentile,
+        carrier=dtype,
+    )
     rows = []
     with tempfile.TemporaryDirectory() as folder, cpu(path, level="basic") as reference:
         feeds = (feed for feed, _ in Spool(step.samples.path).batches(step.batch))

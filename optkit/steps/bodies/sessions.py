@@ -17,11 +17,7 @@ from optkit.steps.sessions import Engines
 
 
 def cpu(
-    model: Path,
-    *,
-    threads: int | None = None,
-    level: Level = "all",
-    pooled: bool = True,
+    model: Path, *, threads: int | None = None, level: Level = "all", pooled: bool = True
 ) -> Session:
     # idle threads that spin take cores from other processes on this machine
     options = SessionOptions(threads, spinning=False, level=level, pooled=pooled)

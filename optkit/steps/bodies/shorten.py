@@ -12,7 +12,12 @@ from optkit.steps.shorten import Shorten
 def run(step: Shorten, out: Path, progress: Progress) -> Samples:
     samples = spool.Spool(step.samples.path)
     written = spool_writer.write(
-        shortened(samples, step.batch, step.tokens), out, samples.inputs, limit_samples=None,
-        memory_bytes=step.memory, progress=progress, optional=step.optional,
-    )  # fmt: skip
+        shortened(samples, step.batch, step.tokens),
+        out,
+        samples.inputs,
+        limit_samples=None,
+        memory_bytes=step.memory,
+        progress=progress,
+        optional=step.optional,
+    )
     return Samples(info=written)

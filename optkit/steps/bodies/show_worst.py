@@ -61,11 +61,16 @@ def _worst(step: ShowWorst, progress: Progress) -> WorstPictures:
         better=int((drops < 0).sum()),
         embedded=step.embedded,
         pictures=tuple(
-            _picture(number, float(before[number]), float(after[number]), *pairs[number],
-                     embedded=step.embedded)
+            _picture(
+                number,
+                float(before[number]),
+                float(after[number]),
+                *pairs[number],
+                embedded=step.embedded,
+            )
             for number in numbers
         ),
-    )  # fmt: skip
+    )
 
 
 def _unit(drawn: Objects | Regions) -> Literal["objects", "pixels"]:
@@ -87,8 +92,10 @@ def _pairs(
     spool = Spool(step.samples.path)
     sides: list[list[Objects | Regions]] = []
     pixels: list[np.ndarray | None] = []
-    models = ((step.baseline, step.baseline_file, step.baseline_engine, "baseline_engine"),
-              (step.graph, step.file, step.engine, "engine"))  # fmt: skip
+    models = (
+        (step.baseline, step.baseline_file, step.baseline_engine, "baseline_engine"),
+        (step.graph, step.file, step.engine, "engine"),
+    )
     for share, (graph, file, compiled, name) in enumerate(models if numbers else ()):
         progress("running the worst pictures again", share / 2)
         with _opened(step, graph, file, compiled, name) as session:
@@ -126,9 +133,13 @@ def _picture(
 ) -> WorstPicture:
     lost, gained = changed(before, after)
     return WorstPicture(
-        sample=number, baseline=baseline, candidate=candidate, lost=lost, gained=gained,
+        sample=number,
+        baseline=baseline,
+        candidate=candidate,
+        lost=lost,
+        gained=gained,
         drawing=_drawing(before, after, pixels) if embedded else None,
-    )  # fmt: skip
+    )
 
 
 def _drawing(
@@ -141,17 +152,22 @@ def _drawing(
     height, width = pixels.shape[:2] if pixels is not None else _bounds(corners)
     scale = thumbnails.fitting(width, height)
     return Drawing(
-        width=max(round(width * scale), 1), height=max(round(height * scale), 1),
+        width=max(round(width * scale), 1),
+        height=max(round(height * scale), 1),
         picture=None if pixels is None else thumbnails.jpeg(pixels),
         annotated=tuple(
             AnnotatedObject(
-                kind=shape.kind, outline=_points(shape.outline, scale),
-                points=_points(shape.points, scale), baseline=bool(old), candidate=bool(new),
+                kind=shape.kind,
+                outline=_points(shape.outline, scale),
+                points=_points(shape.points, scale),
+                baseline=bool(old),
+                candidate=bool(new),
             )
             for shape, old, new in zip(before.annotated, before.right, after.right, strict=True)
         ),
-        baseline=tuple(_found(before, scale)), candidate=tuple(_found(after, scale)),
-    )  # fmt: skip
+        baseline=tuple(_found(before, scale)),
+        candidate=tuple(_found(after, scale)),
+    )
 
 
 def _bounds(corners: list[np.ndarray]) -> tuple[int, int]:
@@ -163,10 +179,12 @@ def _bounds(corners: list[np.ndarray]) -> tuple[int, int]:
 def _found(side: Objects, scale: float) -> Iterator[FoundObject]:
     for shape, score, partner in zip(side.found, side.scores, side.partners, strict=True):
         yield FoundObject(
-            kind=shape.kind, outline=_points(shape.outline, scale),
-            points=_points(shape.points, scale), score=round(float(score), 3),
+            kind=shape.kind,
+            outline=_points(shape.outline, scale),
+            points=_points(shape.points, scale),
+            score=round(float(score), 3),
             right=bool(partner >= 0),
-        )  # fmt: skip
+        )
 
 
 def _points(points: np.ndarray, scale: float) -> tuple[Point, ...]:
@@ -182,7 +200,11 @@ def _of_regions(before: Regions, after: Regions, pixels: np.ndarray | None) -> D
     height, width = before.right.shape[-2:]
     scale = thumbnails.fitting(width, height)
     return Drawing(
-        width=max(round(width * scale), 1), height=max(round(height * scale), 1),
+        width=max(round(width * scale), 1),
+        height=max(round(height * scale), 1),
         picture=None if pixels is None else thumbnails.jpeg(pixels),
-        mask=thumbnails.png(codes, _MASK), annotated=(), baseline=(), candidate=(),
-    )  # fmt: skip
+        mask=thumbnails.png(codes, _MASK),
+        annotated=(),
+        baseline=(),
+        candidate=(),
+    )

@@ -28,8 +28,9 @@ def run(step: ListLayers, out: Path, progress: Progress) -> QuantizableLayers:
             reads = str(uncast(node.inputs[0]).name)
             layers.append(QuantizableLayer(name, reads, costs[name], tuple(able)))
     named = {layer.node for layer in layers}
-    reasons = {node: why for assigned in assignments.values()
-               for node, why in assigned.reasons.items()}  # fmt: skip
+    reasons = {
+        node: why for assigned in assignments.values() for node, why in assigned.reasons.items()
+    }
     return QuantizableLayers(
         layers=tuple(layers), reasons={n: why for n, why in reasons.items() if n not in named}
     )

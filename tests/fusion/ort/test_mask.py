@@ -136,10 +136,7 @@ HIDES_NOTHING = {
         f"{COUNTED} c = GreaterOrEqual(r, i0) d = And(c, always) u = Unsqueeze(d, axis) {CHOSEN}",
         0,
     ),
-    "counted from one": (
-        f"{COUNTED} c = GreaterOrEqual(r, i1) u = Unsqueeze(c, axis) {CHOSEN}",
-        1,
-    ),
+    "counted from one": (f"{COUNTED} c = GreaterOrEqual(r, i1) u = Unsqueeze(c, axis) {CHOSEN}", 1),
 }
 
 

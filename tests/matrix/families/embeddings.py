@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import transformers as hf
 
-from tests.matrix.families.sizes import (
-    CAUSAL,
-    CLIP_VISION,
-    IMAGES,
-    MASKED,
-    SMALL,
-    TOKENS,
-    Family,
-)
+from tests.matrix.families.sizes import CAUSAL, CLIP_VISION, IMAGES, MASKED, SMALL, TOKENS, Family
 
 FAMILIES: dict[str, Family] = {
     "minilm": Family("MiniLM (BERT without a head)", lambda: hf.BertModel(hf.BertConfig(**MASKED))),

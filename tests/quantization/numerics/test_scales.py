@@ -250,8 +250,7 @@ FORMATS = [
 ]  # fmt: skip
 SIGNED = NumberFormat("int4", "block", symmetric=True, block_size=16, signed_scale=True)
 NASTY = st.one_of(
-    st.floats(-1, 1, width=32),
-    st.sampled_from([0.0, -0.0, 1e-45, -1e-40, 1e-12, 6e4, 1e38, -1e38]),
+    st.floats(-1, 1, width=32), st.sampled_from([0.0, -0.0, 1e-45, -1e-40, 1e-12, 6e4, 1e38, -1e38])
 )
 
 

@@ -126,10 +126,7 @@ def test_a_model_whose_products_are_all_in_branches_is_refused_with_the_way_out(
 
 
 def test_float_precisions_quantize_nothing() -> None:
-    found = assign(
-        network(NETWORKS["residual"]),
-        Scheme(FP16, "fp16", {INT8: RULES["gpu"]}),
-    )
+    found = assign(network(NETWORKS["residual"]), Scheme(FP16, "fp16", {INT8: RULES["gpu"]}))
     assert set(found.nodes.values()) == {FP16} and not found.quantized()
 
 
@@ -215,10 +212,7 @@ def test_depthwise_convolutions_stay_in_float_where_the_rules_say_so() -> None:
 
 
 def test_a_pattern_that_matches_no_product_is_refused() -> None:
-    model, scheme = (
-        network(NETWORKS["residual"]),
-        Scheme(INT8, "fp16", {INT8: RULES["gpu"]}),
-    )
+    model, scheme = (network(NETWORKS["residual"]), Scheme(INT8, "fp16", {INT8: RULES["gpu"]}))
     assert assign(model, scheme, overrides={"*v1": FP16}).nodes["conv1"].name == "fp16"
     with pytest.raises(InputRefused, match=r"a name that matches '\*haed\*'") as caught:
         assign(model, scheme, overrides={"conv1": FP16, "*haed*": FP16})

@@ -16,13 +16,7 @@ from optkit.assignment import Assignment, Scheme
 from optkit.placement import ConvSpeed, KernelSpeeds, OperatorSpeed, ProductSpeeds
 from optkit.precisions import PRECISIONS, Precision
 from optkit.quantization.placement.assign import assign
-from optkit.quantization.placement.islands import (
-    MARGIN,
-    Island,
-    between_codes,
-    islands,
-    pays,
-)
+from optkit.quantization.placement.islands import MARGIN, Island, between_codes, islands, pays
 from tests.networks import network
 from tests.quantization.workshop import INT8, RULES
 

@@ -25,10 +25,7 @@ g (int64[N,S] ids, int64[S] places, float[512,64] w_words, float[300,64] w_place
 
 def fed(n: int = 3, s: int = 7, seed: int = 0) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
-    return {
-        "ids": rng.integers(0, 512, (n, s)),
-        "places": rng.integers(0, 300, s),
-    }
+    return {"ids": rng.integers(0, 512, (n, s)), "places": rng.integers(0, 300, s)}
 
 
 def test_tables_are_stored_in_bytes_and_looked_up_by_rows(workshop: Any) -> None:

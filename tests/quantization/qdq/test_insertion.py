@@ -108,9 +108,7 @@ def test_a_tapped_model_output_is_found_in_the_fp16_graph(workshop: Any) -> None
     assert len(log.activations) == 2 and len(log.nodes) == 2
 
 
-def test_taps_are_all_that_apply_needs_and_a_missing_one_is_named(
-    workshop: Any,
-) -> None:
+def test_taps_are_all_that_apply_needs_and_a_missing_one_is_named(workshop: Any) -> None:
     model = network(NETWORKS["residual"])
     own = {PRECISIONS["int8"]: RULES["cpu"]}
     assignment = assign(model, Scheme(PRECISIONS["int8"], "fp32", own))
@@ -167,9 +165,7 @@ def test_the_transpose_of_a_torch_linear_is_folded_into_the_codes(workshop: Any,
     assert sqnr(workshop.run(model, given)["y"], workshop.run(quantized, given)["y"]) > 35
 
 
-def test_a_channel_whose_weights_vanish_keeps_its_bias(
-    workshop: Any,
-) -> None:
+def test_a_channel_whose_weights_vanish_keeps_its_bias(workshop: Any) -> None:
     dead = np.random.default_rng(0).standard_normal((24, 24, 3, 3)) * 0.07
     dead[5], dead[6] = dead[5] * 1e-9, 0
     bias = np.full(24, 0.777)
@@ -208,9 +204,7 @@ def test_split_scales_multiply_back_and_products_of_one_activation_share_theirs(
         assert log.nodes[name].weight_scale == pytest.approx((step.min(), step.max()))
 
 
-def test_a_split_convolution_keeps_its_results_name(
-    workshop: Any,
-) -> None:
+def test_a_split_convolution_keeps_its_results_name(workshop: Any) -> None:
     model = network(
         """<ir_version: 10, opset_import: ["" : 21]>
         g (float[N,8,4,4] x, float[8,8,1,1] w_1, float[8] b_1, float[8,8,1,1] w_2)
@@ -249,9 +243,7 @@ def test_a_percentile_clips_and_the_log_says_how_much(workshop: Any) -> None:
         assert 0 < value.clipped < 0.012 and full.activations[name].clipped == 0
 
 
-def test_zeros_constants_and_few_samples_are_quantized_with_a_warning(
-    workshop: Any,
-) -> None:
+def test_zeros_constants_and_few_samples_are_quantized_with_a_warning(workshop: Any) -> None:
     model = network(NETWORKS["residual"], w_stem=np.zeros((24, 3, 3, 3)), b_stem=np.zeros(24))
     quantized, _, log = workshop.quantize(model, "cpu")
     assert log.activations["sr"].scale == 1 and log.activations["sr"].zero_point == 0
@@ -306,9 +298,7 @@ def test_a_half_input_is_calibrated_where_both_graphs_have_it(workshop: Any) -> 
     assert scales[0] == scales[1] and len(scales[0]) == 2
 
 
-def test_a_gemm_without_a_bias_gets_one(
-    workshop: Any,
-) -> None:
+def test_a_gemm_without_a_bias_gets_one(workshop: Any) -> None:
     """Its mean error is made up for by an integer bias that it did not have."""
     model = network("""<ir_version: 10, opset_import: ["" : 21]>
         g (float[N,32] x, float[16,32] w_1, float[16,8] w_2) => (float[N,8] y) {
@@ -347,9 +337,7 @@ def test_a_correction_joins_the_bias_that_is_added_already(workshop: Any, order:
     assert "b" not in quantized.graph.initializers
 
 
-def test_a_convolution_and_a_product_read_one_value(
-    workshop: Any,
-) -> None:
+def test_a_convolution_and_a_product_read_one_value(workshop: Any) -> None:
     """Their channels lie along different axes, so none are told apart; ranges are known."""
     model = network("""<ir_version: 10, opset_import: ["" : 21]>
         g (float[N,8,16] x, float[8,8,1] w_c, float[16,16] w_m) => (float[N,8,16] y) {

@@ -333,9 +333,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("reason", REFUSALS)
-def test_what_cannot_be_folded_says_why(
-    reason: str,
-) -> None:
+def test_what_cannot_be_folded_says_why(reason: str) -> None:
     model = ready(REFUSALS[reason])
     path = groups.fold_path(group(model))
     assert isinstance(path, FoldObstacle), path
@@ -350,7 +348,7 @@ def test_a_mul_serves_the_members_alone(tmp_path: Path) -> None:
           [plain] p = MatMul (v, w_2)
           [m] q = MatMul (v, w)
           [sum] y = Add (p, q)
-          [residual] z = Add (v, x) }""",
+          [residual] z = Add (v, x) }"""
     )
     given = feed(model, batch=2)
     wanted = run(model, given, tmp_path)
@@ -368,7 +366,7 @@ def test_a_weight_that_two_members_share_is_scaled_once(tmp_path: Path) -> None:
         """g (float[N,8] x, float[8] g_1, float[8,6] w) => (float[N,6] y, float[N,6] z) {
           [n] v = RMSNormalization (x, g_1)
           [a] y = MatMul (v, w)
-          [b] z = MatMul (v, w) }""",
+          [b] z = MatMul (v, w) }"""
     )
     given = feed(model, batch=2)
     wanted = run(model, given, tmp_path)
@@ -387,7 +385,7 @@ def test_a_small_constant_with_other_readers_is_copied(tmp_path: Path) -> None:
           [n] v = RMSNormalization (x, g_1)
           [twice] t = RMSNormalization (v, g_1)
           [m] y = MatMul (x, w)
-          [k] z = MatMul (t, w_2) }""",
+          [k] z = MatMul (t, w_2) }"""
     )
     given = feed(model, batch=2)
     wanted = run(model, given, tmp_path)

@@ -61,10 +61,7 @@ def rows(seed: int, spike: float = 60.0, every: int = 32, wave: float = 1.0) -> 
 
 
 def split(
-    workshop: Workshop,
-    model: ir.Model,
-    leave: frozenset[str] = frozenset(),
-    **given: Any,
+    workshop: Workshop, model: ir.Model, leave: frozenset[str] = frozenset(), **given: Any
 ) -> tuple[list[str], Statistics, Statistics]:
     """Values that were split, in place, and the statistics before and after."""
     assignment = assign(model, Scheme(PRECISIONS["int8"], "fp32", RULE))

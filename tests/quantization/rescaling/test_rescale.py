@@ -94,10 +94,7 @@ def outcomes(log: RescaleLog) -> dict[str, str]:
 @pytest.mark.parametrize("settings", [RescaleSettings(), EVERYWHERE], ids=["gains", "everywhere"])
 @pytest.mark.parametrize("name", NETS)
 def test_outputs_and_statistics_stay_true(
-    name: str,
-    settings: RescaleSettings,
-    kind: str,
-    workshop: Any,
+    name: str, settings: RescaleSettings, kind: str, workshop: Any
 ) -> None:
     model = build(name)
     feed = networks.feed(model, 4, seed=9)
@@ -116,9 +113,7 @@ def test_outputs_and_statistics_stay_true(
         same(after.values[value], again.values[value])
 
 
-def test_factors_go_where_they_are_free_and_else_into_a_mul(
-    workshop: Any,
-) -> None:
+def test_factors_go_where_they_are_free_and_else_into_a_mul(workshop: Any) -> None:
     expected = {
         "post-norm": {"x": "multiplied", "n1": "multiplied", "ge": "multiplied"},
         "llama": {"n1": "folded", "mm": "folded", "n2": "folded", "gu": "folded"},
@@ -131,20 +126,13 @@ def test_factors_go_where_they_are_free_and_else_into_a_mul(
     for name, wanted in expected.items():
         model = build(name)
         log, _ = rescale(
-            model,
-            calibrated(workshop, model),
-            assigned(model),
-            {INT8: RULES["cpu"]},
-            EVERYWHERE,
+            model, calibrated(workshop, model), assigned(model), {INT8: RULES["cpu"]}, EVERYWHERE
         )
         assert outcomes(log) == wanted, name
 
 
 def noise(
-    model: ir.Model,
-    workshop: Any,
-    rules: PlacementRules,
-    settings: RescaleSettings,
+    model: ir.Model, workshop: Any, rules: PlacementRules, settings: RescaleSettings
 ) -> float:
     """SQNR of the output, dB, with each weight and each activation rounded by hand."""
     feed = networks.feed(model, 16, seed=9)
@@ -193,10 +181,7 @@ def fake(model: ir.Model, statistics: Statistics, rules: PlacementRules) -> None
     ("name", "least"), [("post-norm", 3.0), ("llama", 2.0), ("attention", 2.0)]
 )
 def test_smoothing_pays_where_channels_differ(
-    name: str,
-    least: float,
-    kind: str,
-    workshop: Any,
+    name: str, least: float, kind: str, workshop: Any
 ) -> None:
     model = build(name)
     off = noise(model, workshop, RULES[kind], RescaleSettings(alpha="off", equalize="off"))
@@ -205,10 +190,7 @@ def test_smoothing_pays_where_channels_differ(
 
 
 @pytest.mark.parametrize("wanted", ["auto", "weights"])
-def test_equalizing_makes_one_scale_per_weight_affordable(
-    wanted: Any,
-    workshop: Any,
-) -> None:
+def test_equalizing_makes_one_scale_per_weight_affordable(wanted: Any, workshop: Any) -> None:
     one = replace(RULES["gpu"], weight=NumberFormat("int8", "tensor", symmetric=True))
     for name, least in (("chain", 3.0), ("residual", 0.5)):
         model = build(name)
@@ -217,9 +199,7 @@ def test_equalizing_makes_one_scale_per_weight_affordable(
         assert on >= off + least, name
 
 
-def test_settings_keep_things_as_they_are(
-    workshop: Any,
-) -> None:
+def test_settings_keep_things_as_they_are(workshop: Any) -> None:
     model = build("post-norm")
     statistics, assignment = calibrated(workshop, model), assigned(model)
     before = {n: v.const_value.numpy().copy() for n, v in model.graph.initializers.items()}
@@ -227,11 +207,7 @@ def test_settings_keep_things_as_they_are(
 
     def logged(**settings: Any) -> RescaleLog:
         log, after = rescale(
-            model,
-            statistics,
-            assignment,
-            {INT8: RULES["cpu"]},
-            RescaleSettings(**settings),
+            model, statistics, assignment, {INT8: RULES["cpu"]}, RescaleSettings(**settings)
         )
         if "multiplied" not in log.counts:
             assert after.values == statistics.values and len(model.graph) == count
@@ -250,9 +226,7 @@ def test_settings_keep_things_as_they_are(
     assert last.to_json()["counts"] == {"declined": 1, "multiplied": 2}
 
 
-def test_weight_only_nodes_and_values_without_rows_are_left(
-    workshop: Any,
-) -> None:
+def test_weight_only_nodes_and_values_without_rows_are_left(workshop: Any) -> None:
     model = build("llama")
     statistics = calibrated(workshop, model)
     only = replace(RULES["cpu"], activation=None)
@@ -357,10 +331,7 @@ def test_weights_of_8_bits_in_blocks_are_smoothed_for_less(workshop: Any) -> Non
     ],
     ids=["channel", "block"],
 )
-def test_awq_is_for_channels_and_for_blocks(
-    fmt: NumberFormat,
-    workshop: Any,
-) -> None:
+def test_awq_is_for_channels_and_for_blocks(fmt: NumberFormat, workshop: Any) -> None:
     model = build("attention")
     feed = networks.feed(model, 4, seed=9)
     wanted = workshop.run(model, feed)["y"]

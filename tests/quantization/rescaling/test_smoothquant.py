@@ -71,18 +71,12 @@ def qdq(x: np.ndarray, scale: np.ndarray, zero: np.ndarray, axis: int) -> np.nda
     ]
     result = helper.make_tensor_value_info("y", TensorProto.FLOAT, list(x.shape))
     model = helper.make_model(
-        helper.make_graph(nodes, "g", values, [result]),
-        opset_imports=[helper.make_opsetid("", 21)],
+        helper.make_graph(nodes, "g", values, [result]), opset_imports=[helper.make_opsetid("", 21)]
     )
     return onnx.reference.ReferenceEvaluator(model).run(None, {"x": x, "s": scale, "z": zero})[0]
 
 
-@given(
-    st.integers(0, 1000),
-    st.integers(1, 40),
-    st.floats(0, 1),
-    st.floats(0.01, 100),
-)
+@given(st.integers(0, 1000), st.integers(1, 40), st.floats(0, 1), st.floats(0.01, 100))
 def test_factors_are_those_of_the_paper(
     seed: int, channels: int, alpha: float, scale: float
 ) -> None:
