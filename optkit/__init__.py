@@ -14,37 +14,37 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from optkit import errors as errors
-    from optkit.api import attest as attest
-    from optkit.api import bench as bench
-    from optkit.api import build as build
-    from optkit.api import build_fleet as build_fleet
-    from optkit.api import compile as compile
-    from optkit.api import diff as diff
-    from optkit.api import evaluate as evaluate
-    from optkit.api import explain as explain
-    from optkit.api import export as export
-    from optkit.api import finish as finish
-    from optkit.api import fuse as fuse
-    from optkit.api import inspect as inspect
-    from optkit.api import load as load
-    from optkit.api import package as package
-    from optkit.api import plan as plan
-    from optkit.api import quantize as quantize
-    from optkit.api import sign as sign
-    from optkit.api import tune as tune
-    from optkit.api import verify as verify
-    from optkit.artifact import Artifact as Artifact
-    from optkit.decoder import DecoderSizes as DecoderSizes
-    from optkit.devices import Target as Target
-    from optkit.devices import targets as targets
-    from optkit.generation import Sampling as Sampling
-    from optkit.generation import Speculation as Speculation
-    from optkit.generation import generate as generate
-    from optkit.recipe import Recipe as Recipe
-    from optkit.request import Request as Request
-    from optkit.tuning import Budget as Budget
-    from optkit.tuning import SearchOptions as SearchOptions
-    from optkit.workspace import Workspace as Workspace
+    from optkit.facts.request import Request as Request
+    from optkit.ground.artifact import Artifact as Artifact
+    from optkit.ground.decoder import DecoderSizes as DecoderSizes
+    from optkit.ground.devices import Target as Target
+    from optkit.ground.devices import targets as targets
+    from optkit.ground.recipe import Recipe as Recipe
+    from optkit.ground.workspace import Workspace as Workspace
+    from optkit.satellites.generation import Sampling as Sampling
+    from optkit.satellites.generation import Speculation as Speculation
+    from optkit.satellites.generation import generate as generate
+    from optkit.satellites.tuning import Budget as Budget
+    from optkit.satellites.tuning import SearchOptions as SearchOptions
+    from optkit.verbs.api import attest as attest
+    from optkit.verbs.api import bench as bench
+    from optkit.verbs.api import build as build
+    from optkit.verbs.api import build_fleet as build_fleet
+    from optkit.verbs.api import compile as compile
+    from optkit.verbs.api import diff as diff
+    from optkit.verbs.api import evaluate as evaluate
+    from optkit.verbs.api import explain as explain
+    from optkit.verbs.api import export as export
+    from optkit.verbs.api import finish as finish
+    from optkit.verbs.api import fuse as fuse
+    from optkit.verbs.api import inspect as inspect
+    from optkit.verbs.api import load as load
+    from optkit.verbs.api import package as package
+    from optkit.verbs.api import plan as plan
+    from optkit.verbs.api import quantize as quantize
+    from optkit.verbs.api import sign as sign
+    from optkit.verbs.api import tune as tune
+    from optkit.verbs.api import verify as verify
 
     __version__: str
 else:  # hidden from type checkers, which would otherwise accept any name
@@ -65,19 +65,19 @@ _FUNCTIONS = ("attest", "bench", "build", "build_fleet", "compile", "diff", "eva
               "explain", "export", "finish", "fuse", "inspect", "load", "package", "plan",
               "quantize", "sign", "tune", "verify")  # fmt: skip
 _HOMES = {
-    **dict.fromkeys(_FUNCTIONS, "optkit.api"),
-    "Artifact": "optkit.artifact",
-    "Budget": "optkit.tuning",
-    "DecoderSizes": "optkit.decoder",
-    "Recipe": "optkit.recipe",
-    "Request": "optkit.request",
-    "Sampling": "optkit.generation",
-    "SearchOptions": "optkit.tuning",
-    "Speculation": "optkit.generation",
-    "Target": "optkit.devices",
-    "Workspace": "optkit.workspace",
-    "generate": "optkit.generation",
-    "targets": "optkit.devices",
+    **dict.fromkeys(_FUNCTIONS, "optkit.verbs.api"),
+    "Artifact": "optkit.ground.artifact",
+    "Budget": "optkit.satellites.tuning",
+    "DecoderSizes": "optkit.ground.decoder",
+    "Recipe": "optkit.ground.recipe",
+    "Request": "optkit.facts.request",
+    "Sampling": "optkit.satellites.generation",
+    "SearchOptions": "optkit.satellites.tuning",
+    "Speculation": "optkit.satellites.generation",
+    "Target": "optkit.ground.devices",
+    "Workspace": "optkit.ground.workspace",
+    "generate": "optkit.satellites.generation",
+    "targets": "optkit.ground.devices",
 }
 
 __all__ = sorted([*_HOMES, "errors"])  # noqa: PLE0605  # names, all of them

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from optkit.cli import main
+from optkit.verbs.cli import main
 
 if __name__ == "__main__":
     main()

@@ -20,7 +20,7 @@ from pathlib import Path
 import click
 
 import optkit
-from optkit.cli import optkit as program
+from optkit.verbs.cli import optkit as program
 
 ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)#:]+)(#[^)]*)?\)")

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from optkit.execute import node
-from optkit.execute import ray as carrying
-from optkit.execute.task import Task, TaskLimits
-from optkit.execute.transfer import RemoteCall
-from optkit.steps import perform
+from optkit.ground.execute import node
+from optkit.ground.execute import ray as carrying
+from optkit.ground.execute.task import Task, TaskLimits
+from optkit.ground.execute.transfer import RemoteCall
+from optkit.road.steps import perform
 
 SHARDS = (1, 2, 3, 4, 8)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from optkit.devices import cpu
-from optkit.devices.machine import sums_in_16_bits
+from optkit.ground.devices import cpu
+from optkit.ground.devices.machine import sums_in_16_bits
 
 SATURATES = sums_in_16_bits(cpu().machine, cpu().features)
 LARGEST = 63 if SATURATES else 127  # weight: what quantization keeps to on this machine

@@ -20,7 +20,8 @@ from filelock import FileLock
 from hypothesis import settings
 from jsonschema import Draft202012Validator
 
-from optkit import cli, documents
+from optkit.facts import documents
+from optkit.verbs import cli
 from tests import touched
 from tests.figures import Figures
 

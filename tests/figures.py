@@ -16,7 +16,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from optkit.store import write_durably
+from optkit.ground.store import write_durably
 
 ROOT = Path(__file__).resolve().parents[1]
 JSON = ROOT / "tests" / "reliability" / "figures.json"

@@ -7,8 +7,8 @@ from dataclasses import astuple
 import numpy as np
 import onnx_ir as ir
 
-from optkit import graph
-from optkit.tensors import Feed
+from optkit.facts.tensors import Feed
+from optkit.ground import graph
 
 RESIDUAL = """<ir_version: 10, opset_import: ["" : 21]>
 g (float[N,3,12,12] x, float[24,3,3,3] w_stem, float[24] b_stem, float[24,24,3,3] w_1,

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from optkit.benchmarking.accuracy import EvaluationTask, pool, run
-from optkit.benchmarking.partial_results import PartialScores
-from optkit.evidence import Evidence
-from optkit.measurement import Score
-from optkit.runtimes import Session
-from optkit.tensors import Feed
+from optkit.craft.benchmarking.accuracy import EvaluationTask, pool, run
+from optkit.craft.benchmarking.partial_results import PartialScores
+from optkit.facts.evidence import Evidence
+from optkit.facts.measurement import Score
+from optkit.facts.tensors import Feed
+from optkit.ground.runtimes import Session
 
 
 def score(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import transformers
 
-from optkit.decoder import LOGITS, Decoder, Windows, require_codes
-from optkit.errors import ToolchainMissing
-from optkit.tensors import TensorInfo
+from optkit.facts.errors import ToolchainMissing
+from optkit.facts.tensors import TensorInfo
+from optkit.ground.decoder import LOGITS, Decoder, Windows, require_codes
 
 TOKENS = TensorInfo("input_ids", "int64", ("batch", "sequence"))
 LOGIT = TensorInfo(LOGITS, "float32", ("batch", "sequence", 320))

@@ -64,7 +64,8 @@ def workshop(tmp_path_factory: pytest.TempPathFactory, main_job: MainJob) -> dic
 
 def _save_ranges(folder: Path) -> None:
     """float.onnx, and a calibration cache of TensorRT for it."""
-    from optkit import foreign, graph
+    from optkit.craft import foreign
+    from optkit.ground import graph
     from tests.foreign.test_foreign import loaded
 
     model = loaded("ort_qdq")
@@ -201,8 +202,10 @@ def test_make_line_chooses_tests(line: str) -> None:
 
 def test_contributing_names_every_package() -> None:
     layout = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    for package in (ROOT / "optkit").glob("*/__init__.py"):
-        assert f"`optkit/{package.parent.name}/`" in layout, package.parent.name
+    for package in (ROOT / "optkit").glob("*/*/__init__.py"):
+        room, name = package.parts[-3:-1]
+        listed = [row for row in layout.splitlines() if row.startswith(f"| `optkit/{room}/")]
+        assert any(re.search(rf"\b{name}[`/]", row) for row in listed), name
 
 
 @pytest.mark.parametrize("line", sorted({line for _, line in PAIRS if "'optkit[" in line}))
@@ -238,7 +241,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_readme_lists_every_command_and_exit_code() -> None:
-    from optkit.cli import optkit
+    from optkit.verbs.cli import optkit
 
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     table = text[text.index("## The commands") :]
@@ -249,7 +252,7 @@ def test_readme_lists_every_command_and_exit_code() -> None:
 
 
 def test_recipe_page_lists_every_key() -> None:
-    from optkit.recipe import Bench, Calibration, Compiler, Eval, Gates, Input, Model
+    from optkit.ground.recipe import Bench, Calibration, Compiler, Eval, Gates, Input, Model
 
     text = (ROOT / "docs/recipe.md").read_text(encoding="utf-8")
     for section, part in (
@@ -281,7 +284,7 @@ def drawing(layer: str, folder: Path) -> str:
 
 
 def test_readmes_recipe_can_be_copied_into_a_project(tmp_path: Path) -> None:
-    from optkit.recipe import Recipe
+    from optkit.ground.recipe import Recipe
 
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     (recipe,) = re.findall(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.M)
@@ -307,7 +310,7 @@ def in_optkit() -> list[str]:
 
 def test_options_beside_those_of_tensorrt_10_exist() -> None:
     """A command line names options of its command; without a command they are those of `build`."""
-    from optkit.cli import optkit
+    from optkit.verbs.cli import optkit
 
     checked = 0
     for name in in_optkit():
@@ -324,7 +327,7 @@ def test_options_beside_those_of_tensorrt_10_exist() -> None:
     "setting", sorted({name for name in in_optkit() if name.startswith("--set ")})
 )
 def test_settings_beside_those_of_tensorrt_10_are_of_a_recipe(setting: str) -> None:
-    from optkit.recipe import Recipe
+    from optkit.ground.recipe import Recipe
 
     (_, assignment) = shlex.split(setting)
     recipe = Recipe.load(ROOT / "recipes/digits-vit.yaml")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import ml_dtypes
 import pytest
 
-from optkit.dtypes import FLOATS, Float
+from optkit.facts.dtypes import FLOATS, Float
 
 
 @pytest.mark.parametrize("dtype", FLOATS.values(), ids=FLOATS)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from optkit.node_names import module_of
-from optkit.qat.quantization_plan import path_of
+from optkit.facts.node_names import module_of
+from optkit.satellites.qat.quantization_plan import path_of
 
 NAMES = {
     "blocks.0.mlp/MatMul": "blocks.0.mlp",

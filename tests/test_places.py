@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from optkit import places, shipped
-from optkit.errors import UnknownName, UsageError
-from optkit.recipe import Recipe
-from optkit.recipe.template import template
+import optkit
+from optkit.facts.errors import UnknownName, UsageError
+from optkit.ground import places, shipped
+from optkit.ground.recipe import Recipe
+from optkit.ground.recipe.template import template
 
 
 @pytest.fixture
@@ -56,14 +57,18 @@ def test_names_lead_to_what_is_shipped(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_wheel_carries_it_beside_the_module(tmp_path: Path) -> None:
     package = tmp_path / "optkit"
-    (package / "shipped" / "recipes").mkdir(parents=True)
-    (package / "shipped" / "recipes" / "one.yaml").touch()
-    for name in ("__init__.py", "errors.py", "places.py", "shipped/__init__.py"):
-        shutil.copy(Path(places.__file__).parent / name, package / name)
-    code = "from optkit import places; print(places.find_recipe('one'))"
+    shipped_there = package / "ground" / "shipped"
+    (shipped_there / "recipes").mkdir(parents=True)
+    (shipped_there / "recipes" / "one.yaml").touch()
+    here = Path(optkit.__file__).parent
+    files = ("__init__.py", "facts/errors.py", "ground/places.py", "ground/shipped/__init__.py")
+    for name in files:
+        (package / name).parent.mkdir(exist_ok=True)
+        shutil.copy(here / name, package / name)
+    code = "from optkit.ground import places; print(places.find_recipe('one'))"
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert done.stdout.strip() == str(package.resolve() / "shipped" / "recipes" / "one.yaml")
+    assert done.stdout.strip() == str(shipped_there.resolve() / "recipes" / "one.yaml")
 
 
 def test_unknown_names_tell_the_nearest() -> None:
@@ -148,7 +153,7 @@ def test_template_is_a_recipe_also_with_every_comment_taken_away(
 
 def test_import_is_light() -> None:
     code = (
-        "import sys, optkit.places, optkit.user_code;"
+        "import sys, optkit.ground.places, optkit.ground.user_code;"
         "heavy = ('numpy', 'pydantic', 'torch', 'ruamel.yaml', 'onnx_ir');"
         "print([m for m in heavy if m in sys.modules])"
     )

@@ -17,8 +17,8 @@ from ruamel.yaml import YAML
 from sybil import Example, Sybil
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 
-from optkit.prediction.cost import read_prices
-from optkit.recipe import Model, Recipe
+from optkit.craft.prediction.cost import read_prices
+from optkit.ground.recipe import Model, Recipe
 from tests.generation.conftest import POSITIONS, Network, words, write, write_artifact
 from tests.test_docs import PAGES, ROOT
 

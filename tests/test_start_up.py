@@ -54,7 +54,7 @@ def completing(line: str) -> str:
         "import optkit\noptkit.errors.UsageError('no')\ndir(optkit)",
         command("--help"),
         command("build", "--help"),
-        "import optkit.errors, optkit.store, optkit.execute.local, optkit.execute.runner",
+        "from optkit.ground import store\nfrom optkit.ground.execute import local, runner",
     ],
 )
 def test_starting_up_loads_nothing_heavy(code: str, tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_starting_up_loads_nothing_heavy(code: str, tmp_path: Path) -> None:
         completing("optkit build --recipe "),
         command("build", "--target", "t4", "--precision", "fp8"),
         command("build", "--target", "nosuch"),
-        "import optkit.worker, optkit.steps.step_table",
+        "import optkit.road.worker, optkit.road.steps.step_table",
         "from optkit.runtimes import BACKENDS, backend\n[backend(name) for name in BACKENDS]",
     ],
 )
@@ -90,8 +90,12 @@ def test_nothing_is_written_by_looking(tmp_path: Path) -> None:
 def test_a_worker_loads_only_its_step(tmp_path: Path) -> None:
     """Workers start for every step of user code: what one step needs, the others do not load."""
     steps = ("adopt", "fuse", "collect", "calibrate", "ort", "compile", "evaluate", "compare")
-    bodies = ", ".join(f"optkit.steps.bodies.{step}" for step in steps)
-    assert not loaded(f"import optkit.worker, {bodies}", tmp_path) & {"pydantic", "torch", "rich"}
+    bodies = ", ".join(f"optkit.road.steps.bodies.{step}" for step in steps)
+    assert not loaded(f"import optkit.road.worker, {bodies}", tmp_path) & {
+        "pydantic",
+        "torch",
+        "rich",
+    }
 
 
 def test_the_package_runs_as_the_command(tmp_path: Path) -> None:

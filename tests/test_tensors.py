@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.backends.shape_profile import profile
-from optkit.codec import from_json, to_json
-from optkit.errors import InputRefused
-from optkit.tensors import AxisRange, TensorInfo, axes_of, narrowed, size_of, with_sizes
+from optkit.craft.backends.shape_profile import profile
+from optkit.facts.codec import from_json, to_json
+from optkit.facts.errors import InputRefused
+from optkit.facts.tensors import AxisRange, TensorInfo, axes_of, narrowed, size_of, with_sizes
 
 AXES = ("past", "new", "batch")
 sizes = st.fixed_dictionaries({axis: st.integers(0, 9) for axis in AXES})

@@ -8,13 +8,19 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from optkit.errors import InputRefused
-from optkit.placement import PlacementRules
-from optkit.precisions import NumberFormat
-from optkit.quantization.numerics.scales import Scale
-from optkit.quantization.placement.read_weight import ReadWeight
-from optkit.quantization.trained import trained_activation, trained_weights
-from optkit.trained_scales import KEY, BlockScales, TrainedActivation, TrainedScales, TrainedWeight
+from optkit.craft.quantization.numerics.scales import Scale
+from optkit.craft.quantization.placement.read_weight import ReadWeight
+from optkit.craft.quantization.trained import trained_activation, trained_weights
+from optkit.facts.errors import InputRefused
+from optkit.facts.placement import PlacementRules
+from optkit.facts.precisions import NumberFormat
+from optkit.ground.trained_scales import (
+    KEY,
+    BlockScales,
+    TrainedActivation,
+    TrainedScales,
+    TrainedWeight,
+)
 
 BLOCKS = np.array([[0.25, -1 / 3], [1e-6, 7.0], [0.1, 0.2]], np.float32)
 

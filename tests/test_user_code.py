@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from optkit import user_code
-from optkit.errors import InputRefused
+from optkit.facts.errors import InputRefused
+from optkit.ground import user_code
 
 
 def test_a_module_runs_under_a_name_of_its_own(tmp_path: Path) -> None:

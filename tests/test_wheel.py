@@ -44,15 +44,15 @@ def test_the_wheel_carries_code_data_and_content_only(wheel: Path) -> None:
     code = {path.relative_to(ROOT).as_posix() for path in (ROOT / "optkit").rglob("*.*")
             if "__pycache__" not in path.parts}  # fmt: skip
     assert "optkit/py.typed" in code
-    assert code | {f"optkit/shipped/{name}" for name in CONTENT} <= inside
+    assert code | {f"optkit/ground/shipped/{name}" for name in CONTENT} <= inside
     tops = {name.partition("/")[0] for name in inside}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"optkit"}
-    shipped = {name.removeprefix("optkit/shipped/").partition("/")[0]
-               for name in inside if name.startswith("optkit/shipped/")}  # fmt: skip
+    shipped = {name.removeprefix("optkit/ground/shipped/").partition("/")[0]
+               for name in inside if name.startswith("optkit/ground/shipped/")}  # fmt: skip
     assert shipped == {"__init__.py", "recipes", "calibration", "eval", "examples"}
     tasks = {name for name in CONTENT if name.startswith("eval/")}
-    assert {name for name in inside if name.startswith("optkit/shipped/eval/")} == {
-        f"optkit/shipped/{name}" for name in tasks
+    assert {name for name in inside if name.startswith("optkit/ground/shipped/eval/")} == {
+        f"optkit/ground/shipped/{name}" for name in tasks
     }
     assert not [name for name in inside if "__pycache__" in name or "tests" in name.split("/")]
 
@@ -123,7 +123,9 @@ def test_the_wheel_builds_what_the_checkout_builds(wheel: Path, tmp_path: Path) 
     python, packages = environment(tmp_path / "editable")
     with zipfile.ZipFile(wheel) as file:
         file.extractall(packages, [n for n in file.namelist() if not n.startswith("optkit/")])
-        file.extractall(packages, [n for n in file.namelist() if n.startswith("optkit/shipped/")])
+        file.extractall(
+            packages, [n for n in file.namelist() if n.startswith("optkit/ground/shipped/")]
+        )
     (packages / "_optkit.pth").write_text(str(ROOT))
     assert imported(python, works[1]).is_relative_to(ROOT)
     assert build([str(python), "-c", "from optkit.cli import main; main()"], works[1]) == digest

@@ -32,10 +32,10 @@ from typing import Any
 import numpy as np
 
 import optkit
-from optkit.benchmarking import accuracy, paired_drop
-from optkit.evidence import Evidence
-from optkit.measurement import Score
-from optkit.tensors import Feed
+from optkit.craft.benchmarking import accuracy, paired_drop
+from optkit.facts.evidence import Evidence
+from optkit.facts.measurement import Score
+from optkit.facts.tensors import Feed
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

@@ -23,15 +23,15 @@ from typing import Any
 
 import numpy as np
 
-from optkit.benchmarking import sequential as looks
-from optkit.benchmarking.accuracy import from_samples
-from optkit.benchmarking.gates import certain, judge
-from optkit.benchmarking.intervals import wilson
-from optkit.benchmarking.paired_drop import drop
-from optkit.benchmarking.sample_size import samples_to_decide, samples_to_show
-from optkit.evidence import Evidence
-from optkit.measurement import Interval, Score
-from optkit.recipe.sections import Limits
+from optkit.craft.benchmarking import sequential as looks
+from optkit.craft.benchmarking.accuracy import from_samples
+from optkit.craft.benchmarking.gates import certain, judge
+from optkit.craft.benchmarking.intervals import wilson
+from optkit.craft.benchmarking.paired_drop import drop
+from optkit.craft.benchmarking.sample_size import samples_to_decide, samples_to_show
+from optkit.facts.evidence import Evidence
+from optkit.facts.measurement import Interval, Score
+from optkit.ground.recipe.sections import Limits
 
 LIMIT = 0.01
 SLICE_LIMIT = 0.02

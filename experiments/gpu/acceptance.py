@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from optkit.benchmarking.intervals import wilson
-from optkit.measurement import Difference
+from optkit.craft.benchmarking.intervals import wilson
+from optkit.facts.measurement import Difference
 
 SAME = 0.02  # how far the ratio of two equal sessions may lie from 1
 SEEN = (0.85, 0.97)  # where the ratio lies when one of two sessions does 10 % more: 1 / 1.1 = 0.91

@@ -34,15 +34,15 @@ import kernels
 import numpy as np
 from acceptance import Beyond, Check, Outcome
 
-from optkit import errors
-from optkit.artifact import Artifact
-from optkit.backends.cuda import Cuda
-from optkit.benchmarking import latency, machine_state
-from optkit.devices import Gpu, Target, target
-from optkit.measurement import Conditions, GpuConditions
-from optkit.pipeline import tool_versions
-from optkit.runtimes import backend
-from optkit.tensors import Feed, TensorInfo
+from optkit.craft.backends.cuda import Cuda
+from optkit.craft.benchmarking import latency, machine_state
+from optkit.facts import errors
+from optkit.facts.measurement import Conditions, GpuConditions
+from optkit.facts.tensors import Feed, TensorInfo
+from optkit.ground.artifact import Artifact
+from optkit.ground.devices import Gpu, Target, target
+from optkit.ground.runtimes import backend
+from optkit.road.pipeline import tool_versions
 
 _SECONDS = 5.0  # of two sessions timed in turn
 _PRODUCTS = 50  # in the faster of them

@@ -22,14 +22,15 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from optkit import graph
-from optkit.artifact import SIMULATION, Artifact
-from optkit.backends.landing import products
-from optkit.devices import Target, target
-from optkit.engines import BuildSpec, Engine
-from optkit.errors import ToolchainMissing
-from optkit.precisions import PRECISIONS
-from optkit.runtimes import (
+from optkit.craft.backends.landing import products
+from optkit.facts.engines import BuildSpec, Engine
+from optkit.facts.errors import ToolchainMissing
+from optkit.facts.precisions import PRECISIONS
+from optkit.facts.tensors import AxisRange, Feed, TensorInfo
+from optkit.ground import graph
+from optkit.ground.artifact import SIMULATION, Artifact
+from optkit.ground.devices import Target, target
+from optkit.ground.runtimes import (
     NotedSession,
     PhasedSession,
     ProfiledSession,
@@ -37,8 +38,7 @@ from optkit.runtimes import (
     SessionOptions,
     backend,
 )
-from optkit.steps.bodies.peak import on_device
-from optkit.tensors import AxisRange, Feed, TensorInfo
+from optkit.road.steps.bodies.peak import on_device
 
 RUNS = 200
 SECONDS = 2.0  # of profiled runs

@@ -11,10 +11,10 @@ from itertools import product
 from statistics import median
 from typing import Any
 
-from optkit.devices import Target
-from optkit.prediction import work, work_time
-from optkit.prediction.fitted import fitted
-from optkit.prediction.work import Work
+from optkit.craft.prediction import work, work_time
+from optkit.craft.prediction.fitted import fitted
+from optkit.craft.prediction.work import Work
+from optkit.ground.devices import Target
 
 _ROWS = (1, 16, 128, 1024, 8192)
 _LAYERS = ((768, 768), (1024, 4096), (4096, 4096), (4096, 11008))  # inner × columns

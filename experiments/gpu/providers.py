@@ -26,11 +26,11 @@ import torch
 from torch import nn
 
 import optkit
-from optkit.artifact import Artifact
-from optkit.pipeline import tool_versions
-from optkit.runtimes import SessionOptions, backend
-from optkit.tensors import Feed
-from optkit.workspace import Workspace
+from optkit.facts.tensors import Feed
+from optkit.ground.artifact import Artifact
+from optkit.ground.runtimes import SessionOptions, backend
+from optkit.ground.workspace import Workspace
+from optkit.road.pipeline import tool_versions
 
 ROUNDS, SECONDS = 7, 0.3
 

@@ -29,12 +29,12 @@ from safetensors.torch import load_file
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from optkit import pipeline, qat
-from optkit.api import jobs
-from optkit.pipeline import tool_versions
-from optkit.qat.agreement import sqnr
-from optkit.runtimes import SessionOptions, simulator
-from optkit.workspace import Workspace
+from optkit.ground.runtimes import SessionOptions, simulator
+from optkit.ground.workspace import Workspace
+from optkit.road import jobs, pipeline
+from optkit.road.pipeline import tool_versions
+from optkit.satellites import qat
+from optkit.satellites.qat.agreement import sqnr
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "01_digits_cnn"
 sys.path.insert(0, str(EXAMPLE))

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from optkit import graph
+from optkit.ground import graph
 
 _ROWS = 1024  # of a weight, made at a time
 _HALF, _FLOAT, _INT64 = ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.INT64

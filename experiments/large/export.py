@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from optkit.execute.resident_memory import resident
+from optkit.ground.execute.resident_memory import resident
 
 _OPTKIT = (sys.executable, "-c", "from optkit.cli import main; main()")
 _TICK_SECONDS = 0.02

@@ -16,12 +16,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from optkit import graph
-from optkit.devices import target
-from optkit.errors import OptkitError
-from optkit.precisions import PRECISIONS
-from optkit.runtimes import backend
-from optkit.tensors import AxisRange
+from optkit.facts.errors import OptkitError
+from optkit.facts.precisions import PRECISIONS
+from optkit.facts.tensors import AxisRange
+from optkit.ground import graph
+from optkit.ground.devices import target
+from optkit.ground.runtimes import backend
 
 TARGET = "l4"
 NARROW = ("int8", "uint8", "float8e4m3fn", "float4e2m1", "int4")

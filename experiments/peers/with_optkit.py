@@ -23,9 +23,9 @@ import feeds
 import onnxruntime
 from adapter import Job, main
 
-from optkit.backends.ort_session import DISABLED
-from optkit.execute.resident_memory import resident
-from optkit.recipe import Recipe
+from optkit.craft.backends.ort_session import DISABLED
+from optkit.ground.execute.resident_memory import resident
+from optkit.ground.recipe import Recipe
 
 _STEP = re.compile(r"^ +([\d.]+) s  (.+)$")
 _BEFORE = ("export", "fuse", "collect")  # steps that check and fuse the graph and read the data

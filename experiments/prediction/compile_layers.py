@@ -4,8 +4,8 @@
 
 ResNet-50 v1.5 and BERT-large with random weights are quantized to INT8 and compiled for the row's
 GPU by TensorRT-RTX, which needs no GPU. Weights do not change what a compiler fuses. The lists are
-kept as the work that `optkit/prediction/compiled.py` makes of them, so that validate.py compiles
-nothing. It takes some minutes and 15 GB of memory.
+kept as the work that `optkit/craft/prediction/compiled.py` makes of them, so that validate.py
+compiles nothing. It takes some minutes and 15 GB of memory.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import rows as r
 import torch
 import transformers as hf
 
-from optkit import graph, pipeline
-from optkit.api import jobs
-from optkit.prediction.compiled import of_engine
-from optkit.prediction.work import Work
-from optkit.steps import GRAPH
-from optkit.workspace import Workspace
+from optkit.craft.prediction.compiled import of_engine
+from optkit.craft.prediction.work import Work
+from optkit.ground import graph
+from optkit.ground.workspace import Workspace
+from optkit.road import jobs, pipeline
+from optkit.road.steps import GRAPH
 
 MEMORY = 15 << 30  # bytes; smoothing BERT-large takes 12
 TOKENS = 178  # mean unpadded length of MLPerf's SQuAD samples, as in workloads.py

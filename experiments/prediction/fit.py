@@ -1,5 +1,5 @@
-"""Write optkit/prediction/efficiencies.yaml from the benchmark rows; the same rows give the same
-file.
+"""Write optkit/craft/prediction/efficiencies.yaml from the benchmark rows; the same rows give the
+same file.
 
     python experiments/prediction/fit.py [--check]
 
@@ -15,7 +15,7 @@ from pathlib import Path
 import fitting
 import rows as r
 
-FILE = Path(r.FOLDER).parents[1] / "optkit" / "prediction" / "efficiencies.yaml"
+FILE = Path(r.FOLDER).parents[1] / "optkit" / "craft" / "prediction" / "efficiencies.yaml"
 
 
 def text() -> str:

@@ -18,7 +18,7 @@ import numpy as np
 import rows as r
 from scipy.optimize import least_squares
 
-from optkit.prediction.work_time import Efficiencies
+from optkit.craft.prediction.work_time import Efficiencies
 
 NOISE = 0.15  # relative; what such measurements scatter by from one submitter to the next
 

@@ -14,10 +14,10 @@ from typing import Any
 import workloads as w
 from ruamel.yaml import YAML
 
-from optkit.devices import Target, target
-from optkit.prediction.decoder_work import DecoderPrecision, DecoderShape, prefill, step
-from optkit.prediction.work import Work
-from optkit.prediction.work_time import Efficiencies, seconds
+from optkit.craft.prediction.decoder_work import DecoderPrecision, DecoderShape, prefill, step
+from optkit.craft.prediction.work import Work
+from optkit.craft.prediction.work_time import Efficiencies, seconds
+from optkit.ground.devices import Target, target
 
 FOLDER = Path(__file__).resolve().parent
 

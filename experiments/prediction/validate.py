@@ -79,7 +79,7 @@ def validate() -> dict[str, Any]:
     found.sort(key=lambda one: one["row"])
     built.sort(key=lambda one: one["row"])
     return {
-        "schema": "optkit.prediction-validation/v1",
+        "schema": "optkit.craft.prediction-validation/v1",
         "rows": found,
         "excluded": [{**_named(row), "reason": reason} for row, reason in excluded],
         "summary": _summary(found),

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from optkit.prediction.decoder_work import DecoderShape
-from optkit.prediction.work import BITS, Work, gemm
+from optkit.craft.prediction.decoder_work import DecoderShape
+from optkit.craft.prediction.work import BITS, Work, gemm
 
 # value, where it is from. `unverified`: recalled.
 ASSUMED: dict[str, tuple[float, str]] = {

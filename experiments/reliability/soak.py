@@ -31,10 +31,10 @@ import psutil
 from onnx import TensorProto, helper, numpy_helper
 
 import optkit
-from optkit import cli
-from optkit.execute.local import trim
-from optkit.request import Request
-from optkit.store import eviction
+from optkit.facts.request import Request
+from optkit.ground.execute.local import trim
+from optkit.ground.store import eviction
+from optkit.verbs import cli
 
 KEPT = 2**20
 """Bytes to which `cache gc` reduces the store."""

@@ -12,8 +12,8 @@ interpreters run in turn, on one thread and on two, and the least time of each k
 because other processes and the hypervisor only add to it.
 
 Writes kernels.json (each kernel) and kernels.md (speeds by kind) beside itself. `kernels:` in
-`optkit/devices/data/cpu-*.yaml` has what `distilled` makes of them. With `--kind` only kernels of
-this kind are measured, and the others keep their rows.
+`optkit/ground/devices/data/cpu-*.yaml` has what `distilled` makes of them. With `--kind` only
+kernels of this kind are measured, and the others keep their rows.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 from scipy.optimize import nnls
 
-from optkit.backends.ort_session import DISABLED
-from optkit.devices import cpu
-from optkit.precisions import NumberFormat
-from optkit.quantization.qdq import nbits
+from optkit.craft.backends.ort_session import DISABLED
+from optkit.craft.quantization.qdq import nbits
+from optkit.facts.precisions import NumberFormat
+from optkit.ground.devices import cpu
 
 HERE = Path(__file__).resolve().parent
 THREADS = (1, 2)
@@ -415,7 +415,7 @@ def page(found: Mapping[str, Any]) -> str:
     for kind in tables[0][0]:
         cells = [f"{one[kind]:.3g} ({two[kind]:.3g})" for one, two in tables]
         lines.append(f"| {kind} | {' | '.join(cells)} |")
-    lines += ["", "As `optkit/devices/data/` keeps them:", ""]
+    lines += ["", "As `optkit/ground/devices/data/` keeps them:", ""]
     lines += [f"- {name}: {distilled(rows, name)}" for name in names]
     return "\n".join(lines) + "\n"
 

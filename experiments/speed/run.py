@@ -31,8 +31,8 @@ from typing import Any
 import numpy as np
 import roof
 
-from optkit.devices import cpu, target
-from optkit.devices.machine import kernel_kind
+from optkit.ground.devices import cpu, target
+from optkit.ground.devices.machine import kernel_kind
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

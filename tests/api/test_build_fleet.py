@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import optkit
-from optkit import errors
+from optkit.facts import errors
 
 
 def test_names_are_checked_before_any_work(tmp_path: Path) -> None:

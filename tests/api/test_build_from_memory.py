@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 import optkit
-from optkit import errors
-from optkit.api import in_memory
-from optkit.evidence import Evidence
-from optkit.workspace import Silent
+from optkit.facts import errors
+from optkit.facts.evidence import Evidence
+from optkit.ground.workspace import Silent
+from optkit.road.jobs import in_memory
 
 QUICK = {"bench": {"seconds": 0.05, "warmup_seconds": 0.02}}
 Evaluate = Callable[[Any], Any]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import optkit
-from optkit.workspace import Workspace
+from optkit.ground.workspace import Workspace
 
 MODEL = """
 import numpy as np

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import optkit
-from optkit.api import jobs
+from optkit.road import jobs
 
 pytestmark = pytest.mark.slow
 
@@ -140,7 +140,7 @@ def test_a_module_of_another_dtype_becomes_an_artifact(
 
 def _train(rank: int, folder: str) -> None:
     """One of two processes of a training: DDP over gloo, then every rank calls deploy."""
-    from optkit.integrations import deploy
+    from optkit.verbs.integrations import deploy
 
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/group", rank=rank, world_size=2

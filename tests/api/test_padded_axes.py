@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from optkit.api import batches
-from optkit.api.padded_axes import PaddedAxis, padded_axes
+from optkit.road.jobs import batches
+from optkit.road.jobs.padded_axes import PaddedAxis, padded_axes
 
 
 def test_axes_of_the_same_sizes_are_one_axis() -> None:

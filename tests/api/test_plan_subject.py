@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import optkit
-from optkit import graph, pipeline
-from optkit.api import jobs
-from optkit.api.plan_subject import _tokens, exported
-from optkit.prediction.planned_model import OneCallModel
+from optkit.craft.prediction.planned_model import OneCallModel
+from optkit.ground import graph
+from optkit.road import jobs, pipeline
+from optkit.verbs.api.plan_subject import _tokens, exported
 from tests.networks import NETWORKS, network
 
 

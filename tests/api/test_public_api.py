@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import optkit
-from optkit import api
+from optkit.verbs import api
 
 PUBLIC = {
     "Artifact", "Budget", "DecoderSizes", "Recipe", "Request", "Sampling", "SearchOptions",

@@ -21,8 +21,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from optkit import exchange
-from optkit.artifact import (
+from optkit.facts.errors import InputRefused, IntegrityError, StorageError, UsageError
+from optkit.facts.evidence import Evidence
+from optkit.facts.tensors import TensorInfo
+from optkit.ground import exchange
+from optkit.ground.artifact import (
     Artifact,
     EngineFile,
     Manifest,
@@ -32,10 +35,7 @@ from optkit.artifact import (
     prepare,
     write,
 )
-from optkit.errors import InputRefused, IntegrityError, StorageError, UsageError
-from optkit.evidence import Evidence
-from optkit.store import digest_json
-from optkit.tensors import TensorInfo
+from optkit.ground.store import digest_json
 from tests.synced import renames
 
 NAME = "net-l4-int8"
@@ -585,7 +585,8 @@ def test_a_full_disk_keeps_the_older_artifact(made: Artifact, out: Path, tmp_pat
     """In a child: the limit on file size stands in for a disk that is full."""
     code = (
         "import resource, sys\nfrom pathlib import Path\n"
-        "from optkit.artifact import Artifact, write\nfrom optkit.errors import StorageError\n"
+        "from optkit.errors import StorageError\n"
+        "from optkit.ground.artifact import Artifact, write\n"
         "out = Path(sys.argv[1])\nold = Artifact.load(out / sys.argv[2])\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
         "try: write(out, old.manifest, {'model.onnx': bytes(2 << 20)})\n"
@@ -599,7 +600,7 @@ def test_a_full_disk_keeps_the_older_artifact(made: Artifact, out: Path, tmp_pat
 
 def kill_while_writing(out: Path, delay: float) -> None:
     code = (
-        "import sys\nfrom pathlib import Path\nfrom optkit.artifact import Artifact, write\n"
+        "import sys\nfrom pathlib import Path\nfrom optkit.ground.artifact import Artifact, write\n"
         "out, name = Path(sys.argv[1]), sys.argv[2]\nold = Artifact.load(out / name)\n"
         "print('ready', flush=True)\n"
         "while True: write(out, old.manifest, {f: old.path.joinpath(f).read_bytes()"

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import optkit
-from optkit.artifact import Artifact, integrity, reader, write
-from optkit.errors import IntegrityError, UnsafeFile
-from optkit.runtimes import backend
+from optkit.facts.errors import IntegrityError, UnsafeFile
+from optkit.ground.artifact import Artifact, integrity, reader, write
+from optkit.ground.runtimes import backend
 from tests.artifact.test_artifact import MANIFEST, contents, model
 
 FEED = {"x": np.arange(8, dtype=np.float32).reshape(2, 4)}

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import optkit
-from optkit import documents
-from optkit.artifact import Artifact
-from optkit.recipe import Recipe
+from optkit.facts import documents
+from optkit.ground.artifact import Artifact
+from optkit.ground.recipe import Recipe
 from tests.conftest import Optkit
 from tests.figures import Figures
 

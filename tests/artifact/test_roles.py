@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from optkit.artifact import SAMPLES, Artifact, share
-from optkit.artifact.roles import role_of
-from optkit.errors import IntegrityError
+from optkit.facts.errors import IntegrityError
+from optkit.ground.artifact import SAMPLES, Artifact, share
+from optkit.ground.artifact.roles import role_of
 from tests.packaging import tiny
 
 OLDER = Path(__file__).parent / "older" / "v1-without-roles"
@@ -63,7 +63,7 @@ def test_a_role_that_is_none_is_refused(tmp_path: Path) -> None:
     data = manifest.to_json()
     data["files"]["empty"]["role"] = "decorates"
     body = {key: value for key, value in data.items() if key != "check"}
-    from optkit.store import digest_json
+    from optkit.ground.store import digest_json
 
     with pytest.raises(IntegrityError, match="fields are missing or wrong"):
         type(manifest).of({**body, "check": digest_json(body)}, "here")

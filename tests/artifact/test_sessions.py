@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from onnx import TensorProto, helper, numpy_helper
 
-from optkit.artifact import Artifact, Running, write
-from optkit.backends.ort_session import check_feed
-from optkit.errors import InputRefused, OptkitError, UsageError
-from optkit.evidence import Evidence
-from optkit.execute.proxy import Proxy
-from optkit.execute.task import TaskLimits
-from optkit.runtimes import simulator
+from optkit.craft.backends.ort_session import check_feed
+from optkit.facts.errors import InputRefused, OptkitError, UsageError
+from optkit.facts.evidence import Evidence
+from optkit.ground.artifact import Artifact, Running, write
+from optkit.ground.execute.proxy import Proxy
+from optkit.ground.execute.task import TaskLimits
+from optkit.ground.runtimes import simulator
 from tests.artifact.test_artifact import MANIFEST
 
 THREADS, ROWS = 64, 5

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from optkit.devices import cpu
+from optkit.ground.devices import cpu
 from tests.avx2.environment import MISSING, avx2_python
 from tests.codes import SATURATES
 from tests.conftest import ROOT, Optkit, environment
@@ -40,7 +40,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_machine_has_no_vnni(python: Path) -> None:
     """Nor have the processes that it starts."""
-    look = "from optkit.devices import cpu; print(*cpu().features, cpu().kind)"
+    look = "from optkit.ground.devices import cpu; print(*cpu().features, cpu().kind)"
     again = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {look!r}])"
     for code in (look, again):
         done = subprocess.run(
@@ -53,7 +53,7 @@ def test_the_machine_has_no_vnni(python: Path) -> None:
 def test_amx_alone_is_hidden(tmp_path: Path) -> None:
     """As experiments/speed/kernels.py measures VNNI on a machine with AMX."""
     python = avx2_python(tmp_path / "env", keep_avx512=True)
-    look = "from optkit.devices import cpu; print(*cpu().features, cpu().kind)"
+    look = "from optkit.ground.devices import cpu; print(*cpu().features, cpu().kind)"
     done = subprocess.run(
         [python, "-c", look], env=environment(None), capture_output=True, text=True, check=True
     )

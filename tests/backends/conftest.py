@@ -14,9 +14,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from optkit.backends import cuda
-from optkit.backends.tensorrt import TensorRT
-from optkit.runtimes import Recurrent, SessionOptions
+from optkit.craft.backends import cuda
+from optkit.craft.backends.tensorrt import TensorRT
+from optkit.ground.runtimes import Recurrent, SessionOptions
 from tests.backends.standins import INPUT, JSON, Driver, FakeEngine, Typed
 from tests.codes import weights
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from optkit.backends.cuda import PROTOTYPES
+from optkit.craft.backends.cuda import PROTOTYPES
 
 
 class Typed:

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from optkit import pipeline
-from optkit.backends import build_options
-from optkit.backends.tensorrt import TensorRT
-from optkit.backends.tensorrt_rtx import TensorRTRTX
-from optkit.codec import from_json, to_json
-from optkit.devices import target
-from optkit.engines import BuildSpec
-from optkit.errors import Impossible, ToolchainMissing
-from optkit.pipeline import Job
-from optkit.precisions import PRECISIONS
-from optkit.recipe import Recipe
-from optkit.store import digest_json
-from optkit.tensors import AxisRange, TensorInfo
+from optkit.craft.backends import build_options
+from optkit.craft.backends.tensorrt import TensorRT
+from optkit.craft.backends.tensorrt_rtx import TensorRTRTX
+from optkit.facts.codec import from_json, to_json
+from optkit.facts.engines import BuildSpec
+from optkit.facts.errors import Impossible, ToolchainMissing
+from optkit.facts.precisions import PRECISIONS
+from optkit.facts.tensors import AxisRange, TensorInfo
+from optkit.ground.devices import target
+from optkit.ground.recipe import Recipe
+from optkit.ground.store import digest_json
+from optkit.road import pipeline
+from optkit.road.pipeline import Job
 
 INPUTS = (TensorInfo("x", "float32", ("batch", 8, 16, 16)),)
 BATCH = {"batch": AxisRange(1, 8, 32)}

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.backends.shape_profile import batch, profile
-from optkit.errors import UsageError
-from optkit.tensors import AxisRange, TensorInfo
+from optkit.craft.backends.shape_profile import batch, profile
+from optkit.facts.errors import UsageError
+from optkit.facts.tensors import AxisRange, TensorInfo
 
 sizes = st.integers(1, 99)
 ranges = st.lists(sizes, min_size=3, max_size=3).map(sorted).map(lambda s: AxisRange(*s))

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optkit.backends import cuda
-from optkit.backends.cuda import PROTOTYPES, Cuda
-from optkit.benchmarking import latency
-from optkit.errors import ToolchainMissing, WorkerFailed
-from optkit.runtimes import NotedSession, Recurrent
-from optkit.tensors import TensorInfo, narrowed
+from optkit.craft.backends import cuda
+from optkit.craft.backends.cuda import PROTOTYPES, Cuda
+from optkit.craft.benchmarking import latency
+from optkit.facts.errors import ToolchainMissing, WorkerFailed
+from optkit.facts.tensors import TensorInfo, narrowed
+from optkit.ground.runtimes import NotedSession, Recurrent
 from tests.backends.standins import Driver, FakeContext, FakeEngine, rows
 
 

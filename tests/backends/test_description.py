@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from optkit.backends.description import described
-from optkit.backends.landing import landing
-from optkit.backends.tensorrt import TensorRT, _Built
-from optkit.codec import from_json, to_json
-from optkit.devices import target
-from optkit.engines import Engine, FusedLayer
-from optkit.precisions import PRECISIONS
-from optkit.steps import perform
-from optkit.steps.file_names import GRAPH
-from optkit.tensors import AxisRange, TensorInfo
+from optkit.craft.backends.description import described
+from optkit.craft.backends.landing import landing
+from optkit.craft.backends.tensorrt import TensorRT, _Built
+from optkit.facts.codec import from_json, to_json
+from optkit.facts.engines import Engine, FusedLayer
+from optkit.facts.precisions import PRECISIONS
+from optkit.facts.tensors import AxisRange, TensorInfo
+from optkit.ground.devices import target
+from optkit.road.steps import perform
+from optkit.road.steps.file_names import GRAPH
 from tests.backends.standins import Driver
 
 LISTS = Path(__file__).with_name("lists")

@@ -19,14 +19,14 @@ import onnx
 import pytest
 from onnx import parser
 
-from optkit.backends import engine_search, kept, tensorrt
-from optkit.backends.tensorrt import TensorRT
-from optkit.devices import target
-from optkit.engines import BuildSpec, Engine
-from optkit.execute.step import Foreign
-from optkit.execute.task import TaskLimits
-from optkit.precisions import PRECISIONS
-from optkit.steps.compile import Compile
+from optkit.craft.backends import engine_search, kept, tensorrt
+from optkit.craft.backends.tensorrt import TensorRT
+from optkit.facts.engines import BuildSpec, Engine
+from optkit.facts.precisions import PRECISIONS
+from optkit.ground.devices import target
+from optkit.ground.execute.step import Foreign
+from optkit.ground.execute.task import TaskLimits
+from optkit.road.steps.compile import Compile
 from tests.backends.standins import Driver
 
 KERNELS = {3: 10, 5: 1000}  # by level: those that are timed

@@ -15,21 +15,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optkit.backends.build_log import BuildMessages
-from optkit.backends.kept import KernelFile
-from optkit.backends.tensorrt import TensorRT
-from optkit.backends.tensorrt_rtx import TensorRTRTX
-from optkit.codec import from_json
-from optkit.devices import Gpu, target
-from optkit.errors import InputRefused, ToolchainMissing, UsageError, WorkerFailed
-from optkit.execute.step import Foreign
-from optkit.measurement import Latency
-from optkit.precisions import PRECISIONS
-from optkit.runtimes import PhasedSession, Recurrent, SessionOptions
-from optkit.steps import perform
-from optkit.steps.bodies import bench, sessions
-from optkit.steps.sessions import DeviceSession, Engines
-from optkit.tensors import Feed, TensorInfo
+from optkit.craft.backends.build_log import BuildMessages
+from optkit.craft.backends.kept import KernelFile
+from optkit.craft.backends.tensorrt import TensorRT
+from optkit.craft.backends.tensorrt_rtx import TensorRTRTX
+from optkit.facts.codec import from_json
+from optkit.facts.errors import InputRefused, ToolchainMissing, UsageError, WorkerFailed
+from optkit.facts.measurement import Latency
+from optkit.facts.precisions import PRECISIONS
+from optkit.facts.tensors import Feed, TensorInfo
+from optkit.ground.devices import Gpu, target
+from optkit.ground.execute.step import Foreign
+from optkit.ground.runtimes import PhasedSession, Recurrent, SessionOptions
+from optkit.road.steps import perform
+from optkit.road.steps.bodies import bench, sessions
+from optkit.road.steps.sessions import DeviceSession, Engines
 from tests.backends.standins import Driver, rows
 
 

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optkit.backends import cuda
-from optkit.devices import target
-from optkit.errors import ToolchainMissing, WorkerFailed
-from optkit.evidence import Evidence
-from optkit.measurement import Difference, Interval
-from optkit.runtimes import backend
-from optkit.tensors import TensorInfo
+from optkit.craft.backends import cuda
+from optkit.facts.errors import ToolchainMissing, WorkerFailed
+from optkit.facts.evidence import Evidence
+from optkit.facts.measurement import Difference, Interval
+from optkit.facts.tensors import TensorInfo
+from optkit.ground.devices import target
+from optkit.ground.runtimes import backend
 from tests.backends.standins import LOADED, Driver, rows
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "gpu"

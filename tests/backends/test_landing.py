@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from optkit import graph
-from optkit.backends import landing as landings
-from optkit.backends.landing import products
-from optkit.engines import FusedLayer, Landing, LayerTensor
-from optkit.precisions import PRECISIONS
+from optkit.craft.backends import landing as landings
+from optkit.craft.backends.landing import products
+from optkit.facts.engines import FusedLayer, Landing, LayerTensor
+from optkit.facts.precisions import PRECISIONS
+from optkit.ground import graph
 
 
 def layer(name: str, nodes: tuple[str, ...], dtype: str) -> FusedLayer:

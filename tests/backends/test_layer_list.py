@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.backends import layer_list
-from optkit.engines import FusedLayer, LayerTensor
-from optkit.errors import ToolchainMissing
+from optkit.craft.backends import layer_list
+from optkit.facts.engines import FusedLayer, LayerTensor
+from optkit.facts.errors import ToolchainMissing
 
 LISTS = Path(__file__).with_name("lists")
 WORDS = {

@@ -13,19 +13,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.backends.layer_profiler import Spent, by_layer, profiler
-from optkit.backends.tensorrt import TensorRT
-from optkit.benchmarking import machine_state
-from optkit.codec import from_json
-from optkit.engines import FusedLayer
-from optkit.errors import ToolchainMissing
-from optkit.measurement import Conditions, GpuConditions
-from optkit.runtimes import ProfiledSession
-from optkit.steps import perform
-from optkit.steps.bodies import sessions
-from optkit.steps.bodies.peak import on_device
-from optkit.steps.file_names import GRAPH
-from optkit.steps.peak import PeakMemory
+from optkit.craft.backends.layer_profiler import Spent, by_layer, profiler
+from optkit.craft.backends.tensorrt import TensorRT
+from optkit.craft.benchmarking import machine_state
+from optkit.facts.codec import from_json
+from optkit.facts.engines import FusedLayer
+from optkit.facts.errors import ToolchainMissing
+from optkit.facts.measurement import Conditions, GpuConditions
+from optkit.ground.runtimes import ProfiledSession
+from optkit.road.steps import perform
+from optkit.road.steps.bodies import sessions
+from optkit.road.steps.bodies.peak import on_device
+from optkit.road.steps.file_names import GRAPH
+from optkit.road.steps.peak import PeakMemory
 from tests.backends.standins import JSON, LOADED, SPENT, Driver, FakeInspector, rows
 
 FEED = {"x": rows(1, 2), "state": rows(5)}
@@ -183,7 +183,7 @@ def test_the_step_measures_an_engine_on_its_device(
     engines: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spool = SimpleNamespace(feed=lambda batch: FEED)
-    monkeypatch.setattr("optkit.steps.bodies.peak.Spool", lambda path: spool)
+    monkeypatch.setattr("optkit.road.steps.bodies.peak.Spool", lambda path: spool)
     params = {**ENGINES, "batch": 2}
     found = perform("peak", engines, params, tmp_path, lambda what, done: None)
     assert LOADED < found["bytes"] < LOADED + 1024

@@ -16,17 +16,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from optkit.backends.onnxruntime import OnnxRuntime, native_options
-from optkit.backends.ort_session import check_feed
-from optkit.codec import from_json, to_json
-from optkit.devices import cpu, target
-from optkit.devices.machine import describe
-from optkit.engines import Engine
-from optkit.errors import InputRefused, ToolchainMissing, WorkerFailed
-from optkit.placement import PlacementRules
-from optkit.precisions import PRECISIONS
-from optkit.runtimes import SessionOptions
-from optkit.tensors import AxisRange, TensorInfo
+from optkit.craft.backends.onnxruntime import OnnxRuntime, native_options
+from optkit.craft.backends.ort_session import check_feed
+from optkit.facts.codec import from_json, to_json
+from optkit.facts.engines import Engine
+from optkit.facts.errors import InputRefused, ToolchainMissing, WorkerFailed
+from optkit.facts.placement import PlacementRules
+from optkit.facts.precisions import PRECISIONS
+from optkit.facts.tensors import AxisRange, TensorInfo
+from optkit.ground.devices import cpu, target
+from optkit.ground.devices.machine import describe
+from optkit.ground.runtimes import SessionOptions
 from tests import codes
 
 BATCH = {"batch": AxisRange(1, 8, 32)}
@@ -150,7 +150,7 @@ def test_a_feed_that_fits_passes(batch: int, length: int) -> None:
 
 
 def test_both_wheels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("optkit.backends.onnxruntime.installed", lambda name: "1.31.1")
+    monkeypatch.setattr("optkit.craft.backends.onnxruntime.installed", lambda name: "1.31.1")
     with pytest.raises(ToolchainMissing, match="onnxruntime and onnxruntime-gpu") as caught:
         OnnxRuntime().check()
     assert "pip uninstall" in (caught.value.hint or "")
@@ -160,7 +160,7 @@ def test_a_missing_wheel_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> Non
     def absent(name: str) -> None:
         raise ModuleNotFoundError(name)
 
-    monkeypatch.setattr("optkit.backends.ort_session.importlib.import_module", absent)
+    monkeypatch.setattr("optkit.craft.backends.ort_session.importlib.import_module", absent)
     with pytest.raises(ToolchainMissing) as caught:
         OnnxRuntime().check()
     assert caught.value.hint == "pip install 'optkit[cpu]'"
@@ -238,7 +238,7 @@ def test_weights_for_a_kind_of_cpu_are_its_own_wherever_they_are_made(
     monkeypatch: pytest.MonkeyPatch, name: str, bits: int, here: str
 ) -> None:
     machine = replace(cpu(), machine="x86_64", features=target(here).features, kind=here)
-    for module in ("optkit.devices.machine", "optkit.backends.onnxruntime"):
+    for module in ("optkit.ground.devices.machine", "optkit.craft.backends.onnxruntime"):
         monkeypatch.setattr(f"{module}.cpu", lambda: machine)
     assert OnnxRuntime().rules(target(name), PRECISIONS["int8"]).weight.bits == bits
     reason = OnnxRuntime().offline(target(name))
@@ -331,7 +331,7 @@ def test_exact_kernels_are_asked_for_where_they_are_needed(
     features: tuple[str, ...], largest: int, form: str, wanted: tuple[str | None, str],
 ) -> None:  # fmt: skip
     machine = replace(cpu(), machine="x86_64", features=features)
-    monkeypatch.setattr("optkit.backends.onnxruntime.cpu", lambda: machine)
+    monkeypatch.setattr("optkit.craft.backends.onnxruntime.cpu", lambda: machine)
     weight = np.full((64, 5), largest, np.int8)
     model = product(tmp_path / "m.onnx", np.full((3, 64), 255, np.uint8), weight, form)
     options = native_options(model, SessionOptions(spinning=False, level="basic"))

@@ -10,26 +10,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optkit import artifact
-from optkit.artifact import Manifest, reader
-from optkit.backends import ort_providers
-from optkit.backends.onnxruntime import OnnxRuntime, native_options
-from optkit.backends.ort_providers import (
+from optkit.craft.backends import ort_providers
+from optkit.craft.backends.onnxruntime import OnnxRuntime, native_options
+from optkit.craft.backends.ort_providers import (
     BoundSession,
     CoreMLProvider,
     CudaProvider,
     TensorRTProvider,
 )
-from optkit.backends.ort_session import CPU, Providers
-from optkit.backends.tensorrt import TensorRT
-from optkit.codec import from_json, to_json
-from optkit.devices import Gpu, Target, target
-from optkit.engines import Engine
-from optkit.errors import Impossible, InputRefused, ToolchainMissing
-from optkit.evidence import Evidence
-from optkit.precisions import PRECISIONS
-from optkit.runtimes import SessionOptions, backend
-from optkit.tensors import AxisRange, TensorInfo
+from optkit.craft.backends.ort_session import CPU, Providers
+from optkit.craft.backends.tensorrt import TensorRT
+from optkit.facts.codec import from_json, to_json
+from optkit.facts.engines import Engine
+from optkit.facts.errors import Impossible, InputRefused, ToolchainMissing
+from optkit.facts.evidence import Evidence
+from optkit.facts.precisions import PRECISIONS
+from optkit.facts.tensors import AxisRange, TensorInfo
+from optkit.ground import artifact
+from optkit.ground.artifact import Manifest, reader
+from optkit.ground.devices import Gpu, Target, target
+from optkit.ground.runtimes import SessionOptions, backend
 
 KNOWN = json.loads((Path(__file__).parent / "api" / "onnxruntime-providers.json").read_text())
 ALL = (CudaProvider(), TensorRTProvider(), CoreMLProvider())

@@ -18,15 +18,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from optkit import codec
-from optkit.backends.build_log import BuildProgress
-from optkit.backends.tensorrt import TensorRT
-from optkit.backends.tensorrt_rtx import TensorRTRTX
-from optkit.devices import target
-from optkit.engines import BuildSpec, Engine
-from optkit.errors import Impossible, InputRefused, ToolchainMissing, UsageError
-from optkit.precisions import PRECISIONS
-from optkit.tensors import AxisRange, TensorInfo
+from optkit.craft.backends.build_log import BuildProgress
+from optkit.craft.backends.tensorrt import TensorRT
+from optkit.craft.backends.tensorrt_rtx import TensorRTRTX
+from optkit.facts import codec
+from optkit.facts.engines import BuildSpec, Engine
+from optkit.facts.errors import Impossible, InputRefused, ToolchainMissing, UsageError
+from optkit.facts.precisions import PRECISIONS
+from optkit.facts.tensors import AxisRange, TensorInfo
+from optkit.ground.devices import target
 
 BATCH = {"batch": AxisRange(1, 8, 32)}
 
@@ -42,10 +42,10 @@ def spec(shape: tuple[Any, ...], device: str = "l4", precision: str = "int8") ->
 def test_plans_load_no_library() -> None:
     code = """
 import sys
-from optkit.backends.tensorrt import TensorRT
-from optkit.backends.tensorrt_rtx import TensorRTRTX
-from optkit.devices import target
-from optkit.precisions import PRECISIONS
+from optkit.craft.backends.tensorrt import TensorRT
+from optkit.craft.backends.tensorrt_rtx import TensorRTRTX
+from optkit.ground.devices import target
+from optkit.facts.precisions import PRECISIONS
 int8 = PRECISIONS["int8"]
 for backend in (TensorRT(), TensorRTRTX()):
     for name in ("l4", "h100", "cpu"):
@@ -101,7 +101,7 @@ def test_a_missing_library_names_the_extra(
     def absent(name: str) -> None:
         raise error
 
-    monkeypatch.setattr("optkit.backends.tensorrt.importlib.import_module", absent)
+    monkeypatch.setattr("optkit.craft.backends.tensorrt.importlib.import_module", absent)
     for backend, extra in ((TensorRT(), "optkit[tensorrt]"), (TensorRTRTX(), "optkit[rtx]")):
         with pytest.raises(ToolchainMissing) as caught:
             backend.check()

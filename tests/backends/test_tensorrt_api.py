@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from optkit.backends import (
+from optkit.craft.backends import (
     build_log,
     build_options,
     description,
@@ -20,10 +20,10 @@ from optkit.backends import (
     tensorrt_refusals,
     tensorrt_rtx,
 )
-from optkit.backends.tensorrt import TensorRT
-from optkit.backends.tensorrt_rtx import TensorRTRTX
-from optkit.devices import target
-from optkit.precisions import PRECISIONS
+from optkit.craft.backends.tensorrt import TensorRT
+from optkit.craft.backends.tensorrt_rtx import TensorRTRTX
+from optkit.facts.precisions import PRECISIONS
+from optkit.ground.devices import target
 
 # How the modules name their objects → the class they are.
 OBJECTS = {

@@ -12,10 +12,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from optkit.backends import ort_providers
-from optkit.backends.ort_providers import TensorRTProvider
-from optkit.backends.tensorrt_libraries import needed, preload
-from optkit.errors import ToolchainMissing
+from optkit.craft.backends import ort_providers
+from optkit.craft.backends.ort_providers import TensorRTProvider
+from optkit.craft.backends.tensorrt_libraries import needed, preload
+from optkit.facts.errors import ToolchainMissing
 from tests.backends.standins import Driver
 
 PROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"

@@ -10,9 +10,9 @@ import onnx
 import pytest
 from onnx import parser
 
-from optkit.backends.tensorrt_refusals import parse, refused_build
-from optkit.backends.tensorrt_rtx import TensorRTRTX
-from optkit.errors import InputRefused
+from optkit.craft.backends.tensorrt_refusals import parse, refused_build
+from optkit.craft.backends.tensorrt_rtx import TensorRTRTX
+from optkit.facts.errors import InputRefused
 
 
 def test_a_failed_check_inside_the_compiler_has_a_remedy() -> None:

@@ -7,7 +7,7 @@ from typing import Self
 
 import pytest
 
-from optkit.tensors import Feed, TensorInfo
+from optkit.facts.tensors import Feed, TensorInfo
 
 
 class FunctionSession:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from optkit.benchmarking.accuracy import from_samples
-from optkit.evidence import Evidence
-from optkit.measurement import Score
+from optkit.craft.benchmarking.accuracy import from_samples
+from optkit.facts.evidence import Evidence
+from optkit.facts.measurement import Score
 
 
 def flipped(lost: int, gained: int, n: int) -> tuple[Score, Score]:

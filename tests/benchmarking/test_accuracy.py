@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from optkit.benchmarking import metrics
-from optkit.benchmarking.accuracy import EvaluationTask, from_samples, value_interval
-from optkit.benchmarking.intervals import Z95, paired_score, wilson
-from optkit.benchmarking.paired_drop import drop
-from optkit.benchmarking.sample_size import samples_to_decide, samples_to_show
-from optkit.errors import InputRefused
-from optkit.evidence import Evidence
-from optkit.measurement import Basis, Interval, Score
-from optkit.tensors import Feed
+from optkit.craft.benchmarking import metrics
+from optkit.craft.benchmarking.accuracy import EvaluationTask, from_samples, value_interval
+from optkit.craft.benchmarking.intervals import Z95, paired_score, wilson
+from optkit.craft.benchmarking.paired_drop import drop
+from optkit.craft.benchmarking.sample_size import samples_to_decide, samples_to_show
+from optkit.facts.errors import InputRefused
+from optkit.facts.evidence import Evidence
+from optkit.facts.measurement import Basis, Interval, Score
+from optkit.facts.tensors import Feed
 from tests.benchmarking.flips import flipped
 from tests.scoring import score
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optkit.benchmarking import average_precision as ap
-from optkit.benchmarking import boxes, detection
-from optkit.data.frames import Boxes
+from optkit.craft.benchmarking import average_precision as ap
+from optkit.craft.benchmarking import boxes, detection
+from optkit.ground.data.frames import Boxes
 
 SIZES = (8.0, 30.0, 60.0, 200.0)
 

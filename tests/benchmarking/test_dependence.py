@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optkit.benchmarking.accuracy import from_samples, too_little, value_interval
-from optkit.benchmarking.dependence import (
+from optkit.craft.benchmarking.accuracy import from_samples, too_little, value_interval
+from optkit.craft.benchmarking.dependence import (
     by_group,
     design_effect,
     in_variance,
@@ -18,13 +18,13 @@ from optkit.benchmarking.dependence import (
     of_same_things,
     worth,
 )
-from optkit.benchmarking.gates import judge
-from optkit.benchmarking.intervals import Z95, paired_score, wilson
-from optkit.benchmarking.paired_drop import drop
-from optkit.benchmarking.slices import drops
-from optkit.evidence import Evidence
-from optkit.measurement import Basis, Score
-from optkit.recipe.sections import Limits
+from optkit.craft.benchmarking.gates import judge
+from optkit.craft.benchmarking.intervals import Z95, paired_score, wilson
+from optkit.craft.benchmarking.paired_drop import drop
+from optkit.craft.benchmarking.slices import drops
+from optkit.facts.evidence import Evidence
+from optkit.facts.measurement import Basis, Score
+from optkit.ground.recipe.sections import Limits
 
 LIMIT = 0.01
 RNG = np.random.default_rng

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from optkit.benchmarking import detector_heads
-from optkit.benchmarking.detector_heads import DetectionLimits, Head
-from optkit.errors import UnknownName
+from optkit.craft.benchmarking import detector_heads
+from optkit.craft.benchmarking.detector_heads import DetectionLimits, Head
+from optkit.facts.errors import UnknownName
 
 CORNERS = np.asarray([[10, 20, 50, 80], [100, 100, 160, 150], [12, 21, 51, 79]], float)
 KINDS = np.asarray([1, 0, 1])

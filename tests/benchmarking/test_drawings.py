@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.benchmarking import average_precision as ap
-from optkit.benchmarking import boxes, detection, masks
-from optkit.benchmarking.drawings import Objects, Regions, Shape, changed
-from optkit.data.frames import Boxes, Frame, written
+from optkit.craft.benchmarking import average_precision as ap
+from optkit.craft.benchmarking import boxes, detection, masks
+from optkit.craft.benchmarking.drawings import Objects, Regions, Shape, changed
+from optkit.ground.data.frames import Boxes, Frame, written
 from tests.benchmarking.test_average_precision import found_in, rows_of, truth_of
 
 

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm, t
 
-from optkit.benchmarking import partial_results as resuming
-from optkit.benchmarking.fidelity import fidelity
-from optkit.benchmarking.partial_results import PartialScores
-from optkit.codec import to_json
-from optkit.errors import InputRefused
-from optkit.evidence import Evidence
-from optkit.tensors import Feed
+from optkit.craft.benchmarking import partial_results as resuming
+from optkit.craft.benchmarking.fidelity import fidelity
+from optkit.craft.benchmarking.partial_results import PartialScores
+from optkit.facts.codec import to_json
+from optkit.facts.errors import InputRefused
+from optkit.facts.evidence import Evidence
+from optkit.facts.tensors import Feed
 
 
 def feeds(samples: int = 48, batch: int = 7) -> list[Feed]:

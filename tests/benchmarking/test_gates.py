@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.benchmarking.accuracy import from_samples
-from optkit.benchmarking.gates import judge
-from optkit.benchmarking.paired_drop import drop
-from optkit.codec import to_json
-from optkit.evidence import Evidence
-from optkit.measurement import (
+from optkit.craft.benchmarking.accuracy import from_samples
+from optkit.craft.benchmarking.gates import judge
+from optkit.craft.benchmarking.paired_drop import drop
+from optkit.facts.codec import to_json
+from optkit.facts.evidence import Evidence
+from optkit.facts.measurement import (
     Difference,
     Fidelity,
     Interval,
@@ -24,7 +24,7 @@ from optkit.measurement import (
     Score,
     Verdict,
 )
-from optkit.recipe.sections import Limits
+from optkit.ground.recipe.sections import Limits
 from tests.benchmarking.flips import flipped
 
 SIMULATED, MEASURED, PREDICTED = Evidence.SIMULATED, Evidence.MEASURED, Evidence.PREDICTED

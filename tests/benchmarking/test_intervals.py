@@ -11,8 +11,8 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import bootstrap as scipy_bootstrap
 from scipy.stats import norm, t
 
-from optkit.benchmarking.dependence import Units, carriers
-from optkit.benchmarking.intervals import (
+from optkit.craft.benchmarking.dependence import Units, carriers
+from optkit.craft.benchmarking.intervals import (
     Z95,
     _length,
     _student,
@@ -24,7 +24,7 @@ from optkit.benchmarking.intervals import (
     paired_score,
     wilson,
 )
-from optkit.measurement import Interval
+from optkit.facts.measurement import Interval
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optkit.benchmarking import latency
-from optkit.benchmarking.latency import MIN_ROUNDS, measure, ratio, summarize
-from optkit.evidence import Evidence
-from optkit.measurement import Interval, Latency, Phases, PhaseTimes
-from optkit.tensors import Feed
+from optkit.craft.benchmarking import latency
+from optkit.craft.benchmarking.latency import MIN_ROUNDS, measure, ratio, summarize
+from optkit.facts.evidence import Evidence
+from optkit.facts.measurement import Interval, Latency, Phases, PhaseTimes
+from optkit.facts.tensors import Feed
 
 MS = 1_000_000  # nanoseconds
 

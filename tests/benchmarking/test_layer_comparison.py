@@ -9,17 +9,17 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from optkit import graph
-from optkit.backends.onnxruntime import OnnxRuntime
-from optkit.benchmarking.layer_comparison import (
+from optkit.craft.backends.onnxruntime import OnnxRuntime
+from optkit.craft.benchmarking.layer_comparison import (
     ComparedNode,
     NodeFidelity,
     restored,
     side_by_side,
     without,
 )
-from optkit.errors import InputRefused
-from optkit.runtimes import SessionOptions
+from optkit.facts.errors import InputRefused
+from optkit.ground import graph
+from optkit.ground.runtimes import SessionOptions
 
 FLOAT = """<ir_version: 10, opset_import: ["" : 21]>
 g (float[N,8] x, float[8,16] w1, float[16,4] w2) => (float[N,4] y) {

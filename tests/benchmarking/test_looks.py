@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.benchmarking import sequential as looks
-from optkit.benchmarking.gates import certain, judge
-from optkit.benchmarking.paired_drop import drop
-from optkit.recipe.sections import Limits
+from optkit.craft.benchmarking import sequential as looks
+from optkit.craft.benchmarking.gates import certain, judge
+from optkit.craft.benchmarking.paired_drop import drop
+from optkit.ground.recipe.sections import Limits
 from tests.benchmarking.flips import flipped
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import psutil
 import pytest
 
-from optkit.benchmarking import machine_state
-from optkit.benchmarking.machine_state import Watch, judge, watched
-from optkit.codec import from_json
-from optkit.measurement import Conditions, GpuConditions
+from optkit.craft.benchmarking import machine_state
+from optkit.craft.benchmarking.machine_state import Watch, judge, watched
+from optkit.facts.codec import from_json
+from optkit.facts.measurement import Conditions, GpuConditions
 
 QUIET = Conditions(
     cores=(2, 4), load_average=(0.1, 1.2), frequency_mhz=(2995.0, 3000.0), other_cpu_share=0.01,

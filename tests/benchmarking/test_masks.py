@@ -7,7 +7,7 @@ import pytest
 import torch
 from torchmetrics.functional.classification import multiclass_jaccard_index
 
-from optkit.benchmarking import masks
+from optkit.craft.benchmarking import masks
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -9,12 +9,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from optkit.benchmarking import accuracy, gates, latency, paired_drop
-from optkit.benchmarking.fidelity import fidelity
-from optkit.evidence import Evidence
-from optkit.recipe.sections import Limits
-from optkit.runtimes import Session, SessionOptions, backend
-from optkit.tensors import Feed
+from optkit.craft.benchmarking import accuracy, gates, latency, paired_drop
+from optkit.craft.benchmarking.fidelity import fidelity
+from optkit.facts.evidence import Evidence
+from optkit.facts.tensors import Feed
+from optkit.ground.recipe.sections import Limits
+from optkit.ground.runtimes import Session, SessionOptions, backend
 from tests.scoring import score
 
 pytest.importorskip("onnxruntime")

@@ -8,11 +8,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from optkit import graph
-from optkit.data import spool_writer
-from optkit.steps import perform
-from optkit.steps.file_names import GRAPH
-from optkit.tensors import TensorInfo
+from optkit.facts.tensors import TensorInfo
+from optkit.ground import graph
+from optkit.ground.data import spool_writer
+from optkit.road.steps import perform
+from optkit.road.steps.file_names import GRAPH
 
 MIB = 1 << 20
 # weights of 64 MiB: malloc never puts so much into memory that was freed before (mallopt(3))

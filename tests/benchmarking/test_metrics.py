@@ -14,8 +14,8 @@ from scipy import stats
 from sklearn.metrics import f1_score
 from torch.nn import functional
 
-from optkit import places, user_code
-from optkit.benchmarking import metrics
+from optkit.craft.benchmarking import metrics
+from optkit.ground import places, user_code
 
 numbers = arrays(np.float64, st.shared(st.integers(2, 30), key="n"), elements=st.integers(-4, 4))
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.benchmarking import average_precision as ap
-from optkit.benchmarking import boxes, detection, oriented, polygons
-from optkit.data import frames
-from optkit.data.frames import Boxes, Frame
-from optkit.errors import UnknownName
+from optkit.craft.benchmarking import average_precision as ap
+from optkit.craft.benchmarking import boxes, detection, oriented, polygons
+from optkit.facts.errors import UnknownName
+from optkit.ground.data import frames
+from optkit.ground.data.frames import Boxes, Frame
 
 Point = tuple[Fraction, Fraction]
 

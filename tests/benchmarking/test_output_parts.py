@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optkit.benchmarking.fidelity import pool, run
-from optkit.benchmarking.partial_results import PartialScores
-from optkit.evidence import Evidence
-from optkit.measurement import Fidelity
-from optkit.tensors import Feed, TensorInfo
+from optkit.craft.benchmarking.fidelity import pool, run
+from optkit.craft.benchmarking.partial_results import PartialScores
+from optkit.facts.evidence import Evidence
+from optkit.facts.measurement import Fidelity
+from optkit.facts.tensors import Feed, TensorInfo
 
 SAMPLES, BATCH, ANCHORS = 24, 5, 30
 Outputs = dict[str, np.ndarray]

@@ -10,15 +10,15 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from optkit import graph
-from optkit.backends.onnxruntime import OnnxRuntime
-from optkit.benchmarking.fidelity import fidelity
-from optkit.benchmarking.layer_comparison import NodeFidelity, side_by_side
-from optkit.benchmarking.sensitivity import record
-from optkit.evidence import Evidence
-from optkit.measurement import Deviation, Fidelity
-from optkit.runtimes import Session, SessionOptions
-from optkit.tensors import Feed, TensorInfo
+from optkit.craft.backends.onnxruntime import OnnxRuntime
+from optkit.craft.benchmarking.fidelity import fidelity
+from optkit.craft.benchmarking.layer_comparison import NodeFidelity, side_by_side
+from optkit.craft.benchmarking.sensitivity import record
+from optkit.facts.evidence import Evidence
+from optkit.facts.measurement import Deviation, Fidelity
+from optkit.facts.tensors import Feed, TensorInfo
+from optkit.ground import graph
+from optkit.ground.runtimes import Session, SessionOptions
 
 HEAD = """<ir_version: 10, opset_import: ["" : 21]>
 g (int64[B,T] input_ids, int64[B,T] attention_mask, float[9,8] table, float[8,16] w1,

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optkit.benchmarking import average_precision as ap
-from optkit.benchmarking import boxes, detection, pose
-from optkit.data import frames
-from optkit.data.frames import Boxes, Frame
-from optkit.errors import UnknownName
+from optkit.craft.benchmarking import average_precision as ap
+from optkit.craft.benchmarking import boxes, detection, pose
+from optkit.facts.errors import UnknownName
+from optkit.ground.data import frames
+from optkit.ground.data.frames import Boxes, Frame
 
 SIZES = (8.0, 30.0, 60.0, 200.0)
 PEOPLE = 17

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optkit.benchmarking import partial_results as resuming
-from optkit.benchmarking.accuracy import EvaluationTask
-from optkit.benchmarking.partial_results import PartialScores
-from optkit.evidence import Evidence
-from optkit.tensors import Feed
+from optkit.craft.benchmarking import partial_results as resuming
+from optkit.craft.benchmarking.accuracy import EvaluationTask
+from optkit.craft.benchmarking.partial_results import PartialScores
+from optkit.facts.evidence import Evidence
+from optkit.facts.tensors import Feed
 from tests.scoring import score
 
 VALUES = np.random.default_rng(0).uniform(0, 1, (23, 2))

@@ -9,11 +9,11 @@ import pytest
 from scipy.special import softmax
 from scipy.stats import entropy
 
-from optkit import codec
-from optkit.benchmarking import sensitivity
-from optkit.benchmarking.sensitivity import divergence, record
-from optkit.errors import InputRefused
-from optkit.measurement import Deviation
+from optkit.craft.benchmarking import sensitivity
+from optkit.craft.benchmarking.sensitivity import divergence, record
+from optkit.facts import codec
+from optkit.facts.errors import InputRefused
+from optkit.facts.measurement import Deviation
 
 
 class Fixed:

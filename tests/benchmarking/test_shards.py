@@ -11,14 +11,14 @@ import onnx_ir as ir
 import pytest
 from safetensors.numpy import load_file
 
-from optkit import graph, places, shipped
-from optkit.data import spool, spool_writer
-from optkit.data.frames import Boxes, Frame, written
-from optkit.errors import InputRefused, IntegrityError
-from optkit.steps import perform
-from optkit.steps.bodies.batches import CountedBatches
-from optkit.steps.file_names import GRAPH, SCORES
-from optkit.tensors import TensorInfo
+from optkit.facts.errors import InputRefused, IntegrityError
+from optkit.facts.tensors import TensorInfo
+from optkit.ground import graph, places, shipped
+from optkit.ground.data import spool, spool_writer
+from optkit.ground.data.frames import Boxes, Frame, written
+from optkit.road.steps import perform
+from optkit.road.steps.bodies.batches import CountedBatches
+from optkit.road.steps.file_names import GRAPH, SCORES
 from tests.cluster_here import SHARDS, Nodes
 from tests.figures import Figures
 

@@ -13,12 +13,12 @@ import onnx_ir as ir
 import pytest
 from safetensors.numpy import load_file
 
-from optkit import graph, places
-from optkit.data import spool_writer, thumbnails
-from optkit.data.frames import Boxes, Frame, written
-from optkit.documents.pictures import WorstPictures
-from optkit.steps.file_names import EACH, SCORES
-from optkit.tensors import TensorInfo
+from optkit.facts.documents.pictures import WorstPictures
+from optkit.facts.tensors import TensorInfo
+from optkit.ground import graph, places
+from optkit.ground.data import spool_writer, thumbnails
+from optkit.ground.data.frames import Boxes, Frame, written
+from optkit.road.steps.file_names import EACH, SCORES
 from tests.benchmarking.test_shards import BATCH, GRAPH, MODEL, SAMPLES, TASKS, prepared, quiet, run
 
 __all__ = ["prepared"]  # a fixture

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optkit.benchmarking.steady import drift, levels, steady_from
+from optkit.craft.benchmarking.steady import drift, levels, steady_from
 
 
 def series(seed: int, *stretches: tuple[int, float], noise: float = 0.01) -> np.ndarray:

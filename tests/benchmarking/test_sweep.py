@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.benchmarking import regression
-from optkit.benchmarking.sweep import best_under, knee
-from optkit.evidence import Evidence
-from optkit.measurement import Difference, Interval, Latency
+from optkit.craft.benchmarking import regression
+from optkit.craft.benchmarking.sweep import best_under, knee
+from optkit.facts.evidence import Evidence
+from optkit.facts.measurement import Difference, Interval, Latency
 
 
 def taking(batch: int, ms: float, ci95: Interval | None = None) -> Latency:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from optkit.calibration.suspects import ModelProperties, judge, profile
-from optkit.data.identity import sample_digests
-from optkit.documents.data_finding import DataFinding
-from optkit.tensors import Feed, TensorInfo, batched
+from optkit.craft.calibration.suspects import ModelProperties, judge, profile
+from optkit.facts.documents.data_finding import DataFinding
+from optkit.facts.tensors import Feed, TensorInfo, batched
+from optkit.ground.data.identity import sample_digests
 
 ENCODER = Path(__file__).parents[2] / "examples" / "03_hf_encoder"
 MEAN = np.array([0.485, 0.456, 0.406], np.float32)[:, None, None]

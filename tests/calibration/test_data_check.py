@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper, save
 
-from optkit.data import spool_writer
-from optkit.errors import InputRefused
-from optkit.steps import perform
-from optkit.steps.file_names import ASSETS, GRAPH
-from optkit.tensors import Feed, TensorInfo
+from optkit.facts.errors import InputRefused
+from optkit.facts.tensors import Feed, TensorInfo
+from optkit.ground.data import spool_writer
+from optkit.road.steps import perform
+from optkit.road.steps.file_names import ASSETS, GRAPH
 from tests.calibration import sets
 
 RANDOM = np.random.default_rng(0)

@@ -10,11 +10,11 @@ import onnx.helper
 import onnx.numpy_helper
 import pytest
 
-from optkit import graph
-from optkit.calibration import Fills, fills, observe
-from optkit.runtimes import Session, backend
-from optkit.statistics import Statistics, Tap
-from optkit.tensors import Feed
+from optkit.craft.calibration import Fills, fills, observe
+from optkit.facts.tensors import Feed
+from optkit.ground import graph
+from optkit.ground.runtimes import Session, backend
+from optkit.ground.statistics import Statistics, Tap
 
 MIN = float(np.finfo(np.float32).min)
 F, WHOLE, B = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.BOOL

@@ -18,9 +18,9 @@ _CHILD = """
 import re, sys
 from pathlib import Path
 import numpy as np
-from optkit.calibration import observe
+from optkit.craft.calibration import observe
 from optkit.runtimes import SessionOptions, backend
-from optkit.statistics import Tap
+from optkit.ground.statistics import Tap
 
 def feeds(samples):
     random = np.random.default_rng(0)

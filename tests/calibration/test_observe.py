@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optkit.calibration import observe
-from optkit.errors import InputRefused, IntegrityError
-from optkit.statistics import CHUNK, Statistics, Tap, load, merge, save
-from optkit.tensors import Feed, TensorInfo
+from optkit.craft.calibration import observe
+from optkit.facts.errors import InputRefused, IntegrityError
+from optkit.facts.tensors import Feed, TensorInfo
+from optkit.ground.statistics import CHUNK, Statistics, Tap, load, merge, save
 
 MIB = 1 << 20
 
@@ -284,8 +284,8 @@ class Killed(Exception):
 def test_a_killed_run_goes_on_and_ends_with_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int, memory: int
 ) -> None:
-    monkeypatch.setattr("optkit.calibration.checkpoint._SECONDS", 0.0)
-    monkeypatch.setattr("optkit.calibration.checkpoint._SHARE", 0)
+    monkeypatch.setattr("optkit.craft.calibration.checkpoint._SECONDS", 0.0)
+    monkeypatch.setattr("optkit.craft.calibration.checkpoint._SHARE", 0)
     x = np.random.default_rng(11).standard_normal((70, 4)).astype(np.float32)
 
     class Dying(Layers):
@@ -311,8 +311,8 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bits(
 def test_a_checkpoint_of_other_samples_is_refused_and_of_another_run_not_used(
     x: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("optkit.calibration.checkpoint._SECONDS", 0.0)
-    monkeypatch.setattr("optkit.calibration.checkpoint._SHARE", 0)
+    monkeypatch.setattr("optkit.craft.calibration.checkpoint._SECONDS", 0.0)
+    monkeypatch.setattr("optkit.craft.calibration.checkpoint._SHARE", 0)
     run(feeds(x), checkpoint=tmp_path)
     other = run(feeds(x), taps=PLAIN, checkpoint=tmp_path)
     assert other.samples == 50

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optkit.calibration import observe
-from optkit.calibration.part import Data, SamplePart
-from optkit.calibration.patches import PatchView
-from optkit.errors import IntegrityError
-from optkit.statistics import (
+from optkit.craft.calibration import observe
+from optkit.craft.calibration.part import Data, SamplePart
+from optkit.craft.calibration.patches import PatchView
+from optkit.facts.errors import IntegrityError
+from optkit.facts.tensors import Feed, TensorInfo
+from optkit.ground.statistics import (
     CHUNK,
     PATCHES,
     Patches,
@@ -25,7 +26,6 @@ from optkit.statistics import (
     merged_taps,
     save,
 )
-from optkit.tensors import Feed, TensorInfo
 
 PLAIN = Window((3, 3), (1, 1), (1, 1, 1, 1), (1, 1))
 IN_GROUPS = Window((3, 2), (2, 1), (0, 1, 1, 0), (1, 2), groups=2)

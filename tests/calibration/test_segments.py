@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optkit import graph
-from optkit.calibration.fills import NO_FILLS
-from optkit.calibration.part import SamplePart, data
-from optkit.calibration.segments import ErrorSums, Segments, feed_size
-from optkit.data import spool_writer
-from optkit.data.spool import Spool
-from optkit.errors import StorageError
-from optkit.runtimes import SessionOptions, simulator
-from optkit.statistics import Moments
-from optkit.tensors import Feed
+from optkit.craft.calibration.fills import NO_FILLS
+from optkit.craft.calibration.part import SamplePart, data
+from optkit.craft.calibration.segments import ErrorSums, Segments, feed_size
+from optkit.facts.errors import StorageError
+from optkit.facts.tensors import Feed
+from optkit.ground import graph
+from optkit.ground.data import spool_writer
+from optkit.ground.data.spool import Spool
+from optkit.ground.runtimes import SessionOptions, simulator
+from optkit.ground.statistics import Moments
 from tests.networks import network
 
 TEXT = """<ir_version: 10, opset_import: ["" : 21]>

@@ -10,15 +10,15 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from optkit import graph, runtimes
-from optkit.codec import to_json
-from optkit.data import spool_writer
-from optkit.devices import target
-from optkit.precisions import PRECISIONS
-from optkit.statistics import CHUNK
-from optkit.steps import perform
-from optkit.steps.file_names import GRAPH, STATISTICS
-from optkit.tensors import TensorInfo
+from optkit.facts.codec import to_json
+from optkit.facts.precisions import PRECISIONS
+from optkit.facts.tensors import TensorInfo
+from optkit.ground import graph, runtimes
+from optkit.ground.data import spool_writer
+from optkit.ground.devices import target
+from optkit.ground.statistics import CHUNK
+from optkit.road.steps import perform
+from optkit.road.steps.file_names import GRAPH, STATISTICS
 from tests.cluster_here import SHARDS, Nodes
 from tests.figures import Figures
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from optkit.errors import InputRefused
+from optkit.facts.errors import InputRefused
 from tests.calibration import sets
 from tests.calibration.sets import Pair
 

@@ -11,14 +11,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from optkit import artifact
-from optkit.api import _bench_against
-from optkit.artifact import Manifest
-from optkit.cli.build import exit_code
-from optkit.devices import cpu
-from optkit.evidence import Evidence
-from optkit.measurement import Difference, Interval, Latency
-from optkit.steps.bench import BenchResult, TimedPair
+from optkit.facts.evidence import Evidence
+from optkit.facts.measurement import Difference, Interval, Latency
+from optkit.ground import artifact
+from optkit.ground.artifact import Manifest
+from optkit.ground.devices import cpu
+from optkit.road.steps.bench import BenchResult, TimedPair
+from optkit.verbs.api import _bench_against
+from optkit.verbs.cli.build import exit_code
 from tests.report.conftest import build, read_result
 
 Optkit = Callable[..., Any]
@@ -132,7 +132,7 @@ def test_how_two_artifacts_are_timed_may_be_set(
         asked.append(both)
         return raced(0.99, 1.0)
 
-    monkeypatch.setattr("optkit.pipeline.artifact_race.race", race)
+    monkeypatch.setattr("optkit.road.pipeline.artifact_race.race", race)
     line = [ARTIFACT, "--against", ARTIFACT, "--set", "bench.seconds=7", "--set", "bench.threads=1"]
     assert run(*line).code == 0
     (both,) = asked

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from optkit.artifact import Artifact
-from optkit.errors import UsageError
-from optkit.pipeline.evaluation import COMPARED
-from optkit.report.build_result import failed
+from optkit.facts.errors import UsageError
+from optkit.ground.artifact import Artifact
+from optkit.road.pipeline.evaluation import COMPARED
+from optkit.show.report.build_result import failed
 from tests.conftest import MainJob
 
 Optkit = Callable[..., Any]
@@ -250,7 +250,7 @@ def test_the_baselines_own_precision_is_built_once(build: Optkit) -> None:
 
 
 def test_every_exit_code_of_an_error_is_in_its_result() -> None:
-    from optkit.cli.build import exit_code
+    from optkit.verbs.cli.build import exit_code
 
     result = failed(UsageError("no"), model=None, target="l4", precision="int8")
     assert exit_code(result, strict=True) == 2

@@ -15,9 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.cli import command_output, github, summary
-from optkit.documents.measured import GateVerdict
-from optkit.documents.result import (
+from optkit.facts.documents.measured import GateVerdict
+from optkit.facts.documents.result import (
     RESULT,
     EngineFacts,
     EngineSize,
@@ -25,9 +24,10 @@ from optkit.documents.result import (
     PrecisionFigures,
     Result,
 )
-from optkit.errors import OptkitError
-from optkit.evidence import Evidence
-from optkit.measurement import Difference, Interval, Latency, Score
+from optkit.facts.errors import OptkitError
+from optkit.facts.evidence import Evidence
+from optkit.facts.measurement import Difference, Interval, Latency, Score
+from optkit.verbs.cli import command_output, github, summary
 
 Optkit = Callable[..., Any]
 

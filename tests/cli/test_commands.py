@@ -17,7 +17,7 @@ import onnx
 import psutil
 import pytest
 
-from optkit.artifact import Artifact
+from optkit.ground.artifact import Artifact
 from tests.cli.conftest import small_model
 
 Optkit = Callable[..., Any]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.shell_completion import CompletionItem, ShellComplete
 
-from optkit.cli import optkit
+from optkit.verbs.cli import optkit
 
 
 def completed(*words: str) -> list[CompletionItem]:

@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 import pytest
 
-from optkit.cli import optkit
+from optkit.verbs.cli import optkit
 from tests.cli.test_declarations import commands
 from tests.cli.test_streams import alive
 from tests.conftest import COMMAND, environment

@@ -12,11 +12,11 @@ from onnx import TensorProto, helper, load, numpy_helper, save
 from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from optkit.benchmarking import metrics
-from optkit.benchmarking import partial_results as resuming
-from optkit.data import packing
-from optkit.runtimes import backend
-from optkit.steps import perform
+from optkit.craft.benchmarking import metrics
+from optkit.craft.benchmarking import partial_results as resuming
+from optkit.ground.data import packing
+from optkit.ground.runtimes import backend
+from optkit.road.steps import perform
 
 ROOT = Path(__file__).resolve().parents[2]
 Optkit = Any

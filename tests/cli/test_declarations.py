@@ -10,8 +10,8 @@ from typing import Any
 import click
 import pytest
 
-from optkit.cli import _FAILED, options, optkit
-from optkit.errors import UsageError
+from optkit.facts.errors import UsageError
+from optkit.verbs.cli import _FAILED, options, optkit
 
 
 def commands(group: click.Group) -> Iterator[click.Command]:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optkit import graph
-from optkit.runtimes import SessionOptions, simulator
+from optkit.ground import graph
+from optkit.ground.runtimes import SessionOptions, simulator
 from tests.networks import network, sqnr
 
 POOL = """<ir_version: 10, opset_import: ["" : 21]>

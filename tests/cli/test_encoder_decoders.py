@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.io import wavfile
 
-from optkit.artifact import Artifact
+from optkit.ground.artifact import Artifact
 from tests.conftest import Optkit
 from tests.generation import speakers
 from tests.generation.families import PROMPTS

@@ -12,25 +12,26 @@ from typing import Any
 import pytest
 
 import optkit
-from optkit import explanation, trust
-from optkit.artifact import Artifact
-from optkit.backends import onnxruntime
-from optkit.backends.tensorrt_rtx import TensorRTRTX
-from optkit.cli import explained
-from optkit.codec import from_json
-from optkit.devices.gpus import Gpu, Gpus
-from optkit.documents.explanation import EXPLAIN, Explained, ExplainFinding, FindingCost
-from optkit.documents.report import Report
-from optkit.engines import FusedLayer
-from optkit.evidence import Evidence
-from optkit.execute.task import Task
-from optkit.explanation.words import advice
-from optkit.pipeline import job, layer_times
-from optkit.recipe import Recipe
-from optkit.report.contract import conform
-from optkit.runtimes import SessionOptions
-from optkit.steps import perform
-from optkit.workspace import Workspace
+from optkit.craft.backends import onnxruntime
+from optkit.craft.backends.tensorrt_rtx import TensorRTRTX
+from optkit.facts.codec import from_json
+from optkit.facts.documents.explanation import EXPLAIN, Explained, ExplainFinding, FindingCost
+from optkit.facts.documents.report import Report
+from optkit.facts.engines import FusedLayer
+from optkit.facts.evidence import Evidence
+from optkit.ground import trust
+from optkit.ground.artifact import Artifact
+from optkit.ground.devices.gpus import Gpu, Gpus
+from optkit.ground.execute.task import Task
+from optkit.ground.recipe import Recipe
+from optkit.ground.runtimes import SessionOptions
+from optkit.ground.workspace import Workspace
+from optkit.road.pipeline import job, layer_times
+from optkit.road.steps import perform
+from optkit.show import explanation
+from optkit.show.explanation.words import advice
+from optkit.show.report.contract import conform
+from optkit.verbs.cli import explained
 
 Optkit = Callable[..., Any]
 
@@ -108,8 +109,8 @@ def test_an_engine_whose_device_is_here_tells_its_own_times(
 
     here(monkeypatch)
     rtx = SimpleNamespace(session=Session, traits=TensorRTRTX.traits)
-    monkeypatch.setattr("optkit.runtimes.backend", lambda name: rtx)
-    monkeypatch.setattr("optkit.steps.bodies.sessions.backend", lambda name: rtx)
+    monkeypatch.setattr("optkit.ground.runtimes.backend", lambda name: rtx)
+    monkeypatch.setattr("optkit.road.steps.bodies.sessions.backend", lambda name: rtx)
     monkeypatch.setenv("OPTKIT_CACHE", str(tmp_path / "cache"))
     for file in artifact.manifest.files.values():  # engines that were compiled here
         trust.know(file.sha256)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optkit import shipped
-from optkit.artifact import SAMPLES, Artifact, write
+from optkit.ground import shipped
+from optkit.ground.artifact import SAMPLES, Artifact, write
 from tests.report.test_build_result import check
 
 Optkit = Callable[..., Any]

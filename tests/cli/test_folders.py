@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from optkit.artifact import Artifact
+from optkit.ground.artifact import Artifact
 
 Optkit = Callable[..., Any]
 

@@ -13,7 +13,7 @@ from xml.dom import minidom
 import pytest
 from jsonschema import Draft202012Validator
 
-from optkit import documents
+from optkit.facts import documents
 
 DIFF = documents.schema("diff")
 NAMED = """

@@ -12,9 +12,9 @@ import pytest
 import torch
 import transformers as hf
 
-from optkit.artifact import Artifact
-from optkit.intake import hub
-from optkit.runtimes import backend
+from optkit.ground.artifact import Artifact
+from optkit.ground.intake import hub
+from optkit.ground.runtimes import backend
 from tests.conftest import Optkit
 from tests.sources.hugging_face import own_code
 
@@ -152,7 +152,7 @@ def test_a_folder_that_is_no_model(folder: Path, optkit_here: Optkit, cache: Pat
 def test_the_extra_that_is_missing_is_named(
     folder: Path, optkit_here: Optkit, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from optkit.pipeline import refusals
+    from optkit.road.pipeline import refusals
 
     found = refusals.installed
     monkeypatch.setattr(refusals, "installed", lambda n: None if n == "optimum" else found(n))

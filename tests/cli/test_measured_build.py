@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import optkit
-from optkit.artifact import Artifact
+from optkit.ground.artifact import Artifact
 
 Optkit = Callable[..., Any]
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import optkit
-from optkit import pipeline
-from optkit.backends.tensorrt_rtx import TensorRTRTX
-from optkit.errors import InputRefused, UsageError, located
-from optkit.pipeline import BUILD
+from optkit.craft.backends.tensorrt_rtx import TensorRTRTX
+from optkit.facts.errors import InputRefused, UsageError, located
+from optkit.road import pipeline
+from optkit.road.pipeline import BUILD
 
 Optkit = Any
 

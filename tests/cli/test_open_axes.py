@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from optkit.artifact import Artifact
+from optkit.ground.artifact import Artifact
 
 P2O = "p2o.DynamicDimension"
 Optkit = Callable[..., Any]

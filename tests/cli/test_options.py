@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from optkit.cli import optkit, param_types
-from optkit.errors import UsageError
+from optkit.facts.errors import UsageError
+from optkit.verbs.cli import optkit, param_types
 
 
 def commands(group: click.Group, path: str = "optkit") -> Iterator[tuple[str, click.Command]]:

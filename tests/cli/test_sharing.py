@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("fsspec")
 
 import optkit
-from optkit.workspace import Silent, Workspace
+from optkit.ground.workspace import Silent, Workspace
 
 SECRET = "hunter2"
 

@@ -62,7 +62,7 @@ def test_work_goes_on_when_nobody_reads_stderr(how: str, again: Optkit) -> None:
 def test_stdout_is_left_to_results_also_by_native_code_and_other_processes() -> None:
     code = """if True:
         import os, subprocess
-        from optkit.cli import command_output
+        from optkit.verbs.cli import command_output
         command_output.keep_stdout()
         os.write(1, b"native ")
         subprocess.run(["echo", "other"], check=True)

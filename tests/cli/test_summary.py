@@ -8,12 +8,12 @@ from typing import Literal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.cli import summary
-from optkit.cli.build import exit_code
-from optkit.documents.model_figures import BENCH, BenchFigures, Sweep
-from optkit.documents.rewrites import Rewrite, rewrites
-from optkit.evidence import Evidence
-from optkit.measurement import DevicePhases, Interval, Latency, PhaseTimes
+from optkit.facts.documents.model_figures import BENCH, BenchFigures, Sweep
+from optkit.facts.documents.rewrites import Rewrite, rewrites
+from optkit.facts.evidence import Evidence
+from optkit.facts.measurement import DevicePhases, Interval, Latency, PhaseTimes
+from optkit.verbs.cli import summary
+from optkit.verbs.cli.build import exit_code
 from tests.report.conftest import build, read_result
 
 PREDICTED = Evidence.PREDICTED

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optkit.recipe import Recipe
+from optkit.ground.recipe import Recipe
 from tests.cli.conftest import contents
 
 Optkit = Callable[..., Any]

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from optkit import graph
-from optkit.steps.bodies.weight_remarks import shortened
+from optkit.ground import graph
+from optkit.road.steps.bodies.weight_remarks import shortened
 from tests.networks import network
 
 Optkit = Callable[..., Any]

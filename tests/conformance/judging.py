@@ -19,14 +19,14 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from optkit import graph
-from optkit.codec import from_json
-from optkit.data import spool_writer
-from optkit.errors import InputRefused
-from optkit.steps import perform
-from optkit.steps.bodies.signature import signature
-from optkit.steps.file_names import GRAPH
-from optkit.tensors import InputSpec, TensorInfo, axes_of
+from optkit.facts.codec import from_json
+from optkit.facts.errors import InputRefused
+from optkit.facts.tensors import InputSpec, TensorInfo, axes_of
+from optkit.ground import graph
+from optkit.ground.data import spool_writer
+from optkit.road.steps import perform
+from optkit.road.steps.bodies.signature import signature
+from optkit.road.steps.file_names import GRAPH
 
 Verdict = Literal["equal", "refused", "wrong", "crashed", "not run"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)

@@ -15,11 +15,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from optkit import graph
-from optkit.errors import ExportFailed
-from optkit.runtimes import backend
-from optkit.sources import program_to_onnx, toolchain, torch_module
-from optkit.tensors import InputSpec, TensorInfo
+from optkit.craft.sources import program_to_onnx, toolchain, torch_module
+from optkit.facts.errors import ExportFailed
+from optkit.facts.tensors import InputSpec, TensorInfo
+from optkit.ground import graph
+from optkit.ground.runtimes import backend
 from tests.conformance.functions import ARRAYS, CASES, DIFFERS
 from tests.conformance.other_functions import NOT_FUNCTIONS, NOT_TRIED, RANDOM, REFUSED
 

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import cdist, cosine
 from tokenizers import Tokenizer
 
-from optkit import places, user_code
-from optkit.benchmarking import metrics
-from optkit.benchmarking.accuracy import EvaluationTask, pool, run
-from optkit.benchmarking.paired_drop import drop
-from optkit.benchmarking.partial_results import PartialScores
-from optkit.errors import InputRefused
-from optkit.evidence import Evidence
-from optkit.measurement import Score
+from optkit.craft.benchmarking import metrics
+from optkit.craft.benchmarking.accuracy import EvaluationTask, pool, run
+from optkit.craft.benchmarking.paired_drop import drop
+from optkit.craft.benchmarking.partial_results import PartialScores
+from optkit.facts.errors import InputRefused
+from optkit.facts.evidence import Evidence
+from optkit.facts.measurement import Score
+from optkit.ground import places, user_code
 from tests.data.test_tasks import IDS, TABLE, Model, jsonl
 
 OTHER = TABLE + np.random.default_rng(8).normal(0, 0.4, TABLE.shape)

@@ -11,10 +11,10 @@ import pytest
 from numpy.lib import format as npy
 from safetensors.numpy import save_file
 
-from optkit.data import arrays, labelled
-from optkit.data.reading import reader_of
-from optkit.errors import InputRefused
-from optkit.tensors import TensorInfo
+from optkit.facts.errors import InputRefused
+from optkit.facts.tensors import TensorInfo
+from optkit.ground.data import arrays, labelled
+from optkit.ground.data.reading import reader_of
 
 INPUTS = {name: TensorInfo(name, "float32", ("batch", 3)) for name in ("x", "z")}
 STORED = {

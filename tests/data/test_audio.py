@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from scipy.io import wavfile
 
-from optkit.data import audio, labelled
-from optkit.data.parts import DECODER_IDS
-from optkit.data.reading import reader_of
-from optkit.errors import InputRefused
-from optkit.tensors import TensorInfo
+from optkit.facts.errors import InputRefused
+from optkit.facts.tensors import TensorInfo
+from optkit.ground.data import audio, labelled
+from optkit.ground.data.parts import DECODER_IDS
+from optkit.ground.data.reading import reader_of
 
 RATE = 16000
 MELS = {"input_features": TensorInfo("input_features", "float32", ("batch", 20, 100))}

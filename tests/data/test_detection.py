@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from optkit.data import box_annotations, detection
-from optkit.data.frames import Boxes, Frame, labels, written
-from optkit.data.preprocessing import Preprocessing
-from optkit.errors import InputRefused, UnknownName
-from optkit.tensors import TensorInfo
+from optkit.facts.errors import InputRefused, UnknownName
+from optkit.facts.tensors import TensorInfo
+from optkit.ground.data import box_annotations, detection
+from optkit.ground.data.frames import Boxes, Frame, labels, written
+from optkit.ground.data.preprocessing import Preprocessing
 
 PIXELS = {"images": TensorInfo("images", "float32", ("batch", 3, 64, 64))}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from optkit.data.folders import spread
+from optkit.ground.data.folders import spread
 
 
 def test_linked_class_folders_count_and_a_circle_ends(tmp_path: Path) -> None:

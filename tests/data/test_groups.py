@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from optkit.benchmarking.accuracy import EvaluationTask, pool
-from optkit.benchmarking.partial_results import PartialScores
-from optkit.data import images, labelled, spool_writer
-from optkit.data.spool import Spool
-from optkit.errors import InputRefused
-from optkit.evidence import Evidence
-from optkit.tensors import TensorInfo
+from optkit.craft.benchmarking.accuracy import EvaluationTask, pool
+from optkit.craft.benchmarking.partial_results import PartialScores
+from optkit.facts.errors import InputRefused
+from optkit.facts.evidence import Evidence
+from optkit.facts.tensors import TensorInfo
+from optkit.ground.data import images, labelled, spool_writer
+from optkit.ground.data.spool import Spool
 
 X = (TensorInfo("x", "float32", ("batch", 2)),)
 CLIPS = ["a", "a", "b", "b", "b", "c", "a"]
@@ -109,7 +109,7 @@ def test_what_combine_makes_of_two_samples_has_the_group_of_the_first() -> None:
 
 
 def test_windows_of_one_text_are_a_group(folder: Path, tmp_path: Path) -> None:
-    from optkit.data import language
+    from optkit.ground.data import language
 
     path = tmp_path / "texts.jsonl"
     path.write_text("".join(f'{{"text": "{" ".join(["word"] * n)}"}}\n' for n in (60, 5, 90)))

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from optkit.data import images, labelled
-from optkit.errors import InputRefused
-from optkit.tensors import TensorInfo
+from optkit.facts.errors import InputRefused
+from optkit.facts.tensors import TensorInfo
+from optkit.ground.data import images, labelled
 
 PIXELS = {"image": TensorInfo("image", "float32", ("batch", 3, 12, 16))}
 TOLD = {"mean": [0.5, 0.4, 0.3], "std": [0.1, 0.2, 0.3]}

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from optkit.benchmarking import metrics
-from optkit.data.packing import IGNORED, full, pack, pad, windows
-from optkit.errors import InputRefused
-from optkit.tensors import TensorInfo
+from optkit.craft.benchmarking import metrics
+from optkit.facts.errors import InputRefused
+from optkit.facts.tensors import TensorInfo
+from optkit.ground.data.packing import IGNORED, full, pack, pad, windows
 
 
 @given(st.lists(st.integers(2, 99), max_size=70), st.integers(1, 17))

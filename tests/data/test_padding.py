@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from optkit.data.padding import TokenAxes, mask_input
-from optkit.tensors import TensorInfo
+from optkit.facts.tensors import TensorInfo
+from optkit.ground.data.padding import TokenAxes, mask_input
 
 NAMED = (
     TensorInfo("input_ids", "int64", ("batch", "sequence")),

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from optkit import places, user_code
-from optkit.benchmarking import polygons
-from optkit.benchmarking.accuracy import EvaluationTask
-from optkit.data import detection
-from optkit.data.frames import Boxes, Frame
-from optkit.errors import InputRefused
-from optkit.evidence import Evidence
-from optkit.tensors import Feed, TensorInfo
+from optkit.craft.benchmarking import polygons
+from optkit.craft.benchmarking.accuracy import EvaluationTask
+from optkit.facts.errors import InputRefused
+from optkit.facts.evidence import Evidence
+from optkit.facts.tensors import Feed, TensorInfo
+from optkit.ground import places, user_code
+from optkit.ground.data import detection
+from optkit.ground.data.frames import Boxes, Frame
 from tests.data.test_vision_tasks import Model
 from tests.scoring import score
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optkit.data.resizing import resized, sizes_of, unchangeable
-from optkit.errors import InputRefused
-from optkit.tensors import Feed, InputSpec, TensorInfo, size_of
+from optkit.facts.errors import InputRefused
+from optkit.facts.tensors import Feed, InputSpec, TensorInfo, size_of
+from optkit.ground.data.resizing import resized, sizes_of, unchangeable
 
 
 def spec(name: str, dtype: str, *shape: int | str, range: tuple[float, float] | None = None) -> (

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optkit.data.rows import document, rows
-from optkit.errors import InputRefused
+from optkit.facts.errors import InputRefused
+from optkit.ground.data.rows import document, rows
 
 RECORDS = [
     {"text": "one line", "label": "a"},

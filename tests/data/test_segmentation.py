@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from optkit.data import segmentation
-from optkit.errors import InputRefused
-from optkit.tensors import TensorInfo
+from optkit.facts.errors import InputRefused
+from optkit.facts.tensors import TensorInfo
+from optkit.ground.data import segmentation
 
 PIXELS = {"pixel_values": TensorInfo("pixel_values", "float32", ("batch", 3, 32, 32))}
 

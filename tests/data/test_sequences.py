@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.data import sequences, spool, spool_writer, synthetic
-from optkit.errors import InputRefused
-from optkit.tensors import InputSpec, TensorInfo
+from optkit.facts.errors import InputRefused
+from optkit.facts.tensors import InputSpec, TensorInfo
+from optkit.ground.data import sequences, spool, spool_writer, synthetic
 
 ALL = "past + new"
 INPUTS = {

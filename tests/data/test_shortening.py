@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optkit.data import spool_writer
-from optkit.data.shortening import shortened, token_axis
-from optkit.data.spool import Spool
-from optkit.tensors import Feed, TensorInfo
+from optkit.facts.tensors import Feed, TensorInfo
+from optkit.ground.data import spool_writer
+from optkit.ground.data.shortening import shortened, token_axis
+from optkit.ground.data.spool import Spool
 
 IDS = TensorInfo("input_ids", "int64", ("batch", "sequence"))
 MASK = TensorInfo("attention_mask", "int64", ("batch", "sequence"))

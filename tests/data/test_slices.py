@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optkit.data import labelled, spool_writer
-from optkit.data.spool import Spool
-from optkit.errors import InputRefused
-from optkit.tensors import TensorInfo
+from optkit.facts.errors import InputRefused
+from optkit.facts.tensors import TensorInfo
+from optkit.ground.data import labelled, spool_writer
+from optkit.ground.data.spool import Spool
 
 X = (TensorInfo("x", "float32", ("batch", 2)),)
 

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from optkit.data import packing, spool_writer
-from optkit.data.checking import STORABLE
-from optkit.data.spool import Spool, counting, overlap
-from optkit.data.spool_writer import SpoolInfo
-from optkit.data.synthetic import random_feed
-from optkit.errors import InputRefused, IntegrityError
-from optkit.tensors import InputSpec, TensorInfo
+from optkit.facts.errors import InputRefused, IntegrityError
+from optkit.facts.tensors import InputSpec, TensorInfo
+from optkit.ground.data import packing, spool_writer
+from optkit.ground.data.checking import STORABLE
+from optkit.ground.data.spool import Spool, counting, overlap
+from optkit.ground.data.spool_writer import SpoolInfo
+from optkit.ground.data.synthetic import random_feed
 
 IMAGE = (TensorInfo("image", "float32", ("batch", 2, 3)),)
 TEXT = (
@@ -578,7 +578,7 @@ def test_a_full_disk_is_a_storage_error(tmp_path: Path) -> None:
     """In a child: the limit on file size stands in for a disk that is full."""
     code = (
         "import resource, sys\nfrom pathlib import Path\nimport numpy as np\n"
-        "from optkit.data import spool_writer\nfrom optkit.errors import StorageError\n"
+        "from optkit.ground.data import spool_writer\nfrom optkit.errors import StorageError\n"
         "from optkit.tensors import TensorInfo\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
         "try: spool_writer.write([{'x': np.zeros((1, 3 << 20), np.float32)}], Path(sys.argv[1]),\n"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from optkit.data import streaming, tokens
+from optkit.ground.data import streaming, tokens
 
 WORDS = [
     "the ",

@@ -12,9 +12,9 @@ from transformers import AutoTokenizer, BartConfig, T5Config
 from transformers import BartForConditionalGeneration as Bart
 from transformers import T5ForConditionalGeneration as T5
 
-from optkit.data import text
-from optkit.errors import InputRefused
-from optkit.tensors import TensorInfo
+from optkit.facts.errors import InputRefused
+from optkit.facts.tensors import TensorInfo
+from optkit.ground.data import text
 
 TOKENS = ("batch", "encoder_sequence")
 INPUTS = {

@@ -15,12 +15,12 @@ from scipy import stats
 from sklearn.metrics import f1_score
 from tokenizers import Tokenizer
 
-from optkit import places, user_code
-from optkit.benchmarking.accuracy import EvaluationTask
-from optkit.data.packing import IGNORED
-from optkit.evidence import Evidence
-from optkit.measurement import Score
-from optkit.tensors import Feed, TensorInfo
+from optkit.craft.benchmarking.accuracy import EvaluationTask
+from optkit.facts.evidence import Evidence
+from optkit.facts.measurement import Score
+from optkit.facts.tensors import Feed, TensorInfo
+from optkit.ground import places, user_code
+from optkit.ground.data.packing import IGNORED
 from tests.scoring import score
 
 IDS = {n: TensorInfo(n, "int64", ("batch", "sequence")) for n in ("input_ids", "attention_mask")}

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from optkit.data import labelled, language, rows, text
-from optkit.data.classes import class_number, model_classes
-from optkit.data.packing import IGNORED
-from optkit.data.tokens import load
-from optkit.errors import InputRefused
-from optkit.tensors import TensorInfo
+from optkit.facts.errors import InputRefused
+from optkit.facts.tensors import TensorInfo
+from optkit.ground.data import labelled, language, rows, text
+from optkit.ground.data.classes import class_number, model_classes
+from optkit.ground.data.packing import IGNORED
+from optkit.ground.data.tokens import load
 
 SEQUENCE = ("batch", "sequence")
 IDS = {name: TensorInfo(name, "int64", SEQUENCE) for name in ("input_ids", "attention_mask")}

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from optkit import places, user_code
-from optkit.benchmarking.accuracy import EvaluationTask, from_samples
-from optkit.benchmarking.paired_drop import drop
-from optkit.evidence import Evidence
-from optkit.measurement import Score
-from optkit.tensors import Feed, TensorInfo
+from optkit.craft.benchmarking.accuracy import EvaluationTask, from_samples
+from optkit.craft.benchmarking.paired_drop import drop
+from optkit.facts.evidence import Evidence
+from optkit.facts.measurement import Score
+from optkit.facts.tensors import Feed, TensorInfo
+from optkit.ground import places, user_code
 from tests.scoring import score
 
 INPUTS = {"images": TensorInfo("images", "float32", ("batch", 3, 64, 64))}

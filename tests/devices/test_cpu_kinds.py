@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from optkit import graph
-from optkit.artifact import VNNI, Artifact
-from optkit.devices import runs_here, target
+from optkit.ground import graph
+from optkit.ground.artifact import VNNI, Artifact
+from optkit.ground.devices import runs_here, target
 from tests.conftest import Optkit
 from tests.report.test_build_result import check
 

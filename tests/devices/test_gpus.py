@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from optkit.devices import driver_version, gpus, has_driver
-from optkit.devices.gpus import torch_build
-from optkit.devices.nvml import slowed
+from optkit.ground.devices import driver_version, gpus, has_driver
+from optkit.ground.devices.gpus import torch_build
+from optkit.ground.devices.nvml import slowed
 
 GIB = 2**30
 

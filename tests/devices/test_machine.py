@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.devices import available_memory, cpu, cpuid, names, runs_here, target
-from optkit.devices.machine import CpuInfo, cgroup_limits, describe, read_cpu, sums_in_16_bits
+from optkit.facts.device_facts import CpuInfo
+from optkit.ground.devices import available_memory, cpu, cpuid, names, runs_here, target
+from optkit.ground.devices.machine import cgroup_limits, describe, read_cpu, sums_in_16_bits
 
 CPUINFO = """processor\t: 0
 model name\t: Example 9000
@@ -162,10 +163,10 @@ def test_a_kind_is_known_by_its_features(name: str, tmp_path: Path) -> None:
 def test_a_kind_runs_where_the_machine_is_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for features, own in ((("avx2",), "cpu-avx2"), (("avx512_vnni",), "cpu-avx512-vnni")):
         here = info(features=features, kind=own)
-        monkeypatch.setattr("optkit.devices.machine.cpu", lambda here=here: here)
+        monkeypatch.setattr("optkit.ground.devices.machine.cpu", lambda here=here: here)
         found = [name for name in names() if runs_here(target(name))]
         assert found == ["cpu", own]
-    monkeypatch.setattr("optkit.devices.machine.cpu", lambda: info(kind=None))
+    monkeypatch.setattr("optkit.ground.devices.machine.cpu", lambda: info(kind=None))
     assert [name for name in names() if runs_here(target(name))] == ["cpu"]
 
 

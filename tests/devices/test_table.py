@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from optkit import api
-from optkit.devices import names, sources, spelling, target, targets
-from optkit.devices.table import FOLDER, Fact, aliases, data_names, reported_names, titles
-from optkit.errors import UnknownName, UsageError
+from optkit.facts.device_facts import Fact
+from optkit.facts.errors import UnknownName, UsageError
+from optkit.ground.devices import names, sources, spelling, target, targets
+from optkit.ground.devices.table import FOLDER, aliases, data_names, reported_names, titles
+from optkit.verbs import api
 from tests.conftest import valid
 
 DATA = data_names()
@@ -263,7 +264,7 @@ def test_fingerprint_ignores_sources_and_prices() -> None:
 
 def test_import_is_light() -> None:
     code = (
-        "import sys, optkit.devices as t; t.names();"
+        "import sys, optkit.ground.devices as t; t.names();"
         "heavy = ('numpy', 'pydantic', 'torch', 'ruamel.yaml', 'psutil');"
         "print([m for m in heavy if m in sys.modules])"
     )

@@ -17,19 +17,19 @@ from jsonschema import Draft202012Validator
 from onnx import TensorProto, helper, numpy_helper
 
 import optkit
-from optkit import documents
-from optkit.benchmarking.intervals import wilson
-from optkit.difference import figure_changes, to_text
-from optkit.difference.side import Side
-from optkit.documents.diff import Diff, FigureDiff
-from optkit.documents.report import Report
-from optkit.documents.result import Result
-from optkit.errors import InputRefused, UsageError
-from optkit.evidence import Evidence
-from optkit.measurement import Difference, Interval
-from optkit.report.build_result import failed
-from optkit.report.contract import conform
-from optkit.workspace import Workspace
+from optkit.craft.benchmarking.intervals import wilson
+from optkit.facts import documents
+from optkit.facts.documents.diff import Diff, FigureDiff
+from optkit.facts.documents.report import Report
+from optkit.facts.documents.result import Result
+from optkit.facts.errors import InputRefused, UsageError
+from optkit.facts.evidence import Evidence
+from optkit.facts.measurement import Difference, Interval
+from optkit.ground.workspace import Workspace
+from optkit.satellites.difference import figure_changes, to_text
+from optkit.satellites.difference.side import Side
+from optkit.show.report.build_result import failed
+from optkit.show.report.contract import conform
 from tests.report.conftest import build
 
 SCHEMA = documents.schema("diff")

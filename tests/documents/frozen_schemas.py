@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from optkit import documents
-from optkit.recipe.json_schema import json_schema
+from optkit.facts import documents
+from optkit.ground.recipe.json_schema import json_schema
 
 FROZEN = Path(__file__).with_name("frozen")
 RECIPE = "recipe"

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from optkit import documents
-from optkit.errors import UnknownName
+from optkit.facts import documents
+from optkit.facts.errors import UnknownName
 
 WRITTEN = sorted(Path(__file__).with_name("written").glob("*.json"))
 

@@ -12,7 +12,7 @@ import click
 import pytest
 from ruamel.yaml import YAML
 
-from optkit.cli import optkit
+from optkit.verbs.cli import optkit
 from tests.environments import environment, output
 
 CI = Path(__file__).resolve().parents[2] / "examples" / "ci"

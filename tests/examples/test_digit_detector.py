@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from optkit import places, user_code
-from optkit.benchmarking import boxes
-from optkit.data.frames import Boxes, Frame
-from optkit.recipe import Recipe
-from optkit.sources import model_factory
+from optkit.craft.benchmarking import boxes
+from optkit.craft.sources import model_factory
+from optkit.ground import places, user_code
+from optkit.ground.data.frames import Boxes, Frame
+from optkit.ground.recipe import Recipe
 from tests.conftest import Optkit
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "05_digit_detector"

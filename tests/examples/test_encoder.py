@@ -13,8 +13,8 @@ import torch
 from safetensors.numpy import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from optkit import user_code
-from optkit.recipe import Recipe
+from optkit.ground import user_code
+from optkit.ground.recipe import Recipe
 from tests.conftest import Optkit
 
 ROOT = Path(__file__).resolve().parents[2]

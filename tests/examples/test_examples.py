@@ -13,9 +13,9 @@ import torch
 from safetensors.numpy import load_file
 from sklearn.datasets import load_digits
 
-from optkit import places, user_code
-from optkit.recipe import Recipe
-from optkit.sources import model_factory
+from optkit.craft.sources import model_factory
+from optkit.ground import places, user_code
+from optkit.ground.recipe import Recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 CALIBRATION = user_code.load_module(ROOT / "calibration" / "digits.py")

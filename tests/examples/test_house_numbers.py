@@ -12,9 +12,9 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from optkit import places, user_code
-from optkit.recipe import Recipe
-from optkit.sources import model_factory
+from optkit.craft.sources import model_factory
+from optkit.ground import places, user_code
+from optkit.ground.recipe import Recipe
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "04_house_numbers"
 WEIGHTS = FOLDER / "weights.safetensors"

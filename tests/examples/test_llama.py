@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from optkit import user_code
-from optkit.recipe import Recipe
+from optkit.ground import user_code
+from optkit.ground.recipe import Recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "02_tiny_llama"

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from optkit import user_code
+from optkit.ground import user_code
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "06_vit_int4"
 

@@ -55,7 +55,7 @@ def main() -> int:
     order = json.loads(Path(path).read_bytes())
     if step in ("*", order["task"]["step"]):
         fail(fault, Path(order["result"]))
-    from optkit import worker
+    from optkit.road import worker
 
     return worker.main(["worker", path])
 

@@ -7,7 +7,7 @@ import pytest
 
 PROGRAM = """
 import sys
-from optkit.execute.lazy_modules import defer
+from optkit.ground.execute.lazy_modules import defer
 for name in ("sympy", "onnx_ir._symbolic_shapes", "no_such_module", "onnx_ir.no_such_part"):
     defer(name)
 import onnx_ir
@@ -37,7 +37,7 @@ def test_first_use_imports_it_once_and_whole(use: str) -> None:
 def test_what_is_imported_or_missing_is_left_alone() -> None:
     program = (
         "import sys, json; before = json\n"
-        "from optkit.execute.lazy_modules import defer\n"
+        "from optkit.ground.execute.lazy_modules import defer\n"
         'defer("json"); defer("no_such_module"); defer("no_such_package.part")\n'
         'assert sys.modules["json"] is before and "no_such_module" not in sys.modules\n'
     )

@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from optkit.errors import OptkitError, StorageError, WorkerFailed
-from optkit.execute import local
-from optkit.execute.task import Task, TaskLimits
+from optkit.facts.errors import OptkitError, StorageError, WorkerFailed
+from optkit.ground.execute import local
+from optkit.ground.execute.task import Task, TaskLimits
 
 FAULTY = Path(__file__).with_name("faulty_worker.py")
 VERDICTS = {
@@ -88,8 +88,8 @@ def test_an_unknown_step_is_a_bug_with_its_name(tmp_path: Path) -> None:
 
 PARENT = """
 import sys
-from optkit.execute.local import run
-from optkit.execute.task import Task, TaskLimits
+from optkit.ground.execute.local import run
+from optkit.ground.execute.task import Task, TaskLimits
 run(Task("s", {}, {}, "."), TaskLimits(2**30),
     command=(sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"))
 """
@@ -97,9 +97,9 @@ run(Task("s", {}, {}, "."), TaskLimits(2**30),
 # the worker asks to die with its parent; a command that does not is covered by the session kill
 DYING = """
 import sys
-from optkit.execute.local import run
-from optkit.execute.task import Task, TaskLimits
-code = "from optkit.worker import _die_with_parent as d; d(); import time; time.sleep(600)"
+from optkit.ground.execute.local import run
+from optkit.ground.execute.task import Task, TaskLimits
+code = "from optkit.road.worker import _die_with_parent as d; d(); import time; time.sleep(600)"
 run(Task("s", {}, {}, "."), TaskLimits(2**30),
     command=(sys.executable, "-c", code))
 """

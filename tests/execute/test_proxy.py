@@ -11,9 +11,9 @@ import psutil
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from optkit.errors import InputRefused, WorkerFailed
-from optkit.execute.proxy import Proxy
-from optkit.execute.task import TaskLimits
+from optkit.facts.errors import InputRefused, WorkerFailed
+from optkit.ground.execute.proxy import Proxy
+from optkit.ground.execute.task import TaskLimits
 
 LIMITS = TaskLimits(memory_bytes=2 * 2**30, seconds=60)
 
@@ -43,7 +43,7 @@ def workers() -> Workers:
 
     def running() -> list[psutil.Process]:
         children = psutil.Process().children(recursive=True)
-        return [child for child in children if "optkit.worker" in child.cmdline()]
+        return [child for child in children if "optkit.road.worker" in child.cmdline()]
 
     before = running()
     return lambda: [child for child in running() if child not in before]

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from optkit.devices import device_names, names
-from optkit.errors import StorageError
-from optkit.execute import node, transfer
-from optkit.execute import ray as carrying
-from optkit.execute.task import Task, TaskLimits
-from optkit.execute.transfer import RemoteCall
+from optkit.facts.errors import StorageError
+from optkit.ground.devices import device_names, names
+from optkit.ground.execute import node, transfer
+from optkit.ground.execute import ray as carrying
+from optkit.ground.execute.task import Task, TaskLimits
+from optkit.ground.execute.transfer import RemoteCall
 
 
 def test_accelerators_have_the_names_that_ray_gives_them() -> None:

@@ -6,8 +6,8 @@ import sys
 
 import psutil
 
-from optkit.execute import resident_memory
-from optkit.execute.resident_memory import resident
+from optkit.ground.execute import resident_memory
+from optkit.ground.execute.resident_memory import resident
 
 # a thread starts a grandchild, which holds 64 MiB
 _TREE = """

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from optkit.execute.runner import Runner, key_of
-from optkit.execute.step import Step, StepInput, StepResult, beside_the_key
-from optkit.execute.task import Task, TaskLimits
-from optkit.store import Store
+from optkit.ground.execute.runner import Runner, key_of
+from optkit.ground.execute.step import Step, StepInput, StepResult, beside_the_key
+from optkit.ground.execute.task import Task, TaskLimits
+from optkit.ground.store import Store
 
 
 @dataclass

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from optkit.codec import from_json
-from optkit.errors import InputRefused
-from optkit.execute import local
-from optkit.execute import ray as carrying
-from optkit.execute.node import NodeAnswer
-from optkit.execute.task import Task, TaskLimits
+from optkit.facts.codec import from_json
+from optkit.facts.errors import InputRefused
+from optkit.ground.execute import local
+from optkit.ground.execute import ray as carrying
+from optkit.ground.execute.node import NodeAnswer
+from optkit.ground.execute.task import Task, TaskLimits
 
 CORES = 3
 NODE = {"Alive": True, "NodeID": "a", "Resources": {"CPU": CORES}}

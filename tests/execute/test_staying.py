@@ -11,9 +11,9 @@ import onnx
 import psutil
 import pytest
 
-from optkit.errors import OptkitError
-from optkit.execute.task import Task, TaskLimits
-from optkit.execute.warm_workers import Workers
+from optkit.facts.errors import OptkitError
+from optkit.ground.execute.task import Task, TaskLimits
+from optkit.ground.execute.warm_workers import Workers
 
 ROOMY = TaskLimits(8 * 2**30)
 MODEL = '<ir_version: 10, opset_import: ["" : 21]> g (float[N,2] x) => (float[N,2] y) {y = Relu(x)}'

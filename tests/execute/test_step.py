@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from optkit.codec import from_json, to_json
-from optkit.execute.step import (
+from optkit.facts.codec import from_json, to_json
+from optkit.facts.tensors import AxisRange
+from optkit.ground.execute.step import (
     Foreign,
     PlannedResult,
     Shards,
@@ -21,8 +22,7 @@ from optkit.execute.step import (
     named,
     spread,
 )
-from optkit.steps.export import Export, HuggingFaceModel, OnnxModel, PythonModel, TorchArchive
-from optkit.tensors import AxisRange
+from optkit.road.steps.export import Export, HuggingFaceModel, OnnxModel, PythonModel, TorchArchive
 
 
 @dataclass(frozen=True)

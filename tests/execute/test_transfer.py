@@ -12,13 +12,13 @@ import pytest
 
 pytest.importorskip("fsspec")
 
-from optkit.codec import from_json, to_json
-from optkit.errors import StorageError
-from optkit.execute import node, transfer
-from optkit.execute.node import NodeAnswer
-from optkit.execute.task import Task, TaskLimits
-from optkit.execute.transfer import Call, Ground, RemoteCall, ThroughRemote
-from optkit.store import Remote, RemoteLost, RemoteReadOnly, Store
+from optkit.facts.codec import from_json, to_json
+from optkit.facts.errors import StorageError
+from optkit.ground.execute import node, transfer
+from optkit.ground.execute.node import NodeAnswer
+from optkit.ground.execute.task import Task, TaskLimits
+from optkit.ground.execute.transfer import Call, Ground, RemoteCall, ThroughRemote
+from optkit.ground.store import Remote, RemoteLost, RemoteReadOnly, Store
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optkit.devices import target
+from optkit.ground.devices import target
 from tests.conftest import ROOT
 from tests.scripts import script
 

@@ -63,7 +63,7 @@ def test_workloads_weigh_what_is_published() -> None:
     """ResNet-50: 8.18 GFLOP and 25.5 M weights; SDXL's UNet: 2.57 B weights; BERT-large's layers:
     302 M; GPT-J: 6.05 B."""
     code = (
-        "import workloads as w; from optkit.prediction.work import total\n"
+        "import workloads as w; from optkit.craft.prediction.work import total\n"
         "r = total(w.resnet50(1, 'int8')); u = total(list(w._unet(1, 'fp16', 'fp16', 'fp16')))\n"
         "b = total(w.bert_large(1, 178, 'int8'))\n"
         "print(r.operations / 1e9, r.weight_bytes / 1e6, u.weight_bytes / 2e9,"

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from optkit.recipe import Recipe
+from optkit.ground.recipe import Recipe
 
 Burden = Callable[[Path], Recipe]
 

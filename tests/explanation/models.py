@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from optkit.recipe import Recipe
+from optkit.ground.recipe import Recipe
 
 _SOURCE = """\
 import numpy as np

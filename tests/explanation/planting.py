@@ -6,21 +6,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from optkit import api, graph, pipeline
-from optkit.execute.runner import Steps
-from optkit.pipeline import Build, Foreign, Job, delivery, findings
-from optkit.pipeline.graphs import written
-from optkit.pipeline.quantization import quantize
-from optkit.recipe import Recipe
-from optkit.store import digest_file
-from optkit.workspace import Workspace
+from optkit.ground import graph
+from optkit.ground.execute.runner import Steps
+from optkit.ground.recipe import Recipe
+from optkit.ground.store import digest_file
+from optkit.ground.workspace import Workspace
+from optkit.road import jobs, pipeline
+from optkit.road.pipeline import Build, Foreign, Job, delivery, findings
+from optkit.road.pipeline.graphs import written
+from optkit.road.pipeline.quantization import quantize
 from tests.explanation.faults import Fault
 
 
 def build(recipe: Recipe, target: str, out: Path, cache: Path, fault: Fault | None = None) -> Path:
     """The artifact of `recipe` in INT8 with that fault in its graphs."""
     runner = Workspace(cache).runner()
-    job = Job(recipe, *api.pair(target, "int8"))
+    job = Job(recipe, *jobs.pair(target, "int8"))
     folder = out / "planted"
 
     def plant(made: Build, steps: Steps) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from optkit.documents.explanation import ExplainFinding, FindingCost
-from optkit.evidence import Evidence
-from optkit.explanation import applied
-from optkit.explanation.words import advice, line, modules, named
-from optkit.recipe import Recipe
+from optkit.facts.documents.explanation import ExplainFinding, FindingCost
+from optkit.facts.evidence import Evidence
+from optkit.ground.recipe import Recipe
+from optkit.show.explanation import applied
+from optkit.show.explanation.words import advice, line, modules, named
 
 NODES = ("quantization", "nodes")
 

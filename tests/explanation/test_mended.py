@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import optkit
-from optkit.recipe import Recipe
+from optkit.ground.recipe import Recipe
 from tests.explanation import faults, models, planting
 from tests.explanation.faults import Fault
 

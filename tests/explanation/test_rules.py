@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from optkit.benchmarking.layer_comparison import fault_of
-from optkit.documents.report import PaddedTokens, PairFidelity, Report
-from optkit.documents.result import CalibrationCheck
-from optkit.engines import FusedLayer, LayerTensor
-from optkit.evidence import Evidence
-from optkit.explanation import (
+from optkit.craft.benchmarking.layer_comparison import fault_of
+from optkit.facts.documents.report import PaddedTokens, PairFidelity, Report
+from optkit.facts.documents.result import CalibrationCheck
+from optkit.facts.engines import FusedLayer, LayerTensor
+from optkit.facts.evidence import Evidence
+from optkit.facts.timed_layers import LayerTimes, NodeWork, TimedLayer
+from optkit.ground.recipe import Recipe
+from optkit.show.explanation import (
     Subject,
     Times,
     accuracy_loss,
@@ -23,10 +25,8 @@ from optkit.explanation import (
     sample_rules,
     speed,
 )
-from optkit.explanation.subject import connected
-from optkit.recipe import Recipe
-from optkit.report.contract import conform
-from optkit.steps.attribute import LayerTimes, NodeWork, TimedLayer
+from optkit.show.explanation.subject import connected
+from optkit.show.report.contract import conform
 from tests.report.conftest import build
 
 RECIPE: dict[str, Any] = {

@@ -13,11 +13,13 @@ import onnx_ir as ir
 import pytest
 
 import optkit
-from optkit import api, foreign, graph, runtimes
-from optkit.errors import InputRefused, UsageError
-from optkit.foreign.qdq_parameters import DEQUANTIZE, QUANTIZE, is_pair
-from optkit.measurement import GIVEN_GRAPH
-from optkit.workspace import Workspace
+from optkit.craft import foreign
+from optkit.craft.foreign.qdq_parameters import DEQUANTIZE, QUANTIZE, is_pair
+from optkit.facts.errors import InputRefused, UsageError
+from optkit.facts.measurement import GIVEN_GRAPH
+from optkit.ground import graph, runtimes
+from optkit.ground.workspace import Workspace
+from optkit.verbs import api
 from tests.foreign.test_foreign import GRAPHS, loaded, pictures
 
 FLOAT = """<ir_version: 8, opset_import: ["" : 21]> agraph (float[n, 4] x) => (float[n, 4] y)

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from optkit import api, documents
-from optkit.cli.examined import text
-from optkit.errors import InputRefused, UsageError
-from optkit.workspace import Workspace
+from optkit.facts import documents
+from optkit.facts.errors import InputRefused, UsageError
+from optkit.ground.workspace import Workspace
+from optkit.verbs import api
+from optkit.verbs.cli.examined import text
 
 GRAPHS = Path(__file__).parent / "graphs"
 

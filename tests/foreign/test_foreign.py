@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optkit import foreign, graph
-from optkit.foreign.qdq_parameters import DEQUANTIZE, QUANTIZE, codes_of
-from optkit.runtimes import SessionOptions, simulator
+from optkit.craft import foreign
+from optkit.craft.foreign.qdq_parameters import DEQUANTIZE, QUANTIZE, codes_of
+from optkit.ground import graph
+from optkit.ground.runtimes import SessionOptions, simulator
 
 GRAPHS = Path(__file__).parent / "graphs"
 TOOLS = {

@@ -11,9 +11,10 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
-from optkit import api, foreign
-from optkit.errors import InputRefused
-from optkit.workspace import Workspace
+from optkit.craft import foreign
+from optkit.facts.errors import InputRefused
+from optkit.ground.workspace import Workspace
+from optkit.verbs import api
 
 CONV = """<ir_version: 8, opset_import: ["" : 17]>
 conv (float[n,8,8,8] x) => (float[n,16,8,8] y) {

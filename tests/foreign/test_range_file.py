@@ -14,19 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import optkit
-from optkit import graph
-from optkit.codec import to_json
-from optkit.devices import target
-from optkit.errors import InputRefused
-from optkit.foreign import read_ranges
-from optkit.foreign.qdq_parameters import QUANTIZE
-from optkit.precisions import precision
-from optkit.quantization.ranges import choose
-from optkit.runtimes import backend
-from optkit.statistics import load
-from optkit.steps import perform
-from optkit.steps.file_names import GRAPH, STATISTICS
-from optkit.workspace import Workspace
+from optkit.craft.foreign import read_ranges
+from optkit.craft.foreign.qdq_parameters import QUANTIZE
+from optkit.craft.quantization.ranges import choose
+from optkit.facts.codec import to_json
+from optkit.facts.errors import InputRefused
+from optkit.facts.precisions import precision
+from optkit.ground import graph
+from optkit.ground.devices import target
+from optkit.ground.runtimes import backend
+from optkit.ground.statistics import load
+from optkit.ground.workspace import Workspace
+from optkit.road.steps import perform
+from optkit.road.steps.file_names import GRAPH, STATISTICS
 
 HEAD = "TRT-8601-EntropyCalibration2\n"
 NET = """<ir_version: 10, opset_import: ["" : 21]>

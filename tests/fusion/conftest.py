@@ -10,8 +10,8 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
-from optkit import graph
-from optkit.fusion import FusionLog, fuse
+from optkit.craft.fusion import FusionLog, fuse
+from optkit.ground import graph
 
 Feed = dict[str, np.ndarray]
 Fuse = Callable[..., tuple[ir.Model, FusionLog]]

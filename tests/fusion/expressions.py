@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from optkit import graph
+from optkit.ground import graph
 
 Term = "Expression | float"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 import pytest
 
-from optkit import graph
-from optkit.fusion import fuse
+from optkit.craft.fusion import fuse
+from optkit.ground import graph
 
 TEXT = """<ir_version: 10, opset_import: ["" : 21]>
 g (float[b, 4] x, float[b, 4] y) => (float[b, 4] z, float[b, 4] s)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from optkit import graph
-from optkit.fusion import fuse
-from optkit.fusion.rule import GROWTH_LIMIT_BYTES
+from optkit.craft.fusion import fuse
+from optkit.craft.fusion.rule import GROWTH_LIMIT_BYTES
+from optkit.ground import graph
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>'
 

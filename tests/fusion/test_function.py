@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optkit.fusion import fuse
-from optkit.fusion.ort import to_ort
+from optkit.craft.fusion import fuse
+from optkit.craft.fusion.ort import to_ort
 from tests.fusion.conftest import Fuse, run
 from tests.fusion.expressions import Expression, e, where, written
 

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from optkit import graph
-from optkit.fusion import RULES, fuse
+from optkit.craft.fusion import RULES, fuse
+from optkit.ground import graph
 
 STEPS = (
     "conv", "depthwise", "deconv", "norm", "scale", "scalar", "shift", "divide", "relu", "identity",

@@ -7,8 +7,8 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
-from optkit import graph
-from optkit.fusion import fuse
+from optkit.craft.fusion import fuse
+from optkit.ground import graph
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]> g (float[b, 2, 3, 4] q, float[b, 2, 4, 5] k'
 CONSTANTS = """<float zero = {0.0}, float one = {1.0}, float low = {-3.4028234663852886e38},

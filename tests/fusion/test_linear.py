@@ -9,8 +9,8 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from optkit import graph
-from optkit.fusion.rule import GROWTH_LIMIT_BYTES
+from optkit.craft.fusion.rule import GROWTH_LIMIT_BYTES
+from optkit.ground import graph
 
 RNG = np.random.default_rng(3)
 BN = ["gamma", "beta", "mean", "var"]
@@ -305,7 +305,7 @@ def test_a_fold_that_overflows_is_left(fused) -> None:
 
 
 def test_training_mode_is_left() -> None:
-    from optkit.fusion import fuse
+    from optkit.craft.fusion import fuse
 
     norm = helper.make_node(
         "BatchNormalization", ["a", *BN], ["y", "m", "v"], "bn", training_mode=1

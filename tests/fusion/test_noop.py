@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from optkit import graph
+from optkit.ground import graph
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]> g (float[n, 4] x) => (float[n, 4] y)'
 CONSTANTS = """<float zero = {0.0}, float one = {1.0}, float[1, 1, 1] deep = {0.0}, bool no = {0},

@@ -7,9 +7,9 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
-from optkit.fusion import fuse
-from optkit.graph import infer_shapes
-from optkit.precision_cast.cast import to_half
+from optkit.craft.fusion import fuse
+from optkit.craft.precision_cast.cast import to_half
+from optkit.ground.graph import infer_shapes
 from tests.fusion.conftest import Fuse
 
 PARTS = """<ir_version: 10, opset_import: ["" : 21]>

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optkit import graph
-from optkit.assignment import Scheme
-from optkit.devices import target
-from optkit.fusion import arrange, fuse
-from optkit.fusion.rule import GROWTH_LIMIT_BYTES
-from optkit.precisions import PRECISIONS
-from optkit.quantization.placement.assign import assign
-from optkit.runtimes import backend
+from optkit.craft.fusion import arrange, fuse
+from optkit.craft.fusion.rule import GROWTH_LIMIT_BYTES
+from optkit.craft.quantization.placement.assign import assign
+from optkit.facts.assignment import Scheme
+from optkit.facts.precisions import PRECISIONS
+from optkit.ground import graph
+from optkit.ground.devices import target
+from optkit.ground.runtimes import backend
 from tests.fusion.conftest import random_feed, run
 from tests.fusion.test_linear import build, node, numbers
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 import pytest
 
-from optkit.fusion import fuse
+from optkit.craft.fusion import fuse
 from tests.fusion.conftest import Fuse
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]> g (float[N,4] x) => (float[N,4] y)'

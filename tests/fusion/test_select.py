@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from optkit import graph
+from optkit.ground import graph
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]> g (float[b, 5, 4] x) => ({}) {}'
 CONSTANTS = """<float[4] g = {1, 2, 3, 4}, float[4] c = {0.5, -1, 2, 0.25}, int64 i0 = {0},

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from optkit.fusion import fuse
+from optkit.craft.fusion import fuse
 from tests.fusion.conftest import Fuse, run
 
 HEAD = """<ir_version: 10, opset_import: ["" : 21]> g (float[N,3,5] x) => (float[N,3,5] y)

@@ -11,9 +11,9 @@ import onnx_ir as ir
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from optkit import graph
-from optkit.fusion import fuse
-from optkit.fusion.standard.widen import widen
+from optkit.craft.fusion import fuse
+from optkit.craft.fusion.standard.widen import widen
+from optkit.ground import graph
 
 # constants of float16 are written as their bits: 15360 is 1, 16384 is 2
 HALF = """<ir_version: 10, opset_import: ["" : 21]>

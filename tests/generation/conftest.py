@@ -13,9 +13,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from optkit import artifact
-from optkit.artifact import Artifact, EngineFile, Manifest
-from optkit.runtimes import Recurrent, SessionOptions, backend
+from optkit.ground import artifact
+from optkit.ground.artifact import Artifact, EngineFile, Manifest
+from optkit.ground.runtimes import Recurrent, SessionOptions, backend
 
 WIDTH, VOCABULARY, POSITIONS = 8, 12, 40
 

@@ -28,7 +28,7 @@ from transformers import (
 )
 
 import optkit
-from optkit.artifact import Artifact
+from optkit.ground.artifact import Artifact
 
 VOCABULARY, CONTEXT = 320, 160
 WINDOW = 13

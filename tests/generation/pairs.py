@@ -12,9 +12,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from optkit import artifact
-from optkit.artifact import Artifact, EngineFile, Manifest
-from optkit.runtimes import backend
+from optkit.ground import artifact
+from optkit.ground.artifact import Artifact, EngineFile, Manifest
+from optkit.ground.runtimes import backend
 from tests.generation.conftest import VOCABULARY, WIDTH, words
 
 BINS, FRAMES = 20, 100

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optkit import places, user_code
-from optkit.benchmarking.accuracy import EvaluationTask, pool, run
-from optkit.benchmarking.partial_results import PartialScores
-from optkit.errors import InputRefused
-from optkit.evidence import Evidence
-from optkit.measurement import Score
-from optkit.runtimes import SessionOptions, backend
+from optkit.craft.benchmarking.accuracy import EvaluationTask, pool, run
+from optkit.craft.benchmarking.partial_results import PartialScores
+from optkit.facts.errors import InputRefused
+from optkit.facts.evidence import Evidence
+from optkit.facts.measurement import Score
+from optkit.ground import places, user_code
+from optkit.ground.runtimes import SessionOptions, backend
 from tests.generation.conftest import VOCABULARY, Network, words, write
 
 PROMPT, NEW = 5, 12

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import optkit
-from optkit.artifact import Artifact
-from optkit.data.sequences import completed
-from optkit.decoder import Decoder
-from optkit.generation import Speculation, generate
+from optkit.ground.artifact import Artifact
+from optkit.ground.data.sequences import completed
+from optkit.ground.decoder import Decoder
+from optkit.satellites.generation import Speculation, generate
 from tests.generation import families
 from tests.generation.families import PROMPTS
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from optkit.decoder import Decoder
-from optkit.errors import InputRefused
-from optkit.generation.decoding import DecodedTokens, Ending, decode
-from optkit.generation.sampling import greedy
-from optkit.runtimes import Recurrent
+from optkit.facts.errors import InputRefused
+from optkit.ground.decoder import Decoder
+from optkit.ground.runtimes import Recurrent
+from optkit.satellites.generation.decoding import DecodedTokens, Ending, decode
+from optkit.satellites.generation.sampling import greedy
 from tests.generation.conftest import VOCABULARY, Network
 
 TOKEN = st.integers(0, VOCABULARY - 1)

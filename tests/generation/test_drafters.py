@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.generation.draft_length import MOST, DraftLength
-from optkit.generation.drafters import LONGEST, PromptLookup
+from optkit.satellites.generation.draft_length import MOST, DraftLength
+from optkit.satellites.generation.drafters import LONGEST, PromptLookup
 
 TEXT = st.lists(st.integers(0, 3), min_size=1, max_size=30)
 

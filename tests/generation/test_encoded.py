@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from scipy.io import wavfile
 
-from optkit.data import audio
-from optkit.errors import InputRefused, UsageError
-from optkit.generation import Sampling, Speculation, generate
-from optkit.generation.starting import DecoderStart
-from optkit.tensors import TensorInfo
+from optkit.facts.errors import InputRefused, UsageError
+from optkit.facts.tensors import TensorInfo
+from optkit.ground.data import audio
+from optkit.satellites.generation import Sampling, Speculation, generate
+from optkit.satellites.generation.starting import DecoderStart
 from tests.conftest import valid
 from tests.generation import pairs
 from tests.generation.pairs import Pair

@@ -12,8 +12,8 @@ import torch
 from transformers import AutoFeatureExtractor, AutoTokenizer, PreTrainedModel
 
 import optkit
-from optkit.artifact import Artifact
-from optkit.generation import generate
+from optkit.ground.artifact import Artifact
+from optkit.satellites.generation import generate
 from tests.generation import speakers
 from tests.generation.families import PROMPTS
 

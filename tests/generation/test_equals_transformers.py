@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import AutoTokenizer, PreTrainedModel
 
-from optkit.artifact import Artifact
-from optkit.generation import Speculation, generate
+from optkit.ground.artifact import Artifact
+from optkit.satellites.generation import Speculation, generate
 from tests.generation import families
 from tests.generation.families import PROMPTS
 

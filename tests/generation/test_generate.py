@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from optkit.artifact import Artifact
-from optkit.errors import InputRefused, IntegrityError, UsageError
-from optkit.evidence import Evidence
-from optkit.generation import Sampling, Speculation, generate
+from optkit.facts.errors import InputRefused, IntegrityError, UsageError
+from optkit.facts.evidence import Evidence
+from optkit.ground.artifact import Artifact
+from optkit.satellites.generation import Sampling, Speculation, generate
 from tests.conftest import valid
 from tests.generation.conftest import POSITIONS, WIDTH, Network, words, write_artifact
 

@@ -14,8 +14,8 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from optkit.errors import UsageError
-from optkit.generation.sampling import Sampler, Sampling, greedy, probabilities
+from optkit.facts.errors import UsageError
+from optkit.satellites.generation.sampling import Sampler, Sampling, greedy, probabilities
 
 # apart from each other: where two are equal, which of them is kept is nobody's promise
 LOGITS = arrays.arrays(

@@ -12,14 +12,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from optkit.decoder import CACHE_AXIS, Decoder
-from optkit.generation.acceptance import Accept, DraftTokens, SampledAcceptance, accept_greedy
-from optkit.generation.decoding import DecodedTokens, Ending, decode
-from optkit.generation.draft_length import DraftLength
-from optkit.generation.drafters import Drafter, DraftModel, PromptLookup
-from optkit.generation.sampling import Sampler, Sampling, probabilities
-from optkit.generation.speculation import Speculator
-from optkit.runtimes import Recurrent, SessionOptions, backend
+from optkit.ground.decoder import CACHE_AXIS, Decoder
+from optkit.ground.runtimes import Recurrent, SessionOptions, backend
+from optkit.satellites.generation.acceptance import (
+    Accept,
+    DraftTokens,
+    SampledAcceptance,
+    accept_greedy,
+)
+from optkit.satellites.generation.decoding import DecodedTokens, Ending, decode
+from optkit.satellites.generation.draft_length import DraftLength
+from optkit.satellites.generation.drafters import Drafter, DraftModel, PromptLookup
+from optkit.satellites.generation.sampling import Sampler, Sampling, probabilities
+from optkit.satellites.generation.speculation import Speculator
 from tests.generation.conftest import POSITIONS, VOCABULARY, Network, write
 
 TOKEN = st.integers(0, VOCABULARY - 1)

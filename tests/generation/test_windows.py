@@ -14,12 +14,12 @@ import torch
 from transformers import PreTrainedModel
 
 import optkit
-from optkit.artifact import Artifact
-from optkit.backends.ort_session import OrtLoop
-from optkit.data.sequences import completed
-from optkit.decoder import CACHE_AXIS
-from optkit.generation import Speculation, generate
-from optkit.generation.decoding import rows_kept
+from optkit.craft.backends.ort_session import OrtLoop
+from optkit.ground.artifact import Artifact
+from optkit.ground.data.sequences import completed
+from optkit.ground.decoder import CACHE_AXIS
+from optkit.satellites.generation import Speculation, generate
+from optkit.satellites.generation.decoding import rows_kept
 from tests.generation import families
 from tests.generation.families import LOCAL, MIXED, PROMPTS, WINDOW
 from tests.generation.test_equals_transformers import expected

@@ -10,13 +10,13 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from optkit import graph
-from optkit.data import spool_writer
-from optkit.errors import InputRefused
-from optkit.steps import perform
-from optkit.steps.bodies.signature import signature
-from optkit.steps.file_names import GRAPH
-from optkit.tensors import TensorInfo
+from optkit.facts.errors import InputRefused
+from optkit.facts.tensors import TensorInfo
+from optkit.ground import graph
+from optkit.ground.data import spool_writer
+from optkit.road.steps import perform
+from optkit.road.steps.bodies.signature import signature
+from optkit.road.steps.file_names import GRAPH
 
 
 def run(folder: Path, text: str, **feed: np.ndarray) -> dict[str, Any]:

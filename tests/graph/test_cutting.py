@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from optkit import graph
-from optkit.backends.onnxruntime import OnnxRuntime
-from optkit.errors import InputRefused, OptkitError
-from optkit.graph import cutting
-from optkit.runtimes import SessionOptions
+from optkit.craft.backends.onnxruntime import OnnxRuntime
+from optkit.facts.errors import InputRefused, OptkitError
+from optkit.ground import graph
+from optkit.ground.graph import cutting
+from optkit.ground.runtimes import SessionOptions
 
 WIDTH = 6
 BRANCHES = """<ir_version: 10, opset_import: ["" : 21]>

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from optkit import graph
-from optkit.errors import InputRefused, OptkitError, UnsafeFile
-from optkit.node_cost import GraphPrecision, Recurrence
-from optkit.tensors import TensorInfo
+from optkit.facts.errors import InputRefused, OptkitError, UnsafeFile
+from optkit.facts.node_cost import GraphPrecision, Recurrence
+from optkit.facts.tensors import TensorInfo
+from optkit.ground import graph
 from tests.networks import network
 
 RNG = np.random.default_rng(0)

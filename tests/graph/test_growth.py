@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from optkit import fusion, graph
-from optkit.errors import InputRefused, OptkitError, UnsafeFile
-from optkit.graph import growth
-from optkit.intake import check_onnx
+from optkit.craft import fusion
+from optkit.facts.errors import InputRefused, OptkitError, UnsafeFile
+from optkit.ground import graph
+from optkit.ground.graph import growth
+from optkit.ground.intake import check_onnx
 from tests.hostile import growing_files, mutations, onnx_files
 
 _GROWS = r"follows from constants alone|one by one|larger than libraries"

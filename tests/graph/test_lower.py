@@ -10,8 +10,8 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
-from optkit import graph
-from optkit.errors import InputRefused
+from optkit.facts.errors import InputRefused
+from optkit.ground import graph
 
 HEAD = '<ir_version: 10, opset_import: ["" : {opset}]>\n'
 GRAPHS = {

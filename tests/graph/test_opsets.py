@@ -8,9 +8,9 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
-from optkit import graph
-from optkit.errors import InputRefused
-from optkit.fusion import fuse
+from optkit.craft.fusion import fuse
+from optkit.facts.errors import InputRefused
+from optkit.ground import graph
 
 
 def run(proto: onnx.ModelProto, feed: dict[str, np.ndarray]) -> np.ndarray:

@@ -19,10 +19,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optkit import graph
-from optkit.errors import InputRefused, OptkitError, UnsafeFile
-from optkit.graph import data_files
-from optkit.graph.weights import MappedTensor
+from optkit.facts.errors import InputRefused, OptkitError, UnsafeFile
+from optkit.ground import graph
+from optkit.ground.graph import data_files
+from optkit.ground.graph.weights import MappedTensor
 
 DTYPES = {
     "float32": ir.DataType.FLOAT,

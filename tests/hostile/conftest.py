@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from optkit.artifact import EngineFile, Manifest, write
-from optkit.execute.task import Task
-from optkit.execute.warm_workers import Workers
-from optkit.steps import perform
-from optkit.tensors import TensorInfo
+from optkit.facts.tensors import TensorInfo
+from optkit.ground.artifact import EngineFile, Manifest, write
+from optkit.ground.execute.task import Task
+from optkit.ground.execute.warm_workers import Workers
+from optkit.road.steps import perform
 from tests.hostile import onnx_files
 from tests.report import conftest as reports
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from onnx import AttributeProto, ModelProto, TensorProto, helper, numpy_helper
 
-from optkit.store import digest_json
+from optkit.ground.store import digest_json
 
 _EXTREME = (0, -1, 1, 2, 3, 7, 255, 1 << 16, (1 << 31) - 1, 1 << 33, 1 << 62, -(1 << 62))
 _OPERATORS = (

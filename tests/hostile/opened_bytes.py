@@ -16,9 +16,9 @@ from pathlib import Path
 
 import onnxruntime
 
-from optkit.errors import UnsafeFile
-from optkit.intake import FileLimits
-from optkit.intake.scan import Scan
+from optkit.facts.errors import UnsafeFile
+from optkit.ground.intake import FileLimits
+from optkit.ground.intake.scan import Scan
 from tests.hostile import mutations, onnx_files
 
 _MEMORY = 4 << 30

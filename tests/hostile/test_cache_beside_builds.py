@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from optkit.intake.files import publish
-from optkit.store import Store, eviction, own_name
+from optkit.ground.intake.files import publish
+from optkit.ground.store import Store, eviction, own_name
 
 # Each key's bytes follow from the key, so that a reader knows them. The second entry is made from
 # the first one, as a step is, while that must stay.
 WORKER = """
 import sys, time, traceback
 from pathlib import Path
-from optkit.intake import stage_weights
-from optkit.store import Store, digest_json
+from optkit.ground.intake import stage_weights
+from optkit.ground.store import Store, digest_json
 root, seconds, seed = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
 ends, turns, errors, wrong, warnings = time.monotonic() + seconds, 0, 0, 0, 0
 while time.monotonic() < ends:
@@ -60,7 +60,7 @@ print(turns, errors, wrong, warnings)
 CLEANER = """
 import sys, time, traceback
 from pathlib import Path
-from optkit.store import Store, eviction
+from optkit.ground.store import Store, eviction
 eviction.IN_USE_SECONDS = 0
 root, seconds = Path(sys.argv[1]), float(sys.argv[2])
 ends, turns, errors, freed = time.monotonic() + seconds, 0, 0, 0

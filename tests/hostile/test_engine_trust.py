@@ -16,13 +16,14 @@ import pytest
 from onnx import helper
 
 import optkit
-from optkit import api, trust
-from optkit.api import _bench_against
-from optkit.backends.ort_providers import CudaProvider
-from optkit.backends.tensorrt import TensorRT
-from optkit.errors import OptkitError, ToolchainMissing
-from optkit.store import digest_file, digest_json
-from optkit.workspace import Workspace
+from optkit.craft.backends.ort_providers import CudaProvider
+from optkit.craft.backends.tensorrt import TensorRT
+from optkit.facts.errors import OptkitError, ToolchainMissing
+from optkit.ground import trust
+from optkit.ground.store import digest_file, digest_json
+from optkit.ground.workspace import Workspace
+from optkit.verbs import api
+from optkit.verbs.api import _bench_against
 from tests.figures import Figures
 from tests.hostile import onnx_files
 
@@ -163,7 +164,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(TensorRT, "session", session)
     monkeypatch.setattr(CudaProvider, "session", session)
     here = SimpleNamespace(devices=[SimpleNamespace(target="l4")])
-    for module in ("optkit.pipeline.layer_times", "optkit.api._finish"):
+    for module in ("optkit.road.pipeline.layer_times", "optkit.verbs.api._finish"):
         monkeypatch.setattr(f"{module}.gpus", lambda: here)
     return calls
 

@@ -17,12 +17,12 @@ import onnx
 import pytest
 
 import optkit
-from optkit import api
-from optkit.artifact import write
-from optkit.errors import OptkitError, UnsafeFile
-from optkit.intake import check_onnx, stage_onnx
-from optkit.store import default_root
-from optkit.workspace import Workspace
+from optkit.facts.errors import OptkitError, UnsafeFile
+from optkit.ground.artifact import write
+from optkit.ground.intake import check_onnx, stage_onnx
+from optkit.ground.store import default_root
+from optkit.ground.workspace import Workspace
+from optkit.verbs import api
 from tests.figures import Figures
 from tests.hostile.onnx_files import CANARY, EXTERNAL_DATA, external_model, secret
 from tests.hostile.test_foreign_artifacts import FEED, MANIFEST

@@ -14,14 +14,14 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 import optkit
-from optkit import trust
-from optkit.artifact import Artifact, EngineFile, Manifest, reader, write
-from optkit.errors import IntegrityError, UnsafeFile, WorkerFailed
-from optkit.evidence import Evidence
-from optkit.execute.task import TaskLimits
-from optkit.runtimes import SessionOptions, backend
-from optkit.store import digest_json
-from optkit.tensors import Feed, TensorInfo
+from optkit.facts.errors import IntegrityError, UnsafeFile, WorkerFailed
+from optkit.facts.evidence import Evidence
+from optkit.facts.tensors import Feed, TensorInfo
+from optkit.ground import trust
+from optkit.ground.artifact import Artifact, EngineFile, Manifest, reader, write
+from optkit.ground.execute.task import TaskLimits
+from optkit.ground.runtimes import SessionOptions, backend
+from optkit.ground.store import digest_json
 from tests.hostile import onnx_files
 
 MANIFEST = Manifest(
@@ -196,7 +196,7 @@ def test_an_engine_is_opened_only_where_it_was_compiled(
 
 
 def test_a_graph_is_checked_where_it_lies(tmp_path: Path) -> None:
-    from optkit.intake import check_onnx
+    from optkit.ground.intake import check_onnx
 
     hostile = {
         **onnx_files.EXTERNAL_DATA, **onnx_files.SIZES, **onnx_files.GRAPHS, **onnx_files.NAMES,

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from optkit import api
-from optkit.errors import InputRefused, WorkerFailed
-from optkit.workspace import Workspace
+from optkit.facts.errors import InputRefused, WorkerFailed
+from optkit.ground.workspace import Workspace
+from optkit.verbs import api
 from tests.figures import Figures
 from tests.hostile import growing_files, odd_files, onnx_files
 

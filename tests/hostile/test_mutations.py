@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import optkit
-from optkit import api
-from optkit.artifact import write
-from optkit.errors import OptkitError
-from optkit.workspace import Workspace
+from optkit.facts.errors import OptkitError
+from optkit.ground.artifact import write
+from optkit.ground.workspace import Workspace
+from optkit.verbs import api
 from tests.artifact.test_artifact import MANIFEST, contents
 from tests.conftest import ROOT
 from tests.figures import Figures

@@ -12,12 +12,12 @@ import pytest
 from PIL import Image
 
 import optkit
-from optkit import api
-from optkit.artifact import prepare
-from optkit.data import folders, reading
-from optkit.errors import InputRefused, OptkitError, RecipeError, UnsafeFile, UsageError
-from optkit.intake import stage_folder
-from optkit.recipe import Recipe
+from optkit.facts.errors import InputRefused, OptkitError, RecipeError, UnsafeFile, UsageError
+from optkit.ground.artifact import prepare
+from optkit.ground.data import folders, reading
+from optkit.ground.intake import stage_folder
+from optkit.ground.recipe import Recipe
+from optkit.verbs import api
 from tests.hostile import onnx_files
 
 BAD = "m\udcff"  # what Python makes of the byte 0xFF

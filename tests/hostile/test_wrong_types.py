@@ -18,10 +18,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import optkit
-from optkit.artifact import Artifact
-from optkit.errors import InputRefused, OptkitError
-from optkit.intake import stage_onnx
-from optkit.store import digest_file, digest_json
+from optkit.facts.errors import InputRefused, OptkitError
+from optkit.ground.artifact import Artifact
+from optkit.ground.intake import stage_onnx
+from optkit.ground.store import digest_file, digest_json
 from tests.hostile import onnx_files
 
 Optkit = Callable[..., Any]

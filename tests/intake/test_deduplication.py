@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from optkit.intake import files, stage_onnx, tree
+from optkit.ground.intake import files, stage_onnx, tree
 
 MODEL = '<ir_version: 10, opset_import: ["" : 21]> g (float[N,2] x) => (float[N,2] y) {y = Relu(x)}'
 

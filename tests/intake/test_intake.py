@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from safetensors.numpy import load_file, save_file
 
-from optkit.errors import InputRefused, StorageError, UnsafeFile
-from optkit.intake import (
+from optkit.facts.errors import InputRefused, StorageError, UnsafeFile
+from optkit.ground.intake import (
     FileLimits,
     files,
     stage_onnx,
@@ -33,9 +33,9 @@ from optkit.intake import (
     stage_weights,
     tree,
 )
-from optkit.intake.fields import MESSAGES
-from optkit.intake.scan import Scan
-from optkit.store import Store
+from optkit.ground.intake.fields import MESSAGES
+from optkit.ground.intake.scan import Scan
+from optkit.ground.store import Store
 from tests.figures import Figures
 from tests.hostile import containers, onnx_files
 
@@ -640,7 +640,7 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path, objects: Path) -> Non
     (tmp_path / "f").write_bytes(safetensors(bytes(3 << 20)))
     code = (
         "import sys; from pathlib import Path; from optkit.errors import StorageError\n"
-        "from optkit.intake import stage_weights\n"
+        "from optkit.ground.intake import stage_weights\n"
         "try: stage_weights(Path(sys.argv[1]), Path(sys.argv[2]))\n"
         "except StorageError: sys.exit(8)\n"
     )
@@ -789,8 +789,8 @@ def test_mutated_archives_never_break_the_reader(draw: st.DataObject) -> None:
 @pytest.fixture
 def large(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model whose data file counts as large, in this process that has hashed no other."""
-    monkeypatch.setattr("optkit.intake.deduplication._LEAST_BYTES", 1)
-    monkeypatch.setattr("optkit.store.digests._digests", {})
+    monkeypatch.setattr("optkit.ground.intake.deduplication._LEAST_BYTES", 1)
+    monkeypatch.setattr("optkit.ground.store.digests._digests", {})
     (folder / "w.bin").write_bytes(struct.pack("<4f", 1, 2, 3, 4))
     return external_model(folder, "w.bin")
 
@@ -969,6 +969,6 @@ def test_a_file_that_shrinks_before_it_is_copied(
             os.truncate(data, 8)
         return real(source, target, **options)
 
-    monkeypatch.setattr("optkit.intake.deduplication.copy_in", copy_shrunk)
+    monkeypatch.setattr("optkit.ground.intake.deduplication.copy_in", copy_shrunk)
     with pytest.raises(UnsafeFile, match="which has 8"):
         stage_onnx(external_model(folder, "w.bin"), objects)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from optkit.errors import InputRefused, UnsafeFile
-from optkit.intake import FileLimits, StagedFolder, stage_adapter, stage_folder
+from optkit.facts.errors import InputRefused, UnsafeFile
+from optkit.ground.intake import FileLimits, StagedFolder, stage_adapter, stage_folder
 
 WEIGHT = {"w": np.arange(4, dtype=np.float32)}
 

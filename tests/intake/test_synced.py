@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from optkit.intake import files, stage_onnx, stage_weights
+from optkit.ground.intake import files, stage_onnx, stage_weights
 from tests.hostile import onnx_files
 from tests.synced import renames
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import optkit
-from optkit.integrations import deploy
+from optkit.verbs.integrations import deploy
 from tests.integrations.test_deployment import QUICK, Net, digest
 
 pytestmark = pytest.mark.slow

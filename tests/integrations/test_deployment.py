@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 import optkit
-from optkit.errors import OptkitError
-from optkit.integrations import Deployment, deploy
-from optkit.integrations.deployment import example_of, is_first_rank
+from optkit.facts.errors import OptkitError
+from optkit.verbs.integrations import Deployment, deploy
+from optkit.verbs.integrations.deployment import example_of, is_first_rank
 
 QUICK = {"name": "net", "bench": {"seconds": 0.05, "warmup_seconds": 0.05, "batches": [1]}}
 
@@ -96,7 +96,7 @@ def test_what_cannot_be_built_is_logged_with_its_remedy(
     ],
 )
 def test_a_callback_refuses_before_the_training(targets: Any, precisions: Any, told: str) -> None:
-    from optkit.integrations.transformers import DeployCallback
+    from optkit.verbs.integrations.transformers import DeployCallback
 
     with pytest.raises(OptkitError, match=told):
         DeployCallback(Deployment(targets, precisions))
@@ -145,7 +145,7 @@ def test_a_plain_loop_leaves_an_artifact(wrap: Any, cache: Path, tmp_path: Path)
 def test_the_trainer_of_hugging_face_leaves_an_artifact(cache: Path, tmp_path: Path) -> None:
     from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
 
-    from optkit.integrations.transformers import DeployCallback
+    from optkit.verbs.integrations.transformers import DeployCallback
 
     config = BertConfig(vocab_size=64, hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
                         intermediate_size=64, max_position_embeddings=16, num_labels=3)  # fmt: skip
@@ -188,7 +188,7 @@ def test_the_trainer_of_hugging_face_leaves_an_artifact(cache: Path, tmp_path: P
 def test_lightning_leaves_an_artifact(cache: Path, tmp_path: Path) -> None:
     pl = pytest.importorskip("lightning.pytorch")
 
-    from optkit.integrations.lightning import DeployCallback
+    from optkit.verbs.integrations.lightning import DeployCallback
 
     class Module(pl.LightningModule):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:

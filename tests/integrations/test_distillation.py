@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import optkit
-from optkit import qat
+from optkit.satellites import qat
 
 pytestmark = pytest.mark.slow
 
@@ -64,7 +64,7 @@ def error(student: nn.Module, net: Net, x: Tensor) -> float:
 def test_the_trainer_of_hugging_face(net: Net, x: Tensor, cache: Path, tmp_path: Path) -> None:
     from transformers import TrainingArguments
 
-    from optkit.integrations.transformers import DistillationTrainer
+    from optkit.verbs.integrations.transformers import DistillationTrainer
 
     student = prepared(net, x, cache)
     before = error(student, net, x)
@@ -86,7 +86,7 @@ def test_accumulated_gradients_are_a_mean(net: Net, x: Tensor, cache: Path, tmp_
     """Of two equal batches they are those of one."""
     from transformers import TrainerCallback, TrainingArguments
 
-    from optkit.integrations.transformers import DistillationTrainer
+    from optkit.verbs.integrations.transformers import DistillationTrainer
 
     student = prepared(net, x, cache)
     found: list[Tensor] = []

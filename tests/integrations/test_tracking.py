@@ -22,11 +22,11 @@ import torch
 from torch import nn
 
 import optkit
-from optkit.errors import IntegrityError, StorageError, ToolchainMissing, UnknownName
-from optkit.integrations import deploy, deployment, tracking
-from optkit.packaging import formats
-from optkit.packaging.variants import PackageSubject, Variant
-from optkit.tensors import TensorInfo
+from optkit.facts.errors import IntegrityError, StorageError, ToolchainMissing, UnknownName
+from optkit.facts.tensors import TensorInfo
+from optkit.road.packaging import formats
+from optkit.road.packaging.variants import PackageSubject, Variant
+from optkit.verbs.integrations import deploy, deployment, tracking
 from tests.environments import ROOT, environment, output, wait_for
 from tests.packaging import tiny
 from tests.packaging.identity import Generated, artifact

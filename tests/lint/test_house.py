@@ -23,21 +23,23 @@ class Kept:
 def outer(row, kind) -> dict[str, object]:
     row["a"] = row["b"][0] if row and kind else None  # fmt: skip
     def inner():
-        import optkit.store
+        import optkit.ground.store
     return [one for one in row if one]
 """
 
 
 def test_each_count_of_a_small_package(tmp_path: Path) -> None:
-    for folder in ("graph", "api"):
+    for folder in ("ground/graph", "verbs/api"):
         (tmp_path / "optkit" / folder).mkdir(parents=True)
         (tmp_path / "optkit" / folder / "__init__.py").write_text("\n" * 401)
-    (tmp_path / "optkit" / "graph" / "names.py").write_text(SOURCE)
-    (tmp_path / "optkit" / "api" / "names.py").write_text(
+    (tmp_path / "optkit" / "ground" / "graph" / "names.py").write_text(SOURCE)
+    (tmp_path / "optkit" / "verbs" / "api" / "names.py").write_text(
         SOURCE.replace("bytes", "seconds: int\n    bytes")
     )
     (tmp_path / "optkit" / "long.py").write_text("def long():\n" + "    pass\n" * 60)
     (tmp_path / "optkit" / "__init__.py").touch()
+    public = '"""The public path of names."""\n\nfrom optkit.ground.graph.names import *\n'
+    (tmp_path / "optkit" / "names.py").write_text(public)
     found = HOUSE.counts(tmp_path)
     assert {name: len(places) for name, places in found.items()} == {
         "rooms": 3,
@@ -53,7 +55,9 @@ def test_each_count_of_a_small_package(tmp_path: Path) -> None:
         "fmt: skip": 2,
     }
     assert found["functions over 60 lines"] == ["optkit/long.py:1 long"]
-    assert found["mirrored classes"] == ["optkit/api/names.py Layer = optkit/graph/names.py Layer"]
+    assert found["mirrored classes"] == [
+        "optkit/ground/graph/names.py Layer = optkit/verbs/api/names.py Layer"
+    ]
 
 
 def test_complexity_is_of_one_function_without_those_inside_it() -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from optkit import graph
-from optkit.codec import to_json
-from optkit.errors import OptkitError
+from optkit.facts.codec import to_json
+from optkit.facts.errors import OptkitError
+from optkit.ground import graph
 from tests.matrix import families, generation, padding
 from tests.matrix.row import Cell, Missed, Row, Sizes, apart, session
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from optkit.execute.local import Child
-from optkit.execute.step import Progress
-from optkit.execute.task import Task, TaskLimits, silent
-from optkit.steps import perform
+from optkit.ground.execute.local import Child
+from optkit.ground.execute.step import Progress
+from optkit.ground.execute.task import Task, TaskLimits, silent
+from optkit.road.steps import perform
 
 
 class Shared:

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from optkit.decoder import Decoder
-from optkit.generation.decoding import Choose, Ending, decode
-from optkit.generation.sampling import greedy
-from optkit.generation.starting import DecoderStart
-from optkit.runtimes import Session
-from optkit.tensors import Feed
+from optkit.facts.tensors import Feed
+from optkit.ground.decoder import Decoder
+from optkit.ground.runtimes import Session
+from optkit.satellites.generation.decoding import Choose, Ending, decode
+from optkit.satellites.generation.sampling import greedy
+from optkit.satellites.generation.starting import DecoderStart
 from tests.matrix import padding
 from tests.matrix.families.sizes import VOCAB
 from tests.matrix.row import Missed, Row, session

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from optkit.tensors import Feed
+from optkit.facts.tensors import Feed
 from tests.matrix.families import FAMILIES
 from tests.matrix.families.sizes import TOKENS, VOCAB
 from tests.matrix.row import Row, apart, session

@@ -17,17 +17,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from optkit import api
-from optkit.codec import from_json
-from optkit.data.synthetic import random_feed
-from optkit.errors import OptkitError
-from optkit.execute.task import Executor
-from optkit.recipe import Recipe
-from optkit.request import Request
-from optkit.runtimes import Session, SessionOptions, backend
-from optkit.sources.hugging_face import causal_lm, encoder_decoder, inputs, loading
-from optkit.tensors import AxisRange, Feed, InputSpec
-from optkit.workspace import Workspace
+from optkit.craft.sources.hugging_face import causal_lm, encoder_decoder, inputs, loading
+from optkit.facts.codec import from_json
+from optkit.facts.errors import OptkitError
+from optkit.facts.request import Request
+from optkit.facts.tensors import AxisRange, Feed, InputSpec
+from optkit.ground.data.synthetic import random_feed
+from optkit.ground.execute.task import Executor
+from optkit.ground.recipe import Recipe
+from optkit.ground.runtimes import Session, SessionOptions, backend
+from optkit.ground.workspace import Workspace
+from optkit.road import jobs
+from optkit.verbs import api
 from tests.matrix import families
 
 LIMIT = 1e-4
@@ -149,7 +150,7 @@ class Row:
             str(self.folder), {"name": family}, calibration=f"{SAMPLES}:samples",
             overrides=(f"model.part={self.part}",) if self.part else (),
         )  # fmt: skip
-        return api.resolve(request, workspace=self.workspace)
+        return jobs.resolve(request, workspace=self.workspace)
 
     def told(self, message: str) -> str:
         """Without what differs from run to run."""

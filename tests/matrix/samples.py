@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from optkit.data.synthetic import random_feed
-from optkit.tensors import Feed, InputSpec, TensorInfo
+from optkit.facts.tensors import Feed, InputSpec, TensorInfo
+from optkit.ground.data.synthetic import random_feed
 
 SIZES = {"batch": 8, "sequence": 16, "past_sequence": 8, "encoder_sequence": 12, "samples": 4000,
          "frames": 100}  # fmt: skip

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from optkit.errors import ExportFailed
+from optkit.facts.errors import ExportFailed
 from tests.matrix import columns, generation, padding
 from tests.matrix.row import Cell, Missed, Row, apart
 

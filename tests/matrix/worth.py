@@ -21,8 +21,8 @@ import torch
 import transformers as hf
 
 import optkit
-from optkit.decoder import DecoderSizes
-from optkit.prediction.fitted import RATIO, fitted
+from optkit.craft.prediction.fitted import RATIO, fitted
+from optkit.ground.decoder import DecoderSizes
 
 JSON = Path(__file__).with_suffix(".json")
 TARGET = "l4"

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.monitor import GpuSample, ProcessSample, diagnose, figures
-from optkit.monitor.diagnosis import RULES, WARNINGS
-from optkit.monitor.gpu_samples import Cards
-from optkit.monitor.sample_figures import UNITS
+from optkit.satellites.monitor import GpuSample, ProcessSample, diagnose, figures
+from optkit.satellites.monitor.diagnosis import RULES, WARNINGS
+from optkit.satellites.monitor.gpu_samples import Cards
+from optkit.satellites.monitor.sample_figures import UNITS
 
 HOST = ProcessSample(
     seconds=1.0, running=0.0, disk_wait=0.0, asleep=1.0, cores=0.0, read_bytes=0.0,
@@ -121,7 +121,7 @@ def test_gpus_that_nvml_cannot_be_asked_about_are_seen(
     monkeypatch.setitem(sys.modules, "pynvml", None)  # as where it is not installed
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
-    monkeypatch.setattr("optkit.monitor.gpu_samples._DEVICES", tmp_path)
+    monkeypatch.setattr("optkit.satellites.monitor.gpu_samples._DEVICES", tmp_path)
     seen = Cards()
     assert [card.name for card in seen.look()] == ["nvidia0", "nvidia1"]
     assert seen.reason is not None

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from optkit.monitor import diagnose, figures, watch_command, watch_process
+from optkit.satellites.monitor import diagnose, figures, watch_command, watch_process
 from tests.conftest import valid
 
 OPTKIT = (sys.executable, "-c", "from optkit.cli import main; main()", "monitor")
@@ -126,8 +126,8 @@ def test_the_limits_are_those_of_the_watched_process(
     for pid, member in ((str(child.pid), lines), ("self", "0::/\n"), (str(os.getpid()), "0::/\n")):
         (tmp_path / pid).mkdir()
         (tmp_path / pid / "cgroup").write_text(member)
-    monkeypatch.setattr("optkit.monitor.watch._PROC", tmp_path)
-    monkeypatch.setattr("optkit.monitor.watch._CGROUPS", tmp_path / "groups")
+    monkeypatch.setattr("optkit.satellites.monitor.watch._PROC", tmp_path)
+    monkeypatch.setattr("optkit.satellites.monitor.watch._CGROUPS", tmp_path / "groups")
     try:
         ended = watch_process(child.pid, interval=0.2, heard=lambda sample: None, seconds=0.3)
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from optkit.quantization.qdq.codes import Codes
+from optkit.craft.quantization.qdq.codes import Codes
 
 
 def random_codes(

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from optkit.artifact import Artifact, Manifest, write
-from optkit.devices import targets
-from optkit.packaging import formats
-from optkit.precisions import PRECISIONS
-from optkit.store import digest_json
-from optkit.tensors import TensorInfo, size_of
+from optkit.facts.precisions import PRECISIONS
+from optkit.facts.tensors import TensorInfo, size_of
+from optkit.ground.artifact import Artifact, Manifest, write
+from optkit.ground.devices import targets
+from optkit.ground.store import digest_json
+from optkit.road.packaging import formats
 from tests.packaging import tiny
 
 DATA = np.arange(16, dtype=np.float32)

@@ -10,11 +10,11 @@ from typing import Any
 from onnx import TensorProto, helper
 from pydantic import TypeAdapter
 
-from optkit.artifact import Artifact, EngineFile, Manifest, write
-from optkit.evidence import Evidence
-from optkit.measurement import Latency
-from optkit.store import digest_json
-from optkit.tensors import TensorInfo
+from optkit.facts.evidence import Evidence
+from optkit.facts.measurement import Latency
+from optkit.facts.tensors import TensorInfo
+from optkit.ground.artifact import Artifact, EngineFile, Manifest, write
+from optkit.ground.store import digest_json
 from tests.packaging import tiny
 
 X, Y = TensorInfo("x", "float32", ("batch", 4)), TensorInfo("y", "float32", ("batch", 4))

@@ -15,7 +15,7 @@ import numpy as np
 import platformdirs
 import pytest
 
-from optkit.artifact import Artifact
+from optkit.ground.artifact import Artifact
 from tests.environments import environment
 
 _LLAMA = """

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from optkit import api
-from optkit.artifact import Artifact
-from optkit.documents.report import Report
-from optkit.documents.result import Result
-from optkit.errors import IntegrityError, UsageError
-from optkit.evidence import Evidence
-from optkit.measurement import GateRow, Interval
-from optkit.packaging.bom import metrics
-from optkit.store import digest_file
+from optkit.facts.documents.report import Report
+from optkit.facts.documents.result import Result
+from optkit.facts.errors import IntegrityError, UsageError
+from optkit.facts.evidence import Evidence
+from optkit.facts.measurement import GateRow, Interval
+from optkit.ground.artifact import Artifact
+from optkit.ground.store import digest_file
+from optkit.road.packaging.bom import metrics
+from optkit.verbs import api
 from tests.documents.test_documents import WRITTEN
 from tests.packaging import tiny
 
@@ -129,8 +129,8 @@ def test_the_provenance_is_a_statement_of_in_toto(made: Artifact, tmp_path: Path
 
 
 def test_data_is_a_dependency_by_its_digest(made: Artifact, tmp_path: Path) -> None:
-    from optkit.packaging.bom import bill_of_materials
-    from optkit.packaging.provenance import provenance
+    from optkit.road.packaging.bom import bill_of_materials
+    from optkit.road.packaging.provenance import provenance
 
     data = {"evaluation": {"source": "given:task.py", "args": {}, "samples": 8, "digest": "ab"}}
     artifact = Artifact(made.path, replace(made.manifest, data=data))

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import optkit
-from optkit import graph
-from optkit.artifact import Artifact
-from optkit.errors import UsageError
-from optkit.packaging import formats
-from optkit.packaging.decoders import Architecture, RotaryParameters, caveats, parameters
-from optkit.packaging.variants import PackageSubject, Variant
-from optkit.quantization.qdq.codes import Codes, same
-from optkit.tensors import TensorInfo
+from optkit.craft.quantization.qdq.codes import Codes, same
+from optkit.facts.errors import UsageError
+from optkit.facts.tensors import TensorInfo
+from optkit.ground import graph
+from optkit.ground.artifact import Artifact
+from optkit.road.packaging import formats
+from optkit.road.packaging.decoders import Architecture, RotaryParameters, caveats, parameters
+from optkit.road.packaging.variants import PackageSubject, Variant
 from tests.generation.families import PROMPTS
 from tests.packaging import tiny, variants
 

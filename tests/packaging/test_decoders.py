@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from optkit.errors import UsageError
-from optkit.packaging.decoders import Architecture, RotaryParameters, caveats, parameters
-from optkit.quantization.qdq.codes import same
+from optkit.craft.quantization.qdq.codes import same
+from optkit.facts.errors import UsageError
+from optkit.road.packaging.decoders import Architecture, RotaryParameters, caveats, parameters
 from tests.networks import network
 from tests.packaging import tiny
 from tests.packaging.coded import random_codes

@@ -12,11 +12,11 @@ import platformdirs
 import pytest
 
 import optkit
-from optkit.decoder import Decoder
-from optkit.errors import InputRefused
-from optkit.generation import generate
-from optkit.packaging import genai
-from optkit.tensors import TensorInfo
+from optkit.facts.errors import InputRefused
+from optkit.facts.tensors import TensorInfo
+from optkit.ground.decoder import Decoder
+from optkit.road.packaging import genai
+from optkit.satellites.generation import generate
 from tests.generation import families
 from tests.generation.families import PROMPTS
 from tests.packaging import variants

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optkit.errors import UsageError
-from optkit.packaging.decoders import Architecture
+from optkit.facts.errors import UsageError
+from optkit.road.packaging.decoders import Architecture
 from tests.packaging import tiny
 from tests.packaging.coded import random_codes
 
@@ -19,7 +19,7 @@ from tests.packaging.coded import random_codes
 @given(st.integers(0, 99), st.sampled_from((32, 64, 128)), st.sampled_from((2, 4, 8)))
 def test_symmetric_codes_are_carried_over_exactly(seed: int, block: int, bits: int) -> None:
     gguf = pytest.importorskip("gguf")
-    from optkit.packaging.gguf import blocks
+    from optkit.road.packaging.gguf import blocks
 
     codes = random_codes(seed, bits, block, symmetric=True)
     data, stored = blocks.store(codes)
@@ -29,7 +29,7 @@ def test_symmetric_codes_are_carried_over_exactly(seed: int, block: int, bits: i
 
 def test_codes_with_zero_points_are_carried_over() -> None:
     gguf = pytest.importorskip("gguf")
-    from optkit.packaging.gguf import blocks
+    from optkit.road.packaging.gguf import blocks
 
     codes = random_codes(0, 4, 64, symmetric=False)
     data, stored = blocks.store(codes)
@@ -41,7 +41,7 @@ def test_codes_with_zero_points_are_carried_over() -> None:
 
 def test_blocks_that_ggml_does_not_have_become_floats() -> None:
     pytest.importorskip("gguf")
-    from optkit.packaging.gguf import blocks
+    from optkit.road.packaging.gguf import blocks
 
     codes = random_codes(0, 4, 16, symmetric=True)
     data, stored = blocks.store(codes)

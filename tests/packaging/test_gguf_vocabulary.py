@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from optkit.errors import InputRefused, UsageError
+from optkit.facts.errors import InputRefused, UsageError
 from tests.generation import families
 
 gguf = pytest.importorskip("gguf")
@@ -45,7 +45,7 @@ def pieces(**changes: Any) -> dict[str, Any]:
 
 
 def read(tokenizer: dict[str, Any], folder: Path) -> Any:
-    from optkit.packaging.gguf import vocabulary
+    from optkit.road.packaging.gguf import vocabulary
 
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     return vocabulary.read(folder, 280)
@@ -151,7 +151,7 @@ def test_words_are_recognized_by_how_they_are_cut(tmp_path: Path) -> None:
 
 
 def test_a_model_without_tokenizer_json_is_refused(tmp_path: Path) -> None:
-    from optkit.packaging.gguf import vocabulary
+    from optkit.road.packaging.gguf import vocabulary
 
     with pytest.raises(UsageError, match=r"no tokenizer\.json") as refused:
         vocabulary.read(tmp_path, 8)

@@ -21,14 +21,14 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import optkit
-from optkit.artifact import Artifact, Manifest, write
-from optkit.devices import target
-from optkit.errors import InputRefused, UsageError
-from optkit.packaging import formats
-from optkit.packaging.variants import PackageSubject, Variant
-from optkit.precisions import PRECISIONS
-from optkit.store import digest_json
-from optkit.tensors import TensorInfo
+from optkit.facts.errors import InputRefused, UsageError
+from optkit.facts.precisions import PRECISIONS
+from optkit.facts.tensors import TensorInfo
+from optkit.ground.artifact import Artifact, Manifest, write
+from optkit.ground.devices import target
+from optkit.ground.store import digest_json
+from optkit.road.packaging import formats
+from optkit.road.packaging.variants import PackageSubject, Variant
 from tests.generation import families
 from tests.packaging import tiny
 

@@ -13,14 +13,15 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import load_file, save_file
 
-from optkit import api, graph
-from optkit.artifact import Artifact, EngineFile
-from optkit.errors import InputRefused, OptkitError, UnknownName, UsageError
-from optkit.packaging.lora import peft_folder
-from optkit.quantization.qdq import weight_reader
-from optkit.quantization.qdq.codes import Codes
-from optkit.runtimes import Level
-from optkit.tensors import TensorInfo
+from optkit.craft.quantization.qdq import weight_reader
+from optkit.craft.quantization.qdq.codes import Codes
+from optkit.facts.errors import InputRefused, OptkitError, UnknownName, UsageError
+from optkit.facts.tensors import TensorInfo
+from optkit.ground import graph
+from optkit.ground.artifact import Artifact, EngineFile
+from optkit.ground.runtimes import Level
+from optkit.road.packaging.lora import peft_folder
+from optkit.verbs import api
 from tests.conftest import Optkit
 from tests.packaging import nets
 
@@ -234,8 +235,8 @@ def test_what_is_no_folder_is_named(folder: Path, tmp_path: Path) -> None:
 
 
 def test_the_adapter_of_another_graph_is_refused(switched: Artifact, tmp_path: Path) -> None:
-    from optkit.backends import ort_adapter
-    from optkit.runtimes import SessionOptions, simulator
+    from optkit.craft.backends import ort_adapter
+    from optkit.ground.runtimes import SessionOptions, simulator
 
     file = tmp_path / "other.onnx_adapter"
     for parameters in ({"other": X[0]}, {f"{HEAD}.lora_A": np.ones((N + 1, 2), np.float32)}):

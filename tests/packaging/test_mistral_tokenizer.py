@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from optkit.packaging.decoders import Architecture, RotaryParameters
+from optkit.road.packaging.decoders import Architecture, RotaryParameters
 from tests.environments import ROOT, output
 from tests.packaging import programs
 
@@ -65,7 +65,7 @@ def texts() -> list[str]:
 
 def test_the_tokens_are_those_of_sentencepiece(tmp_path: Path) -> None:
     gguf = pytest.importorskip("gguf")
-    from optkit.packaging.gguf import network, vocabulary
+    from optkit.road.packaging.gguf import network, vocabulary
 
     file = tmp_path / "texts.json"
     file.write_text(json.dumps(texts()))

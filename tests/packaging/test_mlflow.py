@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from optkit.artifact import Artifact
-from optkit.errors import UsageError
-from optkit.packaging import formats
-from optkit.packaging.variants import PackageSubject, Variant
-from optkit.tensors import TensorInfo
+from optkit.facts.errors import UsageError
+from optkit.facts.tensors import TensorInfo
+from optkit.ground.artifact import Artifact
+from optkit.road.packaging import formats
+from optkit.road.packaging.variants import PackageSubject, Variant
 from tests.packaging import tiny
 from tests.packaging.identity import artifact, contents
 

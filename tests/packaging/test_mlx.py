@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from optkit.errors import UsageError
-from optkit.packaging.decoders import Architecture, Parameter, RotaryParameters
-from optkit.packaging.mlx import model_args
-from optkit.packaging.mlx.quantized import CodeForm, MlxStorage, store
-from optkit.packaging.mlx.shards import ShardWriter
+from optkit.facts.errors import UsageError
+from optkit.road.packaging.decoders import Architecture, Parameter, RotaryParameters
+from optkit.road.packaging.mlx import model_args
+from optkit.road.packaging.mlx.quantized import CodeForm, MlxStorage, store
+from optkit.road.packaging.mlx.shards import ShardWriter
 from tests.packaging.coded import random_codes
 
 FLOAT = np.dtype(np.float32)

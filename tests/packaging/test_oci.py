@@ -22,10 +22,10 @@ from jsonschema import Draft4Validator, Draft202012Validator
 from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT4
 
-from optkit.artifact import Artifact
-from optkit.documents.package import Package
-from optkit.packaging import formats
-from optkit.packaging.variants import PackageSubject, Variant
+from optkit.facts.documents.package import Package
+from optkit.ground.artifact import Artifact
+from optkit.road.packaging import formats
+from optkit.road.packaging.variants import PackageSubject, Variant
 from tests.conftest import MainJob, Optkit
 from tests.packaging import tiny
 

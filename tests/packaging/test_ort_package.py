@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 import optkit
-from optkit.artifact import Artifact
-from optkit.errors import UsageError
-from optkit.packaging import formats, ort_settings
-from optkit.packaging.variants import PackageSubject, Variant
-from optkit.runtimes import BACKENDS
+from optkit.facts.errors import UsageError
+from optkit.ground.artifact import Artifact
+from optkit.ground.runtimes import BACKENDS
+from optkit.road.packaging import formats, ort_settings
+from optkit.road.packaging.variants import PackageSubject, Variant
 from tests.environments import ROOT, environment, output
 from tests.packaging import tiny
 from tests.packaging.identity import DATA, Generated, artifact, contents

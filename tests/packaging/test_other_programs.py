@@ -13,8 +13,9 @@ import pytest
 from tokenizers import Tokenizer
 
 import optkit
-from optkit import Request, api
-from optkit.artifact import Artifact
+from optkit import Request
+from optkit.ground.artifact import Artifact
+from optkit.verbs import api
 from tests.environments import ROOT, output
 from tests.generation import families
 from tests.packaging import programs, variants

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from optkit.packaging.preprocessing_metadata import preprocessing
-from optkit.recipe import Recipe
+from optkit.ground.recipe import Recipe
+from optkit.road.packaging.preprocessing_metadata import preprocessing
 
 PLAIN = Recipe.from_dict({"name": "net"})
 

@@ -24,11 +24,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 import optkit
-from optkit.artifact import Artifact
-from optkit.errors import IntegrityError, OptkitError, UsageError
-from optkit.packaging import formats, signing
-from optkit.packaging.signing import Signer, Trust
-from optkit.packaging.variants import PackageSubject
+from optkit.facts.errors import IntegrityError, OptkitError, UsageError
+from optkit.ground.artifact import Artifact
+from optkit.road.packaging import formats, signing
+from optkit.road.packaging.signing import Signer, Trust
+from optkit.road.packaging.variants import PackageSubject
 from tests.conftest import Optkit
 from tests.figures import Figures
 from tests.packaging import tiny

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from optkit import api
-from optkit.artifact import Artifact, write
-from optkit.errors import InputRefused, IntegrityError, ToolchainMissing
-from optkit.packaging.formats import package
-from optkit.packaging.variants import PackageSubject
-from optkit.workspace import Workspace
+from optkit.facts.errors import InputRefused, IntegrityError, ToolchainMissing
+from optkit.ground.artifact import Artifact, write
+from optkit.ground.workspace import Workspace
+from optkit.road.packaging.formats import package
+from optkit.road.packaging.variants import PackageSubject
+from optkit.verbs import api
 from tests.packaging import tiny
 
 SERVING = {"empty", "engine.plan", "model.onnx"}

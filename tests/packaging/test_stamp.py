@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from optkit import graph
-from optkit.packaging.stamp import stamp
-from optkit.sources.export_log import OnnxOrigin
+from optkit.craft.sources.export_log import OnnxOrigin
+from optkit.ground import graph
+from optkit.road.packaging.stamp import stamp
 
 
 @pytest.fixture

@@ -13,17 +13,17 @@ import pytest
 from onnx import TensorProto, numpy_helper
 from ruamel.yaml import YAML
 
-from optkit.artifact import Artifact, write
-from optkit.documents.package import Package
-from optkit.errors import UsageError
-from optkit.evidence import Evidence
-from optkit.measurement import DevicePhases, PhaseTimes
-from optkit.packaging import formats
-from optkit.packaging.triton.batching import batching
-from optkit.packaging.triton.releases import table
-from optkit.packaging.triton.served import ServedModel, served
-from optkit.packaging.variants import PackageSubject, Variant
-from optkit.tensors import TensorInfo
+from optkit.facts.documents.package import Package
+from optkit.facts.errors import UsageError
+from optkit.facts.evidence import Evidence
+from optkit.facts.measurement import DevicePhases, PhaseTimes
+from optkit.facts.tensors import TensorInfo
+from optkit.ground.artifact import Artifact, write
+from optkit.road.packaging import formats
+from optkit.road.packaging.triton.batching import batching
+from optkit.road.packaging.triton.releases import table
+from optkit.road.packaging.triton.served import ServedModel, served
+from optkit.road.packaging.variants import PackageSubject, Variant
 from tests.packaging.nets import AXES, WEIGHT, Y, artifact, graph, manifest, row, with_engine
 
 

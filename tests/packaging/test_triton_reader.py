@@ -17,14 +17,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optkit.artifact import Artifact
-from optkit.data import parts
-from optkit.packaging import formats
-from optkit.packaging.triton.pbtxt import Symbol
-from optkit.packaging.triton.served import ServedModel, served
-from optkit.packaging.variants import PackageSubject, Variant
-from optkit.runtimes import SessionOptions, simulator
-from optkit.tensors import Feed, TensorInfo
+from optkit.facts.tensors import Feed, TensorInfo
+from optkit.ground.artifact import Artifact
+from optkit.ground.data import parts
+from optkit.ground.runtimes import SessionOptions, simulator
+from optkit.road.packaging import formats
+from optkit.road.packaging.triton.pbtxt import Symbol
+from optkit.road.packaging.triton.served import ServedModel, served
+from optkit.road.packaging.variants import PackageSubject, Variant
 from tests.conftest import Optkit
 from tests.environments import environment
 from tests.packaging.nets import DTYPES, artifact, graph, manifest, report, row

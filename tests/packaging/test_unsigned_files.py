@@ -12,10 +12,10 @@ pytest.importorskip("model_signing", reason="no model-signing: pip install 'optk
 from cryptography.hazmat.primitives.asymmetric import ec
 
 import optkit
-from optkit.artifact import Artifact
-from optkit.errors import IntegrityError, UnsafeFile, UsageError
-from optkit.packaging import signing
-from optkit.packaging.signing import Signer, Trust
+from optkit.facts.errors import IntegrityError, UnsafeFile, UsageError
+from optkit.ground.artifact import Artifact
+from optkit.road.packaging import signing
+from optkit.road.packaging.signing import Signer, Trust
 from tests.packaging import tiny
 from tests.packaging.test_signing import pem, public
 
@@ -126,7 +126,7 @@ def test_a_verified_signature_makes_the_engine_known_only_if_the_user_says_so(
 def test_a_signed_path_outside_the_folder_is_refused(tmp_path: Path) -> None:
     from pydantic import ValidationError
 
-    from optkit.packaging.bundle import Resource
+    from optkit.road.packaging.bundle import Resource
 
     for name in ("../x", "a/../../x", "/etc/passwd", ""):
         with pytest.raises(ValidationError):

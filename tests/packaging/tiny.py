@@ -7,13 +7,13 @@ from pathlib import Path
 
 from onnx import TensorProto, helper
 
-from optkit.artifact import Artifact, EngineFile, Manifest, write
-from optkit.documents.measured import GateVerdict
-from optkit.documents.result import RESULT, EngineFacts, PrecisionFigures, Result
-from optkit.evidence import Evidence
-from optkit.measurement import Difference, Interval, Latency, Score
-from optkit.store import digest_json
-from optkit.tensors import TensorInfo
+from optkit.facts.documents.measured import GateVerdict
+from optkit.facts.documents.result import RESULT, EngineFacts, PrecisionFigures, Result
+from optkit.facts.evidence import Evidence
+from optkit.facts.measurement import Difference, Interval, Latency, Score
+from optkit.facts.tensors import TensorInfo
+from optkit.ground.artifact import Artifact, EngineFile, Manifest, write
+from optkit.ground.store import digest_json
 
 RECIPE = {"name": "net", "axes": {"batch": {"min": 1, "opt": 8, "max": 32}}}
 

@@ -15,9 +15,9 @@ import torch
 import transformers as hf
 from tokenizers import Regex, normalizers, pre_tokenizers
 
-from optkit import graph
-from optkit.artifact import Artifact
-from optkit.artifact import write as write_artifact
+from optkit.ground import graph
+from optkit.ground.artifact import Artifact
+from optkit.ground.artifact import write as write_artifact
 from tests.generation import families
 
 VOCABULARY = 400

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optkit.data.spool_writer import SpoolInfo
-from optkit.devices import target
-from optkit.execute.step import Foreign
-from optkit.pipeline import Build, Job, data_of
-from optkit.pipeline.collected import collected
-from optkit.pipeline.sources import collect
-from optkit.precisions import PRECISIONS
-from optkit.recipe import Recipe, requested
-from optkit.request import Request
-from optkit.steps.collect import Collect, CollectedSamples
-from optkit.steps.graph import Graph
-from optkit.workspace import Workspace
+from optkit.facts.precisions import PRECISIONS
+from optkit.facts.request import Request
+from optkit.ground.data.spool_writer import SpoolInfo
+from optkit.ground.devices import target
+from optkit.ground.execute.step import Foreign
+from optkit.ground.recipe import Recipe, requested
+from optkit.ground.workspace import Workspace
+from optkit.road.pipeline import Build, Job, data_of
+from optkit.road.pipeline.collected import collected
+from optkit.road.pipeline.sources import collect
+from optkit.road.steps.collect import Collect, CollectedSamples
+from optkit.road.steps.graph import Graph
 
 SETTINGS = {
     "name": "net",

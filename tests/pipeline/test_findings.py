@@ -11,22 +11,22 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from optkit.benchmarking import sequential as looks
-from optkit.benchmarking.accuracy import from_samples
-from optkit.benchmarking.gates import judge
-from optkit.benchmarking.paired_drop import drop
-from optkit.evidence import Evidence
-from optkit.execute.step import Foreign
-from optkit.execute.taken import StepTaken
-from optkit.measurement import Difference, Interval, Latencies, Latency
-from optkit.pipeline import identity, scores, timing
-from optkit.pipeline.findings import _at, _hits, latencies, speedups
-from optkit.precisions import PRECISIONS
-from optkit.recipe import Bench
-from optkit.recipe.sections import Limits
-from optkit.steps.bench import BenchResult, TimedPair
-from optkit.steps.file_names import TIMES
-from optkit.steps.predict import PredictedLatency
+from optkit.craft.benchmarking import sequential as looks
+from optkit.craft.benchmarking.accuracy import from_samples
+from optkit.craft.benchmarking.gates import judge
+from optkit.craft.benchmarking.paired_drop import drop
+from optkit.facts.evidence import Evidence
+from optkit.facts.listed_steps import StepTaken
+from optkit.facts.measurement import Difference, Interval, Latencies, Latency
+from optkit.facts.precisions import PRECISIONS
+from optkit.ground.execute.step import Foreign
+from optkit.ground.recipe import Bench
+from optkit.ground.recipe.sections import Limits
+from optkit.road.pipeline import identity, scores, timing
+from optkit.road.pipeline.findings import _at, _hits, latencies, speedups
+from optkit.road.steps.bench import BenchResult, TimedPair
+from optkit.road.steps.file_names import TIMES
+from optkit.road.steps.predict import PredictedLatency
 
 NO_DROP = Difference(0.0, Interval(0.0, 0.0), Evidence.SIMULATED)
 

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from optkit.devices import target
-from optkit.pipeline import Build, Foreign, Job, delivery
-from optkit.pipeline.graphs import comparison
-from optkit.pipeline.quantization import settings_of
-from optkit.precisions import PRECISIONS
-from optkit.recipe import Recipe
-from optkit.steps.graph import Graph
-from optkit.store import Store, digest_json
-from optkit.tuning.past_trials import PastTrials
-from optkit.tuning.reproduce import reproduction
-from optkit.tuning.space import Space
+from optkit.facts.precisions import PRECISIONS
+from optkit.ground.devices import target
+from optkit.ground.recipe import Recipe
+from optkit.ground.store import Store, digest_json
+from optkit.road.pipeline import Build, Foreign, Job, delivery
+from optkit.road.pipeline.graphs import comparison
+from optkit.road.pipeline.quantization import settings_of
+from optkit.road.steps.graph import Graph
+from optkit.satellites.tuning.past_trials import PastTrials
+from optkit.satellites.tuning.reproduce import reproduction
+from optkit.satellites.tuning.space import Space
 
 PATTERNS = [("*", "fp16"), ("*head*", "int8")]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from optkit.devices import target
-from optkit.errors import InputRefused
-from optkit.pipeline.large import planned_memory, way
-from optkit.precisions import PRECISIONS
-from optkit.runtimes import backend
+from optkit.facts.errors import InputRefused
+from optkit.facts.precisions import PRECISIONS
+from optkit.ground.devices import target
+from optkit.ground.runtimes import backend
+from optkit.road.pipeline.large import planned_memory, way
 
 GIB = 1 << 30
 

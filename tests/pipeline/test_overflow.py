@@ -11,9 +11,9 @@ import onnx_ir as ir
 import pytest
 
 import optkit
-from optkit import graph
-from optkit.backends.onnxruntime import OnnxRuntime
-from optkit.runtimes import Level, SessionOptions
+from optkit.craft.backends.onnxruntime import OnnxRuntime
+from optkit.ground import graph
+from optkit.ground.runtimes import Level, SessionOptions
 from tests.half_arithmetic import evaluate
 from tests.networks import network
 

@@ -20,17 +20,20 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from optkit import Request, Workspace, api, graph, pipeline
-from optkit.artifact import Artifact
-from optkit.data import parts, spool_writer
-from optkit.data.spool import Spool
-from optkit.devices import target
-from optkit.errors import InputRefused
-from optkit.pipeline import Job, sources
-from optkit.precisions import PRECISIONS
-from optkit.steps import perform
-from optkit.steps.file_names import GRAPH
-from optkit.tensors import Feed, InputSpec, TensorInfo
+from optkit import Request, Workspace
+from optkit.facts.errors import InputRefused
+from optkit.facts.precisions import PRECISIONS
+from optkit.facts.tensors import Feed, InputSpec, TensorInfo
+from optkit.ground import graph
+from optkit.ground.artifact import Artifact
+from optkit.ground.data import parts, spool_writer
+from optkit.ground.data.spool import Spool
+from optkit.ground.devices import target
+from optkit.road import jobs, pipeline
+from optkit.road.pipeline import Job, sources
+from optkit.road.steps import perform
+from optkit.road.steps.file_names import GRAPH
+from optkit.verbs import api
 from tests.conftest import Optkit
 
 ENCODER = """<ir_version: 10, opset_import: ["" : 21]>
@@ -164,7 +167,7 @@ TASK = """\
 import numpy as np
 from pathlib import Path
 from optkit.data import text
-from optkit.workspace import Workspace
+from optkit.ground.workspace import Workspace
 
 METRIC = "top1"
 
@@ -238,7 +241,7 @@ def test_a_build_without_samples_is_refused_before_work(
     ],
 )
 def test_a_rehearsal_knows_what_a_part_needs(part: str, steps: list[str], project: Path) -> None:
-    recipe = api.resolve(Request(recipe=project / "optkit.yaml"))
+    recipe = jobs.resolve(Request(recipe=project / "optkit.yaml"))
     found = api.rehearse(
         recipe=recipe.with_overrides([f"model.part={part}", "eval=null"]),
         target="cpu", precision="int8", workspace=Workspace(project / "store"),
@@ -281,7 +284,7 @@ def test_both_parts_are_calibrated_on_pairs_of_texts(
 def _check_samples(project: Path, store: Path) -> None:
     """The samples in the store are what transformers makes of the texts."""
     runner = Workspace(store).runner()
-    recipe = api.resolve(Request(recipe=project / "optkit.yaml")).with_overrides(
+    recipe = jobs.resolve(Request(recipe=project / "optkit.yaml")).with_overrides(
         ["model.part=decoder", "name=decoder"]
     )
     made = pipeline.run(

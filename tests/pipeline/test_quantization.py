@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from optkit.pipeline import quantization
-from optkit.recipe import Recipe
-from optkit.tensors import TensorInfo
+from optkit.facts.tensors import TensorInfo
+from optkit.ground.recipe import Recipe
+from optkit.road.pipeline import quantization
 
 AXES = {"batch": {"min": 1, "opt": 4, "max": 8}, "tokens": {"min": 1, "opt": 64, "max": 128},
         "past": {"min": 0, "opt": 32, "max": 128}}  # fmt: skip

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from optkit.errors import InputRefused
-from optkit.execute.step import Foreign
-from optkit.pipeline import artifact_race
-from optkit.pipeline.timing import Race, race
-from optkit.recipe import Bench
-from optkit.steps.bench import BenchSide
-from optkit.steps.sessions import CpuSession
-from optkit.tensors import TensorInfo
+from optkit.facts.errors import InputRefused
+from optkit.facts.tensors import TensorInfo
+from optkit.ground.execute.step import Foreign
+from optkit.ground.recipe import Bench
+from optkit.road.pipeline import artifact_race
+from optkit.road.pipeline.timing import Race, race
+from optkit.road.steps.bench import BenchSide
+from optkit.road.steps.sessions import CpuSession
 
 
 class Steps:

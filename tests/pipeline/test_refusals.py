@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optkit.backends import shape_profile
-from optkit.data import spool_writer
-from optkit.devices import cpu, target
-from optkit.errors import Impossible, InputRefused, ToolchainMissing, UsageError
-from optkit.pipeline import Foreign, Job, cache_quantization, check, check_timed, refusals
-from optkit.precisions import PRECISIONS
-from optkit.recipe import Recipe
-from optkit.steps.collect import Samples
-from optkit.tensors import AxisRange, TensorInfo, size_of
+from optkit.craft.backends import shape_profile
+from optkit.facts.errors import Impossible, InputRefused, ToolchainMissing, UsageError
+from optkit.facts.precisions import PRECISIONS
+from optkit.facts.tensors import AxisRange, TensorInfo, size_of
+from optkit.ground.data import spool_writer
+from optkit.ground.devices import cpu, target
+from optkit.ground.recipe import Recipe
+from optkit.road.pipeline import Foreign, Job, cache_quantization, check, check_timed, refusals
+from optkit.road.steps.collect import Samples
 
 
 def job(precision: str, nodes: dict[str, str], **others: Any) -> Job:
@@ -188,7 +188,7 @@ def test_the_baseline_on_any_cpu_is_fp32(monkeypatch: pytest.MonkeyPatch, here: 
     """A kind of CPU is compiled for and measured where this machine is of it; else that waits, as
     its rates are of one core and one cycle."""
     machine = replace(cpu(), machine="x86_64", kind=here, clock_mhz=2500.0)
-    monkeypatch.setattr("optkit.devices.machine.cpu", lambda: machine)
+    monkeypatch.setattr("optkit.ground.devices.machine.cpu", lambda: machine)
     recipe = Recipe.from_dict({"name": "net"})
     for name in ("cpu", "cpu-avx2", "cpu-avx512-vnni"):
         asked = Job(recipe, target(name), PRECISIONS["fp32"])

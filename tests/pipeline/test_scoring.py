@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from optkit.devices import target
-from optkit.evidence import Evidence
-from optkit.execute.runner import key_of
-from optkit.pipeline import Build, Foreign, Job
-from optkit.pipeline.evaluation import score
-from optkit.pipeline.timing import Race, race
-from optkit.precisions import PRECISIONS
-from optkit.recipe import Bench, Recipe
-from optkit.steps.bench import BenchResult, BenchSide
-from optkit.steps.collect import CollectedSamples
-from optkit.steps.graph import Graph
-from optkit.steps.outputs import Outputs
-from optkit.steps.sessions import CpuSession
+from optkit.facts.evidence import Evidence
+from optkit.facts.precisions import PRECISIONS
+from optkit.ground.devices import target
+from optkit.ground.execute.runner import key_of
+from optkit.ground.recipe import Bench, Recipe
+from optkit.road.pipeline import Build, Foreign, Job
+from optkit.road.pipeline.evaluation import score
+from optkit.road.pipeline.timing import Race, race
+from optkit.road.steps.bench import BenchResult, BenchSide
+from optkit.road.steps.collect import CollectedSamples
+from optkit.road.steps.graph import Graph
+from optkit.road.steps.outputs import Outputs
+from optkit.road.steps.sessions import CpuSession
 
 
 def _scored(recipe: Recipe, **facts: Any) -> list[Any]:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from optkit.pipeline.simulated_arithmetic import assumed
-from optkit.precisions import PRECISIONS
-from optkit.steps.file_names import GRAPH, SIMULATION
+from optkit.facts.precisions import PRECISIONS
+from optkit.road.pipeline.simulated_arithmetic import assumed
+from optkit.road.steps.file_names import GRAPH, SIMULATION
 
 
 def build(baseline: str, simulation: str, *, measured: bool = False) -> Any:

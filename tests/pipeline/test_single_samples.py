@@ -13,12 +13,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 import optkit
 from optkit import Request
-from optkit.devices import target
-from optkit.pipeline import Job
-from optkit.pipeline.single_samples import single_sample
-from optkit.precisions import PRECISIONS
-from optkit.recipe import Recipe
-from optkit.tensors import TensorInfo
+from optkit.facts.precisions import PRECISIONS
+from optkit.facts.tensors import TensorInfo
+from optkit.ground.devices import target
+from optkit.ground.recipe import Recipe
+from optkit.road.pipeline import Job
+from optkit.road.pipeline.single_samples import single_sample
 
 DETECTOR = (
     TensorInfo("x", "float32", ("batch", "t")),

@@ -21,28 +21,28 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optkit import shipped, store
-from optkit.codec import to_json
-from optkit.data import spool_writer
-from optkit.data.spool_writer import SpoolInfo
-from optkit.devices import target
-from optkit.engines import BuildSpec, Engine, FusedLayer, Landing, LayerTensor
-from optkit.evidence import Evidence
-from optkit.execute.runner import Runner
-from optkit.execute.step import Foreign
-from optkit.execute.task import Task, TaskLimits
-from optkit.measurement import Conditions, Difference, Fidelity, Interval, Latency, Score
-from optkit.pipeline import BUILD, COMPILE, Build, Job, identity, layer_times
-from optkit.pipeline.evaluation import score
-from optkit.pipeline.peak_memory import weigh
-from optkit.pipeline.timing import time
-from optkit.precisions import PRECISIONS
-from optkit.recipe import Recipe
-from optkit.steps.compare_layers import uncompared
-from optkit.store import Store, digest_file
-from optkit.tensors import TensorInfo
-from optkit.tuning.survey import survey
-from optkit.tuning.trials import deviate
+from optkit.facts.codec import to_json
+from optkit.facts.engines import BuildSpec, Engine, FusedLayer, Landing, LayerTensor
+from optkit.facts.evidence import Evidence
+from optkit.facts.measurement import Conditions, Difference, Fidelity, Interval, Latency, Score
+from optkit.facts.precisions import PRECISIONS
+from optkit.facts.tensors import TensorInfo
+from optkit.ground import shipped, store
+from optkit.ground.data import spool_writer
+from optkit.ground.data.spool_writer import SpoolInfo
+from optkit.ground.devices import target
+from optkit.ground.execute.runner import Runner
+from optkit.ground.execute.step import Foreign
+from optkit.ground.execute.task import Task, TaskLimits
+from optkit.ground.recipe import Recipe
+from optkit.ground.store import Store, digest_file
+from optkit.road.pipeline import BUILD, COMPILE, Build, Job, identity, layer_times
+from optkit.road.pipeline.evaluation import score
+from optkit.road.pipeline.peak_memory import weigh
+from optkit.road.pipeline.timing import time
+from optkit.road.steps.compare_layers import uncompared
+from optkit.satellites.tuning.survey import survey
+from optkit.satellites.tuning.trials import deviate
 from tests.execute.test_runner import Ears
 
 GOLDEN = Path(__file__).with_name("step_keys.json")
@@ -201,7 +201,7 @@ def recorded(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str
     build = Build(job, backend, () if backend else ("tensorrt",),
                   PRECISIONS["fp32" if job.target.is_cpu else "fp16"], measured=here)  # fmt: skip
     recorder = Recorder(root, monkeypatch)
-    monkeypatch.setattr("optkit.pipeline.evaluation.decided", lambda build: True)
+    monkeypatch.setattr("optkit.road.pipeline.evaluation.decided", lambda build: True)
     finishes = here and backend == "tensorrt"
     for stage in COMPILE if finishes else BUILD:
         stage(build, recorder.runner)

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from optkit.devices import target
-from optkit.engines import Engine, Landing
-from optkit.evidence import Evidence
-from optkit.measurement import Memory
-from optkit.pipeline import Build, Foreign, Job
-from optkit.pipeline.findings import _memory
-from optkit.pipeline.peak_memory import weigh
-from optkit.precisions import PRECISIONS
-from optkit.recipe import Recipe
-from optkit.steps.collect import Samples
-from optkit.steps.compile import CompiledEngine
-from optkit.steps.graph import Graph
-from optkit.steps.peak import PeakMemory
+from optkit.facts.engines import Engine, Landing
+from optkit.facts.evidence import Evidence
+from optkit.facts.measurement import Memory
+from optkit.facts.precisions import PRECISIONS
+from optkit.ground.devices import target
+from optkit.ground.recipe import Recipe
+from optkit.road.pipeline import Build, Foreign, Job
+from optkit.road.pipeline.findings import _memory
+from optkit.road.pipeline.peak_memory import weigh
+from optkit.road.steps.collect import Samples
+from optkit.road.steps.compile import CompiledEngine
+from optkit.road.steps.graph import Graph
+from optkit.road.steps.peak import PeakMemory
 
 
 class Steps:

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from optkit import graph
-from optkit.precision_cast.cast import CastLog, to_half
+from optkit.craft.precision_cast.cast import CastLog, to_half
+from optkit.ground import graph
 
 HALF, FLOAT = ir.DataType.FLOAT16, ir.DataType.FLOAT
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>'

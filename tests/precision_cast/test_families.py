@@ -12,14 +12,15 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from optkit import fusion, graph
-from optkit.backends.onnxruntime import OnnxRuntime
-from optkit.precision_cast import magnitude
-from optkit.precision_cast.cast import HALVES, CastLog, to_half
-from optkit.precision_cast.kept_in_fp32 import dividends
-from optkit.precision_cast.simulation import simulate
-from optkit.runtimes import SessionOptions
-from optkit.tensors import Feed, narrowed
+from optkit.craft import fusion
+from optkit.craft.backends.onnxruntime import OnnxRuntime
+from optkit.craft.precision_cast import magnitude
+from optkit.craft.precision_cast.cast import HALVES, CastLog, to_half
+from optkit.craft.precision_cast.kept_in_fp32 import dividends
+from optkit.craft.precision_cast.simulation import simulate
+from optkit.facts.tensors import Feed, narrowed
+from optkit.ground import graph
+from optkit.ground.runtimes import SessionOptions
 
 pytestmark = pytest.mark.slow
 

@@ -14,18 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from optkit import graph
-from optkit.backends.onnxruntime import OnnxRuntime
-from optkit.backends.tensorrt_rtx import TensorRTRTX
-from optkit.data import spool_writer
-from optkit.devices import target
-from optkit.precision_cast import before_recurrences, magnitude
-from optkit.precision_cast.cast import HALVES, CastLog, to_half
-from optkit.precision_cast.kept_in_fp32 import dividends
-from optkit.precisions import PRECISIONS
-from optkit.runtimes import SessionOptions
-from optkit.steps import perform
-from optkit.tensors import AxisRange, TensorInfo, narrowed
+from optkit.craft.backends.onnxruntime import OnnxRuntime
+from optkit.craft.backends.tensorrt_rtx import TensorRTRTX
+from optkit.craft.precision_cast import before_recurrences, magnitude
+from optkit.craft.precision_cast.cast import HALVES, CastLog, to_half
+from optkit.craft.precision_cast.kept_in_fp32 import dividends
+from optkit.facts.precisions import PRECISIONS
+from optkit.facts.tensors import AxisRange, TensorInfo, narrowed
+from optkit.ground import graph
+from optkit.ground.data import spool_writer
+from optkit.ground.devices import target
+from optkit.ground.runtimes import SessionOptions
+from optkit.road.steps import perform
 from tests.networks import network
 
 HALF, FLOAT = ir.DataType.FLOAT16, ir.DataType.FLOAT

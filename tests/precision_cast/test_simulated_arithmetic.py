@@ -10,20 +10,20 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from optkit import graph
-from optkit.assignment import Scheme
-from optkit.backends.onnxruntime import OnnxRuntime
-from optkit.devices import target
-from optkit.precision_cast.cast import to_half
-from optkit.precision_cast.simulation import simulate, without_rounding
-from optkit.precisions import PRECISIONS
-from optkit.quantization.choose_qparams import choose_qparams
-from optkit.quantization.placement.assign import assign
-from optkit.quantization.qdq.insertion import apply, taps
-from optkit.recipe import Quantization
-from optkit.runtimes import SessionOptions, backend
-from optkit.steps.file_names import GRAPH, SIMULATION
-from optkit.tensors import Feed
+from optkit.craft.backends.onnxruntime import OnnxRuntime
+from optkit.craft.precision_cast.cast import to_half
+from optkit.craft.precision_cast.simulation import simulate, without_rounding
+from optkit.craft.quantization.choose_qparams import choose_qparams
+from optkit.craft.quantization.placement.assign import assign
+from optkit.craft.quantization.qdq.insertion import apply, taps
+from optkit.facts.assignment import Scheme
+from optkit.facts.precisions import PRECISIONS
+from optkit.facts.tensors import Feed
+from optkit.ground import graph
+from optkit.ground.devices import target
+from optkit.ground.recipe import Quantization
+from optkit.ground.runtimes import SessionOptions, backend
+from optkit.road.steps.file_names import GRAPH, SIMULATION
 from tests.half_arithmetic import evaluate, rounded_by_kernels
 from tests.networks import NETWORKS, feed, network, sqnr
 

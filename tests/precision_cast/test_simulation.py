@@ -10,12 +10,12 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
-from optkit import graph
-from optkit.backends.onnxruntime import OnnxRuntime
-from optkit.errors import InputRefused
-from optkit.precision_cast.cast import HALVES, to_half
-from optkit.precision_cast.simulation import simulate
-from optkit.runtimes import SessionOptions
+from optkit.craft.backends.onnxruntime import OnnxRuntime
+from optkit.craft.precision_cast.cast import HALVES, to_half
+from optkit.craft.precision_cast.simulation import simulate
+from optkit.facts.errors import InputRefused
+from optkit.ground import graph
+from optkit.ground.runtimes import SessionOptions
 from tests.networks import NETWORKS, feed, network, sqnr
 
 HEADER = '<ir_version: 10, opset_import: ["" : 22]>\n'

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.devices import names, target
-from optkit.errors import ToolchainMissing
-from optkit.evidence import Evidence
-from optkit.prediction.call import call, latency, speedup
-from optkit.prediction.fitted import fitted
-from optkit.prediction.lower_bound import at_least
-from optkit.prediction.work import Work, gemm
+from optkit.craft.prediction.call import call, latency, speedup
+from optkit.craft.prediction.fitted import fitted
+from optkit.craft.prediction.lower_bound import at_least
+from optkit.craft.prediction.work import Work, gemm
+from optkit.facts.errors import ToolchainMissing
+from optkit.facts.evidence import Evidence
+from optkit.ground.devices import names, target
 
 L4 = target("l4")
 PRODUCT = gemm(4096, 4096, 4096, dtype="fp16", weight_bits=16)

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from optkit.devices import target
-from optkit.engines import FusedLayer, LayerTensor
-from optkit.errors import InputRefused
-from optkit.node_cost import NodeCost
-from optkit.prediction.compiled import of_engine
-from optkit.prediction.fitted import fitted
-from optkit.prediction.work_time import seconds
+from optkit.craft.prediction.compiled import of_engine
+from optkit.craft.prediction.fitted import fitted
+from optkit.craft.prediction.work_time import seconds
+from optkit.facts.engines import FusedLayer, LayerTensor
+from optkit.facts.errors import InputRefused
+from optkit.facts.node_cost import NodeCost
+from optkit.ground.devices import target
 
 
 def tensor(*shape: int, dtype: str = "float16") -> LayerTensor:

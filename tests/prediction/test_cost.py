@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from optkit.devices import Price, target
-from optkit.prediction.cost import energy_per_million, per_million, price_of
+from optkit.craft.prediction.cost import energy_per_million, per_million, price_of
+from optkit.facts.device_facts import Price
+from optkit.ground.devices import target
 
 MINE = Price(
     usd_per_hour=3.6, provider="mine", as_of="2026-11-01", verified=True, source="prices.yaml"

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.decoder import Decoder, DecoderSizes
-from optkit.devices import target
-from optkit.errors import Impossible, InputRefused, UsageError
-from optkit.node_cost import NodeCost
-from optkit.precisions import precision
-from optkit.prediction import decoder_shape, memory, serving
-from optkit.prediction.decoder_work import DecoderPrecision, DecoderShape, prefill, step
-from optkit.prediction.fitted import fitted
-from optkit.prediction.work import total
-from optkit.prediction.work_time import seconds
-from optkit.tensors import TensorInfo
+from optkit.craft.prediction import decoder_shape, memory, serving
+from optkit.craft.prediction.decoder_work import DecoderPrecision, DecoderShape, prefill, step
+from optkit.craft.prediction.fitted import fitted
+from optkit.craft.prediction.work import total
+from optkit.craft.prediction.work_time import seconds
+from optkit.facts.errors import Impossible, InputRefused, UsageError
+from optkit.facts.node_cost import NodeCost
+from optkit.facts.precisions import precision
+from optkit.facts.tensors import TensorInfo
+from optkit.ground.decoder import Decoder, DecoderSizes
+from optkit.ground.devices import target
 
 LLAMA_2_7B = DecoderShape(32, 4096, 32, 32, 128, 11008, 32000)
 LLAMA_3_8B = DecoderShape(32, 4096, 32, 8, 128, 14336, 128256)

@@ -10,11 +10,12 @@ import pytest
 
 import optkit
 from optkit import DecoderSizes
-from optkit.devices import Price, target
-from optkit.documents.plan import PlannedLatency, PlanRow
-from optkit.documents.prices import Purchase
-from optkit.errors import Impossible, InputRefused, UsageError
-from optkit.prediction.economics import Demand, Terms, costed, discounted, front
+from optkit.craft.prediction.economics import Demand, Terms, costed, discounted, front
+from optkit.facts.device_facts import Price
+from optkit.facts.documents.plan import PlannedLatency, PlanRow
+from optkit.facts.documents.prices import Purchase
+from optkit.facts.errors import Impossible, InputRefused, UsageError
+from optkit.ground.devices import target
 
 L4 = target("l4")
 RENT = Price(

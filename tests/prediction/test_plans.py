@@ -14,19 +14,19 @@ import pytest
 
 import optkit
 from optkit import DecoderSizes
-from optkit.devices import target
-from optkit.documents.plan import Plan, PlannedLatency, PlanRow
-from optkit.errors import Impossible, InputRefused, UnknownName, UsageError
-from optkit.graph import costs, peak_live_bytes
-from optkit.node_cost import NodeCost, Recurrence
-from optkit.precisions import precision
-from optkit.prediction import advice, cost, graph_work, memory, plans
-from optkit.prediction.decoder_work import DecoderShape
-from optkit.prediction.planned_model import Decoding, OneCallModel
-from optkit.prediction.work import total
-from optkit.report.drawing.front import front
-from optkit.report.drawing.front import name as call_name
-from optkit.report.plan_page import merged, to_html, to_svg
+from optkit.craft.prediction import advice, cost, graph_work, memory, plans
+from optkit.craft.prediction.decoder_work import DecoderShape
+from optkit.craft.prediction.planned_model import Decoding, OneCallModel
+from optkit.craft.prediction.work import total
+from optkit.facts.documents.plan import Plan, PlannedLatency, PlanRow
+from optkit.facts.errors import Impossible, InputRefused, UnknownName, UsageError
+from optkit.facts.node_cost import NodeCost, Recurrence
+from optkit.facts.precisions import precision
+from optkit.ground.devices import target
+from optkit.ground.graph import costs, peak_live_bytes
+from optkit.show.report.drawing.front import front
+from optkit.show.report.drawing.front import name as call_name
+from optkit.show.report.plan_page import merged, to_html, to_svg
 
 
 def test_a_graph_becomes_the_kernels_that_compilers_make() -> None:

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.devices import Fact, Target, target
-from optkit.errors import ToolchainMissing
-from optkit.prediction.fitted import fitted
-from optkit.prediction.work import Work, gemm, total
-from optkit.prediction.work_time import Efficiencies, link_of, of_each, seconds
+from optkit.craft.prediction.fitted import fitted
+from optkit.craft.prediction.work import Work, gemm, total
+from optkit.craft.prediction.work_time import Efficiencies, link_of, of_each, seconds
+from optkit.facts.device_facts import Fact
+from optkit.facts.errors import ToolchainMissing
+from optkit.ground.devices import Target, target
 
 IDEAL = Efficiencies(1, 1, 1, 1, 1, 0, 0, 0)
 LARGE = st.floats(1, 1e15)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from tests.probes.probe import Edit, Probe
 
-RANGES = "optkit/quantization/ranges.py"
+RANGES = "optkit/craft/quantization/ranges.py"
 PROBE = Probe(
     "a calibration method",
     2,
     (
         Edit(
-            "optkit/recipe/sections.py",
+            "optkit/ground/recipe/sections.py",
             'Method = Literal["auto", "minmax",',
             'Method = Literal["auto", "half", "minmax",',
         ),
@@ -36,8 +36,8 @@ def check() -> None:
     import tempfile
     from pathlib import Path
 
-    from optkit.recipe import Calibration
-    from optkit.recipe.json_schema import json_schema
+    from optkit.ground.recipe import Calibration
+    from optkit.ground.recipe.json_schema import json_schema
     from tests.networks import NETWORKS, network
     from tests.quantization.workshop import Workshop
 

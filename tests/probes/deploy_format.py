@@ -9,7 +9,7 @@ PROBE = Probe(
     2,
     (
         Edit(
-            "optkit/packaging/formats.py",
+            "optkit/road/packaging/formats.py",
             """    "gguf": "a decoder in one file for llama.cpp",
 """,
             """    "gguf": "a decoder in one file for llama.cpp",
@@ -17,7 +17,7 @@ PROBE = Probe(
 """,
         ),
         Edit(
-            "optkit/packaging/graph_alone.py",
+            "optkit/road/packaging/graph_alone.py",
             "",
             '''"""The graph alone: a package of one file."""
 
@@ -25,8 +25,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from optkit.packaging.formats import Packed
-from optkit.packaging.variants import Subject
+from optkit.road.packaging.formats import Packed
+from optkit.road.packaging.variants import Subject
 
 
 def files(subject: Subject, scratch: Path) -> Packed:
@@ -46,7 +46,7 @@ def check() -> None:
 
     from click.testing import CliRunner
 
-    from optkit.cli import optkit
+    from optkit.verbs.cli import optkit
 
     artifact = Path("tests/artifact/old/2026-11-24/tiny-cpu-int8")
     with tempfile.TemporaryDirectory() as folder:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.probes.probe import Edit, Probe
 
-RESULT, COMPOSED = "optkit/documents/result.py", "optkit/report/build_result.py"
+RESULT, COMPOSED = "optkit/facts/documents/result.py", "optkit/show/report/build_result.py"
 PROBE = Probe(
     "a figure in report and --json",
     3,
@@ -24,7 +24,7 @@ PROBE = Probe(
 """,
         ),
         Edit(
-            "optkit/report/worth.py",
+            "optkit/show/report/worth.py",
             'much = f"{abs(change):.0%} ',
             'much = f"{size.saved_bytes:,} bytes or {abs(change):.0%} ',
         ),
@@ -34,9 +34,9 @@ PROBE = Probe(
 
 def check() -> None:
     """It is in the JSON of the result and of the report, in their schemas, and in a sentence."""
-    from optkit import documents
-    from optkit.documents.result import Result
-    from optkit.report.worth import resized
+    from optkit.facts import documents
+    from optkit.facts.documents.result import Result
+    from optkit.show.report.worth import resized
     from tests.report.conftest import build
 
     report = build()

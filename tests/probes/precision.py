@@ -9,7 +9,7 @@ PROBE = Probe(
     4,
     (
         Edit(
-            "optkit/precisions.py",
+            "optkit/facts/precisions.py",
             """            Precision(
                 "nf4",""",
             """            Precision(
@@ -20,7 +20,7 @@ PROBE = Probe(
                 "nf4",""",
         ),
         Edit(
-            "optkit/backends/onnxruntime.py",
+            "optkit/craft/backends/onnxruntime.py",
             """        "w4a8": (_SIGNED, 4),
 """,
             """        "w4a8": (_SIGNED, 4),
@@ -38,11 +38,11 @@ def check() -> None:
 
     from click.testing import CliRunner
 
-    from optkit.api import jobs
-    from optkit.backends.onnxruntime import OnnxRuntime
-    from optkit.cli import optkit
-    from optkit.pipeline import Job, rules_of
-    from optkit.recipe import Recipe
+    from optkit.craft.backends.onnxruntime import OnnxRuntime
+    from optkit.ground.recipe import Recipe
+    from optkit.road import jobs
+    from optkit.road.pipeline import Job, rules_of
+    from optkit.verbs.cli import optkit
     from tests.networks import NETWORKS, network
     from tests.quantization.workshop import Workshop
 

@@ -9,14 +9,14 @@ PROBE = Probe(
     3,
     (
         Edit(
-            "optkit/recipe/sections.py",
+            "optkit/ground/recipe/sections.py",
             "    bias_correction: bool = True\n",
             """    bias_correction: bool = True
     headroom: float = later(0.0, ge=0)  # of activations, as a share of their range
 """,
         ),
         Edit(
-            "optkit/quantization/choose_qparams.py",
+            "optkit/craft/quantization/choose_qparams.py",
             "scales.activation_scale(span.low, span.high, placement",
             "scales.activation_scale("
             "*(end * (1 + self.settings.headroom) for end in (span.low, span.high)), placement",
@@ -33,8 +33,8 @@ def check() -> None:
 
     import pytest
 
-    from optkit.recipe import Recipe
-    from optkit.recipe.json_schema import json_schema
+    from optkit.ground.recipe import Recipe
+    from optkit.ground.recipe.json_schema import json_schema
     from tests.networks import NETWORKS, network
     from tests.quantization.workshop import PLAIN, Workshop
 

@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console
 
 import optkit
-from optkit import progress
-from optkit.execute.runner import Listener
-from optkit.progress import Log, Notebook, Terminal
-from optkit.workspace import Silent
+from optkit.ground import progress
+from optkit.ground.execute.runner import Listener
+from optkit.ground.progress import Log, Notebook, Terminal
+from optkit.ground.workspace import Silent
 
 
 @pytest.mark.parametrize(

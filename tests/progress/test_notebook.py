@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from optkit.progress import notebook
-from optkit.progress.notebook import Notebook
+from optkit.ground.progress import notebook
+from optkit.ground.progress.notebook import Notebook
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import threading
 import pytest
 from rich.console import Console
 
-from optkit.progress import terminal
+from optkit.ground.progress import terminal
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from optkit import graph, pipeline
-from optkit.api import jobs
-from optkit.backends import onnxruntime
-from optkit.pipeline import Build
-from optkit.runtimes import SessionOptions, simulator
-from optkit.steps.file_names import GRAPH
-from optkit.workspace import Workspace
+from optkit.craft.backends import onnxruntime
+from optkit.ground import graph
+from optkit.ground.runtimes import SessionOptions, simulator
+from optkit.ground.workspace import Workspace
+from optkit.road import jobs, pipeline
+from optkit.road.pipeline import Build
+from optkit.road.steps.file_names import GRAPH
 
 RECIPE: dict[str, object] = {"axes": {"batch": {"min": 1, "opt": 4, "max": 8}}}
 

@@ -13,13 +13,15 @@ import torch
 from torch import Tensor, nn
 
 import optkit
-from optkit import errors, pipeline, qat
-from optkit.precisions import NumberFormat
-from optkit.qat import frozen
-from optkit.qat.adapters import AdaptedLinear, Adapter
-from optkit.qat.agreement import sqnr
-from optkit.qat.products import Product
-from optkit.workspace import Workspace
+from optkit.facts import errors
+from optkit.facts.precisions import NumberFormat
+from optkit.ground.workspace import Workspace
+from optkit.road import pipeline
+from optkit.satellites import qat
+from optkit.satellites.qat import frozen
+from optkit.satellites.qat.adapters import AdaptedLinear, Adapter
+from optkit.satellites.qat.agreement import sqnr
+from optkit.satellites.qat.products import Product
 from tests.qat.conftest import RECIPE, Written, train, written
 
 KINDS = [("cpu", "int4"), ("cpu", "w4a8"), ("cpu", "int2"), ("cpu", "nf4"), ("l4", "int4")]

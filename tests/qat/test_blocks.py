@@ -9,13 +9,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from optkit import errors, pipeline, qat
-from optkit.precisions import NumberFormat
-from optkit.qat.agreement import sqnr
-from optkit.qat.fake_quantization import RunTimeQuantizer
-from optkit.qat.products import Product
-from optkit.quantization.numerics import run_time_blocks
-from optkit.workspace import Workspace
+from optkit.craft.quantization.numerics import run_time_blocks
+from optkit.facts import errors
+from optkit.facts.precisions import NumberFormat
+from optkit.ground.workspace import Workspace
+from optkit.road import pipeline
+from optkit.satellites import qat
+from optkit.satellites.qat.agreement import sqnr
+from optkit.satellites.qat.fake_quantization import RunTimeQuantizer
+from optkit.satellites.qat.products import Product
 from tests.qat.conftest import RECIPE, Tied, Written, train, written
 
 KINDS = [("l4", "int4", "learned"), ("l4", "int4", "fixed"),

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from optkit import qat
-from optkit.errors import UsageError
-from optkit.qat.checks import check_above_zero, check_count, check_rate, new_folder
-from optkit.workspace import Workspace
+from optkit.facts.errors import UsageError
+from optkit.ground.workspace import Workspace
+from optkit.satellites import qat
+from optkit.satellites.qat.checks import check_above_zero, check_count, check_rate, new_folder
 from tests.qat.conftest import RECIPE, Net
 
 OTHER_KINDS = ["8", True, False, [8], None, math.nan, math.inf, -math.inf, 0, -1, -0.5]

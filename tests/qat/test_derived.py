@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from optkit.qat import activations, additions, products
+from optkit.satellites.qat import activations, additions, products
 
 
 class Doubled(nn.Module):

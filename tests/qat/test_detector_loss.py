@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from optkit import qat
+from optkit.satellites import qat
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("scipy", reason="the matcher of transformers needs it")

@@ -18,11 +18,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from optkit import errors, qat
-from optkit.api.batches import Batch
-from optkit.qat import training
-from optkit.qat.distillation import divergence
-from optkit.workspace import Workspace
+from optkit.facts import errors
+from optkit.ground.workspace import Workspace
+from optkit.road.jobs.batches import Batch
+from optkit.satellites import qat
+from optkit.satellites.qat import training
+from optkit.satellites.qat.distillation import divergence
 from tests.qat.conftest import RECIPE, Net, written
 
 
@@ -343,7 +344,7 @@ from pathlib import Path
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 from optkit import qat
-from optkit.workspace import Workspace
+from optkit.ground.workspace import Workspace
 from tests.qat.conftest import RECIPE, Net
 
 folder, rank = Path(sys.argv[1]), int(sys.argv[2])

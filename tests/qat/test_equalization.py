@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from optkit import qat
-from optkit.qat import products
-from optkit.qat.agreement import sqnr
-from optkit.qat.distillation import Teacher
-from optkit.qat.equalization import _parameters, multiply
-from optkit.quantization.rescaling.factors import Factor, load, save
-from optkit.workspace import Workspace
+from optkit.craft.quantization.rescaling.factors import Factor, load, save
+from optkit.ground.workspace import Workspace
+from optkit.satellites import qat
+from optkit.satellites.qat import products
+from optkit.satellites.qat.agreement import sqnr
+from optkit.satellites.qat.distillation import Teacher
+from optkit.satellites.qat.equalization import _parameters, multiply
 from tests.qat.conftest import RECIPE, train, written
 
 ONE_TERM = {**RECIPE, "quantization": {"smooth": "off", "two_term": []}}

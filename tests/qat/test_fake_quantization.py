@@ -13,17 +13,17 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from optkit.precisions import NumberFormat
-from optkit.qat.fake_quantization import (
+from optkit.craft.quantization.numerics import format_codes, scales
+from optkit.craft.quantization.numerics.scales import Scale
+from optkit.facts.precisions import NumberFormat
+from optkit.ground.runtimes import SessionOptions, simulator
+from optkit.satellites.qat.fake_quantization import (
     ActivationQuantizer,
     CodeGrid,
     WeightQuantizer,
     fake_quantize,
     held_scale,
 )
-from optkit.quantization.numerics import format_codes, scales
-from optkit.quantization.numerics.scales import Scale
-from optkit.runtimes import SessionOptions, simulator
 
 FORMATS = {
     "s8": (NumberFormat("int8", "tensor", symmetric=True), 0),

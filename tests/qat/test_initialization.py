@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from optkit import errors, qat
-from optkit.precisions import NumberFormat
-from optkit.qat.agreement import check_same, sqnr
-from optkit.qat.fake_quantization import WeightQuantizer, held
-from optkit.qat.initialization import initialize
-from optkit.qat.products import Product
-from optkit.workspace import Workspace
+from optkit.facts import errors
+from optkit.facts.precisions import NumberFormat
+from optkit.ground.workspace import Workspace
+from optkit.satellites import qat
+from optkit.satellites.qat.agreement import check_same, sqnr
+from optkit.satellites.qat.fake_quantization import WeightQuantizer, held
+from optkit.satellites.qat.initialization import initialize
+from optkit.satellites.qat.products import Product
 from tests.qat.conftest import RECIPE, Net, Tied, written
 
 PLAIN: dict[str, object] = {

@@ -13,12 +13,13 @@ import pytest
 import torch
 from torch import nn
 
-from optkit import graph, pipeline, qat
-from optkit.api import jobs
-from optkit.qat.fake_quantization import ActivationQuantizer
-from optkit.qat.products import Product
-from optkit.steps.file_names import GRAPH
-from optkit.workspace import Workspace
+from optkit.ground import graph
+from optkit.ground.workspace import Workspace
+from optkit.road import jobs, pipeline
+from optkit.road.steps.file_names import GRAPH
+from optkit.satellites import qat
+from optkit.satellites.qat.fake_quantization import ActivationQuantizer
+from optkit.satellites.qat.products import Product
 
 pytestmark = pytest.mark.slow
 

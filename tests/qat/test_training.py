@@ -17,14 +17,16 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 
 import optkit
-from optkit import errors, pipeline, qat
-from optkit.graph import array as ir_array
-from optkit.pipeline import refusals
-from optkit.qat import placing
-from optkit.qat.agreement import sqnr
-from optkit.qat.fake_quantization import ActivationQuantizer
-from optkit.qat.products import Product
-from optkit.workspace import Workspace
+from optkit.facts import errors
+from optkit.ground.graph import array as ir_array
+from optkit.ground.workspace import Workspace
+from optkit.road import pipeline
+from optkit.road.pipeline import refusals
+from optkit.satellites import qat
+from optkit.satellites.qat import placing
+from optkit.satellites.qat.agreement import sqnr
+from optkit.satellites.qat.fake_quantization import ActivationQuantizer
+from optkit.satellites.qat.products import Product
 from tests.qat.conftest import RECIPE, Net, Written, train, written
 
 KINDS = [
@@ -477,7 +479,7 @@ from pathlib import Path
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 from optkit import qat
-from optkit.workspace import Workspace
+from optkit.ground.workspace import Workspace
 from tests.qat.conftest import RECIPE, Net, train
 
 folder, rank = Path(sys.argv[1]), int(sys.argv[2])

@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from optkit.assignment import Scheme
-from optkit.placement import PlacementRules
-from optkit.precisions import PRECISIONS, Precision
-from optkit.quantization.choose_qparams import choose_activations
-from optkit.quantization.covering import LOSS, Covering, cover
-from optkit.quantization.placement.assign import assign
-from optkit.quantization.qdq.insertion import taps
-from optkit.quantization.ranges import fake_quantized
-from optkit.statistics import Statistics
+from optkit.craft.quantization.choose_qparams import choose_activations
+from optkit.craft.quantization.covering import LOSS, Covering, cover
+from optkit.craft.quantization.placement.assign import assign
+from optkit.craft.quantization.qdq.insertion import taps
+from optkit.craft.quantization.ranges import fake_quantized
+from optkit.facts.assignment import Scheme
+from optkit.facts.placement import PlacementRules
+from optkit.facts.precisions import PRECISIONS, Precision
+from optkit.ground.statistics import Statistics
 from tests.networks import network
 from tests.quantization.workshop import PLAIN, RULES, Workshop
 

@@ -9,17 +9,17 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from optkit.assignment import Scheme
-from optkit.pipeline.quantization import _sums_moments
-from optkit.precisions import PRECISIONS, precision
-from optkit.quantization.choose_qparams import choose_qparams
-from optkit.quantization.numerics.qparams import WeightQParams
-from optkit.quantization.placement.assign import assign
-from optkit.quantization.placement.read_weight import matrix
-from optkit.quantization.qdq.insertion import taps
-from optkit.recipe import Quantization
-from optkit.recipe.sections import Effort
-from optkit.statistics import Statistics
+from optkit.craft.quantization.choose_qparams import choose_qparams
+from optkit.craft.quantization.numerics.qparams import WeightQParams
+from optkit.craft.quantization.placement.assign import assign
+from optkit.craft.quantization.placement.read_weight import matrix
+from optkit.craft.quantization.qdq.insertion import taps
+from optkit.facts.assignment import Scheme
+from optkit.facts.precisions import PRECISIONS, precision
+from optkit.ground.recipe import Quantization
+from optkit.ground.recipe.sections import Effort
+from optkit.ground.statistics import Statistics
+from optkit.road.pipeline.quantization import _sums_moments
 from tests.networks import NETWORKS, network
 from tests.quantization.workshop import RULES, Workshop
 

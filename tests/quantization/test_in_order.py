@@ -11,15 +11,16 @@ import onnx_ir as ir
 import pytest
 
 import optkit
-from optkit import Request, graph
-from optkit.assignment import Assignment
-from optkit.quantization.in_order import ReaderGroup, compensate
-from optkit.quantization.numerics.qparams import QParams
-from optkit.quantization.placement.read_weight import matrix
-from optkit.runtimes import SessionOptions, simulator
-from optkit.statistics import Statistics
-from optkit.steps.bodies.quantize_in_order import solve
-from optkit.tensors import Feed
+from optkit import Request
+from optkit.craft.quantization.in_order import ReaderGroup, compensate
+from optkit.craft.quantization.numerics.qparams import QParams
+from optkit.craft.quantization.placement.read_weight import matrix
+from optkit.facts.assignment import Assignment
+from optkit.facts.tensors import Feed
+from optkit.ground import graph
+from optkit.ground.runtimes import SessionOptions, simulator
+from optkit.ground.statistics import Statistics
+from optkit.road.steps.bodies.quantize_in_order import solve
 from tests.networks import ATTENTION, network, sqnr
 from tests.quantization.workshop import Chain
 

@@ -15,11 +15,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from optkit import graph
-from optkit.errors import InputRefused
-from optkit.runtimes import SessionOptions, backend
-from optkit.steps import perform
-from optkit.tensors import Feed
+from optkit.facts.errors import InputRefused
+from optkit.facts.tensors import Feed
+from optkit.ground import graph
+from optkit.ground.runtimes import SessionOptions, backend
+from optkit.road.steps import perform
 from tests.figures import Figures
 from tests.networks import feed, network, sqnr
 from tests.quantization.workshop import Chain

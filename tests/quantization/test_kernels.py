@@ -10,15 +10,15 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from optkit import graph
-from optkit.backends.onnxruntime import OnnxRuntime
-from optkit.backends.tensorrt_rtx import TensorRTRTX
-from optkit.devices import target
-from optkit.engines import Engine
-from optkit.precision_cast.cast import to_half
-from optkit.precisions import PRECISIONS
-from optkit.runtimes import SessionOptions
-from optkit.tensors import AxisRange
+from optkit.craft.backends.onnxruntime import OnnxRuntime
+from optkit.craft.backends.tensorrt_rtx import TensorRTRTX
+from optkit.craft.precision_cast.cast import to_half
+from optkit.facts.engines import Engine
+from optkit.facts.precisions import PRECISIONS
+from optkit.facts.tensors import AxisRange
+from optkit.ground import graph
+from optkit.ground.devices import target
+from optkit.ground.runtimes import SessionOptions
 from tests.networks import NETWORKS, feed, network, sqnr
 
 HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'

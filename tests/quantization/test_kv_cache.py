@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optkit import graph
-from optkit.backends.ort_session import OrtSession
-from optkit.errors import InputRefused
-from optkit.fusion.ort import to_ort
-from optkit.quantization.kv_cache import FORMATS, CacheRanges, quantize_caches
-from optkit.runtimes import SessionOptions, simulator
-from optkit.tensors import Feed
+from optkit.craft.backends.ort_session import OrtSession
+from optkit.craft.fusion.ort import to_ort
+from optkit.craft.quantization.kv_cache import FORMATS, CacheRanges, quantize_caches
+from optkit.facts.errors import InputRefused
+from optkit.facts.tensors import Feed
+from optkit.ground import graph
+from optkit.ground.runtimes import SessionOptions, simulator
 from tests.fusion.ort.conftest import _build
 from tests.fusion.ort.test_cached import CARRIED, GROUPS, HEADS, SIZE, attention, feed
 

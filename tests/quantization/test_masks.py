@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import nn
 
-from optkit import graph
-from optkit.runtimes import SessionOptions, backend
-from optkit.sources import torch_module
-from optkit.tensors import AxisRange, Feed, InputSpec, TensorInfo
+from optkit.craft.sources import torch_module
+from optkit.facts.tensors import AxisRange, Feed, InputSpec, TensorInfo
+from optkit.ground import graph
+from optkit.ground.runtimes import SessionOptions, backend
 from tests.networks import sqnr
 from tests.quantization.workshop import Chain
 

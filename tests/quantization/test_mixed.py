@@ -15,8 +15,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from optkit.errors import RecipeError
-from optkit.recipe import Recipe
+from optkit.facts.errors import RecipeError
+from optkit.ground.recipe import Recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 NODES = ("first", "second", "third", "last")

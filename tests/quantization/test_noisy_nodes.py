@@ -14,23 +14,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import optkit
-from optkit import Request, graph
-from optkit.assignment import Assignment
-from optkit.backends import onnxruntime
-from optkit.backends.kernel_speeds import kernel_speeds
-from optkit.codec import from_json
-from optkit.devices import cpu, target
-from optkit.devices.machine import sums_in_16_bits
-from optkit.placement import PlacementRules, ProductSpeeds
-from optkit.precisions import PRECISIONS, Precision
-from optkit.quantization.choose_qparams import choose_activations
-from optkit.quantization.noisy_nodes import SWITCHES, chosen, insert_switches
-from optkit.quantization.numerics.output_noise import OF_MODEL
-from optkit.quantization.placement.product_forms import Products
-from optkit.recipe import Quantization
-from optkit.runtimes import SessionOptions, simulator
-from optkit.statistics import load
-from optkit.tensors import Feed
+from optkit import Request
+from optkit.craft.backends import onnxruntime
+from optkit.craft.backends.kernel_speeds import kernel_speeds
+from optkit.craft.quantization.choose_qparams import choose_activations
+from optkit.craft.quantization.noisy_nodes import SWITCHES, chosen, insert_switches
+from optkit.craft.quantization.numerics.output_noise import OF_MODEL
+from optkit.craft.quantization.placement.product_forms import Products
+from optkit.facts.assignment import Assignment
+from optkit.facts.codec import from_json
+from optkit.facts.placement import PlacementRules, ProductSpeeds
+from optkit.facts.precisions import PRECISIONS, Precision
+from optkit.facts.tensors import Feed
+from optkit.ground import graph
+from optkit.ground.devices import cpu, target
+from optkit.ground.devices.machine import sums_in_16_bits
+from optkit.ground.recipe import Quantization
+from optkit.ground.runtimes import SessionOptions, simulator
+from optkit.ground.statistics import load
 from tests.networks import network, sqnr
 from tests.quantization.workshop import Chain, rules_of
 

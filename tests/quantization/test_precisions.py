@@ -16,30 +16,30 @@ import onnxruntime as ort
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from optkit import graph
-from optkit.assignment import Assignment, Scheme
-from optkit.backends.onnxruntime import OnnxRuntime
-from optkit.backends.tensorrt_rtx import _CAPABILITIES, TensorRTRTX
-from optkit.codec import to_json
-from optkit.devices import target
-from optkit.engines import Engine
-from optkit.errors import Impossible
-from optkit.pipeline import Job, check_pair
-from optkit.pipeline.quantization import rules_of
-from optkit.placement import PlacementRules
-from optkit.precision_cast.cast import HALVES, to_half
-from optkit.precisions import PRECISIONS, NumberFormat, precision, run_time_blocks
-from optkit.quantization.choose_qparams import choose_qparams
-from optkit.quantization.numerics.format_codes import storage
-from optkit.quantization.placement.assign import assign
-from optkit.quantization.placement.block_size import fitting_block
-from optkit.quantization.qdq import nbits
-from optkit.quantization.qdq.dynamic import rounded
-from optkit.quantization.qdq.insertion import apply, taps
-from optkit.recipe import Quantization, Recipe
-from optkit.runtimes import SessionOptions
-from optkit.statistics import Tap
-from optkit.tensors import AxisRange
+from optkit.craft.backends.onnxruntime import OnnxRuntime
+from optkit.craft.backends.tensorrt_rtx import _CAPABILITIES, TensorRTRTX
+from optkit.craft.precision_cast.cast import HALVES, to_half
+from optkit.craft.quantization.choose_qparams import choose_qparams
+from optkit.craft.quantization.numerics.format_codes import storage
+from optkit.craft.quantization.placement.assign import assign
+from optkit.craft.quantization.placement.block_size import fitting_block
+from optkit.craft.quantization.qdq import nbits
+from optkit.craft.quantization.qdq.dynamic import rounded
+from optkit.craft.quantization.qdq.insertion import apply, taps
+from optkit.facts.assignment import Assignment, Scheme
+from optkit.facts.codec import to_json
+from optkit.facts.engines import Engine
+from optkit.facts.errors import Impossible
+from optkit.facts.placement import PlacementRules
+from optkit.facts.precisions import PRECISIONS, NumberFormat, precision, run_time_blocks
+from optkit.facts.tensors import AxisRange
+from optkit.ground import graph
+from optkit.ground.devices import target
+from optkit.ground.recipe import Quantization, Recipe
+from optkit.ground.runtimes import SessionOptions
+from optkit.ground.statistics import Tap
+from optkit.road.pipeline import Job, check_pair
+from optkit.road.pipeline.quantization import rules_of
 from tests.networks import NETWORKS, network, sqnr
 
 HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'

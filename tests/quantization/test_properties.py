@@ -19,15 +19,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from optkit import graph
-from optkit.assignment import Assignment, Scheme
-from optkit.devices import target
-from optkit.placement import PlacementRules
-from optkit.precisions import PRECISIONS, Codes, Granularity, NumberFormat, Precision
-from optkit.quantization.choose_qparams import choose_qparams
-from optkit.quantization.numerics.format_codes import NF4
-from optkit.quantization.numerics.qparams import QParams
-from optkit.quantization.numerics.scales import (
+from optkit.craft.quantization.choose_qparams import choose_qparams
+from optkit.craft.quantization.numerics.format_codes import NF4
+from optkit.craft.quantization.numerics.qparams import QParams
+from optkit.craft.quantization.numerics.scales import (
     Scale,
     activation_scale,
     dequantize,
@@ -35,14 +30,19 @@ from optkit.quantization.numerics.scales import (
     quantize,
     weight_scale,
 )
-from optkit.quantization.placement import weighted_nodes
-from optkit.quantization.placement.assign import assign
-from optkit.quantization.placement.qdq_placement import qdq_placements
-from optkit.quantization.qdq.insertion import apply, taps
-from optkit.quantization.rounding.rtn import round_to_nearest
-from optkit.recipe import Quantization
-from optkit.runtimes import backend
-from optkit.statistics import Statistics
+from optkit.craft.quantization.placement import weighted_nodes
+from optkit.craft.quantization.placement.assign import assign
+from optkit.craft.quantization.placement.qdq_placement import qdq_placements
+from optkit.craft.quantization.qdq.insertion import apply, taps
+from optkit.craft.quantization.rounding.rtn import round_to_nearest
+from optkit.facts.assignment import Assignment, Scheme
+from optkit.facts.placement import PlacementRules
+from optkit.facts.precisions import PRECISIONS, Codes, Granularity, NumberFormat, Precision
+from optkit.ground import graph
+from optkit.ground.devices import target
+from optkit.ground.recipe import Quantization
+from optkit.ground.runtimes import backend
+from optkit.ground.statistics import Statistics
 from tests.networks import NETWORKS, feed, network
 from tests.quantization.workshop import INT8, Workshop
 

@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from optkit.calibration.fills import NO_FILLS
-from optkit.calibration.observer import Observer
-from optkit.calibration.part import SamplePart, data
-from optkit.errors import OptkitError
-from optkit.precisions import NumberFormat
-from optkit.quantization import ranges
-from optkit.quantization.numerics.format_codes import nearest
-from optkit.quantization.numerics.scales import activation_scale
-from optkit.quantization.ranges import choose, fake_quantized
-from optkit.statistics import MissingRange, ValueStatistics
+from optkit.craft.calibration.fills import NO_FILLS
+from optkit.craft.calibration.observer import Observer
+from optkit.craft.calibration.part import SamplePart, data
+from optkit.craft.quantization import ranges
+from optkit.craft.quantization.numerics.format_codes import nearest
+from optkit.craft.quantization.numerics.scales import activation_scale
+from optkit.craft.quantization.ranges import choose, fake_quantized
+from optkit.facts.errors import OptkitError
+from optkit.facts.precisions import NumberFormat
+from optkit.ground.statistics import MissingRange, ValueStatistics
 from tests.quantization.workshop import relative_noise
 
 S8 = NumberFormat("int8", "tensor", symmetric=True)

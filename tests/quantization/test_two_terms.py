@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optkit import graph
-from optkit.backends import onnxruntime
-from optkit.backends.kernel_speeds import kernel_speeds
-from optkit.devices import target
-from optkit.placement import ProductForm, ProductSpeeds
-from optkit.quantization.choose_qparams import _damping
-from optkit.runtimes import SessionOptions, simulator
+from optkit.craft.backends import onnxruntime
+from optkit.craft.backends.kernel_speeds import kernel_speeds
+from optkit.craft.quantization.choose_qparams import _damping
+from optkit.facts.placement import ProductForm, ProductSpeeds
+from optkit.ground import graph
+from optkit.ground.devices import target
+from optkit.ground.runtimes import SessionOptions, simulator
 from tests.networks import network, sqnr
 from tests.quantization.workshop import Chain
 

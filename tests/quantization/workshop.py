@@ -9,24 +9,24 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from optkit import graph
-from optkit.assignment import Assignment, Scheme
-from optkit.backends.onnxruntime import OnnxRuntime
-from optkit.calibration import observe
-from optkit.codec import to_json
-from optkit.data import spool_writer
-from optkit.devices import target
-from optkit.placement import PlacementRules
-from optkit.precisions import PRECISIONS, NumberFormat, Precision
-from optkit.quantization.choose_qparams import choose_qparams
-from optkit.quantization.placement.assign import assign
-from optkit.quantization.qdq.insertion import QuantLog, apply, taps
-from optkit.recipe import Method, Quantization
-from optkit.runtimes import SessionOptions, backend
-from optkit.statistics import Statistics, Tap
-from optkit.steps import perform
-from optkit.steps.quantize_in_order import QuantizeInOrder
-from optkit.tensors import Feed
+from optkit.craft.backends.onnxruntime import OnnxRuntime
+from optkit.craft.calibration import observe
+from optkit.craft.quantization.choose_qparams import choose_qparams
+from optkit.craft.quantization.placement.assign import assign
+from optkit.craft.quantization.qdq.insertion import QuantLog, apply, taps
+from optkit.facts.assignment import Assignment, Scheme
+from optkit.facts.codec import to_json
+from optkit.facts.placement import PlacementRules
+from optkit.facts.precisions import PRECISIONS, NumberFormat, Precision
+from optkit.facts.tensors import Feed
+from optkit.ground import graph
+from optkit.ground.data import spool_writer
+from optkit.ground.devices import target
+from optkit.ground.recipe import Method, Quantization
+from optkit.ground.runtimes import SessionOptions, backend
+from optkit.ground.statistics import Statistics, Tap
+from optkit.road.steps import perform
+from optkit.road.steps.quantize_in_order import QuantizeInOrder
 from tests.networks import feed
 
 OPS = frozenset({"Conv", "MatMul", "Gemm"})

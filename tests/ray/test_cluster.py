@@ -18,10 +18,10 @@ import onnx
 import psutil
 import pytest
 
-from optkit.errors import OptkitError, ToolchainMissing, UsageError
-from optkit.execute.task import Task
-from optkit.execute.transfer import RemoteCall
-from optkit.workspace import Silent, Workspace
+from optkit.facts.errors import OptkitError, ToolchainMissing, UsageError
+from optkit.ground.execute.task import Task
+from optkit.ground.execute.transfer import RemoteCall
+from optkit.ground.workspace import Silent, Workspace
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +55,7 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cluster(nodes: Any) -> Any:
-    from optkit.execute.ray import RayCluster
+    from optkit.ground.execute.ray import RayCluster
 
     said: list[str] = []
     found = RayCluster(nodes.address, said.append)
@@ -71,8 +71,8 @@ def task(out: Path, **changes: Any) -> Task:
 
 
 def packed(task: Task) -> RemoteCall:
-    from optkit.execute.node import packed
-    from optkit.execute.task import TaskLimits
+    from optkit.ground.execute.node import packed
+    from optkit.ground.execute.task import TaskLimits
 
     return packed(task, TaskLimits(2**31))
 
@@ -80,7 +80,7 @@ def packed(task: Task) -> RemoteCall:
 def test_every_task_runs_on_a_node_with_its_accelerator(
     cluster: Any, nodes: Any, tmp_path: Path
 ) -> None:
-    from optkit.execute.node import perform
+    from optkit.ground.execute.node import perform
 
     def where(argument: RemoteCall, here: Any) -> object:
         import ray
@@ -101,7 +101,7 @@ def test_every_task_runs_on_a_node_with_its_accelerator(
 
 
 def test_an_accelerator_that_no_node_has_is_an_error_at_once(cluster: Any, tmp_path: Path) -> None:
-    from optkit.execute.node import perform
+    from optkit.ground.execute.node import perform
 
     with pytest.raises(ToolchainMissing, match="H100") as caught:
         cluster.call(perform, packed(task(tmp_path / "t")), device="H100")
@@ -109,7 +109,7 @@ def test_an_accelerator_that_no_node_has_is_an_error_at_once(cluster: Any, tmp_p
 
 
 def test_a_node_of_other_versions_gets_no_tasks(cluster: Any, tmp_path: Path) -> None:
-    from optkit.execute.task import TaskLimits
+    from optkit.ground.execute.task import TaskLimits
 
     with pytest.raises(ToolchainMissing) as caught:
         cluster(task(tmp_path / "t", versions={"numpy": "0.1"}), TaskLimits(2**31))
@@ -117,7 +117,7 @@ def test_a_node_of_other_versions_gets_no_tasks(cluster: Any, tmp_path: Path) ->
 
 
 def test_an_error_of_a_step_is_its_own(cluster: Any, tmp_path: Path) -> None:
-    from optkit.execute.task import TaskLimits
+    from optkit.ground.execute.task import TaskLimits
 
     with pytest.raises(OptkitError, match="random"):
         cluster(task(tmp_path / "t", params={}), TaskLimits(2**31))
@@ -263,11 +263,11 @@ def test_a_pending_artifact_is_finished_on_a_node(
     """The device is this machine's CPU, which no label names: the node's part alone is tried."""
     from dataclasses import asdict
 
-    from optkit.api import load
-    from optkit.api.cluster_finish import finish_here
-    from optkit.execute.task import TaskLimits
-    from optkit.execute.transfer import ThroughRemote
-    from optkit.store import Remote, Store
+    from optkit.ground.execute.task import TaskLimits
+    from optkit.ground.execute.transfer import ThroughRemote
+    from optkit.ground.store import Remote, Store
+    from optkit.verbs.api import load
+    from optkit.verbs.api.cluster_finish import finish_here
 
     done = build(project, tmp_path, "cpu", "--defer")
     _, err = done.communicate()
@@ -316,7 +316,7 @@ def at_work(nodes: Any) -> str | None:
         raylet = node.all_processes["raylet"][0].process.pid
         for process in psutil.Process(raylet).children(recursive=True):
             try:
-                if "optkit.worker" in process.cmdline() and process.status() == "running":
+                if "optkit.road.worker" in process.cmdline() and process.status() == "running":
                     return str(label)
             except psutil.Error:
                 continue

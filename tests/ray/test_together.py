@@ -127,7 +127,7 @@ def at_work(nodes: Any) -> str | None:
         raylet = node.all_processes["raylet"][0].process.pid
         for process in psutil.Process(raylet).children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                if "optkit.worker" in process.cmdline() and process.status() == "running":
+                if "optkit.road.worker" in process.cmdline() and process.status() == "running":
                     return str(label)
     return None
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from optkit.errors import RecipeError
-from optkit.recipe import Recipe
+from optkit.facts.errors import RecipeError
+from optkit.ground.recipe import Recipe
 from tests.figures import Figures
 
 PLACE = re.compile(r"optkit\.yaml:[0-9]+:[0-9]+")

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from optkit import places
-from optkit.errors import RecipeError, UsageError
-from optkit.recipe import Recipe, requested
-from optkit.request import Request
-from optkit.tensors import AxisRange, InputSpec, TensorInfo
+from optkit.facts.errors import RecipeError, UsageError
+from optkit.facts.request import Request
+from optkit.facts.tensors import AxisRange, InputSpec, TensorInfo
+from optkit.ground import places
+from optkit.ground.recipe import Recipe, requested
 
 
 @pytest.fixture(autouse=True)

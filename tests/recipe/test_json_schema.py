@@ -10,11 +10,11 @@ import pytest
 from hypothesis import example, given, settings
 from jsonschema import Draft7Validator, Draft202012Validator
 
-from optkit.devices import names
-from optkit.errors import RecipeError
-from optkit.precisions import PRECISIONS
-from optkit.recipe import Recipe, yaml_document
-from optkit.recipe.json_schema import json_schema
+from optkit.facts.errors import RecipeError
+from optkit.facts.precisions import PRECISIONS
+from optkit.ground.devices import names
+from optkit.ground.recipe import Recipe, yaml_document
+from optkit.ground.recipe.json_schema import json_schema
 
 SCHEMA = json_schema()
 ROOT = Path(__file__).parents[2]

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit import places, shipped
-from optkit.codec import from_json
-from optkit.errors import RecipeError, UnknownName, UsageError
-from optkit.recipe import Recipe, requested
-from optkit.recipe.sections import ACCURACY_LIMITS, ENGINE_LIMITS, Limits
-from optkit.request import Request
-from optkit.store import digest_json
-from optkit.tensors import AxisRange, InputSpec, TensorInfo
+from optkit.facts.codec import from_json
+from optkit.facts.errors import RecipeError, UnknownName, UsageError
+from optkit.facts.request import Request
+from optkit.facts.tensors import AxisRange, InputSpec, TensorInfo
+from optkit.ground import places, shipped
+from optkit.ground.recipe import Recipe, requested
+from optkit.ground.recipe.sections import ACCURACY_LIMITS, ENGINE_LIMITS, Limits
+from optkit.ground.store import digest_json
 
 TEXT = """\
 name: net

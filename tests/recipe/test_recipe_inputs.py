@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from optkit.recipe import Recipe
-from optkit.recipe.template import RecipeTemplate, template
-from optkit.tensors import TensorInfo, axes_of
+from optkit.facts.tensors import TensorInfo, axes_of
+from optkit.ground.recipe import Recipe
+from optkit.ground.recipe.template import RecipeTemplate, template
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=12)
 AXES = NAMES.filter(lambda name: " + " not in name and not name.isdecimal())

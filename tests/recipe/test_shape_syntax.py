@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.errors import UsageError
-from optkit.recipe import parse_shapes
+from optkit.facts.errors import UsageError
+from optkit.ground.recipe import parse_shapes
 
 
 def test_reads_several_inputs() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from optkit.errors import RecipeError, UsageError
-from optkit.recipe import Recipe
-from optkit.recipe.template import RecipeTemplate, template
+from optkit.facts.errors import RecipeError, UsageError
+from optkit.ground.recipe import Recipe
+from optkit.ground.recipe.template import RecipeTemplate, template
 
 NET = """
 from torch import nn

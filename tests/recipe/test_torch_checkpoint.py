@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from optkit.errors import RecipeError
-from optkit.recipe import Recipe, template, torch_checkpoint
+from optkit.facts.errors import RecipeError
+from optkit.ground.recipe import Recipe, template, torch_checkpoint
 
 
 @pytest.mark.parametrize("nested", [False, True])

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from optkit.errors import RecipeError
-from optkit.recipe import yaml_document
+from optkit.facts.errors import RecipeError
+from optkit.ground.recipe import yaml_document
 
 PLACE = re.compile(r"r\.yaml(:[0-9]+:[0-9]+)?")
 

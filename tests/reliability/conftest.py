@@ -17,9 +17,9 @@ import numpy as np
 import psutil
 import pytest
 
-from optkit import graph
-from optkit.artifact import Artifact
-from optkit.store import Store, eviction
+from optkit.ground import graph
+from optkit.ground.artifact import Artifact
+from optkit.ground.store import Store, eviction
 from tests.conftest import MainJob
 from tests.networks import CHAIN, feed, network
 from tests.reliability.faulty_disk.process import Disk

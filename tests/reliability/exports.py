@@ -59,8 +59,8 @@ def main() -> None:
 
 def digests(name: str, scratch: Path, shared: Shared) -> dict[str, str]:
     """File → SHA-256."""
-    from optkit import api
-    from optkit.workspace import Workspace
+    from optkit.ground.workspace import Workspace
+    from optkit.verbs import api
     from tests.matrix.row import Row
 
     if name in FAMILIES:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from optkit.execute.task import Task
-from optkit.store import Meta, Store, digest_file
+from optkit.ground.execute.task import Task
+from optkit.ground.store import Meta, Store, digest_file
 from tests.figures import Figures
 from tests.reliability.faulty_disk import works
 from tests.reliability.test_io_faults import assert_clean, begun, identity

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from optkit.artifact import Artifact
-from optkit.store import Store, eviction
-from optkit.store.entry import read
+from optkit.ground.artifact import Artifact
+from optkit.ground.store import Store, eviction
+from optkit.ground.store.entry import read
 from tests.figures import Figures
 from tests.reliability.faulty_disk import works
 from tests.reliability.faulty_disk.process import KINDS, Disk

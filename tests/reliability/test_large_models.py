@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optkit import graph
-from optkit.execute.resident_memory import resident
+from optkit.ground import graph
+from optkit.ground.execute.resident_memory import resident
 from tests.scripts import script
 
 ROOT = Path(__file__).resolve().parents[2]

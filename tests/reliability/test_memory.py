@@ -14,17 +14,17 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import optkit
-from optkit import runtimes
-from optkit.codec import to_json
-from optkit.data import spool_writer
-from optkit.devices import target
-from optkit.errors import WorkerFailed
-from optkit.execute import local
-from optkit.execute.task import Task, TaskLimits, silent
-from optkit.precisions import PRECISIONS
-from optkit.steps.collect import Collect
-from optkit.steps.file_names import GRAPH, STATISTICS
-from optkit.tensors import InputSpec, TensorInfo
+from optkit.facts.codec import to_json
+from optkit.facts.errors import WorkerFailed
+from optkit.facts.precisions import PRECISIONS
+from optkit.facts.tensors import InputSpec, TensorInfo
+from optkit.ground import runtimes
+from optkit.ground.data import spool_writer
+from optkit.ground.devices import target
+from optkit.ground.execute import local
+from optkit.ground.execute.task import Task, TaskLimits, silent
+from optkit.road.steps.collect import Collect
+from optkit.road.steps.file_names import GRAPH, STATISTICS
 from tests.figures import Figures
 
 MIB = 2**20

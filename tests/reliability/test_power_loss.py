@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from optkit.artifact import Artifact
-from optkit.store import Store, digest_file
-from optkit.store import entry as entries
+from optkit.ground.artifact import Artifact
+from optkit.ground.store import Store, digest_file
+from optkit.ground.store import entry as entries
 from tests.figures import Figures
 from tests.reliability.faulty_disk import works
 from tests.reliability.faulty_disk.crash_states import Disk as Crashing

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import optkit
-from optkit.errors import WorkerFailed
-from optkit.execute import local
-from optkit.steps.step_table import STEPS as ALL
+from optkit.facts.errors import WorkerFailed
+from optkit.ground.execute import local
+from optkit.road.steps.step_table import STEPS as ALL
 from tests.figures import Figures
 
 if TYPE_CHECKING:

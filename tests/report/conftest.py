@@ -10,19 +10,19 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
-from optkit.assignment import Assignment
-from optkit.benchmarking.accuracy import from_samples
-from optkit.benchmarking.gates import judge
-from optkit.benchmarking.latency import ratio, summarize
-from optkit.benchmarking.paired_drop import drop
-from optkit.codec import to_json
-from optkit.documents.data_finding import DataFinding
-from optkit.documents.record import Record
-from optkit.documents.report import LayerFidelity, Provenance, Report
-from optkit.documents.result import CalibrationCheck, PendingEngine, Result
-from optkit.engines import Engine, FusedLayer, Landing, LandingRow, LayerTensor
-from optkit.evidence import Evidence
-from optkit.measurement import (
+from optkit.craft.benchmarking.accuracy import from_samples
+from optkit.craft.benchmarking.gates import judge
+from optkit.craft.benchmarking.latency import ratio, summarize
+from optkit.craft.benchmarking.paired_drop import drop
+from optkit.facts.assignment import Assignment
+from optkit.facts.codec import to_json
+from optkit.facts.documents.data_finding import DataFinding
+from optkit.facts.documents.record import Record
+from optkit.facts.documents.report import LayerFidelity, Provenance, Report
+from optkit.facts.documents.result import CalibrationCheck, PendingEngine, Result
+from optkit.facts.engines import Engine, FusedLayer, Landing, LandingRow, LayerTensor
+from optkit.facts.evidence import Evidence
+from optkit.facts.measurement import (
     ChannelSpread,
     Fidelity,
     Interval,
@@ -31,10 +31,10 @@ from optkit.measurement import (
     OutputFidelity,
     Score,
 )
-from optkit.precisions import PRECISIONS
-from optkit.report import document
-from optkit.report.build_result import BuildRun, Findings, PrecisionResult, result
-from optkit.report.document import Rewrites, compose
+from optkit.facts.precisions import PRECISIONS
+from optkit.show.report import document
+from optkit.show.report.build_result import BuildRun, Findings, PrecisionResult, result
+from optkit.show.report.document import Rewrites, compose
 
 Kind = TypeVar("Kind", bound=Record)
 Names = Callable[[str], str]

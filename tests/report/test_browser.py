@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from optkit.documents.diff import Diff
-from optkit.documents.explanation import Explained
-from optkit.documents.tune import Tune
-from optkit.report import diff_page, explanation_page, figures, search_page
-from optkit.report.build_page import to_html
+from optkit.facts.documents.diff import Diff
+from optkit.facts.documents.explanation import Explained
+from optkit.facts.documents.tune import Tune
+from optkit.show.report import diff_page, explanation_page, figures, search_page
+from optkit.show.report.build_page import to_html
 from tests.conftest import MainJob, Ran
 from tests.report import hostile
 from tests.report.conftest import in_json, read

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from optkit import codec, documents
-from optkit.documents.result import RESULTS, Results
-from optkit.errors import Impossible, UnknownName, WorkerFailed
-from optkit.evidence import Evidence
-from optkit.measurement import Difference, Interval, Latency, Verdict
-from optkit.report.build_result import (
+from optkit.facts import codec, documents
+from optkit.facts.documents.result import RESULTS, Results
+from optkit.facts.errors import Impossible, UnknownName, WorkerFailed
+from optkit.facts.evidence import Evidence
+from optkit.facts.measurement import Difference, Interval, Latency, Verdict
+from optkit.show.report.build_result import (
     BuildRun,
     Findings,
     PrecisionResult,

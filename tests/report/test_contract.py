@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from optkit import documents
-from optkit.documents.report import Report
-from optkit.documents.result import Result
-from optkit.report.contract import ContractMismatch, conform
+from optkit.facts import documents
+from optkit.facts.documents.report import Report
+from optkit.facts.documents.result import Result
+from optkit.show.report.contract import ContractMismatch, conform
 from tests.report.conftest import one_row_each
 
 VALIDATOR = Draft202012Validator(documents.schema("report"))

@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.assignment import Assignment
-from optkit.benchmarking.gates import NO_TASK
-from optkit.cli.build import exit_code
-from optkit.cli.summary import remarks
-from optkit.codec import to_json
-from optkit.documents.measured import GateVerdict
-from optkit.documents.result import EngineSize, QuantizedProducts, Result
-from optkit.evidence import Evidence
-from optkit.measurement import GIVEN_GRAPH
-from optkit.precisions import PRECISIONS
-from optkit.report import coverage, recommendation_rules
-from optkit.report.build_page import to_html
-from optkit.report.markdown import to_markdown
+from optkit.craft.benchmarking.gates import NO_TASK
+from optkit.facts.assignment import Assignment
+from optkit.facts.codec import to_json
+from optkit.facts.documents.measured import GateVerdict
+from optkit.facts.documents.result import EngineSize, QuantizedProducts, Result
+from optkit.facts.evidence import Evidence
+from optkit.facts.measurement import GIVEN_GRAPH
+from optkit.facts.precisions import PRECISIONS
+from optkit.show.report import coverage, recommendation_rules
+from optkit.show.report.build_page import to_html
+from optkit.show.report.markdown import to_markdown
+from optkit.verbs.cli.build import exit_code
+from optkit.verbs.cli.summary import remarks
 from tests.report.conftest import read, read_result
 from tests.report.test_recommendation_rules import PASS, gain
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from optkit.documents.fleet import FLEET, Fleet
-from optkit.errors import Impossible
-from optkit.report import fleet_page as fleets
-from optkit.report.build_result import failed
+from optkit.facts.documents.fleet import FLEET, Fleet
+from optkit.facts.errors import Impossible
+from optkit.show.report import fleet_page as fleets
+from optkit.show.report.build_result import failed
 from tests.report.test_build_result import check, pending_result
 
 PRICE = {"usd_per_hour": 0.8, "provider": "a cloud", "as_of": "2026-08-17", "verified": False,

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from optkit.documents.tune import Tune
-from optkit.errors import Impossible
-from optkit.report import head
-from optkit.report.build_result import failed
+from optkit.facts.documents.tune import Tune
+from optkit.facts.errors import Impossible
+from optkit.show.report import head
+from optkit.show.report.build_result import failed
 from tests.report.conftest import read_result
 from tests.report.hostile import PAYLOADS
 from tests.report.test_fleet_page import fleet_of

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from optkit.documents.report import BothSides, Report, TimedLayers
-from optkit.evidence import Evidence
-from optkit.report import build_page
-from optkit.report.hotspots import Hotspots, hotspots
-from optkit.report.layers import layers
+from optkit.facts.documents.report import BothSides, Report, TimedLayers
+from optkit.facts.evidence import Evidence
+from optkit.show.report import build_page
+from optkit.show.report.hotspots import Hotspots, hotspots
+from optkit.show.report.layers import layers
 from tests.report.conftest import HOSTILE, read
 
 

@@ -11,11 +11,11 @@ import xmlschema
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.errors import Impossible
-from optkit.evidence import Evidence
-from optkit.measurement import GateRow, Outcome
-from optkit.report.build_result import failed
-from optkit.report.junit import Suite, to_junit
+from optkit.facts.errors import Impossible
+from optkit.facts.evidence import Evidence
+from optkit.facts.measurement import GateRow, Outcome
+from optkit.show.report.build_result import failed
+from optkit.show.report.junit import Suite, to_junit
 
 SCHEMA = xmlschema.XMLSchema(Path(__file__).with_name("junit.xsd"))
 HOSTILE = "a]]><failure/>&amp;\"'\x00\x1b[31m\ud800￾\n<!--"

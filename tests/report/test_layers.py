@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from optkit import runtimes
-from optkit.codec import from_json
-from optkit.documents.result import LandingCounts
-from optkit.engines import FusedLayer
-from optkit.report import figures, layers
-from optkit.report.build_page import to_html
-from optkit.report.drawing import charts
-from optkit.report.markdown import to_markdown
-from optkit.report.output_table import outputs as table
+from optkit.facts.codec import from_json
+from optkit.facts.documents.result import LandingCounts
+from optkit.facts.engines import FusedLayer
+from optkit.ground import runtimes
+from optkit.show.report import figures, layers
+from optkit.show.report.build_page import to_html
+from optkit.show.report.drawing import charts
+from optkit.show.report.markdown import to_markdown
+from optkit.show.report.output_table import outputs as table
 from tests.report.conftest import read
 
 

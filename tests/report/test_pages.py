@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from optkit.documents.diff import Diff
-from optkit.documents.explanation import Explained
-from optkit.documents.report import Report
-from optkit.report import build_page, diff_page, explanation_page
+from optkit.facts.documents.diff import Diff
+from optkit.facts.documents.explanation import Explained
+from optkit.facts.documents.report import Report
+from optkit.show.report import build_page, diff_page, explanation_page
 from tests.report.conftest import HOSTILE
 
 WRITTEN = Path(__file__).parents[1] / "documents/written"

@@ -10,17 +10,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.benchmarking import gates
-from optkit.devices import Price
-from optkit.documents.measured import GateVerdict
-from optkit.documents.result import CalibrationCheck, DataFinding, EngineFacts, EngineSize, Result
-from optkit.evidence import Evidence
-from optkit.measurement import Difference, Fidelity, Interval, OutputFidelity
-from optkit.recipe.sections import Limits
-from optkit.report import choices, recommendation_rules, view, worth
-from optkit.report import fleet_page as fleets
-from optkit.report.build_result import joined
-from optkit.report.titles import device_of
+from optkit.craft.benchmarking import gates
+from optkit.facts.device_facts import Price
+from optkit.facts.documents.measured import GateVerdict
+from optkit.facts.documents.result import (
+    CalibrationCheck,
+    DataFinding,
+    EngineFacts,
+    EngineSize,
+    Result,
+)
+from optkit.facts.evidence import Evidence
+from optkit.facts.measurement import Difference, Fidelity, Interval, OutputFidelity
+from optkit.ground.recipe.sections import Limits
+from optkit.show.report import choices, recommendation_rules, view, worth
+from optkit.show.report import fleet_page as fleets
+from optkit.show.report.build_result import joined
+from optkit.show.report.titles import device_of
 from tests.report.conftest import read_result
 from tests.report.test_fleet_page import fleet_of
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 from xml.etree import ElementTree
 
-from optkit.documents.tune import Tune
-from optkit.report import search_page
+from optkit.facts.documents.tune import Tune
+from optkit.show.report import search_page
 from tests.report.test_build_result import check
 
 

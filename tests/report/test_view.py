@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.errors import Impossible
-from optkit.report import build_facts, details, figures, layers, view
-from optkit.report.build_result import (
+from optkit.facts.errors import Impossible
+from optkit.show.report import build_facts, details, figures, layers, view
+from optkit.show.report.build_result import (
     BuildRun,
     Findings,
     PrecisionResult,
@@ -18,7 +18,7 @@ from optkit.report.build_result import (
     result,
     to_finish,
 )
-from optkit.report.drawing import charts
+from optkit.show.report.drawing import charts
 from tests.report.conftest import read, read_result
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from optkit.data import thumbnails
-from optkit.documents.pictures import Drawing, WorstPictures
-from optkit.documents.report import Report
-from optkit.report import worst as drawn
-from optkit.report.build_page import to_html
+from optkit.facts.documents.pictures import Drawing, WorstPictures
+from optkit.facts.documents.report import Report
+from optkit.ground.data import thumbnails
+from optkit.show.report import worst as drawn
+from optkit.show.report.build_page import to_html
 from tests.report.test_pages import written
 
 OUTLINE = ((10, 10), (60, 10), (60, 40), (10, 40))

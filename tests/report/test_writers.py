@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from optkit.documents.report import Provenance
-from optkit.documents.result import Result
-from optkit.errors import InputRefused
-from optkit.measurement import Latencies
-from optkit.printable import printable
-from optkit.report.build_page import to_html
-from optkit.report.build_result import (
+from optkit.facts.documents.report import Provenance
+from optkit.facts.documents.result import Result
+from optkit.facts.errors import InputRefused
+from optkit.facts.measurement import Latencies
+from optkit.facts.printable import printable
+from optkit.show.report.build_page import to_html
+from optkit.show.report.build_result import (
     BuildRun,
     Findings,
     PrecisionResult,
@@ -26,9 +26,9 @@ from optkit.report.build_result import (
     result,
     to_finish,
 )
-from optkit.report.document import Rewrites, compose, measured
-from optkit.report.junit import to_junit
-from optkit.report.markdown import to_markdown
+from optkit.show.report.document import Rewrites, compose, measured
+from optkit.show.report.junit import to_junit
+from optkit.show.report.markdown import to_markdown
 from tests.figures import Figures
 from tests.report import test_junit as junit
 from tests.report.conftest import read

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from optkit import graph
-from optkit.errors import ExportFailed
-from optkit.runtimes import backend
-from optkit.sources import adaptive_pools, program, torch_module
-from optkit.tensors import AxisRange, InputSpec, TensorInfo
+from optkit.craft.sources import adaptive_pools, program, torch_module
+from optkit.facts.errors import ExportFailed
+from optkit.facts.tensors import AxisRange, InputSpec, TensorInfo
+from optkit.ground import graph
+from optkit.ground.runtimes import backend
 
 AXES = {"batch": AxisRange(1, 2, 4), "h": AxisRange(1, 17, 60), "w": AxisRange(1, 19, 60)}
 IMAGE = ("batch", 2, "h", "w")

@@ -13,11 +13,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from optkit import graph
-from optkit.errors import ExportFailed, InputRefused
-from optkit.runtimes import backend
-from optkit.sources import export_check, in_float64, program
-from optkit.tensors import AxisRange
+from optkit.craft.sources import export_check, in_float64, program
+from optkit.facts.errors import ExportFailed, InputRefused
+from optkit.facts.tensors import AxisRange
+from optkit.ground import graph
+from optkit.ground.runtimes import backend
 from tests.sources.test_torch_module import export, spec
 
 AXES = {"batch": AxisRange(1, 2, 3), "steps": AxisRange(2, 9, 20)}

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from optkit.tensors import AxisRange
+from optkit.facts.tensors import AxisRange
 from tests.sources.test_torch_module import export, spec
 
 

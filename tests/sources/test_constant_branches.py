@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from optkit.errors import ExportFailed
-from optkit.runtimes import backend
-from optkit.sources import constant_branches, torch_module
-from optkit.tensors import AxisRange, InputSpec, TensorInfo
+from optkit.craft.sources import constant_branches, torch_module
+from optkit.facts.errors import ExportFailed
+from optkit.facts.tensors import AxisRange, InputSpec, TensorInfo
+from optkit.ground.runtimes import backend
 
 AXES = {"batch": AxisRange(1, 2, 8)}
 SPECS = [InputSpec(TensorInfo("x", "float32", ("batch", 4)))]

@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import nn
 
-from optkit.data import images, pretrained
-from optkit.runtimes import backend
-from optkit.sources.module_state import unchanged
-from optkit.sources.ultralytics_heads import exported, image_processor
-from optkit.tensors import TensorInfo
+from optkit.craft.sources.module_state import unchanged
+from optkit.craft.sources.ultralytics_heads import exported, image_processor
+from optkit.facts.tensors import TensorInfo
+from optkit.ground.data import images, pretrained
+from optkit.ground.runtimes import backend
 from tests.sources.test_torch_module import export, spec
 
 

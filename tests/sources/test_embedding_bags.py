@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from optkit import graph
-from optkit.runtimes import backend
-from optkit.sources import embedding_bags, torch_module
-from optkit.tensors import AxisRange, InputSpec, TensorInfo
+from optkit.craft.sources import embedding_bags, torch_module
+from optkit.facts.tensors import AxisRange, InputSpec, TensorInfo
+from optkit.ground import graph
+from optkit.ground.runtimes import backend
 
 ROWS, WIDTH = 30, 4
 

@@ -15,16 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from optkit import graph
-from optkit.data import mask_styles
-from optkit.errors import ExportFailed
-from optkit.runtimes import backend
-from optkit.sources import export_check, in_float64, program_to_onnx, torch_module
-from optkit.sources.compared_sizes import compared_sizes
-from optkit.sources.comparison_trials import trials
-from optkit.sources.export_check import difference
-from optkit.sources.export_log import ExportLog
-from optkit.tensors import AxisRange, Feed, InputSpec, TensorInfo
+from optkit.craft.sources import export_check, in_float64, program_to_onnx, torch_module
+from optkit.craft.sources.compared_sizes import compared_sizes
+from optkit.craft.sources.comparison_trials import trials
+from optkit.craft.sources.export_check import difference
+from optkit.craft.sources.export_log import ExportLog
+from optkit.facts.errors import ExportFailed
+from optkit.facts.tensors import AxisRange, Feed, InputSpec, TensorInfo
+from optkit.ground import graph
+from optkit.ground.data import mask_styles
+from optkit.ground.runtimes import backend
 
 BATCH = {"batch": AxisRange(1, 2, 4)}
 SIDES = BATCH | {"h": AxisRange(72, 104, 160), "w": AxisRange(72, 104, 160)}

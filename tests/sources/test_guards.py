@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from optkit.errors import ExportFailed
-from optkit.sources import guards
-from optkit.tensors import AxisRange
+from optkit.craft.sources import guards
+from optkit.facts.errors import ExportFailed
+from optkit.facts.tensors import AxisRange
 from tests.sources.test_torch_module import export, spec
 
 SIZE = "L['x'].size()[1]"
@@ -119,7 +119,7 @@ def test_one_chunk_is_asked_by_its_name() -> None:
     """As `torch.overrides` asks every function of torch."""
     import torch
 
-    from optkit.sources import single_chunks
+    from optkit.craft.sources import single_chunks
 
     with single_chunks.unasked():
         assert torch.chunk.__name__ == torch.Tensor.chunk.__name__ == "chunk"

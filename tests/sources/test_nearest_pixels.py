@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from optkit import graph
-from optkit.runtimes import backend
-from optkit.sources import torch_module
-from optkit.tensors import AxisRange, InputSpec, TensorInfo
+from optkit.craft.sources import torch_module
+from optkit.facts.tensors import AxisRange, InputSpec, TensorInfo
+from optkit.ground import graph
+from optkit.ground.runtimes import backend
 
 
 class Like(nn.Module):

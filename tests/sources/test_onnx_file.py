@@ -11,12 +11,12 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch.nn import functional
 
-from optkit import graph
-from optkit.errors import InputRefused, OptkitError
-from optkit.runtimes import backend
-from optkit.sources import onnx_file
-from optkit.sources.export_log import ExportLog
-from optkit.tensors import InputSpec, TensorInfo
+from optkit.craft.sources import onnx_file
+from optkit.craft.sources.export_log import ExportLog
+from optkit.facts.errors import InputRefused, OptkitError
+from optkit.facts.tensors import InputSpec, TensorInfo
+from optkit.ground import graph
+from optkit.ground.runtimes import backend
 
 P2O, P2O_7 = "p2o.DynamicDimension.0", "p2o.DynamicDimension.7"
 WEIGHT = np.arange(12, dtype=np.float32).reshape(4, 3)

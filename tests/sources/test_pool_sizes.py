@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch._meta_registrations import pooling_output_shape_pad_lr
 
-from optkit.sources import pool_sizes
-from optkit.tensors import AxisRange
+from optkit.craft.sources import pool_sizes
+from optkit.facts.tensors import AxisRange
 from tests.sources.test_torch_module import export, spec
 
 

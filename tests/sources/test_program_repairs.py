@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from optkit.runtimes import backend
-from optkit.sources import torch_module
-from optkit.tensors import AxisRange, Feed, InputSpec, TensorInfo
+from optkit.craft.sources import torch_module
+from optkit.facts.tensors import AxisRange, Feed, InputSpec, TensorInfo
+from optkit.ground.runtimes import backend
 
 AXES = {"batch": AxisRange(1, 2, 8), "n": AxisRange(1, 3, 9)}
 

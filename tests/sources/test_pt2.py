@@ -18,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from optkit.errors import InputRefused, UnsafeFile
-from optkit.runtimes import backend
-from optkit.sources import archive, export_check, program
-from optkit.sources.export_log import ExportLog
-from optkit.tensors import AxisRange, InputSpec, TensorInfo
+from optkit.craft.sources import archive, export_check, program
+from optkit.craft.sources.export_log import ExportLog
+from optkit.facts.errors import InputRefused, UnsafeFile
+from optkit.facts.tensors import AxisRange, InputSpec, TensorInfo
+from optkit.ground.runtimes import backend
 
 PROGRAM = "models/model.json"
 WEIGHTS = "data/weights/model_weights_config.json"

@@ -14,11 +14,11 @@ import torch
 from torch import nn
 from torch.nn.utils import rnn
 
-from optkit import graph
-from optkit.errors import ExportFailed
-from optkit.runtimes import backend
-from optkit.sources import torch_module
-from optkit.tensors import AxisRange, InputSpec, TensorInfo
+from optkit.craft.sources import torch_module
+from optkit.facts.errors import ExportFailed
+from optkit.facts.tensors import AxisRange, InputSpec, TensorInfo
+from optkit.ground import graph
+from optkit.ground.runtimes import backend
 
 AXES = {"batch": AxisRange(1, 3, 5), "steps": AxisRange(1, 6, 9)}
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from optkit.runtimes import backend
-from optkit.tensors import AxisRange, InputSpec, TensorInfo
+from optkit.facts.tensors import AxisRange, InputSpec, TensorInfo
+from optkit.ground.runtimes import backend
 from tests.sources.test_torch_module import export, spec
 
 AXES = {"batch": AxisRange(1, 2, 3), "items": AxisRange(1, 5, 12)}

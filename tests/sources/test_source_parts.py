@@ -12,12 +12,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.utils import _pytree
 
-from optkit import graph
-from optkit.errors import ExportFailed, UsageError
-from optkit.sources import dynamic_axes, export_check, outputs
-from optkit.sources.compared_sizes import compared_sizes
-from optkit.sources.comparison_trials import ComparisonTrial
-from optkit.tensors import AxisRange, Feed, InputSpec, TensorInfo
+from optkit.craft.sources import dynamic_axes, export_check, outputs
+from optkit.craft.sources.compared_sizes import compared_sizes
+from optkit.craft.sources.comparison_trials import ComparisonTrial
+from optkit.facts.errors import ExportFailed, UsageError
+from optkit.facts.tensors import AxisRange, Feed, InputSpec, TensorInfo
+from optkit.ground import graph
 
 RANGES = st.tuples(*[st.integers(1, 20)] * 3).map(lambda sizes: AxisRange(*sorted(sizes)))
 AXES = st.dictionaries(st.sampled_from("abcd"), RANGES)

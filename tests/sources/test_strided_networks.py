@@ -13,10 +13,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from optkit.errors import ExportFailed
-from optkit.runtimes import backend
-from optkit.sources import torch_module
-from optkit.tensors import AxisRange, InputSpec, TensorInfo
+from optkit.craft.sources import torch_module
+from optkit.facts.errors import ExportFailed
+from optkit.facts.tensors import AxisRange, InputSpec, TensorInfo
+from optkit.ground.runtimes import backend
 
 IMAGE = InputSpec(TensorInfo("image", "float32", ("batch", 3, "h", "w")))
 CHANNELS = 6

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from optkit.sources import tensor_lengths
+from optkit.craft.sources import tensor_lengths
 from tests.sources.test_torch_module import export, spec
 
 

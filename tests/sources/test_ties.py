@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from optkit.errors import ExportFailed
-from optkit.runtimes import backend
-from optkit.sources import program
-from optkit.sources.ties import lower_index_first
-from optkit.tensors import AxisRange
+from optkit.craft.sources import program
+from optkit.craft.sources.ties import lower_index_first
+from optkit.facts.errors import ExportFailed
+from optkit.facts.tensors import AxisRange
+from optkit.ground.runtimes import backend
 from tests.sources.test_torch_module import export, spec
 
 

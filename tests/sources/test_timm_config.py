@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from torch import nn
 
-from optkit.data import images
-from optkit.runtimes import backend
-from optkit.sources import model_factory, timm_config
-from optkit.tensors import AxisRange, InputSpec, TensorInfo
+from optkit.craft.sources import model_factory, timm_config
+from optkit.facts.tensors import AxisRange, InputSpec, TensorInfo
+from optkit.ground.data import images
+from optkit.ground.runtimes import backend
 
 Image = pytest.importorskip("PIL.Image")
 pytest.importorskip("transformers")

@@ -16,13 +16,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from optkit import graph, user_code
-from optkit.errors import ExportFailed, InputRefused, ToolchainMissing, UsageError
-from optkit.recipe import torch_checkpoint
-from optkit.runtimes import backend
-from optkit.sources import model_factory, torch_module
-from optkit.sources.export_log import ExportLog
-from optkit.tensors import AxisRange, InputSpec, TensorInfo
+from optkit.craft.sources import model_factory, torch_module
+from optkit.craft.sources.export_log import ExportLog
+from optkit.facts.errors import ExportFailed, InputRefused, ToolchainMissing, UsageError
+from optkit.facts.tensors import AxisRange, InputSpec, TensorInfo
+from optkit.ground import graph, user_code
+from optkit.ground.recipe import torch_checkpoint
+from optkit.ground.runtimes import backend
 
 AXES = {"batch": AxisRange(1, 8, 32)}
 ROOT = Path(__file__).resolve().parents[2]
@@ -135,7 +135,7 @@ def test_same_bytes_in_another_process(tmp_path: Path) -> None:
             import torch
             from optkit.tensors import InputSpec
             from optkit.runtimes import backend
-            from optkit.sources import torch_module
+            from optkit.craft.sources import torch_module
             from optkit.tensors import AxisRange, TensorInfo
 
             def write(out):

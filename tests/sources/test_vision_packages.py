@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from optkit import graph
-from optkit.quantization.placement.output_layers import output_layers
-from optkit.sources.ultralytics_heads import image_processor
+from optkit.craft.quantization.placement.output_layers import output_layers
+from optkit.craft.sources.ultralytics_heads import image_processor
+from optkit.ground import graph
 from tests.sources.test_torch_module import export, spec
 
 

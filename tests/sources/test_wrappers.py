@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import distributed, nn
 
-from optkit.errors import InputRefused
-from optkit.sources.wrappers import evaluating, exportable, unwrapped
+from optkit.craft.sources.wrappers import evaluating, exportable, unwrapped
+from optkit.facts.errors import InputRefused
 
 
 @pytest.fixture

@@ -14,22 +14,22 @@ import numpy as np
 import onnx
 import pytest
 
-from optkit.data import spool_writer
-from optkit.data.spool import Spool
-from optkit.errors import RecipeError
-from optkit.evidence import Evidence
-from optkit.execute.rehearsal import Rehearsal
-from optkit.execute.runner import Runner
-from optkit.execute.step import Foreign
-from optkit.execute.task import TaskLimits
-from optkit.pipeline.collected import collected
-from optkit.recipe import Recipe
-from optkit.steps.bodies import outputs
-from optkit.steps.collect import Collect, CollectedSamples
-from optkit.steps.outputs import KeepOutputs
-from optkit.steps.pick import Pick
-from optkit.store import Store
-from optkit.tensors import InputSpec, TensorInfo
+from optkit.facts.errors import RecipeError
+from optkit.facts.evidence import Evidence
+from optkit.facts.tensors import InputSpec, TensorInfo
+from optkit.ground.data import spool_writer
+from optkit.ground.data.spool import Spool
+from optkit.ground.execute.rehearsal import Rehearsal
+from optkit.ground.execute.runner import Runner
+from optkit.ground.execute.step import Foreign
+from optkit.ground.execute.task import TaskLimits
+from optkit.ground.recipe import Recipe
+from optkit.ground.store import Store
+from optkit.road.pipeline.collected import collected
+from optkit.road.steps.bodies import outputs
+from optkit.road.steps.collect import Collect, CollectedSamples
+from optkit.road.steps.outputs import KeepOutputs
+from optkit.road.steps.pick import Pick
 from tests.stale.kinds import KINDS, write
 
 _ALONE = """\
@@ -286,7 +286,7 @@ def test_samples_of_optkit_s_own_readers_are_found_by_the_content_of_their_files
 
 
 def test_a_digest_of_a_folder_covers_names_and_contents(tmp_path: Path) -> None:
-    from optkit.store import digest_tree
+    from optkit.ground.store import digest_tree
 
     def of(act: Callable[[Path], None]) -> str:
         folder = tmp_path / hashlib.sha256(str(len(seen)).encode()).hexdigest()

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from optkit.calibration.fills import NO_FILLS
-from optkit.calibration.observer import Observer, RowSample
-from optkit.calibration.part import SamplePart, data
-from optkit.errors import InputRefused, IntegrityError, OptkitError
-from optkit.statistics import (
+from optkit.craft.calibration.fills import NO_FILLS
+from optkit.craft.calibration.observer import Observer, RowSample
+from optkit.craft.calibration.part import SamplePart, data
+from optkit.facts.errors import InputRefused, IntegrityError, OptkitError
+from optkit.ground.statistics import (
     MissingRange,
     Statistics,
     Tap,
@@ -31,8 +31,8 @@ from optkit.statistics import (
     merged_taps,
     save,
 )
-from optkit.statistics.sums import FINEST, add_symmetric, limbs, unpacked
-from optkit.statistics.values import Moments, SampledRows
+from optkit.ground.statistics.sums import FINEST, add_symmetric, limbs, unpacked
+from optkit.ground.statistics.values import Moments, SampledRows
 
 FLOATS = hnp.arrays(
     np.float32,
@@ -144,7 +144,7 @@ def test_a_file_holds_all_of_it_and_the_same_bytes_in_every_process(tmp_path: Pa
     again = found.value("a/ b")
     assert (again.low, again.high, again.count) == (float(x.min()), float(x.max()), 500)
     code = f"""
-import pathlib, optkit.statistics as s
+import pathlib, optkit.ground.statistics as s
 s.save(s.load(pathlib.Path({str(tmp_path / "s")!r})), pathlib.Path({str(tmp_path / "t")!r}))
 """
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -19,13 +19,13 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from optkit import codec
-from optkit.assignment import Assignment
-from optkit.engines import BuildSpec
-from optkit.execute import step as steps
-from optkit.execute.step import Step, StepResult
-from optkit.recipe import Recipe
-from optkit.steps.step_table import STEPS
+from optkit.facts import codec
+from optkit.facts.assignment import Assignment
+from optkit.facts.engines import BuildSpec
+from optkit.ground.execute import step as steps
+from optkit.ground.execute.step import Step, StepResult
+from optkit.ground.recipe import Recipe
+from optkit.road.steps.step_table import STEPS
 
 FILE = Path(__file__).with_name("forms.json")
 DIGEST = "manifest.digest"
@@ -85,7 +85,8 @@ def _changes_keys(now: str | None, then: str | None) -> str | None:
     if then is None and now is not None and _default(now) is None:
         return (
             "it would be in every key, and no entry would be found any more; declare it by "
-            "`later(default)` of optkit.codec, or for a recipe of optkit/recipe/sections.py"
+            "`later(default)` of optkit.facts.codec, for a recipe of "
+            "optkit/ground/recipe/sections.py"
         )
     if now is None and then is not None and _default(then) is None:
         return "it was in every key, and no entry would be found any more"

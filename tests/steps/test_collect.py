@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from optkit.data.spool import Spool
-from optkit.steps.bodies import collect
-from optkit.steps.collect import Collect
-from optkit.tensors import InputSpec, TensorInfo
+from optkit.facts.tensors import InputSpec, TensorInfo
+from optkit.ground.data.spool import Spool
+from optkit.road.steps.bodies import collect
+from optkit.road.steps.collect import Collect
 
 SOURCE = """\
 import numpy as np

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from optkit import graph
-from optkit.data import spool_writer
-from optkit.documents.report import LayerFidelity
-from optkit.execute.step import Foreign
-from optkit.execute.task import silent
-from optkit.steps.bodies import compare_layers
-from optkit.steps.compare_layers import CompareLayers
-from optkit.tensors import TensorInfo
+from optkit.facts.documents.report import LayerFidelity
+from optkit.facts.tensors import TensorInfo
+from optkit.ground import graph
+from optkit.ground.data import spool_writer
+from optkit.ground.execute.step import Foreign
+from optkit.ground.execute.task import silent
+from optkit.road.steps.bodies import compare_layers
+from optkit.road.steps.compare_layers import CompareLayers
 from tests.benchmarking.test_layer_comparison import (
     C2,
     CODES,

@@ -10,11 +10,11 @@ import onnx_ir as ir
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from optkit import graph
-from optkit.runtimes import SessionOptions, simulator
-from optkit.steps.bodies import float_weights
-from optkit.steps.bodies.float_weights import dequantize_weights
-from optkit.steps.bodies.sessions import folded
+from optkit.ground import graph
+from optkit.ground.runtimes import SessionOptions, simulator
+from optkit.road.steps.bodies import float_weights
+from optkit.road.steps.bodies.float_weights import dequantize_weights
+from optkit.road.steps.bodies.sessions import folded
 
 # one weight has a reader twice, through two equal nodes; blocks, zero points, another opset type
 TEXT = """<ir_version: 10, opset_import: ["" : 21]>

@@ -9,8 +9,8 @@ from typing import Literal
 
 import pytest
 
-from optkit.codec import from_json, later, to_json
-from optkit.execute.step import Step, StepInput, StepResult
+from optkit.facts.codec import from_json, later, to_json
+from optkit.ground.execute.step import Step, StepInput, StepResult
 from tests.steps.forms import WRITE, Known, form_of, frozen, problems, today
 
 TODAY = today()
@@ -89,7 +89,7 @@ def changed(key: Mapping[str, str | None], result: Mapping[str, str | None]) -> 
 def test_a_change_asks_for_another_version(now: Known, message: str) -> None:
     (found,) = problems("fuse", now, FORM)
     assert found.startswith("step fuse: ") and message in found
-    assert "raise its version in optkit/steps/fuse.py, " + WRITE in found
+    assert "raise its version in optkit/road/steps/fuse.py, " + WRITE in found
     assert not list(problems("fuse", replace(now, version=2), FORM))
 
 

@@ -8,13 +8,13 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from optkit import graph
-from optkit.data import spool_writer
-from optkit.data.spool import Spool
-from optkit.errors import InputRefused
-from optkit.steps import perform
-from optkit.steps.file_names import GRAPH
-from optkit.tensors import Feed, TensorInfo
+from optkit.facts.errors import InputRefused
+from optkit.facts.tensors import Feed, TensorInfo
+from optkit.ground import graph
+from optkit.ground.data import spool_writer
+from optkit.ground.data.spool import Spool
+from optkit.road.steps import perform
+from optkit.road.steps.file_names import GRAPH
 
 X = TensorInfo("x", "float32", ("batch", 4))
 ROWS = np.random.default_rng(0).standard_normal((12, 4)).astype(np.float32)

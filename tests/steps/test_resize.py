@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optkit import graph
-from optkit.data import spool_writer
-from optkit.data.spool import Spool
-from optkit.steps import perform
-from optkit.steps.resize import Resize, ResizedSamples
-from optkit.tensors import AxisRange, Feed, InputSpec
+from optkit.facts.tensors import AxisRange, Feed, InputSpec
+from optkit.ground import graph
+from optkit.ground.data import spool_writer
+from optkit.ground.data.spool import Spool
+from optkit.road.steps import perform
+from optkit.road.steps.resize import Resize, ResizedSamples
 from tests.networks import network
 
 POOL = """<ir_version: 10, opset_import: ["" : 21]>

@@ -10,13 +10,13 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from optkit import graph
-from optkit.errors import InputRefused, OptkitError
-from optkit.execute.task import Order, Task
-from optkit.steps import perform
-from optkit.steps.file_names import GRAPH
-from optkit.steps.step_table import STEPS
-from optkit.worker import _answer
+from optkit.facts.errors import InputRefused, OptkitError
+from optkit.ground import graph
+from optkit.ground.execute.task import Order, Task
+from optkit.road.steps import perform
+from optkit.road.steps.file_names import GRAPH
+from optkit.road.steps.step_table import STEPS
+from optkit.road.worker import _answer
 
 HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 
@@ -46,7 +46,7 @@ def run(
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_stands_in_the_module_of_its_name(name: str) -> None:
     step = STEPS[name]
-    assert (step.name, step.__module__) == (name, f"optkit.steps.{name}")
+    assert (step.name, step.__module__) == (name, f"optkit.road.steps.{name}")
 
 
 def test_nan_agrees_with_nan(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_half_model_that_overflows_is_reported_to(
 def test_a_fusion_that_changes_the_result_is_a_bug(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from optkit import fusion
+    from optkit.craft import fusion
 
     def wrong(model: ir.Model) -> fusion.FusionLog:
         model.graph.initializers["c"].const_value = ir.tensor(np.float32([1.001]), name="c")
@@ -123,7 +123,7 @@ def test_a_network_that_amplifies_roundings_is_no_bug(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, right: bool
 ) -> None:
     """sin(d) of d about 10,000 has that many times its relative error. More is still a bug."""
-    from optkit import fusion
+    from optkit.craft import fusion
 
     def rewritten(model: ir.Model) -> fusion.FusionLog:
         number = 1 + 2e-7 if right else 1.001
@@ -145,7 +145,7 @@ def test_a_model_that_rounds_to_half_precision_may_change_by_a_unit_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, right: bool
 ) -> None:
     """A change of 1e-3 moves some values to the next number of BF16, which is up to 4e-3 away."""
-    from optkit import fusion
+    from optkit.craft import fusion
 
     def rewritten(model: ir.Model) -> fusion.FusionLog:
         number = 1.001 if right else 1.05
@@ -168,7 +168,7 @@ def test_what_was_not_compared_is_reported(tmp_path: Path, monkeypatch: pytest.M
     def opened(*args: object, **more: object) -> None:
         pytest.fail("a session was opened")
 
-    monkeypatch.setattr("optkit.steps.bodies.comparison.cpu", opened)
+    monkeypatch.setattr("optkit.road.steps.bodies.comparison.cpu", opened)
     text = "g (float[N,8] x) => (float[N,8] y) { i = Identity (x) y = Relu (i) }"
     meta = run(tmp_path, text, more={"compare": False, "uncompared": "needs 75 GiB"})
     assert meta["max_error"] is None and meta["warnings"] == ["needs 75 GiB"]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from optkit.store import Meta, Store, digests, eviction
-from optkit.store.entry import Entry
+from optkit.ground.store import Meta, Store, digests, eviction
+from optkit.ground.store.entry import Entry
 from tests.figures import Figures
 
 HOUR, YEAR = 3600.0, 365 * 86400.0

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from optkit.store import Meta, Store, eviction
+from optkit.ground.store import Meta, Store, eviction
 from tests.figures import Figures
 
 FORK = multiprocessing.get_context("fork")

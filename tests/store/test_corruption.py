@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from optkit.store import Store, digest_json
+from optkit.ground.store import Store, digest_json
 from tests.figures import Figures
 
 # by name; one is empty, one is larger than the buffers of a reader

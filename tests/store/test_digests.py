@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from optkit.store import digest_file, digest_once, digest_tree, digests, tree_bytes
+from optkit.ground.store import digest_file, digest_once, digest_tree, digests, tree_bytes
 
 
 def folder(path: Path, *names: str) -> Path:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from optkit.errors import IntegrityError, StorageError
-from optkit.store import Meta, Store, durably, folder
-from optkit.store.entry import check_files
+from optkit.facts.errors import IntegrityError, StorageError
+from optkit.ground.store import Meta, Store, durably, folder
+from optkit.ground.store.entry import check_files
 
 SHA256 = "0" * 64
 
@@ -70,7 +70,7 @@ def test_an_entry_stays_where_it_cannot_be_read_for_want_of_files(
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
 
     with monkeypatch.context() as patch:
-        patch.setattr("optkit.store.entry.digest_once", scarce)
+        patch.setattr("optkit.ground.store.entry.digest_once", scarce)
         with pytest.raises(StorageError) as caught:
             store.get("aa")
     assert "ulimit" in str(caught.value.hint)

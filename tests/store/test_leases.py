@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from optkit.store import Lease, Meta, Store, eviction, leases, own_name
+from optkit.ground.store import Lease, Meta, Store, eviction, leases, own_name
 
 REMOVALS: dict[str, Callable[[Store], object]] = {
     "gc": lambda store: eviction.gc(store, 0),
@@ -118,7 +118,7 @@ def test_a_killed_command_keeps_nothing(tmp_path: Path) -> None:
 FORKS = """
 import gc, os, sys
 from pathlib import Path
-from optkit.store import Store
+from optkit.ground.store import Store
 
 running = [Store(Path(sys.argv[1]))]
 running[0].lease.begin()

@@ -18,8 +18,8 @@ pytest.importorskip("fsspec")
 import fsspec
 from fsspec.implementations.memory import MemoryFileSystem
 
-from optkit.errors import OptkitError
-from optkit.store import Entry, Meta, Remote, Store
+from optkit.facts.errors import OptkitError
+from optkit.ground.store import Entry, Meta, Remote, Store
 from tests.figures import Figures
 
 URL = "lying://place"

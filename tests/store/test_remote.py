@@ -20,9 +20,9 @@ pytest.importorskip("fsspec")
 import fsspec
 from fsspec.implementations.memory import MemoryFileSystem
 
-from optkit.errors import IntegrityError, StorageError, ToolchainMissing, UsageError
-from optkit.store import DamagedFile, Remote, RemoteLost, RemoteReadOnly, Store, digest_json
-from optkit.store import remote as remotes
+from optkit.facts.errors import IntegrityError, StorageError, ToolchainMissing, UsageError
+from optkit.ground.store import DamagedFile, Remote, RemoteLost, RemoteReadOnly, Store, digest_json
+from optkit.ground.store import remote as remotes
 
 URL = "shaky://place"
 

@@ -26,7 +26,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from optkit.store import Meta, Store, eviction
+from optkit.ground.store import Meta, Store, eviction
 from tests.figures import Figures
 
 KEYS = ("aa", "ab", "bb")

@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optkit import store as stores
-from optkit.errors import InputRefused, OptkitError, StorageError
-from optkit.store import Store, digest_json, digests, durably, eviction, own_name
+from optkit.facts.errors import InputRefused, OptkitError, StorageError
+from optkit.ground import store as stores
+from optkit.ground.store import Store, digest_json, digests, durably, eviction, own_name
 
 
 def write(text: str):
@@ -148,7 +148,7 @@ def test_every_kth_fault_survives(
 
 KILLED = """
 import sys, pathlib
-from optkit.store import Store
+from optkit.ground.store import Store
 def produce(folder):
     for i in range(20):
         (folder / f"{i}.bin").write_bytes(bytes([i]) * 4096)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from optkit.store import Meta, Store, make_folder, write_durably
+from optkit.ground.store import Meta, Store, make_folder, write_durably
 from tests.synced import renames
 
 
@@ -52,6 +52,6 @@ def test_a_file_is_on_the_disk_before_it_replaces_another(
 
 def test_each_new_folder_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced = []
-    monkeypatch.setattr("optkit.store.disk.fsync_dir", synced.append)
+    monkeypatch.setattr("optkit.ground.store.disk.fsync_dir", synced.append)
     make_folder(tmp_path / "a/b")
     assert synced == [tmp_path, tmp_path / "a"]

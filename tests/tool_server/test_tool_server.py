@@ -14,8 +14,8 @@ import pytest
 from mcp import Client, StdioServerParameters
 
 import optkit
-from optkit import api
-from optkit.tool_server import server
+from optkit.verbs import api
+from optkit.verbs.tool_server import server
 from tests.conftest import COMMAND, ROOT, MainJob, valid
 
 TOOLS = {"targets", "plan", "build", "explain", "inspect", "diff"}
@@ -63,7 +63,7 @@ def test_answers_are_the_documents_of_the_commands_and_errors_have_hints(tmp_pat
 def test_the_command_names_the_extra_that_is_missing(
     optkit_here: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("optkit.cli.mcp.find_spec", lambda name: None)
+    monkeypatch.setattr("optkit.verbs.cli.mcp.find_spec", lambda name: None)
     ran = optkit_here("mcp")
     assert ran.code == 4
     ran.told("the package mcp is not installed", "optkit[mcp]")

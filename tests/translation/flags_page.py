@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from optkit.translation import TOOLS, Tool, table
-from optkit.translation.tables import FlagRow
+from optkit.satellites.translation import TOOLS, Tool, table
+from optkit.satellites.translation.tables import FlagRow
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/translated_flags.md"
 TITLES = {

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.translation import flag_values
+from optkit.satellites.translation import flag_values
 
 
 @pytest.mark.parametrize(

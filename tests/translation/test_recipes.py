@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optkit.cli import optkit
-from optkit.recipe import Recipe, requested
-from optkit.recipe.template import Preset, template
-from optkit.request import Request
-from optkit.translation import TOOLS, Tool, ToolCommand, table, translate
+from optkit.facts.request import Request
+from optkit.ground.recipe import Recipe, requested
+from optkit.ground.recipe.template import Preset, template
+from optkit.satellites.translation import TOOLS, Tool, ToolCommand, table, translate
+from optkit.verbs.cli import optkit
 
 AXIS = {"min": 1, "opt": 8, "max": 32}
 RECIPE = {

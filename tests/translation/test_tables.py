@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from optkit.cli import optkit
-from optkit.documents.translation import TranslatedFlag
-from optkit.recipe import Bench, Calibration, Compiler, Quantization
-from optkit.translation import TOOLS, Tool, ToolCommand, table, translate
+from optkit.facts.documents.translation import TranslatedFlag
+from optkit.ground.recipe import Bench, Calibration, Compiler, Quantization
+from optkit.satellites.translation import TOOLS, Tool, ToolCommand, table, translate
+from optkit.verbs.cli import optkit
 from tests.translation.flags_page import PAGE, page
 
 FLAGS = Path(__file__).with_name("trtexec_flags.txt")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from optkit.errors import UsageError
-from optkit.translation import Tool, ToolCommand, TranslatedCommand, translate
+from optkit.facts.errors import UsageError
+from optkit.satellites.translation import Tool, ToolCommand, TranslatedCommand, translate
 
 
 def translated(tool: Tool, command: str, *given: str) -> TranslatedCommand:

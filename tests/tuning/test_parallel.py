@@ -9,19 +9,20 @@ from typing import Any
 
 import pytest
 
-from optkit import api, tuning
-from optkit.cli.commands.builds import tune as command
-from optkit.errors import UsageError
-from optkit.pipeline import Job
-from optkit.recipe import Recipe
-from optkit.tuning import SearchOptions
-from optkit.tuning.quiet import Quiet
+from optkit.facts.errors import UsageError
+from optkit.ground.recipe import Recipe
+from optkit.road import jobs
+from optkit.road.pipeline import Job
+from optkit.satellites import tuning
+from optkit.satellites.tuning import SearchOptions
+from optkit.satellites.tuning.quiet import Quiet
+from optkit.verbs.cli.commands.builds import tune as command
 
 RECIPE = Recipe.from_dict({"name": "small"})
 
 
 def parallel(target: str, cores: int | None, trials: int = 24, asked: int | None = None) -> int:
-    job = Job(RECIPE, *api.pair(target, "int8"))
+    job = Job(RECIPE, *jobs.pair(target, "int8"))
     cluster: Any = None if cores is None else SimpleNamespace(cores=lambda: cores)
     return tuning._parallel(job, SearchOptions(trials=trials, parallel=asked), cluster)
 

@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optkit.devices import cpu, target
-from optkit.devices.machine import describe
-from optkit.errors import InputRefused
-from optkit.node_cost import NodeCost
-from optkit.precisions import PRECISIONS
-from optkit.tuning.estimate import Estimate
-from optkit.tuning.gains import gain
-from optkit.tuning.path import gain as saved
-from optkit.tuning.path import hull, noise, path
-from optkit.tuning.space import (
+from optkit.facts.errors import InputRefused
+from optkit.facts.node_cost import NodeCost
+from optkit.facts.precisions import PRECISIONS
+from optkit.ground.devices import cpu, target
+from optkit.ground.devices.machine import describe
+from optkit.satellites.tuning.estimate import Estimate
+from optkit.satellites.tuning.gains import gain
+from optkit.satellites.tuning.path import gain as saved
+from optkit.satellites.tuning.path import hull, noise, path
+from optkit.satellites.tuning.space import (
     Budget,
     Candidate,
     CandidateTrial,
@@ -32,7 +32,7 @@ from optkit.tuning.space import (
     Space,
     staircase,
 )
-from optkit.tuning.verify import STEPS_DOWN, VerifiedTrial, fallback, rungs, verify
+from optkit.satellites.tuning.verify import STEPS_DOWN, VerifiedTrial, fallback, rungs, verify
 
 options = st.lists(
     st.tuples(st.floats(1e-8, 1e-2), st.floats(0.01, 1.0)), min_size=1, max_size=4

@@ -8,19 +8,21 @@ from typing import Any
 
 import pytest
 
-from optkit import api, codec, tuning
-from optkit.errors import Impossible, InputRefused, OptkitError, WorkerFailed
-from optkit.execute import local
-from optkit.execute.task import Task
-from optkit.pipeline import Build, Job, findings
-from optkit.pipeline.findings import JudgedBuild
-from optkit.recipe import Recipe
-from optkit.store import Store
-from optkit.tuning import Budget, SearchOptions, TuningResult
-from optkit.tuning.past_trials import PastTrials
-from optkit.tuning.space import Candidate, CandidateTrial, Outcome, Space
-from optkit.tuning.trials import Trials
-from optkit.workspace import Workspace
+from optkit.facts import codec
+from optkit.facts.errors import Impossible, InputRefused, OptkitError, WorkerFailed
+from optkit.ground.execute import local
+from optkit.ground.execute.task import Task
+from optkit.ground.recipe import Recipe
+from optkit.ground.store import Store
+from optkit.ground.workspace import Workspace
+from optkit.road import jobs
+from optkit.road.pipeline import Build, Job, findings
+from optkit.road.pipeline.findings import JudgedBuild
+from optkit.satellites import tuning
+from optkit.satellites.tuning import Budget, SearchOptions, TuningResult
+from optkit.satellites.tuning.past_trials import PastTrials
+from optkit.satellites.tuning.space import Candidate, CandidateTrial, Outcome, Space
+from optkit.satellites.tuning.trials import Trials
 
 FAILURES = {
     "timeout": WorkerFailed("ran longer than 60 s", verdict="timeout"),
@@ -39,10 +41,10 @@ def test_what_the_same_inputs_will_always_meet_is_a_lasting_failure(
     def fail(*anything: object) -> None:
         raise FAILURES[name]
 
-    monkeypatch.setattr("optkit.tuning.trials.pipeline.run", fail)
+    monkeypatch.setattr("optkit.satellites.tuning.trials.pipeline.run", fail)
     recipe = Recipe.from_dict({"name": "small"})
     trials = Trials(
-        Job(recipe, *api.pair("cpu", "int8")), Space((), "fp32"), ("int8",),
+        Job(recipe, *jobs.pair("cpu", "int8")), Space((), "fp32"), ("int8",),
         Workspace(tmp_path).runner(), {},
     )  # fmt: skip
     outcome = trials(Candidate(()))
@@ -92,7 +94,7 @@ def search(
 
     def run(carry: Carry) -> TuningResult:
         runner = Workspace(project.cache, executor=carry).runner()
-        job = Job(Recipe.load(Path("optkit.yaml")), *api.pair("cpu", "int8"), code=Path.cwd())
+        job = Job(Recipe.load(Path("optkit.yaml")), *jobs.pair("cpu", "int8"), code=Path.cwd())
 
         def judge(made: Build) -> JudgedBuild:
             return findings.judge(made, runner.records, artifact="")

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optkit import codec
-from optkit.tuning.path import path
-from optkit.tuning.search import Search, best
-from optkit.tuning.space import (
+from optkit.facts import codec
+from optkit.satellites.tuning.path import path
+from optkit.satellites.tuning.search import Search, best
+from optkit.satellites.tuning.space import (
     Budget,
     Candidate,
     CandidateTrial,

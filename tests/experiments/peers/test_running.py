@@ -118,7 +118,7 @@ def test_ratios_are_of_minima_and_of_rounds() -> None:
 
 
 def test_every_row_has_its_adapter_its_recipe_and_a_name_of_its_own() -> None:
-    from optkit.recipe import Recipe
+    from optkit.ground.recipe import Recipe
 
     rows = configurations.CONFIGURATIONS
     assert len({(one.workload, one.key) for one in rows}) == len(rows)

@@ -12,9 +12,9 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
-from optkit import graph
-from optkit.fusion.ort import to_ort
-from optkit.fusion.rule import FusionLog
+from optkit.craft.fusion.ort import to_ort
+from optkit.craft.fusion.rule import FusionLog
+from optkit.ground import graph
 
 Feed = dict[str, np.ndarray]
 Build = Callable[..., ir.Model]

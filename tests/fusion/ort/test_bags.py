@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from optkit import graph
-from optkit.fusion import fuse
-from optkit.fusion.ort import to_ort
-from optkit.runtimes import SessionOptions, backend
-from optkit.sources import torch_module
-from optkit.tensors import AxisRange, Feed, InputSpec, TensorInfo
+from optkit.craft.fusion import fuse
+from optkit.craft.fusion.ort import to_ort
+from optkit.craft.sources import torch_module
+from optkit.facts.tensors import AxisRange, Feed, InputSpec, TensorInfo
+from optkit.ground import graph
+from optkit.ground.runtimes import SessionOptions, backend
 
 
 class Bags(nn.Module):

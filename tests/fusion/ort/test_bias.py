@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
-from optkit import graph
-from optkit.fusion.ort import to_ort
-from optkit.precisions import BIAS_STEPS
-from optkit.quantization.numerics.scales import Scale, floor_for_bias
+from optkit.craft.fusion.ort import to_ort
+from optkit.craft.quantization.numerics.scales import Scale, floor_for_bias
+from optkit.facts.precisions import BIAS_STEPS
+from optkit.ground import graph
 from tests import codes
 
 CONV = "p = Conv <pads = [1, 1, 1, 1]> (a, w, b) r = Relu(p)"

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optkit import graph
-from optkit.backends.ort_session import OrtSession
-from optkit.decoder import IN_PLACE
-from optkit.decoder import WINDOW as NOTED
-from optkit.fusion.ort import to_ort
-from optkit.runtimes import SessionOptions, backend
-from optkit.tensors import Feed
+from optkit.craft.backends.ort_session import OrtSession
+from optkit.craft.fusion.ort import to_ort
+from optkit.facts.tensors import Feed
+from optkit.ground import graph
+from optkit.ground.decoder import IN_PLACE
+from optkit.ground.decoder import WINDOW as NOTED
+from optkit.ground.runtimes import SessionOptions, backend
 
 HEADS, GROUPS, SIZE = 4, 2, 8
 LOW = np.float32(-1e9)

@@ -56,7 +56,7 @@ def test_transposes_do_not_stay_at_every_sum(as_ort, build, tmp_path) -> None:
 
 
 def test_with_the_same_kernels_it_is_the_identity(build) -> None:
-    from optkit.fusion.ort import to_ort
+    from optkit.craft.fusion.ort import to_ort
 
     model = network(build, STEM)
     after = model.clone()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from optkit import graph
+from optkit.ground import graph
 from tests import codes
 
 RNG = np.random.default_rng(11)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from optkit import graph
-from optkit.fusion.ort import to_ort
+from optkit.craft.fusion.ort import to_ort
+from optkit.ground import graph
 from tests.codes import weights
 
 RNG = np.random.default_rng(47)

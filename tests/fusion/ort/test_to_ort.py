@@ -11,9 +11,9 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
-from optkit import graph
-from optkit.fusion import fuse
-from optkit.fusion.ort import OPSET, RULES, to_ort
+from optkit.craft.fusion import fuse
+from optkit.craft.fusion.ort import OPSET, RULES, to_ort
+from optkit.ground import graph
 
 torch = pytest.importorskip("torch")
 RNG = np.random.default_rng(31)

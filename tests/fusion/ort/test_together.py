@@ -12,9 +12,9 @@ import onnx_ir as ir
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from optkit import graph
-from optkit.fusion.ort import to_ort
-from optkit.precisions import PRECISIONS
+from optkit.craft.fusion.ort import to_ort
+from optkit.facts.precisions import PRECISIONS
+from optkit.ground import graph
 
 RNG = np.random.default_rng(5)
 BLOCK = 16
@@ -125,9 +125,9 @@ def test_a_shared_weight_is_not_copied(
 
 
 def test_each_of_them_counts_as_landed(build: Callable[..., ir.Model], tmp_path: Path) -> None:
-    from optkit.backends.onnxruntime import OnnxRuntime
-    from optkit.devices import target
-    from optkit.tensors import AxisRange
+    from optkit.craft.backends.onnxruntime import OnnxRuntime
+    from optkit.facts.tensors import AxisRange
+    from optkit.ground.devices import target
 
     constants = {**stored("a", 32, 64, unsigned=True), **stored("b", 16, 64, unsigned=True)}
     body = product("a", 32, 64, unsigned=True) + product("b", 16, 64, unsigned=True)

@@ -9,10 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optkit.precisions import Codes, NumberFormat
-from optkit.quantization.numerics import format_codes
-from optkit.quantization.numerics.clipping import RATIOS, least_error
-from optkit.quantization.numerics.scales import Scale, dequantize, expand, quantize, weight_scale
+from optkit.craft.quantization.numerics import format_codes
+from optkit.craft.quantization.numerics.clipping import RATIOS, least_error
+from optkit.craft.quantization.numerics.scales import (
+    Scale,
+    dequantize,
+    expand,
+    quantize,
+    weight_scale,
+)
+from optkit.facts.precisions import Codes, NumberFormat
 
 DTYPES: tuple[Codes, ...] = (
     "int8", "uint8", "int4", "uint4", "int2", "float8e4m3fn", "float4e2m1", "nf4",

@@ -14,8 +14,8 @@ from hypothesis.extra import numpy as hnp
 from onnx import TensorProto, helper
 from onnxruntime.capi import _pybind_state
 
-from optkit.precisions import Codes, NumberFormat
-from optkit.quantization.numerics.format_codes import NF4, decode, encode, nearest, storage
+from optkit.craft.quantization.numerics.format_codes import NF4, decode, encode, nearest, storage
+from optkit.facts.precisions import Codes, NumberFormat
 
 DTYPES: tuple[Codes, ...] = (
     "int8", "uint8", "int4", "uint4", "int2", "float8e4m3fn", "float4e2m1", "nf4",

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.quantization.numerics.output_noise import channel_weights
+from optkit.craft.quantization.numerics.output_noise import channel_weights
 from tests.quantization.workshop import relative_noise
 
 

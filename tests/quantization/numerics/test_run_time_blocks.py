@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit import precisions
-from optkit.precisions import NumberFormat
-from optkit.quantization.numerics import run_time_blocks
-from optkit.quantization.qdq import nbits
+from optkit.craft.quantization.numerics import run_time_blocks
+from optkit.craft.quantization.qdq import nbits
+from optkit.facts import precisions
+from optkit.facts.precisions import NumberFormat
 from tests.networks import network
 from tests.quantization.workshop import Workshop
 

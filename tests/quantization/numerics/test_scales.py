@@ -15,10 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from onnx import TensorProto, helper
 
-from optkit.errors import InputRefused
-from optkit.precisions import PRECISIONS, Codes, NumberFormat
-from optkit.quantization.numerics.format_codes import storage
-from optkit.quantization.numerics.scales import (
+from optkit.craft.quantization.numerics.format_codes import storage
+from optkit.craft.quantization.numerics.scales import (
     Scale,
     Search,
     activation_scale,
@@ -33,6 +31,8 @@ from optkit.quantization.numerics.scales import (
     two_level,
     weight_scale,
 )
+from optkit.facts.errors import InputRefused
+from optkit.facts.precisions import PRECISIONS, Codes, NumberFormat
 
 S8 = NumberFormat("int8", "tensor", symmetric=True)
 U8 = NumberFormat("uint8", "tensor", symmetric=False)

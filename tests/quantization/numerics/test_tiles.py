@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optkit.quantization.numerics.tiles import span, tiles
+from optkit.craft.quantization.numerics.tiles import span, tiles
 
 
 @settings(deadline=None)

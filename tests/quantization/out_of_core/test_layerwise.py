@@ -12,22 +12,22 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from optkit import graph
-from optkit.assignment import Scheme
-from optkit.backends.onnxruntime import OnnxRuntime
-from optkit.calibration import observe
-from optkit.codec import from_json, to_json
-from optkit.data import spool_writer
-from optkit.devices import target
-from optkit.placement import PlacementRules
-from optkit.precisions import PRECISIONS, Precision
-from optkit.quantization.choose_qparams import choose_qparams
-from optkit.quantization.placement.assign import assign
-from optkit.quantization.qdq import insertion as qdq
-from optkit.recipe import Quantization
-from optkit.runtimes import SessionOptions, backend
-from optkit.steps import perform
-from optkit.tensors import Feed
+from optkit.craft.backends.onnxruntime import OnnxRuntime
+from optkit.craft.calibration import observe
+from optkit.craft.quantization.choose_qparams import choose_qparams
+from optkit.craft.quantization.placement.assign import assign
+from optkit.craft.quantization.qdq import insertion as qdq
+from optkit.facts.assignment import Scheme
+from optkit.facts.codec import from_json, to_json
+from optkit.facts.placement import PlacementRules
+from optkit.facts.precisions import PRECISIONS, Precision
+from optkit.facts.tensors import Feed
+from optkit.ground import graph
+from optkit.ground.data import spool_writer
+from optkit.ground.devices import target
+from optkit.ground.recipe import Quantization
+from optkit.ground.runtimes import SessionOptions, backend
+from optkit.road.steps import perform
 
 WIDTH, INNER, LAYERS, ROWS = 128, 256, 3, 8
 PLENTY = 1 << 30

@@ -10,20 +10,20 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from optkit import graph
-from optkit.assignment import Assignment, Scheme
-from optkit.backends.onnxruntime import OnnxRuntime
-from optkit.devices import target
-from optkit.errors import InputRefused
-from optkit.pipeline.large import way
-from optkit.placement import PlacementRules
-from optkit.precisions import PRECISIONS, Codes, NumberFormat, Precision
-from optkit.quantization.choose_qparams import choose_qparams
-from optkit.quantization.out_of_core import streamed
-from optkit.quantization.placement.assign import assign
-from optkit.quantization.qdq import insertion as qdq
-from optkit.recipe import Quantization
-from optkit.runtimes import SessionOptions, backend
+from optkit.craft.backends.onnxruntime import OnnxRuntime
+from optkit.craft.quantization.choose_qparams import choose_qparams
+from optkit.craft.quantization.out_of_core import streamed
+from optkit.craft.quantization.placement.assign import assign
+from optkit.craft.quantization.qdq import insertion as qdq
+from optkit.facts.assignment import Assignment, Scheme
+from optkit.facts.errors import InputRefused
+from optkit.facts.placement import PlacementRules
+from optkit.facts.precisions import PRECISIONS, Codes, NumberFormat, Precision
+from optkit.ground import graph
+from optkit.ground.devices import target
+from optkit.ground.recipe import Quantization
+from optkit.ground.runtimes import SessionOptions, backend
+from optkit.road.pipeline.large import way
 
 GRAPH = """<ir_version: 10, opset_import: ["" : 21]>
 g (FLOAT[N,96] x) => (FLOAT[N,40] y, FLOAT[N,96] z, FLOAT[N,40] t) {

@@ -8,11 +8,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from optkit.assignment import Assignment, Scheme
-from optkit.errors import InputRefused
-from optkit.placement import PlacementRules
-from optkit.quantization.placement.assign import assign
-from optkit.statistics import Statistics, ValueStatistics
+from optkit.craft.quantization.placement.assign import assign
+from optkit.facts.assignment import Assignment, Scheme
+from optkit.facts.errors import InputRefused
+from optkit.facts.placement import PlacementRules
+from optkit.ground.statistics import Statistics, ValueStatistics
 from tests.networks import NETWORKS, network
 from tests.quantization.workshop import FP8, FP16, INT8, RULES, names
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.assignment import Assignment, Scheme
-from optkit.placement import ConvSpeed, KernelSpeeds, OperatorSpeed, ProductSpeeds
-from optkit.precisions import PRECISIONS, Precision
-from optkit.quantization.placement.assign import assign
-from optkit.quantization.placement.islands import MARGIN, Island, between_codes, islands, pays
+from optkit.craft.quantization.placement.assign import assign
+from optkit.craft.quantization.placement.islands import MARGIN, Island, between_codes, islands, pays
+from optkit.facts.assignment import Assignment, Scheme
+from optkit.facts.placement import ConvSpeed, KernelSpeeds, OperatorSpeed, ProductSpeeds
+from optkit.facts.precisions import PRECISIONS, Precision
 from tests.networks import network
 from tests.quantization.workshop import INT8, RULES
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from optkit.quantization.placement.output_layers import output_layers
+from optkit.craft.quantization.placement.output_layers import output_layers
 from tests.networks import network
 from tests.quantization.placement.test_assign import HEADER, decide
 from tests.quantization.workshop import RULES, names

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.backends.kernel_speeds import kernel_speeds
-from optkit.devices import target
-from optkit.placement import ConvSpeed, KernelSpeeds, OperatorSpeed, ProductSpeeds
-from optkit.quantization.placement.product_forms import MARGIN, Products, fastest, products
+from optkit.craft.backends.kernel_speeds import kernel_speeds
+from optkit.craft.quantization.placement.product_forms import MARGIN, Products, fastest, products
+from optkit.facts.placement import ConvSpeed, KernelSpeeds, OperatorSpeed, ProductSpeeds
+from optkit.ground.devices import target
 from tests.networks import network
 
 CONV, OPERATOR = ConvSpeed(1.0, 1.0, 0.0, 0.0), OperatorSpeed(0.0, 0.0)

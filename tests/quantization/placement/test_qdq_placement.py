@@ -5,11 +5,11 @@ from __future__ import annotations
 import onnx_ir as ir
 import pytest
 
-from optkit.assignment import Assignment, Scheme
-from optkit.placement import PlacementRules
-from optkit.precisions import PRECISIONS
-from optkit.quantization.placement.assign import assign
-from optkit.quantization.placement.qdq_placement import qdq_placements
+from optkit.craft.quantization.placement.assign import assign
+from optkit.craft.quantization.placement.qdq_placement import qdq_placements
+from optkit.facts.assignment import Assignment, Scheme
+from optkit.facts.placement import PlacementRules
+from optkit.facts.precisions import PRECISIONS
 from tests.networks import NETWORKS, network
 from tests.quantization.workshop import INT8, RULES
 

@@ -6,7 +6,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from optkit.quantization.placement.weight_layout import by_channel_db, granularity, use_of_codes
+from optkit.craft.quantization.placement.weight_layout import (
+    by_channel_db,
+    granularity,
+    use_of_codes,
+)
 
 RNG = np.random.default_rng(3)
 WEIGHT = RNG.standard_normal((6, 4)).astype(np.float32)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from optkit import graph
-from optkit.quantization.qdq.embeddings import quantize_embeddings
+from optkit.craft.quantization.qdq.embeddings import quantize_embeddings
+from optkit.ground import graph
 from tests.networks import network
 
 LOOKUPS = """<ir_version: 10, opset_import: ["" : 21]>

@@ -12,16 +12,16 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from optkit import graph
-from optkit.assignment import Scheme
-from optkit.errors import InputRefused
-from optkit.precision_cast.cast import to_half
-from optkit.precisions import PRECISIONS
-from optkit.quantization.choose_qparams import choose_qparams
-from optkit.quantization.placement.assign import assign
-from optkit.quantization.qdq.insertion import apply, taps
-from optkit.recipe import Quantization
-from optkit.statistics import Statistics
+from optkit.craft.precision_cast.cast import to_half
+from optkit.craft.quantization.choose_qparams import choose_qparams
+from optkit.craft.quantization.placement.assign import assign
+from optkit.craft.quantization.qdq.insertion import apply, taps
+from optkit.facts.assignment import Scheme
+from optkit.facts.errors import InputRefused
+from optkit.facts.precisions import PRECISIONS
+from optkit.ground import graph
+from optkit.ground.recipe import Quantization
+from optkit.ground.statistics import Statistics
 from tests.networks import NETWORKS, feed, network, sqnr
 from tests.quantization.workshop import RULES
 

@@ -13,12 +13,13 @@ from hypothesis.extra import numpy as hnp
 from torch import nn
 
 import optkit
-from optkit import errors, graph
-from optkit.precisions import NumberFormat
-from optkit.quantization.qdq import nbits, weight_reader
-from optkit.quantization.qdq.codes import Codes
-from optkit.runtimes import SessionOptions, simulator
-from optkit.workspace import Workspace
+from optkit.craft.quantization.qdq import nbits, weight_reader
+from optkit.craft.quantization.qdq.codes import Codes
+from optkit.facts import errors
+from optkit.facts.precisions import NumberFormat
+from optkit.ground import graph
+from optkit.ground.runtimes import SessionOptions, simulator
+from optkit.ground.workspace import Workspace
 
 MATRICES = st.tuples(st.integers(1, 5), st.integers(1, 40))
 

@@ -6,11 +6,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from optkit.errors import UsageError
-from optkit.precisions import NumberFormat
-from optkit.quantization.numerics.format_codes import NF4
-from optkit.quantization.qdq import nbits, weight_reader
-from optkit.quantization.qdq.codes import Codes
+from optkit.craft.quantization.numerics.format_codes import NF4
+from optkit.craft.quantization.qdq import nbits, weight_reader
+from optkit.craft.quantization.qdq.codes import Codes
+from optkit.facts.errors import UsageError
+from optkit.facts.precisions import NumberFormat
 
 N, K, BLOCK = 3, 40, 16  # the last block is not full
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optkit.precisions import NumberFormat
-from optkit.quantization.rescaling.awq import factors, search
-from optkit.quantization.rounding.rtn import round_to_nearest
+from optkit.craft.quantization.rescaling.awq import factors, search
+from optkit.craft.quantization.rounding.rtn import round_to_nearest
+from optkit.facts.precisions import NumberFormat
 
 INT4 = NumberFormat("int4", "block", True, block_size=32)
 

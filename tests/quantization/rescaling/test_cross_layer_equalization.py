@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.precisions import NumberFormat
-from optkit.quantization.rescaling.cross_layer_equalization import (
+from optkit.craft.quantization.rescaling.cross_layer_equalization import (
     LayerLink,
     converge,
     cross_layer,
@@ -18,7 +17,8 @@ from optkit.quantization.rescaling.cross_layer_equalization import (
     producers_error,
     ranges,
 )
-from optkit.quantization.rescaling.smoothquant import Formats
+from optkit.craft.quantization.rescaling.smoothquant import Formats
+from optkit.facts.precisions import NumberFormat
 
 U8 = NumberFormat("uint8", "tensor", symmetric=False)
 ONE = Formats(U8, NumberFormat("int8", "tensor", symmetric=True))

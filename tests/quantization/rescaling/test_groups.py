@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optkit import graph
-from optkit.quantization.rescaling import channels as labels
-from optkit.quantization.rescaling import groups
-from optkit.quantization.rescaling.fold import FoldPath
-from optkit.quantization.rescaling.rules import FoldObstacle
-from optkit.tensors import Feed
+from optkit.craft.quantization.rescaling import channels as labels
+from optkit.craft.quantization.rescaling import groups
+from optkit.craft.quantization.rescaling.fold import FoldPath
+from optkit.craft.quantization.rescaling.rules import FoldObstacle
+from optkit.facts.tensors import Feed
+from optkit.ground import graph
 from tests.networks import NETWORKS, feed, network
 
 HEAD = '<ir_version: 10, opset_import: ["" : 23]>\n'

@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit import graph
-from optkit.assignment import Scheme
-from optkit.codec import from_json
-from optkit.placement import PlacementRules
-from optkit.precisions import PRECISIONS
-from optkit.quantization.placement import weighted_nodes
-from optkit.quantization.placement.assign import assign
-from optkit.quantization.rescaling.outlier_channels import outliers, split_outliers
-from optkit.quantization.rescaling.rescale import RescaleSettings
-from optkit.quantization.rescaling.smoothquant import ActivationSample
-from optkit.runtimes import SessionOptions, simulator
-from optkit.statistics import Statistics, Tap
-from optkit.tensors import Feed
+from optkit.craft.quantization.placement import weighted_nodes
+from optkit.craft.quantization.placement.assign import assign
+from optkit.craft.quantization.rescaling.outlier_channels import outliers, split_outliers
+from optkit.craft.quantization.rescaling.rescale import RescaleSettings
+from optkit.craft.quantization.rescaling.smoothquant import ActivationSample
+from optkit.facts.assignment import Scheme
+from optkit.facts.codec import from_json
+from optkit.facts.placement import PlacementRules
+from optkit.facts.precisions import PRECISIONS
+from optkit.facts.tensors import Feed
+from optkit.ground import graph
+from optkit.ground.runtimes import SessionOptions, simulator
+from optkit.ground.statistics import Statistics, Tap
 from tests.networks import network, sqnr
 from tests.quantization.workshop import Chain, Workshop, rules_of
 

@@ -11,22 +11,22 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from optkit import graph
-from optkit.assignment import Assignment
-from optkit.backends.onnxruntime import OnnxRuntime
-from optkit.calibration import observe
-from optkit.codec import to_json
-from optkit.devices import target
-from optkit.placement import PlacementRules
-from optkit.precisions import PRECISIONS, NumberFormat
-from optkit.quantization.rescaling import groups
-from optkit.quantization.rescaling.channels import classes
-from optkit.quantization.rescaling.fold import FoldPath
-from optkit.quantization.rescaling.rescale import RescaleLog, RescaleSettings, rescale
-from optkit.recipe import Quantization
-from optkit.runtimes import SessionOptions
-from optkit.statistics import Statistics, Tap, ValueStatistics
-from optkit.steps import perform
+from optkit.craft.backends.onnxruntime import OnnxRuntime
+from optkit.craft.calibration import observe
+from optkit.craft.quantization.rescaling import groups
+from optkit.craft.quantization.rescaling.channels import classes
+from optkit.craft.quantization.rescaling.fold import FoldPath
+from optkit.craft.quantization.rescaling.rescale import RescaleLog, RescaleSettings, rescale
+from optkit.facts.assignment import Assignment
+from optkit.facts.codec import to_json
+from optkit.facts.placement import PlacementRules
+from optkit.facts.precisions import PRECISIONS, NumberFormat
+from optkit.ground import graph
+from optkit.ground.devices import target
+from optkit.ground.recipe import Quantization
+from optkit.ground.runtimes import SessionOptions
+from optkit.ground.statistics import Statistics, Tap, ValueStatistics
+from optkit.road.steps import perform
 from tests import networks
 from tests.networks import NETWORKS, network, sqnr
 from tests.quantization.workshop import INT4, INT8, RULES, Chain, rules_of
@@ -363,7 +363,7 @@ def test_a_graph_that_makes_much_of_rounding_is_quantized_as_it_was(
 
     smoothed, meta = run("smoothed")
     assert 0 < meta["max_error"] < 1e-4 and meta["log"]["counts"]["multiplied"]
-    monkeypatch.setattr("optkit.steps.bodies.prepare.TOLERANCE", meta["max_error"] / 2)
+    monkeypatch.setattr("optkit.road.steps.bodies.prepare.TOLERANCE", meta["max_error"] / 2)
     plain, meta = run("plain")
     assert "'y' moved by" in meta["warnings"][0] and meta["log"]["entries"] == []
     for file in ("model.onnx", "statistics.safetensors"):
@@ -382,7 +382,7 @@ def test_a_graph_that_stays_as_it_is_is_not_compared(
         compared.append(after)
         return "y", 0.0
 
-    monkeypatch.setattr("optkit.steps.bodies.prepare.difference", difference)
+    monkeypatch.setattr("optkit.road.steps.bodies.prepare.difference", difference)
     for alpha, outcome in (("auto", "declined"), (0.5, "folded")):
         params = {
             "precision": "int4", "carrier": "fp32", "rules": rules_of("cpu", ["int4"]),

@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from optkit.precisions import NumberFormat
-from optkit.quantization.rescaling.smoothquant import (
+from optkit.craft.quantization.rescaling.smoothquant import (
     ActivationSample,
     Formats,
     absmax,
@@ -26,6 +25,7 @@ from optkit.quantization.rescaling.smoothquant import (
     rounded,
     search,
 )
+from optkit.facts.precisions import NumberFormat
 from tests.quantization.workshop import relative_noise
 
 U8 = NumberFormat("uint8", "tensor", symmetric=False)

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.precisions import NumberFormat
-from optkit.quantization.numerics import scales
-from optkit.quantization.rounding import bias_correction
+from optkit.craft.quantization.numerics import scales
+from optkit.craft.quantization.rounding import bias_correction
+from optkit.facts.precisions import NumberFormat
 
 U8 = NumberFormat("uint8", "tensor", symmetric=False)
 W4 = NumberFormat("int4", "channel", symmetric=True)

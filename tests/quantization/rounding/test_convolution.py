@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optkit.precisions import NumberFormat
-from optkit.quantization.numerics import scales
-from optkit.quantization.rounding import bias_correction, convolution
-from optkit.recipe import Quantization
-from optkit.statistics import Window
+from optkit.craft.quantization.numerics import scales
+from optkit.craft.quantization.rounding import bias_correction, convolution
+from optkit.facts.precisions import NumberFormat
+from optkit.ground.recipe import Quantization
+from optkit.ground.statistics import Window
 from tests.networks import RESIDUAL, feed, network
 
 CHANNELS = 8

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.quantization.rounding.gptaq import compensated
+from optkit.craft.quantization.rounding.gptaq import compensated
 
 K, N, ROWS = 12, 5, 200
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optkit.errors import InputRefused
-from optkit.precisions import PRECISIONS, Codes, NumberFormat
-from optkit.quantization.numerics.format_codes import decode, encode
-from optkit.quantization.numerics.scales import carried, expand, weight_scale
-from optkit.quantization.rounding import quantease
-from optkit.quantization.rounding.gptq import gptq
-from optkit.quantization.rounding.rtn import round_to_nearest
+from optkit.craft.quantization.numerics.format_codes import decode, encode
+from optkit.craft.quantization.numerics.scales import carried, expand, weight_scale
+from optkit.craft.quantization.rounding import quantease
+from optkit.craft.quantization.rounding.gptq import gptq
+from optkit.craft.quantization.rounding.rtn import round_to_nearest
+from optkit.facts.errors import InputRefused
+from optkit.facts.precisions import PRECISIONS, Codes, NumberFormat
 
 INT4 = NumberFormat("int4", "block", True, block_size=16)
 FORMATS = {

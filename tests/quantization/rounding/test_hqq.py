@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optkit.errors import InputRefused
-from optkit.precisions import PRECISIONS, Codes, NumberFormat
-from optkit.quantization.numerics.format_codes import storage
-from optkit.quantization.numerics.scales import carried, weight_scale
-from optkit.quantization.rounding.hqq import hqq
-from optkit.quantization.rounding.rtn import round_to_nearest
+from optkit.craft.quantization.numerics.format_codes import storage
+from optkit.craft.quantization.numerics.scales import carried, weight_scale
+from optkit.craft.quantization.rounding.hqq import hqq
+from optkit.craft.quantization.rounding.rtn import round_to_nearest
+from optkit.facts.errors import InputRefused
+from optkit.facts.precisions import PRECISIONS, Codes, NumberFormat
 
 UINT4 = NumberFormat("uint4", "block", False, block_size=32)
 DTYPES: tuple[Codes, ...] = ("int8", "int4", "uint4", "float8e4m3fn", "float4e2m1", "nf4")

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optkit.errors import InputRefused
-from optkit.precisions import PRECISIONS, Codes, Granularity, NumberFormat
-from optkit.quantization.numerics import scales
-from optkit.quantization.numerics.format_codes import storage
-from optkit.quantization.numerics.scales import expand
-from optkit.quantization.rounding.rtn import round_to_nearest
+from optkit.craft.quantization.numerics import scales
+from optkit.craft.quantization.numerics.format_codes import storage
+from optkit.craft.quantization.numerics.scales import expand
+from optkit.craft.quantization.rounding.rtn import round_to_nearest
+from optkit.facts.errors import InputRefused
+from optkit.facts.precisions import PRECISIONS, Codes, Granularity, NumberFormat
 
 DTYPES: tuple[Codes, ...] = (
     "int8", "uint8", "int4", "uint4", "float8e4m3fn", "float4e2m1", "nf4",

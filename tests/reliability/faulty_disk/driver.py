@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from optkit.errors import OptkitError
-from optkit.store import Store
+from optkit.facts.errors import OptkitError
+from optkit.ground.store import Store
 from tests.reliability.faulty_disk import works
 
 faults = ctypes.CDLL(None)

@@ -13,11 +13,13 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import optkit
-from optkit import Workspace, errors, worker
-from optkit.artifact import Artifact, write
-from optkit.execute.task import Executor, Order, Task
-from optkit.intake import stage_onnx
-from optkit.store import Meta, Store, digest_file, write_durably
+from optkit import Workspace
+from optkit.facts import errors
+from optkit.ground.artifact import Artifact, write
+from optkit.ground.execute.task import Executor, Order, Task
+from optkit.ground.intake import stage_onnx
+from optkit.ground.store import Meta, Store, digest_file, write_durably
+from optkit.road import worker
 
 Told = Callable[[dict[str, Any]], None]
 

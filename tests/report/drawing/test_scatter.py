@@ -3,8 +3,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.report import figures
-from optkit.report.drawing.scatter import Box, Mark, PointLabel, ScatterPoint, scatter, unbeaten
+from optkit.show.report import figures
+from optkit.show.report.drawing.scatter import (
+    Box,
+    Mark,
+    PointLabel,
+    ScatterPoint,
+    scatter,
+    unbeaten,
+)
 
 builds = st.lists(
     st.tuples(

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from optkit.runtimes import backend
-from optkit.sources import hugging_face
-from optkit.sources.export_log import ExportLog
+from optkit.craft.sources import hugging_face
+from optkit.craft.sources.export_log import ExportLog
+from optkit.ground.runtimes import backend
 from tests.matrix import families
 
 ENCODERS = (

@@ -13,9 +13,9 @@ import torch
 import transformers as hf
 from safetensors.torch import load_file, save_file
 
-from optkit.errors import InputRefused
-from optkit.runtimes import backend
-from optkit.sources.hugging_face import adapter, inputs, loading
+from optkit.craft.sources.hugging_face import adapter, inputs, loading
+from optkit.facts.errors import InputRefused
+from optkit.ground.runtimes import backend
 from tests.matrix.families.sizes import VOCAB
 from tests.sources.hugging_face.conftest import export
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 import transformers as hf
 
-from optkit.data.synthetic import random_feed
-from optkit.runtimes import backend
-from optkit.sources.hugging_face import block_attention
+from optkit.craft.sources.hugging_face import block_attention
+from optkit.ground.data.synthetic import random_feed
+from optkit.ground.runtimes import backend
 from tests.matrix.families import saved
 from tests.sources.hugging_face.conftest import export
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 import transformers as hf
 
-from optkit import graph
-from optkit.data import sequences
-from optkit.errors import InputRefused
-from optkit.runtimes import Session, backend
-from optkit.tensors import Feed, TensorInfo
+from optkit.facts.errors import InputRefused
+from optkit.facts.tensors import Feed, TensorInfo
+from optkit.ground import graph
+from optkit.ground.data import sequences
+from optkit.ground.runtimes import Session, backend
 from tests.matrix.families.sizes import VOCAB
 from tests.sources.hugging_face.conftest import DECODERS, export
 

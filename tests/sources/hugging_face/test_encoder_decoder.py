@@ -19,12 +19,13 @@ from transformers import (
     WhisperForConditionalGeneration,
 )
 
-from optkit import api
-from optkit.errors import InputRefused, UsageError
-from optkit.request import Request
-from optkit.runtimes import backend
-from optkit.sources.hugging_face import encoder_decoder, export
-from optkit.workspace import Workspace
+from optkit.craft.sources.hugging_face import encoder_decoder, export
+from optkit.facts.errors import InputRefused, UsageError
+from optkit.facts.request import Request
+from optkit.ground.runtimes import backend
+from optkit.ground.workspace import Workspace
+from optkit.road import jobs
+from optkit.verbs import api
 
 
 def t5() -> Any:
@@ -127,7 +128,7 @@ def test_a_build_makes_one_artifact_of_both(tmp_path: Path) -> None:
     }
     recipe = {"name": "pair", "bench": {"seconds": 0.1, "warmup_seconds": 0, "batches": [1]}}
     model = str(tmp_path / "model")
-    lines = api.rehearse(recipe=api.resolve(Request(model, recipe)), **how).steps
+    lines = api.rehearse(recipe=jobs.resolve(Request(model, recipe)), **how).steps
     assert {"export encoder", "export decoder"} <= {line.label for line in lines}
     with pytest.raises(UsageError, match="encoder and decoder"):
         api.build(model, recipe=recipe, evaluate=lambda session: [1.0], **how)

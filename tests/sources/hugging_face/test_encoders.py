@@ -13,13 +13,13 @@ import pytest
 import torch
 import transformers as hf
 
-from optkit.data.synthetic import random_feed
-from optkit.errors import ExportFailed, InputRefused, UsageError
-from optkit.recipe.resolution import resolve
-from optkit.request import Request
-from optkit.runtimes import backend
-from optkit.sources.hugging_face import inputs, loading
-from optkit.tensors import AxisRange, InputSpec, TensorInfo
+from optkit.craft.sources.hugging_face import inputs, loading
+from optkit.facts.errors import ExportFailed, InputRefused, UsageError
+from optkit.facts.request import Request
+from optkit.facts.tensors import AxisRange, InputSpec, TensorInfo
+from optkit.ground.data.synthetic import random_feed
+from optkit.ground.recipe.resolution import resolve
+from optkit.ground.runtimes import backend
 from tests.matrix.families import saved
 from tests.matrix.families.sizes import TOKENS, VOCAB
 from tests.sources.hugging_face.conftest import ENCODERS, export

@@ -14,9 +14,9 @@ import torch
 import transformers as hf
 from safetensors.torch import load_file, save_file
 
-from optkit.errors import InputRefused, ToolchainMissing, UsageError
-from optkit.sources import toolchain
-from optkit.sources.hugging_face import loading
+from optkit.craft.sources import toolchain
+from optkit.craft.sources.hugging_face import loading
+from optkit.facts.errors import InputRefused, ToolchainMissing, UsageError
 from tests.matrix.families import FAMILIES, saved
 from tests.matrix.families.sizes import VOCAB
 from tests.sources.hugging_face import own_code

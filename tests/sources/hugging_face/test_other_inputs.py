@@ -12,9 +12,9 @@ import pytest
 import torch
 import transformers as hf
 
-from optkit.data.synthetic import random_feed
-from optkit.runtimes import backend
-from optkit.sources.hugging_face import encoder_decoder, inputs, loading
+from optkit.craft.sources.hugging_face import encoder_decoder, inputs, loading
+from optkit.ground.data.synthetic import random_feed
+from optkit.ground.runtimes import backend
 from tests.matrix.families import saved
 from tests.matrix.families.sizes import IMAGES, SMALL, TOKENS, VOCAB
 from tests.sources.hugging_face.conftest import export

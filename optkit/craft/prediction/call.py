@@ -1,0 +1,102 @@
+"""One call of a model: its time with an interval, and the speedup over another model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from optkit.craft.prediction import graph_work
+from optkit.craft.prediction.fitted import RATIO, UNSEEN, fitted
+from optkit.craft.prediction.lower_bound import at_least
+from optkit.craft.prediction.work import Work
+from optkit.craft.prediction.work_time import WorkTime, seconds
+from optkit.facts.documents.plan import Bound
+from optkit.facts.evidence import Evidence
+from optkit.facts.measurement import Difference, Interval, Latency
+from optkit.ground.devices import Target
+
+_PCIE = 0.8  # of the link's rate that copies reach, unverified
+
+
+@dataclass(frozen=True)
+class Call:
+    """Seconds of one call of `batch` samples. A call waits for its copies; of many calls, the
+    copies run beside the next call, and set the pace where they take longer.
+
+    time        of the kernels, with its parts
+    copies      inputs to the device and outputs back, over PCIe
+    kernels     the interval of `time.total` that nine of ten measurements lay in
+    least       what no kernels can be faster than, without copies
+    covered     whether measurements cover this kind of model and this generation of devices
+    """
+
+    batch: int
+    time: WorkTime
+    copies: float
+    kernels: Interval
+    least: float
+    covered: bool
+
+    @property
+    def total(self) -> float:
+        return self.time.total + self.copies
+
+    @property
+    def bound(self) -> Bound:
+        """The largest part."""
+        return "pcie" if self.copies > self.time.total else self.time.bound
+
+    @property
+    def interval(self) -> Interval:
+        """Of `total`."""
+        return Interval(self.kernels.low + self.copies, self.kernels.high + self.copies)
+
+    @property
+    def throughput(self) -> float:
+        """Samples per second of one call after the other."""
+        return self.batch / max(self.time.total, self.copies)
+
+    @property
+    def throughput_interval(self) -> Interval:
+        slow, fast = max(self.kernels.high, self.copies), max(self.kernels.low, self.copies)
+        return Interval(self.batch / slow, self.batch / fast)
+
+
+def call(
+    works: Sequence[Work], target: Target, batch: int, passed: float, *, known: bool = True
+) -> Call:
+    """`works`: of the whole batch; `passed`: bytes of its inputs and outputs; `known`: whether all
+    of its operators are counted.
+
+    The interval is that of the measured kind of models that this one is like; of a generation of
+    devices or a kind of model that no measurement covers it is wider. Raises ToolchainMissing
+    where a figure of the target is unknown.
+    """
+    time = seconds(works, target, fitted().efficiencies)
+    link = target.facts.get("pcie_gbs")
+    copies = passed / (float(link.value) * 1e9 * _PCIE) if link and link.value else 0.0
+    covered = known and target.compute_capability in fitted().generations
+    kernels = fitted().band(graph_work.category(works) if covered else UNSEEN, time.total)
+    return Call(batch, time, copies, kernels, at_least(works, target), covered)
+
+
+def latency(one: Call, note: str) -> Latency:
+    """As a build records it. `note`: what the prediction rests on."""
+    return Latency(
+        evidence=Evidence.PREDICTED,
+        p50_ms=one.total * 1e3,
+        batch=one.batch,
+        throughput=one.throughput,
+        band=Interval(one.interval.low * 1e3, one.interval.high * 1e3),
+        at_least_ms=(one.least + one.copies) * 1e3,
+        note=note,
+    )
+
+
+def speedup(baseline: Latency, candidate: Latency, *, covered: bool) -> Difference:
+    """Of two predicted latencies of one model on one device. Errors that both share cancel, so the
+    interval is that of ratios of measurements, narrower than the ratio of both bands. `covered`: a
+    measured kind of model on a measured generation of devices."""
+    value = baseline.p50_ms / candidate.p50_ms
+    interval = fitted().band(RATIO if covered else UNSEEN, value)
+    return Difference(value, interval, Evidence.PREDICTED)

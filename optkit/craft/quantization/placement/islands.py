@@ -1,0 +1,209 @@
+"""Islands of integer convolutions that are too small to pay for their borders.
+
+An integer convolution saves time for each multiplication. At the border of an island, where floats
+become codes or codes floats, every element is converted, and ONNX Runtime changes the layout as
+well (integer convolutions read NHWC, float ones blocks of channels). A sum is free in a float
+convolution and an operator of its own in integers. How long each takes is measured for each
+instruction set (`KernelSpeeds`), so an island that costs more than it saves is known.
+
+    float ── Q ──► Conv ──► Conv ──► Add ── DQ ──► float        an island of two convolutions
+                                      ▲
+    float ─────────── Q ──────────────┘                         three borders
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from math import prod
+
+import onnx_ir as ir
+
+from optkit.craft.quantization.placement.qdq_placement import tail
+from optkit.craft.quantization.placement.weighted_nodes import computed, is_depthwise
+from optkit.facts.placement import ConvKind, ConvSpeed, KernelSpeeds
+
+# Speeds are those of one core, and a conversion hardly uses a second one: docs/quantization.md
+MARGIN = 1.5
+_KEEPS_CODES = frozenset({"MaxPool", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze"})
+
+
+@dataclass
+class Island:
+    """`macs` and `results`: multiply-adds of its convolutions, and elements of their results, by
+    their kind; `borders`: elements that are converted; `sums`: elements of the sums behind its
+    convolutions. All per sample. `known`: all sizes are."""
+
+    nodes: list[str] = field(default_factory=list)
+    macs: Counter[ConvKind] = field(default_factory=Counter)
+    results: Counter[ConvKind] = field(default_factory=Counter)
+    borders: dict[ir.Value, int] = field(default_factory=dict)
+    sums: dict[ir.Node, int] = field(default_factory=dict)
+    known: bool = True
+
+    def add(self, convolution: ir.Node) -> None:
+        macs, kind = _macs(convolution), conv_kind(convolution)
+        self.known &= macs is not None
+        self.nodes.append(str(convolution.name))
+        self.macs[kind] += macs or 0
+        self.results[kind] += _elements(convolution.outputs[0]) or 0
+        self.sums |= {sum_: _elements(sum_.outputs[0]) or 0 for sum_ in _sums(convolution)}
+
+    def add_border(self, value: ir.Value) -> None:
+        size = _elements(value)
+        self.known &= size is not None
+        self.borders[value] = size or 0
+
+    def saved(self, speeds: KernelSpeeds) -> float:
+        """Milliseconds that its convolutions save in integers, per sample on one core. Negative
+        where they are slower."""
+        kinds: dict[ConvKind, ConvSpeed] = {
+            "conv": speeds.conv,
+            "grouped_conv": speeds.grouped_conv,
+            "depthwise_conv": speeds.depthwise_conv,
+        }
+        return sum(
+            speed.saved_ms(self.macs[kind], self.results[kind]) for kind, speed in kinds.items()
+        )
+
+    def spent(self, speeds: KernelSpeeds) -> float:
+        """Milliseconds that its borders and sums cost in integers, per sample on one core."""
+        return sum(map(speeds.conversion.ms, self.borders.values())) + sum(
+            map(speeds.sum.ms, self.sums.values())
+        )
+
+
+def islands(model: ir.Model, integer: Collection[str]) -> list[Island]:
+    """The islands of the convolutions with these names. A convolution whose sizes are not known
+    (an image of any size) makes its island unknown, which is left out."""
+    convolutions = {node: node for node in model.graph if node.name in integer}
+    joined = dict(convolutions)
+
+    def root(node: ir.Node) -> ir.Node:
+        while joined[node] is not node:
+            node = joined[node]
+        return node
+
+    borders: list[tuple[ir.Node, ir.Value]] = []
+    for node in convolutions:
+        for value in _read(node):
+            makers = _makers(value, joined)
+            for maker in makers or ():
+                joined[root(maker)] = root(node)
+            if makers is None:
+                borders.append((node, value))
+        borders += [(node, value) for value in _left(node, joined)]
+    found: dict[ir.Node, Island] = defaultdict(Island)
+    for node in convolutions:
+        found[root(node)].add(node)
+    for node, value in borders:
+        found[root(node)].add_border(value)
+    return [island for island in found.values() if island.known]
+
+
+def pays(island: Island, speeds: KernelSpeeds) -> bool:
+    """Whether integers save by a margin more than they cost."""
+    return island.saved(speeds) > MARGIN * island.spent(speeds)
+
+
+def conv_kind(node: ir.Node) -> ConvKind:
+    if is_depthwise(node):
+        return "depthwise_conv"
+    return "grouped_conv" if node.attributes.get_int("group", 1) > 1 else "conv"
+
+
+def between_codes(
+    model: ir.Model, integer: Collection[str], candidates: Collection[str]
+) -> set[str]:
+    """Those of the candidates (a part of `integer`) that read codes of convolutions in `integer`
+    and whose codes such convolutions read."""
+    inside = {node for node in model.graph if node.name in integer}
+    kept = {node for node in inside if node.name in candidates}
+    while outside := {
+        node
+        for node in kept
+        if _makers(next(_read(node)), inside) is None or any(_left(node, inside))
+    }:
+        kept -= outside
+        inside -= outside
+    return {str(node.name) for node in kept}
+
+
+def _read(node: ir.Node) -> Iterator[ir.Value]:
+    """What an integer convolution reads in codes: its input, and the other operand of a sum that
+    fuses with it."""
+    assert node.inputs[0] is not None
+    yield node.inputs[0]
+    for sum_ in _sums(node):
+        yield from (v for v in sum_.inputs if v is not None and v is not tail(node))
+
+
+def _sums(node: ir.Node) -> list[ir.Node]:
+    readers = list(tail(node).consumers())
+    alone = len(readers) == 1 and readers[0].op_type == "Add" and len(computed(readers[0])) == 2
+    return readers if alone else []
+
+
+def _makers(value: ir.Value, integer: Collection[ir.Node]) -> list[ir.Node] | None:
+    """The convolutions whose codes a value is made of; None if it is made of floats."""
+    node = value.producer()
+    if node is None:
+        return None
+    if node in integer:
+        return [node]
+    operands = computed(node)
+    if node.op_type in ("Relu", "Clip", *_KEEPS_CODES):
+        return _makers(operands[0], integer)
+    if node.op_type in ("Add", "Concat"):
+        made = [_makers(operand, integer) for operand in operands]
+        known = [maker for makers in made if makers is not None for maker in makers]
+        every = all(makers is not None for makers in made)
+        # the other operand of a sum is converted for it
+        return known if known and (every or node.op_type == "Add") else None
+    return None
+
+
+def _left(node: ir.Node, integer: Collection[ir.Node]) -> Iterator[ir.Value]:
+    """The result of the convolution, or of its sum, if a float operator reads it."""
+    sums = _sums(node)
+    value = tail(sums[0]) if sums else tail(node)
+    if not _stays_in_codes(value, integer):
+        yield value
+
+
+def _stays_in_codes(value: ir.Value, integer: Collection[ir.Node]) -> bool:
+    return not value.is_graph_output() and all(
+        _takes_codes(reader, integer) for reader in value.consumers()
+    )
+
+
+def _takes_codes(node: ir.Node, integer: Collection[ir.Node]) -> bool:
+    """Whether the operator reads codes. A concatenation, or a sum that no convolution fuses with,
+    gets codes as its result, and so reads codes, only for operators after it that read codes."""
+    if node in integer or node.op_type in ("MatMul", "Gemm"):
+        return True
+    if node.op_type in _KEEPS_CODES:
+        return _stays_in_codes(node.outputs[0], integer)
+    makers = None
+    if node.op_type in ("Add", "Concat"):
+        makers = _makers(node.outputs[0], integer)
+    if makers is None:
+        return False
+    return any(node in _sums(maker) for maker in makers) or _stays_in_codes(tail(node), integer)
+
+
+def _macs(node: ir.Node) -> int | None:
+    weight = node.inputs[1]
+    size = _elements(node.outputs[0])
+    if size is None or weight is None or weight.shape is None:
+        return None
+    return size * prod(int(each) for each in weight.shape.numpy()[1:])
+
+
+def _elements(value: ir.Value) -> int | None:
+    """Of one sample; None if a size other than that of the batch is not known."""
+    if value.shape is None:
+        return None
+    sizes = [size for size in list(value.shape)[1:] if isinstance(size, int)]
+    return prod(sizes) if len(sizes) == len(value.shape) - 1 else None

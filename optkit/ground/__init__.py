@@ -1,0 +1,1 @@
+"""What a build stands on: store, intake, graphs, devices, recipes, data, workers."""

@@ -1,0 +1,3 @@
+"""The public path of `optkit.satellites.qat`."""
+
+from optkit.satellites.qat import *  # noqa: F403

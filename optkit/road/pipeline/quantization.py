@@ -1,0 +1,399 @@
+"""From a graph and its samples to the quantized graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from glob import escape
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from optkit.facts.assignment import Scheme
+from optkit.facts.errors import Impossible, InputRefused, located
+from optkit.facts.placement import PlacementRules, ProductForm
+from optkit.facts.precisions import PRECISIONS, Precision
+from optkit.facts.tensors import axes_of
+from optkit.ground import intake, runtimes
+from optkit.ground.decoder import IDS, Decoder
+from optkit.ground.execute.runner import Steps
+from optkit.ground.execute.step import Foreign
+from optkit.ground.recipe import Placement, Recipe
+from optkit.road.pipeline import declared_sizes, large
+from optkit.road.pipeline.attribution import tuned
+from optkit.road.pipeline.cache_quantization import quantize_cache
+from optkit.road.pipeline.foreign_graph import imported
+from optkit.road.pipeline.graphs import cast, compared_samples, comparison, written
+from optkit.road.pipeline.job import Build, Job, calibration_of
+from optkit.road.pipeline.refusals import check_enough
+from optkit.road.pipeline.run_samples import observed, sample_batch
+from optkit.road.steps.calibrate import Calibrate, CalibrationResult
+from optkit.road.steps.collect import Samples
+from optkit.road.steps.cover_sizes import CoveredSizes
+from optkit.road.steps.fuse import FusedGraph
+from optkit.road.steps.given_ranges import TakeRanges
+from optkit.road.steps.graph import Graph
+from optkit.road.steps.noisy_nodes import FindNoisyNodes
+from optkit.road.steps.prepare import Prepare
+from optkit.road.steps.quantize import QuantizationResult, QuantizationSettings, Quantize
+from optkit.road.steps.quantize_in_order import QuantizeInOrder
+from optkit.road.steps.quantize_layers import QuantizeLayers
+
+# Calibration observes every value that any backend may quantize with these precisions, so all
+# targets share statistics. All precisions share them too: the others quantize no further values.
+_BACKENDS = tuple(runtimes.BACKENDS)
+_FINER = PRECISIONS["int8-weight-only"]
+_LEARNED = (PRECISIONS["int8"], PRECISIONS["fp8"])
+
+
+def quantize(build: Build, runner: Steps) -> None:
+    """The graph in the job's precision, and a decoder's cache in the format of the recipe."""
+    _quantize_graph(build, runner)
+    quantize_cache(build, runner)
+
+
+def _quantize_graph(build: Build, runner: Steps) -> None:
+    """Collect statistics of the FP32 graph, rescale it so that it quantizes better, then write Q/DQ
+    into the carrier graph by the rules of the backend. A graph that another tool has quantized
+    keeps its codes instead."""
+    job, fused = build.job, build.fused
+    if not job.precision.quantized:
+        half = None if job.precision.name == "fp32" else build.cast
+        build.graph = half or written(build, fused, "fp32", runner)
+        return
+    if build.given is not None:
+        build.quantized = imported(build, build.given, runner)
+        build.graph = written(build, build.quantized, job.precision.name, runner)
+        return
+    carrier: Graph = build.carrier
+    scheme = Scheme(job.precision, build.baseline_precision.name, _rules(build))
+    way = _way(build, scheme.rules, runner)
+    chosen = _Chosen(scheme, settings_of(job.recipe), {})
+    statistics: CalibrationResult | CoveredSizes | FusedGraph | None = _statistics(
+        build, runner, way
+    )
+    if isinstance(statistics, CalibrationResult):
+        statistics, chosen = _covered(build, statistics, chosen, runner)
+        prepared = _prepared(build, statistics, chosen, runner)
+        if (finer := _finer(build, prepared or statistics, chosen, runner)) is not None:
+            chosen = finer
+            prepared = _prepared(build, statistics, chosen, runner, "again ")
+        if prepared is not None:
+            build.prepared = fused = statistics = prepared
+            carrier = _as_carrier(build, fused, runner, "the smoothed graph ")
+    if way == "layers" and (samples := observed(build, runner)) is not None:
+        quantized = _quantize_layers(build, samples, runner, chosen.scheme, chosen.settings)
+    else:
+        step = Quantize(
+            fused=fused, carrier=carrier, statistics=statistics, scheme=chosen.scheme,
+            settings=chosen.settings,
+        )  # fmt: skip
+        if statistics is not None and _compensates(build, scheme.rules):
+            step = _in_order(build, step, runner)
+        quantized = runner.do(step, f"quantize to {job.precision}")
+    build.quantized = replace(quantized, assignment=quantized.assignment.told(chosen.reasons))
+    build.graph = written(build, quantized, job.precision.name, runner)
+
+
+def _rules(build: Build) -> dict[Precision, PlacementRules]:
+    """The rules of the job. Scales are trained without zero points."""
+    rules = rules_of(runtimes.backend(build.compiler), build.job)
+    if build.source.trained:
+        return {one: rule.with_zero_points(False) for one, rule in rules.items()}
+    return rules
+
+
+def _way(build: Build, rules: Mapping[Precision, PlacementRules], runner: Steps) -> large.Way:
+    """How the graph is quantized. Raises InputRefused if trained scales would be quantized in
+    another way than as a whole."""
+    job, method = build.job, build.job.recipe.quantization
+    uses_samples = build.calibration is not None and (method.learns or method.weights == "awq")
+    way = large.way(
+        build.source.parameters, runner.limits.memory_bytes, rules, method.weights,
+        sampled=uses_samples, where=job.name,
+    )  # fmt: skip
+    if build.source.trained and way != "whole":
+        raise InputRefused(
+            "trained scales need the whole graph in memory", where=job.name, hint="raise --memory"
+        )
+    return way
+
+
+def _as_carrier(build: Build, fused: Graph, runner: Steps, what: str) -> Graph:
+    """The graph in the floats around its codes. `what`: names it in the progress."""
+    name = build.baseline_precision.name
+    return fused if name == "fp32" else cast(build, fused, name, runner, what)
+
+
+class _Chosen(NamedTuple):
+    """The scheme and the settings, and the reasons of the nodes to which they give a form that the
+    recipe does not name."""
+
+    scheme: Scheme
+    settings: QuantizationSettings
+    reasons: Mapping[str, str]
+
+    def with_forms(
+        self, forms: Mapping[str, ProductForm], reasons: Mapping[str, str], build: Build
+    ) -> _Chosen:
+        """The same, with these forms of nodes."""
+        method = self.settings.settings
+        others = {
+            escape(name): self.scheme.unquantized if form == "float" else _FINER
+            for name, form in forms.items()
+            if form != "two terms"
+        }
+        nodes = others | method.nodes  # a recipe's patterns go last
+        rules = dict(self.scheme.rules)
+        if _FINER in others.values():
+            rules[_FINER] = runtimes.backend(build.compiler).rules(build.job.target, _FINER)
+        return _Chosen(
+            replace(self.scheme, rules=rules),
+            replace(
+                self.settings,
+                order=tuple(nodes),
+                settings=method.model_copy(update={"nodes": nodes}),
+            ),
+            {**self.reasons, **reasons},
+        )
+
+
+def _covered(
+    build: Build, statistics: CalibrationResult, chosen: _Chosen, runner: Steps
+) -> tuple[CalibrationResult | CoveredSizes, _Chosen]:
+    """Statistics whose ranges hold at all declared sizes, and other forms of the products for which
+    no range does."""
+    samples = observed(build, runner)
+    if samples is None:
+        return statistics, chosen
+    found = declared_sizes.covered(
+        build, statistics, samples, chosen.scheme, chosen.settings, _families(build.job),
+        _sizes(build), runner,
+    )  # fmt: skip
+    if found is None:
+        return statistics, chosen
+    if found.nodes:
+        chosen = chosen.with_forms(found.nodes, found.reasons, build)
+    return (found if found.widened else statistics), chosen
+
+
+def _prepared(
+    build: Build,
+    statistics: CalibrationResult | CoveredSizes,
+    chosen: _Chosen,
+    runner: Steps,
+    again: str = "",
+) -> FusedGraph | None:
+    """The graph in a form that quantizes better, with its statistics; None if it stays as it is."""
+    if not _prepares(build, chosen.scheme.rules):
+        return None
+    random, reason = comparison(build, runner, "prepared")
+    step = Prepare(
+        graph=build.fused, statistics=statistics, scheme=chosen.scheme, settings=chosen.settings,
+        samples=compared_samples(build, runner), random=random, compare=reason is None,
+        uncompared=reason,
+    )  # fmt: skip
+    return runner.do(step, f"smooth and equalize {again}".rstrip())
+
+
+def _finer(
+    build: Build,
+    statistics: CalibrationResult | CoveredSizes | FusedGraph,
+    chosen: _Chosen,
+    runner: Steps,
+) -> _Chosen | None:
+    """A scheme and settings in which products whose activation needs more than one scale have the
+    form that is fastest on the target. None if there are no such products, or nobody looks for
+    them: the backend runs no two terms; the recipe has its own choice or the least effort; or the
+    model has trained scales."""
+    method = chosen.settings.settings
+    able = any(own.two_term for own in chosen.scheme.rules.values())
+    asked = method.two_term == "auto" and method.effort != "fast" and not build.source.trained
+    samples = observed(build, runner)
+    if not able or not asked or samples is None:
+        return None
+    step = FindNoisyNodes(
+        graph=statistics if isinstance(statistics, FusedGraph) else build.fused,
+        statistics=statistics, samples=samples, scheme=chosen.scheme, settings=chosen.settings,
+        sizes=_sizes(build),
+    )  # fmt: skip
+    found = runner.do(step, "judge activations at the outputs")
+    if not found.nodes:
+        return None
+    made = chosen.with_forms(found.nodes, found.reasons, build)
+    twice = tuple(escape(name) for name, form in found.nodes.items() if form == "two terms")
+    method = made.settings.settings.model_copy(update={"two_term": twice})
+    return made._replace(settings=replace(made.settings, settings=method))
+
+
+def _in_order(build: Build, step: Quantize, runner: Steps) -> Quantize:
+    """The step in which weights make up for the errors of the products before them."""
+    samples = observed(build, runner)
+    assert samples is not None
+    return QuantizeInOrder(
+        fused=step.fused, carrier=step.carrier, statistics=step.statistics, scheme=step.scheme,
+        settings=step.settings, samples=samples, batch=sample_batch(build),
+        memory=runner.limits.memory_bytes,
+    )  # fmt: skip
+
+
+def _sizes(build: Build) -> dict[str, int]:
+    """The sizes of the named axes in most runs. A decoder with a cache runs once for each token of
+    a text."""
+    sizes = tuned(build.job.recipe)
+    if Decoder.of(build.inputs, build.outputs) is None:
+        return sizes
+    ids = next(info for info in build.inputs if info.name == IDS)
+    return sizes | dict.fromkeys(axes_of(ids.shape), 1)
+
+
+def _statistics(build: Build, runner: Steps, way: large.Way) -> CalibrationResult | None:
+    """Statistics of the whole graph: from the calibration samples, from the ranges that the recipe
+    gives, or from both. None if there are neither, or if layers are calibrated one by one."""
+    recipe = build.job.recipe
+    if build.calibration is not None:
+        check_enough(build.calibration, recipe)
+        if way == "whole" and (samples := observed(build, runner)) is not None:
+            build.statistics = _calibrate(build, samples, runner)
+    if recipe.ranges_file is not None:
+        place = recipe.ranges_file.path
+        if way != "whole":
+            raise InputRefused(
+                "given ranges need the whole graph in memory",
+                where=str(place),
+                hint="raise --memory",
+            )
+        with located(str(place)):
+            build.statistics = _given_ranges(build, place, build.statistics, runner)
+    return build.statistics
+
+
+def _quantize_layers(
+    build: Build, samples: Samples, runner: Steps, scheme: Scheme, settings: QuantizationSettings
+) -> QuantizationResult:
+    memory = runner.limits.memory_bytes
+    step = QuantizeLayers(
+        fused=build.fused,
+        carrier=build.carrier,
+        samples=samples,
+        scheme=scheme,
+        settings=settings,
+        batch=sample_batch(build),
+        planned_memory=large.planned_memory(memory),
+        memory=memory,
+    )
+    return runner.do(step, f"quantize to {build.job.precision} layer by layer")
+
+
+def _calibrate(build: Build, samples: Samples, runner: Steps) -> CalibrationResult:
+    """Statistics that every quantized precision of every backend can use."""
+    job = build.job
+    step = Calibrate(
+        graph=build.fused,
+        samples=samples,
+        batch=sample_batch(build),
+        families=_families(job),
+        moments=_sums_moments(job),
+        memory=runner.limits.memory_bytes,
+    )
+    return runner.do(step, "calibrate")
+
+
+def _sums_moments(job: Job) -> bool:
+    """Whether calibration sums the second moments of all rows. For weights of 8 bits GPTQ learns as
+    much from the sampled rows: the outputs' SQNR differs by less than 0.4 dB, up or down."""
+    settings = job.recipe.quantization
+    few = any(scheme.weights is not None and scheme.weights.bits < 8 for scheme in job.quantized)
+    return settings.learns and (settings.effort == "best" or few)
+
+
+def _given_ranges(
+    build: Build, place: Path, statistics: CalibrationResult | None, runner: Steps
+) -> CalibrationResult:
+    """The statistics, with the ranges of the file for the values that it names."""
+    staged = intake.stage_ranges(place, runner.objects)
+    step = TakeRanges(
+        graph=build.fused,
+        ranges=Foreign(staged.path, staged.sha256),
+        statistics=statistics,
+        families=_families(build.job),
+    )
+    return runner.do(step, "read the given ranges")
+
+
+def _families(job: Job) -> tuple[dict[Precision, PlacementRules], ...]:
+    """The placement rules of all backends, each once."""
+    families: list[dict[Precision, PlacementRules]] = []
+    for name in _BACKENDS:
+        rules = _learned_rules(runtimes.backend(name), job)
+        if rules and rules not in families:
+            families.append(rules)
+    return tuple(families)
+
+
+def _learned_rules(backend: runtimes.Backend, job: Job) -> dict[Precision, PlacementRules]:
+    """Precision → placement rules, for the precisions whose values calibration observes and that
+    the backend runs on the job's target."""
+    rules = {}
+    for scheme in _LEARNED:
+        with suppress(Impossible):
+            rules[scheme] = backend.rules(job.target, scheme)
+    return rules
+
+
+def rules_of(backend: runtimes.Backend, job: Job) -> dict[Precision, PlacementRules]:
+    """Precision → placement rules, of the job's precision and those that its recipe gives to nodes,
+    with the recipe's placement; and the backend's rules for the precision of the last layers.
+    Raises Impossible."""
+    rules = {scheme: backend.rules(job.target, scheme) for scheme in job.quantized}
+    last = rules[job.precision].last if rules else None
+    last_rules = {} if last is None else {last: backend.rules(job.target, last)}
+    placement = job.recipe.quantization.placement
+    return last_rules | {name: _placed(rule, placement) for name, rule in rules.items()}
+
+
+def _placed(rules: PlacementRules, placement: Placement) -> PlacementRules:
+    """The rules with the recipe's placement, except for rules that the backend does not have."""
+    if placement.zero_points is not None:
+        rules = rules.with_zero_points(placement.zero_points)
+    changes: dict[str, Any] = {
+        key: frozenset(value) if isinstance(value, tuple) else value
+        for key, value in placement
+        if key != "zero_points" and value is not None and getattr(rules, key) is not None
+    }
+    return replace(rules, **changes)
+
+
+def settings_of(recipe: Recipe) -> QuantizationSettings:
+    """The settings of the quantization in the recipe, or their defaults."""
+    calibration = calibration_of(recipe)
+    return QuantizationSettings(
+        calibration.method,
+        calibration.percentile,
+        # the graph is the same with any format of the cache
+        recipe.quantization.model_copy(update={"kv_cache": None}),
+        tuple(recipe.quantization.nodes),
+    )
+
+
+def _compensates(build: Build, rules: Mapping[Precision, PlacementRules]) -> bool:
+    """Whether weights in blocks make up for the errors of the products before them. `rules`: of the
+    precisions of the job; the last layer alone has nothing to make up for."""
+    asked = build.job.recipe.quantization.compensates and build.calibration is not None
+    own = (rules[scheme] for scheme in build.job.quantized)
+    return asked and not build.source.trained and any(one.weights_in_blocks for one in own)
+
+
+def _prepares(build: Build, rules: Mapping[Precision, PlacementRules]) -> bool:
+    """Whether the graph is rescaled before quantization: if activations are rounded, before or
+    inside the products, because their outliers matter then, and if AWQ rounds the weights. Never
+    one with trained scales."""
+    if build.source.trained:
+        return False
+    settings = build.job.recipe.quantization
+    smooths = settings.smooth != "off"
+    activations = any(own.activation is not None for own in rules.values())
+    blocks = any(own.nbits_accuracy is not None for own in rules.values())
+    splits = settings.outlier_channels != "off" and any(own.two_term for own in rules.values())
+    rescales = smooths or settings.equalize != "off" or splits
+    return (activations and rescales) or (blocks and smooths) or settings.weights == "awq"

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from optkit.facts.assignment import Assignment, Scheme
+from optkit.ground.execute.step import Step, StepInput, always, spread
+from optkit.ground.recipe import Method, Quantization
+from optkit.road.steps.graph import Rewritten
+
+
+@dataclass(frozen=True)
+class QuantizationSettings:
+    """The recipe's settings of a quantization. `order`: the order of the patterns in
+    `settings.nodes`, because the last pattern that matches counts. The digest needs it, because the
+    keys of a JSON object have no order."""
+
+    method: Method
+    percentile: float
+    settings: Quantization
+    order: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizationResult(Rewritten):
+    """The quantized graph, with the precision of each node, and the reasons of nodes that are not
+    quantized."""
+
+    assignment: Assignment = always(Assignment())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantize(Step[QuantizationResult]):
+    """Assignment and qparams, then Q/DQ on the carrier graph; if the carriers are not FP32, also
+    the simulation."""
+
+    name = "quantize"
+    version = 14
+    tools: ClassVar[tuple[str, ...]] = ("numpy", "onnx", "onnx-ir", "ml-dtypes")
+    stays = True
+
+    fused: StepInput
+    carrier: StepInput
+    statistics: StepInput | None = None
+    scheme: Scheme = spread()
+    settings: QuantizationSettings = spread()

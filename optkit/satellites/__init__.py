@@ -1,0 +1,1 @@
+"""What commands beside a build do; a build loads none of it."""

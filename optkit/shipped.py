@@ -1,0 +1,3 @@
+"""The public path of `optkit.ground.shipped`."""
+
+from optkit.ground.shipped import *  # noqa: F403

@@ -1,0 +1,1 @@
+"""What is told of a build: findings, and reports as text, page, JSON and JUnit."""

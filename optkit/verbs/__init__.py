@@ -1,0 +1,1 @@
+"""Where a user enters: commands, functions of Python, hooks of trainers, tools of agents."""
