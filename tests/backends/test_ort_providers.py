@@ -4,20 +4,18 @@ and the same code with the CPU's provider. experiments/gpu/check.py tests a real
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from optkit.craft.backends import ort_providers
+from optkit.craft.backends.bound_session import BoundSession
 from optkit.craft.backends.onnxruntime import OnnxRuntime, native_options
-from optkit.craft.backends.ort_providers import (
-    BoundSession,
-    CoreMLProvider,
-    CudaProvider,
-    TensorRTProvider,
-)
+from optkit.craft.backends.ort_providers import CoreMLProvider, CudaProvider, TensorRTProvider
 from optkit.craft.backends.ort_session import CPU, Providers
 from optkit.craft.backends.tensorrt import TensorRT
 from optkit.facts.codec import from_json, to_json
@@ -30,6 +28,8 @@ from optkit.ground import artifact
 from optkit.ground.artifact import Manifest, reader
 from optkit.ground.devices import Gpu, Target, target
 from optkit.ground.runtimes import SessionOptions, backend
+from optkit.ground.store import Store, eviction
+from optkit.ground.store.leases import IN_USE_SECONDS
 
 KNOWN = json.loads((Path(__file__).parent / "api" / "onnxruntime-providers.json").read_text())
 ALL = (CudaProvider(), TensorRTProvider(), CoreMLProvider())
@@ -44,7 +44,14 @@ class Here(CudaProvider):
 
     def check_here(self, target: str | None, where: str) -> None: ...
 
-    def providers(self, target: Target | None, cuda_graph: bool, kept: Path | None) -> Providers:
+    def providers(
+        self,
+        target: Target | None,
+        cuda_graph: bool,
+        kept: Path | None = None,
+        compiled: Path | None = None,
+    ) -> Providers:
+        self.folders = kept, compiled
         return (CPU,)
 
 
@@ -67,7 +74,9 @@ def convolution(net: Any, path: Path, batch: int | str) -> Path:
 def test_options_have_the_names_that_the_library_reads(
     one: CudaProvider, device: str | None, tmp_path: Path
 ) -> None:
-    asked = one.providers(target(device) if device else None, one.device == "cuda", tmp_path)
+    asked = one.providers(
+        target(device) if device else None, one.device == "cuda", tmp_path, tmp_path
+    )
     assert asked[0][0] == one.provider and asked[-1] == CPU
     for name, settings in asked:
         assert set(settings) <= set(KNOWN[name])
@@ -108,6 +117,34 @@ def test_what_is_quantized_goes_to_tensorrt_alone() -> None:
     assert TensorRTProvider().refuses(target("l4"), PRECISIONS["nf4"]) == full.refuses(
         target("l4"), PRECISIONS["nf4"]
     )
+
+
+def test_what_is_compiled_of_a_model_is_not_found_for_another(
+    net: Any, model: Path, tmp_path: Path
+) -> None:
+    """Providers look for their files by names of values: here the names are the same."""
+    one, kept = Here(), Store(tmp_path / "store").root / "devices"
+
+    def folder(file: Path) -> Path:
+        one.session(file, SessionOptions(kept=kept)).close()
+        assert one.folders[0] == kept and one.folders[1] is not None
+        return one.folders[1]
+
+    first = folder(model)
+    (first / "TensorrtExecutionProvider_graph_0.engine").write_bytes(b"compiled")
+    (tmp_path / "copy").mkdir()
+    assert folder(convolution(net, tmp_path / "copy" / "m.onnx", "batch")) == first
+
+    loaded = onnx.load(model)
+    weight = max(loaded.graph.initializer, key=lambda tensor: len(tensor.raw_data))
+    weight.raw_data = bytes(reversed(weight.raw_data))
+    onnx.save(loaded, model)
+    assert (second := folder(model)) != first and not any(second.glob("*.engine"))
+
+    old = first / "entry.json"
+    os.utime(old, (0, old.stat().st_mtime - 2 * IN_USE_SECONDS))
+    assert eviction.gc(Store(tmp_path / "store"), 0) == (1, len(b"compiled"))
+    assert not first.exists() and second.exists()
 
 
 # ── refusals ───────────────────────────────────────────────────────────────────────────────────

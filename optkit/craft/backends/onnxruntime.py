@@ -329,7 +329,7 @@ def _filled(info: TensorInfo, shape: tuple[int, ...], array: np.ndarray | None) 
 
 def copy_graph(model: Path, loaded: ir.Model, file: Path) -> tuple[Path, int]:
     """Copy an ONNX file to `file`, with the files of its weights: (file, bytes of all)."""
-    data = {model.parent / name for name in _external_files(loaded)}
+    data = {model.parent / name for name in external_files(loaded)}
     shutil.copyfile(model, file)
     for path in data:
         shutil.copyfile(path, file.parent / path.name)
@@ -374,7 +374,8 @@ def _full_codes(model: Path) -> Literal["products", "Q/DQ"] | None:
     return "products" if graph.multiplies_codes(loaded) else "Q/DQ"
 
 
-def _external_files(model: ir.Model) -> set[str]:
+def external_files(model: ir.Model) -> set[str]:
+    """The names of the files of its weights, in the folder of the graph."""
     import onnx_ir as ir
 
     tensors = (v.const_value for g in model.graphs() for v in g.initializers.values())

@@ -10,19 +10,21 @@ those of ONNX Runtime's sources. CUDA ran on an H200; the others are unverified 
 from __future__ import annotations
 
 import platform
-import re
 import subprocess
 from collections.abc import Container, Mapping
 from pathlib import Path
-from threading import Lock
 
+from optkit.craft.backends.bound_session import BoundSession
 from optkit.craft.backends.build_options import OptionValue, build_spec, timed_options, workspace
 from optkit.craft.backends.cuda import Cuda, check_device
-from optkit.craft.backends.feed_checks import check_feed
 from optkit.craft.backends.landing import landing, products
-from optkit.craft.backends.onnxruntime import OnnxRuntime, copy_graph, native_options
-from optkit.craft.backends.ort_objects import Binding, NativeOptions, Value
-from optkit.craft.backends.ort_session import CPU, OrtSession, Providers, held, library, run_bound
+from optkit.craft.backends.onnxruntime import (
+    OnnxRuntime,
+    copy_graph,
+    external_files,
+    native_options,
+)
+from optkit.craft.backends.ort_session import CPU, Providers, library
 from optkit.craft.backends.shape_profile import batch, profile
 from optkit.craft.backends.tensorrt import TensorRT
 from optkit.craft.backends.tensorrt_libraries import preload
@@ -30,12 +32,13 @@ from optkit.facts.engines import BuildSpec, Engine, FusedLayer
 from optkit.facts.errors import Impossible, ToolchainMissing
 from optkit.facts.placement import PlacementRules
 from optkit.facts.precisions import Precision
-from optkit.facts.tensors import AxisRange, Feed, TensorInfo
+from optkit.facts.tensors import AxisRange, TensorInfo
 from optkit.ground.devices import Gpu, Target, gpus
 from optkit.ground.devices import target as target_of
+from optkit.ground.execute.installed import installed
 from optkit.ground.runtimes import DEFAULT_OPTIONS, Progress, SessionOptions, Traits
+from optkit.ground.store import compiled_folder, digest_file, digest_json
 
-_MULTIPLIES = re.compile("Conv|MatMul|Gemm|Attention|LSTM|GRU")
 _GPU_WHEEL = "pip uninstall -y onnxruntime && pip install 'optkit[gpu]' on a host with the GPU"
 
 
@@ -145,12 +148,13 @@ class CudaProvider(OnnxRuntime):
         """
         self.check()
         self.check_here(options.target, str(model))
+        compiled = None
         if options.kept is not None:
-            options.kept.mkdir(parents=True, exist_ok=True)
+            compiled = _own_folder(options.kept, model, self.versions())
         native = native_options(model, options)
         native.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         target = None if options.target is None else target_of(options.target)
-        providers = self.providers(target, options.cuda_graph, options.kept)
+        providers = self.providers(target, options.cuda_graph, options.kept, compiled)
         session = BoundSession(model, native, providers, self.device, records=options.cuda_graph)
         try:
             session.verify()
@@ -179,8 +183,15 @@ class CudaProvider(OnnxRuntime):
             "use_tf32": OptionValue("0", "fp32 means IEEE single precision"),
         }
 
-    def providers(self, target: Target | None, cuda_graph: bool, kept: Path | None) -> Providers:
-        """The providers of a session, with the CPU last, which computes shapes."""
+    def providers(
+        self,
+        target: Target | None,
+        cuda_graph: bool,
+        kept: Path | None = None,
+        compiled: Path | None = None,
+    ) -> Providers:
+        """The providers of a session, with the CPU last, which computes shapes. `kept`: the folder
+        for timings of kernels; `compiled`: the one for what is compiled of this model."""
         asked = {name: str(choice.value) for name, choice in self.settings(target).items()}
         recorded = {"enable_cuda_graph": "1"} if cuda_graph else {}
         return ((self.provider, {"device_id": "0", **asked, **recorded}), CPU)
@@ -214,13 +225,21 @@ class TensorRTProvider(CudaProvider):
         memory = {} if scratch.value is None else {"trt_max_workspace_size": OptionValue(*scratch)}
         return {**memory, "trt_builder_optimization_level": timed["optimization_level"]}
 
-    def providers(self, target: Target | None, cuda_graph: bool, kept: Path | None) -> Providers:
+    def providers(
+        self,
+        target: Target | None,
+        cuda_graph: bool,
+        kept: Path | None = None,
+        compiled: Path | None = None,
+    ) -> Providers:
         asked = {name: str(choice.value) for name, choice in self.settings(target).items()}
         if cuda_graph:
             asked["trt_cuda_graph_enable"] = "1"
         if kept is not None:
             asked |= {"trt_timing_cache_enable": "1", "trt_timing_cache_path": str(kept)}
-        cuda = CudaProvider().providers(target, False, None)
+        if compiled is not None:
+            asked |= {"trt_engine_cache_enable": "1", "trt_engine_cache_path": str(compiled)}
+        cuda = CudaProvider().providers(target, False)
         return ((self.provider, {"device_id": "0", **asked}), *cuda)
 
 
@@ -261,87 +280,32 @@ class CoreMLProvider(CudaProvider):
             ),
         }
 
-    def providers(self, target: Target | None, cuda_graph: bool, kept: Path | None) -> Providers:
+    def providers(
+        self,
+        target: Target | None,
+        cuda_graph: bool,
+        kept: Path | None = None,
+        compiled: Path | None = None,
+    ) -> Providers:
         asked = {name: str(choice.value) for name, choice in self.settings(target).items()}
-        cache = {} if kept is None else {"ModelCacheDirectory": str(kept)}
+        cache = {} if compiled is None else {"ModelCacheDirectory": str(compiled)}
         return ((self.provider, {**asked, **cache}), CPU)
 
 
-class BoundSession(OrtSession):
-    """A graph on a device, to which its inputs and outputs are bound. `records`: kernel launches
-    are recorded in the first run and replayed, with buffers that keep their addresses."""
+def _own_folder(kept: Path, model: Path, versions: Mapping[str, str]) -> Path:
+    """The folder for what a provider compiles of this model on this device. The providers find
+    their files by names of values or by the path of the model, and would take those of an
+    older model: so each content of the graph and its weights has a folder of its own, and so has
+    each version of a library or driver. `optkit cache gc` removes those not used for long."""
+    from optkit.ground import graph
 
-    def __init__(
-        self,
-        model: Path,
-        options: NativeOptions,
-        providers: Providers,
-        device: str,
-        *,
-        records: bool,
-    ) -> None:
-        super().__init__(model, options, providers, device)
-        self._first = providers[0][0]
-        self._fixed: dict[str, Value] = {}
-        self._binding: Binding | None = None
-        self._turn = Lock()  # threads share the bound values
-        sizes = [size for info in (*self.inputs, *self.outputs) for size in info.shape]
-        if records and not all(isinstance(size, int) for size in sizes):
-            raise Impossible(
-                "kernel launches can be recorded in a CUDA graph only if every size is fixed",
-                where=str(model),
-            )
-        self._records = records
-
-    def run(self, feed: Feed) -> Feed:
-        """Outputs by name. Raises InputRefused, with the name of the input, for a feed that does
-        not fit."""
-        check_feed(feed, self.inputs)
-        with self._turn:
-            if self._records and self._binding is not None:
-                binding = self._binding
-                for name, array in feed.items():
-                    self._fixed[name].update_inplace(array)
-            else:
-                self._binding = binding = self._bound(feed)
-            run_bound(self._session, binding, self._where)
-            found = binding.copy_outputs_to_cpu()
-        return dict(zip((info.name for info in self.outputs), found, strict=True))
-
-    def assigned(self) -> list[tuple[str, list[tuple[str, str]]]]:
-        """The provider, and (name, operator) of the nodes, for each group that it runs as one."""
-        groups = self._session.get_provider_graph_assignment_info()
-        return [(g.ep_name, [(n.name, n.op_type) for n in g.get_nodes()]) for g in groups]
-
-    def verify(self) -> None:
-        """Raise ToolchainMissing if nodes that multiply (if there are none: any nodes) are not
-        assigned to the provider of this backend."""
-        nodes = [(ep, name, op) for ep, group in self.assigned() for name, op in group]
-        counted = [row for row in nodes if _MULTIPLIES.search(row[2])] or nodes
-        elsewhere = [row for row in counted if row[0] != self._first]
-        if elsewhere:
-            ep, name, op = elsewhere[0]
-            raise ToolchainMissing(
-                f"{len(elsewhere)} of {len(counted)} nodes that multiply run on {ep} instead of "
-                f"{self._first}",
-                where=f"{self._where}: node {name!r} ({op})",
-                hint="the figures would be those of the other provider",
-            )
-
-    def _bound(self, feed: Feed) -> Binding:
-        binding = self._session.io_binding()
-        self._fixed = {name: held(array, self._device) for name, array in feed.items()}
-        for name, value in self._fixed.items():
-            binding.bind_ortvalue_input(name, value)
-        for info in self.outputs:
-            if self._records:
-                made = library().OrtValue.ortvalue_from_shape_and_type(
-                    list(info.shape), info.dtype, self._device, 0
-                )
-                binding.bind_ortvalue_output(info.name, made)
-            else:
-                binding.bind_output(info.name, self._device)
-        return binding
+    files = (model, *(model.parent / name for name in external_files(graph.load(model))))
+    key = [
+        sorted(digest_file(file) for file in files),
+        {**versions, "tensorrt": installed("tensorrt")},
+        [[gpu.name, gpu.driver] for gpu in gpus().devices],
+    ]
+    return compiled_folder(kept, digest_json(key))
 
 
 def _layer(

@@ -3,7 +3,8 @@
     root/objects/ab/<sha256>        foreign files, copied in by `intake`; files from other machines
     root/steps/ab/<key>/            one published step: its files and entry.json
     root/records/<key>.json         what user code yielded last time, earlier trials of a search
-    root/devices/                   what a library learned on a GPU: timings, kernels (no result)
+    root/devices/                   what a library learned on a GPU: timings, kernels, engines (no
+                                    result)
     root/tmp/<pid>-<host>-<random>/ work in progress, private
     root/locks/<key>.lock           flock, one builder per key
     root/quarantine/                entries whose bytes did not match
@@ -43,6 +44,7 @@ from optkit.ground.store.disk import (
     write_durably,
 )
 from optkit.ground.store.entry import Entry
+from optkit.ground.store.eviction import compiled_folder
 from optkit.ground.store.folder import Meta, Store, default_root
 from optkit.ground.store.leases import Lease
 from optkit.ground.store.remote import DamagedFile, Remote, RemoteLost, RemoteReadOnly
@@ -50,8 +52,8 @@ from optkit.ground.store.remote import DamagedFile, Remote, RemoteLost, RemoteRe
 __all__ = [
     "CACHE_OPTION", "OUT_OPTION",
     "DamagedFile", "Entry", "Lease", "Meta", "Remote", "RemoteLost", "RemoteReadOnly", "Store",
-    "default_root", "digest_file", "digest_json", "digest_once", "digest_tree", "durably",
-    "file_in_the_way", "fsync_dir", "fsync_tree", "io_cause",
+    "compiled_folder", "default_root", "digest_file", "digest_json", "digest_once", "digest_tree",
+    "durably", "file_in_the_way", "fsync_dir", "fsync_tree", "io_cause",
     "is_scarce", "is_shallow", "make_folder", "own_name", "remember_digest", "scratch",
     "storage_errors", "tree_bytes", "write_durably",
 ]  # fmt: skip

@@ -26,6 +26,17 @@ if TYPE_CHECKING:
 
 _ABANDONED_SECONDS = 24 * 3600.0
 _FOLDERS = ("steps", "objects", "records", "reads", "devices", "quarantine", "locks")
+_COMPILED = "compiled"  # in devices/
+
+
+def compiled_folder(devices: Path, key: str) -> Path:
+    """The folder in `root/devices` for what a library compiles under this key. It is used now:
+    `gc` removes those that were not used for long, with the entries. Raises StorageError."""
+    folder = devices / _COMPILED / key
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ENTRY).touch()
+    return folder
 
 
 def gc(store: Store, max_bytes: int) -> tuple[int, int]:
@@ -130,8 +141,13 @@ def _is_abandoned(path: Path) -> bool:
 
 
 def _dated(store: Store) -> Iterator[tuple[float, Path]]:
-    """(last use as Unix time, path) of everything that is published and staged."""
-    for path in (*store.glob("steps/*/*"), *store.glob("objects/*/*")):
+    """(last use as Unix time, path) of everything that is published and staged, and of
+    what libraries compiled."""
+    for path in (
+        *store.glob("steps/*/*"),
+        *store.glob("objects/*/*"),
+        *store.glob(f"devices/{_COMPILED}/*"),
+    ):
         used = _used(path)
         if used is not None:
             yield used, path
