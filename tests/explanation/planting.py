@@ -12,7 +12,7 @@ from optkit.ground.recipe import Recipe
 from optkit.ground.store import digest_file
 from optkit.ground.workspace import Workspace
 from optkit.road import jobs, pipeline
-from optkit.road.pipeline import Build, Foreign, Job, delivery, findings
+from optkit.road.pipeline import Build, Foreign, Job, delivery, judged_build
 from optkit.road.pipeline.graphs import written
 from optkit.road.pipeline.quantization import quantize
 from tests.explanation.faults import Fault
@@ -43,5 +43,5 @@ def build(recipe: Recipe, target: str, out: Path, cache: Path, fault: Fault | No
     for stage in pipeline.BUILD:
         stages += [stage, plant] if stage is quantize else [stage]
     made = pipeline.run(job, runner, stages)
-    judged = findings.judge(made, runner.records, artifact=str(out / job.name))
+    judged = judged_build.judge(made, runner.records, artifact=str(out / job.name))
     return delivery.deliver(made, judged, out, 1 << 20, runner.store).path

@@ -15,7 +15,7 @@ from optkit.facts.precisions import PRECISIONS
 from optkit.ground.devices import target
 from optkit.ground.recipe import Recipe
 from optkit.road.pipeline import Build, Foreign, Job
-from optkit.road.pipeline.findings import _memory
+from optkit.road.pipeline.judged_build import _memory
 from optkit.road.pipeline.peak_memory import weigh
 from optkit.road.steps.collect import Samples
 from optkit.road.steps.compile import CompiledEngine

@@ -23,8 +23,8 @@ from optkit.facts.documents.result import (
 from optkit.facts.evidence import Evidence
 from optkit.facts.measurement import Difference, Fidelity, Interval, OutputFidelity
 from optkit.ground.recipe.sections import Limits
-from optkit.show.report import choices, recommendation_rules, view, worth
 from optkit.show.report import fleet_page as fleets
+from optkit.show.report import recommendation_rules, recommended_choice, view, worth
 from optkit.show.report.build_result import joined
 from optkit.show.report.titles import device_of
 from tests.report.conftest import read_result
@@ -374,18 +374,18 @@ def test_a_fleet_names_the_fastest_and_the_cheapest(built: Any) -> None:
     base = slow.baseline.model_copy(update={"latency": latency})
     slow = slow.model_copy(update={"baseline": base})
     price = Price(usd_per_hour=1e-9, provider="x", as_of="2026-11-01", source="x", verified=True)
-    both = choices.of_fleet([fast, slow], {"l4": price})
+    both = recommended_choice.of_fleet([fast, slow], {"l4": price})
     assert both is not None and both.decision == "likely"
     assert both.sentence.endswith("run `optkit finish` on the device before you ship it.")
     assert both.sentence.startswith("Fastest that passes: INT8 on NVIDIA GeForce RTX 4090, ")
     assert "Cheapest: FP16 on NVIDIA L4, 0.019 ms at batch 8 (0.019 to 0.08 ms, predicted), $" in (
         both.sentence
     )
-    alone = choices.of_fleet([slow], {"l4": price})
+    alone = recommended_choice.of_fleet([slow], {"l4": price})
     assert alone is not None and alone.sentence.startswith("Fastest and cheapest that passes: FP16")
     failed = built(gate=GateVerdict(verdict="fail", reasons=("max_drop: 3 points",)))
     no_base = failed.model_copy(update={"baseline": None})
-    nothing = choices.of_fleet([no_base], {})
+    nothing = recommended_choice.of_fleet([no_base], {})
     assert nothing is not None and nothing.decision == "none"
     assert nothing.sentence == "Do not ship any of these builds: each one breaks a limit."
 
@@ -404,7 +404,7 @@ def test_a_fleet_names_what_is_not_decided_and_is_green_for_a_candidate_alone(bu
         ([timed], "candidate", "pass", "Fastest that passes: INT8 on NVIDIA L4, 0.0"),
         ([unsure], "unknown", "inconclusive", f"own sentence says. Not decided yet: {waits}."),
     ):
-        advice = choices.of_fleet(results, {})
+        advice = recommended_choice.of_fleet(results, {})
         assert advice is not None and advice.decision == ship and text in advice.sentence
         fleet = fleet_of([one.to_json() for one in results])
         head = fleets.headline(fleet.model_copy(update={"recommendation": advice}))
@@ -426,7 +426,9 @@ def test_a_fleet_of_models_of_several_graphs_names_what_is_worth_shipping(built:
         (gain(0.9, 0.8, 0.95), "baseline", "No quantized build is shown to be better."),
     ):
         part = built(speedup=speedup)
-        advice = choices.of_fleet([joined({"a": part}, model="m", artifact="out/pair")], {})
+        advice = recommended_choice.of_fleet(
+            [joined({"a": part}, model="m", artifact="out/pair")], {}
+        )
         assert advice is not None and (advice.decision, advice.sentence) == (ship, text)
 
 
@@ -486,7 +488,7 @@ def test_the_cpu_is_the_one_that_measured_and_not_the_one_that_renders(built: An
     result = built(target="cpu", speedup=gain(1.8, 1.35, 2.39, "measured"))
     measured = result.model_copy(update={"latency": replace(result.latency, **there)})
     assert "on A CPU that is not here (" in decided(measured)[2]
-    fleet = choices.of_fleet([measured], {})
+    fleet = recommended_choice.of_fleet([measured], {})
     assert fleet is not None and "INT8 on A CPU that is not here, " in fleet.sentence
     unknown = {"latency": None, "baseline": None, "speedup": None}
     assert "on the CPU that built it" in decided(result.model_copy(update=unknown))[2]

@@ -16,8 +16,8 @@ from optkit.ground.recipe import Recipe
 from optkit.ground.store import Store
 from optkit.ground.workspace import Workspace
 from optkit.road import jobs
-from optkit.road.pipeline import Build, Job, findings
-from optkit.road.pipeline.findings import JudgedBuild
+from optkit.road.pipeline import Build, Job, judged_build
+from optkit.road.pipeline.judged_build import JudgedBuild
 from optkit.satellites import tuning
 from optkit.satellites.tuning import Budget, SearchOptions, TuningResult
 from optkit.satellites.tuning.past_trials import PastTrials
@@ -97,7 +97,7 @@ def search(
         job = Job(Recipe.load(Path("optkit.yaml")), *jobs.pair("cpu", "int8"), code=Path.cwd())
 
         def judge(made: Build) -> JudgedBuild:
-            return findings.judge(made, runner.records, artifact="")
+            return judged_build.judge(made, runner.records, artifact="")
 
         return tuning.tune(
             job, ("int8",), Budget(min_sqnr=20.0), SearchOptions(trials=3), runner, judge

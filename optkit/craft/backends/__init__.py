@@ -1,7 +1,9 @@
 """Compilers and runtimes, one module each, behind the Protocols of `runtimes`.
 
 onnxruntime   CPU: runs graphs, and says which nodes became integer kernels
+ort_providers ONNX Runtime on other devices: CUDA, TensorRT, CoreML
 tensorrt      TensorRT and TensorRT-RTX: compiles engines, without a GPU where the library allows it
+build_options options of an engine for a device, each with its reason
 layer_list    reads the fused layers from the log of TensorRT's builder and from its inspector
 description   chooses between these two lists; unknown if neither can be read
 tensorrt_refusals    why TensorRT refuses a graph, as typed errors

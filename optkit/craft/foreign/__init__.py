@@ -1,14 +1,14 @@
 """Graphs that another tool has quantized: who wrote them, what they ask for, and the rewrites that
 TensorRT needs.
 
-producer    which tool wrote the graph
-codes       the parameters of a QuantizeLinear or DequantizeLinear
-operators   integer operators as Q/DQ pairs
-requested   which products are to run in which dtypes
-repairs     the ordered rewrites to signed, symmetric Q/DQ pairs with scalar scales
-float_graph the graph without quantization
-optimized   operators that only an optimizer of ONNX Runtime writes
-range_file  ranges of activations: calibration caches of TensorRT, encodings of AIMET
+producer            which tool wrote the graph
+qdq_parameters      the parameters of a QuantizeLinear or DequantizeLinear
+operators           integer operators as Q/DQ pairs
+requested_products  which products are to run in which dtypes
+repairs             the ordered rewrites to signed, symmetric Q/DQ pairs with scalar scales
+float_graph         the graph without quantization
+optimized           operators that only an optimizer of ONNX Runtime writes
+range_file          ranges of activations: calibration caches of TensorRT, encodings of AIMET
 """
 
 from optkit.craft.foreign.float_graph import never_negative, remove_quantization

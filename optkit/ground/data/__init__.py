@@ -1,5 +1,4 @@
-"""Samples: reading them, converting them to feeds, storing them on disk, and recording what user
-code reads for this.
+"""Samples: reading them, converting them to feeds, storing them on disk.
 
 reading     which reader reads a path, batches     rows      of text, JSON lines, CSV, Parquet
 text        texts as feeds, in pairs, by word      tokens    tokenizers
@@ -9,5 +8,4 @@ images      pictures of a folder                   audio     recordings of a fol
 folders     files by class, in a mixed order       arrays    .npz, .safetensors
 labelled    samples with one class each            sequences inputs that follow from others
 checking    whether samples fit the model          spool     samples on disk
-reads       what user code reads
 """

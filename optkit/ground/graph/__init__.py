@@ -10,8 +10,8 @@ arguments  inputs that are shapes, axes or indices
 weights    weights on disk: rows and columns, tensors that are computed when they are written
 data_files the files for weights, written or linked
 cutting    consecutive parts of a graph, each a small graph
-codes      which nodes multiply integer codes, and whether their sums need VNNI
-activations bytes of the values of a run, at any sizes
+exact_products    which nodes multiply integer codes, and whether their sums need VNNI
+activation_bytes  bytes of the values of a run, at any sizes
 costs      parameters, bytes and multiply-accumulates; the summary that `inspect` prints
 """
 

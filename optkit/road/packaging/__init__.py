@@ -3,7 +3,7 @@
 genai      genai_config.json, for ONNX Runtime GenAI; every decoder's artifact has it
 stamp      metadata in the ONNX files of an artifact
 formats    the table of formats of `optkit package`, and how a package is written
-subject    what is packaged: one artifact, or the artifacts of a fleet
+variants   what is packaged: one artifact, or the artifacts of a fleet
 signing    signatures of artifacts: OpenSSF Model Signing
 bundle     the file of a signature
 graph_files   the files of an artifact's graph

@@ -51,8 +51,8 @@ from optkit.road import pipeline
 from optkit.road.packaging import genai
 from optkit.road.packaging.preprocessing_metadata import PREPROCESSING, preprocessing
 from optkit.road.packaging.stamp import stamp
-from optkit.road.pipeline.findings import JudgedBuild
 from optkit.road.pipeline.job import Build
+from optkit.road.pipeline.judged_build import JudgedBuild
 from optkit.road.pipeline.recorded_samples import record_of
 from optkit.road.steps.compile import CompiledEngine
 from optkit.road.steps.file_names import ASSETS, GRAPH, SIMULATION

@@ -1,9 +1,9 @@
 """Compares two artifacts, graphs or reports: real differences, and differences within the noise.
 
-side      the kind of a path: an artifact, a .onnx file, a report.json or a result object
-graphs    nodes, precision, weights and scales of two graphs
-figures   latency, accuracy, sizes: a difference is reported if the intervals support it
-text      the comparison as text of 80 columns
+side            the kind of a path: an artifact, a .onnx file, a report.json or a result object
+graph_changes   nodes, precision, weights and scales of two graphs
+figure_changes  latency, accuracy, sizes: a difference is reported if the intervals support it
+diff_text       the comparison as text of 80 columns
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from optkit.ground.execute.cluster import Cluster
 from optkit.ground.execute.runner import Runner
 from optkit.road import pipeline
 from optkit.road.pipeline import BUILD, Build, Job
-from optkit.road.pipeline.findings import JudgedBuild
+from optkit.road.pipeline.judged_build import JudgedBuild
 from optkit.road.steps.collect import CollectedSamples
 from optkit.satellites.tuning.past_trials import PastTrials
 from optkit.satellites.tuning.placement_variants import placements_of

@@ -15,7 +15,7 @@ from math import inf
 
 from optkit.facts.errors import InputRefused
 from optkit.facts.measurement import GateRow
-from optkit.road.pipeline.findings import JudgedBuild
+from optkit.road.pipeline.judged_build import JudgedBuild
 from optkit.satellites.tuning.search import best
 from optkit.satellites.tuning.space import Budget, CandidateTrial, Space, staircase
 

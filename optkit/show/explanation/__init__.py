@@ -2,15 +2,15 @@
 
     findings ← rules(report of the build, time of each layer)        pure functions
 
-subject        the input of the rules: the report and the times of the layers
-layer_times    what quantization gained, layer by layer
-speed          rules about products: in float, slower than before, limited by memory
-fixed          the time that no precision shortens, and rules about it
-samples        rules about padding, and about calibration samples unlike those of the evaluation
-data_movement  rules about kernels that only convert, cast or move data
-accuracy       rules about noise: ranges, scales of weights
-noisy_layers   layers with most of the noise, and those whose values are lost
-applying       a recipe with the changes
+subject             the input of the rules: the report and the times of the layers
+quantization_gains  what quantization gained, layer by layer
+speed               rules about products: in float, slower than before, limited by memory
+fixed               the time that no precision shortens, and rules about it
+sample_rules        rules about padding, and about calibration samples unlike those evaluated
+data_movement       rules about kernels that only convert, cast or move data
+accuracy_loss       rules about noise: ranges, scales of weights
+noisy_layers        layers with most of the noise, and those whose values are lost
+applying            a recipe with the changes
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from optkit.ground.devices import Target
 from optkit.ground.workspace import Workspace
 from optkit.road import jobs, pipeline
 from optkit.road.jobs import RecipeLike
-from optkit.road.pipeline import Build, Job, findings
+from optkit.road.pipeline import Build, Job, judged_build
 from optkit.road.pipeline.scores import task_scores
 from optkit.road.pipeline.size_findings import declared_sizes
 
@@ -60,8 +60,8 @@ def bench(
     if batches:
         _check_batches(batches, pipeline.run(job, runner, pipeline.EXPORT))
     build = pipeline.run(job, runner, pipeline.BENCH)
-    times = findings.latencies(build)
-    ratios = findings.speedups(build, times)
+    times = judged_build.latencies(build)
+    ratios = judged_build.speedups(build, times)
     return BenchFigures(
         schema=BENCH,
         status="ok",
@@ -73,7 +73,7 @@ def bench(
         baseline_latency=tuple(times.baseline),
         speedup=tuple(BatchSpeedup(batch=n, **vars(ratio)) for n, ratio in ratios.items()),
         sweep=_sweep(times.engine, limit_ms),
-        conditions=findings.conditions(build),
+        conditions=judged_build.conditions(build),
     )
 
 
@@ -99,7 +99,7 @@ def evaluate(
     build = pipeline.run(job, runner, pipeline.EVAL)
     scores = task_scores(build)
     drop = paired_drop.drop(*scores.pair) if scores.pair else None
-    gate = findings.judge_accuracy(build, scores)
+    gate = judged_build.judge_accuracy(build, scores)
     return EvalFigures(
         schema=EVAL,
         status="gate_failed" if gate.verdict == "fail" else "ok",
@@ -110,9 +110,9 @@ def evaluate(
         accuracy=scores.candidate,
         baseline_accuracy=scores.baseline,
         drop=drop,
-        fidelity=findings.fidelity(build),
+        fidelity=judged_build.fidelity(build),
         gate=gate,
-        calibration=findings.calibration(build),
+        calibration=judged_build.calibration(build),
         sizes=declared_sizes(build),
     )
 

@@ -25,7 +25,7 @@ from optkit.road import jobs, pipeline
 from optkit.road.jobs import RecipeLike, in_memory
 from optkit.road.jobs.batches import Batch
 from optkit.road.jobs.in_memory import Evaluate
-from optkit.road.pipeline import Job, delivery, findings
+from optkit.road.pipeline import Job, delivery, judged_build
 from optkit.show.report.build_result import joined
 from optkit.show.report.contract import result_of
 from optkit.verbs.api import cluster_finish
@@ -169,7 +169,7 @@ def _deliver(
     build = pipeline.run(job, runner, pipeline.BUILD)
     scores = None if evaluate is None else in_memory.scores(evaluate, build, runner)
     place = place or out / job.name
-    judged = findings.judge(build, runner.records, artifact=str(place), scores=scores)
+    judged = judged_build.judge(build, runner.records, artifact=str(place), scores=scores)
     delivered = delivery.deliver(build, judged, out, embed_eval, runner.store)
     if embed_eval and build.scored is not None and SAMPLES not in delivered.manifest.files:
         runner.note(

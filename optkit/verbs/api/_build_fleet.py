@@ -41,7 +41,7 @@ from optkit.road.pipeline import Job
 from optkit.show.report import contract, head
 from optkit.show.report import fleet_page as report
 from optkit.show.report.build_result import failed
-from optkit.show.report.choices import of_fleet
+from optkit.show.report.recommended_choice import of_fleet
 from optkit.verbs.api._build import artifact_of
 
 if TYPE_CHECKING:

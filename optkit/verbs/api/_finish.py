@@ -15,7 +15,7 @@ from optkit.ground.artifact import MANIFEST, Artifact, prepare
 from optkit.ground.devices import Target, cpu, gpus, runs_here, target
 from optkit.ground.execute.runner import Runner
 from optkit.ground.workspace import Workspace
-from optkit.road.pipeline import delivery, findings
+from optkit.road.pipeline import delivery, judged_build
 from optkit.road.pipeline.finishing import UnfinishedArtifact
 from optkit.road.pipeline.finishing import finish as finish_build
 from optkit.road.pipeline.recorded_samples import GivenTask
@@ -129,7 +129,9 @@ def _finished(
     )
     report = report_of(artifact)
     rescored = task is not None
-    judged = findings.judge_again(build, runner.records, report, artifact=final, rescored=rescored)
+    judged = judged_build.judge_again(
+        build, runner.records, report, artifact=final, rescored=rescored
+    )
     return delivery.deliver_again(artifact, build, judged, runner.store, rescored=rescored)
 
 

@@ -41,7 +41,7 @@ from optkit.ground.workspace import Workspace
 from optkit.road import jobs
 from optkit.road.jobs import RecipeLike
 from optkit.road.jobs.batches import Batch
-from optkit.show.report.choices import of_plan
+from optkit.show.report.recommended_choice import of_plan
 from optkit.verbs.api import plan_subject
 from optkit.verbs.api.plan_subject import PlanSubject
 

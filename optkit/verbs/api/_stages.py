@@ -19,7 +19,7 @@ from optkit.ground.execute.step import StepResult
 from optkit.ground.workspace import Workspace
 from optkit.road import jobs, pipeline
 from optkit.road.jobs import RecipeLike
-from optkit.road.pipeline import Build, Job, delivery, findings, graphs
+from optkit.road.pipeline import Build, Job, delivery, graphs, judged_build
 
 Stage = Literal["export", "fuse", "quantize", "compile"]
 
@@ -134,8 +134,8 @@ def stage_files(
         files=tuple(names),
         notes=tuple(rewrite.note for rewrite in rewrites(details)),
         details=cast(Object, codec.to_json(details)),
-        calibration=findings.calibration(build),
-        quantized=findings.quantized(build),
+        calibration=judged_build.calibration(build),
+        quantized=judged_build.quantized(build),
     )
 
 

@@ -28,8 +28,8 @@ from optkit.road import jobs, pipeline
 from optkit.road.jobs import RecipeLike, in_memory
 from optkit.road.jobs.batches import Batch
 from optkit.road.jobs.in_memory import Evaluate
-from optkit.road.pipeline import Build, Job, findings
-from optkit.road.pipeline.findings import JudgedBuild
+from optkit.road.pipeline import Build, Job, judged_build
+from optkit.road.pipeline.judged_build import JudgedBuild
 from optkit.satellites import tuning
 from optkit.satellites.tuning import Budget, SearchOptions, TuningResult, tune_document
 from optkit.satellites.tuning.reproduce import reproduction, tuned_name
@@ -143,7 +143,7 @@ def _search(
 
     def judge(build: Build) -> JudgedBuild:
         scores = None if evaluate is None else in_memory.scores(evaluate, build, runner)
-        return findings.judge(build, runner.records, artifact="", scores=scores)
+        return judged_build.judge(build, runner.records, artifact="", scores=scores)
 
     artifact.prepare(out, f"{tuned_name(job.recipe.name)}-{job.target.name}-{job.precision.name}")
     return tuning.tune(job, precisions, budget, options, runner, judge)

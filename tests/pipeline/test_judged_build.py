@@ -23,7 +23,7 @@ from optkit.ground.execute.step import Foreign
 from optkit.ground.recipe import Bench
 from optkit.ground.recipe.sections import Limits
 from optkit.road.pipeline import identity, scores, timing
-from optkit.road.pipeline.findings import _at, _hits, latencies, speedups
+from optkit.road.pipeline.judged_build import _at, _hits, latencies, speedups
 from optkit.road.steps.bench import BenchResult, TimedPair
 from optkit.road.steps.file_names import TIMES
 from optkit.road.steps.predict import PredictedLatency
