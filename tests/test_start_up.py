@@ -81,6 +81,11 @@ def test_the_parent_loads_no_toolchain(code: str, tmp_path: Path) -> None:
     assert not loaded(code, tmp_path) & set(TOOLCHAIN)
 
 
+@pytest.mark.parametrize("argv", [("targets",), ("devices",), ("cache", "ls")])
+def test_commands_that_run_no_step_load_no_pipeline(argv: tuple[str, ...], tmp_path: Path) -> None:
+    assert not loaded(command(*argv), tmp_path) & {"numpy", "ml_dtypes", "safetensors"}
+
+
 def test_nothing_is_written_by_looking(tmp_path: Path) -> None:
     loaded("import optkit\noptkit.build", tmp_path)
     loaded(command("targets"), tmp_path)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from optkit.facts.request import Request
 from optkit.ground.progress.terminal import Terminal
 from optkit.ground.workspace import Workspace
-from optkit.road import jobs
 from optkit.verbs.cli.command_output import Output, keep_stdout
 
 if TYPE_CHECKING:
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
 def recipe(request: Request, workspace: Workspace, output: Output, *, dry: bool = False) -> Recipe:
     """The recipe that a request describes. If shapes are given, the model may have to be read; the
     store keeps it, unless `dry`."""
+    from optkit.road import jobs  # loads the pipeline, which many commands do not need
+
     here = replace(workspace, executor=None)
     # only if it is needed, because a killed command leaves the folder behind
     with tempfile.TemporaryDirectory() if dry else nullcontext() as folder:
