@@ -26,10 +26,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from optkit.road.packaging.formats import PackageContent
-from optkit.road.packaging.variants import Subject
+from optkit.road.packaging.variants import PackageSubject
 
 
-def files(subject: Subject, scratch: Path) -> PackageContent:
+def files(subject: PackageSubject, scratch: Path) -> PackageContent:
     artifact = subject.only("graph-alone").artifact
     return PackageContent({"model.onnx": artifact.path / "model.onnx"})
 ''',
