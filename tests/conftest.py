@@ -38,6 +38,8 @@ COMMAND = [sys.executable, "-c", "from optkit.cli import main; main()"]
 # An environment as a service has it: no terminal, nothing of the test run.
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 
+os.environ["OPTKIT_CONFIG"] = "/nonexistent"  # no card that the user has measured
+
 # Tests that start processes take longest: they come first, so that both workers of `make test` end
 # together. The first file builds the main job, which other files wait for; the second does not.
 FIRST = (
@@ -150,7 +152,8 @@ Optkit = Callable[..., Ran]
 
 def environment(cache: Path | None, **changes: str | None) -> dict[str, str]:
     found = {key: os.environ[key] for key in INHERITED if key in os.environ}
-    found |= {"PYTHONPATH": str(ROOT)} | ({} if cache is None else {"OPTKIT_CACHE": str(cache)})
+    found |= {"PYTHONPATH": str(ROOT), "OPTKIT_CONFIG": os.environ["OPTKIT_CONFIG"]}
+    found |= {} if cache is None else {"OPTKIT_CACHE": str(cache)}
     found |= {key: value for key, value in changes.items() if value is not None}
     return {key: value for key, value in found.items() if changes.get(key, value) is not None}
 

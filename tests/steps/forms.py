@@ -72,8 +72,17 @@ def problems(name: str, now: Known, then: Known | None) -> Iterator[str]:
     for path, change in changes(now.result, then.result):
         yield f"{told}: the form of its result changed ({path} {change}); {raised}, {WRITE}"
     for path, change in changes(now.key, then.key):
+        if _in_new_object(path, now.key, then.key):
+            continue
         if why := _changes_keys(now.key.get(path), then.key.get(path)):
             yield f"{told}: its key changed ({path} {change}): {why}. Else {raised}, {WRITE}"
+
+
+def _in_new_object(path: str, now: Form, then: Form) -> bool:
+    """Whether the field is part of an object that is new and left out while it has its default."""
+    parts = path.split(".")
+    above = (".".join(parts[:count]) for count in range(1, len(parts)))
+    return any(one not in then and _default(now.get(one, "")) is not None for one in above)
 
 
 def _raised(name: str) -> str:

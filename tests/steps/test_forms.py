@@ -55,6 +55,16 @@ class Add(Step[Sum]):
 FORM = form_of(Add)
 
 
+def test_a_new_object_that_is_left_out_changes_no_key() -> None:
+    then = replace(FORM, key={"count": "int = 1"})
+    optional = {**then.key, "rules": "null = null", "rules.kind": "str"}
+    assert not list(problems("fuse", replace(then, key=optional), then))
+    needed = {**then.key, "rules.kind": "str"}
+    assert list(problems("fuse", replace(then, key=needed), then))
+    known = replace(then, key={**then.key, "rules": "null = null"})
+    assert list(problems("fuse", replace(then, key=optional), known))  # the object was known
+
+
 def test_a_form_is_what_is_written() -> None:
     rules = {"kind": "str", "most": "int | null = null", "names{}": "int", "ops[]": "str"}
     assert FORM.key == {"count": "int = 1"} | {f"rules.{path}": rules[path] for path in rules}

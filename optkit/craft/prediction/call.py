@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optkit.craft.prediction import graph_work
+from optkit.craft.prediction.card_correction import spread, widened
 from optkit.craft.prediction.fitted import RATIO, UNSEEN, fitted
 from optkit.craft.prediction.lower_bound import at_least
 from optkit.craft.prediction.work import Work
@@ -69,14 +70,15 @@ def call(
     of its operators are counted.
 
     The interval is that of the measured kind of models that this one is like; of a generation of
-    devices or a kind of model that no measurement covers it is wider. Raises ToolchainMissing
-    where a figure of the target is unknown.
+    devices or a kind of model that no measurement covers it is wider, as it is where the kernels
+    of this card scatter more. Raises ToolchainMissing where a figure of the target is unknown.
     """
     time = seconds(works, target, fitted().efficiencies)
     link = target.facts.get("pcie_gbs")
     copies = passed / (float(link.value) * 1e9 * _PCIE) if link and link.value else 0.0
     covered = known and target.compute_capability in fitted().generations
     kernels = fitted().band(graph_work.category(works) if covered else UNSEEN, time.total)
+    kernels = widened(kernels, time.total, spread(works, target))
     return Call(batch, time, copies, kernels, at_least(works, target), covered)
 
 

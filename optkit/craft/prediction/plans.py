@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from optkit.craft.prediction import graph_work, memory, serving, training_memory
 from optkit.craft.prediction.call import Call, call
+from optkit.craft.prediction.card_correction import widened
 from optkit.craft.prediction.cost import energy_per_million, per_million
 from optkit.craft.prediction.fitted import UNSEEN, fitted
 from optkit.craft.prediction.planned_model import Decoding, OneCallModel
@@ -73,7 +74,7 @@ def row(
         largest_context=figures.largest_context,
         kv_bytes_per_token=figures.kv_bytes_per_token,
         decode=figures.decode,
-        notes=(*figures.notes, *_foreign(target)),
+        notes=(*figures.notes, *_foreign(target), *_on_card(target)),
         price=price,
         unverified=_unverified(target, number, _links(model, target, figures.devices)),
         measured_generation=_measured(target),
@@ -93,6 +94,11 @@ def _foreign(target: Target) -> tuple[str, ...]:
     return (
         "the model of latency was fitted to NVIDIA GPUs only, none of this vendor was measured",
     )
+
+
+def _on_card(target: Target) -> tuple[str, ...]:
+    """What the row rests on if kernels were measured on this card."""
+    return () if target.card is None else (target.card.told,)
 
 
 def _graph(
@@ -277,6 +283,8 @@ def _token(
     if not _measured(target):
         decodes = reads = UNSEEN
     band, first = fitted().band(decodes, made.token), fitted().band(reads, first_token)
+    to_first, each = made.spreads
+    band, first = widened(band, made.token, each), widened(first, first_token, to_first)
     parts: dict[Bound, float] = {**made.decode.parts, "host": made.token - made.decode.total}
     throughput = batch * load.new / taken
     written = throughput * made.token

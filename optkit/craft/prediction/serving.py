@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from optkit.craft.prediction.card_correction import spread
 from optkit.craft.prediction.decoder_work import DecoderPrecision, DecoderShape, prefill, step
 from optkit.craft.prediction.fitted import fitted
 from optkit.craft.prediction.graph_work import multiplies_in
@@ -35,7 +36,8 @@ class Load:
 class Generation:
     """Predicted for one batch. Seconds; `mfu`, `mbu`: of the decode step, 0 to 1, as defined in
     arXiv 2204.02311 (model FLOPs over the peak of the products' dtype) and by Databricks (weights
-    and cache over the bandwidth)."""
+    and cache over the bandwidth). `spreads`: the factors within which the kernels of this card let
+    the first token and the decode step be known."""
 
     first_token: float  # of one prompt alone
     prefill: WorkTime  # of all prompts of the batch
@@ -46,6 +48,7 @@ class Generation:
     mbu: float
     operations: float  # of one step on one device
     bytes: float
+    spreads: tuple[float, float]
 
 
 def numbers_of(precision: Precision) -> DecoderPrecision:
@@ -66,7 +69,8 @@ def generate(
 ) -> Generation:
     """Raises ToolchainMissing where a peak, the bandwidth or a link of the target is unknown."""
     eff, n = fitted().efficiencies, load.devices
-    alone = seconds(prefill(shape, numbers, load.prompt, 1, devices=n), target, eff)
+    first = prefill(shape, numbers, load.prompt, 1, devices=n)
+    alone = seconds(first, target, eff)
     start = seconds(prefill(shape, numbers, load.prompt, batch, devices=n), target, eff)
     works = step(shape, numbers, load.context, batch, devices=n)
     each = seconds(works, target, eff)
@@ -84,6 +88,7 @@ def generate(
         moved / token / bandwidth if bandwidth else 0.0,
         sums.operations,
         moved,
+        (spread(first, target), spread(works, target)),
     )
 
 

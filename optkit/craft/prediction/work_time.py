@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from math import ceil, sqrt
 from typing import Literal, NamedTuple
 
+from optkit.craft.prediction.card_kernels import group
 from optkit.craft.prediction.work import BITS, Work
 from optkit.facts.documents.plan import Bound
 from optkit.facts.errors import ToolchainMissing
@@ -111,7 +112,17 @@ def of_each(
     """Time of one kernel of each of `works`; arguments and errors as of `seconds`."""
     device = _device(target, watts)
     held = sum(work.weight_bytes * work.times for work in works)
-    return [_kernel(work, device, eff, held) for work in works]
+    return [_on_card(work, _kernel(work, device, eff, held), target) for work in works]
+
+
+def _on_card(work: Work, time: WorkTime, target: Target) -> WorkTime:
+    """The time as kernels that were measured on this card correct it; see `card_correction`."""
+    factors = None if target.card is None else target.card.groups.get(group(work) or "")
+    if factors is None:
+        return time
+    a, b = factors.launch, factors.body
+    total = b * (time.total - time.launch) + a * time.launch
+    return WorkTime(total, b * time.compute, b * time.memory, b * time.unpack, a * time.launch, 0.0)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
+from optkit.facts.card_facts import CardCorrection
 from optkit.facts.codec import from_json
 from optkit.facts.device_facts import Answer, Fact, Option, Price, Support
 from optkit.facts.errors import unknown_name
@@ -61,6 +62,7 @@ class Target:
     machine: str | None = None  # of CPUs: x86_64, aarch64, …
     features: tuple[str, ...] = ()  # of CPUs: the instructions that programs may assume
     identity: Mapping[str, JsonValue] = field(default_factory=dict)
+    card: CardCorrection | None = None  # for predictions: of kernels that the user has measured
 
     @property
     def is_cpu(self) -> bool:

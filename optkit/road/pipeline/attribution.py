@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import ValidationError
 
+from optkit.craft.prediction.card_lookup import measured
 from optkit.craft.prediction.fitted import fitted
 from optkit.facts.documents.report import BothSides, Report, TimedLayers
 from optkit.facts.engines import FusedLayer
@@ -27,7 +28,7 @@ _SECONDS = 0.3  # of profiled runs, each side
 _BYTES_TO_READ = 8  # per parameter: float32, and the copy that the runtime keeps
 
 PROFILED = "profiled on this machine"
-PREDICTED = "each compiled layer by the performance model"
+_PREDICTED = "each compiled layer by the performance model"
 
 
 def attribute(build: Build, runner: Steps) -> None:
@@ -89,7 +90,15 @@ def _of_build(build: Build) -> Times | None:
     axes = tuned(build.job.recipe)
     if build.traits.on_cpu:
         return with_evidence(build.layer_times, Evidence.MEASURED, PROFILED, axes)
-    return with_evidence(build.layer_times, Evidence.PREDICTED, PREDICTED, axes)
+    return with_evidence(
+        build.layer_times, Evidence.PREDICTED, how_predicted(build.job.target), axes
+    )
+
+
+def how_predicted(device: Target) -> str:
+    """The note on predicted times of layers."""
+    card = measured(device).card
+    return _PREDICTED if card is None else f"{_PREDICTED}; {card.told}"
 
 
 def with_evidence(
@@ -152,4 +161,5 @@ def prediction(
         target=device.fingerprint(),
         fit=fitted().digest,
         axes=axes,
+        card=measured(device).card,
     )

@@ -12,7 +12,13 @@ from optkit.ground.devices import gpus, target
 from optkit.ground.execute.runner import Runner
 from optkit.ground.execute.step import Foreign, StepInput
 from optkit.ground.runtimes import backend
-from optkit.road.pipeline.attribution import PREDICTED, PROFILED, prediction, tuned, with_evidence
+from optkit.road.pipeline.attribution import (
+    PROFILED,
+    how_predicted,
+    prediction,
+    tuned,
+    with_evidence,
+)
 from optkit.road.pipeline.compilation import kept
 from optkit.road.pipeline.finishing import recorded, staged_graph, whole_recipe
 from optkit.road.pipeline.job import machine
@@ -82,7 +88,7 @@ def _times(artifact: Artifact, report: Report, runner: Runner) -> Times | None:
         return None
     step = prediction(*_graphs(artifact, runner), sides, device, axes)
     found = runner.do(step, "time the layers")
-    return with_evidence(found, Evidence.PREDICTED, f"{PREDICTED}; {reason}", axes)
+    return with_evidence(found, Evidence.PREDICTED, f"{how_predicted(device)}; {reason}", axes)
 
 
 def _measured(

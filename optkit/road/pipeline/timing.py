@@ -5,6 +5,7 @@ from __future__ import annotations
 import time as clock
 from dataclasses import dataclass, replace
 
+from optkit.craft.prediction.card_lookup import measured
 from optkit.craft.prediction.fitted import fitted
 from optkit.facts.documents.record import Object
 from optkit.facts.tensors import AxisRange
@@ -67,6 +68,7 @@ def _predict(build: Build, role: EngineRole, batch: int, runner: Steps) -> Predi
         engine=None if compiled is None or compiled.planned else compiled.engine,
         planned=build.planned if precision.quantized else {},
         precision=precision,
+        card=measured(build.job.target).card,
     )
     return runner.do(step, f"predict latency of {precision}")
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from optkit.facts.card_facts import CardCorrection
 from optkit.facts.engines import Engine
 from optkit.facts.measurement import Latency
 from optkit.facts.precisions import Precision
@@ -26,7 +27,8 @@ class PredictLatency(Step[PredictedLatency]):
 
     `device`: the name of the target; `target`: its fingerprint, for the key; `fit`: the digest of
     the fitted numbers, for the key; `planned` (node → precision) and `precision`: used if there is
-    no engine, or if the engine does not list the sizes of its layers.
+    no engine, or if the engine does not list the sizes of its layers; `card`: what kernels change
+    that were measured on this card.
     """
 
     name = "predict"
@@ -43,3 +45,4 @@ class PredictLatency(Step[PredictedLatency]):
     engine: Engine | None
     planned: Mapping[str, Precision]
     precision: Precision
+    card: CardCorrection | None = None

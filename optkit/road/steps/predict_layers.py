@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from optkit.facts.card_facts import CardCorrection
 from optkit.facts.engines import FusedLayer
 from optkit.ground.execute.step import Step, StepInput, named
 from optkit.road.steps.attribute import AttributedTimes
@@ -15,7 +16,7 @@ class PredictLayers(Step[AttributedTimes]):
 
     `layers`: side → the layers that its compiler lists; `device`: the name of the target; `target`:
     its fingerprint, for the key; `fit`: the digest of the fitted numbers, for the key; `axes`:
-    sizes of the named axes.
+    sizes of the named axes; `card`: as in `PredictLatency`.
     """
 
     name = "predict_layers"
@@ -30,3 +31,4 @@ class PredictLayers(Step[AttributedTimes]):
     target: Mapping[str, object]
     fit: str
     axes: Mapping[str, int]
+    card: CardCorrection | None = None

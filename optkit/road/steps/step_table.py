@@ -31,6 +31,7 @@ from optkit.road.steps.given_ranges import TakeRanges
 from optkit.road.steps.import_quantized import ImportQuantized
 from optkit.road.steps.kv_cache import QuantizeCache
 from optkit.road.steps.lower import Lower
+from optkit.road.steps.measure_card import MeasureCard
 from optkit.road.steps.noisy_nodes import FindNoisyNodes
 from optkit.road.steps.ort import ToOrt
 from optkit.road.steps.outline import Outline
@@ -57,7 +58,7 @@ _ALL: tuple[type[Step[StepResult]], ...] = (
     Export, Adopt, Fuse, Cast, Collect, Divide, Draw, Pick, CheckData, CheckFinite,
     CountPadding, Random, Calibrate, Prepare, Quantize, QuantizeLayers, ToOrt, Accept, Compile,
     Outline, Summarize, KeepOutputs, Evaluate, CompareOutputs, CompareLayers, MeasureLatency,
-    MeasurePeak,
+    MeasurePeak, MeasureCard,
     PredictLatency, PredictLayers, Attribute, ListLayers, MeasureSensitivity, Deviate,
     RepairGraph, Dequantize,
     ImportQuantized, ShowWorst, TakeRanges, Shorten, QuantizeCache, FindNoisyNodes,

@@ -12,6 +12,7 @@
     _bench_against  times two artifacts in one run          doctor      which libraries work
     _sign           signs and verifies                      _attest     provenance and materials
     _inspect        describes an artifact or a graph        _package    other programs' layouts
+    _measure_card   times kernels of a card
     cluster_finish  `finish` on a node of a cluster         plan_subject  the costs of a model
 
 `optkit.road.jobs` makes a job of the arguments of a call.
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from optkit.verbs.api._explain import explain as explain
     from optkit.verbs.api._finish import finish as finish
     from optkit.verbs.api._inspect import inspect as inspect
+    from optkit.verbs.api._measure_card import measure_card as measure_card
     from optkit.verbs.api._package import package as package
     from optkit.verbs.api._plan import plan as plan
     from optkit.verbs.api._sign import sign as sign
@@ -81,6 +83,7 @@ _MODULES = {
     "fuse": "_stages",
     "inspect": "_inspect",
     "load": "artifacts",
+    "measure_card": "_measure_card",
     "package": "_package",
     "plan": "_plan",
     "quantize": "_stages",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from optkit.craft.prediction import advice, cost, economics, feed, graph_work, memory, plans
+from optkit.craft.prediction.card_lookup import measured
 from optkit.craft.prediction.cost import PriceFile
 from optkit.craft.prediction.economics import Demand, Terms
 from optkit.craft.prediction.fitted import fitted
@@ -227,8 +228,10 @@ def _plan(subject: PlanSubject, question: _Question) -> Plan:
 def _devices(question: _Question) -> Iterable[Target]:
     """Each target once."""
     if EVERY in question.targets:
-        return [device for device in map(find_target, names()) if device.vendor in _VENDORS]
-    return {device.name: device for device in map(find_target, question.targets)}.values()
+        known = [device for device in map(find_target, names()) if device.vendor in _VENDORS]
+        return [measured(device) for device in known]
+    asked = {device.name: device for device in map(find_target, question.targets)}
+    return [measured(device) for device in asked.values()]
 
 
 def _terms(device: Target, question: _Question, prices: PriceFile, demand: Demand) -> Terms:

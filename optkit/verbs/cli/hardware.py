@@ -13,7 +13,7 @@ from optkit.ground import devices as target
 from optkit.ground.devices import Target, runs_here, sources
 from optkit.ground.workspace import Workspace
 from optkit.verbs import api
-from optkit.verbs.cli import command_output, examined
+from optkit.verbs.cli import card_output, command_output, examined
 from optkit.verbs.cli.command_output import Output
 
 _SHOWN = ("fp16", "bf16", "int8", "fp8", "int4", "fp4")
@@ -79,7 +79,16 @@ def _one_target(target: Target) -> None:
         command_output.put(f"  backend {option.name}{note}")
 
 
-def devices(as_json: bool) -> None:
+def devices(measure: bool, share: Path | None, as_json: bool) -> None:
+    if measure:
+        card_output.measure(share, as_json)
+        return
+    if share is not None:
+        raise UsageError(
+            "there is nothing to share without a measurement",
+            where="--share",
+            hint="optkit devices --measure --share FILE",
+        )
     if as_json:
         command_output.put_json(api.describe_devices())
         return

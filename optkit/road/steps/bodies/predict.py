@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from optkit.craft.prediction import graph_work
@@ -15,7 +16,8 @@ from optkit.road.steps.predict import PredictedLatency, PredictLatency
 
 def run(step: PredictLatency, out: Path, progress: Progress) -> PredictedLatency:
     model = graph.load(step.graph.path / GRAPH)
-    costs, device = graph.costs(model, step.axes), target(step.device)
+    costs = graph.costs(model, step.axes)
+    device = replace(target(step.device), card=step.card)
     compiled = step.engine.static_layers if step.engine else ()
     loops = any(cost.recurrence for cost in costs.values())  # engines list one turn of a loop
     if not compiled or loops or any(map(_unclear, compiled)):
@@ -29,6 +31,8 @@ def run(step: PredictLatency, out: Path, progress: Progress) -> PredictedLatency
         works, known = of_engine(compiled, costs), graph_work.uncounted(costs)
         note = "from the layers of the compiled engine"
     one = call(works, device, step.batch, graph.border_bytes(model, step.axes), known=not known)
+    if step.card is not None:
+        note += f"; {step.card.told}"
     if known:
         note += f"; not fully counted: {', '.join(known)}"
     return PredictedLatency(latency=latency(one, note), covered=one.covered)

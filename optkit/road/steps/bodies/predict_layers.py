@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from optkit.craft.prediction.compiled import of_engine
@@ -30,7 +31,8 @@ def _predicted(
     step: PredictLayers, side: str, costs: Mapping[str, NodeCost]
 ) -> tuple[TimedLayer, ...]:
     layers = step.layers[side]
-    predicted = of_each(of_engine(layers, costs), target(step.device), fitted().efficiencies)
+    device = replace(target(step.device), card=step.card)
+    predicted = of_each(of_engine(layers, costs), device, fitted().efficiencies)
     return tuple(
         TimedLayer(
             layer, time.total * 1e3, time.compute * 1e3, time.memory * 1e3, time.launch * 1e3

@@ -18,11 +18,26 @@ def targets() -> None:
     """List the devices that optkit knows; with NAME, one device, each figure with its source."""
 
 
-@options.command("optkit devices", "optkit devices --json")
+@options.command("optkit devices", "optkit devices --measure --share l4.json")
+@click.option(
+    "--measure", is_flag=True, help="Time kernels on the first GPU; at most about two minutes."
+)
+@click.option(
+    "--share",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="With --measure: write the times there too, for the maintainers of optkit.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @options.calls("optkit.verbs.cli.hardware:devices")
 def devices() -> None:
-    """List the GPUs and the CPU of this machine, and the targets that they match."""
+    """List the GPUs and the CPU of this machine, and the targets that they match.
+
+    With --measure, products, convolutions, attention and copies run on the first GPU, through torch
+    or ONNX Runtime. Their times are kept in $OPTKIT_CONFIG or the user's configuration folder, and
+    `plan`, `build` and `tune` predict this card from them. The shared file has sizes, times, the
+    names of the card and the versions of driver and library, and nothing else.
+    """
 
 
 @options.command("optkit doctor", "optkit doctor quantized.onnx -t l4 --repaired repaired.onnx")
