@@ -35,6 +35,7 @@ import numpy as np
 from acceptance import Beyond, Check, Outcome
 
 from optkit.craft.backends.cuda import Cuda
+from optkit.craft.backends.torch_kernels import TorchKernels
 from optkit.craft.benchmarking import latency, machine_state
 from optkit.facts import errors
 from optkit.facts.measurement import Conditions, GpuConditions
@@ -255,12 +256,13 @@ def telemetry() -> dict[str, Any]:
 
 
 def predictions() -> dict[str, Any]:
-    torch, card = importlib.import_module("torch"), here()
-    rows = []
-    for kernel in kernels.kernels(card):
-        rows.append(kernels.compared(kernel, card, kernels.measured(kernel, torch)))
-        torch.cuda.empty_cache()
-    return acceptance.covered(rows)
+    card, torch = here(), TorchKernels()
+    return acceptance.covered(
+        [
+            kernels.compared(kernel, card, torch.milliseconds(kernel))
+            for kernel in kernels.kernels(card)
+        ]
+    )
 
 
 def finished(artifact: Path) -> dict[str, Any]:
