@@ -1,7 +1,7 @@
 """Write the pages of the docs site: python site/pages.py OUT
 
-    OUT/            README, CONTRIBUTING, docs/ and the pages of examples/, at their places in
-                    the repository, so that the links between them hold
+    OUT/            README, CONTRIBUTING, docs/ and the pages of examples/ and experiments/, at
+                    their places in the repository, so that the links between them hold
     OUT/...         the files that the pages link to, as they are
     OUT/reference/  the command line, from the help texts; the Python API, for mkdocstrings
 
@@ -30,7 +30,8 @@ FOLDER_PAGE = "README.md"
 def sources() -> list[Path]:
     """The pages of the repository, relative to its root."""
     found = [ROOT / FOLDER_PAGE, *ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"),
-             *ROOT.glob("examples/**/README.md"), *ROOT.glob("examples/**/SKILL.md")]  # fmt: skip
+             *ROOT.glob("examples/**/README.md"), *ROOT.glob("examples/**/SKILL.md"),
+             *ROOT.glob("experiments/**/*.md")]  # fmt: skip
     return sorted({page.relative_to(ROOT) for page in found})
 
 

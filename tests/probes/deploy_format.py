@@ -25,13 +25,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from optkit.road.packaging.formats import Packed
-from optkit.road.packaging.variants import Subject
+from optkit.road.packaging.formats import PackageContent
+from optkit.road.packaging.variants import PackageSubject
 
 
-def files(subject: Subject, scratch: Path) -> Packed:
+def files(subject: PackageSubject, scratch: Path) -> PackageContent:
     artifact = subject.only("graph-alone").artifact
-    return Packed({"model.onnx": artifact.path / "model.onnx"})
+    return PackageContent({"model.onnx": artifact.path / "model.onnx"})
 ''',
         ),
     ),

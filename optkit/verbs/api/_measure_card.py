@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib.util
 import time
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 
-from optkit import __version__
 from optkit.facts.card_facts import Library
 from optkit.facts.documents.measured_card import CARD, MeasuredCard
 from optkit.facts.errors import ToolchainMissing
@@ -55,7 +55,7 @@ def measure_card(
         memory_bytes=times.memory_bytes,
         driver=times.driver,
         library=library,
-        versions={**times.versions, "optkit": __version__},
+        versions={**times.versions, "optkit": version("optkit")},
         date=datetime.now(UTC).date().isoformat(),
         seconds=times.seconds,
         marks=times.marks,
