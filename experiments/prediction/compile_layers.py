@@ -26,7 +26,7 @@ from optkit.craft.prediction.work import Work
 from optkit.ground import graph
 from optkit.ground.workspace import Workspace
 from optkit.road import jobs, pipeline
-from optkit.road.steps import GRAPH
+from optkit.road.steps.file_names import GRAPH
 
 MEMORY = 15 << 30  # bytes; smoothing BERT-large takes 12
 TOKENS = 178  # mean unpadded length of MLPerf's SQuAD samples, as in workloads.py
