@@ -13,14 +13,21 @@ from typing import Any
 
 import pytest
 
-from optkit.facts.documents.measured_card import MeasuredCard
+from optkit.craft.prediction.card_kernels import products, work_of
+from optkit.craft.prediction.fitted import fitted
+from optkit.craft.prediction.work_time import of_each
+from optkit.facts.card_facts import KernelTime
+from optkit.facts.documents.measured_card import CARD, MeasuredCard
 from optkit.facts.errors import ToolchainMissing
-from optkit.ground.devices import Gpu, Gpus
+from optkit.ground import card_files, graph
+from optkit.ground.devices import Gpu, Gpus, target
 from optkit.verbs.api import _measure_card
 from tests.conftest import ROOT, Ran
+from tests.networks import RESIDUAL, network
 
 Optkit = Callable[..., Ran]
 STANDIN = ROOT / "tests/devices/torch_standin.py"
+H200, EFFICIENCIES = target("h200"), fitted().efficiencies
 PLAN = ("plan", "--params", "7b", "--layers", 32, "--kv-heads", 8, "--head-dim", 128, "-t", "l4",
         "--precision", "fp16", "--json")  # fmt: skip
 
@@ -128,3 +135,42 @@ def test_there_is_nothing_to_share_without_a_measurement(optkit_here: Optkit) ->
     done = optkit_here("devices", "--share", "l4.json")
     assert done.code == 2
     done.told("--share", "optkit devices --measure --share FILE")
+
+
+def test_a_build_on_another_machine_never_gets_an_older_prediction(
+    optkit_here: Optkit, config: Path, cache: Path, tmp_path: Path
+) -> None:
+    """The file of the target is in the key: without it, with it, with another, without it again."""
+    model = tmp_path / "small.onnx"
+    graph.save(network(RESIDUAL), model)
+
+    def latency(name: str) -> dict[str, Any]:
+        done = optkit_here("build", model, "--target", "h200", "--precision", "fp16", "--json",
+                           "--out", tmp_path / name)  # fmt: skip
+        assert done.code == 0, done.err
+        found = done.result["latency"]
+        assert isinstance(found, dict)
+        return found
+
+    def keep(factor: float, date: str) -> None:
+        kernels = tuple(
+            KernelTime(one, 1e3 * factor * of_each([work_of(one)], H200, EFFICIENCIES)[0].total)
+            for one in products(H200)
+        )
+        card_files.keep(MeasuredCard(
+            schema=CARD, target="h200-sxm", device="NVIDIA H200", compute_capability="9.0",
+            library="torch", versions={"torch": "2.11.0"}, date=date, seconds=8, marks=(),
+            kernels=kernels, failed=(),
+        ))  # fmt: skip
+
+    fit = latency("fit")
+    keep(2.0, "2026-11-27")
+    slow = latency("slow")
+    keep(2.0, "2026-11-28")
+    later = latency("later")
+    config.with_name("h200-sxm.json").unlink()
+    assert latency("again") == fit
+    assert slow["p50_ms"] == later["p50_ms"] > 1.5 * fit["p50_ms"]
+    assert "measured on this card on 2026-11-27 (NVIDIA H200, torch 2.11.0)" in slow["note"]
+    assert "measured on this card on 2026-11-28" in later["note"]
+    assert "measured on this card" not in fit["note"]
