@@ -43,7 +43,7 @@ _OTHERS = ("adopt", "random", "quantize_layers", "ort", "bench", "summary", "sur
            "dequantize", "repair", "import_quantized", "show_worst",
            "given_ranges", "shorten", "kv_cache", "noisy_nodes",
            "quantize_in_order", "resize", "cover_sizes", "compare_sizes",
-           "check_finite", "lower", "outputs")  # fmt: skip
+           "check_finite", "lower", "outputs", "measure_card")  # fmt: skip
 STEPS = tuple(name for name in ALL if name not in _OTHERS)
 MIB = 2**20
 
