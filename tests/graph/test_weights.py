@@ -490,7 +490,7 @@ import re, sys
 from pathlib import Path
 import numpy as np
 import onnx_ir as ir
-from optkit import graph
+from optkit.ground import graph
 
 folder, count = Path(sys.argv[1]), int(sys.argv[2])
 loaded = graph.load(folder / "m.onnx")
@@ -499,7 +499,7 @@ for name, value in list(loaded.graph.initializers.items())[:count]:
     tensor = value.const_value
     def compute(tensor=tensor):
         yield from graph.spread(lambda b: ((b + b).astype(np.float16),), graph.rows(tensor, 256))
-    form = graph.Form(name, ir.DataType.FLOAT16, tensor.shape.numpy())
+    form = graph.TensorForm(name, ir.DataType.FLOAT16, tensor.shape.numpy())
     value.const_value = graph.computed([form], compute)[0]
 graph.save(loaded, folder / "new" / "m.onnx")
 graph.check(folder / "new" / "m.onnx")

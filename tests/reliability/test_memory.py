@@ -55,7 +55,7 @@ def samples():
 WORKER = """
 import sys
 from pathlib import Path
-from optkit import worker
+from optkit.road import worker
 
 status = worker.main(["worker", sys.argv[2]])
 lines = Path("/proc/self/status").read_text().splitlines()

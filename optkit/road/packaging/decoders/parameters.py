@@ -178,7 +178,10 @@ class _Finder:
         if constants:
             self._used |= weight_reader.constants_of(constants)
             value = constants[0]
-            self._add(name, lambda: weight_reader.vector(value), node)
+            # a normalization with ones may stand before the product with its parameter
+            behind = [use.node for use in node.outputs[0].uses() if use.node.op_type == "Mul"]
+            if not any(_is_of(each, name) for each in behind):
+                self._add(name, lambda: weight_reader.vector(value), node)
 
     def _check_frequencies(self, node: ir.Node) -> None:
         architecture = self._architecture
@@ -192,6 +195,11 @@ class _Finder:
                     where=f"node {node.name!r}",
                 )
             self._used |= weight_reader.constants_of([value])
+
+
+def _is_of(node: ir.Node, parameter: str) -> bool:
+    """Whether a node of the graph is of the module that has the parameter."""
+    return f"{graph.module_of(node.name or '')}.weight" == parameter
 
 
 def _reader(
