@@ -1,5 +1,5 @@
-"""Write optkit/craft/prediction/efficiencies.yaml from the benchmark rows; the same rows give the
-same file.
+"""Write optkit/craft/prediction/efficiencies.yaml from the benchmark rows and the kernels of
+experiments/gpu; the same rows give the same file.
 
     python experiments/prediction/fit.py [--check]
 
@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import fitting
+import numpy as np
 import rows as r
 
 FILE = Path(r.FOLDER).parents[1] / "optkit" / "craft" / "prediction" / "efficiencies.yaml"
@@ -21,33 +22,43 @@ FILE = Path(r.FOLDER).parents[1] / "optkit" / "craft" / "prediction" / "efficien
 def text() -> str:
     """The file's content. Numbers are rounded to three digits: more would be noise."""
     scored, _ = r.load()
-    eff = fitting.fit(scored)
-    spread = fitting.spreads(scored, eff)
-    errors = fitting.left_out(scored)
-    factors = fitting.widths(scored, errors)
-    factors |= {"ratio": fitting.ratio(scored, errors), "unseen": fitting.unseen(scored)}
+    rows = [*scored, *r.kernels()]
+    fits = fitting.Fit(rows)
+    found = fits.solve(np.full(len(rows), True))
+    eff, spread = fits.numbers(found.x), fitting.deviations(found)
+    errors = fitting.left_out(fits, found.x)
     generations = json.dumps(sorted({str(row.target.compute_capability) for row in scored}))
     lines = [
-        "# Written by experiments/prediction/fit.py from benchmarks.yaml beside it; do not edit.",
-        "# What each number does: the formula on top of latency.py. `spread`: one standard",
-        "# deviation, relative (of overlap: absolute).",
+        "# Written by experiments/prediction/fit.py from benchmarks.yaml beside it and the kernels",
+        "# of experiments/gpu; do not edit. What each number does: the formula on top of",
+        "# work_time.py. `spread`: one standard deviation, relative (of overlap: absolute).",
         f"rows: {len(scored)}",
+        f"kernels: {len(rows) - len(scored)}",
         f"generations: {generations} # compute capabilities among them",
         "fitted:",
     ]
-    for name, prior in fitting.PRIORS.items():
+    for place, (name, prior) in enumerate(fitting.PRIORS.items()):
         value = float(f"{getattr(eff, name):.3g}")
         lines.append(
-            f"  {name}: {{value: {value:g}, spread: {spread[name]:.2g}, "
+            f"  {name}: {{value: {value:g}, spread: {spread[place]:.2g}, "
             f"prior: {prior.value:g}, prior_spread: {prior.spread:g},\n"
             f'    prior_source: "{prior.source}"}}'
         )
     lines += [
-        "# Factor k of the interval [t / k, k · t] per category, from errors of GPUs left out;",
-        "# `all` is that of a category without rows, `unseen` that of a kind of model or device",
-        "# that no row covers, `ratio` that of a gain between two precisions.",
+        "# Factors of a generation on the above: of products, and of the cycles of a launch. They",
+        f"# start at 1, with a relative spread of {fitting.OWN_SPREAD:g}.",
+        "own:",
+    ]
+    for place, (name, factor) in enumerate(eff.own.items(), len(fitting.PRIORS)):
+        lines.append(f'  "{name}": {{value: {factor:.3g}, spread: {spread[place]:.2g}}}')
+    lines += [
+        "# Factor k of the interval [t / k, k · t] per category, from errors of GPUs and of",
+        "# publications left out; `all` is that of a category without rows, `unseen` of a kind of",
+        "# model or a generation that no row covers. `ratio`: of a gain between two precisions.",
         "widths:",
-        *(f"  {category}: {factor:.2f}" for category, factor in factors.items()),
+        *(f'  "{name}": {factor:.2f}' for name, factor in fitting.widths(errors).items()),
+        "# Of these, what fewer than four pairs of a publication and a GPU measured: how many did.",
+        f"few: {json.dumps(fitting.few(errors))}",
     ]
     return "\n".join(lines) + "\n"
 

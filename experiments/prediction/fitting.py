@@ -1,26 +1,34 @@
-"""Efficiencies by least squares on the logarithm of prediction / measurement, under priors.
+"""Efficiencies by least squares on the logarithm of prediction / measurement, under priors, and
+intervals from the errors of what was left out.
 
-    minimise  Σ (ln(predicted / measured) / NOISE)² + Σ ((x − prior) / spread)²
+    minimise  Σ w · ln(1 + (ln(predicted / measured) / NOISE)²) + Σ ((x − prior) / spread)²
 
-x is the logarithm of each number (of `overlap` the number itself). The priors are set from what the
-rows do not say: vendor guides, microbenchmarks, the arithmetic of one kernel. They are few and
-strong enough that a GPU can be left out without a number losing its footing.
+x is the logarithm of each number (of `overlap` the number itself). The logarithm around the error
+keeps a few rows that a model cannot explain from moving all numbers. w: the rows of one publication
+on one GPU of one category err together, so they count as at most GROUP. The priors are set from
+what the rows do not say: vendor guides, microbenchmarks, the arithmetic of one kernel. They are
+strong enough that a GPU can be left out without a number losing its footing. Factors of a
+generation of devices start at 1 and stay there where the rows say nothing else.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import exp, log, sqrt
+from typing import Any
 
 import numpy as np
 import rows as r
 from scipy.optimize import least_squares
 
-from optkit.craft.prediction.work_time import Efficiencies
+from optkit.craft.prediction.work_time import Efficiencies, generation_keys, ideal
 
 NOISE = 0.15  # relative; what such measurements scatter by from one submitter to the next
+GROUP = 4
+OWN_SPREAD = 0.3  # of a generation's factor, before any row of it is seen
 
 
 @dataclass(frozen=True)
@@ -44,101 +52,227 @@ PRIORS: dict[str, Prior] = {
 }  # fmt: skip
 
 
-def fit(rows: Sequence[r.Row]) -> Efficiencies:
-    """The numbers that explain `rows` best under the priors."""
-    found = least_squares(lambda x: _residuals(x, rows), _start(), x_scale=0.1, diff_step=1e-4)
-    return _numbers(found.x)
+class Fit:
+    """Fits to parts of the same rows. `errors` of all rows follow from one vector of numbers, by
+    the formula of `work_time.py` over arrays of kernels."""
+
+    def __init__(self, rows: Sequence[r.Row]) -> None:
+        self.rows = list(rows)
+        kernels: dict[tuple[Any, ...], float] = {}
+        for i, row in enumerate(rows):
+            for term in r.account_of(row).terms:
+                ideals = ideal(term.works, row.target, watts=term.watts)
+                for work, one in zip(term.works, ideals, strict=True):
+                    key = (i, work.kind, *generation_keys(work, row.target), *one)
+                    kernels[key] = kernels.get(key, 0.0) + work.times * term.times
+        columns = list(zip(*kernels, strict=True))
+        self.row = np.asarray(columns[0])
+        kinds = ("elementwise", "gemm", "conv", "attention")
+        self.kind = np.asarray([kinds.index(kind) for kind in columns[1]])
+        self.own = sorted({key for key in (*columns[2], *columns[3]) if key})
+        places = {key: place for place, key in enumerate(self.own)} | {"": len(self.own)}
+        self.products, self.launches = (
+            np.asarray([places[key] for key in columns[c]]) for c in (2, 3)
+        )
+        self.ideal = np.asarray(columns[4:])
+        self.times = np.asarray(list(kernels.values()))
+        self.steps = np.asarray([r.account_of(row).sequence_steps for row in rows])
+        self.measured = np.asarray([r.taken(row) for row in rows])
+        sizes = Counter(_group(row) for row in rows)
+        self.weight = np.asarray([min(1.0, GROUP / sizes[_group(row)]) for row in rows])
+        self.start = np.asarray([*(_kept(name, prior.value) for name, prior in PRIORS.items()),
+                                 *[0.0] * len(self.own)])  # fmt: skip
+        spread = [prior.spread for prior in PRIORS.values()]
+        self.spread = np.asarray([*spread, *[OWN_SPREAD] * len(self.own)])
+
+    def errors(self, x: np.ndarray) -> np.ndarray:
+        """ln(predicted / measured) of the time that each row took."""
+        n = {name: _number(name, x[i]) for i, name in enumerate(PRIORS)}
+        own = np.exp([*x[len(PRIORS) :], 0.0])
+        compute, memory, cached, unpack, launch, link = self.ideal
+        eta = np.asarray([1.0, n["gemm"], n["conv"], n["attention"]])[self.kind]
+        compute = compute / np.minimum(1.0, eta * own[self.products])
+        memory = memory / n["memory"] + cached
+        overlap = np.asarray([n["overlap"], n["overlap"], 1.0, n["overlap"]])[self.kind]
+        each = np.maximum(compute, memory) + (1 - overlap) * np.minimum(compute, memory)
+        each = each + unpack * n["unpack_cycles"] + link
+        each = each + launch * n["kernel_cycles"] * own[self.launches]
+        total = np.bincount(self.row, self.times * each, len(self.rows))
+        return np.log((total + self.steps * n["sequence_us"] * 1e-6) / self.measured)
+
+    def solve(self, seen: np.ndarray, near: np.ndarray | None = None) -> Any:
+        """The numbers that explain the rows that are `seen` best."""
+
+        def residuals(x: np.ndarray) -> np.ndarray:
+            z = self.errors(x)[seen] / NOISE
+            data = np.sign(z) * np.sqrt(self.weight[seen] * np.log1p(z * z))
+            return np.concatenate([data, (x - self.start) / self.spread])
+
+        start = self.start if near is None else near
+        return least_squares(
+            residuals, start, x_scale=0.1, diff_step=1e-4, xtol=1e-5, ftol=1e-5, max_nfev=40
+        )
+
+    def left_out(self, by: Callable[[r.Row], object], near: np.ndarray) -> np.ndarray:
+        """The error of each row by the numbers that saw no row of its part."""
+        parts = [by(row) for row in self.rows]
+        found = np.zeros(len(parts))
+        for part in dict.fromkeys(parts):
+            inside = np.asarray([one == part for one in parts])
+            found[inside] = self.errors(self.solve(~inside, near).x)[inside]
+        return found
+
+    def numbers(self, x: np.ndarray) -> Efficiencies:
+        fixed = {name: _number(name, x[i]) for i, name in enumerate(PRIORS)}
+        own = zip(self.own, np.exp(x[len(PRIORS) :]), strict=True)
+        return Efficiencies(**fixed, own={key: float(factor) for key, factor in own})
 
 
-def spreads(rows: Sequence[r.Row], eff: Efficiencies) -> dict[str, float]:
+def _kept(name: str, value: float) -> float:
+    return value if name == "overlap" else log(value)
+
+
+def _number(name: str, x: float) -> float:
+    return float(min(max(x, 0.0), 1.0)) if name == "overlap" else exp(x)
+
+
+def deviations(found: Any) -> list[float]:
     """One standard deviation of each number by the curvature at the minimum."""
-    found = least_squares(lambda x: _residuals(x, rows), _point(eff), x_scale=0.1, diff_step=1e-4)
     covariance = np.linalg.inv(found.jac.T @ found.jac)
-    return {name: float(sqrt(covariance[i, i])) for i, name in enumerate(PRIORS)}
+    return [float(sqrt(value)) for value in np.diag(covariance)]
 
 
-def error(row: r.Row, eff: Efficiencies) -> float:
-    """ln(predicted / measured), of a speed."""
-    ratio = log(r.predicted(row, eff) / row.value)
-    return ratio if row.faster_is_more else -ratio
+NINE = 0.9  # of ten measurements, that an interval is to hold
+FEW = 4  # the least groups whose largest error holds four of five further ones
 
 
-def _residuals(x: np.ndarray, rows: Sequence[r.Row]) -> np.ndarray:
-    eff = _numbers(x)
-    data = [error(row, eff) / NOISE for row in rows]
-    held = [
-        (a - b) / prior.spread for a, b, prior in zip(x, _start(), PRIORS.values(), strict=True)
-    ]
-    return np.asarray([*data, *held])
+@dataclass(frozen=True)
+class Errors:
+    """Errors of rows that were left out with all of their GPU, their publication, their generation
+    of devices, and their kind of work."""
+
+    rows: Sequence[r.Row]
+    gpu: np.ndarray
+    publication: np.ndarray
+    generation: np.ndarray
+    kind: np.ndarray
+
+    def without(self, left: Callable[[r.Row], bool]) -> Errors:
+        """Of the rows that are not `left` out."""
+        kept = np.asarray([not left(row) for row in self.rows])
+        rows = [row for row, keep in zip(self.rows, kept, strict=True) if keep]
+        return Errors(rows, self.gpu[kept], self.publication[kept], self.generation[kept],
+                      self.kind[kept])  # fmt: skip
+
+    @property
+    def expected(self) -> tuple[np.ndarray, np.ndarray]:
+        """What to expect of a further GPU, and of a further publication. A generation of one GPU
+        says nothing of a further GPU of it."""
+        found = covered(self.rows, self.rows)
+        return np.where(found, self.gpu, self.publication), self.publication
+
+    @property
+    def unseen(self) -> tuple[np.ndarray, np.ndarray]:
+        """What to expect of a further generation, and of a further kind of work."""
+        return self.generation, self.kind
 
 
-def _start() -> np.ndarray:
-    return np.asarray([p.value if n == "overlap" else log(p.value) for n, p in PRIORS.items()])
+def covered(rows: Sequence[r.Row], by: Sequence[r.Row]) -> list[bool]:
+    """Of each row, whether `by` has another GPU of its generation."""
+    boards = {(row.gpu, str(row.target.compute_capability)) for row in by}
+    of = dict(boards) | {row.gpu: str(row.target.compute_capability) for row in rows}
+    gpus = {gpu: any(one != gpu and its == of[gpu] for one, its in boards) for gpu in of}
+    return [gpus[row.gpu] for row in rows]
 
 
-def _point(eff: Efficiencies) -> np.ndarray:
-    values = [getattr(eff, name) for name in PRIORS]
-    return np.asarray(
-        [v if n == "overlap" else log(v) for n, v in zip(PRIORS, values, strict=True)]
+def left_out(fits: Fit, near: np.ndarray) -> Errors:
+    return Errors(
+        fits.rows,
+        fits.left_out(lambda row: row.gpu, near),
+        fits.left_out(lambda row: row.publication, near),
+        fits.left_out(lambda row: row.target.compute_capability, near),
+        fits.left_out(lambda row: row.kind, near),
     )
 
 
-def _numbers(x: np.ndarray) -> Efficiencies:
-    values = {n: float(v) if n == "overlap" else exp(v) for n, v in zip(PRIORS, x, strict=True)}
-    values["overlap"] = min(max(values["overlap"], 0.0), 1.0)
-    return Efficiencies(**values)
-
-
-def left_out(
-    rows: Sequence[r.Row], by: Callable[[r.Row], str] = lambda row: row.gpu
-) -> dict[int, float]:
-    """Row number → error of the model that saw no row of its group, by default of its GPU."""
-    errors = {}
-    for group in sorted({by(row) for row in rows}):
-        eff = fit([row for row in rows if by(row) != group])
-        errors |= {row.number: error(row, eff) for row in rows if by(row) == group}
-    return errors
-
-
-SHRINK = 4.0  # rows that the spread over all categories counts as, beside a category's own
-QUANTILE = 1.645  # of the normal distribution: nine of ten, so that small samples keep eight
-
-
-def widths(rows: Sequence[r.Row], errors: dict[int, float]) -> dict[str, float]:
-    """Category → factor k of the interval [t / k, k · t], from errors of rows left out. `all` is
-    that of a category without rows."""
-    overall = sum(errors[row.number] ** 2 for row in rows) / len(rows)
-    found = {"all": exp(QUANTILE * sqrt(overall))}
-    for category in sorted({row.category for row in rows}):
-        own = [errors[row.number] ** 2 for row in rows if row.category == category]
-        variance = (SHRINK * overall + sum(own)) / (SHRINK + len(own))
-        found[category] = exp(QUANTILE * sqrt(variance))
+def widths(errors: Errors) -> dict[str, float]:
+    """Category → factor k of the interval [t / k, k · t] of a time, and `ratio` with the category →
+    that of a gain between two precisions. `all`, `ratio`: of all categories together; a category of
+    few groups has no less than that. `unseen`: of a generation or a kind that no row covers."""
+    scarce, found = few(errors), {}
+    for name, errs, gone in (("", _times(errors.rows, errors.expected),
+                              _times(errors.rows, errors.unseen)),
+                             ("ratio ", _pairs(errors.rows, errors.expected),
+                              _pairs(errors.rows, errors.unseen))):  # fmt: skip
+        every = "all" if not name else "ratio"
+        found[every] = _reach(errs)
+        for category in sorted({row.category for row, _ in errs}):
+            own = _reach([one for one in errs if one[0].category == category])
+            wide = name + category in scarce and category != r.KERNEL
+            found[name + category] = max(own, found[every]) if wide else own
+        found[f"{name}unseen"] = _reach(gone)
     return found
 
 
-def unseen(rows: Sequence[r.Row]) -> float:
-    """The factor for what no measurement covers: the widest of the categories, each predicted by a
-    model that saw no row of that category."""
-    errors = left_out(rows, lambda row: row.category)
-    spread = {}
-    for category in {row.category for row in rows}:
-        own = [errors[row.number] ** 2 for row in rows if row.category == category]
-        spread[category] = sqrt(sum(own) / len(own))
-    return exp(QUANTILE * max(spread.values()))
+def of_kernels(errors: Errors, left: str) -> float:
+    """The factor for kernels of a kind that was left out, from the other kinds' errors."""
+    sizes = np.abs(errors.kind)
+    return _reach([(row, float(size)) for row, size in zip(errors.rows, sizes, strict=True)
+                   if row.category == r.KERNEL and row.kind != left])  # fmt: skip
 
 
-def ratio(rows: Sequence[r.Row], errors: dict[int, float]) -> float:
-    """The factor for the ratio of two precisions: pairs of rows of one model, GPU, batch and
-    source, from errors of rows left out. As many pairs as `SHRINK` are taken for independent."""
-    pairs = [
-        errors[one.number] - errors[other.number]
-        for one, other in combinations(rows, 2)
-        if one.precision != other.precision and _setting(one) == _setting(other)
+def few(errors: Errors) -> dict[str, int]:
+    """Categories of `widths` that few groups of measurements cover, with how many do."""
+    found = {}
+    for name, errs in (("", _times(errors.rows, errors.expected)),
+                       ("ratio ", _pairs(errors.rows, errors.expected))):  # fmt: skip
+        groups = Counter(category for *_, category in {_group(row) for row, _ in errs})
+        found |= {name + one: n for one, n in sorted(groups.items()) if n < FEW}
+    return found
+
+
+_Sized = list[tuple[r.Row, float]]
+
+
+def _times(rows: Sequence[r.Row], errors: tuple[np.ndarray, ...]) -> _Sized:
+    """Each row with the largest of its errors; kernels are no whole models."""
+    sizes = np.max(np.abs(errors), axis=0)
+    return [(row, float(size)) for row, size in zip(rows, sizes, strict=True)
+            if row.category != r.KERNEL]  # fmt: skip
+
+
+def _pairs(rows: Sequence[r.Row], errors: tuple[np.ndarray, ...]) -> _Sized:
+    """The same of gains: of one model on one GPU at one batch by one publication."""
+    return [
+        (rows[i], float(max(abs(each[i] - each[j]) for each in errors))) for i, j in pairs(rows)
     ]
-    alone = 2 * sum(errors[row.number] ** 2 for row in rows) / len(rows)
-    variance = (SHRINK * alone + sum(pair**2 for pair in pairs)) / (SHRINK + len(pairs))
-    return exp(QUANTILE * sqrt(variance))
+
+
+def pairs(rows: Sequence[r.Row]) -> list[tuple[int, int]]:
+    """Places of rows that differ in precision alone."""
+    settings: dict[tuple[object, ...], list[int]] = {}
+    for place, row in enumerate(rows):
+        settings.setdefault(_setting(row), []).append(place)
+    same = (pair for places in settings.values() for pair in combinations(places, 2))
+    return [(i, j) for i, j in same if rows[i].precision != rows[j].precision]
+
+
+def _reach(errors: _Sized) -> float:
+    """The factor that holds nine of ten, each group counting as one: conformal prediction over
+    groups that were left out."""
+    sizes = Counter(_group(row) for row, _ in errors)
+    reached, wanted = 0.0, NINE * len(sizes) - 1e-9
+    for row, error in sorted(errors, key=lambda one: one[1]):
+        reached += 1 / sizes[_group(row)]
+        if reached >= wanted:
+            return exp(error)
+    raise ValueError("no errors")
+
+
+def _group(row: r.Row) -> tuple[str, str, str]:
+    """Rows that err together."""
+    return row.publication, row.gpu, row.kind
 
 
 def _setting(row: r.Row) -> tuple[object, ...]:
-    return row.model, row.gpu, row.batch, row.metric, row.source
+    return row.model.split(" (")[0], row.gpu, row.batch, row.metric, row.publication

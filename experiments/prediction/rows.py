@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import workloads as w
 from ruamel.yaml import YAML
 
+from optkit.craft.prediction.card_kernels import products, work_of
 from optkit.craft.prediction.decoder_work import DecoderPrecision, DecoderShape, prefill, step
 from optkit.craft.prediction.work import Work
 from optkit.craft.prediction.work_time import Efficiencies, seconds
@@ -22,12 +24,21 @@ from optkit.ground.devices import Target, target
 FOLDER = Path(__file__).resolve().parent
 
 # Form factor not stated: taken for the SXM board (the PCIe one has 5 % less bandwidth).
-GPU_OF = {"a100-80gb (form factor not stated)": "a100-sxm-80gb"}
+GPU_OF = {
+    "a100-80gb (form factor not stated)": "a100-sxm-80gb",
+    "a100-40gb (form factor not stated)": "a100-sxm-40gb",
+    "a100 (form factor not stated)": "a100-sxm-80gb",
+}
+# What the collected rows say of a precision that nobody stated.
+_UNSTATED = ("unknown", "not read", "not stated", "convention")
 
 EXCLUDED: tuple[tuple[str, Callable[[dict[str, Any]], bool]], ...] = (
     ("the batch size is not known", lambda row: row["batch"] is None),
-    ("the precision is not known", lambda row: "unknown" in row["precision"]),
-)
+    ("the precision is not known",
+     lambda row: any(mark in row["precision"] for mark in _UNSTATED)),
+    ("an engine in FP32 may multiply in TF32, which is not stated",
+     lambda row: row["precision"] == "fp32"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -49,16 +60,23 @@ class Row:
     def target(self) -> Target:
         return _target(self.gpu)
 
+    @cached_property
+    def kind(self) -> str:
+        """Its category; of a kernel, what it computes in which type."""
+        return str(self.data.get("kind", self.category))
+
+    @cached_property
+    def publication(self) -> str:
+        """What one party published: all of MLPerf is one, as NVIDIA's code made its engines."""
+        name = self.source.split("#")[0].split("@")[0].split(" (")[0]
+        return "mlcommons" if name.startswith("mlcommons/") else name
+
     @property
     def faster_is_more(self) -> bool:
         return not self.metric.endswith("_ms")
 
 
-_TARGETS: dict[str, Target] = {}
-
-
-def _target(name: str) -> Target:
-    return _TARGETS.setdefault(name, target(name))
+_target = cache(target)
 
 
 def load() -> tuple[list[Row], list[tuple[Row, str]]]:
@@ -79,12 +97,34 @@ def load() -> tuple[list[Row], list[tuple[Row, str]]]:
     return scored, excluded
 
 
+KERNEL = "kernel"
+
+
+def kernels() -> list[Row]:
+    """The kernels of experiments/gpu that an H200 ran, numbered behind the rows."""
+    results = json.loads((FOLDER.parent / "gpu" / "results.json").read_text(encoding="utf-8"))
+    name = results["gpu"]["target"]
+    checks = {check["check"]: check["figures"] for check in results["checks"]}
+    measured = {row["kernel"]: row["ms"] for row in checks["predictor"]["rows"]}
+    found = []
+    for number, one in enumerate(products(_target(name)), 1001):
+        kind = f"gemm {one.precision}" if one.kind == "gemm" else str(one.kind)
+        found.append(
+            Row(number, one.name, one.precision, 1, name, "latency_ms", measured[one.name],
+                KERNEL, "optkit#experiments/gpu/results.json", {"kind": kind})
+        )  # fmt: skip
+        _ACCOUNTS[number] = Account((Term((work_of(one),)),), 1.0)
+    return found
+
+
 def _category(row: dict[str, Any]) -> str:
     if row["metric"] == "decode_tokens/s":
         return "decode"
     if row["metric"] == "ttft_ms":
         return "prefill"
-    for name, category in (("resnet", "convolution"), ("bert", "encoder"), ("sdxl", "diffusion")):
+    for name, category in (("resnet", "convolution"), ("mobilenet", "convolution"),
+                           ("yolo", "convolution"), ("bert", "encoder"), ("swin", "encoder"),
+                           ("sdxl", "diffusion")):  # fmt: skip
         if row["model"].startswith(name):
             return category
     return "serving"
@@ -107,6 +147,11 @@ class Account:
     terms: tuple[Term, ...]
     units: float
     sequence_steps: float = 0.0
+
+
+def taken(row: Row) -> float:
+    """Seconds that the row's account took, as measured."""
+    return account_of(row).units / row.value if row.faster_is_more else row.value / 1e3
 
 
 def predicted(row: Row, eff: Efficiencies) -> float:
@@ -164,15 +209,27 @@ def account_of(row: Row) -> Account:
 def _once(row: Row) -> Account:
     batch = 1.0 if row.batch is None else float(row.batch)
     if row.category == "convolution":
-        works = w.resnet50(batch, "int8")
+        works = _convolutions(row, batch)
+    elif row.model.startswith("swin"):
+        works = w.swin_base(batch)
     elif row.category == "encoder":
-        works = w.bert_large(batch, w.assumed("squad_tokens"), "int8")
+        size, *words = row.model.removeprefix("bert-").split()
+        tokens = float(words[0]) if words[0].isdigit() else w.assumed("squad_tokens")
+        # "precision fp16, use_fp8": the products alone
+        carrier = "fp16" if row.precision == "fp8" else row.precision
+        works = w.bert(size, batch, tokens, row.precision, carrier)
     elif row.category == "diffusion":
         # FP8 convolutions came with TensorRT 10.2 (TensorRT #3987); these rows are TensorRT 9.3.
         works = w.sdxl(30, row.precision, "int8" if row.precision == "int8" else "fp16")
     else:
         works = prefill(w.LLAMA_7B, _numbers(row), row.data["isl"])
     return Account((Term(tuple(works)),), batch)
+
+
+def _convolutions(row: Row, batch: float) -> list[Work]:
+    if row.model.startswith("mobilenet"):
+        return w.mobilenet_v1(batch) if "v1" in row.model else w.mobilenet_v2(batch)
+    return (w.yolov8n if row.model.startswith("yolo") else w.resnet50)(batch, row.precision)
 
 
 def _numbers(row: Row) -> DecoderPrecision:

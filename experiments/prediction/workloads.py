@@ -80,21 +80,130 @@ def resnet50(batch: float, dtype: str) -> list[Work]:
     return found
 
 
-def bert_large(batch: float, tokens: float, dtype: str) -> list[Work]:
-    """BERT-large (Devlin et al. 2018, arXiv 1810.04805) on `tokens` real tokens per sample."""
-    hidden, ffn, layers, rows = 1024, 4096, 24, batch * tokens
-    bits = BITS[dtype]
+def depthwise(batch: float, side: int, channels: int, *, stride: int = 1) -> Work:
+    """3 × 3, one filter for each channel, in FP16: no engine multiplies it in less."""
+    rows = batch * (side // stride) ** 2
+    moved = 2 * channels * (batch * side * side + rows)
+    return Work("conv", "fp16", 18 * rows * channels, 18 * channels, moved,
+                rows=rows, columns=channels)  # fmt: skip
+
+
+def mobilenet_v1(batch: float) -> list[Work]:
+    """Howard et al. 2017, arXiv 1704.04861."""
+    found, side, ins = [conv(batch, 224, 3, 32, 3, stride=2, dtype="fp16")], 112, 32
+    for outs, stride in ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2),
+                         *[(512, 1)] * 5, (1024, 2), (1024, 1)):  # fmt: skip
+        found.append(depthwise(batch, side, ins, stride=stride))
+        side //= stride
+        found.append(conv(batch, side, ins, outs, 1, dtype="fp16"))
+        ins = outs
+    return [*found, *_classifier(batch, side, ins)]
+
+
+def mobilenet_v2(batch: float) -> list[Work]:
+    """Sandler et al. 2018, arXiv 1801.04381."""
+    found, side, ins = [conv(batch, 224, 3, 32, 3, stride=2, dtype="fp16")], 112, 32
+    for wider, outs, times, first in ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2),
+                                      (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)):  # fmt: skip
+        for block in range(times):
+            stride = first if block == 0 else 1
+            if wider > 1:
+                found.append(conv(batch, side, ins, wider * ins, 1, dtype="fp16"))
+            found.append(depthwise(batch, side, wider * ins, stride=stride))
+            side //= stride
+            found.append(conv(batch, side, wider * ins, outs, 1, dtype="fp16", added=block > 0))
+            ins = outs
+    found.append(conv(batch, side, ins, 1280, 1, dtype="fp16"))
+    return [*found, *_classifier(batch, side, 1280)]
+
+
+def _classifier(batch: float, side: int, ins: int) -> Iterator[Work]:
+    yield Work("elementwise", "fp16", moved=2 * batch * ins * side**2)
+    yield gemm(batch, ins, 1000, dtype="fp16", weight_bits=16)
+
+
+def yolov8n(batch: float, dtype: str) -> list[Work]:
+    """YOLOv8n at 640 without the suppression of overlaps (Ultralytics' yolov8.yaml, scale n)."""
+    found: list[Work] = []
+
+    def one(side: int, ins: int, outs: int, kernel: int, stride: int = 1) -> None:
+        found.append(conv(batch, side, ins, outs, kernel, stride=stride, dtype=dtype))
+
+    def c2f(side: int, ins: int, outs: int, blocks: int) -> None:
+        half = outs // 2
+        one(side, ins, outs, 1)
+        for _ in range(2 * blocks):
+            one(side, half, half, 3)
+        one(side, (2 + blocks) * half, outs, 1)
+
+    def passing(side: int, channels: int, kernels: float = 1.0) -> None:
+        moved = 2 * batch * side**2 * channels * BITS[dtype] / 8
+        found.append(Work("elementwise", "fp16", moved=moved, kernels=kernels))
+
+    one(640, 3, 16, 3, 2)
+    for side, ins, blocks in ((320, 16, 1), (160, 32, 2), (80, 64, 2), (40, 128, 1)):
+        one(side, ins, 2 * ins, 3, 2)
+        c2f(side // 2, 2 * ins, 2 * ins, blocks)
+    one(20, 256, 128, 1)
+    passing(20, 128, 3)  # three poolings
+    one(20, 512, 256, 1)
+    passing(40, 256)  # enlarged
+    c2f(40, 384, 128, 1)
+    passing(80, 128)
+    c2f(80, 192, 64, 1)
+    one(80, 64, 64, 3, 2)
+    c2f(40, 192, 128, 1)
+    one(40, 128, 128, 3, 2)
+    c2f(20, 384, 256, 1)
+    for side, ins in ((80, 64), (40, 128), (20, 256)):
+        for inner, outs in ((64, 64), (80, 80)):
+            one(side, ins, inner, 3)
+            one(side, inner, inner, 3)
+            one(side, inner, outs, 1)
+    passing(80, 144, 3)  # the boxes of all three sizes, from their distributions
+    return found
+
+
+# hidden size, layers
+BERT = {"base": (768, 12), "large": (1024, 24)}
+
+
+def bert(size: str, batch: float, tokens: float, dtype: str, carrier: str) -> list[Work]:
+    """BERT (Devlin et al. 2018, arXiv 1810.04805) on `tokens` tokens per sample. `carrier`: of
+    attention and of what passes between the products."""
+    (hidden, layers), rows, bits = BERT[size], batch * tokens, BITS[carrier]
 
     def product(ins: int, outs: int) -> Work:
-        return gemm(rows, ins, outs, dtype=dtype, weight_bits=bits, times=layers)
+        return gemm(rows, ins, outs, dtype=dtype, weight_bits=BITS[dtype], times=layers)
 
-    products = [product(hidden, 3 * hidden), product(hidden, hidden), product(hidden, ffn),
-                product(ffn, hidden)]  # fmt: skip
-    attention = Work("attention", dtype, 4 * batch * tokens**2 * hidden,
+    products = [product(hidden, 3 * hidden), product(hidden, hidden),
+                product(hidden, 4 * hidden), product(4 * hidden, hidden)]  # fmt: skip
+    attention = Work("attention", carrier, 4 * batch * tokens**2 * hidden,
                      moved=rows * 4 * hidden * bits / 8, times=layers)  # fmt: skip
-    norms = Work("elementwise", dtype, moved=2 * rows * 3 * hidden * bits / 8, kernels=2,
+    norms = Work("elementwise", carrier, moved=2 * rows * 3 * hidden * bits / 8, kernels=2,
                  times=layers)  # fmt: skip
     return [*products, attention, norms]
+
+
+def swin_base(batch: float) -> list[Work]:
+    """Swin-B at 384 with windows of 12 × 12 (Liu et al. 2021, arXiv 2103.14030) in FP16."""
+    found, side, width = [conv(batch, 384, 3, 128, 4, stride=4, dtype="fp16")], 96, 128
+    for depth in (2, 2, 18, 2):
+        rows = batch * side**2
+
+        def product(ins: int, outs: int, n: int, on: float) -> Work:
+            return gemm(on, ins, outs, dtype="fp16", weight_bits=16, times=n)
+
+        found += [product(ins * width, outs * width, depth, rows)
+                  for ins, outs in ((1, 3), (1, 1), (1, 4), (4, 1))]  # fmt: skip
+        found.append(Work("attention", "fp16", 4 * rows * 144 * width, moved=8 * rows * width,
+                          times=depth))  # fmt: skip
+        # two norms, and the windows cut and joined again
+        found.append(Work("elementwise", "fp16", moved=16 * rows * width, kernels=4, times=depth))
+        if side > 12:
+            side, width = side // 2, 2 * width
+            found.append(product(2 * width, width, 1, rows / 4))
+    return found
 
 
 def sdxl(steps: int, linear: str, convolution: str, carrier: str = "fp16") -> list[Work]:

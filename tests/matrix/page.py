@@ -9,7 +9,7 @@ from tests.matrix import notes
 from tests.matrix.columns import COLUMNS
 from tests.matrix.families import FAMILIES, GROUPS
 from tests.matrix.row import LEAST_SQNR, LIMIT
-from tests.matrix.worth import BATCHES, verdict
+from tests.matrix.worth import BATCHES, KINDS, verdict
 
 Found = dict[str, Any]
 
@@ -36,7 +36,7 @@ table.
 
 Below each table: the *predicted* gain of a precision over FP16 on an L4 for models of published
 sizes, from `optkit plan` (nothing was compiled or run; nine of ten measured ratios lie within a
-factor of 1.33). *Yes*: the whole interval is above 1. *No*: less than 1.1, and quantization costs
+factor of 1.25 to 1.50, by the kind of model). *Yes*: the whole interval is above 1. *No*: less than 1.1, and quantization costs
 accuracy. *Measure*: the interval contains 1, so only a measurement on the device decides. Whether
 the accuracy holds is a property of trained weights: no row of this page tells it, the gate of a
 build does.
@@ -104,11 +104,17 @@ def _worth(title: str, gains: Found) -> Iterator[str]:
     yield f"| model | precision | {' | '.join(f'batch {batch}' for batch in BATCHES)} |"
     yield f"|---|---{'|---' * len(BATCHES)}|"
     for model, precisions in gains.items():
+        kinds = [KINDS.get(model, KINDS.get(title, "encoder")) for _ in BATCHES]
+        if kinds[0] == "decode":
+            kinds = ["decode" if batch == 1 else "serving" for batch in BATCHES]
         for precision, calls in precisions.items():
             if "reason" in calls:
                 cells = [calls["reason"], *["–"] * (len(BATCHES) - 1)]
             else:
-                cells = [f"{gain:.2f} × ({verdict(gain)})" for gain in calls.values()]
+                cells = [
+                    f"{gain:.2f} × ({verdict(gain, kind)})"
+                    for gain, kind in zip(calls.values(), kinds, strict=True)
+                ]
             yield f"| {model} | {precision.upper()} | {' | '.join(cells)} |"
 
 

@@ -86,4 +86,4 @@ def test_every_group_has_a_note_and_the_gains_are_of_its_models() -> None:
 
 @pytest.mark.parametrize(("gain", "word"), [(1.6, "yes"), (1.2, "measure"), (1.05, "no")])
 def test_a_gain_is_worth_shipping_if_its_interval_is_above_one(gain: float, word: str) -> None:
-    assert worth.verdict(gain) == word
+    assert worth.verdict(gain, "encoder") == word

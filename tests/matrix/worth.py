@@ -21,7 +21,7 @@ import torch
 import transformers as hf
 
 import optkit
-from optkit.craft.prediction.fitted import RATIO, fitted
+from optkit.craft.prediction.fitted import fitted
 from optkit.ground.decoder import DecoderSizes
 
 JSON = Path(__file__).with_suffix(".json")
@@ -73,6 +73,8 @@ GROUPS: dict[str, dict[str, DecoderSizes | Callable[[], Any]]] = {
         ),
     },
 }  # fmt: skip
+# Title or model → the kind of work that its interval follows; of the others: encoders.
+KINDS = {"Decoders": "decode", "Encoder-decoders": "decode", "ResNet-50 (26 M)": "convolution"}
 _IMAGES = {"ResNet-50 (26 M)": 224, "SegFormer-B0 (4 M), 512 × 512": 512}
 
 
@@ -117,9 +119,9 @@ def _gains(name: str, model: DecoderSizes | Callable[[], Any]) -> dict[str, dict
     }
 
 
-def verdict(gain: float) -> str:
-    """In a word, from a predicted gain and its interval."""
-    if fitted().band(RATIO, gain).low > 1:
+def verdict(gain: float, kind: str) -> str:
+    """In a word, from a predicted gain and its interval for that kind of work."""
+    if fitted().ratio_band(kind, gain).low > 1:
         return "yes"
     return "no" if gain < 1.1 else "measure"
 

@@ -15,6 +15,7 @@ from optkit.craft.benchmarking import sequential as looks
 from optkit.craft.benchmarking.accuracy import from_samples
 from optkit.craft.benchmarking.gates import judge
 from optkit.craft.benchmarking.paired_drop import drop
+from optkit.craft.prediction.fitted import fitted
 from optkit.facts.evidence import Evidence
 from optkit.facts.listed_steps import StepTaken
 from optkit.facts.measurement import Difference, Interval, Latencies, Latency
@@ -39,8 +40,8 @@ def predicted(p50: float, high: float) -> Latency:
 def build(ours: Latency, theirs: Latency, *, same: bool = False) -> Any:
     """A build that was predicted."""
     return SimpleNamespace(
-        is_baseline=same, latency=PredictedLatency(latency=ours, covered=True),
-        baseline_latency=PredictedLatency(latency=theirs, covered=True),
+        is_baseline=same, latency=PredictedLatency(latency=ours, kind="encoder"),
+        baseline_latency=PredictedLatency(latency=theirs, kind="encoder"),
     )  # fmt: skip
 
 
@@ -51,7 +52,8 @@ def test_a_predicted_speedup_is_judged_by_its_interval(least: float, outcome: st
     made = build(predicted(1.0, 2.0), predicted(1.3, 3.0))
     speedup = speedups(made, latencies(made))[8]
     assert speedup.value == pytest.approx(1.3)
-    assert speedup.ci95 == pytest.approx((1.3 / 1.33, 1.3 * 1.33))
+    factor = fitted().widths["ratio encoder"]
+    assert speedup.ci95 == pytest.approx((1.3 / factor, 1.3 * factor))
     limits = Limits(min_speedup=least, accept=("predicted",))
     assert judge(limits, drop=NO_DROP, speedup=speedup).rows[-1].outcome == outcome
 

@@ -67,10 +67,12 @@ def test_copies_add_to_a_call_and_run_beside_many() -> None:
 def test_what_no_measurement_covers_has_a_wider_interval() -> None:
     widths = fitted().widths
     seen = call([PRODUCT], L4, 8, 0)
-    assert seen.covered and seen.interval.high == pytest.approx(widths["encoder"] * seen.total)
-    turing = next(target(n) for n in PREDICTABLE if target(n).compute_capability == "7.5")
-    for unseen in (call([PRODUCT], turing, 8, 0), call([PRODUCT], L4, 8, 0, known=False)):
-        assert not unseen.covered
+    assert seen.kind == "encoder" and seen.interval.high == pytest.approx(
+        widths["encoder"] * seen.total
+    )
+    blackwell = next(target(n) for n in PREDICTABLE if target(n).compute_capability == "10.0")
+    for unseen in (call([PRODUCT], blackwell, 8, 0), call([PRODUCT], L4, 8, 0, known=False)):
+        assert unseen.kind == "unseen"
         assert unseen.interval.high == pytest.approx(widths["unseen"] * unseen.total)
 
 
@@ -86,9 +88,9 @@ def test_the_record_of_a_build() -> None:
 def test_a_gain_is_surer_than_its_two_latencies() -> None:
     narrow = gemm(4096, 4096, 4096, dtype="int8", weight_bits=8)
     before, after = (latency(call([work], L4, 8, 0), "") for work in (PRODUCT, narrow))
-    gain = speedup(before, after, covered=True)
+    gain = speedup(before, after, "encoder")
     assert gain.value == pytest.approx(before.p50_ms / after.p50_ms)
     assert gain.ci95 is not None and before.band is not None and after.band is not None
     assert gain.ci95.high < before.band.high / after.band.low
-    unseen = speedup(before, after, covered=False)
+    unseen = speedup(before, after, "unseen")
     assert unseen.ci95 is not None and unseen.ci95.high > gain.ci95.high

@@ -112,4 +112,6 @@ def test_each_kernel_costs_a_launch() -> None:
     l4, eff = target("l4"), fitted().efficiencies
     works = of_engine([layer(), layer()], {})
     clock = float(l4.facts["boost_mhz"].value or 0) * 1e6
-    assert seconds(works, l4, eff).launch == pytest.approx(2 * eff.kernel_cycles / clock)
+    assert seconds(works, l4, eff).launch == pytest.approx(
+        2 * eff.kernel_cycles * eff.own["launch 8.9"] / clock
+    )

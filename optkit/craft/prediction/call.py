@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from optkit.craft.prediction import graph_work
 from optkit.craft.prediction.card_correction import spread, widened
-from optkit.craft.prediction.fitted import RATIO, UNSEEN, fitted
+from optkit.craft.prediction.fitted import UNSEEN, fitted
 from optkit.craft.prediction.lower_bound import at_least
 from optkit.craft.prediction.work import Work
 from optkit.craft.prediction.work_time import WorkTime, seconds
@@ -28,7 +28,8 @@ class Call:
     copies      inputs to the device and outputs back, over PCIe
     kernels     the interval of `time.total` that nine of ten measurements lay in
     least       what no kernels can be faster than, without copies
-    covered     whether measurements cover this kind of model and this generation of devices
+    kind        of the measured models that this one is like; `unseen` where no measurement covers
+                the model or its generation of devices
     """
 
     batch: int
@@ -36,7 +37,7 @@ class Call:
     copies: float
     kernels: Interval
     least: float
-    covered: bool
+    kind: str
 
     @property
     def total(self) -> float:
@@ -77,9 +78,9 @@ def call(
     link = target.facts.get("pcie_gbs")
     copies = passed / (float(link.value) * 1e9 * _PCIE) if link and link.value else 0.0
     covered = known and target.compute_capability in fitted().generations
-    kernels = fitted().band(graph_work.category(works) if covered else UNSEEN, time.total)
-    kernels = widened(kernels, time.total, spread(works, target))
-    return Call(batch, time, copies, kernels, at_least(works, target), covered)
+    kind = graph_work.category(works) if covered else UNSEEN
+    kernels = widened(fitted().band(kind, time.total), time.total, spread(works, target))
+    return Call(batch, time, copies, kernels, at_least(works, target), kind)
 
 
 def latency(one: Call, note: str) -> Latency:
@@ -95,10 +96,9 @@ def latency(one: Call, note: str) -> Latency:
     )
 
 
-def speedup(baseline: Latency, candidate: Latency, *, covered: bool) -> Difference:
-    """Of two predicted latencies of one model on one device. Errors that both share cancel, so the
-    interval is that of ratios of measurements, narrower than the ratio of both bands. `covered`: a
-    measured kind of model on a measured generation of devices."""
+def speedup(baseline: Latency, candidate: Latency, kind: str) -> Difference:
+    """Of two predicted latencies of one model on one device, of that kind of `Call`. Errors that
+    both share cancel, so the interval is that of ratios of measurements of this kind, narrower than
+    the ratio of both bands."""
     value = baseline.p50_ms / candidate.p50_ms
-    interval = fitted().band(RATIO if covered else UNSEEN, value)
-    return Difference(value, interval, Evidence.PREDICTED)
+    return Difference(value, fitted().ratio_band(kind, value), Evidence.PREDICTED)

@@ -122,6 +122,8 @@ def _graph(
         latency.append(_call(model, target, number, batch, works, price, known=not unknown))
         if unknown:
             notes = (f"not fully counted: {', '.join(unknown)}",)
+        elif _measured(target):
+            notes = fitted().doubts(graph_work.category(works))
     return _Figures(
         1,
         tuple(latency),
@@ -230,7 +232,7 @@ def _decoder(
         ),
         held.rounded(),
         largest,
-        _parallel(target, devices),
+        (*_parallel(target, devices), *_doubts(target, batches)),
         "no batch that was asked for fits",
         context if model.positions is None else min(context, model.positions),
         shape.kv_bytes(numbers.kv_bits),
@@ -308,6 +310,14 @@ def _token(
         else per_million(price.usd_per_hour, throughput, devices),
         kwh_per_million=energy_per_million(target, throughput, devices),
     )
+
+
+def _doubts(target: Target, batches: Sequence[int]) -> tuple[str, ...]:
+    """Which intervals of a decoder are wide because little was measured."""
+    if not _measured(target):
+        return ()
+    kinds = dict.fromkeys(["prefill", *("decode" if n == 1 else "serving" for n in batches)])
+    return tuple(doubt for kind in kinds for doubt in fitted().doubts(kind))
 
 
 def _parallel(target: Target, devices: int) -> tuple[str, ...]:

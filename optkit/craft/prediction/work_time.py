@@ -2,11 +2,12 @@
 measurements (`experiments/prediction/`), and what a roofline leaves out.
 
     t = max(C, M) + (1 − overlap) · min(C, M) + D + L          per kernel
-    C = operations / (peak · power · eta_kind · fill)          tensor cores
+    C = operations / (peak · power · eta_kind · own · fill)    tensor cores
     M = bytes from memory / (bandwidth · eta_memory) + bytes from L2 / L2 bandwidth
     D = unpacked weights · cycles / (lanes · clock)            dequantization of weights
-    L = kernels · cycles per kernel / clock                    launch, ramp and drain
+    L = kernels · cycles per kernel · own / clock              launch, ramp and drain
 
+`own`: of the generation of devices, 1 where no measurement says otherwise.
 `power`: a board of little power cannot hold its clock: TDP / (watts its peak asks for).
 `fill`: tiles over SMs; the last wave runs half empty. Activations of b bytes stay in an L2 cache of
 c bytes to the share c / (c + b), weights likewise by their total.
@@ -15,7 +16,7 @@ c bytes to the share c / (c + b), weights likewise by their total.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil, sqrt
 from typing import Literal, NamedTuple
 
@@ -51,7 +52,8 @@ _WATTS = {
 @dataclass(frozen=True)
 class Efficiencies:
     """The fitted numbers; see the formula above for what each does. `sequence_us`: what the host
-    spends per sequence and step of a decoder that serves many."""
+    spends per sequence and step of a decoder that serves many. `own`: what some of them are
+    multiplied by on a generation of devices, by the names of `generation_keys`."""
 
     gemm: float
     conv: float
@@ -61,6 +63,7 @@ class Efficiencies:
     kernel_cycles: float
     unpack_cycles: float
     sequence_us: float
+    own: Mapping[str, float] = field(default_factory=dict)
 
 
 class WorkTime(NamedTuple):
@@ -110,9 +113,40 @@ def of_each(
     works: Sequence[Work], target: Target, eff: Efficiencies, *, watts: float | None = None
 ) -> list[WorkTime]:
     """Time of one kernel of each of `works`; arguments and errors as of `seconds`."""
+    ideals = ideal(works, target, watts=watts)
+    return [
+        _on_card(work, _taken(work, one, eff, generation_keys(work, target)), target)
+        for work, one in zip(works, ideals, strict=True)
+    ]
+
+
+class Ideal(NamedTuple):
+    """Seconds of one kernel at full efficiency: of its products at the peak that the board's power
+    holds, of its bytes from memory and from the L2 cache; of `unpack` and `launch` per cycle."""
+
+    compute: float
+    memory: float
+    cached: float
+    unpack: float
+    launch: float
+    link: float
+
+
+def ideal(works: Sequence[Work], target: Target, *, watts: float | None = None) -> list[Ideal]:
+    """Of one kernel of each of `works`; arguments and errors as of `seconds`."""
     device = _device(target, watts)
     held = sum(work.weight_bytes * work.times for work in works)
-    return [_on_card(work, _kernel(work, device, eff, held), target) for work in works]
+    return [_ideal(work, device, held) for work in works]
+
+
+def generation_keys(work: Work, target: Target) -> tuple[str, str]:
+    """Where `own` has the factors of the target's generation: of the efficiency of these products
+    (empty: there are none), and of the cycles of a launch. Convolutions and attention have one for
+    all types; matrix products one for each, and BF16 is as FP16."""
+    generation = target.compute_capability or ""
+    dtype = f" {'fp16' if work.dtype == 'bf16' else work.dtype}" if work.kind == "gemm" else ""
+    products = f"{work.kind}{dtype} {generation}" if work.kind != "elementwise" else ""
+    return products, f"launch {generation}"
 
 
 def _on_card(work: Work, time: WorkTime, target: Target) -> WorkTime:
@@ -180,24 +214,33 @@ def _device(target: Target, watts: float | None) -> _Device:
     )
 
 
-def _kernel(work: Work, device: _Device, eff: Efficiencies, held: float) -> WorkTime:
-    """One kernel of `work`; `held`: weight bytes of the whole run."""
+def _ideal(work: Work, device: _Device, held: float) -> Ideal:
+    """`held`: weight bytes of the whole run."""
     compute = 0.0
     if work.operations:
-        eta = {"gemm": eff.gemm, "conv": eff.conv, "attention": eff.attention}[work.kind]
-        rate = device.rate(work.dtype, work.kind)
-        compute = work.operations / (rate * eta * _fill(work, device.sms))
+        compute = work.operations / device.rate(work.dtype, work.kind) / _fill(work, device.sms)
     kept = work.moved * _share(device.l2, work.moved) + work.weight_bytes * _share(device.l2, held)
     fetched = work.moved + work.weight_bytes + work.streamed - kept
-    memory = fetched / (device.bandwidth * eff.memory)
-    memory += (kept + work.reread) / (device.sms * device.clock * _L2_PER_CLOCK)
     again = min(max(work.rows, 1.0), _UNPACK_ROWS)
-    unpack = work.unpacked * again * eff.unpack_cycles / (device.sms * _LANES * device.clock)
-    launch = work.kernels * eff.kernel_cycles / device.clock
-    link = work.linked / link_of(device.target, work.devices).rate if work.linked else 0.0
+    return Ideal(
+        compute,
+        fetched / device.bandwidth,
+        (kept + work.reread) / (device.sms * device.clock * _L2_PER_CLOCK),
+        work.unpacked * again / (device.sms * _LANES * device.clock),
+        work.kernels / device.clock,
+        work.linked / link_of(device.target, work.devices).rate if work.linked else 0.0,
+    )
+
+
+def _taken(work: Work, one: Ideal, eff: Efficiencies, keys: tuple[str, str]) -> WorkTime:
+    own, launched = (eff.own.get(key, 1.0) for key in keys)
+    etas = {"gemm": eff.gemm, "conv": eff.conv, "attention": eff.attention, "elementwise": 1.0}
+    compute = one.compute / min(1.0, etas[work.kind] * own)
+    memory = one.memory / eff.memory + one.cached
+    unpack, launch = one.unpack * eff.unpack_cycles, one.launch * eff.kernel_cycles * launched
     overlap = 1.0 if work.kind == "conv" else eff.overlap
     both = max(compute, memory) + (1 - overlap) * min(compute, memory)
-    return WorkTime(both + unpack + launch + link, compute, memory, unpack, launch, link)
+    return WorkTime(both + unpack + launch + one.link, compute, memory, unpack, launch, one.link)
 
 
 def _share(cache: float, size: float) -> float:

@@ -169,9 +169,8 @@ def speedups(build: Build, times: Latencies) -> dict[int, Difference]:
     pairs = zip(times.engine, times.baseline, strict=True)
     predicted = build.latency
     if isinstance(predicted, PredictedLatency) and not build.is_baseline:
-        covered = predicted.covered
         return {
-            engine.batch: speedup(baseline, engine, covered=covered) for engine, baseline in pairs
+            engine.batch: speedup(baseline, engine, predicted.kind) for engine, baseline in pairs
         }
     return {engine.batch: ratio(baseline, engine) for engine, baseline in pairs}
 

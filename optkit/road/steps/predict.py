@@ -12,10 +12,10 @@ from optkit.ground.execute.step import Step, StepInput, StepResult, named
 
 @dataclass(frozen=True, kw_only=True)
 class PredictedLatency(StepResult):
-    """`covered`: whether measurements cover this kind of model and this generation of devices."""
+    """`kind`: of the measured models that this one is like, which its intervals follow."""
 
     latency: Latency
-    covered: bool
+    kind: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class PredictLatency(Step[PredictedLatency]):
     """
 
     name = "predict"
-    version = 7
+    version = 8
     tools = ("onnx", "onnx-ir")
     stays = True
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from optkit.craft.prediction import graph_work
 from optkit.craft.prediction.call import call, latency
 from optkit.craft.prediction.compiled import of_engine
+from optkit.craft.prediction.fitted import fitted
 from optkit.facts.engines import FusedLayer
 from optkit.ground import graph
 from optkit.ground.devices import target
@@ -35,7 +36,8 @@ def run(step: PredictLatency, out: Path, progress: Progress) -> PredictedLatency
         note += f"; {step.card.told}"
     if known:
         note += f"; not fully counted: {', '.join(known)}"
-    return PredictedLatency(latency=latency(one, note), covered=one.covered)
+    note = "; ".join((note, *fitted().doubts(one.kind)))
+    return PredictedLatency(latency=latency(one, note), kind=one.kind)
 
 
 def _unclear(layer: FusedLayer) -> bool:
