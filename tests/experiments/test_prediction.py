@@ -96,6 +96,23 @@ def test_workloads_weigh_what_is_published() -> None:
     assert found == pytest.approx([8.18, 25.5, 2.57, 302, 6.05], rel=0.02)
 
 
+def test_the_fit_has_the_formula_of_the_package() -> None:
+    """Over arrays of kernels as over one kernel after another."""
+    code = (
+        "import numpy as np, rows as r, fitting; from math import log\n"
+        "rows = [*r.load()[0][::9], *r.kernels()[::9]]; fits = fitting.Fit(rows)\n"
+        "x = fits.start + 0.1; eff = fits.numbers(x)\n"
+        "own = [log(r.predicted(q, eff) / q.value) * (-1 if q.faster_is_more else 1)"
+        " for q in rows]\n"
+        "print(np.abs(fits.errors(x) - own).max())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=FOLDER, env={"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert float(done.stdout) < 1e-9
+
+
 def test_the_page_tells_these_figures(results: dict[str, Any]) -> None:
     page = (ROOT / "docs" / "plan.md").read_text()
     found = results["summary"]["all"]

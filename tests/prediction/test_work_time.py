@@ -170,6 +170,29 @@ def test_intervals_hold_the_value_and_follow_the_category() -> None:
     assert fit.band("unheard of", 1.0).high == fit.widths["all"]
 
 
+def test_a_generation_has_factors_of_its_own() -> None:
+    """Of the efficiency of products, and of the cycles of a launch; those of another are not read.
+    Whatever the factor, no product exceeds the peak."""
+    l4 = without(target("l4"), "l2_mb", "tdp_w")
+    work = Work("gemm", "int8", operations=242.5e12)
+    slow = replace(IDEAL, gemm=0.5, kernel_cycles=2040, own={"gemm int8 8.9": 0.5,
+                   "launch 8.9": 3.0, "gemm int8 9.0": 9.0, "gemm fp8 8.9": 9.0})  # fmt: skip
+    found = seconds([work], l4, slow)
+    assert found.compute == pytest.approx(4) and found.launch == pytest.approx(3e-6)
+    fast = replace(slow, own={"gemm int8 8.9": 9.0})
+    assert seconds([work], l4, fast).compute == pytest.approx(1)
+
+
+def test_few_measurements_are_told() -> None:
+    fit = fitted()
+    assert fit.doubts("encoder") == () == fit.doubts("decode")
+    (gain,) = fit.doubts("convolution")
+    assert "of the gain" in gain and f"({fit.few['ratio convolution']} of" in gain
+    assert all(fit.widths[name] >= fit.widths["all"] for name in ("prefill", "serving"))
+    low, high = fit.ratio_band("unheard of", 2.0)
+    assert high == pytest.approx(2 * fit.widths["ratio"]) and low * high == pytest.approx(4)
+
+
 def test_a_last_wave_that_runs_half_empty_costs() -> None:
     """An L4 has 58 SMs and a tile 128 rows and 64 columns: one tile more is a wave more."""
     l4 = without(target("l4"), "tdp_w")
