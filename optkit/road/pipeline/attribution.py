@@ -11,6 +11,7 @@ from optkit.craft.prediction.fitted import fitted
 from optkit.facts.documents.report import BothSides, Report, TimedLayers
 from optkit.facts.engines import FusedLayer
 from optkit.facts.evidence import Evidence
+from optkit.facts.measurement import Latency
 from optkit.facts.timed_layers import TimedLayer
 from optkit.ground.devices import Target
 from optkit.ground.execute.runner import Steps
@@ -23,6 +24,7 @@ from optkit.road.steps.padding import CountPadding
 from optkit.road.steps.predict_layers import PredictLayers
 from optkit.show import explanation
 from optkit.show.explanation import Subject, Times
+from optkit.show.report.titles import compiler
 
 _SECONDS = 0.3  # of profiled runs, each side
 _BYTES_TO_READ = 8  # per parameter: float32, and the copy that the runtime keeps
@@ -68,7 +70,7 @@ def count_padding(build: Build, runner: Steps) -> None:
 
 def explained(report: Report, build: Build) -> Report:
     """The report of a build with the times of its layers and the findings that follow."""
-    times = _of_build(build)
+    times = _of_build(build, report.result.latency)
     try:
         recipe = Recipe.of_record(report.provenance.recipe)
     except ValidationError:  # of a newer optkit, whose artifact is finished here
@@ -84,21 +86,23 @@ def explained(report: Report, build: Build) -> Report:
     )
 
 
-def _of_build(build: Build) -> Times | None:
+def _of_build(build: Build, latency: Latency | None) -> Times | None:
     if build.layer_times is None:
         return None
     axes = tuned(build.job.recipe)
     if build.traits.on_cpu:
         return with_evidence(build.layer_times, Evidence.MEASURED, PROFILED, axes)
-    return with_evidence(
-        build.layer_times, Evidence.PREDICTED, how_predicted(build.job.target), axes
-    )
+    how = how_predicted(build.job.target, latency)
+    return with_evidence(build.layer_times, Evidence.PREDICTED, how, axes)
 
 
-def how_predicted(device: Target) -> str:
-    """The note on predicted times of layers."""
-    card = measured(device).card
-    return _PREDICTED if card is None else f"{_PREDICTED}; {card.told}"
+def how_predicted(device: Target, latency: Latency | None) -> str:
+    """The note on predicted times of layers, beside the latency of the artifact."""
+    told, card = _PREDICTED, measured(device).card
+    if latency is not None and latency.compiled is not None:
+        made, serving = (compiler(str(one.compiler)) for one in (latency.compiled, latency))
+        told += f"; {made} compiled them, and {serving}, which serves here, may fuse otherwise"
+    return told if card is None else f"{told}; {card.told}"
 
 
 def with_evidence(

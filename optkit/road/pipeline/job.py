@@ -165,6 +165,9 @@ class Build:
     layer_fidelity: LayerComparison | None = None
     latency: BenchResult | PredictedLatency | None = None
     baseline_latency: PredictedLatency | None = None
+    # from the layers of the engines here, if another compiler serves
+    compiled_latency: PredictedLatency | None = None
+    baseline_compiled_latency: PredictedLatency | None = None
     peak: PeakMemory | None = None
     layer_times: AttributedTimes | None = None
 
@@ -190,6 +193,14 @@ class Build:
     def compiler(self) -> str:
         """The backend of the engine: the one that compiles here, else the first pending one."""
         return self.backend or self.pending[0]
+
+    @property
+    def serving(self) -> str:
+        """The backend whose engine serves on the target: the one that is documented for this board.
+        The compiler itself where none is documented, or where that one lacks the precision."""
+        documented = {option.name for option in self.job.target.backends if option.documented}
+        names = (self.compiler, *self.pending)
+        return next((name for name in names if name in documented), self.compiler)
 
     @property
     def traits(self) -> Traits:

@@ -156,10 +156,23 @@ def _latencies(build: Build) -> Latencies:
             [full("engine", row.engine) for row in timed.rows],
             [full("baseline", row.baseline) for row in timed.rows],
         )
-    baseline = build.baseline_latency
     return Latencies(
-        [] if timed is None else [timed.latency], [] if baseline is None else [baseline.latency]
+        _predicted(build, timed, build.compiled_latency),
+        _predicted(build, build.baseline_latency, build.baseline_compiled_latency),
     )
+
+
+def _predicted(
+    build: Build, served: PredictedLatency | None, compiled: PredictedLatency | None
+) -> list[Latency]:
+    """The latency of the compiler that serves, with that of the engine here if another one compiled
+    it."""
+    if served is None:
+        return []
+    of_engine = None
+    if compiled is not None and compiled.of_layers:
+        of_engine = replace(compiled.latency, compiler=build.compiler)
+    return [replace(served.latency, compiler=build.serving, compiled=of_engine)]
 
 
 def speedups(build: Build, times: Latencies) -> dict[int, Difference]:

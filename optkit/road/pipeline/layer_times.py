@@ -88,7 +88,8 @@ def _times(artifact: Artifact, report: Report, runner: Runner) -> Times | None:
         return None
     step = prediction(*_graphs(artifact, runner), sides, device, axes)
     found = runner.do(step, "time the layers")
-    return with_evidence(found, Evidence.PREDICTED, f"{how_predicted(device)}; {reason}", axes)
+    how = how_predicted(device, report.result.latency)
+    return with_evidence(found, Evidence.PREDICTED, f"{how}; {reason}", axes)
 
 
 def _measured(

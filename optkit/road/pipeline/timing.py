@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from optkit.craft.prediction.card_lookup import measured
 from optkit.craft.prediction.fitted import fitted
 from optkit.facts.documents.record import Object
+from optkit.facts.engines import Engine
 from optkit.facts.tensors import AxisRange
 from optkit.ground import runtimes
 from optkit.ground.execute.runner import Steps
@@ -16,6 +17,7 @@ from optkit.ground.recipe import Bench
 from optkit.road.pipeline.compilation import device_session, engine_file, kept
 from optkit.road.pipeline.job import Build, EngineRole
 from optkit.road.steps.bench import BenchResult, BenchSide, MeasureLatency
+from optkit.road.steps.compile import CompiledEngine
 from optkit.road.steps.file_names import GRAPH
 from optkit.road.steps.predict import PredictedLatency, PredictLatency
 from optkit.road.steps.sessions import CpuSession
@@ -23,7 +25,8 @@ from optkit.road.steps.sessions import CpuSession
 
 def time(build: Build, runner: Steps) -> None:
     """Measure latency together with the baseline if the target is this machine, otherwise predict
-    it. The latency of a kind of CPU that this machine does not have stays pending."""
+    it: from the layers of the engines, and, if another compiler serves on the target, from the
+    graph. The latency of a kind of CPU that this machine does not have stays pending."""
     bench = build.job.recipe.bench
     span = build.batches or AxisRange(1, 1, 1)
     batches = sorted({span.opt, *(n for n in bench.batches if span.min <= n <= span.max)})
@@ -43,19 +46,31 @@ def time(build: Build, runner: Steps) -> None:
         return
     if not build.predictable:
         return
-    build.latency = _predict(build, "engine", span.opt, runner)
-    build.baseline_latency = _predict(build, "baseline_engine", span.opt, runner)
-
-
-def _predict(build: Build, role: EngineRole, batch: int, runner: Steps) -> PredictedLatency:
-    precision, graph, compiled = build.job.precision, build.graph, build.engine
-    if role == "baseline_engine":
-        precision, graph, compiled = (
-            build.baseline_precision,
-            build.baseline,
-            build.baseline_engine,
+    engines = _compiled(build.engine), _compiled(build.baseline_engine)
+    served = engines if build.serving == build.compiler else (None, None)
+    build.latency = _predict(build, "engine", served[0], span.opt, runner)
+    build.baseline_latency = _predict(build, "baseline_engine", served[1], span.opt, runner)
+    if served != engines:
+        build.compiled_latency = _predict(build, "engine", engines[0], span.opt, runner)
+        build.baseline_compiled_latency = _predict(
+            build, "baseline_engine", engines[1], span.opt, runner
         )
-    if compiled is None and precision.quantized:
+
+
+def _compiled(engine: CompiledEngine | None) -> Engine | None:
+    """The engine, if it was compiled; None in a rehearsal too."""
+    return None if engine is None or engine.planned else engine.engine
+
+
+def _predict(
+    build: Build, role: EngineRole, engine: Engine | None, batch: int, runner: Steps
+) -> PredictedLatency:
+    """`engine`: whose layers are predicted; None: the graph is, as compilers are documented to fuse
+    it."""
+    precision, graph = build.job.precision, build.graph
+    if role == "baseline_engine":
+        precision, graph = build.baseline_precision, build.baseline
+    if engine is None and precision.quantized:
         # a quantized graph is its carrier graph and the plan
         graph = build.baseline if build.plain is build.fused else build.carrier
     step = PredictLatency(
@@ -65,12 +80,13 @@ def _predict(build: Build, role: EngineRole, batch: int, runner: Steps) -> Predi
         fit=fitted().digest,
         axes={name: axis.opt for name, axis in build.job.recipe.axis_ranges().items()},
         batch=batch,
-        engine=None if compiled is None or compiled.planned else compiled.engine,
+        engine=engine,
         planned=build.planned if precision.quantized else {},
         precision=precision,
         card=measured(build.job.target).card,
     )
-    return runner.do(step, f"predict latency of {precision}")
+    of = "" if engine is None else f" with {engine.backend}"
+    return runner.do(step, f"predict latency of {precision}{of}")
 
 
 @dataclass(frozen=True)

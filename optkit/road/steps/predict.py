@@ -12,16 +12,18 @@ from optkit.ground.execute.step import Step, StepInput, StepResult, named
 
 @dataclass(frozen=True, kw_only=True)
 class PredictedLatency(StepResult):
-    """`kind`: of the measured models that this one is like, which its intervals follow."""
+    """`kind`: of the measured models that this one is like, which its intervals follow;
+    `of_layers`: whether it is that of the layers of an engine."""
 
     latency: Latency
     kind: str
+    of_layers: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictLatency(Step[PredictedLatency]):
     """Latency from the fitted performance model: of the fused layers of an engine, or of the
-    unfused graph if there is no engine.
+    unfused graph if no engine is given.
 
     The graph is also used for recurrent cells, because engines list one turn of a loop.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from optkit.facts.documents.explanation import ExplainFinding, FindingCost, FixedOperator, FixedTime
 from optkit.facts.engines import LayerTensor
@@ -204,8 +204,10 @@ def launches(subject: Subject) -> Iterator[ExplainFinding]:
     if subject.times is None or latency is None:
         return
     count = len(subject.candidate)
+    of: Literal["latency", "layers"] = "latency"
     if subject.times.evidence is Evidence.PREDICTED:
-        spent, total = sum(timed.launch_ms or 0.0 for timed in subject.candidate), subject.total_ms
+        spent = sum(timed.launch_ms or 0.0 for timed in subject.candidate)
+        total, of = subject.total_ms, "layers"
     elif target(str(subject.result.target)).is_cpu:
         spent, total = count * _START_MS, latency.p50_ms
     else:
@@ -213,7 +215,7 @@ def launches(subject: Subject) -> Iterator[ExplainFinding]:
     if not total or spent < _DECIDES * total:
         return
     share = min(spent / total, 1.0) * (1 - 1 / _MORE)
-    cost = FindingCost(share, "latency", Evidence.PREDICTED, ms=share * total)
+    cost = FindingCost(share, of, Evidence.PREDICTED, ms=share * total)
     batch = latency.batch
     yield ExplainFinding(
         "launches",

@@ -147,10 +147,13 @@ def _latency_rows(
     result: Result, base: Latency | None, ours: Latency | None
 ) -> list[ComparisonRow]:
     shown, known = ours or base, _known(base, ours)
-    label = f"Latency, batch {shown.batch if shown else None}"
+    label = f"Latency{worth.serving(result)}, batch {shown.batch if shown else None}"
     before, after = (_rate(side) for side in (base, ours))
+    was, here = (_latency(side and side.compiled) for side in (base, ours))
+    compiled = f"The same, compiled{worth.compiled_by(result)}"
     return [
         ComparisonRow(label, _latency(base), _latency(ours), _speedup(result.speedup), known),
+        ComparisonRow(compiled, was, here, Figure(), known),
         ComparisonRow("At least, at peak rates", _least(base), _least(ours), Figure(), known),
         ComparisonRow("Slowest 1 % of runs (p99)", _p99(base), _p99(ours), Figure(), known),
         ComparisonRow("Samples per second", before, after, Figure(), known),

@@ -71,7 +71,21 @@ def interval(result: Result, speedup: Difference) -> str:
     if speedup.evidence is Evidence.MEASURED and marks(result):
         return f"{speedup.evidence} under bad conditions, so the interval is not known"
     span = figures.span(speedup.ci95, lambda value: f"{value:.2f}") or "interval unknown"
-    return f"{span}, {speedup.evidence}"
+    return f"{span}, {speedup.evidence}{serving(result)}"
+
+
+def serving(result: Result) -> str:
+    """` for TensorRT`, if another compiler made the engine here; else empty."""
+    timed = result.latency
+    other = timed.compiled if timed is not None else None
+    return "" if timed is None or other is None else f" for {compiler(str(timed.compiler))}"
+
+
+def compiled_by(result: Result) -> str:
+    """` by TensorRT-RTX`, if another compiler serves; else empty."""
+    timed = result.latency
+    other = timed.compiled if timed is not None else None
+    return "" if other is None else f" by {compiler(str(other.compiler))}"
 
 
 def time(latency: Latency) -> str:
@@ -133,7 +147,8 @@ def resized(result: Result) -> str:
         return ""
     much = f"{abs(change):.0%} {'larger' if change > 0 else 'smaller'}"
     engine = f"{figures.size(size.bytes)} in place of {figures.size(size.baseline_bytes)}"
-    return f" The {name} engine is {much} ({engine}, {size.evidence})."
+    known = f"{size.evidence}{compiled_by(result)}"
+    return f" The {name} engine is {much} ({engine}, {known})."
 
 
 def larger(result: Result) -> str:

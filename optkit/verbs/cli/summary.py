@@ -14,7 +14,7 @@ from optkit.facts.documents.rewrites import Rewrite
 from optkit.facts.documents.sizes import DeclaredSizes
 from optkit.facts.evidence import Evidence
 from optkit.facts.measurement import Difference, Fidelity, Latency, PhaseTimes, Score
-from optkit.show.report import coverage, figures
+from optkit.show.report import coverage, figures, worth
 from optkit.show.report.figures import measured, name, unvaried
 from optkit.show.report.titles import baseline_label
 from optkit.show.report.view import losses
@@ -363,10 +363,10 @@ def _spelled(sizes: Mapping[str, int]) -> str:
 
 def _evidence(one: Result) -> str:
     """The evidence of each group of figures, e.g. "engine compiled, latency predicted"."""
-    groups = {
-        "engine": one.engine,
-        "latency": one.latency,
-        "accuracy": one.accuracy,
-        "fidelity": one.fidelity,
-    }
-    return ", ".join(f"{name} {group.evidence}" for name, group in groups.items() if group)
+    groups = (
+        ("engine", one.engine, worth.compiled_by(one)),
+        ("latency", one.latency, worth.serving(one)),
+        ("accuracy", one.accuracy, ""),
+        ("fidelity", one.fidelity, ""),
+    )
+    return ", ".join(f"{name} {group.evidence}{of}" for name, group, of in groups if group)

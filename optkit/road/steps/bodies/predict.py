@@ -21,13 +21,14 @@ def run(step: PredictLatency, out: Path, progress: Progress) -> PredictedLatency
     device = replace(target(step.device), card=step.card)
     compiled = step.engine.static_layers if step.engine else ()
     loops = any(cost.recurrence for cost in costs.values())  # engines list one turn of a loop
-    if not compiled or loops or any(map(_unclear, compiled)):
+    of_layers = bool(compiled) and not loops and not any(map(_unclear, compiled))
+    if not of_layers:
         number = step.precision
         works = graph_work.of_graph(
             costs, number, device, step.planned if number.quantized else None
         )
         known = graph_work.uncounted(costs)
-        note = "from the graph: the compiler is assumed to fuse as compilers of GPUs do"
+        note = "from the graph: the compiler is assumed to fuse as it is documented to"
     else:
         works, known = of_engine(compiled, costs), graph_work.uncounted(costs)
         note = "from the layers of the compiled engine"
@@ -37,7 +38,7 @@ def run(step: PredictLatency, out: Path, progress: Progress) -> PredictedLatency
     if known:
         note += f"; not fully counted: {', '.join(known)}"
     note = "; ".join((note, *fitted().doubts(one.kind)))
-    return PredictedLatency(latency=latency(one, note), kind=one.kind)
+    return PredictedLatency(latency=latency(one, note), kind=one.kind, of_layers=of_layers)
 
 
 def _unclear(layer: FusedLayer) -> bool:
