@@ -142,10 +142,6 @@ class Latency(PlainRecord):
     """Interval of a prediction that contains nine of ten measurements, in ms."""
     at_least_ms: Number | None = field(default=None, metadata=SELDOM)
     """A bound at peak rates that no kernels can beat, where predicted. Milliseconds."""
-    compiler: str | None = field(default=None, metadata=SELDOM)
-    """The backend whose kernels are predicted: the one that serves on the target."""
-    compiled: Latency | None = field(default=None, metadata=SELDOM)
-    """The same call, predicted from the layers of the engine that another backend compiled."""
     runs: Count | None = None
     rounds: int | None = field(
         default=None, metadata=BESIDE

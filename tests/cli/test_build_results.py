@@ -54,6 +54,31 @@ def test_the_main_job_passes_its_gate(built: Path, main_job: MainJob) -> None:
     assert result["cache_hits"] == 0
 
 
+def test_the_latency_is_that_of_the_compiler_that_serves(
+    main_job: MainJob, optkit_here: Optkit, tmp_path: Path
+) -> None:
+    """TensorRT serves on an L4, and TensorRT-RTX compiled the engine here. So the latency is the
+    one of the plan, and that of the layers stands beside it under the name of their compiler."""
+    argv = ("--recipe", "digits-vit", "--target", "l4", "--batch", "8", "--json")
+    planned = optkit_here("plan", *argv, cache=tmp_path / "cache").result["results"]
+    calls = {
+        row["precision"]: next(one for one in row["latency"] if one["batch"] == 8)
+        for row in planned
+    }
+    result, batch = main_job.result, 8
+    for side, figures in (("int8", result), ("fp16", result["baseline"])):
+        told, layers = figures["latency"], figures["engine"]["latency"]
+        assert calls[side]["batch"] == told["batch"] == layers["batch"] == batch
+        assert told["p50_ms"] == pytest.approx(calls[side]["p50_ms"])
+        assert told["note"].startswith("from the graph")
+        assert layers["note"].startswith("from the layers of the compiled engine")
+        assert layers["p50_ms"] > told["p50_ms"]  # of kernels that TensorRT fuses
+        assert (figures["engine"]["backend"], figures["engine"]["serving"]) == (
+            "tensorrt-rtx", "tensorrt",
+        )  # fmt: skip
+    assert "predicted for TensorRT)" in result["recommendation"]["sentence"]
+
+
 def _placeless(result: Mapping[str, Any]) -> dict[str, Any]:
     """A copy in which the recommended command does not name the folder of the artifact."""
     found = dict(result)

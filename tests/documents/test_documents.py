@@ -49,6 +49,7 @@ _SELDOM = {  # keys that were added later, and those of a plan that only some qu
     "PlanRow": {"spot", "owned"},
     "PlannedLatency": {"spot_usd_per_million", "load", "feed"},
     "CheapestChoice": {"load"},
+    "EngineFacts": {"serving", "latency"},
     "DryRun": {"translation"},
     "TextGeneration": {"adapter", "encode", "speculation"},
 }

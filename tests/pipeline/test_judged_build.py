@@ -40,8 +40,8 @@ def predicted(p50: float, high: float) -> Latency:
 def build(ours: Latency, theirs: Latency, *, same: bool = False) -> Any:
     """A build that was predicted."""
     return SimpleNamespace(
-        is_baseline=same, latency=PredictedLatency(latency=ours, kind="encoder"),
-        baseline_latency=PredictedLatency(latency=theirs, kind="encoder"),
+        is_baseline=same, latency=PredictedLatency(latency=ours, kind="encoder", of_layers=True),
+        baseline_latency=PredictedLatency(latency=theirs, kind="encoder", of_layers=True),
     )  # fmt: skip
 
 

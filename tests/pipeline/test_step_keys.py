@@ -184,6 +184,7 @@ class Explained:
         self.report: Any = SimpleNamespace(
             provenance=SimpleNamespace(build_spec={"engine": spec}),
             layers=SimpleNamespace(engine=(layer,), baseline=(layer,)),
+            result=SimpleNamespace(engine=None),
         )
 
 

@@ -78,6 +78,16 @@ class EngineFacts(Record):
     batch: Count | None = None
     note: str | None = None
     landing: LandingCounts | None = None
+    serving: Annotated[
+        str | SkipJsonSchema[None],
+        Field(
+            exclude_if=absent, description="The backend whose latency is told, if it is another."
+        ),
+    ] = None
+    latency: Annotated[
+        Latency | SkipJsonSchema[None],
+        Field(exclude_if=absent, description="Of its layers, if another backend serves."),
+    ] = None
 
 
 class PrecisionFigures(Record):

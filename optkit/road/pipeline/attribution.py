@@ -9,9 +9,9 @@ from pydantic import ValidationError
 from optkit.craft.prediction.card_lookup import measured
 from optkit.craft.prediction.fitted import fitted
 from optkit.facts.documents.report import BothSides, Report, TimedLayers
+from optkit.facts.documents.result import EngineFacts
 from optkit.facts.engines import FusedLayer
 from optkit.facts.evidence import Evidence
-from optkit.facts.measurement import Latency
 from optkit.facts.timed_layers import TimedLayer
 from optkit.ground.devices import Target
 from optkit.ground.execute.runner import Steps
@@ -70,7 +70,7 @@ def count_padding(build: Build, runner: Steps) -> None:
 
 def explained(report: Report, build: Build) -> Report:
     """The report of a build with the times of its layers and the findings that follow."""
-    times = _of_build(build, report.result.latency)
+    times = _of_build(build, report.result.engine)
     try:
         recipe = Recipe.of_record(report.provenance.recipe)
     except ValidationError:  # of a newer optkit, whose artifact is finished here
@@ -86,21 +86,21 @@ def explained(report: Report, build: Build) -> Report:
     )
 
 
-def _of_build(build: Build, latency: Latency | None) -> Times | None:
+def _of_build(build: Build, engine: EngineFacts | None) -> Times | None:
     if build.layer_times is None:
         return None
     axes = tuned(build.job.recipe)
     if build.traits.on_cpu:
         return with_evidence(build.layer_times, Evidence.MEASURED, PROFILED, axes)
-    how = how_predicted(build.job.target, latency)
+    how = how_predicted(build.job.target, engine)
     return with_evidence(build.layer_times, Evidence.PREDICTED, how, axes)
 
 
-def how_predicted(device: Target, latency: Latency | None) -> str:
-    """The note on predicted times of layers, beside the latency of the artifact."""
+def how_predicted(device: Target, engine: EngineFacts | None) -> str:
+    """The note on predicted times of the layers of an engine."""
     told, card = _PREDICTED, measured(device).card
-    if latency is not None and latency.compiled is not None:
-        made, serving = (compiler(str(one.compiler)) for one in (latency.compiled, latency))
+    if engine is not None and engine.serving is not None:
+        made, serving = compiler(engine.backend), compiler(engine.serving)
         told += f"; {made} compiled them, and {serving}, which serves here, may fuse otherwise"
     return told if card is None else f"{told}; {card.told}"
 

@@ -156,23 +156,10 @@ def _latencies(build: Build) -> Latencies:
             [full("engine", row.engine) for row in timed.rows],
             [full("baseline", row.baseline) for row in timed.rows],
         )
+    baseline = build.baseline_latency
     return Latencies(
-        _predicted(build, timed, build.compiled_latency),
-        _predicted(build, build.baseline_latency, build.baseline_compiled_latency),
+        [] if timed is None else [timed.latency], [] if baseline is None else [baseline.latency]
     )
-
-
-def _predicted(
-    build: Build, served: PredictedLatency | None, compiled: PredictedLatency | None
-) -> list[Latency]:
-    """The latency of the compiler that serves, with that of the engine here if another one compiled
-    it."""
-    if served is None:
-        return []
-    of_engine = None
-    if compiled is not None and compiled.of_layers:
-        of_engine = replace(compiled.latency, compiler=build.compiler)
-    return [replace(served.latency, compiler=build.serving, compiled=of_engine)]
 
 
 def speedups(build: Build, times: Latencies) -> dict[int, Difference]:
@@ -260,6 +247,7 @@ def _sides(build: Build, times: Latencies, scores: Scores) -> _Sides:
         result: CompiledEngine | None,
         latencies: Sequence[Latency],
         accuracy: Score | None,
+        layers: PredictedLatency | None,
     ) -> PrecisionResult:
         compiled = result.engine if result is not None else None
         evidence = Evidence.MEASURED if build.measured else Evidence.COMPILED
@@ -271,12 +259,20 @@ def _sides(build: Build, times: Latencies, scores: Scores) -> _Sides:
             _note(build, backend),
             _at(latencies, build.batch),
             accuracy,
+            build.serving if layers is not None else None,
+            layers.latency if layers is not None and layers.of_layers else None,
         )
 
-    candidate = baseline = side(build.job.precision, build.engine, times.engine, scores.candidate)
+    candidate = baseline = side(
+        build.job.precision, build.engine, times.engine, scores.candidate, build.compiled_latency
+    )
     if not build.is_baseline:
         baseline = side(
-            build.baseline_precision, build.baseline_engine, times.baseline, scores.baseline
+            build.baseline_precision,
+            build.baseline_engine,
+            times.baseline,
+            scores.baseline,
+            build.baseline_compiled_latency,
         )
     return _Sides(candidate, baseline, PrecisionResult("fp32", accuracy=scores.reference))
 

@@ -88,7 +88,7 @@ def _times(artifact: Artifact, report: Report, runner: Runner) -> Times | None:
         return None
     step = prediction(*_graphs(artifact, runner), sides, device, axes)
     found = runner.do(step, "time the layers")
-    how = how_predicted(device, report.result.latency)
+    how = how_predicted(device, report.result.engine)
     return with_evidence(found, Evidence.PREDICTED, f"{how}; {reason}", axes)
 
 

@@ -34,7 +34,9 @@ class PrecisionResult:
     """One precision of the model: its engine and its figures.
 
     `backend` None: there is no engine (a reference that has only an accuracy). `engine` None with a
-    backend: pending. `evidence` is that of the engine: compiled, or measured if it ran.
+    backend: pending. `evidence` is that of the engine: compiled, or measured if it ran. `serving`:
+    the backend for which `latency` is predicted, if it is another one; `of_layers`: the latency of
+    the engine itself.
     """
 
     precision: str
@@ -44,6 +46,8 @@ class PrecisionResult:
     note: str | None = None
     latency: Latency | None = None
     accuracy: Score | None = None
+    serving: str | None = None
+    of_layers: Latency | None = None
 
     def figures(self) -> PrecisionFigures:
         return PrecisionFigures(
@@ -68,6 +72,8 @@ class PrecisionResult:
             batch=engine.batch,
             note="; ".join(filter(None, (self.note, engine.note))) or None,
             landing=LandingCounts.from_object(engine.landing),
+            serving=self.serving,
+            latency=self.of_layers,
         )
 
 

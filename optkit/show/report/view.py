@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Protocol
 
 from optkit.craft.benchmarking.doubts import not_finite
 from optkit.facts.documents.recommendation import Recommendation
@@ -18,7 +17,7 @@ from optkit.facts.documents.sizes import DeclaredSizes
 from optkit.facts.engines import BuildSpec
 from optkit.facts.evidence import Evidence
 from optkit.facts.measurement import Difference, Fidelity, Latency, Score
-from optkit.show.report import figures, recommendation_rules, worth
+from optkit.show.report import figures, recommendation_rules, titles, worth
 from optkit.show.report.build_facts import described, facts
 from optkit.show.report.layers import LayerRow
 from optkit.show.report.titles import baseline_label, device_of, is_given, spelled, to_ship_instead
@@ -34,6 +33,7 @@ EVIDENCE: Mapping[str, str] = MappingProxyType(
 )
 
 Show = Callable[[float | None], str]
+_Evidenced = Latency | Score | EngineFacts
 
 
 @dataclass(frozen=True)
@@ -149,11 +149,8 @@ def _latency_rows(
     shown, known = ours or base, _known(base, ours)
     label = f"Latency{worth.serving(result)}, batch {shown.batch if shown else None}"
     before, after = (_rate(side) for side in (base, ours))
-    was, here = (_latency(side and side.compiled) for side in (base, ours))
-    compiled = f"The same, compiled{worth.compiled_by(result)}"
     return [
         ComparisonRow(label, _latency(base), _latency(ours), _speedup(result.speedup), known),
-        ComparisonRow(compiled, was, here, Figure(), known),
         ComparisonRow("At least, at peak rates", _least(base), _least(ours), Figure(), known),
         ComparisonRow("Slowest 1 % of runs (p99)", _p99(base), _p99(ours), Figure(), known),
         ComparisonRow("Samples per second", before, after, Figure(), known),
@@ -261,11 +258,14 @@ def _engine_rows(base: EngineFacts | None, ours: EngineFacts | None) -> list[Com
         change = Figure(_change(before, after))
         return ComparisonRow(label, _value(before, show), _value(after, show), change, known)
 
+    before, after = (side.latency if side else None for side in (base, ours))
+    own = f"Latency, compiled by {titles.compiler(shown.backend)}"
     moved = "Bytes between fused layers" + (f", batch {shown.batch}" if shown.batch else "")
     return [
         line("Engine size", lambda engine: engine.bytes, figures.size),
         line("Fused layers", lambda engine: engine.layers, figures.count),
         line(moved, lambda engine: engine.bytes_moved, figures.size),
+        ComparisonRow(own, _latency(before), _latency(after), Figure(), _known(before, after)),
     ]
 
 
@@ -280,12 +280,7 @@ def _value(value: float | None, show: Show) -> Figure:
     return _ABSENT if value is None else Figure(show(value))
 
 
-class EvidencedFigure(Protocol):
-    @property
-    def evidence(self) -> Evidence: ...
-
-
-def _known(base: EvidencedFigure | None, ours: EvidencedFigure | None) -> tuple[str, ...]:
+def _known(base: _Evidenced | None, ours: _Evidenced | None) -> tuple[str, ...]:
     """Evidence of both sides, once where they agree."""
     return tuple(dict.fromkeys(side.evidence for side in (base, ours) if side is not None))
 

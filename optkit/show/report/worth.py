@@ -75,17 +75,16 @@ def interval(result: Result, speedup: Difference) -> str:
 
 
 def serving(result: Result) -> str:
-    """` for TensorRT`, if another compiler made the engine here; else empty."""
-    timed = result.latency
-    other = timed.compiled if timed is not None else None
-    return "" if timed is None or other is None else f" for {compiler(str(timed.compiler))}"
+    """` for TensorRT`, if the latency is that of another compiler than made the engine; else
+    empty."""
+    engine = result.engine
+    return f" for {compiler(engine.serving)}" if engine and engine.serving else ""
 
 
 def compiled_by(result: Result) -> str:
-    """` by TensorRT-RTX`, if another compiler serves; else empty."""
-    timed = result.latency
-    other = timed.compiled if timed is not None else None
-    return "" if other is None else f" by {compiler(str(other.compiler))}"
+    """` by TensorRT-RTX`, if the latency is that of another compiler; else empty."""
+    engine = result.engine
+    return f" by {compiler(engine.backend)}" if engine and engine.serving else ""
 
 
 def time(latency: Latency) -> str:
