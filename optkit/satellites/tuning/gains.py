@@ -3,8 +3,7 @@ layers.
 
     seconds = operations / peak + bytes / bandwidth          (both sides of the roofline added up)
 
-This is for the layer alone. The real latency of a candidate comes from its compiled layers or from
-a measurement.
+This is for the layer alone. The latency of a candidate is predicted or measured as a whole.
 """
 
 from __future__ import annotations

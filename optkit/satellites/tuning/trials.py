@@ -1,8 +1,8 @@
 """A trial: a candidate is built for the target, through the store, until its figures are known.
 
-The size is that of the compiled engine. The latency is predicted from its fused layers, or measured
-together with the baseline if the target is this machine. The noise is that of the graph on the
-samples of `survey.probe`.
+The size is that of the compiled engine. The latency is predicted for the compiler that serves, or
+measured together with the baseline if the target is this machine. The noise is that of the graph on
+the samples of `survey.probe`.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ from optkit.road.packaging.triton.model_config import (
     OptimizationPolicy,
 )
 from optkit.road.packaging.triton.releases import table
+from optkit.road.packaging.variants import Variant
 
 _TENSORRT = "tensorrt"
 """The backend whose engines Triton loads, its distribution, and ONNX Runtime's accelerator."""
@@ -59,19 +60,22 @@ class Executable:
 
 
 def executable(
-    artifact: Artifact, report: Report | None, model: graph.Graph, profile: Profile, stem: str
+    variant: Variant, report: Report | None, model: graph.Graph, profile: Profile, stem: str
 ) -> Executable:
     """`report`: None in a slim copy. `model`: the graph. `profile`: the shapes of its inputs with
     dynamic axes. `stem`: of the names of its files.
 
     Raises UsageError for a device on which Triton does not run, InputRefused, IntegrityError."""
+    artifact, told = variant.artifact, variant.result.engine
     manifest, device = artifact.manifest, target(artifact.manifest.target)
     if device.vendor != "nvidia" and not device.is_cpu:
         raise UsageError(f"Triton does not run on {device.title}", where=str(artifact.path))
     if device.is_cpu:
         return _on_cpu(artifact, model, stem)
     engine = manifest.engine
-    figures = "the graph" if engine is None else f"the {engine.backend} engine"
+    figures = (
+        "the graph" if engine is None else f"the {(told and told.serving) or engine.backend} engine"
+    )
     unfit = _why_no_engine(report, manifest)
     if engine is not None and unfit is None:
         return _engine(artifact, report, engine.file, stem, figures)

@@ -58,7 +58,7 @@ def served(name: str, variant: Variant, stem: str) -> ServedModel:
     axes = axes_of_recipe(artifact.manifest.recipe, str(artifact.path))
     described = ModelIO.of(inputs, outputs, axes, where)
     report = variant.report if REPORT_FILE in artifact.manifest.files else None
-    runs = executable(artifact, report, model, _profile(inputs, axes), stem)
+    runs = executable(variant, report, model, _profile(inputs, axes), stem)
     sweep = _sweep(variant.result, report)
     batched = batching(sweep, described.tuned, described.max_batch_size, runs.figures)
     labels = _labels(artifact, described)
