@@ -27,7 +27,13 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-COLOURS = {"pass": "green", "fail": "red", "inconclusive": "amber", "pending": "grey"}
+COLOURS = {
+    "pass": "green",
+    "likely": "blue",
+    "fail": "red",
+    "inconclusive": "amber",
+    "pending": "grey",
+}
 BUSY = "import time\nend = time.time() + 60\nwhile time.time() < end: pass"
 PROGRESS = re.compile(r"\s+(\.\.\.|\d+(\.\d+)? (s|ms|min)\b)")
 TABLE = re.compile(r"build +gate ")
