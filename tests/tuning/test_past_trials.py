@@ -10,6 +10,7 @@ import pytest
 
 from optkit.facts import codec
 from optkit.facts.errors import Impossible, InputRefused, OptkitError, WorkerFailed
+from optkit.facts.precisions import precision
 from optkit.ground.execute import local
 from optkit.ground.execute.task import Task
 from optkit.ground.recipe import Recipe
@@ -44,7 +45,7 @@ def test_what_the_same_inputs_will_always_meet_is_a_lasting_failure(
     monkeypatch.setattr("optkit.satellites.tuning.trials.pipeline.run", fail)
     recipe = Recipe.from_dict({"name": "small"})
     trials = Trials(
-        Job(recipe, *jobs.pair("cpu", "int8")), Space((), "fp32"), ("int8",),
+        Job(recipe, *jobs.pair("cpu", "int8")), Space((), "fp32"), (precision("int8"),),
         Workspace(tmp_path).runner(), {},
     )  # fmt: skip
     outcome = trials(Candidate(()))
@@ -100,7 +101,7 @@ def search(
             return judged_build.judge(made, runner.records, artifact="")
 
         return tuning.tune(
-            job, ("int8",), Budget(min_sqnr=20.0), SearchOptions(trials=3), runner, judge
+            job, (precision("int8"),), Budget(min_sqnr=20.0), SearchOptions(trials=3), runner, judge
         )
 
     return run
