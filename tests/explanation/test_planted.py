@@ -63,7 +63,7 @@ def test_an_unfused_pair_between_a_convolution_and_its_sum(
 def test_a_weight_whose_scales_lie_along_the_summed_axis(
     explained: Explained, tmp_path: Path
 ) -> None:
-    recipe = models.residual(tmp_path / "net", largest=8.0)
+    recipe = models.residual(tmp_path / "net", largest=16.0)
     found = explained(recipe, "cpu", faults.weight_along_inputs("blocks.0.conv2/Conv"))
     assert (found[0]["rule"], found[0]["nodes"]) == ("weight_axis", ["blocks.0.conv2/Conv"])
     assert found[0]["modules"] == ["blocks.0.conv2"]
