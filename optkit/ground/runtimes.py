@@ -243,6 +243,7 @@ BACKENDS: Mapping[str, str] = MappingProxyType(
         "onnxruntime-coreml": "optkit.craft.backends.ort_providers:CoreMLProvider",
         "onnxruntime-cuda": "optkit.craft.backends.ort_providers:CudaProvider",
         "onnxruntime-tensorrt": "optkit.craft.backends.ort_providers:TensorRTProvider",
+        "onnxruntime-tensorrt-rtx": "optkit.craft.backends.ort_rtx:TensorRTRTXProvider",
         "tensorrt": "optkit.craft.backends.tensorrt:TensorRT",
         "tensorrt-rtx": "optkit.craft.backends.tensorrt_rtx:TensorRTRTX",
     }

@@ -12,7 +12,8 @@ from optkit.craft.backends.ort_session import OrtSession, Providers, held, libra
 from optkit.facts.errors import Impossible, ToolchainMissing
 from optkit.facts.tensors import Feed
 
-_MULTIPLIES = re.compile("Conv|MatMul|Gemm|Attention|LSTM|GRU")
+# a provider that compiles ahead has put what multiplies into EPContext
+_MULTIPLIES = re.compile("Conv|MatMul|Gemm|Attention|LSTM|GRU|EPContext")
 
 
 class BoundSession(OrtSession):

@@ -84,7 +84,7 @@ class OnnxRuntime:
 
     def check(self) -> None:
         """Raise ToolchainMissing unless exactly one onnxruntime wheel is installed and loads."""
-        if len(wheels := self.versions()) > 1:
+        if len(wheels := OnnxRuntime.versions(self)) > 1:  # without those of a plugin
             raise ToolchainMissing(
                 f"{' and '.join(wheels)} use the same folder and overwrite each other",
                 hint="pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'optkit[cpu]'",

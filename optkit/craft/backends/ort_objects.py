@@ -52,6 +52,12 @@ class Binding(Protocol):
     def copy_outputs_to_cpu(self) -> Sequence[np.ndarray]: ...
 
 
+class EpDevice(Protocol):
+    """A device as one execution provider runs it."""
+
+    ep_name: str
+
+
 class NativeOptions(Protocol):
     """The library's SessionOptions."""
 
@@ -65,6 +71,10 @@ class NativeOptions(Protocol):
     profile_file_prefix: str
 
     def add_session_config_entry(self, key: str, value: str, /) -> None: ...
+    def add_provider_for_devices(
+        self, devices: Sequence[EpDevice], options: Mapping[str, str], /
+    ) -> None: ...
+    def has_providers(self) -> bool: ...
 
 
 class InferenceSession(Protocol):

@@ -24,6 +24,7 @@ from optkit.craft.backends.onnxruntime import (
     external_files,
     native_options,
 )
+from optkit.craft.backends.ort_objects import NativeOptions
 from optkit.craft.backends.ort_session import CPU, Providers, library
 from optkit.craft.backends.shape_profile import batch, profile
 from optkit.craft.backends.tensorrt import TensorRT
@@ -155,13 +156,24 @@ class CudaProvider(OnnxRuntime):
         native.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         target = None if options.target is None else target_of(options.target)
         providers = self.providers(target, options.cuda_graph, options.kept, compiled)
-        session = BoundSession(model, native, providers, self.device, records=options.cuda_graph)
+        session = self.opened(model, native, providers, options.cuda_graph, compiled)
         try:
             session.verify()
         except ToolchainMissing:
             session.close()
             raise
         return session
+
+    def opened(
+        self,
+        model: Path,
+        native: NativeOptions,
+        providers: Providers,
+        records: bool,
+        compiled: Path | None,
+    ) -> BoundSession:
+        """A session of the graph with these options. `compiled`: as for `providers`."""
+        return BoundSession(model, native, providers, self.device, records=records)
 
     def check_here(self, target: str | None, where: str) -> None:
         """Raise ToolchainMissing unless this machine has the target's device."""

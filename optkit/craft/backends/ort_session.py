@@ -44,7 +44,8 @@ DISABLED = ("MatMulAddFusion", "WeightBiasQuantization")
 
 class OrtSession:
     """A loaded graph. `providers`: the execution providers of its nodes, in order of preference,
-    with options; `device`: the place of a loop's values."""
+    with options; those of a plugin are in `options` already. `device`: the place of a loop's
+    values."""
 
     def __init__(
         self,
@@ -55,18 +56,19 @@ class OrtSession:
         disabled: Sequence[str] = DISABLED,
     ) -> None:
         ort, asked = library(), [name for name, _ in providers]
+        named = [] if options.has_providers() else providers
         self._where = str(model)
         try:
             self._loaded: InferenceSession | None = ort.InferenceSession(
                 str(model),
                 options,
-                providers=[(name, dict(settings)) for name, settings in providers],
+                providers=[(name, dict(settings)) for name, settings in named],
                 disabled_optimizers=list(disabled),
                 enable_fallback=0,
             )
         except Exception as error:  # ONNX Runtime's exceptions derive directly from Exception
             with storage_errors(model):
-                raise io_cause(error) or _refusal(error, str(model)) from error
+                raise io_cause(error) or refusal(error, str(model)) from error
         if (given := self._session.get_providers()) != asked:
             raise ToolchainMissing(
                 f"the requested providers are {asked}, but the session has {given}",
@@ -105,7 +107,7 @@ class OrtSession:
         except Exception as error:
             if _SINGLE in str(error) and isinstance(batch_axis(self.inputs), str):
                 return self._one_by_one(feed)
-            raise _refusal(error, self._where) from error
+            raise refusal(error, self._where) from error
         return dict(zip(names, found, strict=True))
 
     def _one_by_one(self, feed: Feed) -> Feed:
@@ -267,7 +269,7 @@ def run_bound(session: InferenceSession, binding: Binding, where: str) -> None:
     try:
         session.run_with_iobinding(binding)
     except Exception as error:
-        raise _refusal(error, where) from error
+        raise refusal(error, where) from error
 
 
 def held(array: np.ndarray, device: str) -> Value:
@@ -318,7 +320,7 @@ _PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
 _PLACE = re.compile(r"/onnxruntime_src/\S+ .*?\) ")  # a file, a line and a C++ signature
 
 
-def _refusal(error: Exception, where: str) -> OptkitError:
+def refusal(error: Exception, where: str) -> OptkitError:
     """The typed error for an exception of ONNX Runtime, with the node that it names."""
     text = _PLACE.sub("", _PREFIX.sub("", str(error).strip()))
     lowered = text.lower()

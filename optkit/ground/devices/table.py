@@ -30,6 +30,8 @@ _NO_KERNELS = {
 
 # Facts that no build depends on: they are for predictions only.
 _NOT_BUILT_FROM = frozenset({"memory_mib"})
+# Backends with which no build compiles: they only run what was built.
+_NOT_BUILT_WITH = frozenset({"onnxruntime-tensorrt-rtx"})
 
 FOLDER = Path(__file__).with_name("data")
 
@@ -243,7 +245,7 @@ def read(name: str) -> Target:
         identity=MappingProxyType(
             {
                 "name": name,
-                "backends": [option.name for option in data.backends],
+                "backends": [o.name for o in data.backends if o.name not in _NOT_BUILT_WITH],
                 "facts": {k: f.value for k, f in data.facts.items() if k not in _NOT_BUILT_FROM},
                 "peaks": {key: fact.value for key, fact in rates.items()},
                 "precisions": {key: support.answer for key, support in precisions.items()},

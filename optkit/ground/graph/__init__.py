@@ -51,7 +51,15 @@ from optkit.ground.graph.semantics import (
     takes_half,
     upgrade,
 )
-from optkit.ground.graph.serde import INLINE_LIMIT, check, data_locations, load, save, with_data_at
+from optkit.ground.graph.serde import (
+    INLINE_LIMIT,
+    check,
+    data_locations,
+    load,
+    metadata,
+    save,
+    with_data_at,
+)
 from optkit.ground.graph.shapes import bind, dims, evaluated, expose, inputs, outputs, typed
 from optkit.ground.graph.weights import (
     MappedTensor,
@@ -102,6 +110,7 @@ __all__ = [
     "join_names",
     "load",
     "lower",
+    "metadata",
     "module_of",
     "multiplies_codes",
     "names_in",

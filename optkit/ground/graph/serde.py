@@ -53,6 +53,11 @@ def load(path: Path) -> ir.Model:
     return model
 
 
+def metadata(path: Path) -> dict[str, str]:
+    """What an ONNX file says about its model, by key. Raises InputRefused."""
+    return {entry.key: entry.value for entry in _parse(path).metadata_props}
+
+
 def _check_nodes(model: ir.Model, path: Path) -> None:
     for node in model.graph.all_nodes():
         untyped = [n for n, a in node.attributes.items() if a.type == ir.AttributeType.UNDEFINED]

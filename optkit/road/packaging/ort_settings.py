@@ -37,6 +37,7 @@ _DEVICES = MappingProxyType(
         "onnxruntime-cuda": Device((_CUDA, _CPU), "gpu"),
         "onnxruntime-tensorrt": Device((_TENSORRT, _CUDA, _CPU), "gpu"),
         "onnxruntime-coreml": Device((_COREML, _CPU), None),
+        "onnxruntime-tensorrt-rtx": Device((_RTX, _CPU), "gpu"),
         "tensorrt": Device((_TENSORRT, _CUDA, _CPU), "gpu"),
         "tensorrt-rtx": Device((_RTX, _TENSORRT, _CUDA, _CPU), "gpu"),
     }
