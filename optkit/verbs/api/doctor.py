@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Literal
 
 from optkit.facts.documents.installation import LibraryCheck
+from optkit.facts.errors import ToolchainMissing
+from optkit.ground import runtimes
 from optkit.ground.devices import gpus
 from optkit.ground.devices.gpus import torch_build
 from optkit.ground.execute.installed import installed
@@ -37,16 +39,34 @@ _LIBRARIES = (
     ("nvidia-ml-py", "GPU telemetry", "gpu", "pynvml"),
 )
 
+# A plugin may load and still have no driver or device, which is no broken installation.
+_PLUGIN = "onnxruntime-tensorrt-rtx"
+_ASK_PLUGIN = f"""
+import sys
+from optkit.errors import ToolchainMissing
+from optkit.runtimes import backend
+try:
+    backend({_PLUGIN!r}).check()
+except ToolchainMissing as error:
+    print(error.message, file=sys.stderr)
+    sys.exit(error.exit_code)
+"""
+
 
 def diagnose() -> Iterator[LibraryCheck]:
     """Checks of Python, the store, every library of optkit, and the GPU. Yields each as soon as it
     is known."""
     yield _check("Python", "ok", platform.python_version(), sys.executable)
     yield _store()
-    children = {line[0]: _importing(line[3]) for line in _LIBRARIES if installed(line[0])}
+    children = {line[0]: _child(f"import {line[3]}") for line in _LIBRARIES if installed(line[0])}
+    plugin = runtimes.backend(_PLUGIN).versions().keys() - set(ONNXRUNTIME_WHEELS)
+    if plugin:
+        children[_PLUGIN] = _child(_ASK_PLUGIN)
     try:
         for name, purpose, extra, _ in _LIBRARIES:
             yield _library(name, purpose, extra, children.get(name))
+        if plugin:
+            yield _plugin(installed(min(plugin)), children[_PLUGIN])
     finally:
         for child in children.values():
             child.kill()
@@ -63,10 +83,10 @@ def _store() -> LibraryCheck:
     return _check("store", "ok", None, f"{root}, {free / 2**30:.1f} GiB free")
 
 
-def _importing(module: str) -> subprocess.Popen[str]:
-    """A child process that imports the module."""
+def _child(code: str) -> subprocess.Popen[str]:
+    """A child process that runs the code."""
     return subprocess.Popen(
-        [sys.executable, "-c", f"import {module}"],
+        [sys.executable, "-c", code],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -82,14 +102,30 @@ def _library(
         return _check(name, "missing", None, f"{purpose}; pip install 'optkit[{extra}]'")
     if name == "torch" and (build := _torch_build()):
         purpose = f"{purpose}; {build}"
-    try:
-        _, errors = importing.communicate(timeout=_SECONDS)
-    except subprocess.TimeoutExpired:
-        return _check(name, "broken", version, f"its import takes more than {_SECONDS} s")
+    told = _told(importing)
     if importing.returncode == 0:
         return _check(name, "ok", version, purpose)
-    lines = errors.strip().splitlines() or [f"exit status {importing.returncode}"]
-    return _check(name, "broken", version, f"does not import: {lines[-1]}")
+    return _check(name, "broken", version, f"does not import: {told}")
+
+
+def _plugin(version: str | None, asking: subprocess.Popen[str]) -> LibraryCheck:
+    """ONNX Runtime's provider for TensorRT-RTX, if its wheel is installed."""
+    told, code = _told(asking), asking.returncode
+    states: dict[int, _State] = {0: "ok", ToolchainMissing.exit_code: "missing"}
+    purpose = "graphs on the GPU, in ONNX Runtime" if code == 0 else told
+    return _check("RTX provider", states.get(code, "broken"), version, purpose)
+
+
+def _told(child: subprocess.Popen[str]) -> str:
+    """The last line of what a child that failed says."""
+    try:
+        _, errors = child.communicate(timeout=_SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.communicate()
+        return f"it takes more than {_SECONDS} s"
+    lines = errors.strip().splitlines() or [f"exit status {child.returncode}"]
+    return lines[-1]
 
 
 def _torch_build() -> str | None:
