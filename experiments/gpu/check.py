@@ -319,7 +319,7 @@ def checks(artifact: Path | None) -> list[Check]:
         Check("predictor", "100 kernels of this card inside their intervals", 900,
               (*torch, described_target), predictions),
     ]  # fmt: skip
-    for name in ("onnxruntime-cuda", "onnxruntime-tensorrt"):
+    for name in ("onnxruntime-cuda", "onnxruntime-tensorrt", "onnxruntime-tensorrt-rtx"):
         needs = (*card, described_target, partial(runtime_here, name))
         found.append(Check(
             name, "the graph on ONNX Runtime's provider", 600, needs,

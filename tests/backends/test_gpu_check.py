@@ -160,8 +160,8 @@ def test_dry_says_what_would_run_and_runs_nothing(
     assert script.check.main(["--dry"]) == 0
     told = capsys.readouterr().out
     for name in ("driver", "capture", "out of memory", "A/A", "10 % slower", "NVML", "predictor",
-                 "onnxruntime-cuda", "onnxruntime-tensorrt", "tensorrt", "tensorrt-rtx",
-                 "finish", "tensorrt, tiling", "tensorrt-rtx, time of layers",
+                 "onnxruntime-cuda", "onnxruntime-tensorrt", "onnxruntime-tensorrt-rtx", "tensorrt",
+                 "tensorrt-rtx", "finish", "tensorrt, tiling", "tensorrt-rtx, time of layers",
                  "tensorrt, memory"):  # fmt: skip
         assert f"\n{name}: " in f"\n{told}"
     assert told.count("skipped here: no NVIDIA driver") == told.count("\n") - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import random
 import re
@@ -14,10 +15,11 @@ import numpy as np
 import pytest
 
 import optkit
-from optkit.facts.errors import UsageError
+from optkit.facts.errors import ToolchainMissing, UsageError
 from optkit.ground.artifact import Artifact
+from optkit.ground.devices import Target
 from optkit.ground.runtimes import BACKENDS
-from optkit.road.packaging import formats, ort_settings
+from optkit.road.packaging import formats, ort_package, ort_settings
 from optkit.road.packaging.variants import PackageSubject, Variant
 from tests.environments import ROOT, environment, output
 from tests.packaging import tiny
@@ -129,6 +131,89 @@ def test_a_target_without_a_provider_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no execution provider for groq-lpu"):
         package(tmp_path / "packages", artifact(tmp_path, "groq-lpu"))
     assert not (tmp_path / "packages").exists()
+
+
+# --- compiled on this machine --------------------------------------------------------------------
+
+
+class L4Here:
+    """TensorRT-RTX's provider on a machine with an L4."""
+
+    def check(self) -> None: ...
+
+    def write_context(self, model: Path, target: Target, out: Path) -> str:
+        if target.name != "l4":
+            raise ToolchainMissing(f"it is built for {target.name}, but the device is NVIDIA L4")
+        out.write_bytes(model.read_bytes())
+        return "76747274"
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ort_package, "TensorRTRTXProvider", L4Here)
+
+
+def compiled(out: Path, *artifacts: Artifact) -> tuple[Path, tuple[str, ...]]:
+    subject = PackageSubject("net", tuple(map(Variant, artifacts)), compiled=True)
+    written = formats.package(subject, "ort-package", out)
+    return Path(written.folder), written.notes
+
+
+def test_what_the_card_compiled_is_a_variant_beside_the_graph(card: None, tmp_path: Path) -> None:
+    built = [artifact(tmp_path, name) for name in ("l4", "cpu")]
+    plain, _ = package(tmp_path / "plain", *built)
+    folder, (note,) = compiled(tmp_path / "packages", *built)
+    added = contents(folder).keys() - contents(plain).keys()
+    assert added == {"model/l4-compiled/model.onnx"}
+    before, variants = (
+        read(place / "model" / "component.json")["variants"] for place in (plain, folder)
+    )
+    assert {name: variants[name] for name in before} == before
+    both = {**before["l4"], "compatibility_string": "76747274"}
+    assert variants["l4-compiled"] == both
+    assert "l4-compiled has machine code" in note
+
+
+def test_only_what_is_for_the_card_is_compiled(card: None, tmp_path: Path) -> None:
+    built = {name: artifact(tmp_path, name) for name in ("l4", "rtx4090", "cpu")}
+    folder, _ = compiled(tmp_path / "packages", built["l4"], built["rtx4090"])
+    for name, variants in (("l4", ["l4", "l4-compiled"]), ("rtx4090", ["rtx4090"])):
+        assert [*read(folder / name / "component.json")["variants"]] == variants
+    with pytest.raises(ToolchainMissing, match="built for rtx4090, but the device is NVIDIA L4"):
+        compiled(tmp_path / "none", built["rtx4090"])
+    with pytest.raises(UsageError, match="no variant for NvTensorRTRTXExecutionProvider"):
+        compiled(tmp_path / "none", built["cpu"])
+    with pytest.raises(UsageError, match="slim holds nothing that a machine compiles"):
+        optkit.package(built["l4"].path, format="slim", out=tmp_path / "none", compiled=True)
+    assert not (tmp_path / "none").exists()
+
+
+def test_without_the_provider_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ToolchainMissing, match="TensorRT-RTX provider is not installed"):
+        compiled(tmp_path / "packages", artifact(tmp_path, "l4"))
+    assert not [*tmp_path.glob("packages/*")]
+
+
+def test_onnx_runtime_takes_the_graph_where_no_provider_speaks_for_the_compiled_one(
+    card: None, tmp_path: Path
+) -> None:
+    """As on a device that the machine code does not fit; another provider takes the place."""
+    ort = pytest.importorskip("onnxruntime")
+    if not hasattr(ort, "ModelPackageContext"):
+        pytest.skip(f"ONNX Runtime {ort.__version__} reads no packages")
+    folder, _ = compiled(tmp_path / "packages", artifact(tmp_path, "l4"))
+    file = folder / "model" / "component.json"
+    stand_in = "AzureExecutionProvider"
+    file.write_text(file.read_text().replace("NvTensorRTRTXExecutionProvider", stand_in))
+    options = ort.SessionOptions()
+    options.add_provider(stand_in, {})
+    chosen = ort.ModelPackageContext(str(folder)).select_component(
+        "model", ort.ModelPackageOptions(options)
+    )
+    assert chosen.get_selected_variant_name() == "l4"
 
 
 # --- read by ONNX Runtime ------------------------------------------------------------------------

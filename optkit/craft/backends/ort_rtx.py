@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 from optkit.craft.backends.bound_session import BoundSession
 from optkit.craft.backends.build_options import OptionValue, workspace
@@ -94,15 +95,15 @@ class TensorRTRTXProvider(CudaProvider):
         written there the first time."""
         _take(native, providers[0][1])
         if compiled is not None and not (context := compiled / "context.onnx").exists():
-            part = compiled / f"part-{os.getpid()}.onnx"  # others may write the same one
-            _compile(model, native, part)
-            part.replace(context)
+            with tempfile.TemporaryDirectory(dir=compiled) as part:  # others may write it too
+                _compile(model, native, Path(part) / context.name)
+                (Path(part) / context.name).replace(context)
         opened = model if compiled is None else context
         return super().opened(opened, native, providers, records, compiled)
 
     def write_context(self, model: Path, target: Target, out: Path) -> str:
-        """Write the context graph of an ONNX file for the target, which must be here: what the
-        provider tells of the devices that it fits (the `compatibility_string` of a package).
+        """Write the context graph of an ONNX file for the target, which must be here, and open it:
+        what the provider tells of the devices that it fits (`compatibility_string` of a package).
 
         Raises ToolchainMissing, or InputRefused for a graph that the provider does not compile, or
         of which it leaves nodes to the CPU between others: then it does not tell what it fits.
@@ -112,7 +113,8 @@ class TensorRTRTXProvider(CudaProvider):
         self.check()
         self.check_here(target.name, str(model))
         native = native_options(model, SessionOptions(target=target.name))
-        _take(native, self.providers(target, False)[0][1])
+        providers = self.providers(target, False)
+        _take(native, providers[0][1])
         _compile(model, native, out)
         fits = graph.metadata(out).get(_COMPATIBILITY)
         if fits is None:
@@ -120,6 +122,7 @@ class TensorRTRTXProvider(CudaProvider):
                 f"{_TITLE} compiles it in several parts, and does not tell which devices they fit",
                 where=str(model),
             )
+        super().opened(out, native, providers, False, None).close()
         return fits
 
     def settings(self, target: Target | None) -> dict[str, OptionValue]:
@@ -153,8 +156,9 @@ def devices() -> Sequence[EpDevice]:
             f"{_TITLE} is a plugin, and ONNX Runtime {ort.__version__} takes no plugins",
             hint="pip install 'optkit[cpu]'",
         )
-    _register()
-    found = [device for device in ort.get_ep_devices() if device.ep_name == PROVIDER]
+    if not (found := _listed(ort)):  # the application may have registered it under any name
+        _register()
+        found = _listed(ort)
     if not found:
         raise ToolchainMissing(
             f"{_TITLE} finds no device: it runs on NVIDIA GPUs of compute capability 8.6, 8.9, and "
@@ -162,6 +166,10 @@ def devices() -> Sequence[EpDevice]:
             hint="`optkit devices` lists the GPUs",
         )
     return found
+
+
+def _listed(ort: ModuleType) -> Sequence[EpDevice]:
+    return [device for device in ort.get_ep_devices() if device.ep_name == PROVIDER]
 
 
 @cache
@@ -176,7 +184,7 @@ def _register() -> None:
     try:
         library().register_execution_provider_library(PROVIDER, str(place))
     except Exception as error:  # of the library, directly derived from Exception
-        if "already registered" in str(error):  # by the application
+        if "already registered" in str(error):  # by the application, and it has no device
             return
         raise ToolchainMissing(
             f"{_TITLE} does not load: {error}",

@@ -228,6 +228,10 @@ class Artifact:
             "but the kernels are slower; build it again on this machine for faster ones"
         )
 
+    def admit_graph(self) -> None:
+        """Raise InputRefused or WorkerFailed unless its graph may be opened in this process."""
+        self._admit(self.model_path, MODEL, SessionOptions())
+
     def trust_here(self) -> None:
         """Record that this user trusts the artifact on this machine: later, no command refuses its
         engines, and its graphs are not tried first. The caller has verified who made it."""

@@ -52,6 +52,9 @@ WITH_ADAPTERS = frozenset({"lora"})
 HOLDS_ADAPTERS = WITH_ADAPTERS | {"oci", "slim"}
 """The formats whose packages have the adapters of an artifact."""
 
+WITH_COMPILED = frozenset({"ort-package"})
+"""The formats that take what this machine compiles."""
+
 OF_PARTS = frozenset({"slim", "triton"})
 """The formats that hold artifacts of several graphs."""
 
@@ -79,6 +82,12 @@ def package(subject: PackageSubject, form: str, out: Path) -> Package:
     if subject.adapters and form not in WITH_ADAPTERS:
         raise UsageError(
             f"the format {form} takes no adapters", where="--adapter", hint="choose the format lora"
+        )
+    if subject.compiled and form not in WITH_COMPILED:
+        raise UsageError(
+            f"the format {form} holds nothing that a machine compiles",
+            where="--compiled",
+            hint="choose the format ort-package",
         )
     if form not in BY_PRECISION:
         subject.check_one_per_target()

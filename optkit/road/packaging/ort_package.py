@@ -4,6 +4,7 @@ which they select the variant for an execution provider.
 manifest.json                        the components
 model/component.json                 one component: the variants, one per target
 model/l4/model.onnx, …               the graph of a variant, and its data files
+model/l4-compiled/model.onnx         on request: the graph as this machine's provider compiled it
 shared_assets/sha256-…/              a folder that the variants name by its digest: the tokenizer
                                      and configuration, and data files that several variants use
 
@@ -25,7 +26,10 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
+from optkit.craft.backends.ort_rtx import PROVIDER, TensorRTRTXProvider
+from optkit.facts.errors import ToolchainMissing, UsageError
 from optkit.ground.artifact import MODEL, VNNI
+from optkit.ground.devices import target
 from optkit.ground.intake import COMPANIONS
 from optkit.road.packaging.formats import PackageContent
 from optkit.road.packaging.graph_files import graph_files
@@ -77,9 +81,19 @@ class _Member:
     companions: _Asset
 
 
+@dataclass(frozen=True)
+class _Compiled:
+    """A context graph of a variant, and what its provider tells of the devices that it fits."""
+
+    file: Path
+    fits: str
+
+
 def files(subject: PackageSubject, scratch: Path) -> PackageContent:
-    """Raises UsageError (a target without a provider), IntegrityError, InputRefused."""
+    """Raises UsageError (a target without a provider), IntegrityError, InputRefused; and where
+    something is to be compiled, ToolchainMissing and WorkerFailed (a foreign graph)."""
     members = [_member(variant) for variant in sorted(subject.variants, key=lambda one: one.name)]
+    compiled = _compiled(members, scratch) if subject.compiled else {}
     components = _components(members)
     uses = Counter(member.data.uri for member in members if member.data.files)
     content: dict[str, Path | bytes] = {}
@@ -89,6 +103,10 @@ def files(subject: PackageSubject, scratch: Path) -> PackageContent:
             shared = uses[member.data.uri] > 1
             bodies[member.variant.name] = _body(member, shared)
             content |= _files(member, f"{component}/{member.variant.name}", shared)
+            if (one := compiled.get(member.variant.name)) is not None:
+                name = f"{member.variant.name}-compiled"
+                bodies[name] = {**_body(member, False), "compatibility_string": one.fits}
+                content[f"{component}/{name}/{MODEL}"] = one.file
         content[f"{component}/component.json"] = _json(
             {"component_name": component, "variants": bodies}
         )
@@ -100,7 +118,40 @@ def files(subject: PackageSubject, scratch: Path) -> PackageContent:
             "additional_metadata": {"optkit": {"digest": subject.digest}},
         }
     )
-    return PackageContent(content, _notes(members, components))
+    return PackageContent(content, _notes(members, components, compiled))
+
+
+def _compiled(members: Sequence[_Member], scratch: Path) -> dict[str, _Compiled]:
+    """By target, the context graphs of the variants whose device this machine has.
+
+    ONNX Runtime gives the best mark to a variant whose provider says that it fits the device, and
+    none to the graph; so it takes the graph only where no context graph fits.
+    """
+    provider = TensorRTRTXProvider()
+    provider.check()
+    found: dict[str, _Compiled] = {}
+    reasons: list[ToolchainMissing] = []
+    for member in members:
+        if member.settings.device.providers[0] != PROVIDER:
+            continue
+        artifact, name = member.variant.artifact, member.variant.name
+        artifact.admit_graph()
+        file = scratch / f"{name}.onnx"
+        try:
+            fits = provider.write_context(artifact.model_path, target(name), file)
+        except ToolchainMissing as error:  # another device
+            reasons.append(error)
+        else:
+            found[name] = _Compiled(file, fits)
+    if reasons and not found:
+        raise reasons[0]
+    if not found:
+        raise UsageError(
+            f"it has no variant for {PROVIDER}, the only provider that compiles for a package",
+            where="--compiled",
+            hint="`optkit targets NAME` lists the backends of a target: tensorrt-rtx is needed",
+        )
+    return found
 
 
 def _member(variant: Variant) -> _Member:
@@ -163,8 +214,15 @@ def _files(member: _Member, folder: str, shared: bool) -> dict[str, Path | bytes
     return content
 
 
-def _notes(members: Sequence[_Member], components: Mapping[str, object]) -> tuple[str, ...]:
+def _notes(
+    members: Sequence[_Member], components: Mapping[str, object], compiled: Mapping[str, object]
+) -> tuple[str, ...]:
     notes = []
+    for name in compiled:
+        notes.append(
+            f"{name}-compiled has machine code for devices like that of this machine: ONNX Runtime "
+            f"takes it where the provider says that it fits, and {name} elsewhere"
+        )
     if COMPONENT not in components:
         notes.append(
             "ONNX Runtime selects by execution provider and cannot tell apart two targets of one "

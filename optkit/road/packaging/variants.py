@@ -54,12 +54,14 @@ class PackageSubject:
     """A model's artifacts. `check_one_per_target` for a format that names them by target.
 
     `name`: the name of the model in the package; it is safe as a file name. `adapters`: by name,
-    the folders of adapters that the package gets in addition.
+    the folders of adapters that the package gets in addition. `compiled`: whether it also gets what
+    this machine compiles.
     """
 
     name: str
     variants: tuple[Variant, ...]
     adapters: Mapping[str, Path] = field(default_factory=dict)
+    compiled: bool = False
 
     @property
     def digest(self) -> str:
@@ -100,6 +102,7 @@ class PackageSubject:
         *,
         parts: bool = False,
         adapters: Mapping[str, Path] = MappingProxyType({}),
+        compiled: bool = False,
     ) -> Self:
         """The subject in folder `path`: an artifact, a fleet, or a slim package. Every file is
         verified.
@@ -107,7 +110,7 @@ class PackageSubject:
         name: None: the name of the model, of its recipe.
         precision: chooses among the artifacts of a fleet.
         parts: whether an artifact may consist of several graphs.
-        adapters: those of the subject.
+        adapters, compiled: those of the subject.
 
         Raises InputRefused (neither, or nothing was built), IntegrityError (damaged), UsageError
         (the name; an artifact of several graphs).
@@ -130,7 +133,7 @@ class PackageSubject:
         where = f"--name {name}" if name else None
         name = name or variants[0].result.model or variants[0].artifact.name
         check_name("model", name, where)
-        return cls(name, variants, adapters)
+        return cls(name, variants, adapters, compiled)
 
 
 def _artifacts(path: Path) -> list[Artifact]:

@@ -18,6 +18,7 @@ def package(
     name: str | None = None,
     precision: str | None = None,
     adapters: Mapping[str, str | Path] | None = None,
+    compiled: bool = False,
 ) -> Package:
     """Write the artifact or the fleet in folder `path` in a deploy format, to the folder
     `out/<name>-<format>`. An older package of this name is replaced in one operation.
@@ -26,12 +27,16 @@ def package(
     name: the name of the model in the package; None: that of its recipe.
     precision: chooses among the artifacts of a fleet that has several for a target.
     adapters: for the format lora: name → the folder of a LoRA adapter that PEFT has saved.
+    compiled: for the format ort-package: also the engine that ONNX Runtime's TensorRT-RTX provider
+        compiles on this machine, which has the device.
 
-    Raises InputRefused (no artifact), IntegrityError
-    (damaged), UsageError (what the format cannot hold, or a folder of this name that is no
-    package), ToolchainMissing (a library of the format), StorageError.
+    Raises InputRefused (no artifact), IntegrityError (damaged), UsageError (what the format cannot
+    hold, or a folder of this name that is no package), ToolchainMissing (a library of the format,
+    a device), StorageError.
     """
     parts = format in formats.OF_PARTS
     folders = {adapter: Path(folder) for adapter, folder in (adapters or {}).items()}
-    subject = PackageSubject.of(Path(path), name, precision, parts=parts, adapters=folders)
+    subject = PackageSubject.of(
+        Path(path), name, precision, parts=parts, adapters=folders, compiled=compiled
+    )
     return formats.package(subject, format, Path(out))

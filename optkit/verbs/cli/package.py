@@ -17,12 +17,19 @@ def package(
     name: str | None,
     precision: str | None,
     adapters: tuple[str, ...],
+    compiled: bool,
     output: Output,
 ) -> None:
     folders = _folders(adapters)
     with output.terminal() as ears:
         document = api.package(
-            path, format=form, out=out, name=name, precision=precision, adapters=folders
+            path,
+            format=form,
+            out=out,
+            name=name,
+            precision=precision,
+            adapters=folders,
+            compiled=compiled,
         )
         for note in document.notes:
             ears.note(note)

@@ -103,6 +103,12 @@ def diff() -> None:
     metavar="[NAME=]FOLDER",
     help="For the format lora: a LoRA adapter that PEFT has saved; repeat for several.",
 )
+@click.option(
+    "--compiled",
+    is_flag=True,
+    help="For the format ort-package: also the engine that ONNX Runtime's TensorRT-RTX provider "
+    "compiles here, on the device of the artifact.",
+)
 @options.under(
     "Target",
     click.option(
