@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from ruamel.yaml import YAML
 from optkit.facts.errors import UsageError
 from optkit.facts.tensors import TensorInfo
 from optkit.ground.artifact import Artifact
-from optkit.road.packaging import formats
+from optkit.road.packaging import formats, ort_settings
 from optkit.road.packaging.variants import PackageSubject, Variant
 from tests.packaging import tiny
 from tests.packaging.identity import artifact, contents
@@ -81,6 +82,22 @@ def test_a_graph_for_a_compiler_keeps_its_q_dq_on_the_cpu(tmp_path: Path) -> Non
     floats, _ = package(tmp_path / "floats", artifact(tmp_path, "h100-sxm", "fp16"))
     options = mlmodel(floats)["flavors"]["onnx"]["onnx_session_options"]
     assert options["graph_optimization_level"] == 99
+
+
+def test_onnx_runtime_opens_a_session_with_the_providers_of_every_backend(tmp_path: Path) -> None:
+    """MLflow registers no plugin, so it cannot name one."""
+    ort = pytest.importorskip("onnxruntime")
+    model = artifact(tmp_path, "l4").model_path
+    for device in ort_settings._DEVICES.values():
+        with warnings.catch_warnings(action="ignore"):  # this wheel lacks most of them
+            session = ort.InferenceSession(str(model), providers=[*device.built_in])
+        assert session.get_providers() == ["CPUExecutionProvider"]
+    folder, _ = package(tmp_path / "packages", artifact(tmp_path, "rtx4090"))
+    assert mlmodel(folder)["flavors"]["onnx"]["providers"] == [
+        "TensorrtExecutionProvider",
+        "CUDAExecutionProvider",
+        "CPUExecutionProvider",
+    ]
 
 
 def test_a_large_sample_is_no_example(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def _mlmodel(
         "code": None,
         "data": MODEL,
         "onnx_version": manifest.versions.get("onnx"),
-        "providers": [*settings.device.providers],
+        "providers": [*settings.device.built_in],
         "onnx_session_options": {
             "graph_optimization_level": _LEVELS[settings.level],
             "extra_session_config": {**settings.entries},
@@ -189,7 +189,7 @@ def _notes(manifest: Manifest, settings: OrtSettings, example: bool) -> tuple[st
     if settings.device.kind == "gpu":
         notes.append(
             "without these execution providers MLflow runs the graph on the CPU, with a "
-            f"warning: {', '.join(settings.device.providers[:-1])}"
+            f"warning: {', '.join(settings.device.built_in[:-1])}"
         )
     if manifest.instruction_set == VNNI:
         notes.append(

@@ -30,6 +30,12 @@ class Device:
     providers: tuple[str, ...]
     kind: Literal["cpu", "gpu"] | None
 
+    @property
+    def built_in(self) -> tuple[str, ...]:
+        """Those that a program can name without registering a plugin. ONNX Runtime 1.32 opens no
+        session that names both TensorRT and TensorRT-RTX."""
+        return tuple(name for name in self.providers if name != _RTX)
+
 
 _DEVICES = MappingProxyType(
     {
