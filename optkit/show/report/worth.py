@@ -77,8 +77,12 @@ def interval(result: Result, speedup: Difference) -> str:
 def serving(result: Result) -> str:
     """` for TensorRT`, if the latency is that of another compiler than made the engine; else
     empty."""
+    return f" for {name}" if (name := _serving(result)) else ""
+
+
+def _serving(result: Result) -> str | None:
     engine = result.engine
-    return f" for {compiler(engine.serving)}" if engine and engine.serving else ""
+    return compiler(engine.serving) if engine and engine.serving else None
 
 
 def compiled_by(result: Result) -> str:
@@ -108,7 +112,7 @@ def to_measure(result: Result) -> str:
     what = _finish(result)
     if result.artifact is None:
         return what
-    if engine := pending_engine(result):
+    if engine := pending_engine(result) or _serving(result):
         return f"{what} (it compiles the missing {engine} engine and measures the latency)"
     return f"{what} (it measures the latency)"
 
