@@ -85,3 +85,9 @@ def test_a_large_file_that_has_changed_and_got_a_name_is_read_again(large: Path)
     os.utime(large, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
     large.with_name("g").hardlink_to(large)
     assert digest_once(large) == digest_file(large) != first
+
+
+def test_a_file_by_itself_has_the_digest_and_the_bytes_of_its_content(tmp_path: Path) -> None:
+    folder(tmp_path, "weights")
+    assert digest_tree(tmp_path / "weights") == hashlib.sha256(b"weights").hexdigest()
+    assert tree_bytes(tmp_path / "weights") == len("weights")

@@ -139,6 +139,20 @@ def test_a_forked_child_does_not_end_the_use_of_its_parent(tmp_path: Path) -> No
     subprocess.run([sys.executable, "-c", FORKS, str(tmp_path)], check=True)
 
 
+def test_what_a_library_compiles_stays_while_it_is_used(tmp_path: Path) -> None:
+    """`gc` removes it with the entries; the folder is there again for the next command."""
+    old, new = (eviction.compiled_folder(tmp_path / "devices", key) for key in ("old", "new"))
+    for folder in (old, new):
+        (folder / "engine").write_bytes(bytes(1000))
+        aged(folder / "entry.json", 5 * HOUR)
+    assert eviction.compiled_folder(tmp_path / "devices", "new") == new  # it is used again
+    assert eviction.gc(Store(tmp_path), 0) == (1, 1000)
+    assert not old.exists() and (new / "engine").is_file()
+    assert list(eviction.compiled_folder(tmp_path / "devices", "old").iterdir()) == [
+        old / "entry.json"
+    ]
+
+
 # --- locks ---------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 pytest.importorskip("fsspec")
 
 import fsspec
+from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
 from fsspec.implementations.memory import MemoryFileSystem
 
 from optkit.facts.errors import IntegrityError, StorageError, ToolchainMissing, UsageError
@@ -261,6 +263,17 @@ def test_a_deep_mark_is_no_store(tmp_path: Path) -> None:
         Remote(f"file://{tmp_path}")
 
 
+def test_progress_is_told_until_it_is_forgotten(url: str) -> None:
+    one, two = Remote(url), Remote(url)
+    assert two.told("task") is None
+    one.tell("task", {"done": 1})
+    one.tell("task", {"done": 2})
+    assert two.told("task") == {"done": 2}
+    two.forget("task")
+    assert one.told("task") is None
+    one.forget("task")  # a second time, as both ends of a task do
+
+
 def test_deep_progress_is_none(tmp_path: Path, shaky: Any) -> None:
     remote = Remote(URL)
     remote._write("progress/a.json", b"[" * 100_000)
@@ -311,6 +324,41 @@ def test_that_a_remote_refuses_and_that_it_is_lost_is_reported_once_each(
     ]  # fmt: skip
 
 
+class Cloud(AsyncFileSystemWrapper):
+    """The same files behind a client as those of object stores: it has many connections."""
+
+    protocol = "cloud"
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(Shaky(), **options)
+
+
+def test_an_object_store_answers_one_thread_while_another_one_waits(
+    shaky: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answer, real = threading.Event(), threading.Event(), Shaky.cat_file
+
+    def late(self: Shaky, path: str, *args: Any, **kwargs: Any) -> bytes:
+        if "slow" in path:
+            asked.set()
+            answer.wait()
+        return real(self, path, *args, **kwargs)
+
+    monkeypatch.setattr(Shaky, "cat_file", late)
+    fsspec.register_implementation("cloud", Cloud, clobber=True)
+    remote = Remote("cloud://place")
+    for key in ("slow", "fast"):
+        remote.keep("records", key, key)
+    with ThreadPoolExecutor(1) as thread:
+        slow = thread.submit(remote.record, "records", "slow")
+        try:
+            assert asked.wait(300)
+            assert remote.record("records", "fast") == "fast" and not slow.done()
+        finally:
+            answer.set()
+        assert slow.result() == "slow"
+
+
 def test_a_remote_that_never_answers_is_lost(
     tmp_path: Path, shaky: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -352,6 +400,7 @@ def test_no_secret_of_a_url_is_reported(
         ("place", UsageError, "s3://"),
         ("file:///proc/place", RemoteLost, "is it up"),
         ("file://mnt/place", UsageError, "file:///mnt"),
+        ("ftp://127.0.0.1:port/place", RemoteLost, "is it up"),
     ],
 )
 def test_a_wrong_url_is_reported_at_once(url: str, error: type[Exception], hint: str) -> None:
@@ -405,6 +454,40 @@ def test_a_file_that_has_changed_since_it_was_sent_is_fetched(tmp_path: Path) ->
     (tmp_path / "x").write_bytes(b"then")
     store.sharing.bring(files, tmp_path / "back")
     assert (tmp_path / "back/x").read_bytes() == b"sent"
+
+
+def test_a_file_that_this_machine_has_sent_is_not_fetched(tmp_path: Path) -> None:
+    store = Store(tmp_path / "one", Remote(f"file://{tmp_path}/remote"))
+    files = sent(store, tmp_path / "x")
+    (there,) = (tmp_path / "remote").glob("files/*/*")
+    there.unlink()
+    store.sharing.bring(files, tmp_path / "back")
+    assert (tmp_path / "back/x").samefile(tmp_path / "x")
+    assert store.glob("objects/*/*") == []
+
+
+def test_a_file_that_another_machine_found_damaged_is_sent_again(tmp_path: Path) -> None:
+    remote = Remote(f"file://{tmp_path}/remote")
+    one, two = Store(tmp_path / "one", remote), Store(tmp_path / "two", Remote(remote.url))
+    files = sent(one, tmp_path / "x")
+    (there,) = (tmp_path / "remote").glob("files/*/*")
+    there.write_bytes(b"then")
+    with pytest.raises(DamagedFile, match="does not match its digest") as caught:
+        two.sharing.bring(files, tmp_path / "first")
+    remote.doubt_file(caught.value.sha256)
+    assert sent(one, tmp_path / "x") == files
+    Store(tmp_path / "three", Remote(remote.url)).sharing.bring(files, tmp_path / "second")
+    assert (tmp_path / "second/x").read_bytes() == b"sent"
+
+
+def test_nothing_is_sent_to_a_remote_that_was_lost(tmp_path: Path, shaky: Any) -> None:
+    store = Store(tmp_path / "one", Remote(URL))
+    shaky.left = 0
+    store.make(KEY, "say", writing(FILES))
+    shaky.left = sys.maxsize  # it is up again, for the next command
+    with pytest.raises(RemoteLost, match="was given up"):
+        sent(store, tmp_path / "x")
+    assert sent(Store(tmp_path / "one", Remote(URL)), tmp_path / "x")
 
 
 def test_a_copy_that_has_changed_is_fetched_again(tmp_path: Path) -> None:

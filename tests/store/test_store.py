@@ -6,21 +6,38 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from subprocess import PIPE
 from typing import BinaryIO
 
+import numpy as np
+import onnx
+import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import save_file
 
-from optkit.facts.errors import InputRefused, OptkitError, StorageError
+from optkit.facts.errors import InputRefused, IntegrityError, OptkitError, StorageError
 from optkit.ground import store as stores
-from optkit.ground.store import Store, digest_json, digests, durably, eviction, own_name
+from optkit.ground.store import (
+    Store,
+    default_root,
+    digest_json,
+    digests,
+    durably,
+    eviction,
+    io_cause,
+    is_scarce,
+    own_name,
+)
+from optkit.ground.store.entry import Entry
 
 
 def write(text: str):
@@ -42,6 +59,17 @@ def test_second_make_is_a_hit(tmp_path: Path) -> None:
     assert second.file("deep/b.txt").read_text() == "xx"
 
 
+def test_the_store_is_where_the_user_wants_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("OPTKIT_CACHE", "~/named")
+    assert default_root() == tmp_path / "named"
+    monkeypatch.setenv("OPTKIT_CACHE", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    assert default_root() == tmp_path / "caches/optkit"
+
+
 def test_a_failing_step_leaves_nothing(tmp_path: Path) -> None:
     store = Store(tmp_path)
 
@@ -61,6 +89,38 @@ def test_verify_counts_and_quarantines(tmp_path: Path) -> None:
     bad, _ = store.make("bb", "say", write("2"))
     bad.file("a.txt").write_text("!")
     assert store.verify() == (1, ["bb"])
+
+
+def test_equal_results_are_one_entry(tmp_path: Path) -> None:
+    """Its name is known only after the work, when another command may have stored the same."""
+    store, named = Store(tmp_path), []
+
+    def name(meta: stores.Meta, files: object) -> str:
+        named.append(files)
+        return digest_json([meta, files])
+
+    first = store.add("say", write("x"), name)
+    assert store.add("say", write("x"), name) == first
+    assert store.add("say", write("y"), name) != first
+    assert named[0] == named[1] == first.files and len(list(store.entries())) == 2
+    assert store.glob("tmp/*") == []
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_result_that_cannot_be_read_back_is_refused(kind: str, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+
+    def produce(folder: Path) -> dict[str, object]:
+        if kind == "pipe":
+            os.mkfifo(folder / "odd")
+        else:
+            (folder / "odd").symlink_to("nowhere")
+        return {}
+
+    with pytest.raises(IntegrityError, match="result of step 'say' changed while"):
+        store.make("kk", "say", produce)
+    assert list(store.entries()) == []
+    assert not store.make("kk", "say", write("x"))[1]
 
 
 def _race(root: str, log: str) -> None:
@@ -357,3 +417,164 @@ def test_abandoned_links_free_nothing(tmp_path: Path) -> None:
     (left / "w.data").hardlink_to(entry.file("a.txt"))
     assert eviction.gc(store, max_bytes=1 << 30) == (1, 0)
     assert store.get("aa") == entry
+
+
+# --- what the store says of its entries -----------------------------------------------------------
+
+
+def test_the_past_cost_of_each_step_is_known(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for key, step in (("aa", "bench"), ("bb", "bench"), ("cc", "fuse"), ("dd", "fuse")):
+        store.make(key, step, write("x" * 1000))
+    (store.place("dd") / "entry.json").write_text("{")  # its step is not known any more
+    history = store.history()
+    assert {step: len(past) for step, past in history.items()} == {"bench": 2, "fuse": 1}
+    assert all(seconds >= 0 and size > 3000 for past in history.values() for seconds, size in past)
+
+
+@pytest.mark.parametrize("record", ["", "[]", "{}", "[" * 100_000, None])
+def test_an_entry_without_a_sound_record_is_listed_as_corrupt(
+    record: str | None, tmp_path: Path
+) -> None:
+    store = Store(tmp_path)
+    entry, _ = store.make("aa", "say", write("x" * 1000))
+    entry.file("entry.json").unlink()
+    if record is not None:
+        entry.file("entry.json").write_text(record)
+    ((key, step, size, used),) = store.entries()
+    assert (key, step, used) == ("aa", "(corrupt)", 0.0) and size >= 3000
+
+
+def test_only_the_bytes_of_files_count(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    entry, _ = store.make("aa", "say", write("x"))
+    ((*_, before, _),) = store.entries()
+    os.mkfifo(entry.file("pipe"))
+    entry.file("link").symlink_to("a.txt")
+    ((*_, after, _),) = store.entries()
+    assert before == after == eviction.disk_bytes(entry.path)
+
+
+# --- another process removes something meanwhile --------------------------------------------------
+
+
+class Overtaken(Store):
+    """What it has just listed, another process removes."""
+
+    def glob(self, pattern: str) -> list[Path]:
+        found = super().glob(pattern)
+        for path in found:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        return found
+
+
+@pytest.mark.parametrize(
+    ("work", "found"),
+    [
+        (Store.verify, (0, [])),
+        (Store.history, {}),
+        (lambda store: eviction.gc(store, 0), (0, 0)),
+        (lambda store: eviction.forget(store, "say"), 0),
+        (lambda store: eviction.clear(store)[1], 0),
+    ],
+    ids=["verify", "history", "gc", "forget", "clear"],
+)
+def test_what_another_process_removes_meanwhile_is_passed_over(
+    work: Callable[[Store], object], found: object, tmp_path: Path
+) -> None:
+    Store(tmp_path).make("aa", "say", write("x"))
+    (tmp_path / "tmp/999999999-0000dead-1").mkdir()  # of another machine, by its name
+    store = Overtaken(tmp_path)
+    assert work(store) == found
+    assert store.warnings == []
+
+
+class Slow(Store):
+    """Another process finds the same damage and moves the entry away first."""
+
+    def peek(self, key: str) -> Entry | None:
+        try:
+            return super().peek(key)
+        finally:
+            Store(self.root).get(key)
+
+
+def test_an_entry_that_two_processes_find_corrupt_is_moved_and_reported_once(
+    tmp_path: Path,
+) -> None:
+    entry, _ = Store(tmp_path).make("aa", "say", write("x"))
+    entry.file("a.txt").write_text("!")
+    slow = Slow(tmp_path)
+    assert slow.get("aa") is None and slow.warnings == []
+    assert [path.name[:3] for path in slow.glob("quarantine/*")] == ["aa-"]
+
+
+# --- errors of the system -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("root", "problem"),
+    [
+        ("/dev/null", "it cannot be used: Not a directory"),
+        ("dangling", "it cannot be used: File exists"),
+        ("file", "/file' is a file, not a folder"),
+    ],
+)
+def test_a_place_that_can_be_no_store_is_named(root: str, problem: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to(tmp_path / "not mounted")
+    with pytest.raises(StorageError) as caught:
+        Store(tmp_path / root).make("kk", "say", write("x"))
+    assert caught.value.message.endswith(problem)
+    assert str(caught.value.where).startswith(str(tmp_path / root))
+    assert "choose another --cache" in str(caught.value.hint)
+
+
+def test_a_store_in_a_working_folder_that_was_removed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "here").rmdir()
+    with pytest.raises(StorageError) as caught:
+        Store(Path("cache")).make("kk", "say", write("x"))
+    assert caught.value.message == "this folder does not exist, and it cannot be created"
+    assert caught.value.where == "cache"
+
+
+def test_the_error_of_the_system_is_found_in_that_of_a_library(tmp_path: Path) -> None:
+    """Each writes to a folder, as to a file."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 21]> g (float[N] x) => (float[N] y) {y = Relu(x)}'
+    )
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath, options.log_severity_level = str(tmp_path), 4
+    libraries: list[Callable[[], object]] = [
+        lambda: save_file({"w": np.zeros(3)}, tmp_path),
+        lambda: onnxruntime.InferenceSession(
+            model.SerializeToString(), options, ["CPUExecutionProvider"], enable_fallback=0
+        ),
+    ]
+    for library in libraries:
+        with pytest.raises(Exception, match="21") as caught:
+            library()
+        cause = io_cause(caught.value)
+        assert cause is not None and not isinstance(caught.value, OSError)
+        assert (cause.errno, cause.strerror) == (errno.EISDIR, os.strerror(errno.EISDIR))
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "scarce"),
+    [
+        ("write failed: No space left on device", errno.ENOSPC, False),
+        ("cannot open w.bin: Too many open files (os error 24)", errno.EMFILE, True),
+        ("open w.bin failed (system error number 12)", errno.ENOMEM, True),
+        ("shapes 24 and 12 do not match", None, False),
+    ],
+)
+def test_the_text_of_a_library_tells_what_the_machine_lacks(
+    message: str, code: int | None, scarce: bool
+) -> None:
+    cause = io_cause(RuntimeError(message))
+    assert (cause and cause.errno) == code
+    assert is_scarce(RuntimeError(message)) == scarce
