@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import os
 import resource
@@ -26,6 +27,7 @@ from safetensors.numpy import load_file, save_file
 from optkit.facts.errors import InputRefused, StorageError, UnsafeFile
 from optkit.ground.intake import (
     FileLimits,
+    check_onnx,
     files,
     stage_onnx,
     stage_pt2,
@@ -139,6 +141,53 @@ def test_each_limit_holds(limit: dict[str, int], text: str, folder: Path, object
         stage_onnx(path, objects, limits=FileLimits(**limit))
 
 
+def test_a_sparse_tensor_counts_as_the_dense_one_that_runtimes_make() -> None:
+    data = memoryview(message(7, message(15, message(3, b"\x04\x05"))))
+    Scan(data, FileLimits(proto_bytes=20))
+    with pytest.raises(UnsafeFile, match="a sparse tensor has 20 elements, which is too many"):
+        Scan(data, FileLimits(proto_bytes=19))
+
+
+def test_a_function_that_several_functions_call_counts_each_time(
+    folder: Path, objects: Path
+) -> None:
+    """Three nodes of the model, two of each function that it calls, and twice the shared one."""
+    model, opsets = plain_model(), [helper.make_opsetid("", 21), helper.make_opsetid("local", 1)]
+    bodies = {
+        "shared": [helper.make_node("Relu", ["a"], ["b"])],
+        "left": [
+            helper.make_node("shared", ["a"], ["c"], domain="local"),
+            helper.make_node("Neg", ["c"], ["b"]),
+        ],
+        "right": [
+            helper.make_node("shared", ["a"], ["c"], domain="local"),
+            helper.make_node("Abs", ["c"], ["b"]),
+        ],
+    }
+    for name, nodes in bodies.items():
+        model.functions.append(helper.make_function("local", name, ["a"], ["b"], nodes, opsets))
+    for name in ("left", "right"):
+        model.graph.node.append(helper.make_node(name, ["y"], [name], domain="local"))
+    path, expanded = save(model, folder), 3 + 2 * (2 + 1)
+    assert stage_onnx(path, objects, limits=FileLimits(expanded_nodes=expanded)).nodes == 8
+    with pytest.raises(UnsafeFile, match=f"more than {expanded - 1} nodes after inlining"):
+        stage_onnx(path, objects, limits=FileLimits(expanded_nodes=expanded - 1))
+
+
+def test_the_type_in_an_attribute_is_checked_too(folder: Path, objects: Path) -> None:
+    model, kind = plain_model(), onnx.TypeProto()
+    inner = kind
+    for _ in range(FileLimits().nesting):
+        inner = inner.sequence_type.elem_type
+    inner.sequence_type.SetInParent()  # of unknown elements
+    model.graph.node.append(helper.make_node("Optional", [], ["none"], type=kind))
+    assert stage_onnx(save(model, folder), objects).nodes == 2
+    inner.sequence_type.elem_type.SetInParent()
+    model.graph.node[-1].attribute[0].tp.CopyFrom(kind)
+    with pytest.raises(UnsafeFile, match="types are nested deeper than 32"):
+        stage_onnx(save(model, folder), objects)
+
+
 def test_functions_count_even_without_nodes() -> None:
     names = (b"\xca\x01\x03\x0a\x01" + bytes([letter]) for letter in b"FGH")  # field 25
     data = memoryview(message(7, b"") + b"".join(names))
@@ -159,6 +208,31 @@ def test_the_data_files_together_count_against_the_limit(folder: Path, objects: 
     stage_onnx(path, objects, limits=FileLimits(data_bytes=32))
     with pytest.raises(UnsafeFile, match="limit is 15"):
         stage_onnx(path, objects, limits=FileLimits(data_bytes=31))
+
+
+def test_a_pointer_of_git_is_no_model(folder: Path, objects: Path) -> None:
+    path = folder / "net.onnx"
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    with pytest.raises(UnsafeFile, match=r"net\.onnx: it is a pointer of Git LFS") as caught:
+        stage_onnx(path, objects)
+    assert "git lfs pull" in str(caught.value.hint)
+    assert published(objects) == []
+
+
+@pytest.mark.parametrize("sound", [True, False])
+def test_a_model_is_checked_where_it_lies(sound: bool, folder: Path) -> None:
+    path = external_model(folder, "w.bin")
+    (folder / "w.bin").write_bytes(bytes(16 if sound else 15))
+    told = contextlib.nullcontext() if sound else pytest.raises(UnsafeFile, match="which has 15")
+    with told:
+        check_onnx(path)
+    with pytest.raises(InputRefused, match="no such file"):
+        check_onnx(folder / "absent.onnx")
+
+
+def test_the_trip_count_is_read_where_it_lies(folder: Path) -> None:
+    with pytest.raises(UnsafeFile, match="the Loop runs up to 4611686018427387904 times"):
+        check_onnx(SIZES["loop_external"](folder))
 
 
 def test_missing_model_is_refused(tmp_path: Path, objects: Path) -> None:
@@ -279,6 +353,14 @@ FOUR_FLOATS = b"\x08\x04\x10\x01"  # dims: [4], data_type: FLOAT
         (with_tensor(message(1, b"\x01" * 33) + b"\x10\x01"), "more than 32 dimensions"),
         (with_tensor(FOUR_FLOATS + message(13, b"") * 5), "too many external_data entries"),
         (with_tensor(b"\x08\x04\x10\x81\x80\x80\x80\x10"), "element type 4294967297"),
+        (
+            with_tensor(
+                FOUR_FLOATS
+                + message(13, message(1, b"location") + message(2, b"\xff"))
+                + b"\x70\x01"
+            ),
+            "external_data is not UTF-8",
+        ),
     ],
 )
 def test_what_parsers_might_read_in_two_ways(data: bytes, text: str) -> None:
@@ -385,6 +467,17 @@ def test_strings_stand_in_their_own_field() -> None:
     assert scan_or_none(model.SerializeToString()) is None
 
 
+def test_an_empty_list_of_integers_has_no_value() -> None:
+    """Its packed form has no bytes, and no number for the loop that counts by it."""
+    tensor = message(1, b"\0") + b"\x10\x07" + message(7, b"") + message(8, b"n")
+    node = message(1, b"n") + message(4, b"Loop")
+    assert Scan(memoryview(message(7, message(5, tensor) + message(1, node))), FileLimits()).nodes
+    check_agrees_with_protobuf(with_tensor(tensor))
+    one = tensor.replace(message(1, b"\0"), message(1, b"\1"))
+    with pytest.raises(UnsafeFile, match="tensor 'n': its data does not have 1 elements"):
+        Scan(memoryview(with_tensor(one)), FileLimits())
+
+
 # --- ONNX: what is accepted ---------------------------------------------------------------------
 
 
@@ -396,6 +489,13 @@ def test_inline_model_is_copied_unchanged(folder: Path, objects: Path) -> None:
     assert (staged.nodes, staged.tensors, list(staged.files)) == (1, 1, ["model.onnx"])
     assert staged.size == path.stat().st_size
     assert stat.S_IMODE(staged.path.stat().st_mode) == 0o444
+
+
+def test_what_a_training_would_set_first_is_no_graph(folder: Path, objects: Path) -> None:
+    model = plain_model()
+    model.training_info.add().initialization_binding.add(key="w", value="x")
+    staged = stage_onnx(save(model, folder), objects)
+    assert (staged.nodes, staged.tensors) == (1, 1)
 
 
 def two_external_tensors(folder: Path) -> tuple[Path, dict[str, np.ndarray]]:
@@ -438,7 +538,7 @@ def test_the_digest_depends_on_content_only(tmp_path: Path, objects: Path) -> No
     assert digests[0] == digests[1] != digests[2]
 
 
-@pytest.mark.parametrize("damage", ["flip", "remove", "add", "link"])
+@pytest.mark.parametrize("damage", ["flip", "remove", "add", "link", "pipe"])
 def test_a_damaged_copy_is_replaced(damage: str, folder: Path, objects: Path) -> None:
     path, values = two_external_tensors(folder)
     data = stage_onnx(path, objects).path.with_name("weights.bin")
@@ -450,6 +550,9 @@ def test_a_damaged_copy_is_replaced(damage: str, folder: Path, objects: Path) ->
         data.unlink()
     elif damage == "add":
         data.with_name("other").touch()
+    elif damage == "pipe":
+        data.unlink()
+        os.mkfifo(data)
     else:
         data.rename(folder / "elsewhere")
         data.symlink_to(folder / "elsewhere")
@@ -592,6 +695,7 @@ def test_the_users_own_link_is_followed(tmp_path: Path, objects: Path) -> None:
         ("circle", "cannot be opened"),
         ("missing", "no such file"),
         ("nul", "cannot be opened"),
+        ("long", "cannot be opened: File name too long"),
     ],
 )
 def test_what_is_no_file_is_refused(kind: str, text: str, tmp_path: Path, objects: Path) -> None:
@@ -606,6 +710,8 @@ def test_what_is_no_file_is_refused(kind: str, text: str, tmp_path: Path, object
         path.symlink_to(path)
     elif kind == "nul":
         path = Path("a\0b")
+    elif kind == "long":
+        path = tmp_path / ("f" * 256)
     with pytest.raises(InputRefused, match=text):
         stage_weights(path, objects)
     assert published(objects) == []
@@ -636,6 +742,20 @@ def test_an_unwritable_store_is_a_storage_error(tmp_path: Path) -> None:
         stage_weights(tmp_path / "f", tmp_path / "store" / "objects")
 
 
+def test_a_file_in_the_place_of_the_copy_is_a_storage_error(
+    tmp_path: Path, folder: Path, objects: Path
+) -> None:
+    model = save(plain_model(), folder)
+    sha256 = stage_onnx(model, tmp_path / "first/objects").sha256
+    objects.mkdir(parents=True)
+    (objects / sha256[:2]).touch()
+    with pytest.raises(StorageError, match=f"/{sha256[:2]}: it is a file, not a folder"):
+        stage_onnx(model, objects)
+    assert published(objects) == [objects / sha256[:2]]
+    (objects / sha256[:2]).unlink()
+    assert stage_onnx(model, objects).sha256 == sha256
+
+
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path, objects: Path) -> None:
     (tmp_path / "f").write_bytes(safetensors(bytes(3 << 20)))
     code = (
@@ -655,6 +775,63 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path, objects: Path) -> Non
     assert done.returncode == 8
     assert published(objects) == []
     assert stage_weights(tmp_path / "f", objects).size == (tmp_path / "f").stat().st_size
+
+
+def cloned(out: int, request: int, source: int) -> int:
+    """`FICLONE` as on Btrfs and XFS: the copy has the bytes of this moment."""
+    assert request == files._FICLONE
+    return os.pwrite(out, os.pread(source, os.fstat(source).st_size, 0), 0)
+
+
+def test_a_disk_that_shares_blocks_copies_no_bytes(
+    tmp_path: Path, objects: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, data = tmp_path / "f", safetensors(b"shared")
+    path.write_bytes(data)
+    monkeypatch.setattr(fcntl, "ioctl", cloned)
+    monkeypatch.setattr(os, "readv", lambda *args: pytest.fail("it was read to be copied"))
+    staged = stage_weights(path, objects)
+    assert staged.path.read_bytes() == data and staged.size == len(data)
+    assert staged.sha256 == hashlib.sha256(data).hexdigest()
+    assert stat.S_IMODE(staged.path.stat().st_mode) == 0o444
+
+
+def test_a_file_that_grows_before_its_blocks_are_shared_is_refused(
+    tmp_path: Path, objects: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(bytes(10))
+
+    def grown(out: int, request: int, source: int) -> int:
+        path.write_bytes(bytes(11))
+        return cloned(out, request, source)
+
+    monkeypatch.setattr(fcntl, "ioctl", grown)
+    with pytest.raises(UnsafeFile, match="11 bytes or more; the limit is 10"):
+        stage_weights(path, objects, limits=FileLimits(data_bytes=10))
+    assert published(objects) == []
+
+
+def test_a_large_source_does_not_displace_its_copy_in_memory(
+    tmp_path: Path, objects: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system is told to forget the pages of the source that were read, after the first ones."""
+    for name, size in (("_CHUNK", 4096), ("_AHEAD", 8192), ("_PAGES_KEPT", 32768)):
+        monkeypatch.setattr(files, name, size)
+    path, real, forgotten = tmp_path / "f", os.posix_fadvise, set()
+    path.write_bytes(safetensors(bytes(range(256)) * 300))
+    size = path.stat().st_size
+
+    def advised(source: int, start: int, length: int, advice: int) -> None:
+        assert start >= 0
+        if advice == os.POSIX_FADV_DONTNEED:
+            assert os.fstat(source).st_ino == path.stat().st_ino
+            forgotten.update(range(start, start + length))
+        real(source, start, length, advice)
+
+    monkeypatch.setattr(os, "posix_fadvise", advised)
+    assert stage_weights(path, objects).path.read_bytes() == path.read_bytes()
+    assert forgotten >= set(range(32768, size)) and not forgotten & set(range(16384))
 
 
 # --- weights and archives -----------------------------------------------------------------------

@@ -147,6 +147,16 @@ def test_an_adapter_is_its_config_and_its_weights(folder: Path) -> None:
     assert set(found.files) == {"adapter_config.json", "adapter_model.safetensors"}
 
 
+@pytest.mark.parametrize(
+    ("name", "problem"), [("absent", "no such folder"), ("config.json", "it is no folder")]
+)
+def test_what_is_no_folder_is_no_adapter(folder: Path, name: str, problem: str) -> None:
+    with pytest.raises(InputRefused, match=problem) as caught:
+        stage_adapter(folder / name, folder.parent / "store" / "objects")
+    assert caught.value.where == str(folder / name)
+    assert "PEFT" in str(caught.value.hint)
+
+
 def test_all_files_together_count_against_the_limit(folder: Path) -> None:
     objects = folder.parent / "store" / "objects"
     total = sum(file.stat().st_size for file in folder.iterdir())
