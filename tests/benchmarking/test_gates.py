@@ -64,7 +64,7 @@ def test_the_interval_decides_a_drop(
 def test_an_inconclusive_drop_says_how_many_samples_would_decide() -> None:
     (reason,) = judge_flips(0.01, 0, 0, 360).reasons
     assert "0.00 points (95 % interval -1.06 to 1.06 points, simulated)" in reason
-    assert "about 731 samples would decide it (360 were used)" in reason
+    assert "about 731 samples would decide it in four of five cases (360 were used)" in reason
 
 
 def test_a_drop_on_its_limit_needs_many_samples() -> None:
@@ -222,6 +222,14 @@ def test_a_part_that_became_constant_is_in_doubt_whatever_its_sqnr(limit: float 
         assert reason.startswith("output 'pred', channels 4 to 8 has become constant")
 
 
+def test_a_broken_limit_of_accuracy_leaves_no_question_open_about_a_constant_output() -> None:
+    only, lost = replace(BOXES, constant=True), Difference(0.9, Interval(0.88, 0.92), SIMULATED)
+    verdict = judge(limited(max_drop=0.01), drop=lost, fidelity=heads(only))
+    assert verdict.verdict == "fail"
+    assert "has become constant" in verdict.reasons[1]
+    assert "task" not in verdict.reasons[1]
+
+
 def measured(p50: float, interval: Interval) -> Latency:
     return Latency(MEASURED, p50, 8, 8e3 / p50, ci95_ms=interval)
 
@@ -311,7 +319,9 @@ def test_the_metric_itself_is_judged_by_its_interval(
     assert verdict.verdict == outcome
     if outcome == "inconclusive":
         assert "99.00 % (95 % interval 98.17 to 99.46 %, simulated)" in verdict.reasons[0]
-        assert "samples would decide it (1,000 were used)" in verdict.reasons[0]
+        assert (
+            "samples would decide it in four of five cases (1,000 were used)" in verdict.reasons[0]
+        )
 
 
 def test_values_of_a_bootstrap_need_samples() -> None:
@@ -411,7 +421,7 @@ def test_a_small_slice_cannot_pass() -> None:
     (row,) = judge(limited(max_slice_drop=0.02), drop=NO_DROP, scores=pair, slices=rare).rows
     assert row.outcome == "inconclusive"
     assert "'rare', 5 samples" in row.reason
-    assert "samples would decide it (5 were used)" in row.reason
+    assert "samples would decide it in four of five cases (5 were used)" in row.reason
 
 
 def test_slices_that_are_not_told_are_inconclusive() -> None:

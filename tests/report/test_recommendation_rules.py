@@ -94,6 +94,7 @@ def test_a_missing_engine_is_named_with_the_command_that_makes_it(built: Any) ->
     ship, word, sentence = decided(built(speedup=gain(1.03, 0.78, 1.38), **pending))
     assert (ship, word) == ("baseline", "inconclusive")
     assert "FP8 on NVIDIA H100 SXM5 80GB: 1.03×" in sentence
+    assert "(0.78 to 1.38, predicted for TensorRT)" in sentence
     assert sentence.endswith(f": ship FP16, or, to decide, {makes}")
     ship, word, sentence = decided(built(speedup=gain(1.8, 1.35, 2.39), **pending))
     assert (ship, word) == ("likely", "likely")
@@ -260,6 +261,8 @@ def test_the_evidence_is_that_of_the_figure_which_decides(built: Any) -> None:
 def test_a_broken_limit_of_time_says_whether_the_baseline_is_a_way_out(built: Any) -> None:
     gate = GateVerdict(verdict="fail", reasons=("max_latency_ms: 5 ms breaks the limit of 3 ms",))
     fast, slow = (built(gate=gate, speedup=one) for one in (gain(2, 1.5, 3), gain(0.5, 0.4, 0.6)))
+    assert view.headline(fast).title == "Ship neither"
+    assert view.headline(slow).title == "Do not ship INT8"
     assert (
         "FP16 takes 0.019 ms at batch 8 (0.019 to 0.08 ms, predicted) and breaks the limit too: "
         in (decided(fast)[2])
@@ -301,9 +304,11 @@ def test_suspect_calibration_data_goes_before_speed(built: Any) -> None:
         ("Do not ship INT8 on NVIDIA L4: drop of top1 90 points breaks the limit of 1. Likely "
         "cause: values are 255 times those of evaluation. Divide by 255, and build again. FP16, "
         "which does not use the calibration data, has top1 0.982 (simulated) on the evaluation "
-        "data: if that is its usual score, ship FP16 until then. No gain is shown for INT8 on "
-        "NVIDIA L4: 1.73× as fast as FP16 (interval unknown, predicted)."),
+        "data: if that is its usual score, ship FP16 until then. Other data do not make it "
+        "faster, and no gain is shown for INT8 on NVIDIA L4: 1.73× as fast as FP16 (interval "
+        "unknown, predicted)."),
     )  # fmt: skip
+    assert view.headline(broken).conditions == ("the calibration data is suspect",)
 
 
 def test_suspect_calibration_data_does_not_hide_a_low_sqnr(built: Any) -> None:
@@ -556,7 +561,8 @@ def test_sentence_colour_and_fields_agree_for_every_outcome(
     assert (head.word == "fail") == advice.sentence.startswith("Do not ship INT8 on NVIDIA L4: ")
     titles = {"candidate": "Ship INT8", "likely": "Try INT8", "baseline": "Ship FP16",
               "unknown": "Not yet: INT8"}  # fmt: skip
-    assert head.title == ("Do not ship INT8" if head.word == "fail" else titles[advice.decision])
+    broken = "Ship neither" if "ship neither" in advice.sentence else "Do not ship INT8"
+    assert head.title == (broken if head.word == "fail" else titles[advice.decision])
     assert (advice.decision == "candidate") == (": ship it." in advice.sentence)
     assert (advice.decision == "likely") == advice.sentence.startswith("Likely, not measured: ")
     if advice.decision == "likely":

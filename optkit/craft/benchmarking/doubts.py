@@ -3,13 +3,21 @@ finite."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Literal, Protocol
 
 from optkit.facts.measurement import Fidelity
 
 UNJUDGED = "no task says whether that matters"  # in the reason of a low SQNR
 UNREAD = "the task may not read it"  # in the reason of a lost output beside a task
+
+Accuracy = Literal["unjudged", "kept", "broken"]
+"""No task judges it; its limits hold, or may hold; it breaks a limit, so that nothing is open."""
+
+_OPEN: Mapping[Accuracy, str] = MappingProxyType(
+    {"unjudged": f", and {UNJUDGED}", "kept": f", and {UNREAD}", "broken": ""}
+)
 
 LOW_SQNR = 20.0
 """dB; the amplitude of the error is then a tenth of that of the outputs (10^(-20/20)). A sentence
@@ -42,25 +50,26 @@ def not_finite(fidelity: _Compared) -> str | None:
     )
 
 
-def doubts(fidelity: Fidelity, *, judged: bool, limited: bool) -> Iterator[str]:
-    """Why outputs may be broken although all gates pass. `judged`: by a task; `limited`: by
-    `min_sqnr`."""
+def doubts(fidelity: Fidelity, accuracy: Accuracy, *, limited: bool) -> Iterator[str]:
+    """What speaks against the outputs beside the gates. `accuracy`: what a task found; `limited`:
+    by `min_sqnr`."""
+    open_question = _OPEN[accuracy]
     if (odd := not_finite(fidelity)) is not None:
         yield (
-            f"{odd}, and {UNREAD if judged else UNJUDGED}; look for values above 65504 if the "
+            f"{odd}{open_question}; look for values above 65504 if the "
             "graph has FP16, and for a division by a value that rounds to 0"
         )
     constant = next((row for row in fidelity.outputs if row.constant), None)
     if constant is not None:
         yield (
             f"{constant.called} has become constant (99 % of its variance in "
-            f"{fidelity.reference} is lost), and {UNREAD if judged else UNJUDGED} (`optkit "
-            "explain` names the layers that cost it)"
+            f"{fidelity.reference} is lost){open_question} (`optkit explain` names the layers that "
+            "cost it)"
         )
     worst = fidelity.worst.sqnr_db
     if limited or worst is None or (constant is not None and worst == constant.sqnr_db):
         return
-    if (low := (_lost if judged else _low)(fidelity, worst)) is not None:
+    if (low := (_low if accuracy == "unjudged" else _lost)(fidelity, worst)) is not None:
         yield low
 
 

@@ -8,13 +8,13 @@ measured decides nothing unless the recipe accepts its kind of evidence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from optkit.craft.benchmarking import sequential as looks
 from optkit.craft.benchmarking import slices as by_slice
 from optkit.craft.benchmarking.accuracy import too_little, value_interval
-from optkit.craft.benchmarking.doubts import doubts
+from optkit.craft.benchmarking.doubts import Accuracy, doubts
 from optkit.craft.benchmarking.intervals import CONFIDENCE
 from optkit.craft.benchmarking.paired_drop import drop as drop_between
 from optkit.craft.benchmarking.sample_size import samples_to_decide, samples_to_show
@@ -82,7 +82,8 @@ def judge(
     if drop is None and gates.max_drop is None:
         reasons.append(NO_TASK)
     if fidelity is not None:
-        reasons += doubts(fidelity, judged=drop is not None, limited=gates.min_sqnr is not None)
+        accuracy = "unjudged" if drop is None else _accuracy(scored)
+        reasons += doubts(fidelity, accuracy, limited=gates.min_sqnr is not None)
     outcomes = {row.outcome for row in rows}
     verdict: Outcome = "fail" if "fail" in outcomes else "inconclusive" if reasons else "pass"
     return Verdict(verdict, rows, tuple(reasons))
@@ -208,6 +209,11 @@ def _slice_row(gate: str, limit: float, slices: Sequence[Slice], *, at_most: boo
     return _advised(row, needed, samples)
 
 
+def _accuracy(scored: Iterable[GateRow]) -> Accuracy:
+    """What a task found."""
+    return "broken" if any(row.outcome == "fail" for row in scored) else "kept"
+
+
 def _in_points(*scores: Score) -> bool:
     return all(score.proportion for score in scores)
 
@@ -230,7 +236,7 @@ def _advised(row: GateRow, needed: int | None, used: int) -> GateRow:
     advice = (
         "no realistic number of samples would decide it"
         if needed is None
-        else f"about {needed:,} samples would decide it ({used:,} were used)"
+        else f"about {needed:,} samples would decide it in four of five cases ({used:,} were used)"
     )
     return replace(row, reason=f"{row.reason}; {advice}")
 

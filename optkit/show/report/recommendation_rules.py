@@ -217,7 +217,7 @@ def _sound(result: Result) -> str:
         f"that is its usual score, ship {name} until then."
     )
     if speedup is not None and worth.shown(speedup) != "gain":
-        text += f" {_capital(worth.gain(result, speedup))}."
+        text += f" Other data do not make it faster, and {worth.gain(result, speedup)}."
     return text
 
 
@@ -259,9 +259,21 @@ def _way_out(result: Result, broken: Sequence[str]) -> str:
     if base is None or base.latency is None or speedup is None:
         return f" {_capital(other)}."
     takes = f" {_base(result)} takes {worth.time(base.latency)}"
-    if speedup.ci95 is not None and speedup.ci95[0] > 1:
+    if ship_neither(result):
         return f"{takes} and breaks the limit too: ship neither; {other}."
     return f"{takes}: ship {_base(result)} if it keeps the limits, or {other}."
+
+
+def ship_neither(result: Result) -> bool:
+    """Whether the candidate breaks a limit of time, and the baseline, shown to be slower, too."""
+    if result.gate is None or _fault(result) is not None:
+        return False
+    speedup = worth.compared(result)
+    slow = any(
+        gate_reasons.BROKEN in reason and gate_reasons.judged(reason) == "latency"
+        for reason in result.gate.reasons
+    )
+    return slow and speedup is not None and speedup.ci95 is not None and speedup.ci95[0] > 1
 
 
 def _without_latency(result: Result) -> _Decision:
@@ -347,6 +359,8 @@ def _conditions(result: Result) -> Iterable[str]:
         yield f"measured under bad conditions: {'; '.join(reasons)}"
     if result.untrained is not None:
         yield "the gate says nothing about a trained model"
+    if result.calibration is not None and result.calibration.verdict == "suspect":
+        yield "the calibration data is suspect"
 
 
 def of_search(

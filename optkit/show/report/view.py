@@ -67,7 +67,8 @@ def advised(advice: Recommendation, result: Result) -> Headline:
     ours = spelled(result.precision)
     failed = result.gate is not None and result.gate.verdict == "fail"
     if failed or advice.ship == "none":
-        word, title = "fail", f"Do not ship {ours}"
+        neither = recommendation_rules.ship_neither(result)
+        word, title = "fail", "Ship neither" if neither else f"Do not ship {ours}"
     elif advice.ship == "baseline":
         word, title = "inconclusive", f"Ship {to_ship_instead(result)}"
     elif advice.likely:

@@ -81,8 +81,12 @@ def serving(result: Result) -> str:
 
 
 def _serving(result: Result) -> str | None:
-    engine = result.engine
-    return compiler(engine.serving) if engine and engine.serving else None
+    """The compiler that the predicted latency is of, if none made an engine by which it runs."""
+    engine, latency = result.engine, result.latency
+    if engine is not None and engine.serving:
+        return compiler(engine.serving)
+    predicted = latency is not None and latency.evidence is Evidence.PREDICTED
+    return pending_engine(result) if predicted else None
 
 
 def compiled_by(result: Result) -> str:
@@ -112,7 +116,7 @@ def to_measure(result: Result) -> str:
     what = _finish(result)
     if result.artifact is None:
         return what
-    if engine := pending_engine(result) or _serving(result):
+    if engine := _serving(result) or pending_engine(result):
         return f"{what} (it compiles the missing {engine} engine and measures the latency)"
     return f"{what} (it measures the latency)"
 
