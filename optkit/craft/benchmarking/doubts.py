@@ -63,8 +63,8 @@ def doubts(fidelity: Fidelity, accuracy: Accuracy, *, limited: bool) -> Iterator
     if constant is not None:
         yield (
             f"{constant.called} has become constant (99 % of its variance in "
-            f"{fidelity.reference} is lost){open_question} (`optkit explain` names the layers that "
-            "cost it)"
+            f"{fidelity.reference} is lost){open_question}; `optkit explain` names the layers that "
+            "cost it"
         )
     worst = fidelity.worst.sqnr_db
     if limited or worst is None or (constant is not None and worst == constant.sqnr_db):
