@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from pkgutil import resolve_name
+from typing import Any
 
 import click
 
@@ -101,6 +102,11 @@ def under(heading: str, *parameters: Decorator) -> Decorator:
     return decorate
 
 
+def option_under(heading: str, *names: str, **settings: Any) -> Decorator:
+    """A decorator that gives a command this option, which help shows under this heading."""
+    return under(heading, click.option(*names, **settings))
+
+
 def filling(kind: str, name: str, *parameters: Decorator) -> Decorator:
     """A decorator that gives a command these parameters, each with the name of a field of the
     dataclass `kind` ("module:name"). The command gets them as one object, `name`."""
@@ -185,110 +191,86 @@ other_tools = filling(
 )
 """The command of another tool, which is translated."""
 
-one_target = under(
+one_target = option_under(
     "Target",
-    click.option(
-        "-t",
-        "--target",
-        required=True,
-        type=param_types.DEVICE,
-        metavar="NAME",
-        help="A device, see `optkit targets`.",
-    ),
+    "-t",
+    "--target",
+    required=True,
+    type=param_types.DEVICE,
+    help="A device, see `optkit targets`.",
 )
 """--target, for one device."""
 
 pair = together(
     one_target,
-    under(
-        "Target",
-        click.option(
-            "-p",
-            "--precision",
-            default="int8",
-            show_default=True,
-            type=param_types.PRECISION,
-            metavar="NAME",
-        ),
+    option_under(
+        "Target", "-p", "--precision", default="int8", show_default=True, type=param_types.PRECISION
     ),
 )
 """--target and --precision, for one of each."""
 
-targets = under(
+targets = option_under(
     "Target",
-    click.option(
-        "-t",
-        "--target",
-        "targets",
-        multiple=True,
-        required=True,
-        metavar="NAME,...",
-        type=param_types.Several(param_types.DEVICE),
-        callback=param_types.joined,
-        help="Devices, see `optkit targets`; a list, or the option several times.",
-    ),
+    "-t",
+    "--target",
+    "targets",
+    multiple=True,
+    required=True,
+    metavar="NAME,...",
+    type=param_types.Several(param_types.DEVICE),
+    callback=param_types.joined,
+    help="Devices, see `optkit targets`; a list, or the option several times.",
 )
 """--target, for one or several devices."""
 
 
 def precisions(text: str, default: tuple[str, ...] = ()) -> Decorator:
     """--precision, for one or several precisions; `text` is its help."""
-    return under(
+    return option_under(
         "Target",
-        click.option(
-            "-p",
-            "--precision",
-            "precisions",
-            multiple=True,
-            metavar="NAME,...",
-            default=default,
-            show_default=bool(default),
-            type=param_types.Several(param_types.PRECISION),
-            callback=param_types.joined,
-            help=text,
-        ),
+        "-p",
+        "--precision",
+        "precisions",
+        multiple=True,
+        metavar="NAME,...",
+        default=default,
+        show_default=bool(default),
+        type=param_types.Several(param_types.PRECISION),
+        callback=param_types.joined,
+        help=text,
     )
 
 
 def batches(text: str) -> Decorator:
     """--batch, for one or several batch sizes; `text` is its help."""
-    return under(
+    return option_under(
         "Shapes",
-        click.option(
-            "--batch",
-            "batches",
-            multiple=True,
-            metavar="N,...",
-            type=param_types.Several(click.IntRange(min=1)),
-            callback=param_types.joined,
-            help=text,
-        ),
+        "--batch",
+        "batches",
+        multiple=True,
+        metavar="N,...",
+        type=param_types.Several(click.IntRange(min=1)),
+        callback=param_types.joined,
+        help=text,
     )
 
 
-latency = functools.partial(
-    click.option, "--latency", "limit_ms", type=param_types.Milliseconds(), metavar="TIME"
-)
+latency = functools.partial(click.option, "--latency", "limit_ms", type=param_types.Milliseconds())
 
-new_folder = under(
-    "Output",
-    click.option(
-        "-o",
-        "--out",
-        type=click.Path(path_type=Path),
-        required=True,
-        metavar="DIR",
-        help="Folder for the files; must not exist yet.",
-    ),
+out = functools.partial(click.option, "-o", "--out", type=click.Path(path_type=Path))
+
+new_folder = out(required=True, metavar="DIR", help="Folder for the files; must not exist yet.")
+
+store = functools.partial(
+    click.option,
+    "--cache",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The store; default $OPTKIT_CACHE or the user's cache folder.",
 )
 
 _PLACE = (
-    click.option(
-        "--cache",
-        type=click.Path(path_type=Path),
-        metavar="DIR",
-        help="The store; default $OPTKIT_CACHE or the user's cache folder.",
-    ),
+    store(),
     click.option(
         "--remote",
         metavar="URL",
@@ -301,13 +283,11 @@ _BOUNDS = under(
     click.option(
         "--memory",
         type=param_types.Size(),
-        metavar="SIZE",
         help="Memory of a step, e.g. 4G (without a unit: bytes); default: half of the free memory.",
     ),
     click.option(
         "--timeout",
         type=param_types.Seconds(),
-        metavar="TIME",
         help="Time of a step, e.g. 10m (without a unit: seconds); default 1h, but 12h "
         "for a compiler that times kernels on the device.",
     ),
@@ -330,53 +310,35 @@ work = filling(*_WORK, under("Where it runs", *_PLACE, _FRESH))
 work_anywhere = filling(*_WORK, under("Where it runs", *_PLACE, _FRESH, _ON))
 """The same, --fresh, and --on: a cluster that runs the steps."""
 
-strict = under(
+strict = option_under(
     "Limits",
-    click.option(
-        "--strict",
-        is_flag=True,
-        help="Exit 3 also for an inconclusive gate, a latency measured under bad conditions, and "
-        "suspect calibration data.",
-    ),
+    "--strict",
+    is_flag=True,
+    help="Exit 3 also for an inconclusive gate, a latency measured under bad conditions, and "
+    "suspect calibration data.",
 )
 """--strict: a doubtful result counts as failed."""
 
 artifact = together(
-    under(
-        "Output",
-        click.option(
-            "-o",
-            "--out",
-            type=click.Path(path_type=Path),
-            default=Path("artifacts"),
-            show_default=True,
-            metavar="DIR",
-            help="Write the artifact to this folder.",
-        ),
+    out(
+        default=Path("artifacts"),
+        show_default=True,
+        metavar="DIR",
+        help="Write the artifact to this folder.",
     ),
     strict,
 )
 """--out, --strict: the folder of the artifact, and the exit code of undecided gates."""
 
-junit = under(
-    "Output",
-    click.option(
-        "--junit",
-        type=param_types.NewFile(),
-        metavar="FILE",
-        help="Write the gates as JUnit XML, a case each.",
-    ),
+junit = click.option(
+    "--junit", type=param_types.NewFile(), help="Write the gates as JUnit XML, a case each."
 )
 """--junit: the gates for a CI system."""
 
-html = under(
-    "Output",
-    click.option(
-        "--html",
-        type=param_types.NewFile(),
-        metavar="FILE",
-        help="Also write it as a page: one file that loads no other.",
-    ),
+html = click.option(
+    "--html",
+    type=param_types.NewFile(),
+    help="Also write it as a page: one file that loads no other.",
 )
 """--html: the result as a page."""
 

@@ -197,6 +197,7 @@ class NewFile(click.Path):
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
+        self.name = "file"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # type: ignore[override]
         path = Path(value)

@@ -78,19 +78,10 @@ def diff() -> None:
     "--format",
     "form",
     required=True,
-    metavar="NAME",
     type=param_types.Name("optkit.road.packaging.formats:FORMATS"),
     help="gguf, huggingface, lora, mlflow, mlx, oci, ort-package, slim or triton.",
 )
-@click.option(
-    "-o",
-    "--out",
-    type=click.Path(path_type=Path),
-    default="packages",
-    show_default=True,
-    metavar="DIR",
-    help="The folder for packages.",
-)
+@options.out(default="packages", show_default=True, metavar="DIR", help="The folder for packages.")
 @click.option(
     "--name",
     metavar="NAME",
@@ -109,15 +100,12 @@ def diff() -> None:
     help="For the format ort-package: also the engine that ONNX Runtime's TensorRT-RTX provider "
     "compiles here, on the device of the artifact.",
 )
-@options.under(
+@options.option_under(
     "Target",
-    click.option(
-        "-p",
-        "--precision",
-        type=param_types.PRECISION,
-        metavar="NAME",
-        help="For a fleet with several precisions for a target: the one to package.",
-    ),
+    "-p",
+    "--precision",
+    type=param_types.PRECISION,
+    help="For a fleet with several precisions for a target: the one to package.",
 )
 @options.output
 @options.calls("optkit.verbs.cli.package:package")
@@ -139,17 +127,13 @@ def package() -> None:
     "--key",
     required=True,
     type=param_types.PEM,
-    metavar="FILE",
     help="The private key: elliptic curve, PEM, without a password.",
 )
-@click.option(
-    "--certificate", type=param_types.PEM, metavar="FILE", help="The certificate for it, PEM."
-)
+@click.option("--certificate", type=param_types.PEM, help="The certificate for it, PEM.")
 @click.option(
     "--certificate-chain",
     type=param_types.PEM,
     multiple=True,
-    metavar="FILE",
     help="The certificates above it, PEM; repeat for several files.",
 )
 @click.option(
@@ -174,14 +158,11 @@ def sign() -> None:
     "optkit verify artifacts/digits-vit-l4-int8 --key public.pem",
 )
 @click.argument("artifact", type=param_types.ARTIFACT)
-@click.option(
-    "--key", type=param_types.PEM, metavar="FILE", help="The public key of the signer, PEM."
-)
+@click.option("--key", type=param_types.PEM, help="The public key of the signer, PEM.")
 @click.option(
     "--certificate-chain",
     type=param_types.PEM,
     multiple=True,
-    metavar="FILE",
     help="The root certificates that you trust, PEM; repeat for several files.",
 )
 @click.option(
@@ -210,19 +191,12 @@ def verify() -> None:
     "optkit attest artifacts/digits-vit-l4-int8 --key private.pem",
 )
 @click.argument("artifact", type=param_types.ARTIFACT)
-@click.option(
-    "-o",
-    "--out",
-    type=click.Path(path_type=Path),
-    default="attestations",
-    show_default=True,
-    metavar="DIR",
-    help="The folder for the files.",
+@options.out(
+    default="attestations", show_default=True, metavar="DIR", help="The folder for the files."
 )
 @click.option(
     "--key",
     type=param_types.PEM,
-    metavar="FILE",
     help="Sign the provenance with this private key: elliptic curve, PEM, without a password.",
 )
 @options.output
@@ -278,7 +252,7 @@ _texts = options.under(
     click.option("--prompt", "prompts", multiple=True, metavar="TEXT",
                  help="A text to continue or to read; repeat for several, which run in one "
                  "batch."),
-    click.option("--prompt-file", "files", multiple=True, metavar="FILE",
+    click.option("--prompt-file", "files", multiple=True,
                  type=param_types.Existing("name a text file", file=True),
                  help="A file whose whole text is a prompt."),
     click.option("--audio", multiple=True, metavar="FILE.wav",
@@ -314,11 +288,13 @@ _host = options.under(
 )
 @click.argument("artifact", type=click.Path(path_type=Path))
 @_texts
-@options.under(
+@options.option_under(
     "Limits",
-    click.option(
-        "--max-new-tokens", type=click.IntRange(min=1), default=64, show_default=True, metavar="N"
-    ),
+    "--max-new-tokens",
+    type=click.IntRange(min=1),
+    default=64,
+    show_default=True,
+    metavar="N",
 )
 @_drawing
 @_drafts

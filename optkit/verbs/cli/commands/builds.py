@@ -26,13 +26,11 @@ _PRECISIONS = " or ".join(", ".join(PRECISIONS).rsplit(", ", 1))
     "Default: that of the other tool's command or graph, else int8."
 )
 @options.artifact
-@options.under(
+@options.option_under(
     "Where it runs",
-    click.option(
-        "--defer",
-        is_flag=True,
-        help="Do not compile or measure here; `optkit finish` does it on a host with the device.",
-    ),
+    "--defer",
+    is_flag=True,
+    help="Do not compile or measure here; `optkit finish` does it on a host with the device.",
 )
 @click.option(
     "--dry-run", is_flag=True, help="Show steps, cache hits and estimates; write nothing."
@@ -41,7 +39,6 @@ _PRECISIONS = " or ".join(", ".join(PRECISIONS).rsplit(", ", 1))
     "--embed-eval",
     default="0",
     type=param_types.Size(least=0),
-    metavar="SIZE",
     help="Put the evaluation samples, with their labels, into the artifact if they are not larger "
     "than this (without a unit: bytes). Default: none.",
 )
@@ -112,9 +109,9 @@ _budget = options.under(
     click.option("--max-drop", metavar="PERCENT",
                  help="Limit on the drop of the metric, e.g. 0.5%."),
     click.option("--min-sqnr", metavar="DB", help="Limit on the SQNR of the outputs, e.g. 40."),
-    click.option("--max-latency", type=param_types.Milliseconds(), metavar="TIME",
+    click.option("--max-latency", type=param_types.Milliseconds(),
                  help="Limit at the tuned batch, e.g. 1.5ms (without a unit: milliseconds)."),
-    click.option("--max-size", type=param_types.Size(), metavar="SIZE",
+    click.option("--max-size", type=param_types.Size(),
                  help="Limit on the size of the engine, e.g. 20M (without a unit: bytes)."),
 )  # fmt: skip
 
@@ -122,7 +119,7 @@ _search = options.under(
     "Search",
     click.option("--trials", type=click.IntRange(min=1), metavar="N",
                  help="Candidates to try at most; default: 24."),
-    click.option("--time", "seconds", type=param_types.Seconds(), metavar="TIME",
+    click.option("--time", "seconds", type=param_types.Seconds(),
                  help="Stop the search after this time, e.g. 10m (without a unit: seconds); the "
                  "best candidate is then built."),
     click.option("--seed", type=int, default=0, show_default=True, metavar="S"),

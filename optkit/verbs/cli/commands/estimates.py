@@ -110,7 +110,6 @@ _costs = options.filling(
 @click.option(
     "--plot",
     type=param_types.NewFile(),
-    metavar="FILE",
     help="Write a page (.html), or its drawings alone (.svg): cost over latency, roofline.",
 )
 @options.work
@@ -126,16 +125,8 @@ def plan() -> None:
 
 _pair = options.under(
     "Target",
-    click.option(
-        "-t",
-        "--target",
-        type=param_types.DEVICE,
-        metavar="NAME",
-        help="A device; not with --against.",
-    ),
-    click.option(
-        "-p", "--precision", type=param_types.PRECISION, metavar="NAME", help="Default: int8."
-    ),
+    click.option("-t", "--target", type=param_types.DEVICE, help="A device; not with --against."),
+    click.option("-p", "--precision", type=param_types.PRECISION, help="Default: int8."),
 )
 
 _slowdown = options.under(

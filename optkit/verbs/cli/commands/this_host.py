@@ -25,7 +25,6 @@ def targets() -> None:
 @click.option(
     "--share",
     type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
     help="With --measure: write the times there too, for the maintainers of optkit.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
@@ -42,27 +41,22 @@ def devices() -> None:
 
 @options.command("optkit doctor", "optkit doctor quantized.onnx -t l4 --repaired repaired.onnx")
 @options.job
-@options.under(
+@options.option_under(
     "Model",
-    click.option(
-        "--float",
-        "float_model",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="The ONNX file from which MODEL was quantized; default: MODEL without Q/DQ.",
-    ),
+    "--float",
+    "float_model",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The ONNX file from which MODEL was quantized; default: MODEL without Q/DQ.",
 )
-@options.under(
+@options.option_under(
     "Target",
-    click.option(
-        "-t",
-        "--target",
-        default="l4",
-        show_default=True,
-        type=param_types.DEVICE,
-        metavar="NAME",
-        help="The device for which MODEL is compiled.",
-    ),
+    "-t",
+    "--target",
+    default="l4",
+    show_default=True,
+    type=param_types.DEVICE,
+    help="The device for which MODEL is compiled.",
 )
 @click.option(
     "--repaired",
@@ -133,7 +127,6 @@ def schema() -> None:
 @click.option(
     "--seconds",
     type=param_types.Seconds(),
-    metavar="TIME",
     help="With --pid: for how long, e.g. 10m (without a unit: seconds); default until it ends, or "
     "until Ctrl-C.",
 )
@@ -142,7 +135,6 @@ def schema() -> None:
     type=param_types.Seconds(least=0.1, example="1s, at least 0.1s"),
     default="1s",
     show_default=True,
-    metavar="TIME",
     help="Length of a sample (without a unit: seconds).",
 )
 @options.output
@@ -180,14 +172,7 @@ def monitor() -> None:
     metavar="NAME|FILE.py",
     help="The evaluation task.",
 )
-@click.option(
-    "-o",
-    "--out",
-    type=click.Path(path_type=Path),
-    default=Path("optkit.yaml"),
-    show_default=True,
-    help="The recipe to write.",
-)
+@options.out(default=Path("optkit.yaml"), show_default=True, help="The recipe to write.")
 @options.other_tools
 @options.calls("optkit.verbs.cli.content:init")
 def init() -> None:
@@ -209,13 +194,7 @@ def cache() -> None:
     """Manage the store of finished steps: list, verify, trim, clear."""
 
 
-_folder = click.option(
-    "--cache",
-    "folder",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="The store; default $OPTKIT_CACHE or the user's cache folder.",
-)
+_folder = options.store("folder")
 
 
 @cache.command("ls")
@@ -240,7 +219,6 @@ def verify() -> None:
     "--max-size",
     default="10G",
     show_default=True,
-    metavar="SIZE",
     type=param_types.Size(),
     help="Largest size of the store (without a unit: bytes).",
 )
