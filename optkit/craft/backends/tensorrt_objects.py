@@ -76,8 +76,6 @@ class Parser(Protocol):
 
 
 class OptimizationProfile(Protocol):
-    """An optimization profile."""
-
     def set_shape(
         self, name: str, least: Sequence[int], best: Sequence[int], most: Sequence[int], /
     ) -> None: ...

@@ -374,13 +374,10 @@ def _trusted(
 def _row(gate: str, limit: float, seen: _Seen, show: _Show, *, kept: bool, broken: bool) -> GateRow:
     outcome: Outcome = "pass" if kept else "fail" if broken else "inconclusive"
     verb = {"pass": "keeps", "fail": "breaks", "inconclusive": "may or may not keep"}[outcome]
-    interval = "" if seen.ci95 is None else f"{_interval_name(seen)} {_span(seen.ci95, show)}, "
+    name = "band" if seen.evidence == Evidence.PREDICTED else "95 % interval"
+    interval = "" if seen.ci95 is None else f"{name} {_span(seen.ci95, show)}, "
     reason = f"{show(seen.value)} ({interval}{seen.evidence}) {verb} the limit of {show(limit)}"
     return GateRow(gate, limit, seen.value, seen.ci95, seen.evidence, outcome, reason)
-
-
-def _interval_name(seen: _Seen) -> str:
-    return "band" if seen.evidence == Evidence.PREDICTED else "95 % interval"
 
 
 def _span(interval: Interval, show: _Show) -> str:

@@ -78,8 +78,7 @@ class Observer:
         for window in self._windows:
             view = PatchView(data, part, window)
             size = window.groups * window.size(x.shape[1])
-            sample = self._patches.setdefault(window, RowSample(size))
-            sample.update(view.hashes, view.rows)
+            self._patches.setdefault(window, RowSample(size)).update(view.hashes, view.rows)
 
     def result(self) -> ValueStatistics:
         bins, counts = by_value(self._codes, self._counts)

@@ -16,14 +16,7 @@ from optkit.craft.foreign.operators import integer_operators
 from optkit.craft.foreign.optimized import optimized
 from optkit.craft.foreign.producer import producer_of
 from optkit.craft.foreign.range_file import GivenRanges, read_ranges
-from optkit.craft.foreign.repairs import (
-    FORMS,
-    REPAIRS,
-    Repair,
-    floats_for_float_codes,
-    normal_form,
-    repair,
-)
+from optkit.craft.foreign.repairs import FORMS, REPAIRS, floats_for_float_codes, normal_form, repair
 from optkit.craft.foreign.requested_products import (
     assignment,
     is_quantized,
@@ -36,7 +29,6 @@ __all__ = [
     "FORMS",
     "REPAIRS",
     "GivenRanges",
-    "Repair",
     "assignment",
     "floats_for_float_codes",
     "integer_operators",

@@ -67,8 +67,7 @@ def fold_constants(model: ir.Model) -> list[str]:
         codes = codes_of(node) if numbers is not None else None
         if numbers is None or codes is None or codes.dtype.bitwidth > 8:
             continue
-        written = _round(numbers, codes)
-        _store(node, names, written)
+        _store(node, names, _round(numbers, codes))
         done.append(str(node.name))
     return done
 

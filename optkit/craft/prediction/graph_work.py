@@ -69,8 +69,7 @@ def of_graph(
         if planned is not None and cost.macs:
             product = planned.get(name, number.unquantized)
         works.append(_work(cost, product, target, attends))
-    found = [work for work in works if work is not None]
-    return found or [_alone(costs, number)]
+    return [work for work in works if work is not None] or [_alone(costs, number)]
 
 
 def _alone(costs: Mapping[str, NodeCost], number: Precision) -> Work:

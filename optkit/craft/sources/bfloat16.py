@@ -35,7 +35,8 @@ def rounded(model: ir.Model) -> None:
             weight.type = ir.TensorType(_SINGLE)
     for node in list(model.graph.all_nodes()):
         halves = [value for value in node.outputs if value.dtype == _HALF]
-        if halves and _makes_the_type(node):
+        # an attribute of a Cast or a ConstantOfShape names the type
+        if halves and (node.op_type == "Cast" or not any(node.inputs)):
             _widen(halves[0], node)
             continue
         for result in halves:
@@ -43,11 +44,6 @@ def rounded(model: ir.Model) -> None:
             if node.op_type not in _MOVES and not _is_inside(result, node):
                 _round(result, node)
     _remove_casts_of_singles(model)
-
-
-def _makes_the_type(node: ir.Node) -> bool:
-    """Whether an attribute says so: Cast, ConstantOfShape."""
-    return node.op_type == "Cast" or not any(node.inputs)
 
 
 def _is_inside(value: ir.Value, node: ir.Node) -> bool:

@@ -25,7 +25,6 @@ from optkit.ground.recipe import torch_checkpoint
 from optkit.ground.runtimes import Progress, Session
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
 _COMPARED = 64  # values of a parameter that are compared
@@ -136,11 +135,7 @@ def _seeded_otherwise() -> Iterator[None]:
     import torch
 
     manual_seed = torch.manual_seed
-
-    def reseed(seed: int) -> torch.Generator:
-        return manual_seed(seed ^ _OTHER_SEED)
-
-    torch.manual_seed = reseed
+    torch.manual_seed = lambda seed: manual_seed(seed ^ _OTHER_SEED)
     try:
         manual_seed(_OTHER_SEED)
         yield

@@ -150,7 +150,6 @@ def _erfcx(x: Any) -> Any:
 
 
 def _erfcx_of_magnitude(x: Any) -> Any:
-    """erfcx(|x|)."""
     onnx = _onnx()
     t = onnx.Div(1.0, onnx.Add(onnx.Mul(onnx.Abs(x), 0.5), 1.0))
     first, *others = _ERFCX

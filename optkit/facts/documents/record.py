@@ -45,11 +45,6 @@ class Record(BaseModel):
         return cls.model_validate(source, from_attributes=True, extra="ignore")
 
     @classmethod
-    def from_optional(cls, source: object | None) -> Self | None:
-        """As `from_object`; None for None."""
-        return None if source is None else cls.from_object(source)
-
-    @classmethod
     def from_json(cls, data: object) -> Self:
         """The model of the JSON that `to_json` wrote. Raises ValidationError."""
         # as JSON text, because only then are arrays read as tuples

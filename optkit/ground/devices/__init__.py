@@ -9,7 +9,6 @@ be one of them.
 
 from __future__ import annotations
 
-from optkit.facts.device_facts import CpuInfo, Fact, Option, Price, Support
 from optkit.facts.errors import UnknownName, UsageError, check_single, unknown_name
 from optkit.ground.devices import spelling
 from optkit.ground.devices.gpus import Gpu, Gpus, gpus
@@ -18,7 +17,7 @@ from optkit.ground.devices.nvml import driver_version, has_driver
 from optkit.ground.devices.table import Target, aliases, data_names, device_names, read, sources
 
 __all__ = [
-    "CpuInfo", "Fact", "Gpu", "Gpus", "Option", "Price", "Support", "Target",
+    "Gpu", "Gpus", "Target",
     "available_memory", "cpu", "device_names", "driver_version", "gpus",
     "has_driver", "names", "runs_here", "sources", "target", "targets",
 ]  # fmt: skip

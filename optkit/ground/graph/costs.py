@@ -23,8 +23,7 @@ _QDQ = ("QuantizeLinear", "DequantizeLinear")
 
 def costs(model: ir.Model, axes: Mapping[str, int]) -> dict[str, NodeCost]:
     """Cost of every node by name, in graph order, with the named axes at these sizes."""
-    static = bind(model, axes)
-    return {str(node.name): _cost(node) for node in static.graph}
+    return {str(node.name): _cost(node) for node in bind(model, axes).graph}
 
 
 def border_bytes(model: ir.Model, axes: Mapping[str, int]) -> int:

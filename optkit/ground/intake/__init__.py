@@ -21,7 +21,7 @@ has no effect.
 from __future__ import annotations
 
 from optkit.ground.intake.containers import stage_pt2, stage_ranges, stage_weights
-from optkit.ground.intake.files import FileLimits, StagedFile
+from optkit.ground.intake.files import FileLimits
 from optkit.ground.intake.hub import download
 from optkit.ground.intake.model import StagedModel, check_onnx, stage_onnx
 from optkit.ground.intake.model_folder import (
@@ -38,7 +38,6 @@ __all__ = [
     "ADAPTER_WEIGHTS",
     "COMPANIONS",
     "FileLimits",
-    "StagedFile",
     "StagedFolder",
     "StagedModel",
     "check_onnx",

@@ -7,7 +7,6 @@ from optkit.ground.recipe.recipe import DEFAULT_BATCH, Recipe, SampleRole, Sampl
 from optkit.ground.recipe.resolution import requested, resolve
 from optkit.ground.recipe.sections import (
     MEMORY,
-    Axis,
     Bench,
     Calibration,
     Compiler,
@@ -22,7 +21,7 @@ from optkit.ground.recipe.sections import (
 from optkit.ground.recipe.shape_syntax import parse_shapes
 
 __all__ = [
-    "DEFAULT_BATCH", "MEMORY", "Axis", "Bench", "Calibration", "Compiler", "Eval", "Gates", "Input",
+    "DEFAULT_BATCH", "MEMORY", "Bench", "Calibration", "Compiler", "Eval", "Gates", "Input",
     "Method", "Model", "Placement", "Quantization", "Recipe", "SampleRole", "SampleSource",
     "Source",
     "parse_shapes", "requested", "resolve",

@@ -9,9 +9,9 @@ be merged.
     file     the file
 """
 
-from optkit.ground.statistics.bins import BINS, count_bins, edges
+from optkit.ground.statistics.bins import count_bins, edges
 from optkit.ground.statistics.file import load, save
-from optkit.ground.statistics.model_statistics import FEW_SAMPLES, Statistics, data_digest, merge
+from optkit.ground.statistics.model_statistics import Statistics, data_digest, merge
 from optkit.ground.statistics.values import (
     CHUNK,
     PATCHES,
@@ -28,9 +28,7 @@ from optkit.ground.statistics.values import (
 from optkit.ground.statistics.windows import Window
 
 __all__ = [
-    "BINS",
     "CHUNK",
-    "FEW_SAMPLES",
     "PATCHES",
     "ROWS",
     "Channels",

@@ -66,8 +66,7 @@ class PackageSubject:
     @property
     def digest(self) -> str:
         """The digest of the artifacts' digests; the same builds give the same digest."""
-        digests = (variant.artifact.digest for variant in self.variants)
-        return digest_json(sorted(digests))
+        return digest_json(sorted(variant.artifact.digest for variant in self.variants))
 
     def only(self, form: str) -> Variant:
         """The one variant, for a format that holds one. Raises UsageError."""

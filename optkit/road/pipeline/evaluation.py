@@ -162,7 +162,6 @@ def _evaluation(
     evidence: Evidence,
     drawn: Samples | None = None,
 ) -> Evaluate:
-    """The step of `score`."""
     samples = build.scored
     assert samples is not None
     engines = running(build, role)

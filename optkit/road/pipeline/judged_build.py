@@ -18,7 +18,6 @@ from optkit.facts.documents.report import (
     AskedOfCompiler,
     ExportComparison,
     FinishedOn,
-    LayerFidelity,
     Provenance,
     Report,
 )
@@ -85,7 +84,7 @@ def judge(
             outcome, sides.candidate, sides.baseline, findings, times, conditions(build)
         ),
         rewrites=_rewrites(build),
-        layer_fidelity=_layer_fidelity(build),
+        layer_fidelity=build.layer_fidelity.layers if build.layer_fidelity else None,
         export=_export(build),
         worst=_worst(build),
         simulation=assumed(build),
@@ -343,10 +342,6 @@ def _rewrites(build: Build) -> Rewrites:
         build.quantized.log if build.quantized is not None else {},
         build.assignment or Assignment(),
     )
-
-
-def _layer_fidelity(build: Build) -> LayerFidelity | None:
-    return build.layer_fidelity.layers if build.layer_fidelity else None
 
 
 def _export(build: Build) -> ExportComparison | None:

@@ -225,7 +225,6 @@ def _mover(x: float, x_ends: Interval, y: float, y_ends: Interval) -> tuple[floa
 
 
 def _numbers(figure: KnownFigure) -> tuple[float, Interval]:
-    """The numbers of a figure with an interval."""
     assert not isinstance(figure.value, str | None)
     assert figure.interval is not None
     return figure.value, figure.interval

@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Unpack
 
-from optkit.facts.documents.generated_text import GeneratedText
 from optkit.facts.errors import UsageError
 from optkit.ground.artifact import Artifact, SessionArguments
 from optkit.satellites.generation import continued, encoded
@@ -31,7 +30,6 @@ from optkit.satellites.generation.sampling import Sampling
 from optkit.satellites.generation.speculation import Speculation
 
 __all__ = [
-    "GeneratedText",
     "GenerationResult",
     "Pace",
     "Recording",

@@ -7,22 +7,14 @@ All functions after the samples are pure: the same samples give the same figures
 
 from __future__ import annotations
 
-from optkit.satellites.monitor.diagnosis import (
-    Condition,
-    DiagnosedRule,
-    Diagnosis,
-    DiagnosisRule,
-    diagnose,
-)
+from optkit.satellites.monitor.diagnosis import DiagnosedRule, Diagnosis, diagnose
 from optkit.satellites.monitor.sample_figures import Figures, figures
 from optkit.satellites.monitor.samples import GpuSample, ProcessSample
 from optkit.satellites.monitor.watch import WatchedProcess, watch_command, watch_process
 
 __all__ = [
-    "Condition",
     "DiagnosedRule",
     "Diagnosis",
-    "DiagnosisRule",
     "Figures",
     "GpuSample",
     "ProcessSample",

@@ -43,8 +43,7 @@ class _Additions(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         number, self.count = self.count, self.count + 1
         operands = [self._quantized(number, place, args[place]) for place in (0, 1)]
-        total = func(*operands, *args[2:], **(kwargs or {}))
-        return self._quantized(number, RESULT, total)
+        return self._quantized(number, RESULT, func(*operands, *args[2:], **(kwargs or {})))
 
     def _quantized(self, number: int, place: int, x: Tensor) -> Tensor:
         key = f"{number}_{place}"

@@ -18,14 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from optkit.facts.documents.explanation import (
-    ExplainFinding,
-    FindingCost,
-    FixedTime,
-    LayerTime,
-    RecipeChange,
-    SpentTime,
-)
+from optkit.facts.documents.explanation import ExplainFinding, FixedTime, LayerTime, SpentTime
 from optkit.show.explanation import (
     accuracy_loss,
     data_movement,
@@ -38,17 +31,7 @@ from optkit.show.explanation.applying import applied
 from optkit.show.explanation.quantization_gains import LEAST
 from optkit.show.explanation.subject import KINDS, Subject, Times
 
-__all__ = [
-    "RULES",
-    "ExplainFinding",
-    "Explanation",
-    "FindingCost",
-    "RecipeChange",
-    "Subject",
-    "Times",
-    "applied",
-    "explain",
-]
+__all__ = ["RULES", "ExplainFinding", "Explanation", "Subject", "Times", "applied", "explain"]
 
 Rule = Callable[[Subject], Iterator[ExplainFinding]]
 

@@ -137,7 +137,7 @@ def result(
         speedup=findings.speedup,
         drop=findings.drop,
         size=_size(candidate, baseline),
-        gate=GateVerdict.from_optional(verdict),
+        gate=None if verdict is None else GateVerdict.from_object(verdict),
         calibration=calibration,
         quantized=quantized,
         sizes=sizes,

@@ -35,8 +35,7 @@ class ContractMismatch(ValueError):
 
 def result_of(artifact: Artifact) -> Result:
     """Its optkit.result/v1. Raises IntegrityError, which names the field, unless it is one."""
-    where = artifact.path / MANIFEST
-    return _checked(artifact.manifest.result, Result, where, "result.")
+    return _checked(artifact.manifest.result, Result, artifact.path / MANIFEST, "result.")
 
 
 def report_of(artifact: Artifact) -> Report:

@@ -21,7 +21,7 @@ from optkit.facts.documents.sizes import DeclaredSizes
 from optkit.facts.evidence import Evidence
 from optkit.facts.measurement import Difference
 from optkit.show.report import coverage, figures, gate_reasons, worth
-from optkit.show.report.titles import device_of, spelled, to_ship_instead
+from optkit.show.report.titles import device_of, named, spelled, to_ship_instead
 
 
 @dataclass(frozen=True)
@@ -91,11 +91,11 @@ def _decision(result: Result) -> _Decision:
         return _failed(result, fault)
     if fault is not None:
         far = "" if result.untrained is not None else _unjudged(result.gate.reasons)
-        return _Decision("unknown", f"Not decided for {_named(result)}: {fault}{far}")
+        return _Decision("unknown", f"Not decided for {named(result)}: {fault}{far}")
     speedup = worth.compared(result)
     slower = speedup is not None and worth.shown(speedup) in ("loss", "too little")
     if result.sizes is not None and result.sizes.verdict == "suspect" and not slower:
-        return _Decision("unknown", f"Not decided for {_named(result)}: {_lossy(result.sizes)}")
+        return _Decision("unknown", f"Not decided for {named(result)}: {_lossy(result.sizes)}")
     if verdict == "inconclusive":
         return _undecided(result)
     if result.latency is None:
@@ -109,10 +109,6 @@ def _fault(result: Result) -> str | None:
         return _untrained(result.untrained)
     check = result.calibration
     return _suspect(check) if check is not None and check.verdict == "suspect" else None
-
-
-def _named(result: Result) -> str:
-    return f"{spelled(result.precision)} on {device_of(result)}"
 
 
 def _nothing(result: Result) -> _Decision:
@@ -138,7 +134,7 @@ def _failed(result: Result, fault: str | None) -> _Decision:
     reasons = result.gate.reasons if result.gate else ()
     broken = [reason for reason in reasons if gate_reasons.BROKEN in reason] or list(reasons)
     why = "; ".join(gate_reasons.told(result, reason) for reason in broken) or "a gate fails"
-    do_not, known = f"Do not ship {_named(result)}: {why}", gate_reasons.evidence(result, broken)
+    do_not, known = f"Do not ship {named(result)}: {why}", gate_reasons.evidence(result, broken)
     if fault is not None:
         sound = (
             _sound(result) if gate_reasons.all_relative(broken) and result.untrained is None else ""
@@ -171,7 +167,7 @@ def _undecided(result: Result) -> _Decision:
     more = f"; gates not decided besides: {others}" if others > 0 else ""
     if speedup is not None:
         more += f". {_capital(worth.gain(result, speedup))}"
-    text = f"Not decided for {_named(result)}: {why}{more}.{far}"
+    text = f"Not decided for {named(result)}: {why}{more}.{far}"
     return _Decision(
         "unknown",
         f"{text}{_share(result)}{worth.larger(result)}{_to_decide(result, reasons)}",
@@ -280,7 +276,7 @@ def _without_latency(result: Result) -> _Decision:
     fidelity = result.drop or result.fidelity
     return _Decision(
         "unknown",
-        f"Not decided for {_named(result)}: its speed is not known, {worth.accuracy(result)}. "
+        f"Not decided for {named(result)}: its speed is not known, {worth.accuracy(result)}. "
         f"Before you ship it, {worth.to_measure(result)}.",
         [fidelity.evidence if fidelity else None],
     )
@@ -303,7 +299,7 @@ def _by_speed(result: Result) -> _Decision:
         return _Decision("baseline", text, [speedup.evidence])
     known = [speedup.evidence, judged.evidence if judged else None]
     if worth.marks(result):
-        text = f"Not decided for {_named(result)}: {worth.disturbed(result, speedup)}, {kept}"
+        text = f"Not decided for {named(result)}: {worth.disturbed(result, speedup)}, {kept}"
     measured = speedup.evidence is Evidence.MEASURED
     missing = measured and worth.pending_engine(result)
     more = f"{_share(result)}{worth.larger(result)}"
@@ -323,9 +319,9 @@ def _alone(result: Result) -> _Decision:
     takes = worth.time(latency)
     if base is None or base.precision != result.precision:
         lacks = f"no baseline was timed, {worth.accuracy(result)}"
-        text = f"No gain is shown for {_named(result)}: {takes}, and {lacks}."
+        text = f"No gain is shown for {named(result)}: {takes}, and {lacks}."
         return _Decision("unknown", text, [latency.evidence])
-    text = f"{_named(result)} takes {takes} and is itself the baseline"
+    text = f"{named(result)} takes {takes} and is itself the baseline"
     if latency.evidence is Evidence.MEASURED:
         return _Decision("candidate", f"{text}: ship it.", [latency.evidence])
     text = f"{text}, so no gain is claimed. {_before_shipping(result)}"
@@ -392,7 +388,7 @@ def _over_budget(result: Result, reason: str | None) -> dict[str, object]:
     judged, latency = result.drop or result.fidelity, result.latency
     takes = "" if latency is None else f"{worth.time(latency)} and "
     sentence = (
-        f"Do not ship {_named(result)}: {why}, with {takes}{worth.accuracy(result)}. Raise the "
+        f"Do not ship {named(result)}: {why}, with {takes}{worth.accuracy(result)}. Raise the "
         "limit that it breaks, and search again."
     )
     known = dict.fromkeys(one.evidence for one in (judged, latency) if one is not None)

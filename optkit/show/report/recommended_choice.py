@@ -15,7 +15,7 @@ from optkit.facts.evidence import Evidence
 from optkit.facts.measurement import Latency
 from optkit.show.report import figures, worth
 from optkit.show.report.recommendation_rules import of_result
-from optkit.show.report.titles import device, device_of, spelled
+from optkit.show.report.titles import device, device_of, named, spelled
 
 if TYPE_CHECKING:  # a build does not import the models of a plan
     from optkit.facts.documents.plan import Plan, PlannedLatency, PlanRow
@@ -89,7 +89,7 @@ def _ends(choices: Sequence[Choice]) -> tuple[list[Choice], list[str]]:
 
 def _undecided(built: Sequence[_Built]) -> list[str]:
     """A sentence on the builds that are to be checked or measured first, if there are any."""
-    names = [_named(result) for result, advice in built if advice.decision == "unknown"]
+    names = [named(result) for result, advice in built if advice.decision == "unknown"]
     return [f"Not decided yet: {', '.join(dict.fromkeys(names))}."] if names else []
 
 
@@ -97,7 +97,7 @@ def _without_choice(built: Sequence[_Built]) -> Recommendation:
     """Of builds none of which may be shipped, or without latencies that could be compared."""
     ships, undecided = {advice.decision for _, advice in built}, _undecided(built)
     best = next(one for one in _BEST_FIRST if one in ships)
-    pays = ", ".join(_named(result) for result, advice in built if advice.decision == best)
+    pays = ", ".join(named(result) for result, advice in built if advice.decision == best)
     words: Mapping[Decision, str] = {
         "candidate": f"Worth shipping: {pays}.",
         "likely": f"Likely worth shipping: {pays}. {_TO_TRY}",
@@ -120,10 +120,6 @@ _BEST_FIRST: tuple[Decision, ...] = ("candidate", "likely", "baseline", "unknown
 
 def _usd(usd: float | None) -> str:
     return f"{figures.dollars(usd)} per million samples"
-
-
-def _named(result: Result) -> str:
-    return f"{spelled(result.precision)} on {device_of(result)}"
 
 
 def _choices(built: Iterable[_Built], prices: Mapping[str, Price]) -> Iterable[Choice]:

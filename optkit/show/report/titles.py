@@ -62,6 +62,11 @@ def _is_cpu(name: str | None) -> bool:
         return False
 
 
+def named(result: Result) -> str:
+    """The precision and the device of a build: `INT8 on NVIDIA L4`."""
+    return f"{spelled(result.precision)} on {device_of(result)}"
+
+
 def device_of(result: Result) -> str:
     """The name of a build's device for people."""
     sides = (result.latency, result.baseline.latency if result.baseline else None)

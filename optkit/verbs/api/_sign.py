@@ -47,8 +47,7 @@ def sign(
     )
     file = signing.sign(artifact.path, signer, ignored=ignore_paths)
     method: Method = "key" if certificate is None else "certificate"
-    signature = _signature(file, method, Bundle.read(file).statement(file))
-    return _verified(artifact, signature)
+    return _verified(artifact, _signature(file, method, Bundle.read(file).statement(file)))
 
 
 def verify(

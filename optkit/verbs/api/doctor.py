@@ -124,8 +124,7 @@ def _told(child: subprocess.Popen[str]) -> str:
         child.kill()
         child.communicate()
         return f"it takes more than {_SECONDS} s"
-    lines = errors.strip().splitlines() or [f"exit status {child.returncode}"]
-    return lines[-1]
+    return (errors.strip().splitlines() or [f"exit status {child.returncode}"])[-1]
 
 
 def _torch_build() -> str | None:

@@ -16,7 +16,6 @@ _LINES = 4  # of a recipe, for one finding
 
 
 def text(found: Explained) -> str:
-    """An explanation as text."""
     lines = [*_fixed(found), _title(found), *_speed(found), *_accuracy(found)]
     for name, part in (found.parts or {}).items():
         lines += ["", f"{name}:", *_fixed(part), *_speed(part), *_accuracy(part), *_findings(part)]

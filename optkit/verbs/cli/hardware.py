@@ -30,7 +30,7 @@ def targets(name: str | None, as_json: bool) -> None:
         [
             t.name,
             t.compute_capability or "-",
-            _gigabytes(t.marketed_memory_bytes),
+            "-" if t.marketed_memory_bytes is None else f"{t.marketed_memory_bytes / 1e9:.0f}",
             "-" if t.bandwidth is None else f"{t.bandwidth / 1e9:.0f}",
             ",".join(p for p in _SHOWN if t.supports(p)) or "-",
             ",".join(option.name for option in t.default_backends) or "-",
@@ -40,10 +40,6 @@ def targets(name: str | None, as_json: bool) -> None:
     command_output.put(
         command_output.table(["target", "cc", "GB", "GB/s", "precisions", "backends"], rows)
     )
-
-
-def _gigabytes(size: int | None) -> str:
-    return "-" if size is None else f"{size / 1e9:.0f}"
 
 
 def _cut(source: str) -> str:
@@ -97,7 +93,7 @@ def devices(measure: bool, share: Path | None, as_json: bool) -> None:
         rows = [
             [
                 gpu.name,
-                _gib(gpu.memory_bytes),
+                "shared" if gpu.memory_bytes is None else f"{gpu.memory_bytes / 2**30:.1f} GiB",
                 gpu.compute_capability,
                 "yes" if gpu.bf16 else "no",
                 "yes" if gpu.fp8 else "no",
@@ -115,10 +111,6 @@ def devices(measure: bool, share: Path | None, as_json: bool) -> None:
         f"{cpu.memory_bytes / 2**30:.1f} GiB, target cpu (kind {cpu.kind})\n"
         f"  {' '.join(cpu.features)}"
     )
-
-
-def _gib(size: int | None) -> str:
-    return "shared" if size is None else f"{size / 2**30:.1f} GiB"
 
 
 def doctor(

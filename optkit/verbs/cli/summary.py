@@ -14,6 +14,7 @@ from optkit.facts.documents.rewrites import Rewrite
 from optkit.facts.documents.sizes import DeclaredSizes
 from optkit.facts.evidence import Evidence
 from optkit.facts.measurement import Difference, Fidelity, Latency, PhaseTimes, Score
+from optkit.show.explanation.words import several
 from optkit.show.report import coverage, figures, worth
 from optkit.show.report.figures import measured, name, unvaried
 from optkit.show.report.titles import baseline_label
@@ -270,9 +271,7 @@ def _chosen(one: Latency) -> list[str]:
 def rewrites(entries: Sequence[Rewrite]) -> list[str]:
     """The rewrites of a stage, one line per rule, and the declined ones, one line per reason."""
     applied = Counter(entry.rule for entry in entries if entry.outcome == "applied")
-    removed = [
-        _counted(applied.pop(rule), what) for rule, what in _REMOVED.items() if applied[rule]
-    ]
+    removed = [several(applied.pop(rule), what) for rule, what in _REMOVED.items() if applied[rule]]
     declined: dict[tuple[str, str], list[str]] = {}
     for entry in entries:
         if entry.outcome == "declined":
@@ -285,10 +284,6 @@ def rewrites(entries: Sequence[Rewrite]) -> list[str]:
             for (rule, why), nodes in declined.items()
         ),
     ]
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _latency(one: Latency | None, *, batch: bool = True) -> str:

@@ -71,8 +71,7 @@ def tune(
         ears.close()
         command_output.show_error(told, verbose=output.verbose)
         if output.json:
-            failure = tune_document.failed(told, model=model, target=target)
-            command_output.put_json(failure)
+            command_output.put_json(tune_document.failed(told, model=model, target=target))
         return told.exit_code
     finally:
         ears.close()

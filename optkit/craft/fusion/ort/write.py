@@ -59,8 +59,7 @@ def put(
         outputs=[output, *more],
     )
     output.type, output.shape = result.type, result.shape
-    producer = result.producer()
-    owner.insert_before(producer or at, node)
+    owner.insert_before(result.producer() or at, node)
     owner.opset_imports.setdefault(domain, 1)
     text = result.name
     result.replace_all_uses_with(output, replace_graph_outputs=True)

@@ -85,7 +85,7 @@ def interval(value: ir.Value | None) -> Interval | str:
         return _of_constant(value, numbers)
     node = value.producer()
     if node is None:
-        return _of_input(value)
+        return _of_dtype(value) or f"the float input {value.name} may hold -inf"
     if node.domain == "" and node.op_type in _LAYERS:
         return _SOUND
     if node.domain == "" and node.op_type in _MOVES:
@@ -126,10 +126,6 @@ def _of_constant(value: ir.Value, numbers: np.ndarray) -> Interval | str:
     if not np.isfinite([low, high]).all():
         return f"the constant {value.name} holds an infinity"
     return low, high
-
-
-def _of_input(value: ir.Value) -> Interval | str:
-    return _of_dtype(value) or f"the float input {value.name} may hold -inf"
 
 
 def _of_dtype(value: ir.Value) -> Interval | None:

@@ -207,5 +207,4 @@ def _is_shared(value: ir.Value) -> bool:
 
 
 def _new_constant(linear: LinearNode, what: str, numbers: np.ndarray) -> ir.Value:
-    name = f"{linear.node.name}.{what}"
-    return graph.new_constant(owner_of(linear.node), name, numbers)
+    return graph.new_constant(owner_of(linear.node), f"{linear.node.name}.{what}", numbers)

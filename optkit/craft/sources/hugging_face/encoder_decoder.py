@@ -57,7 +57,8 @@ def describe(model: PreTrainedModel, part: str) -> ModelInputs:
     if part == "encoder":
         _encode(model, source)
         axes = {"batch": BATCH, **_encoded_axes(model, source)}
-        axes = {name: axis for name, axis in axes.items() if _is_axis(name, source)}
+        sizes = {size for spec in source for size in spec.info.shape}
+        axes = {name: axis for name, axis in axes.items() if name in sizes}
         return ModelInputs(tuple(source), axes, {_ENCODED: _limit(model)})
     crossed = _crossed_layers(model, source)
     heads, width = crossed[0][0].shape[1], crossed[0][0].shape[3]
@@ -88,12 +89,7 @@ def describe(model: PreTrainedModel, part: str) -> ModelInputs:
     return ModelInputs(tuple(specs), axes, {"sequence": half, _PAST: half, _ENCODED: _limit(model)})
 
 
-def _is_axis(name: str, specs: Sequence[InputSpec]) -> bool:
-    return any(name in spec.info.shape for spec in specs)
-
-
 def _source(model: PreTrainedModel) -> list[InputSpec]:
-    """The encoder's inputs."""
     config = model.config
     if model.main_input_name == "input_ids":
         shape = ("batch", _ENCODED)

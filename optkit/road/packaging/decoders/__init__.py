@@ -12,8 +12,8 @@ the PyTorch model. So a parameter is found by the module of the node that reads 
 
 from __future__ import annotations
 
-from optkit.road.packaging.decoders.architecture import Architecture, Family, RotaryParameters
+from optkit.road.packaging.decoders.architecture import Architecture, RotaryParameters
 from optkit.road.packaging.decoders.caveats import caveats
 from optkit.road.packaging.decoders.parameters import Parameter, parameters
 
-__all__ = ["Architecture", "Family", "Parameter", "RotaryParameters", "caveats", "parameters"]
+__all__ = ["Architecture", "Parameter", "RotaryParameters", "caveats", "parameters"]

@@ -52,7 +52,7 @@ def files(subject: PackageSubject, scratch: Path) -> PackageContent:
     _describe(writer, subject.name, artifact)
     stored = _add_tensors(writer, architecture, found)
     kind = _most_frequent(stored)
-    writer.add_file_type(network.file_type(kind))
+    writer.add_file_type(network.FILE_TYPES[kind])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -33,7 +33,7 @@ _BIASES = {
     MODEL_ARCH.QWEN2: (*_QKV, HEAD),
     MODEL_ARCH.QWEN3: _QKV,
 }
-_FILE_TYPES = {
+FILE_TYPES = {
     GGMLQuantizationType.F32: LlamaFileType.ALL_F32,
     GGMLQuantizationType.F16: LlamaFileType.MOSTLY_F16,
     GGMLQuantizationType.BF16: LlamaFileType.MOSTLY_BF16,
@@ -45,10 +45,6 @@ _FILE_TYPES = {
 
 def name(architecture: Architecture) -> str:
     return str(MODEL_ARCH_NAMES[_NETWORKS[architecture.kind]])
-
-
-def file_type(kind: GGMLQuantizationType) -> LlamaFileType:
-    return _FILE_TYPES[kind]
 
 
 def check_biases(architecture: Architecture, found: Mapping[str, Parameter]) -> None:

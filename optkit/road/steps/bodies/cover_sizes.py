@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -15,6 +15,7 @@ from optkit.facts.precisions import Precision
 from optkit.ground import graph
 from optkit.ground.execute.step import Progress
 from optkit.ground.statistics import load, save
+from optkit.road.steps.bodies.noisy_nodes import some_are
 from optkit.road.steps.cover_sizes import CoveredSizes, CoverSizes
 from optkit.road.steps.file_names import GRAPH, STATISTICS
 
@@ -56,7 +57,7 @@ def run(step: CoverSizes, out: Path, progress: Progress) -> CoveredSizes:
         lost = _lost(step.at, one)
         nodes |= dict.fromkeys(free, form)
         reasons |= dict.fromkeys(free, f"{form}, because {lost}; {why}")
-        notes.append(f"{_some(free)} {form}: {lost}")
+        notes.append(f"{some_are(free)} {form}: {lost}")
     return CoveredSizes(
         widened=len(found.values), nodes=nodes, reasons=reasons, warnings=tuple(notes)
     )
@@ -86,8 +87,3 @@ def _lost(at: Mapping[str, str], moved: MovedValue) -> str:
         f"one scale for all sizes leaves {left:.0f} dB of the product at {at.get(end, _USUAL)}, "
         f"one for these sizes alone {fitted:.0f} dB"
     )
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - 1
-    return f"{names[0]!r} and {more} more are" if more else f"{names[0]!r} is"

@@ -152,7 +152,7 @@ def _told(found: Sequence[_Finer], noise: float | None, others: float | None) ->
     for one in found:
         groups.setdefault((one.form, one.need), []).extend(one.nodes)
     notes = (
-        f"{_some(names)} {_FORMS[form]}, because one scale {need}; "
+        f"{some_are(names)} {_FORMS[form]}, because one scale {need}; "
         "`--set quantization.two_term=[]` forbids it"
         for (form, need), names in groups.items()
     )
@@ -169,7 +169,8 @@ def _told(found: Sequence[_Finer], noise: float | None, others: float | None) ->
     )
 
 
-def _some(names: Sequence[str]) -> str:
+def some_are(names: Sequence[str]) -> str:
+    """The first of the nodes and how many more there are, as the start of a sentence."""
     more = len(names) - 1
     return f"{names[0]!r} and {more} more are" if more else f"{names[0]!r} is"
 

@@ -102,8 +102,7 @@ class _Run:
         made = [name for name in part.leaves if name not in part.reads]
         small = graph.between(self.model, part.reads, [*made, *(str(v.name) for v in outputs)])
         feeds = _Feeds(self.samples, self.size, self._values(index), part.reads)
-        statistics = self._observe(small, feeds, progress)
-        self.layers.quantize(small, statistics, index)
+        self.layers.quantize(small, self._observe(small, feeds, progress), index)
         if not last:
             progress("running it with its codes", 0.8)
             self._carry(graph.between(small, (), made), part, feeds, self._values(index + 1))

@@ -11,7 +11,6 @@ from optkit.road.steps.graph import GraphArgument, Row, Signature
 
 
 def signature(model: ir.Model) -> Signature:
-    """The signature of the graph."""
     return Signature(
         {
             name: GraphArgument(
