@@ -81,9 +81,8 @@ def ours(target: str, precision: str) -> Row:
     on_cpu = target == "cpu"
     name = f"optkit {precision.upper()}, {target}"
     options = {"target": target, "precision": precision}
-    own = {
-        "disabled_optimizers": ["MatMulAddFusion", "WeightBiasQuantization"]
-    }  # as in optkit's own sessions
+    # as in optkit's own sessions
+    own = {"disabled_optimizers": ["MatMulAddFusion", "WeightBiasQuantization"]}
     return Row(name, "optkit", options, session=own, timed=on_cpu, lands=not on_cpu)
 
 
@@ -160,14 +159,11 @@ def made(root: Path, row: Row) -> dict[str, Any]:
 
 def build(root: Path, row: Row) -> dict[str, Any]:
     start = "from optkit.cli import main; main()"  # what the `optkit` script does
-    outcome = process.run(
-        [
-            sys.executable, "-c", start, "build", "--recipe", "digit-detector", "--json",
-            "--target", row.options["target"], "--precision", row.options["precision"],
-            "--out", root / "artifacts", "--cache", root / "store",
-        ],
-        variables=environments.variables(),
-    )  # fmt: skip
+    outcome = process.run([
+        sys.executable, "-c", start, "build", "--recipe", "digit-detector", "--json",
+        "--target", row.options["target"], "--precision", row.options["precision"],
+        "--out", root / "artifacts", "--cache", root / "store",
+    ])  # fmt: skip
     result = json.loads(outcome.out) if outcome.code in (0, 3) else {}
     if "artifact" not in result:
         return {"failure": outcome.reason()}
@@ -188,14 +184,10 @@ def quantize(root: Path, row: Row) -> dict[str, Any]:
         python = environment.python
     out = root / "quantized" / row.key
     shutil.rmtree(out, ignore_errors=True)
-    outcome = process.run(
-        [
-            python, row.script, "--root", root, "--workload", NAME, "--out", out,
-            "--options", json.dumps(row.options),
-        ],
-        variables=environments.variables(),
-    )  # fmt: skip
-    answer = outcome.answer()
+    answer = process.run([
+        python, row.script, "--root", root, "--workload", NAME, "--out", out,
+        "--options", json.dumps(row.options),
+    ]).answer()  # fmt: skip
     return answer if "failure" in answer else {"graph": str(out / "model.onnx")}
 
 
@@ -260,13 +252,12 @@ def latency(root: Path, facts: Mapping[str, Mapping[str, Any]], seconds: float) 
             sys.executable, PEERS / "latency.py", "--root", root, "--workload", NAME, "--batch",
             str(batch), "--seconds", str(seconds), "--models", json.dumps(models),
         ]  # fmt: skip
-        found[str(batch)] = process.run(command, variables=environments.variables()).answer()
+        found[str(batch)] = process.run(command).answer()
     return found
 
 
 def landing(graph: str) -> dict[str, Any]:
-    command = [sys.executable, PEERS / "landing.py", "--model", graph]
-    return process.run(command, variables=environments.variables()).answer()
+    return process.run([sys.executable, PEERS / "landing.py", "--model", graph]).answer()
 
 
 def machine() -> dict[str, Any]:

@@ -69,13 +69,10 @@ class Ways:
             reference = simulated if simulated.exists() else self.model
             self.axes = {n: AxisRange(**span) for n, span in manifest.recipe["axes"].items()}
             self.inputs, self.precision = manifest.inputs, manifest.precision
-        plan = backend("onnxruntime").spec(
-            self.inputs, target("cpu"), PRECISIONS["fp32"], self.axes
-        )
-        self.feed: Feed = {
-            info.name: drawn(info, plan.profile[info.name][1]) for info in self.inputs
-        }
-        with backend("onnxruntime").session(reference, SessionOptions(level="basic")) as session:
+        cpu = backend("onnxruntime")
+        sizes = cpu.spec(self.inputs, target("cpu"), PRECISIONS["fp32"], self.axes).profile
+        self.feed: Feed = {info.name: drawn(info, sizes[info.name][1]) for info in self.inputs}
+        with cpu.session(reference, SessionOptions(level="basic")) as session:
             self.expected = session.run(self.feed)
 
     def spec(self, name: str, device: Target) -> BuildSpec:
@@ -102,14 +99,10 @@ class Ways:
                 started = time.perf_counter()
                 session.run(self.feed)
                 times.append(1e3 * (time.perf_counter() - started))
-            apart = []
+            phases = None
             if isinstance(session, PhasedSession):
                 apart = [asdict(session.phases(self.feed)) for _ in range(RUNS)]
-        phases = (
-            {name: float(np.median([run[name] for run in apart])) for name in apart[0]}
-            if apart
-            else None
-        )
+                phases = {name: float(np.median([run[name] for run in apart])) for name in apart[0]}
         off = {
             name: float(np.abs(found[name] - value).max() / max(np.abs(value).max(), 1e-9))
             for name, value in self.expected.items()

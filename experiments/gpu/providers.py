@@ -26,8 +26,6 @@ import torch
 from torch import nn
 
 import optkit
-from optkit.facts.tensors import Feed
-from optkit.ground.artifact import Artifact
 from optkit.ground.runtimes import SessionOptions, backend
 from optkit.ground.workspace import Workspace
 from optkit.road.pipeline import tool_versions
@@ -73,11 +71,6 @@ MODELS = {
 }
 
 
-def feed_of(artifact: Artifact, example: torch.Tensor) -> Feed:
-    (info,) = artifact.manifest.inputs
-    return {info.name: example.numpy().astype(info.dtype)}
-
-
 def compared(
     make: Callable[[], tuple[nn.Module, Any, list[Any]]], precisions: tuple[str, ...], target: str,
     folder: Path,
@@ -94,7 +87,8 @@ def compared(
             out=folder / precision, workspace=Workspace(listener=None),
         )  # fmt: skip
         seconds = time.perf_counter() - started
-        feed = feed_of(artifact, example)
+        (info,) = artifact.manifest.inputs
+        feed = {info.name: example.numpy().astype(info.dtype)}
         options = SessionOptions(target=target)
         sessions[precision] = backend("onnxruntime-cuda").session(artifact.model_path, options)
         reference = backend("onnxruntime").session(artifact.model_path, SessionOptions())

@@ -51,7 +51,9 @@ class Network:
         self.nodes: list[ir.Node] = []
         self.constants: dict[str, ir.Value] = {}
 
-    def op(self, op: str, *inputs: ir.Value | None, name: str, **attributes: int | str) -> ir.Value:
+    def op(
+        self, op: str, *inputs: ir.Value | None, name: str, **attributes: int | list[int]
+    ) -> ir.Value:
         node = ir.node(op, list(inputs), attributes, name=name)
         node.outputs[0].name = f"{name}_out"
         self.nodes.append(node)
@@ -129,19 +131,17 @@ class Network:
         for part in ("q", "k", "v"):
             y = self.linear(x, f"{name}.{part}", hidden, hidden)
             y = self.op("Reshape", y, self.ints(0, 0, heads, head), name=f"{name}.{part}/Reshape")
-            y = self._transpose(y, (0, 2, 1, 3), f"{name}.{part}/Transpose")
+            y = self.op("Transpose", y, name=f"{name}.{part}/Transpose", perm=[0, 2, 1, 3])
             parts.append(y if part == "v" else self.rotate(y, cos, sin, f"{name}.{part}.rotate"))
         q, k, v = parts
-        scores = self.op(
-            "MatMul", q, self._transpose(k, (0, 1, 3, 2), f"{name}/Transpose"),
-            name=f"{name}/scores",
-        )  # fmt: skip
+        turned = self.op("Transpose", k, name=f"{name}/Transpose", perm=[0, 1, 3, 2])
+        scores = self.op("MatMul", q, turned, name=f"{name}/scores")
         scale = self.constant("head_scale", np.array(head**-0.5, np.float16))
         scores = self.op("Mul", scores, scale, name=f"{name}/Mul")
         scores = self.op("Add", scores, mask, name=f"{name}/Add")
         share = self.op("Softmax", scores, name=f"{name}/Softmax", axis=-1)
         y = self.op("MatMul", share, v, name=f"{name}/mix")
-        y = self._transpose(y, (0, 2, 1, 3), f"{name}/Transpose_1")
+        y = self.op("Transpose", y, name=f"{name}/Transpose_1", perm=[0, 2, 1, 3])
         y = self.op("Reshape", y, self.ints(0, 0, hidden), name=f"{name}/Reshape")
         return self.linear(y, f"{name}.o", hidden, hidden)
 
@@ -154,12 +154,6 @@ class Network:
         up = self.linear(x, f"{name}.up", hidden, ffn)
         y = self.op("Mul", gate, up, name=f"{name}/Mul_1")
         return self.linear(y, f"{name}.down", ffn, hidden)
-
-    def _transpose(self, x: ir.Value, order: tuple[int, ...], name: str) -> ir.Value:
-        node = ir.node("Transpose", [x], {"perm": list(order)}, name=name)
-        node.outputs[0].name = f"{name}_out"
-        self.nodes.append(node)
-        return node.outputs[0]
 
 
 def decoder(shape: Shape) -> ir.Model:

@@ -20,7 +20,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from optkit.ground.execute.resident_memory import resident
 
@@ -56,8 +55,8 @@ axes:
 """
 
 
-def measure(words: Sequence[str], folder: Path) -> dict[str, Any]:
-    """One optkit command, with the store in `folder`."""
+def measure(words: Sequence[str], folder: Path) -> tuple[float, int]:
+    """Seconds and most bytes of one optkit command, with `out` and the store in `folder`."""
     out = folder / "out"
     shutil.rmtree(out, ignore_errors=True)
     environment = {**os.environ, "OPTKIT_CACHE": str(folder / "cache")}
@@ -70,7 +69,7 @@ def measure(words: Sequence[str], folder: Path) -> dict[str, Any]:
         time.sleep(_TICK_SECONDS)
     if command.returncode:
         sys.exit(command.returncode)
-    return {"seconds": round(time.monotonic() - started, 1), "peak_mib": round(peak / 2**20)}
+    return time.monotonic() - started, peak
 
 
 def main() -> None:
@@ -94,9 +93,11 @@ def main() -> None:
             ("fuse", *common),
             ("quantize", *common, "--target", "l4", "--precision", "fp16"),
         ):
-            found = measure(words, work)
-            worst = max(worst, found["peak_mib"] << 20)
-            told = {"command": words[0], "weights_mib": round(weights / 2**20), **found}
+            seconds, peak = measure(words, work)
+            peak_mib = round(peak / 2**20)
+            worst = max(worst, peak_mib << 20)
+            told = {"command": words[0], "weights_mib": round(weights / 2**20),
+                    "seconds": round(seconds, 1), "peak_mib": peak_mib}  # fmt: skip
             print(json.dumps({**told, "load": os.getloadavg()[0]}), flush=True)
     finally:
         shutil.rmtree(work)

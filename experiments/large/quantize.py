@@ -17,35 +17,20 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from optkit.ground.execute.resident_memory import resident
-
-_OPTKIT = (sys.executable, "-c", "from optkit.cli import main; main()")
-_TICK_SECONDS = 0.02
+from export import measure
 
 
-def measure(model: Path, folder: Path, memory: str, settings: Sequence[str]) -> dict[str, Any]:
+def quantized(model: Path, folder: Path, memory: str, settings: Sequence[str]) -> dict[str, Any]:
     """One `optkit quantize` of `model`, with the store in `folder`."""
-    out = folder / "out"
-    shutil.rmtree(out, ignore_errors=True)
-    words = ["quantize", str(model), "--target", "l4", "--precision", "int4", "--memory", memory,
-             "--out", str(out)]  # fmt: skip
+    words = ["quantize", str(model), "--target", "l4", "--precision", "int4", "--memory", memory]
     for setting in settings:
         words += ["--set", setting]
-    environment = {**os.environ, "OPTKIT_CACHE": str(folder / "cache")}
-    started, peak = time.monotonic(), 0
-    command = subprocess.Popen([*_OPTKIT, *words], env=environment, stdout=subprocess.DEVNULL)
-    while command.poll() is None:
-        peak = max(peak, resident(command.pid))
-        time.sleep(_TICK_SECONDS)
-    seconds = time.monotonic() - started
-    if command.returncode:
-        sys.exit(command.returncode)
-    read, written = size(model.parent), size(out)
+    seconds, peak = measure(words, folder)
+    read, written = size(model.parent), size(folder / "out")
     return {
         "input_gb": round(read / 1e9, 2),
         "output_gb": round(written / 1e9, 2),
@@ -90,7 +75,7 @@ def main() -> None:
     settings = settings_of(given.weights, given.samples)
     try:
         for store in ("empty", "full"):
-            found = measure(model, work, given.memory, settings)
+            found = quantized(model, work, given.memory, settings)
             print(json.dumps({"store": store, **found}), flush=True)
     finally:
         shutil.rmtree(work)

@@ -36,7 +36,6 @@ COLOURS = {
 }
 BUSY = "import time\nend = time.time() + 60\nwhile time.time() < end: pass"
 PROGRESS = re.compile(r"\s+(\.\.\.|\d+(\.\d+)? (s|ms|min)\b)")
-TABLE = re.compile(r"build +gate ")
 
 
 @dataclass(frozen=True)
@@ -45,68 +44,64 @@ class Case:
 
     name: str
     what: str
-    line: tuple[str, ...]
+    line: str
     busy: bool = False
-
-
-def case(name: str, what: str, line: str, *, busy: bool = False) -> Case:
-    return Case(name, what, tuple(line.split()), busy)
 
 
 DATA = "experiments/outcomes/data.py"
 CASES = (
-    case(
+    Case(
         "faster", "INT8 for an L4, predicted to be faster; accuracy is kept",
         "--recipe house-numbers -t l4 -p int8",
     ),
-    case(
+    Case(
         "faster-measured", "INT8 for this CPU, measured to be faster; accuracy is kept",
         "--recipe house-numbers -t cpu -p int8",
     ),
-    case(
+    Case(
         "worse", "INT8 for an L4 with ranges that clip a third of all values: accuracy falls",
         "--recipe house-numbers -t l4 -p int8 --set calibration.method=percentile "
         "--set calibration.percentile=70",
     ),
-    case(
+    Case(
         "too-slow", "INT8 for an L4 with a limit on latency that neither INT8 nor FP16 keeps",
         "--recipe house-numbers -t l4 -p int8 --set gates.max_latency_ms=0.2 "
         "--set gates.accept=[predicted]",
     ),
-    case(
+    Case(
         "slower", "INT8 for this CPU of a network of narrow products: slower than FP32",
         "--recipe experiments/outcomes/network.yaml -t cpu -p int8",
     ),
-    case(
+    Case(
         "no-gain", "INT8 for an L4 of a model so small that launches take its time",
         "--recipe digits-vit -t l4 -p int8",
     ),
-    case(
+    Case(
         "pending", "FP8 for an H100, for which nothing compiles on this machine",
         "--recipe digits-cnn -t h100 -p fp8",
     ),
-    case(
+    Case(
         "few-samples", "INT8 for this CPU, evaluated on 64 samples",
         f"--recipe digits-cnn -t cpu -p int8 --eval {DATA} --set eval.args.size=32",
     ),
-    case(
+    Case(
         "suspect-data", "INT8 for an L4, calibrated with data that is 255 times too large",
         f"--recipe digits-cnn -t l4 -p int8 --calibration {DATA}:times_255 "
         "--set calibration.args.size=32",
     ),
-    case(
+    Case(
         "busy", "INT8 for this CPU, while two other processes used the CPU",
         "--recipe digits-cnn -t cpu -p int8", busy=True,
     ),
-    case(
+    Case(
         "impossible", "FP8 for a T4, which has no FP8",
         "--recipe digits-vit -t t4 -p fp8",
     ),
-    case(
+    Case(
         "random-weights", "INT8 for an L4 of a factory without trained weights",
         "--recipe digits-cnn -t l4 -p int8 --set model.weights=null",
     ),
-    case(
+    Case(
         "memory", "INT8 for an L4 with less memory than a step needs",
         "--recipe digits-cnn -t l4 -p int8 --memory 8M",
     ),
@@ -117,7 +112,8 @@ def built(one: Case, scratch: Path) -> None:
     """Run one build in the checkout, and keep in SCRATCH what the terminal shows."""
     out = scratch / one.name
     out.mkdir(parents=True, exist_ok=True)
-    line = [str(Path(sys.executable).with_name("optkit")), "build", *one.line, "-o", str(out)]
+    line = [str(Path(sys.executable).with_name("optkit")), "build", *one.line.split(),
+            "-o", str(out)]  # fmt: skip
     environment = os.environ | {"NO_COLOR": "1", "OPTKIT_CACHE": str(scratch / "cache")}
     if one.busy:  # nothing is taken from a quiet run
         environment["OPTKIT_CACHE"] = str(scratch / "cache-busy")
@@ -164,9 +160,8 @@ def text(markup: str) -> str:
 def section(one: Case, scratch: Path) -> str:
     """The part of results.md about one build."""
     out = scratch / one.name
-    command = " ".join(["optkit build", *one.line])
-    parts = [f"## {one.name}\n\n{one.what}: `{command}`", "The terminal's last lines:",
-             f"```text\n{last_lines(out)}\n```"]  # fmt: skip
+    parts = [f"## {one.name}\n\n{one.what}: `optkit build {one.line}`",
+             "The terminal's last lines:", f"```text\n{last_lines(out)}\n```"]  # fmt: skip
     reports = sorted(out.glob("*/report.json"))
     if not reports:
         return "\n\n".join([*parts, "There is no artifact, so there is no page."])

@@ -196,12 +196,3 @@ CALIBRATIONS: tuple[Calibration, ...] = (
     Calibration("optkit", "and second moments", {"samples": 512}),  # which GPTQ needs
     Calibration("optkit", "FP32 alone", {"method": "forward", "samples": 512}),
 )  # fmt: skip
-
-
-def chosen(workloads: list[str], peers: list[str]) -> list[Configuration]:
-    """Those of the named workloads and peers, all of them where none is named."""
-    return [
-        one
-        for one in CONFIGURATIONS
-        if (not workloads or one.workload in workloads) and (not peers or one.peer in peers)
-    ]

@@ -94,17 +94,30 @@ class ViT(nn.Module):
         return self.head(self.norm(self.blocks(tokens))[:, 0])
 
 
-class Encoder(nn.Module):
+class BertBase(nn.Module):
+    """W6: token ids and mask [B, 128] → token embeddings [B, 128, 768]; 72 linear layers.
+
+    `sizes`: those that differ from BERT-base's.
+    """
+
+    def __init__(self, **sizes: float) -> None:
+        super().__init__()
+        from transformers import BertConfig, BertModel
+
+        self.body = BertModel(BertConfig(**sizes), add_pooling_layer=False)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        return self.body(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+
+
+class Encoder(BertBase):
     """W3: token ids and mask [B, 128] → token embeddings [B, 128, 384]; 36 linear layers.
 
     `unmask` is for training alone; the exported graph ends at the embeddings.
     """
 
     def __init__(self) -> None:
-        super().__init__()
-        from transformers import BertConfig, BertModel
-
-        config = BertConfig(
+        super().__init__(
             vocab_size=VOCABULARY,
             hidden_size=384,
             num_hidden_layers=6,
@@ -114,11 +127,7 @@ class Encoder(nn.Module):
             hidden_dropout_prob=0.0,
             attention_probs_dropout_prob=0.0,
         )
-        self.body = BertModel(config, add_pooling_layer=False)
         self.unmask = nn.Linear(384, VOCABULARY)
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        return self.body(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
 
 
 class Decoder(nn.Module):
@@ -157,16 +166,3 @@ class ResNet50(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.body(x).logits
-
-
-class BertBase(nn.Module):
-    """W6: token ids and mask [B, 128] → token embeddings [B, 128, 768]; 72 linear layers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        from transformers import BertConfig, BertModel
-
-        self.body = BertModel(BertConfig(), add_pooling_layer=False)
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        return self.body(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state

@@ -72,8 +72,8 @@ def _table(workload: Workload, members: list[Configuration], result: Row) -> str
     head = ["tool", "quantize s", "process s", "peak MB", "size", workload.metric, "agree %",
             "SQNR dB", *(f"× FP32, batch {n}" for n in workload.batches)]  # fmt: skip
     milliseconds = [_milliseconds(result["latency"].get(str(n), {})) for n in workload.batches]
-    lines = [["fp32", "", "", "", _megabytes(base["bytes"]), _metric(workload, base["score"]), "",
-              "", *milliseconds]]  # fmt: skip
+    lines = [["fp32", "", "", "", f"{base['bytes'] / 1e6:.1f} MB",
+              _metric(workload, base["score"]), "", "", *milliseconds]]  # fmt: skip
     for one in members:
         row = result["rows"][one.key]
         mark = "¹" if row.get("session") else ""
@@ -121,10 +121,6 @@ def _milliseconds(times: Row) -> str:
 
 def _ratio(times: Row | None) -> str:
     return f"{times['ratio']:.2f} ({times['median_ratio']:.2f})" if times else ""
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:.1f} MB"
 
 
 def _plain(reason: str) -> str:

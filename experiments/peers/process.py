@@ -12,6 +12,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import environments
 import psutil
 
 INTERVAL = 0.05  # seconds between two looks at the tree
@@ -43,9 +44,10 @@ class Outcome:
 
 
 def run(
-    command: Sequence[str | Path], *, variables: dict[str, str], limit: float = 1800
+    command: Sequence[str | Path], *, variables: dict[str, str] | None = None, limit: float = 1800
 ) -> Outcome:
-    """Run to the end, or kill the whole tree after `limit` seconds (code -9)."""
+    """Run to the end, or kill the whole tree after `limit` seconds (code -9). `variables`: of the
+    environment, default: those that every tool runs with."""
     with (
         tempfile.TemporaryFile() as out,
         tempfile.TemporaryFile() as log,
@@ -57,7 +59,7 @@ def run(
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=log,
-            env=variables,
+            env=environments.variables() if variables is None else variables,
             cwd=folder,
         )
         ended = threading.Event()

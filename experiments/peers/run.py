@@ -61,18 +61,13 @@ class Bench:
     seconds: float
     made: dict[str, Environment]
 
-    def makes(self, peer: str) -> bool:
-        return peer in self.peers
-
     def environment(self, name: str) -> Environment:
         if name not in self.made:
             self.made[name] = environments.ensure(self.root, name)
         return self.made[name]
 
     def call(self, environment: str, script: str, *parts: Any) -> process.Outcome:
-        found = self.environment(environment)
-        command = [found.python, HERE / script, *map(str, parts)]
-        return process.run(command, variables=environments.variables())
+        return process.run([self.environment(environment).python, HERE / script, *map(str, parts)])
 
     def answer(self, environment: str, script: str, *parts: Any) -> dict[str, Any]:
         """The script's JSON, or {"failure": reason}."""
@@ -98,7 +93,6 @@ def quantize(bench: Bench, one: Configuration, named: bool) -> dict[str, Any]:
     if not named:
         return recall(record)
     source = feeds.model(bench.root, one.workload)
-    adapter = HERE / f"with_{one.peer}.py"
     inputs = digest(one.options, source, *_code(one.peer), environment.versions)
 
     def make() -> dict[str, Any]:
@@ -109,13 +103,12 @@ def quantize(bench: Bench, one: Configuration, named: bool) -> dict[str, Any]:
         record.unlink(missing_ok=True)
         options = json.dumps(one.options)
         parts = ("--root", bench.root, "--workload", one.workload, "--out", out)
-        outcome = bench.call(one.peer, adapter.name, *parts, "--options", options)
+        outcome = bench.call(one.peer, f"with_{one.peer}.py", *parts, "--options", options)
         measured = {"process_seconds": outcome.seconds, "peak_bytes": outcome.peak_bytes}
         answer = {**outcome.answer(), **measured, "options": one.options}
         return answer if "failure" in answer else {**answer, "bytes": _size(out)}
 
-    fresh = "quantize" in bench.again
-    return keep(record, inputs, make, fresh=fresh)
+    return keep(record, inputs, make, fresh="quantize" in bench.again)
 
 
 def _code(peer: str) -> list[Path]:
@@ -195,8 +188,7 @@ def latency(bench: Bench, workload: str, rows: dict[str, dict[str, Any]]) -> dic
         def make(parts: tuple[Any, ...] = parts) -> dict[str, Any]:
             print(f"{workload}: timing {len(models)} graphs, batch {parts[-1]}", flush=True)
             last = ("--seconds", bench.seconds, "--models", json.dumps(asked))
-            answer = bench.answer(BASE, "latency.py", *parts, *last)
-            return {**answer, "load": os.getloadavg()[0]}
+            return {**bench.answer(BASE, "latency.py", *parts, *last), "load": os.getloadavg()[0]}
 
         file = bench.root / "quantized" / f"{workload}.latency{batch}.json"
         if not bench.peers:
@@ -215,7 +207,6 @@ def calibrate(bench: Bench, one: Calibration, named: bool) -> dict[str, Any]:
     if not named:
         return {**about, **recall(out.with_suffix(".json"))}
     environment = bench.environment(one.peer)
-    adapter = HERE / f"with_{one.peer}.py"
     source = feeds.model(bench.root, "w3")
 
     def make() -> dict[str, Any]:
@@ -223,7 +214,8 @@ def calibrate(bench: Bench, one: Calibration, named: bool) -> dict[str, Any]:
             return {"failure": environment.failure}
         print(f"calibrating {name}", flush=True)
         parts = ("--root", bench.root, "--workload", "w3", "--out", out)
-        outcome = bench.call(one.peer, adapter.name, *parts, "--options", json.dumps(one.options))
+        options = json.dumps(one.options)
+        outcome = bench.call(one.peer, f"with_{one.peer}.py", *parts, "--options", options)
         answer = outcome.answer()
         if "failure" in answer:
             return answer
@@ -268,9 +260,8 @@ def everything(bench: Bench, options: argparse.Namespace, cores: list[int]) -> d
         for one in CONFIGURATIONS:
             if one.workload != workload or (options.quick and one.peer != BASE):
                 continue
-            named = bench.makes(one.peer)
-            row = quantize(bench, one, named)
-            rows[one.key] = judge(bench, one, row, named)
+            named = one.peer in bench.peers
+            rows[one.key] = judge(bench, one, quantize(bench, one, named), named)
         found["workloads"][workload] = {
             "fp32": baseline(bench, workload),
             "rows": rows,
@@ -278,7 +269,7 @@ def everything(bench: Bench, options: argparse.Namespace, cores: list[int]) -> d
         }
     if "w3" in workloads and not options.quick:
         found["calibration"] = [
-            calibrate(bench, one, bench.makes(one.peer)) for one in CALIBRATIONS
+            calibrate(bench, one, one.peer in bench.peers) for one in CALIBRATIONS
         ]
     found["versions"] = {name: one.versions for name, one in sorted(bench.made.items())}
     found["failures"] = {name: one.failure for name, one in bench.made.items() if one.failure}

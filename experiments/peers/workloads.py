@@ -92,10 +92,10 @@ def w4(folder: Path) -> None:
 def w5(folder: Path) -> None:
     """ResNet-50 with random weights, on digits at 224×224."""
     digits = corpus.digits()
-    arrays = {
-        f"{part}.input": _enlarged(digits[f"{part}.input"][:count], 224)
-        for part, count in (("calibration", 64), ("test", 64))
-    }
+    arrays = {}
+    for name in ("calibration.input", "test.input"):
+        images = torch.from_numpy(digits[name][:64])
+        arrays[name] = F.interpolate(images, size=224, mode="bilinear").numpy()
     example = (torch.from_numpy(arrays["test.input"][:2]),)
     _write(networks.ResNet50(), example, ["input"], "logits", arrays, "w5", folder)
 
@@ -111,11 +111,6 @@ def w6(folder: Path) -> None:
     }
     example = tuple(torch.from_numpy(arrays[f"test.{name}"][:2]) for name in names)
     _write(networks.BertBase(), example, names, "embeddings", arrays, "w6", folder)
-
-
-def _enlarged(images: np.ndarray, side: int) -> np.ndarray:
-    """float32 [N, 3, H, W] → [N, 3, side, side]."""
-    return F.interpolate(torch.from_numpy(images), size=side, mode="bilinear").numpy()
 
 
 def _images(model: nn.Module, schedule: Schedule, name: str, folder: Path) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -96,7 +95,7 @@ def compiled(
     runner = Workspace(memory=MEMORY).runner()
     example = torch.from_numpy(samples[:1])
     job = jobs.job_of(
-        model, (example,), jobs.pair(gpu, "int8"), calibration=_batches(samples), name=name,
+        model, (example,), jobs.pair(gpu, "int8"), calibration=[(samples,)], name=name,
         recipe={"axes": {"batch": {"min": 1, "opt": batch, "max": max(batch, 2)}}}, runner=runner,
     )  # fmt: skip
     build = pipeline.run(job, runner, pipeline.COMPILE)
@@ -115,10 +114,6 @@ def _written(work: Work, times: int) -> dict[str, Any]:
     given = asdict(replace(work, times=times))
     return {key: value for key, value in given.items()
             if key in ("kind", "dtype") or value != getattr(bare, key)}  # fmt: skip
-
-
-def _batches(samples: np.ndarray) -> Iterator[tuple[np.ndarray]]:
-    yield (samples,)
 
 
 if __name__ == "__main__":

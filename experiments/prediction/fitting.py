@@ -138,8 +138,7 @@ def _number(name: str, x: float) -> float:
 
 def deviations(found: Any) -> list[float]:
     """One standard deviation of each number by the curvature at the minimum."""
-    covariance = np.linalg.inv(found.jac.T @ found.jac)
-    return [float(sqrt(value)) for value in np.diag(covariance)]
+    return [float(sqrt(value)) for value in np.diag(np.linalg.inv(found.jac.T @ found.jac))]
 
 
 NINE = 0.9  # of ten measurements, that an interval is to hold

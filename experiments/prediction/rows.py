@@ -276,11 +276,8 @@ def _serving(row: Row) -> Account:
     if "openorca" in row.model:
         read, written = w.assumed("openorca_in"), w.assumed("openorca_out")
     elif "cnn" in row.model:
-        read, written, beams = (
-            w.assumed("cnn_in"),
-            w.assumed("cnn_out"),
-            int(w.assumed("cnn_beams")),
-        )
+        read, written = w.assumed("cnn_in"), w.assumed("cnn_out")
+        beams = int(w.assumed("cnn_beams"))
     else:
         read, written = float(row.data["isl"]), float(row.data["osl"])
     context = read + written / 2

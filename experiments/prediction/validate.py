@@ -225,7 +225,7 @@ def _speed(row: r.Row, value: float) -> float:
 
 
 def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    def of(chosen: list[dict[str, Any]]) -> dict[str, Any]:
+    def errors(chosen: list[dict[str, Any]]) -> dict[str, Any]:
         bare, scaled = (
             [abs(row[key]) for row in chosen] for key in ("roofline_error", "one_factor_error")
         )
@@ -235,27 +235,7 @@ def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
             "one_factor": {"median": round(median(scaled), 3), "mean": round(mean(scaled), 3)},
         }
 
-    keys = ("category", "gpu")
-    split = {
-        key: {
-            name: of([row for row in rows if row[key] == name])
-            for name in sorted({row[key] for row in rows})
-        }
-        for key in keys
-    }
-    return {"all": of(rows), **split}
-
-
-def _parted(rows: list[dict[str, Any]], keys: Sequence[str]) -> dict[str, Any]:
-    """The errors of all rows, and of each part of them by some key."""
-    split = {
-        key: {
-            name: _errors([row for row in rows if row[key] == name])
-            for name in sorted({row[key] for row in rows})
-        }
-        for key in keys
-    }
-    return {"all": _errors(rows), **split}
+    return _parted(rows, ("category", "gpu"), errors)
 
 
 def _errors(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -268,6 +248,22 @@ def _errors(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "inside": round(mean(row["inside"] for row in rows), 3),
         "median_half_width": round(median(row["half_width"] for row in rows), 3),
     }
+
+
+def _parted(
+    rows: list[dict[str, Any]],
+    keys: Sequence[str],
+    errors: Callable[[list[dict[str, Any]]], dict[str, Any]] = _errors,
+) -> dict[str, Any]:
+    """The errors of all rows, and of each part of them by some key."""
+    split = {
+        key: {
+            name: errors([row for row in rows if row[key] == name])
+            for name in sorted({row[key] for row in rows})
+        }
+        for key in keys
+    }
+    return {"all": errors(rows), **split}
 
 
 def _named(row: r.Row) -> dict[str, Any]:

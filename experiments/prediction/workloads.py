@@ -7,6 +7,7 @@ Shapes are arithmetic on published configurations. What was recalled and not rea
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from optkit.craft.prediction.decoder_work import DecoderShape
 from optkit.craft.prediction.work import BITS, Work, gemm
@@ -209,14 +210,8 @@ def swin_base(batch: float) -> list[Work]:
 def sdxl(steps: int, linear: str, convolution: str, carrier: str = "fp16") -> list[Work]:
     """SDXL-base at 1024 (Podell et al. 2023, arXiv 2307.01952; sizes of its unet/config.json), one
     prompt with guidance: a batch of two, and the VAE's decoder once in the carrier."""
-    once = list(_unet(2, linear, convolution, carrier))
-    return [*(_repeated(work, steps) for work in once), *_vae_decoder(carrier)]
-
-
-def _repeated(work: Work, times: int) -> Work:
-    from dataclasses import replace
-
-    return replace(work, times=work.times * times)
+    once = _unet(2, linear, convolution, carrier)
+    return [*(replace(work, times=work.times * steps) for work in once), *_vae_decoder(carrier)]
 
 
 def _unet(batch: int, linear: str, convolution: str, carrier: str) -> Iterator[Work]:

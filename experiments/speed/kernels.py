@@ -135,14 +135,18 @@ class Graph:
         """The float neighbour of an integer kernel: the cheapest one, in blocks of channels."""
         return self.conv(x, (channels, channels), 1, channels, False)
 
-    def model(self, result: str, inputs: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
+    def case(
+        self, result: str, shape: Sequence[int], kernels: Mapping[str, tuple[str, str]],
+        work: Mapping[str, int], text: str,
+    ) -> Case:  # fmt: skip
+        """From x, of this shape, to `result`."""
         graph = helper.make_graph(
-            self.nodes, "kernels",
-            [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in inputs.items()],
+            self.nodes, "kernels", [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
             [helper.make_tensor_value_info(result, TensorProto.FLOAT, None)], self.constants,
         )  # fmt: skip
         opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
-        return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+        return Case(model, {"x": np.ones(shape, np.float32)}, kernels, work, text)
 
 
 def convolution(kind: str, size: tuple[int, int, int], integer: bool) -> Case:
@@ -163,9 +167,7 @@ def convolution(kind: str, size: tuple[int, int, int], integer: bool) -> Case:
     work = {kind: macs, "into codes": into, "out of codes": out, "QuantizeLinear alone": into,
             "DequantizeLinear alone": out}  # fmt: skip
     kernels = {"QLinearConv": (kind, "int8")} if integer else {"Conv": (kind, "float")}
-    rows = np.ones(shape, np.float32)
-    text = f"{c_in}→{c_out}, {side}²"
-    return Case(graph.model(result, {"x": shape}), {"x": rows}, kernels, work, text)
+    return graph.case(result, shape, kernels, work, f"{c_in}→{c_out}, {side}²")
 
 
 def sums(channels: int, side: int, integer: bool) -> Case:
@@ -194,9 +196,7 @@ def sums(channels: int, side: int, integer: bool) -> Case:
         )
         if (op in ("Concat", "MaxPool")) != integer
     }  # fmt: skip
-    rows = np.ones(shape, np.float32)
-    text = f"{channels}, {side}²"
-    return Case(graph.model(result, {"x": shape}), {"x": rows}, kernels, work, text)
+    return graph.case(result, shape, kernels, work, f"{channels}, {side}²")
 
 
 def product(size: tuple[int, int, int], integer: bool) -> Case:
@@ -206,12 +206,8 @@ def product(size: tuple[int, int, int], integer: bool) -> Case:
     y = graph.node("Gemm", x, graph.weight((summed, columns), integer, axis=1),
                    graph.bias(columns, integer))  # fmt: skip
     kind = "product" if rows > 1 else "product, 1 row"
-    op = "QGemm" if integer else "Gemm"
-    return Case(
-        graph.model(y, {"x": (rows, summed)}), {"x": np.ones((rows, summed), np.float32)},
-        {op: (kind, "int8" if integer else "float")}, {kind: prod(size)},
-        f"{rows} × {summed} × {columns}",
-    )  # fmt: skip
+    kernels = {"QGemm": (kind, "int8")} if integer else {"Gemm": (kind, "float")}
+    return graph.case(y, size[:2], kernels, {kind: prod(size)}, " × ".join(map(str, size)))
 
 
 def weight_only(size: tuple[int, int, int], bits: int, block: int, level: int) -> Case:
@@ -225,17 +221,14 @@ def weight_only(size: tuple[int, int, int], bits: int, block: int, level: int) -
         domain="com.microsoft", **nbits.attributes(columns, summed, bits, block, level),
     )  # fmt: skip
     kind = "product" if rows > 1 else "product, 1 row"
-    number = f"{bits} bits in blocks of {block}, level {level}"
-    return Case(
-        graph.model(y, {"x": (rows, summed)}), {"x": np.ones((rows, summed), np.float32)},
-        {"MatMulNBits": (kind, number)}, {kind: prod(size)}, f"{rows} × {summed} × {columns}",
-    )  # fmt: skip
+    kernels = {"MatMulNBits": (kind, f"{bits} bits in blocks of {block}, level {level}")}
+    return graph.case(y, size[:2], kernels, {kind: prod(size)}, " × ".join(map(str, size)))
 
 
 def two_terms(size: tuple[int, int, int]) -> Case:
     """A product whose activation is the sum of two terms of 8 bits, as builds write it."""
     rows, summed, columns = size
-    graph, shape = Graph(), (1, rows, summed)
+    graph = Graph()
     first = graph.codes("x")
     second = graph.codes(graph.node("Sub", "x", first))
     weight = graph.weight((summed, columns), True, axis=1)
@@ -244,11 +237,8 @@ def two_terms(size: tuple[int, int, int]) -> Case:
     elements = {"QuantizeLinear": "codes of a term", "DequantizeLinear": "value of a term",
                 "Sub": "rest of a term", "Add": "sum of two products"}  # fmt: skip
     work = dict.fromkeys(elements.values(), rows * summed) | {"sum of two products": rows * columns}
-    return Case(
-        graph.model(y, {"x": shape}), {"x": np.ones(shape, np.float32)},
-        {op: (kind, "two terms") for op, kind in elements.items()}, work,
-        f"{rows} × {summed} × {columns}",
-    )  # fmt: skip
+    kernels = {op: (kind, "two terms") for op, kind in elements.items()}
+    return graph.case(y, (1, rows, summed), kernels, work, " × ".join(map(str, size)))
 
 
 def cases() -> Iterator[Case]:

@@ -55,20 +55,17 @@ def sentences() -> tuple[str, ...]:
     return tuple(found)
 
 
-def _fonts() -> list[Path]:
-    return sorted(Path("/usr/share/fonts/truetype/dejavu").glob("DejaVu*.ttf"))
-
-
 def _font(random: np.random.Generator, size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    fonts = [path for path in _fonts() if "Math" not in path.name]
+    folder = Path("/usr/share/fonts/truetype/dejavu")
+    fonts = [path for path in sorted(folder.glob("DejaVu*.ttf")) if "Math" not in path.name]
     pick = int(random.integers(len(fonts) + 1))
     return ImageFont.truetype(fonts[pick], size) if pick < len(fonts) else (
         ImageFont.load_default(size)
     )  # fmt: skip
 
 
-def _line(random: np.random.Generator) -> tuple[str, Image.Image]:
-    """A sentence, dark on light, with its text; a little blur and noise."""
+def _line(random: np.random.Generator) -> Image.Image:
+    """A sentence, dark on light, with a little blur and noise."""
     text = str(random.choice(np.array(sentences())))[:32]
     font = _font(random, int(random.integers(18, 40)))
     left, top, right, bottom = font.getbbox(text)
@@ -77,7 +74,7 @@ def _line(random: np.random.Generator) -> tuple[str, Image.Image]:
     paper, ink = int(random.integers(200, 256)), int(random.integers(0, 90))
     picture = Image.new("RGB", size, (paper,) * 3)
     ImageDraw.Draw(picture).text((margin - left, margin - top), text, (ink,) * 3, font)
-    return text, _worn(random, picture)
+    return _worn(random, picture)
 
 
 def _worn(random: np.random.Generator, picture: Image.Image) -> Image.Image:
@@ -108,6 +105,14 @@ def _page(random: np.random.Generator, width: int, height: int) -> Image.Image:
 def _planes(picture: Image.Image, mean: float | Array, std: float | Array) -> Array:
     values = (np.asarray(picture, np.float32) / 255 - mean) / std
     return np.ascontiguousarray(values.transpose(2, 0, 1)[None].astype(np.float32))
+
+
+def _padded(picture: Image.Image, widest: int) -> Array:
+    """A picture 48 pixels high, padded with grey to this width."""
+    width = min(widest, round(picture.width * 48 / picture.height))
+    values = np.zeros((1, 3, 48, widest), np.float32)
+    values[..., :width] = _planes(picture.resize((width, 48)), 0.5, 0.5)
+    return values
 
 
 IMAGENET = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
@@ -147,24 +152,17 @@ def file_bytes(random: np.random.Generator, wheels: Path) -> Iterator[Sample]:
 def text_lines(random: np.random.Generator, wheels: Path) -> Iterator[Sample]:
     """A line of text, 48 pixels high, padded with grey to 320 pixels."""
     while True:
-        _, picture = _line(random)
-        width = min(320, round(picture.width * 48 / picture.height))
-        values = np.zeros((1, 3, 48, 320), np.float32)
-        values[..., :width] = _planes(picture.resize((width, 48)), 0.5, 0.5)
-        yield {"x": values}
+        yield {"x": _padded(_line(random), 320)}
 
 
 @_maker
 def turned_lines(random: np.random.Generator, wheels: Path) -> Iterator[Sample]:
     """A line of text, half of them upside down, 48 x 192 pixels."""
     while True:
-        _, picture = _line(random)
+        picture = _line(random)
         if random.random() < 0.5:
             picture = picture.transpose(Image.Transpose.ROTATE_180)
-        width = min(192, round(picture.width * 48 / picture.height))
-        values = np.zeros((1, 3, 48, 192), np.float32)
-        values[..., :width] = _planes(picture.resize((width, 48)), 0.5, 0.5)
-        yield {"x": values}
+        yield {"x": _padded(picture, 192)}
 
 
 @_maker
@@ -257,9 +255,7 @@ class Speaker:
         return resample_poly(wave, RATE, self.rate).astype(np.float32)
 
 
-@cache
-def _speaker(wheels: Path) -> Speaker:
-    return Speaker(wheels)
+_speaker = cache(Speaker)
 
 
 def _noise(random: np.random.Generator, count: int) -> Array:
@@ -322,8 +318,7 @@ def speech_sequences(random: np.random.Generator, wheels: Path) -> Iterator[Samp
 def noisy_speech(random: np.random.Generator, wheels: Path) -> Iterator[Sample]:
     """Speech with noise, repeated to 9.01 seconds."""
     while True:
-        wave = np.resize(_speech(random, wheels), 144_160)
-        yield {"input_1": wave[None]}
+        yield {"input_1": np.resize(_speech(random, wheels), 144_160)[None]}
 
 
 @_maker
