@@ -115,30 +115,23 @@ def export(root: Path) -> Path:
     """The FP32 graph as torch exports it, and the samples of calibration and of latency."""
     import torch
     from safetensors.torch import load_file
+    from workloads import write
 
     folder = root / "models"
     graph = folder / f"{NAME}.onnx"
     if graph.exists():
         return graph
     folder.mkdir(parents=True, exist_ok=True)
-    model = detector.create().eval()
+    model = detector.create()
     weights = load_file(EXAMPLE / "weights.safetensors")
     model.load_state_dict(
         {k: v.float() if v.is_floating_point() else v for k, v in weights.items()}
     )
     feeds = [feed[INPUT] for feed in calibration.samples()]
     tested, _ = next(task.samples())
-    np.savez(
-        folder / f"{NAME}.npz",
-        **{f"calibration.{INPUT}": np.concatenate(feeds), f"test.{INPUT}": tested[INPUT]},
-    )
-    unfinished = graph.with_suffix(".unfinished")
-    torch.onnx.export(
-        model, (torch.from_numpy(tested[INPUT][:2]),), str(unfinished), input_names=[INPUT],
-        output_names=[OUTPUT], dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=4096)},),
-        dynamo=True, opset_version=20, external_data=False,
-    )  # fmt: skip
-    unfinished.rename(graph)
+    arrays = {f"calibration.{INPUT}": np.concatenate(feeds), f"test.{INPUT}": tested[INPUT]}
+    example = (torch.from_numpy(tested[INPUT][:2]),)
+    write(model, example, [INPUT], OUTPUT, arrays, NAME, folder)
     return graph
 
 

@@ -67,7 +67,7 @@ def w3(folder: Path) -> None:
     example = tuple(
         torch.from_numpy(arrays[name][:2]) for name in ("test.input_ids", "test.attention_mask")
     )
-    _write(model, example, ["input_ids", "attention_mask"], "embeddings", arrays, "w3", folder)
+    write(model, example, ["input_ids", "attention_mask"], "embeddings", arrays, "w3", folder)
 
 
 def w4(folder: Path) -> None:
@@ -86,7 +86,7 @@ def w4(folder: Path) -> None:
     model = networks.Decoder()
     train(model, loss, Schedule(steps=600, rate=2e-3), folder / "w4.safetensors")
     example = (torch.from_numpy(arrays["test.input_ids"][:2]),)
-    _write(model, example, ["input_ids"], "logits", arrays, "w4", folder)
+    write(model, example, ["input_ids"], "logits", arrays, "w4", folder)
 
 
 def w5(folder: Path) -> None:
@@ -97,7 +97,7 @@ def w5(folder: Path) -> None:
         images = torch.from_numpy(digits[name][:64])
         arrays[name] = F.interpolate(images, size=224, mode="bilinear").numpy()
     example = (torch.from_numpy(arrays["test.input"][:2]),)
-    _write(networks.ResNet50(), example, ["input"], "logits", arrays, "w5", folder)
+    write(networks.ResNet50(), example, ["input"], "logits", arrays, "w5", folder)
 
 
 def w6(folder: Path) -> None:
@@ -110,7 +110,7 @@ def w6(folder: Path) -> None:
         for name in names
     }
     example = tuple(torch.from_numpy(arrays[f"test.{name}"][:2]) for name in names)
-    _write(networks.BertBase(), example, names, "embeddings", arrays, "w6", folder)
+    write(networks.BertBase(), example, names, "embeddings", arrays, "w6", folder)
 
 
 def _images(model: nn.Module, schedule: Schedule, name: str, folder: Path) -> None:
@@ -128,10 +128,10 @@ def _images(model: nn.Module, schedule: Schedule, name: str, folder: Path) -> No
 
     train(model, loss, schedule, folder / f"{name}.safetensors")
     example = (torch.from_numpy(arrays["test.input"][:2]),)
-    _write(model, example, ["input"], "logits", arrays, name, folder)
+    write(model, example, ["input"], "logits", arrays, name, folder)
 
 
-def _write(
+def write(
     model: nn.Module,
     example: tuple[Tensor, ...],
     inputs: list[str],

@@ -90,11 +90,4 @@ def _opened(step: Evaluate) -> Session:
     the graph in ONNX Runtime."""
     if step.outputs is not None:
         return KeptOutputs(step.outputs.path, Spool(step.samples.path).inputs)
-    return opened(
-        step.graph,
-        step.file,
-        step.evidence,
-        step.running,
-        step.engine or step.baseline_engine,
-        step.kept,
-    )
+    return opened(step)

@@ -61,14 +61,7 @@ def _write(step: KeepOutputs, folder: Path, whole: int, progress: Progress) -> b
     written = sum(file.path.stat().st_size for file in done)
     batches: list[Feed] = []
     waiting = 0
-    with opened(
-        step.graph,
-        step.file,
-        step.evidence,
-        step.running,
-        step.engine or step.baseline_engine,
-        step.kept,
-    ) as session:
+    with opened(step) as session:
         for feed, _ in counted.rest(sum(file.batches for file in done)):
             outputs = session.run(narrowed(feed, session.inputs))
             if not all(array.dtype.kind in _NUMBERS for array in outputs.values()):

@@ -12,7 +12,9 @@ from optkit.ground import graph
 from optkit.ground.execute.step import StepInput
 from optkit.ground.runtimes import Level, Session, SessionOptions, backend, simulator
 from optkit.road.steps.bodies.float_weights import dequantize_weights
+from optkit.road.steps.evaluate import RunsTask
 from optkit.road.steps.file_names import GRAPH
+from optkit.road.steps.outputs import KeepOutputs
 from optkit.road.steps.sessions import Engines
 
 
@@ -43,20 +45,13 @@ def folded(model: ir.Model, level: Level, *, pooled: bool = True) -> Session:
         return cpu(place, level=level, pooled=pooled)
 
 
-def opened(
-    graph: StepInput,
-    file: str,
-    evidence: Evidence,
-    running: Engines | None,
-    compiled: StepInput | None,
-    kept: Path | None,
-) -> Session:
-    """A session of the only engine of `running`, in `compiled`; without it, of the graph in ONNX
+def opened(step: RunsTask | KeepOutputs) -> Session:
+    """A session of the only engine that runs instead of the graph; without it, of the graph in ONNX
     Runtime."""
-    if running is None:
-        return simulated(graph.path / file, evidence)
-    (name,) = running.engines
-    return engine(running, name, compiled, kept)
+    if step.running is None:
+        return simulated(step.graph.path / step.file, step.evidence)
+    (name,) = step.running.engines
+    return engine(step.running, name, step.engine or step.baseline_engine, step.kept)
 
 
 def engine(running: Engines, name: str, folder: StepInput | None, kept: Path | None) -> Session:
