@@ -58,6 +58,8 @@ CONVOLUTIONS = {
                   (480, 112, 14), (112, 672, 14), (512, 512, 14), (960, 160, 7), (160, 960, 7)],
     "3×3": [(32, 32, 56), (64, 64, 56), (128, 128, 28), (256, 256, 14), (128, 32, 14),
             (512, 512, 7)],
+    "thin 3×3": [(4, 4, 56), (8, 8, 56), (12, 12, 56)],
+    "thin 7×7": [(8, 8, 56), (12, 12, 56)],
     "depthwise 3×3": [(96, 96, 56), (144, 144, 56), (240, 240, 28), (480, 480, 14), (960, 960, 7)],
     "depthwise 5×5": [(72, 72, 28), (240, 240, 28), (480, 480, 14), (672, 672, 14), (960, 960, 7)],
     "grouped 3×3": [(64, 64, 56), (128, 128, 28), (320, 320, 14), (768, 768, 7)],
@@ -333,12 +335,20 @@ def speeds(rows: Sequence[Mapping[str, Any]], name: str, threads: int) -> dict[s
     for row in rows:
         kind = f"{row['kind']}, {row['numbers']}"
         work[kind] = work.get(kind, 0) + row["work"]
-        spent[kind] = spent.get(kind, 0.0) + row["ns"][name][str(threads)]
+        spent[kind] = spent.get(kind, 0.0) + _least(row, name)[str(threads)]
     return {kind: work[kind] / spent[kind] for kind in sorted(work)}
+
+
+def _least(row: Mapping[str, Any], name: str) -> Mapping[str, float]:
+    """The times of a kernel by threads. Where AMX was not measured they are those of VNNI, whose
+    kernels of convolutions it has."""
+    found: Mapping[str, float] = row["ns"].get(name) or row["ns"]["VNNI"]
+    return found
 
 
 CONV_KINDS = {
     "conv": ("pointwise", "3×3"),
+    "thin_conv": ("thin 3×3", "thin 7×7"),
     "grouped_conv": ("grouped 3×3",),
     "depthwise_conv": ("depthwise 3×3", "depthwise 5×5"),
 }
@@ -387,7 +397,7 @@ def _fitted(
     chosen = [
         {**row, "runs": 1} for row in rows if row["kind"] in kinds and row["numbers"] == numbers
     ]
-    ns = np.asarray([row["ns"][name]["1"] for row in chosen])
+    ns = np.asarray([_least(row, name)["1"] for row in chosen])
     each = np.asarray([[row[column] for column in columns] for row in chosen], float)
     found: np.ndarray = nnls(each / ns[:, None], np.ones(len(ns)))[0]
     return found
@@ -405,9 +415,20 @@ def page(found: Mapping[str, Any]) -> str:
     for kind in tables[0][0]:
         cells = [f"{one[kind]:.3g} ({two[kind]:.3g})" for one, two in tables]
         lines.append(f"| {kind} | {' | '.join(cells)} |")
+    for cpu_, kinds in elsewhere(rows).items():
+        lines += ["", f"Measured elsewhere: {', '.join(kinds)}: {cpu_}."]
     lines += ["", "As `optkit/ground/devices/data/` keeps them:", ""]
     lines += [f"- {name}: {distilled(rows, name)}" for name in names]
     return "\n".join(lines) + "\n"
+
+
+def elsewhere(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """The kinds of kernels that were measured on another CPU, or later, by where and when."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if "where" in row and row["kind"] not in found.setdefault(row["where"], []):
+            found[row["where"]].append(row["kind"])
+    return found
 
 
 def main() -> None:
@@ -422,10 +443,6 @@ def main() -> None:
         return
     pythons = dict(each.split("=", 1) for each in asked.pythons)
     rows = compared(pythons, asked.minutes, asked.kind)
-    if asked.kind is not None:
-        names = {row["kind"] for row in rows}
-        kept = json.loads((HERE / "kernels.json").read_text())["rows"]
-        rows = [row for row in kept if row["kind"] not in names] + rows
     found = {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "cpu": f"{cpu().name} ({', '.join(cpu().features)}), {cpu().threads} cores",
@@ -433,6 +450,12 @@ def main() -> None:
         "sets": list(pythons),
         "rows": rows,
     }
+    if asked.kind is not None:
+        where = f"{found['date']}, {found['cpu']}, ONNX Runtime {found['onnxruntime']}"
+        found = json.loads((HERE / "kernels.json").read_text())
+        kept = [row for row in found["rows"] if row["kind"] != asked.kind]
+        anew = [{**row, "where": where} for row in rows if row["kind"] == asked.kind]
+        found["rows"] = kept + anew
     (HERE / "kernels.json").write_text(json.dumps(found, indent=1) + "\n")
     (HERE / "kernels.md").write_text(page(found))
     print(page(found))

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
+from optkit.facts.codec import later
 from optkit.facts.precisions import NumberFormat, Precision
 
-ConvKind = Literal["conv", "grouped_conv", "depthwise_conv"]
+ConvKind = Literal["conv", "thin_conv", "grouped_conv", "depthwise_conv"]
+"""`thin_conv`: so few channels in and out that integer kernels have nothing to gain from."""
 ProductForm = Literal["two terms", "int8-weight-only", "float"]
 """How a product is computed whose activation needs more than one scale."""
 
@@ -68,6 +70,7 @@ class KernelSpeeds:
     conversion: OperatorSpeed
     sum: OperatorSpeed
     source: str
+    thin_conv: ConvSpeed | None = later(None)  # None: as others
 
 
 @dataclass(frozen=True)

@@ -49,12 +49,12 @@ def test_an_unfused_pair_between_a_convolution_and_its_sum(
         ["quantization.two_term=[]"]
     )
     found = explained(recipe, "cpu", faults.unfused_pair("blocks.0.conv2/Conv", 0.01))
-    # its time comes first, because the outputs are hardly noisier; the sum's own pair reads what
-    # the planted one gives
-    timed = found[0]
+    # the outputs are hardly noisier, and the sum's own pair reads what the planted one gives; where
+    # other processes use the cores, another measured time may be larger
+    timed = next(one for one in found if one["rule"] == "unfused_pair")
     noisy = next(one for one in found if one["question"] == "accuracy")
     assert (noisy["rule"], noisy["nodes"]) == ("duplicated", ["blocks.0/Add"])
-    assert timed["rule"] == "unfused_pair"
+    assert found.index(timed) < found.index(noisy)
     assert "planted/DequantizeLinear" in timed["nodes"]
     assert "blocks.0/Add" in timed["what"]
     assert timed["cost"]["ms"] > 0 and timed["cost"]["evidence"] == "measured"

@@ -29,9 +29,10 @@ from tests.qat.conftest import RECIPE, Net, written
 
 @pytest.fixture(scope="module")
 def start(net: Net, images: Tensor, workspace: Workspace) -> nn.Module:
-    """Prepared, in FP8."""
+    """Prepared, in FP8, with ranges that leave something to learn."""
     return qat.prepare(
-        net, images[:4], target="l4", precision="fp8", recipe=RECIPE,
+        net, images[:4], target="l4", precision="fp8",
+        recipe={**RECIPE, "calibration": {"source": "memory", "method": "minmax"}},
         calibration=list(images.split(8)), workspace=workspace,
     ).eval()  # fmt: skip
 

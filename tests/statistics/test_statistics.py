@@ -32,7 +32,7 @@ from optkit.ground.statistics import (
     save,
 )
 from optkit.ground.statistics.sums import FINEST, add_symmetric, limbs, unpacked
-from optkit.ground.statistics.values import Moments, SampledRows
+from optkit.ground.statistics.values import Moments
 
 FLOATS = hnp.arrays(
     np.float32,
@@ -324,13 +324,3 @@ def test_moments_of_inputs_below_the_grid_of_the_sums_are_zero() -> None:
     matrix = Moments(total, diagonal, 64).matrix()
     assert not matrix[4:].any() and not matrix[:, 4:].any()
     np.testing.assert_array_equal(matrix[:4, :4], raw[:4, :4] / 64)
-
-
-@pytest.mark.parametrize("groups", [None, 3])
-def test_second_moments_of_sampled_rows_are_the_mean_of_their_products(groups: int | None) -> None:
-    x = np.random.default_rng(0).standard_normal((50, 12)).astype(np.float32)
-    found = SampledRows(np.arange(50, dtype=np.uint64), x).second_moments(groups)
-    apart = x.astype(np.float64).reshape(50, groups or 1, -1)
-    wanted = np.einsum("ngi,ngj->gij", apart, apart) / 50
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, wanted if groups else wanted[0], rtol=1e-4, atol=1e-5)

@@ -32,5 +32,6 @@ def kernel_speeds(target: Target) -> KernelSpeeds:
         product=speed(ProductSpeeds, "product"),
         conversion=speed(OperatorSpeed, "conversion"),
         sum=speed(OperatorSpeed, "sum"),
+        thin_conv=speed(ConvSpeed, "thin_conv"),
         source=kind if measured else f"{kind}, assumed for this CPU",
     )

@@ -26,7 +26,7 @@ from optkit.craft.quantization.placement.block_size import fitting_block
 from optkit.craft.quantization.placement.qdq_placement import QdqPlacement, Rules, qdq_placements
 from optkit.craft.quantization.placement.read_weight import MATRIX, ReadWeight, held, matrix
 from optkit.craft.quantization.rounding import bias_correction, convolution
-from optkit.craft.quantization.rounding.gptq import gptq
+from optkit.craft.quantization.rounding.gptq import Rows, gptq
 from optkit.craft.quantization.rounding.hqq import hqq
 from optkit.craft.quantization.rounding.rtn import round_to_nearest
 from optkit.craft.quantization.trained import trained_activation, trained_weights
@@ -316,17 +316,17 @@ class _Chooser:
         together."""
         learned = _learned_from(value)
         assert learned is not None
-        second, count = _second_moments(learned), learned.count
+        (inputs,), count = _inputs(learned), learned.count
         for fmt in dict.fromkeys(weight.format for weight in read):
             alike = [weight for weight in read if weight.format == fmt]
             matrices = [weight.by_columns for weight in alike]
             solved = gptq(
                 matrices,
-                second,
+                inputs,
                 fmt,
                 self.carrier,
                 scales=None if fmt.granularity == "block" else [weight.scale for weight in alike],
-                damping=_damping(len(second), count),
+                damping=_damping(len(matrices[0]), count),
                 sweeps=_SWEEPS if isinstance(learned, Moments) else 0,
             )
             for weight, quantized in zip(alike, solved, strict=True):
@@ -352,9 +352,9 @@ class _Chooser:
         learned = None if seen is None else _learned_from(seen)
         if not self.settings.learns or learned is None or not scales.scalable(weight.numbers):
             return scales.quantize(weight.numbers, weight.scale, weight.format, weight.axis)
-        second = _second_moments(learned, window.groups)
-        damping = _damping(second.shape[-1], learned.count)
-        return convolution.solve(weight.numbers, weight.scale, weight.format, second, damping)
+        damping = _damping(weight.numbers[0].size, learned.count)
+        inputs = _inputs(learned, window.groups)
+        return convolution.solve(weight.numbers, weight.scale, weight.format, inputs, damping)
 
     def _bias(
         self, weight: ReadWeight, codes: np.ndarray, activation: ActivationQParams | None
@@ -381,9 +381,12 @@ def _learned_from(seen: ValueStatistics | Patches) -> Moments | SampledRows | No
     return seen.rows if seen.rows is not None and seen.rows.count else None
 
 
-def _second_moments(learned: Moments | SampledRows, groups: int | None = None) -> np.ndarray:
-    """E[xᵀx], [K, K]; of patches [groups, K, K]. float64, or float32 for sampled rows."""
-    return learned.matrix() if isinstance(learned, Moments) else learned.second_moments(groups)
+def _inputs(learned: Moments | SampledRows, groups: int = 1) -> list[np.ndarray | Rows]:
+    """Of each group of channels: E[xᵀx] of all rows, float64 [K, K], or the sampled rows."""
+    if isinstance(learned, Moments):
+        second = learned.matrix()
+        return list(second.reshape(groups, *second.shape[-2:]))
+    return [Rows(x) for x in np.split(learned.data, groups, axis=1)]
 
 
 def _damping(k: int, count: int) -> float:

@@ -29,8 +29,6 @@ from optkit.ground.graph.weights import ComputedTensor
 
 _MINIMUM_IR_VERSION = 10  # the first IR version that may contain opset 21
 _OLDER_IR_VERSION = 9  # of opsets 19 and 20
-OLDEST = 19
-"""The oldest opset that `lower` writes: the first whose Q/DQ have scales in half precision."""
 _NEWEST = 1000  # far beyond the newest opset; the runtime says which one it does not know
 # operator → the opset from which on the same inputs and attributes mean something else
 _REDEFINED = {"GroupNormalization": 21, "DFT": 20}

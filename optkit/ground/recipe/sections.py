@@ -188,7 +188,7 @@ class Calibration(RecipeSection):
     source: str | None = None  # a name, file.py or file.py:function; or MEMORY
     ranges: str | None = None  # a calibration cache of TensorRT, or encodings of AIMET
     samples: int = Field(default=256, ge=1)
-    method: Method = "minmax"
+    method: Method = "auto"
     percentile: float = Field(default=99.99, gt=50, le=100)
     batch: int = Field(default=8, ge=1)
     args: Args = {}

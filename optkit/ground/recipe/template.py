@@ -269,7 +269,7 @@ _CALIBRATION = f"""\
 #   source: calibration.py
 #   {_DEPENDS}
 #   samples: 256
-#   method: minmax        # or percentile, entropy, mse, auto
+#   method: auto          # or minmax, percentile, entropy, mse
 #   batch: 8"""
 
 _EVALUATION = f"""\

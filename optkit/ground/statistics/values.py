@@ -121,14 +121,6 @@ class SampledRows:
         """Number of rows."""
         return len(self.data)
 
-    def second_moments(self, groups: int | None = None) -> np.ndarray:
-        """E[xᵀx] of the sampled rows: float32 [K, K], or [groups, K, K] if each row has the patches
-        of so many groups."""
-        x = self.data
-        if groups is not None:
-            x = x.reshape(len(x), groups, -1).swapaxes(0, 1)
-        return np.asarray(x.swapaxes(-1, -2) @ x / np.float32(max(self.count, 1)))
-
     def scaled(self, s: np.ndarray) -> SampledRows:
         return SampledRows(self.hashes, np.asarray(self.data / s, np.float32))
 

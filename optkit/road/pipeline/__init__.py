@@ -5,6 +5,9 @@
                                                    └─ baseline graph ──────────── compile → engines
     engines ─measure or predict→ latency;  graphs ─evaluate→ accuracy ─gate→ verdict → artifact
 
+A candidate that is measured slower than its baseline goes back to `quantize` with fewer nodes in
+integers (`faster_placement`).
+
 If another tool has quantized the source, its Q/DQ graph takes the place of the quantized graph, and
 the same without Q/DQ is the graph (`separate`).
 
@@ -26,6 +29,7 @@ from optkit.road.pipeline.attribution import attribute, count_padding
 from optkit.road.pipeline.collected import COMPARED
 from optkit.road.pipeline.compilation import accept, compile_
 from optkit.road.pipeline.evaluation import evaluate
+from optkit.road.pipeline.faster_placement import place_faster
 from optkit.road.pipeline.foreign_graph import quantized_to, separate
 from optkit.road.pipeline.graphs import cast_carriers, fuse, write_baseline
 from optkit.road.pipeline.job import Build, Job, calibration_of
@@ -48,6 +52,7 @@ from optkit.road.steps.file_names import GRAPH
 from optkit.road.steps.graph import Graph
 
 __all__ = [
+    "AS_PLACED",
     "BENCH",
     "BUILD",
     "COMPARED",
@@ -98,8 +103,10 @@ COMPILE: tuple[Stage, ...] = (
 )
 EVAL: tuple[Stage, ...] = (export, trained, bound, *QUANTIZE[1:], write_baseline, evaluate)
 BENCH: tuple[Stage, ...] = (*COMPILE, time)
-BUILD: tuple[Stage, ...] = (export, trained, *COMPILE[1:], evaluate, compare_layers, time, weigh,
-                            count_padding, attribute)  # fmt: skip
+_TIMED = (export, trained, *COMPILE[1:], time, evaluate)
+_TOLD = (compare_layers, weigh, count_padding, attribute)
+AS_PLACED: tuple[Stage, ...] = (*_TIMED, *_TOLD)
+BUILD: tuple[Stage, ...] = (*_TIMED, place_faster, *_TOLD)
 
 
 def run(job: Job, runner: Steps, stages: Sequence[Stage]) -> Build:

@@ -77,12 +77,20 @@ def write_baseline(build: Build, runner: Steps) -> None:
     if build.shipped is not None and build.traits.on_cpu and not build.is_baseline:
         build.baseline = build.shipped
         return
-    carrier, name = build.carrier, build.baseline_precision.name
-    if build.plain is not build.fused:
-        carrier = build.plain
-        if name != "fp32":
-            carrier = cast(build, carrier, name, runner, "the baseline ")
-    build.baseline = written(build, carrier, name, runner)
+    build.baseline = written(build, in_floats(build, runner), build.baseline_precision.name, runner)
+
+
+def in_floats(build: Build, runner: Steps) -> Graph:
+    """The carrier in the form that is fastest in floats."""
+    if build.plain is build.fused:
+        return build.carrier
+    return carried(build, build.plain, runner, "the baseline ")
+
+
+def carried(build: Build, graph: Graph, runner: Steps, what: str) -> Graph:
+    """A graph in the floats of the baseline. `what`: names it in the progress."""
+    name = build.baseline_precision.name
+    return graph if name == "fp32" else cast(build, graph, name, runner, what)
 
 
 def cast(build: Build, graph: Graph, carrier: str, runner: Steps, what: str = "") -> Rewritten:

@@ -152,6 +152,7 @@ class Build:
     padding: Padding | None = None
     cast: Rewritten | None = None
     statistics: CalibrationResult | None = None
+    in_floats: frozenset[str] = frozenset()  # nodes that were measured to be slower in integers
     prepared: FusedGraph | None = None
     quantized: QuantizationResult | None = None
     engine: CompiledEngine | None = None

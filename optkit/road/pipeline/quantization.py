@@ -23,7 +23,7 @@ from optkit.road.pipeline import declared_sizes, large
 from optkit.road.pipeline.attribution import tuned
 from optkit.road.pipeline.cache_quantization import quantize_cache
 from optkit.road.pipeline.foreign_graph import imported
-from optkit.road.pipeline.graphs import cast, compared_samples, comparison, written
+from optkit.road.pipeline.graphs import carried, compared_samples, comparison, in_floats, written
 from optkit.road.pipeline.job import Build, Job, calibration_of
 from optkit.road.pipeline.refusals import check_enough
 from optkit.road.pipeline.run_samples import observed, sample_batch
@@ -69,6 +69,7 @@ def _quantize_graph(build: Build, runner: Steps) -> None:
     scheme = Scheme(job.precision, build.baseline_precision.name, _rules(build))
     way = _way(build, scheme.rules, runner)
     chosen = _Chosen(scheme, settings_of(job.recipe), {})
+    chosen = chosen.with_forms(dict.fromkeys(sorted(build.in_floats), "float"), {}, build)
     statistics: CalibrationResult | CoveredSizes | FusedGraph | None = _statistics(
         build, runner, way
     )
@@ -80,7 +81,7 @@ def _quantize_graph(build: Build, runner: Steps) -> None:
             prepared = _prepared(build, statistics, chosen, runner, "again ")
         if prepared is not None:
             build.prepared = fused = statistics = prepared
-            carrier = _as_carrier(build, fused, runner, "the smoothed graph ")
+            carrier = carried(build, fused, runner, "the smoothed graph ")
     if way == "layers" and (samples := observed(build, runner)) is not None:
         quantized = _quantize_layers(build, samples, runner, chosen.scheme, chosen.settings)
     else:
@@ -92,7 +93,10 @@ def _quantize_graph(build: Build, runner: Steps) -> None:
             step = _in_order(build, step, runner)
         quantized = runner.do(step, f"quantize to {job.precision}")
     build.quantized = replace(quantized, assignment=quantized.assignment.told(chosen.reasons))
-    build.graph = written(build, quantized, job.precision.name, runner)
+    graph: Graph = quantized
+    if not quantized.planned and not quantized.has_codes:
+        graph, build.prepared = in_floats(build, runner), None
+    build.graph = written(build, graph, job.precision.name, runner)
 
 
 def _rules(build: Build) -> dict[Precision, PlacementRules]:
@@ -117,12 +121,6 @@ def _way(build: Build, rules: Mapping[Precision, PlacementRules], runner: Steps)
             "trained scales need the whole graph in memory", where=job.name, hint="raise --memory"
         )
     return way
-
-
-def _as_carrier(build: Build, fused: Graph, runner: Steps, what: str) -> Graph:
-    """The graph in the floats around its codes. `what`: names it in the progress."""
-    name = build.baseline_precision.name
-    return fused if name == "fp32" else cast(build, fused, name, runner, what)
 
 
 class _Chosen(NamedTuple):

@@ -28,6 +28,11 @@ class QuantizationResult(Rewritten):
 
     assignment: Assignment = always(Assignment())
 
+    @property
+    def has_codes(self) -> bool:
+        """Whether a product or an embedding table is quantized."""
+        return bool(self.assignment.quantized() or self.log.get("embeddings"))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Quantize(Step[QuantizationResult]):
@@ -35,7 +40,7 @@ class Quantize(Step[QuantizationResult]):
     the simulation."""
 
     name = "quantize"
-    version = 14
+    version = 15  # GPTQ of few rows by their own factor
     tools: ClassVar[tuple[str, ...]] = ("numpy", "onnx", "onnx-ir", "ml-dtypes")
     stays = True
 

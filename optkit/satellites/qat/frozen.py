@@ -128,4 +128,5 @@ def _moments(known: Statistics | None, value: str) -> np.ndarray | None:
         return None
     if found.moments is not None:
         return found.moments.matrix()
-    return None if found.rows is None else found.rows.second_moments()
+    rows = found.rows
+    return None if rows is None or not rows.count else rows.data.T @ rows.data / rows.count

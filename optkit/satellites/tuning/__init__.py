@@ -24,7 +24,7 @@ from optkit.ground.devices import runs_here
 from optkit.ground.execute.cluster import Cluster
 from optkit.ground.execute.runner import Runner
 from optkit.road import pipeline
-from optkit.road.pipeline import BUILD, Build, Job
+from optkit.road.pipeline import AS_PLACED, Build, Job
 from optkit.road.pipeline.judged_build import JudgedBuild
 from optkit.road.steps.collect import CollectedSamples
 from optkit.satellites.tuning.past_trials import PastTrials
@@ -129,7 +129,7 @@ def tune(
 
     def judged(trial: CandidateTrial) -> JudgedBuild:
         quiet.begins(f"judge {told(trial.outcome)} on fresh samples")
-        finished = judge(pipeline.run(trials.as_job(trial.candidate), trials.runner, BUILD))
+        finished = judge(pipeline.run(trials.as_job(trial.candidate), trials.runner, AS_PLACED))
         verdict = finished.findings.verdict
         quiet.told(f"{told(trial.outcome)} on fresh samples: {verdict and verdict.verdict}")
         return finished

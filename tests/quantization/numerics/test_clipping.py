@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -137,6 +138,22 @@ def test_the_outcome_does_not_depend_on_tiles() -> None:
         rows = slice(group * 32, group * 32 + 32)
         alone = weight_scale(w[rows, 4000:4100], 1, fmt, np.float16, search="mse").scale
         assert whole[group, 4000:4100] == pytest.approx(alone[0], rel=2e-3)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])  # F: the tiles have few columns
+def test_each_channel_has_a_floor_of_its_own(order: Literal["C", "F"]) -> None:
+    """The least scale that an int32 bias allows, as large as the scale itself in some channels."""
+    w, fmt = np.asarray(weights(40, 3000, seed=6), order=order), scheme("int8", "channel")
+    plain = weight_scale(w, 1, fmt, np.float32, search="mse").scale
+    floor = plain * np.linspace(0, 2, 3000)
+    found = weight_scale(w, 1, fmt, np.float32, floor, search="mse").scale
+    assert (found >= floor * (1 - 1e-6)).all()
+    for channel in (0, 100, 1700, 2999):
+        alone = weight_scale(
+            w[:, [channel]], 1, fmt, np.float32, floor[[channel]], search="mse"
+        ).scale
+        assert found[channel] == pytest.approx(alone[0], rel=1e-5)
+    assert (found[:1000] == plain[:1000]).all() and (found[2000:] > plain[2000:]).all()
 
 
 def test_zero_stays_zero() -> None:

@@ -12,11 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optkit.craft.backends.kernel_speeds import kernel_speeds
 from optkit.craft.quantization.placement.assign import assign
 from optkit.craft.quantization.placement.islands import MARGIN, Island, between_codes, islands, pays
 from optkit.facts.assignment import Assignment, Scheme
 from optkit.facts.placement import ConvSpeed, KernelSpeeds, OperatorSpeed, ProductSpeeds
 from optkit.facts.precisions import PRECISIONS, Precision
+from optkit.ground.devices import target
+from optkit.ground.statistics import Statistics, ValueStatistics
 from tests.networks import network
 from tests.quantization.workshop import INT8, RULES
 
@@ -141,6 +144,57 @@ def test_a_result_of_the_model_behind_pooling_is_a_border() -> None:
 def test_an_image_of_any_size_makes_an_island_unknown() -> None:
     text = CHAIN.replace("[N,8,4,4]", "[N,8,H,W]")
     assert found(text, "first", "second") == []
+
+
+def test_the_sizes_of_the_samples_count_where_the_graph_has_none() -> None:
+    """As large as in the graph of fixed sizes; elements that a mask fills are computed as well."""
+    (fixed,) = islands(network(HEADER + CHAIN), ["first", "second"])
+    model = network(HEADER + CHAIN.replace("[N,8,4,4]", "[N,8,H,W]"))
+    samples = 5
+
+    def seen(elements: int, excluded: int = 0) -> ValueStatistics:
+        counts = np.array([elements * samples - excluded])
+        return ValueStatistics(0.0, 1.0, np.array([1], np.uint16), counts, excluded=excluded)
+
+    values = {"x": seen(8 * 16, 10), "h": seen(256), "r": seen(256), "s": seen(8 * 16)}
+    (island,) = islands(model, ["first", "second"], Statistics(values, samples, "0"))
+    assert island.known and island.macs == fixed.macs and island.results == fixed.results
+    assert sorted(island.borders.values()) == sorted(fixed.borders.values())
+    for missing in ("x", "h", "s"):
+        part = Statistics({k: v for k, v in values.items() if k != missing}, samples, "0")
+        assert islands(model, ["first", "second"], part) == []
+
+
+@pytest.mark.parametrize(
+    ("channels", "kind"),
+    [((15, 15), "thin_conv"), ((16, 4), "conv"), ((4, 16), "conv"), ((1, 1), "thin_conv")],
+)
+def test_a_thin_convolution_has_few_channels_on_both_sides(
+    channels: tuple[int, int], kind: str
+) -> None:
+    ins, outs = channels
+    text = f"""g (float[N,{ins},4,4] x, float[{outs},{ins},3,3] w) => (float[N,{outs},4,4] y) {{
+        [only] h = Conv <pads=[1,1,1,1]> (x, w)
+        [float] y = Sigmoid (h)
+    }}"""
+    (island,) = islands(network(HEADER + text), ["only"])
+    assert island.macs == {kind: ins * outs * 9 * 16}
+
+
+@pytest.mark.parametrize("kind", ["cpu-avx2", "cpu-avx512-vnni"])
+def test_an_island_of_thin_convolutions_saves_nothing(kind: str) -> None:
+    """As measured of kernels (docs/quantization.md): 3 x 3 from 8 to 8 channels, at any size."""
+    speeds = kernel_speeds(target(kind))
+    for pixels in (100, 10_000, 1_000_000):
+        thin, wide = (
+            Island(
+                macs=Counter({name: pixels * c * c * 9}), results=Counter({name: pixels * c}),
+                borders={ir.Value(name="x"): 2 * pixels * c},
+            )
+            for name, c in (("thin_conv", 8), ("conv", 64))
+        )  # fmt: skip
+        assert thin.saved(speeds) < 0 < wide.saved(speeds)
+        assert not pays(thin, speeds)
 
 
 @given(st.sets(st.sampled_from(["first", "second", "left", "right", "last"])),

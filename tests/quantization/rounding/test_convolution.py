@@ -45,7 +45,7 @@ def test_a_solved_kernel_loses_less_on_other_data(granularity: Any, groups: int)
     moments = np.einsum("ngi,ngj->gij", seen, seen, dtype=np.float64) / len(seen)
     axis = None if granularity == "tensor" else 0
     scale = scales.weight_scale(kernel, axis, fmt, np.float32)
-    solved = convolution.solve(kernel, scale, fmt, moments, 0.01)
+    solved = convolution.solve(kernel, scale, fmt, list(moments), 0.01)
     rounded = scales.quantize(kernel, scale, fmt, axis)
     assert solved.shape == kernel.shape and solved.dtype == rounded.dtype
     exact = product(other, convolution.matrices(kernel, groups))

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from optkit.craft.quantization.numerics.format_codes import decode, encode
 from optkit.craft.quantization.numerics.scales import carried, expand, weight_scale
 from optkit.craft.quantization.rounding import quantease
-from optkit.craft.quantization.rounding.gptq import gptq
-from optkit.craft.quantization.rounding.rtn import round_to_nearest
+from optkit.craft.quantization.rounding.gptq import Rows, gptq
+from optkit.craft.quantization.rounding.rtn import channels, round_to_nearest
+from optkit.craft.quantization.rounding.triangular_factor import Dense, FewRows
 from optkit.facts.errors import InputRefused
 from optkit.facts.precisions import PRECISIONS, Codes, NumberFormat
 
@@ -44,6 +45,48 @@ def layer(k: int, n: int, seed: int = 0, samples: int = 400) -> tuple[np.ndarray
 def lost(w: np.ndarray, back: np.ndarray, h: np.ndarray) -> float:
     d = (w - back).astype(np.float64)
     return float(np.trace(d.T @ h.astype(np.float64) @ d))
+
+
+@given(
+    columns=st.integers(3, 9), rows=st.integers(1, 60), damping=st.sampled_from([0.01, 0.05]),
+    seed=st.integers(0, 99), name=st.sampled_from(["int8", "int8 per tensor", "int4", "fp8"]),
+)  # fmt: skip
+@settings(max_examples=40)
+def test_few_rows_are_solved_as_their_second_moments(
+    columns: int, rows: int, damping: float, seed: int, name: str
+) -> None:
+    """The factor of n rows is that of their K x K second moments in float64, also where the last
+    block has fewer rows, and where inputs are zero, equal or of very unlike sizes."""
+    rng = np.random.default_rng(seed)
+    k = rows * columns + int(rng.integers(0, 5))
+    k += -k % 16
+    x = (rng.standard_normal((rows, k)) * np.exp(rng.standard_normal(k) * 2)).astype(np.float32)
+    x[:, rng.integers(0, k, 2)] = 0
+    x[:, 0] = x[:, -1]
+    w = (rng.standard_t(5, (k, 6)) * 0.05).astype(np.float32)
+    exact = x.astype(np.float64).T @ x / rows
+    scale = weight_scale(w, channels(FORMATS[name]), FORMATS[name], np.float32)
+    (few,), (dense,) = (
+        gptq([w], inputs, FORMATS[name], np.float32, scales=[scale], damping=damping)
+        for inputs in (Rows(x), exact)
+    )
+    same = few.codes.view(np.uint8) == dense.codes.view(np.uint8)
+    assert same.mean() > 0.98  # a target in the middle between two codes goes to either
+    assert few.error == pytest.approx(dense.error, rel=1e-2, abs=1e-9)
+
+
+def test_the_factor_of_few_rows_has_blocks_like_the_dense_one() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((40, 300)).astype(np.float32)
+    few, dense = FewRows.of(x, 0.05), Dense.of(x.astype(np.float64).T @ x / 40, 0.05)
+    np.testing.assert_array_equal(few.order, dense.order)
+    np.testing.assert_allclose(few.pivots, dense.pivots, rtol=1e-4)
+    difference = rng.standard_normal((300, 7)).astype(np.float32)
+    for start in range(0, 300, quantease.ROWS):
+        rows = slice(start, min(start + quantease.ROWS, 300))
+        np.testing.assert_allclose(few.within(rows), dense.within(rows), atol=1e-4)
+        ours, theirs = (one.before(rows, difference) for one in (few, dense))
+        np.testing.assert_allclose(ours, theirs, atol=2e-3)
 
 
 def as_published(

@@ -46,25 +46,40 @@ def least_error(
     fmt: NumberFormat,
     carry: Carry,
     importance: np.ndarray | None = None,
+    floor: np.ndarray | float = 0.0,
 ) -> np.ndarray:
     """Scales near `ideal` with the least error, float64, in the shape of `ideal`.
 
     w: [K, N]. ideal: [ceil(K / block), N] for blocks, [N] for channels, [] for a tensor.
     zero_point: the same shape, or 0. importance: second moments of the inputs, [K], or [K, K], of
-    which blocks use their diagonal square and wider ranges only the diagonal.
+    which blocks use their diagonal square and wider ranges only the diagonal. floor: the least
+    magnitude of a scale, one or [N].
     """
     best = np.array(ideal, np.float64)
     if best.ndim == 0:
-        return _of_tensor(w, best, zero_point, fmt, carry, _diagonal(importance))
+        return _of_tensor(
+            w, best, zero_point, fmt, lambda s: carry(floored(s, floor)), _diagonal(importance)
+        )
     blocks = best.ndim == 2
     zeros = _offset(zero_point, best.shape)
     for tile in tiles.tiles(w, tiles.span(fmt.block_size if blocks else None, w.shape[0])):
         part = (tile.groups, tile.columns) if blocks else (tile.columns,)
         z = 0.0 if zeros is None else zeros[part].reshape(-1, 1, best[part].shape[-1])
+        least = np.asarray(floor)[tile.columns] if np.ndim(floor) else floor
         weights = _weights(importance, tile, blocks)
-        chosen = _of_tile(tile.read(w), np.atleast_2d(best[part]), z, fmt, carry, weights)
+
+        def hold(scales: np.ndarray, least: np.ndarray | float = least) -> np.ndarray:
+            return carry(floored(scales, least))
+
+        chosen = _of_tile(tile.read(w), np.atleast_2d(best[part]), z, fmt, hold, weights)
         best[part] = chosen.reshape(best[part].shape)
     return best
+
+
+def floored(scales: np.ndarray, floor: np.ndarray | float) -> np.ndarray:
+    """Scales with at least this magnitude and their sign; 0 counts as positive."""
+    size = np.maximum(np.abs(scales), floor)
+    return np.asarray(np.where(scales < 0, -size, size))
 
 
 def _of_tile(

@@ -86,16 +86,12 @@ def weight_scale(
         outer = outer_scale(float(extreme.max(initial=0.0)), OF_LARGEST_WEIGHT)
     least = np.max(floor) if ideal.ndim == 0 else floor
 
-    def hold(wanted: np.ndarray) -> tuple[np.ndarray, int]:
-        size = np.maximum(np.abs(wanted), least)
-        return carried(np.where(wanted < 0, -size, size), carrier, outer)
-
     if search == "mse" and w.size:
         matrix = w if fmt.granularity == "block" else _matrix(w, axis)
         ideal = clipping.least_error(
-            matrix, ideal, zero, fmt, lambda wanted: hold(wanted)[0], importance
+            matrix, ideal, zero, fmt, lambda s: carried(s, carrier, outer)[0], importance, least
         )
-    scale, clamped = hold(ideal)
+    scale, clamped = carried(clipping.floored(ideal, least), carrier, outer)
     return Scale(scale, zero.astype(np.int16).astype(format_codes.storage(fmt)), clamped, outer)
 
 

@@ -74,7 +74,7 @@ def assign(
     if not nodes and precision.quantized:
         _refuse_bodies(model)
     _refuse_unmatched(overrides, nodes)
-    floats = _slow_in_integers(model, nodes, rules, overrides)
+    floats = _slow_in_integers(model, nodes, rules, overrides, statistics)
     floats |= dict.fromkeys(_in_bodies(model), "it is in a body of If, Loop or Scan")
     return Assignment(nodes | dict.fromkeys(floats, scheme.unquantized), reasons | floats)
 
@@ -97,6 +97,7 @@ def _slow_in_integers(
     nodes: Mapping[str, Precision],
     rules: Mapping[Precision, PlacementRules],
     overrides: Collection[str],
+    statistics: Statistics | None,
 ) -> dict[str, str]:
     """Convolutions that are faster in float because of what is around them, with the reason:
     depthwise ones beside float operators, and those whose island is too small to pay for its
@@ -117,7 +118,8 @@ def _slow_in_integers(
     found = dict.fromkeys(beside, "depthwise: beside float operators, float is as fast")
 
     def too_small() -> Iterator[tuple[Island, KernelSpeeds]]:
-        for island in islands(model, [name for name in integer if name not in found]):
+        left = [name for name in integer if name not in found]
+        for island in islands(model, left, statistics):
             speeds = wanted[island.nodes[0]].kernels
             named = any(fnmatchcase(node, each) for node in island.nodes for each in overrides)
             if speeds is not None and not named and not pays(island, speeds):

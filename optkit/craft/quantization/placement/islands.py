@@ -14,8 +14,9 @@ instruction set (`KernelSpeeds`), so an island that costs more than it saves is 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 
 import onnx_ir as ir
@@ -23,9 +24,12 @@ import onnx_ir as ir
 from optkit.craft.quantization.placement.qdq_placement import tail
 from optkit.craft.quantization.placement.weighted_nodes import computed, is_depthwise
 from optkit.facts.placement import ConvKind, ConvSpeed, KernelSpeeds
+from optkit.ground.statistics import Statistics
 
 # Speeds are those of one core, and a conversion hardly uses a second one: docs/quantization.md
 MARGIN = 1.5
+_THIN = 16  # channels: of fewer in and out, ONNX Runtime's integer kernels compute the rest in vain
+_Size = Callable[[ir.Value], int | None]
 _KEEPS_CODES = frozenset({"MaxPool", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze"})
 
 
@@ -42,24 +46,26 @@ class Island:
     sums: dict[ir.Node, int] = field(default_factory=dict)
     known: bool = True
 
-    def add(self, convolution: ir.Node) -> None:
-        macs, kind = _macs(convolution), conv_kind(convolution)
-        self.known &= macs is not None
+    def add(self, convolution: ir.Node, size: _Size) -> None:
+        results, kind = size(convolution.outputs[0]), conv_kind(convolution)
+        macs = _macs_per_result(convolution)
+        self.known &= results is not None and macs is not None
         self.nodes.append(str(convolution.name))
-        self.macs[kind] += macs or 0
-        self.results[kind] += _elements(convolution.outputs[0]) or 0
-        self.sums |= {sum_: _elements(sum_.outputs[0]) or 0 for sum_ in _sums(convolution)}
+        self.macs[kind] += (results or 0) * (macs or 0)
+        self.results[kind] += results or 0
+        self.sums |= {sum_: size(sum_.outputs[0]) or 0 for sum_ in _sums(convolution)}
 
-    def add_border(self, value: ir.Value) -> None:
-        size = _elements(value)
-        self.known &= size is not None
-        self.borders[value] = size or 0
+    def add_border(self, value: ir.Value, size: _Size) -> None:
+        elements = size(value)
+        self.known &= elements is not None
+        self.borders[value] = elements or 0
 
     def saved(self, speeds: KernelSpeeds) -> float:
         """Milliseconds that its convolutions save in integers, per sample on one core. Negative
         where they are slower."""
         kinds: dict[ConvKind, ConvSpeed] = {
             "conv": speeds.conv,
+            "thin_conv": speeds.thin_conv or speeds.conv,
             "grouped_conv": speeds.grouped_conv,
             "depthwise_conv": speeds.depthwise_conv,
         }
@@ -74,9 +80,13 @@ class Island:
         )
 
 
-def islands(model: ir.Model, integer: Collection[str]) -> list[Island]:
-    """The islands of the convolutions with these names. A convolution whose sizes are not known
+def islands(
+    model: ir.Model, integer: Collection[str], statistics: Statistics | None = None
+) -> list[Island]:
+    """The islands of the convolutions with these names, at the sizes in the graph, or on average in
+    the calibration samples of which there are `statistics`. A convolution whose sizes are not known
     (an image of any size) makes its island unknown, which is left out."""
+    size = partial(_elements, statistics=statistics)
     convolutions = {node: node for node in model.graph if node.name in integer}
     joined = dict(convolutions)
 
@@ -96,9 +106,9 @@ def islands(model: ir.Model, integer: Collection[str]) -> list[Island]:
         borders += [(node, value) for value in _left(node, joined)]
     found: dict[ir.Node, Island] = defaultdict(Island)
     for node in convolutions:
-        found[root(node)].add(node)
+        found[root(node)].add(node, size)
     for node, value in borders:
-        found[root(node)].add_border(value)
+        found[root(node)].add_border(value, size)
     return [island for island in found.values() if island.known]
 
 
@@ -110,7 +120,10 @@ def pays(island: Island, speeds: KernelSpeeds) -> bool:
 def conv_kind(node: ir.Node) -> ConvKind:
     if is_depthwise(node):
         return "depthwise_conv"
-    return "grouped_conv" if node.attributes.get_int("group", 1) > 1 else "conv"
+    if node.attributes.get_int("group", 1) > 1:
+        return "grouped_conv"
+    assert node.inputs[1] is not None and node.inputs[1].shape is not None
+    return "thin_conv" if max(node.inputs[1].shape.numpy()[:2]) < _THIN else "conv"
 
 
 def between_codes(
@@ -193,17 +206,20 @@ def _takes_codes(node: ir.Node, integer: Collection[ir.Node]) -> bool:
     return any(node in _sums(maker) for maker in makers) or _stays_in_codes(tail(node), integer)
 
 
-def _macs(node: ir.Node) -> int | None:
+def _macs_per_result(node: ir.Node) -> int | None:
     weight = node.inputs[1]
-    size = _elements(node.outputs[0])
-    if size is None or weight is None or weight.shape is None:
+    if weight is None or weight.shape is None:
         return None
-    return size * prod(int(each) for each in weight.shape.numpy()[1:])
+    return prod(int(each) for each in weight.shape.numpy()[1:])
 
 
-def _elements(value: ir.Value) -> int | None:
+def _elements(value: ir.Value, statistics: Statistics | None) -> int | None:
     """Of one sample; None if a size other than that of the batch is not known."""
-    if value.shape is None:
+    if value.shape is not None:
+        sizes = [size for size in list(value.shape)[1:] if isinstance(size, int)]
+        if len(sizes) == len(value.shape) - 1:
+            return prod(sizes)
+    seen = None if statistics is None else statistics.values.get(str(value.name))
+    if statistics is None or seen is None or not seen.count:
         return None
-    sizes = [size for size in list(value.shape)[1:] if isinstance(size, int)]
-    return prod(sizes) if len(sizes) == len(value.shape) - 1 else None
+    return (seen.count + seen.excluded) // statistics.samples

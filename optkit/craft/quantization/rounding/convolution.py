@@ -9,11 +9,13 @@ neighbouring pixels, which compensates more of the rounding error than channels 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from optkit.craft.quantization.numerics import scales
 from optkit.craft.quantization.numerics.scales import Scale
-from optkit.craft.quantization.rounding.gptq import gptq
+from optkit.craft.quantization.rounding.gptq import Rows, gptq
 from optkit.facts.precisions import NumberFormat
 
 
@@ -23,20 +25,24 @@ def matrices(kernel: np.ndarray, groups: int) -> np.ndarray:
 
 
 def solve(
-    kernel: np.ndarray, scale: Scale, fmt: NumberFormat, moments: np.ndarray, damping: float
+    kernel: np.ndarray,
+    scale: Scale,
+    fmt: NumberFormat,
+    inputs: Sequence[np.ndarray | Rows],
+    damping: float,
 ) -> np.ndarray:
     """Codes of a kernel [O, C / groups, *taps] under its scale ([] or [O]), by GPTQ, group by
     group.
 
-    moments: E[pᵀ p] of the patches, [groups, K, K]. damping: as in `gptq`. There are no sweeps of
-    coordinate descent: they would gain 0.1 dB and double the time.
+    inputs: of each group patches, or E[pᵀ p] of them, [K, K]. damping: as in `gptq`. There are no
+    sweeps of coordinate descent: they would gain 0.1 dB and double the time.
 
-    Raises InputRefused if moments or kernel are not finite.
+    Raises InputRefused if inputs or kernel are not finite.
     """
-    groups = len(moments)
+    groups = len(inputs)
     each = len(kernel) // groups
     codes = []
-    for index, (w, second) in enumerate(zip(matrices(kernel, groups), moments, strict=True)):
+    for index, (w, second) in enumerate(zip(matrices(kernel, groups), inputs, strict=True)):
         own_scale = _of_channels(scale, slice(index * each, (index + 1) * each))
         (solved,) = gptq([w], second, fmt, np.float32, scales=[own_scale], damping=damping)
         codes.append(solved.codes.T)

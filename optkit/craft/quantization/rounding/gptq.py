@@ -25,21 +25,17 @@ from optkit.craft.quantization.numerics.scales import Scale, Search, carried, we
 from optkit.craft.quantization.rounding import quantease
 from optkit.craft.quantization.rounding.quantease import ROWS
 from optkit.craft.quantization.rounding.rtn import WeightCodes, channels
+from optkit.craft.quantization.rounding.triangular_factor import Dense, FewRows, TriangularFactor
 from optkit.facts.errors import InputRefused
 from optkit.facts.precisions import NumberFormat
 
-_TRIES = 5
-_LEAST = 1e-4  # share of the mean H_ii, used when damping is needed
-_PANEL = 256  # rows that are factorized at once
+_FEW = 3  # so many times more columns than rows: then the factor of the rows is faster
 
 
-class _Factor(NamedTuple):
-    """The factorization of the damped H, with the rows in the order of their solution."""
+class Rows(NamedTuple):
+    """x [n, K], rows of an input: in place of their second moments."""
 
-    order: np.ndarray  # [K]
-    ratios: np.ndarray  # M_ij / M_ii, float32 [K, K], lower triangular
-    pivots: np.ndarray  # M_ii^2, float64 [K]
-    added: float  # added to every H_ii
+    x: np.ndarray
 
 
 class _Layer(NamedTuple):
@@ -58,7 +54,7 @@ class _Layer(NamedTuple):
 
 def gptq(
     weights: Sequence[np.ndarray],
-    moments: np.ndarray,
+    inputs: np.ndarray | Rows,
     fmt: NumberFormat,
     carrier: np.dtype | type,
     *,
@@ -70,26 +66,27 @@ def gptq(
     """Quantize weights [K, N_i] that multiply one input; return the codes with the error of each
     weight.
 
-    moments: X^T X / n of that input, [K, K], factorized in its dtype. scales: of each weight, not
-    changed; without them `search` finds scales with importance M_ii^2. damping: share of the mean
-    H_ii that is added to all of them; ten times as much if the matrix is not yet positive definite.
+    inputs: rows of that input, or H = X^T X / n [K, K] of them, factorized in its dtype. scales: of
+    each weight, not changed; without them `search` finds scales with importance M_ii^2. damping:
+    share of the mean H_ii that is added to all of them; ten times as much if the matrix is not yet
+    positive definite.
     sweeps: number of sweeps of coordinate descent afterwards (`quantease`), which also change the
     scales unless they are given. Inputs that were always zero keep their rounded weights.
 
-    Raises InputRefused for weights or moments that are not finite.
+    Raises InputRefused for weights or inputs that are not finite.
     """
-    if not np.isfinite(moments).all():
+    if not np.isfinite(inputs.x if isinstance(inputs, Rows) else inputs).all():
         raise InputRefused("the second moments of its input are not finite")
     fixed = list(scales) if scales is not None else [None] * len(weights)
-    factor = _factor(moments, damping)
-    importance = np.empty(len(moments))
+    moments, factor = _factorized(inputs, damping, sweeps)
+    importance = np.empty(len(factor.order))
     importance[factor.order] = factor.pivots
     chosen = [
         scale or weight_scale(w, channels(fmt), fmt, carrier, search=search, importance=importance)
         for w, scale in zip(weights, fixed, strict=True)
     ]
     layer = _solve(weights, chosen, fmt, factor)
-    if sweeps:
+    if sweeps and moments is not None:
         outers = [scale.outer for scale in chosen]
         movable = scales is None and fmt.granularity != "tensor"
         hold = _holding(layer.ends, carrier, outers) if movable else None
@@ -105,52 +102,29 @@ def gptq(
     ]
 
 
-def _factor(moments: np.ndarray, damping: float) -> _Factor:
-    k = len(moments)
-    diagonal = moments.diagonal().astype(np.float64)
-    order = np.argsort(-diagonal, kind="stable")
-    typical = float(diagonal.mean()) or 1.0
-    added = typical * damping
-    for _ in range(_TRIES):
-        try:
-            m = _lower(moments, order, added)
-        except np.linalg.LinAlgError:
-            added = max(added * 10, typical * _LEAST)
-            continue
-        pivots = m.diagonal().astype(np.float64)
-        ratios = np.empty((k, k), np.float32)
-        np.divide(m, pivots[:, None], out=ratios, casting="same_kind")
-        return _Factor(order, ratios, pivots**2, added)
-    raise InputRefused("the second moments of its input are not positive semidefinite")
-
-
-def _lower(moments: np.ndarray, order: np.ndarray, added: float) -> np.ndarray:
-    """M, lower triangular, with M^T M = H + added * 1 in the given order. From the last rows to the
-    first, in place: LAPACK through numpy would hold three matrices of this size."""
-    k = len(order)
-    m = np.empty((k, k), moments.dtype)
-    for start in range(0, k, _PANEL):
-        rows = slice(start, start + _PANEL)
-        m[rows] = moments[order[rows]][:, order]
-    m[np.diag_indices(k)] += moments.dtype.type(added)
-    for stop in range(k, 0, -_PANEL):
-        panel = slice(max(stop - _PANEL, 0), stop)
-        m[panel, :stop] -= m[stop:, panel].T @ m[stop:, :stop]
-        turned = np.linalg.cholesky(m[panel, panel][::-1, ::-1])
-        m[panel, panel] = turned.T[::-1, ::-1]
-        # numpy has no solver for triangular matrices: a product with the small inverse is faster
-        # than its general solver
-        m[panel, : panel.start] = np.linalg.inv(m[panel, panel].T) @ m[panel, : panel.start]
-        m[panel, stop:] = 0
-    return m
+def _factorized(
+    inputs: np.ndarray | Rows, damping: float, sweeps: int
+) -> tuple[np.ndarray | None, TriangularFactor]:
+    """The second moments, where they are formed, and the factor."""
+    if isinstance(inputs, Rows):
+        n, k = inputs.x.shape
+        if damping > 0 and not sweeps and k >= _FEW * n:
+            return None, FewRows.of(inputs.x, damping)
+        moments: np.ndarray = inputs.x.T @ inputs.x / np.float32(n)
+    else:
+        moments = inputs
+    return moments, Dense.of(moments, damping)
 
 
 def _solve(
-    weights: Sequence[np.ndarray], scales_of: Sequence[Scale], fmt: NumberFormat, factor: _Factor
+    weights: Sequence[np.ndarray],
+    scales_of: Sequence[Scale],
+    fmt: NumberFormat,
+    factor: TriangularFactor,
 ) -> _Layer:
     """Solve row after row. The sums over rows before a block are one product; inside the block they
     are computed row by row."""
-    order, ratios, pivots, added = factor
+    order = factor.order
     difference = np.concatenate([w[order].astype(np.float32) for w in weights], axis=1)
     k, n = difference.shape
     step = _side_by_side(weights, [scale.scale for scale in scales_of])
@@ -159,14 +133,15 @@ def _solve(
     codes, lost = np.empty((k, n), format_codes.storage(fmt)), np.zeros(n)
     for start in range(0, k, ROWS):
         rows = slice(start, start + ROWS)
-        target = difference[rows] + ratios[rows, :start] @ difference[:start]
+        target = difference[rows] + factor.before(rows, difference)
         s, z = step[group[order[rows]]], zero[group[order[rows]]]
-        units = quantease.round_in_turn(target, difference[rows], ratios[rows, rows], s, z, fmt)
+        ratios = factor.within(rows)
+        units = quantease.round_in_turn(target, difference[rows], ratios, s, z, fmt)
         codes[order[rows]] = format_codes.encode(units, fmt, z if z.any() else 0.0)
-        lost += pivots[rows] @ np.square(target, dtype=np.float64)
-        lost -= added * np.square(difference[rows], dtype=np.float64).sum(axis=0)
+        lost += factor.pivots[rows] @ np.square(target, dtype=np.float64)
+        lost -= factor.added * np.square(difference[rows], dtype=np.float64).sum(axis=0)
     ends = np.cumsum([w.shape[1] for w in weights])[:-1]
-    return _Layer(codes, lost, difference, order, step, zero, group, added, ends)
+    return _Layer(codes, lost, difference, order, step, zero, group, factor.added, ends)
 
 
 def _descend(
