@@ -126,7 +126,7 @@ def built(one: Case, scratch: Path) -> None:
         assert run.stdout is not None
         for text in run.stdout:
             said.append(text)
-            if one.busy and "compare the layers" in text:  # then latency is measured
+            if one.busy and "compile fp32" in text:  # then latency is measured
                 one = replace(one, busy=False)
                 for other in [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(2)]:
                     others.callback(other.wait)
