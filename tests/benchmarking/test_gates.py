@@ -64,12 +64,12 @@ def test_the_interval_decides_a_drop(
 def test_an_inconclusive_drop_says_how_many_samples_would_decide() -> None:
     (reason,) = judge_flips(0.01, 0, 0, 360).reasons
     assert "0.00 points (95 % interval -1.06 to 1.06 points, simulated)" in reason
-    assert "about 731 samples would decide it in four of five cases (360 were used)" in reason
+    assert "about 731 samples in all would decide it (probability 80 %; 360 were used)" in reason
 
 
 def test_a_drop_on_its_limit_needs_many_samples() -> None:
     (reason,) = judge_flips(0.01, 2, 0, 200).reasons
-    advised = re.search(r"about ([\d,]+) samples would decide it", reason)
+    advised = re.search(r"about ([\d,]+) samples in all would decide it", reason)
     assert advised is not None and int(advised[1].replace(",", "")) > 20_000
 
 
@@ -319,9 +319,7 @@ def test_the_metric_itself_is_judged_by_its_interval(
     assert verdict.verdict == outcome
     if outcome == "inconclusive":
         assert "99.00 % (95 % interval 98.17 to 99.46 %, simulated)" in verdict.reasons[0]
-        assert (
-            "samples would decide it in four of five cases (1,000 were used)" in verdict.reasons[0]
-        )
+        assert "would decide it (probability 80 %; 1,000 were used)" in verdict.reasons[0]
 
 
 def test_values_of_a_bootstrap_need_samples() -> None:
@@ -371,7 +369,7 @@ def test_the_worst_slice_decides_and_is_named(
     (row,) = judge(limits, drop=NO_DROP, scores=pair, slices=names).rows
     assert row.outcome == outcome
     assert f"worst of {len(lost)} slices: {worst!r}, 500 samples" in row.reason
-    assert ("samples would decide it" in row.reason) == (outcome == "inconclusive")
+    assert ("would decide it" in row.reason) == (outcome == "inconclusive")
     assert ("of all slices at once" in row.reason) == (outcome == "fail")
 
 
@@ -421,7 +419,7 @@ def test_a_small_slice_cannot_pass() -> None:
     (row,) = judge(limited(max_slice_drop=0.02), drop=NO_DROP, scores=pair, slices=rare).rows
     assert row.outcome == "inconclusive"
     assert "'rare', 5 samples" in row.reason
-    assert "samples would decide it in four of five cases (5 were used)" in row.reason
+    assert "samples in all would decide it (probability 80 %; 5 were used)" in row.reason
 
 
 def test_slices_that_are_not_told_are_inconclusive() -> None:

@@ -77,9 +77,9 @@ def test_an_interval_with_one_inside_shows_no_gain_and_says_how_to_find_out(buil
     assert decided(perhaps) == (
         "baseline", "inconclusive",
         ("No gain is shown for INT8 on NVIDIA L4: 0.94× as fast as FP16 (0.71 to 1.25, predicted), "
-        "drop 0.22 points of top1 (-0.20 to 0.81 points, simulated): ship FP16, or, to decide, run "
-        "`optkit finish artifacts/digits-vit-l4-int8` on a machine with this device (it "
-        "measures the latency)."),
+        "drop 0.22 points of top1 (-0.20 to 0.81 points, simulated): ship FP16, or, to know "
+        "the gain, run `optkit finish artifacts/digits-vit-l4-int8` on a machine with this device "
+        "(it measures the latency)."),
     )  # fmt: skip
     advice = recommendation_rules.of_result(perhaps)
     assert advice is not None and advice.evidence == (Evidence.PREDICTED,)
@@ -95,7 +95,7 @@ def test_a_missing_engine_is_named_with_the_command_that_makes_it(built: Any) ->
     assert (ship, word) == ("baseline", "inconclusive")
     assert "FP8 on NVIDIA H100 SXM5 80GB: 1.03×" in sentence
     assert "(0.78 to 1.38, predicted for TensorRT)" in sentence
-    assert sentence.endswith(f": ship FP16, or, to decide, {makes}")
+    assert sentence.endswith(f": ship FP16, or, to know the gain, {makes}")
     ship, word, sentence = decided(built(speedup=gain(1.8, 1.35, 2.39), **pending))
     assert (ship, word) == ("likely", "likely")
     assert sentence.endswith(f". R{makes[1:-1]} before you ship it.")
@@ -236,7 +236,7 @@ def test_an_undecided_gate(built: Any) -> None:
         "INT8 on NVIDIA L4: 1.73× as fast as FP16 (interval unknown, predicted)."
     )
     for reason, order in (
-        ("max_drop: 0.00 points; about 381 samples would decide it", "Evaluate it on more samples"),
+        ("max_drop: 0.00 points; about 381 samples in all would decide it", "Evaluate it on more"),
         ("max_latency_ms: 5 ms is predicted, not measured", "Run `optkit finish artifacts/digits"),
     ):
         gate = GateVerdict(verdict="inconclusive", reasons=(reason,))

@@ -236,7 +236,8 @@ def _advised(row: GateRow, needed: int | None, used: int) -> GateRow:
     advice = (
         "no realistic number of samples would decide it"
         if needed is None
-        else f"about {needed:,} samples would decide it in four of five cases ({used:,} were used)"
+        else f"about {needed:,} samples in all would decide it (probability 80 %; {used:,} were "
+        "used)"
     )
     return replace(row, reason=f"{row.reason}; {advice}")
 

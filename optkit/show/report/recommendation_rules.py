@@ -187,7 +187,7 @@ def _to_decide(result: Result, reasons: Sequence[str]) -> str:
     reason = reasons[0] if reasons else ""
     if NO_TASK in reason:
         return " Give an evaluation task (--eval) and build again."
-    if " samples would decide it" in reason:
+    if " samples in all would decide it" in reason:
         again = f", and {worth.to_measure(result)}," if worth.marks(result) else ""
         return f" Evaluate it on more samples{again} before you ship it."
     if gate_reasons.judged(reason) in ("latency", "speedup"):
@@ -294,7 +294,7 @@ def _by_speed(result: Result) -> _Decision:
         return _Decision("baseline", text, [speedup.evidence])
     text = f"{_capital(worth.gain(result, speedup))}, {kept}"
     if what == "nothing" and speedup.value < worth.WORTH:
-        order = f"ship {_base(result)}, or, to decide, {worth.to_measure(result)}"
+        order = f"ship {_base(result)}, or, to know the gain, {worth.to_measure(result)}"
         text = f"{text}: {order}.{_share(result)}{worth.resized(result)}"
         return _Decision("baseline", text, [speedup.evidence])
     known = [speedup.evidence, judged.evidence if judged else None]
