@@ -1,8 +1,7 @@
 """Where a candidate is measured slower than its baseline on this CPU: fewer nodes in integers.
 
-Placement decides by the speeds of kernels on a kind of CPU (`craft/quantization/placement`). Where
-they do not foretell a model, its own latency shows it. Then each kind of node is given to floats on
-its own, those kinds together that gained, and at last all: a build is not slower than its baseline.
+Placement decides by the speeds of kernels on a kind of CPU. Where these do not foretell a model,
+its latency does: each kind of node goes to floats, then the kinds that gained, and at last all.
 """
 
 from __future__ import annotations
