@@ -33,6 +33,7 @@ def model(tmp_path: Path) -> Path:
 def built(
     model: Path, speeds: Speeds, monkeypatch: pytest.MonkeyPatch, high: float = 0.02,
     quantization: dict[str, object] | None = None, baseline_ms: float = 10.0,
+    precision: str = "int8",
 ) -> tuple[optkit.Artifact, list[frozenset[str]]]:  # fmt: skip
     """A build whose speed is a table's, by what it keeps in floats; and the placements that were
     compiled."""
@@ -56,7 +57,7 @@ def built(
     }  # fmt: skip
     samples = [feed(network(CHAIN), 24)]
     artifact = optkit.build(
-        model, target="cpu", precision="int8", recipe=keys, calibration=samples,
+        model, target="cpu", precision=precision, recipe=keys, calibration=samples,
         out=model.parent / "artifacts",
     )  # fmt: skip
     return artifact, asked
@@ -122,6 +123,13 @@ def test_nothing_else_is_tried(
 ) -> None:  # fmt: skip
     artifact, asked = built(model, {FIRST: first}, monkeypatch, high, changes, baseline_ms)
     assert set(asked) <= {FIRST} and in_integers(artifact) == WITHOUT_ALL
+
+
+def test_weights_alone_stay_as_they_were_asked_for(
+    model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifact, asked = built(model, {FIRST: 0.5}, monkeypatch, precision="int4")
+    assert asked == [] and decided(artifact)["head"][0] != "fp32"
 
 
 def test_where_all_is_of_one_kind_only_floats_are_tried(

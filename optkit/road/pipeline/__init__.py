@@ -5,8 +5,7 @@
                                                    └─ baseline graph ──────────── compile → engines
     engines ─measure or predict→ latency;  graphs ─evaluate→ accuracy ─gate→ verdict → artifact
 
-A candidate that is measured slower than its baseline goes back to `quantize` with fewer nodes in
-integers (`faster_placement`).
+A candidate that is slower than its baseline goes back to `quantize` (`faster_placement`).
 
 If another tool has quantized the source, its Q/DQ graph takes the place of the quantized graph, and
 the same without Q/DQ is the graph (`separate`).

@@ -27,7 +27,7 @@ _LEAST_MS = 0.2  # per call: less is not worth other graphs, and near what two r
 def place_faster(build: Build, runner: Steps) -> None:
     """Give nodes to floats if the candidate is slower than the baseline, and keep the fastest
     placement whose outputs are finite. Not with the least effort, nor for codes or scales that the
-    user has given."""
+    user has given, nor for weights alone, whose bytes are what was asked for."""
     if not _may(build) or not _is_slower(build):
         return
     kinds, fastest, gained = _kinds(build), build, []
@@ -47,8 +47,9 @@ def place_faster(build: Build, runner: Steps) -> None:
 
 
 def _may(build: Build) -> bool:
-    effort = build.job.recipe.quantization.effort
-    return effort != "fast" and build.given is None and not build.source.trained
+    job, given = build.job, build.given is not None or build.source.trained
+    fast = job.recipe.quantization.effort == "fast"
+    return not (given or fast or job.precision.weight_codes_only)
 
 
 def _timed(build: Build) -> TimedPair | None:
@@ -68,9 +69,9 @@ def _speed(build: Build) -> float:
 
 def _is_slower(build: Build) -> bool:
     pair = _timed(build)
-    if pair is None or pair.engine.p50_ms - pair.baseline.p50_ms < _LEAST_MS:
+    if pair is None or pair.speedup.value >= _SLOWER or not pair.speedup.below(1):
         return False
-    return pair.speedup.value < _SLOWER and pair.speedup.below(1)
+    return pair.engine.p50_ms - pair.baseline.p50_ms >= _LEAST_MS
 
 
 def _kinds(build: Build) -> dict[str, set[str]]:

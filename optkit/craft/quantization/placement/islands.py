@@ -122,8 +122,8 @@ def conv_kind(node: ir.Node) -> ConvKind:
         return "depthwise_conv"
     if node.attributes.get_int("group", 1) > 1:
         return "grouped_conv"
-    assert node.inputs[1] is not None and node.inputs[1].shape is not None
-    return "thin_conv" if max(node.inputs[1].shape.numpy()[:2]) < _THIN else "conv"
+    shape = None if node.inputs[1] is None else node.inputs[1].shape
+    return "thin_conv" if shape is not None and max(shape.numpy()[:2]) < _THIN else "conv"
 
 
 def between_codes(
