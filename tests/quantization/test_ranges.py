@@ -294,3 +294,29 @@ def test_data_not_seen_yet_counts_against_clipping() -> None:
     found = choose(value, U8, "minmax", consumers=[w])
     rounding = fake_quantized(x, found.low, found.high, U8) - x
     assert found.error > 2 * relative_noise(x, x + rounding)
+
+
+def test_a_range_is_chosen_once_for_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any other number, weight or setting makes another choice."""
+    monkeypatch.setattr(ranges, "_CHOSEN", {})
+    monkeypatch.setattr(ranges, "minmax", lambda value, fmt: counted.append(value) or (-1.0, 1.0))
+    counted: list[ValueStatistics] = []
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((64, 8)).astype(np.float32), rng.standard_normal((8, 4))
+    value = observed(x, axis=1)
+    assert value.rows is not None and value.channels is not None
+    assert choose(value, U8, "minmax", consumers=[w]) == choose(value, U8, "minmax", consumers=[w])
+    assert len(counted) == 1
+    wider = replace(value.channels, high=value.channels.high + 1)
+    others = replace(value.rows, data=value.rows.data + 1)
+    choose(replace(value, low=value.low - 1), U8, "minmax", consumers=[w])
+    choose(replace(value, counts=value.counts + 1), U8, "minmax", consumers=[w])
+    choose(replace(value, bins=value.bins + 1), U8, "minmax", consumers=[w])
+    choose(replace(value, channels=wider), U8, "minmax", consumers=[w])
+    choose(replace(value, rows=others), U8, "minmax", consumers=[w])
+    choose(replace(value, rows=None), U8, "minmax", consumers=[w])
+    choose(value, S8, "minmax", consumers=[w])
+    choose(value, U8, "minmax", 99.0, consumers=[w])
+    choose(value, U8, "minmax", consumers=[w + 1])
+    choose(value, U8, "minmax", consumers=[w, w])
+    assert len(counted) == 11

@@ -15,6 +15,8 @@ auto        the range, of these, with the least error in the products that read 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
+from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
@@ -40,6 +42,11 @@ _COLUMNS = 1024  # columns of weights that evaluate a range; of more, some at eq
 _WIDER = np.linspace(1, 1 + 1 / 64, 65)  # costs at most 0.14 dB if no value recurs
 _RECURRING = 10**-0.1  # the largest share of the error that remains if values recur
 _ELEMENTS = 1 << 14  # rows of the sample that are evaluated
+
+
+_CHOSEN: dict[bytes, Range] = {}
+"""Digest of the arguments → range. One worker judges activations and then quantizes them, and a
+search tries many precisions: each of these steps chooses the same ranges."""
 
 
 class Range(NamedTuple):
@@ -76,6 +83,15 @@ def choose(
     if value.unbounded is not None:
         raise OptkitError(f"it has no range: {value.unbounded}", where="range")
     judge = RangeJudge(value, fmt, consumers)
+    key = judge.digest(method, percentile)
+    if (known := _CHOSEN.get(key)) is None:
+        known = _CHOSEN[key] = _chosen(judge, value, fmt, method, percentile)
+    return known
+
+
+def _chosen(
+    judge: RangeJudge, value: ValueStatistics, fmt: NumberFormat, method: Method, percentile: float
+) -> Range:
     if value.given:
         return judge.range(value.low, value.high, "given")
     if value.low == value.high or max(-value.low, value.high) < _TINY:
@@ -197,7 +213,33 @@ class RangeJudge:
         if self.sees_products and value.rows is not None:
             self._rows = value.rows.data
             self._weights = _thinned(consumers)
-            self._per_output = channel_weights(self._rows @ self._weights)
+
+    def digest(self, *settings: object) -> bytes:
+        """Equal for equal numbers that choose a range, with these settings."""
+        value, channels = self._value, self._value.channels
+        arrays = [value.bins, value.counts]
+        arrays += [] if value.rows is None else [value.rows.data]
+        arrays += [] if channels is None else [channels.low, channels.high]
+        arrays += [self._weights] if self.sees_products else []
+        count = None if channels is None else channels.count
+        text = repr((value.low, value.high, value.given, count, self._fmt, settings))
+        made = blake2b(repr((text, [array.shape for array in arrays])).encode())
+        for array in arrays:
+            made.update(np.ascontiguousarray(array))
+        return made.digest()
+
+    @cached_property
+    def _per_output(self) -> np.ndarray:
+        """What the noise of each column of the products counts."""
+        return channel_weights(self._rows @ self._weights)
+
+    @cached_property
+    def _sample(self) -> ActivationSample | None:
+        """The sampled rows with the extremes of their channels; None if those are unknown."""
+        channels = self._value.channels
+        if channels is None or channels.low.shape != self._rows.shape[1:]:
+            return None
+        return ActivationSample(self._rows, channels.low, channels.high, channels.count)
 
     def range(self, low: float, high: float, method: str) -> Range:
         rounding = self._rounding(low, high)
@@ -231,12 +273,11 @@ class RangeJudge:
         sampled rows: rare extremes of the calibration data, and larger values in other data.
         Without it, the rows that choose a range would also be the only ones that evaluate its
         clipping."""
-        channels = self._value.channels
-        if channels is None or channels.low.shape != self._rows.shape[1:]:
+        sample = self._sample
+        if sample is None:
             return 0.0
-        sample = ActivationSample(self._rows, channels.low, channels.high, channels.count)
-        reach = (np.maximum(channels.high - high, 0.0), np.maximum(low - channels.low, 0.0))
-        known = sum(np.square(side, dtype=np.float64) for side in reach) / max(channels.count, 1)
+        reach = (np.maximum(sample.high - high, 0.0), np.maximum(low - sample.low, 0.0))
+        known = sum(np.square(side, dtype=np.float64) for side in reach) / max(sample.seen or 1, 1)
         lost = clipped(sample, low, high) + known
         return float(lost @ np.square(self._weights, dtype=np.float64) @ self._per_output)
 

@@ -49,7 +49,8 @@ class Window:
 
     def view(self, x: np.ndarray) -> np.ndarray:
         """Patches of x [n, C, *spatial] as [n, C, *positions, *kernel]: a view of the padded x."""
-        padded = np.pad(x, [(0, 0), (0, 0), *self.padding(x.shape[2:])])
+        pads = self.padding(x.shape[2:])
+        padded = np.pad(x, [(0, 0), (0, 0), *pads]) if np.any(pads) else x  # pad always copies
         axes = tuple(range(2, x.ndim))
         windows = np.lib.stride_tricks.sliding_window_view(padded, self._reach, axes)
         steps = (slice(None, None, step) for step in (*self.strides, *self.dilations))
