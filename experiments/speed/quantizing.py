@@ -138,8 +138,8 @@ def page(kept: dict[str, Any]) -> str:
         "",
         f"`quantizing.py` beside it wrote this on {kept['date']} ({kept['machine']}, ONNX Runtime",
         f"{kept['onnxruntime']}); do not edit it. CPU seconds, in brackets seconds: medians of",
-        f"{kept['rounds']} rounds in which all tools ran in turn. ×: CPU seconds over those of ONNX",
-        "Runtime's static quantization.",
+        f"{kept['rounds']} rounds in which all tools ran in turn. ×: CPU seconds over those of",
+        "ONNX Runtime's static quantization.",
         "",
         f"| | {' | '.join(kept['models'])} |",
         f"|---|{'---|' * len(kept['models'])}",
@@ -184,7 +184,8 @@ def main() -> None:
                 found[told].append(timed(tool, folder))
                 print(name, told, *(f"{number:.1f}" for number in found[told][-1]), flush=True)
         medians = {
-            told: [median(column) for column in zip(*times)] for told, times in found.items()
+            told: [median(column) for column in zip(*times, strict=True)]
+            for told, times in found.items()
         }
         kept.setdefault("models", {})[name] = medians
         kept |= {
