@@ -111,6 +111,20 @@ def test_slower_in_the_whole_interval(built: Any) -> None:
     )  # fmt: skip
 
 
+def test_weights_alone_that_are_slower_in_a_batch_name_the_form_that_is_faster(built: Any) -> None:
+    slow = built(speedup=gain(0.93, 0.9, 0.96, "measured"), precision="int4")
+    assert slow.latency.batch > 1
+    hint = (
+        " INT4 saves time where reading the weights takes most of it, as at batch 1; at larger "
+        "batches INT8 (`-p int8`) is usually faster: build it to compare."
+    )
+    ship, _, sentence = decided(slow)
+    assert ship == "baseline" and sentence.endswith(hint)
+    alone = slow.model_copy(update={"latency": replace(slow.latency, batch=1)})
+    assert hint not in decided(alone)[2]
+    assert hint not in decided(slow.model_copy(update={"precision": "int8"}))[2]
+
+
 def test_a_small_gain_is_too_little(built: Any) -> None:
     for small in (gain(1.03, 1.01, 1.04), gain(1.04, 1.01, 1.07), gain(1.0, 0.99, 1.01)):
         ship, word, sentence = decided(built(speedup=small))

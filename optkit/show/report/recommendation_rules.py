@@ -161,7 +161,7 @@ def _undecided(result: Result) -> _Decision:
         and worth.shown(speedup) in ("loss", "too little")
     ):
         text = f"{_lost(result, speedup)}.{_share(result)} {_capital(why)}."
-        return _Decision("baseline", f"{text}{worth.resized(result)}", [speedup.evidence])
+        return _Decision("baseline", f"{text}{worth.besides(result)}", [speedup.evidence])
     far = _unjudged(reasons[1:])
     others = sum(not gate_reasons.is_doubt(reason) for reason in reasons[1:])
     more = f"; gates not decided besides: {others}" if others > 0 else ""
@@ -290,7 +290,7 @@ def _by_speed(result: Result) -> _Decision:
     judged = result.drop or result.fidelity
     what = worth.shown(speedup)
     if what in ("loss", "too little"):
-        text = f"{_lost(result, speedup)}.{_share(result)}{worth.resized(result)}"
+        text = f"{_lost(result, speedup)}.{_share(result)}{worth.besides(result)}"
         return _Decision("baseline", text, [speedup.evidence])
     text = f"{_capital(worth.gain(result, speedup))}, {kept}"
     if what == "nothing" and speedup.value < worth.WORTH:

@@ -12,6 +12,7 @@ from typing import Literal
 from optkit.facts.documents.result import Result
 from optkit.facts.evidence import Evidence
 from optkit.facts.measurement import Difference, Fidelity, Latency
+from optkit.facts.precisions import PRECISIONS
 from optkit.show.report import figures
 from optkit.show.report.titles import baseline_label, compiler, device_of, spelled
 
@@ -156,6 +157,18 @@ def resized(result: Result) -> str:
     engine = f"{figures.size(size.bytes)} in place of {figures.size(size.baseline_bytes)}"
     known = f"{size.evidence}{compiled_by(result)}"
     return f" The {name} engine is {much} ({engine}, {known})."
+
+
+def besides(result: Result) -> str:
+    """Sentences for a candidate that is not faster: its size, and the form that may be faster."""
+    many = result.latency is not None and result.latency.batch > 1
+    if not many or result.precision is None or not PRECISIONS[result.precision].weight_only:
+        return resized(result)
+    name = spelled(result.precision)
+    return (
+        f"{resized(result)} {name} saves time where reading the weights takes most of it, as at "
+        "batch 1; at larger batches INT8 (`-p int8`) is usually faster: build it to compare."
+    )
 
 
 def larger(result: Result) -> str:
