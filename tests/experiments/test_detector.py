@@ -1,4 +1,4 @@
-"""The detector beside its peers: the page is that of the results, and what the docs claim of it."""
+"""The detector beside its peers: what the docs claim of it is in the results."""
 
 from __future__ import annotations
 
@@ -7,31 +7,15 @@ from typing import Any
 
 import pytest
 
-from tests.scripts import ROOT, script
+from tests.scripts import ROOT
 
-PAGE = script("experiments/detector/results_page.py")
 FOLDER = ROOT / "experiments" / "detector"
 RESULTS: dict[str, Any] = json.loads((FOLDER / "results.json").read_text())
-
-
-def test_the_page_is_that_of_the_results() -> None:
-    assert (FOLDER / "results.md").read_text() == PAGE.write(RESULTS)
 
 
 def test_int8_for_an_l4_is_within_half_a_point_of_fp16() -> None:
     drop = RESULTS["rows"]["optkit INT8, l4"]["drop"]
     assert drop["points"] <= drop["high"] <= 0.5
-
-
-def test_a_tool_that_failed_and_a_graph_that_is_refused_are_told() -> None:
-    rows = {
-        "FP32": {"map": 0.8, "map50": 0.9, "scenes": 4, "drop": None, "bytes": 2**20},
-        "a": {"failure": "no | such\nfile"},
-        "b": {**RESULTS["rows"]["NNCF, defaults"], "landing": {"refused": "no\nkernel"}},
-    }
-    page = PAGE.write({**RESULTS, "rows": rows})
-    assert "| a | failed: no / such file |" in page
-    assert "- b: no kernel" in page and "| refused |" in page
 
 
 @pytest.mark.parametrize(
