@@ -225,7 +225,7 @@ class RangeJudge:
         text = repr((value.low, value.high, value.given, count, self._fmt, settings))
         made = blake2b(repr((text, [array.shape for array in arrays])).encode())
         for array in arrays:
-            made.update(np.ascontiguousarray(array))
+            made.update(np.ascontiguousarray(array).data)
         return made.digest()
 
     @cached_property
