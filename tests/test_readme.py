@@ -1,0 +1,118 @@
+"""README is short, its pictures and outputs are those of the docs, and its figures are true."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.test_docs import PAGES, ROOT, commands
+
+README = ROOT / "README.md"
+WORDS, LINKS = 900, 10
+TRANSFORMERS = ("ViT", "Masked encoder", "Decoder", "BERT-base")
+CNNS = ("CNN", "ResNet-50")
+
+
+def text(name: str = "README.md") -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_it_is_short() -> None:
+    assert len(text().split()) <= WORDS
+    last = text()[text().rindex("\n## ") :]
+    assert 1 <= len(re.findall(r"\]\(", last)) <= LINKS
+
+
+@pytest.mark.parametrize("line", [line for line in commands(README) if line.startswith("make ")])
+def test_one_command_does_all_the_set_up(line: str, tmp_path: Path) -> None:
+    """As make would run it where nothing is set up."""
+    done = subprocess.run(
+        ["make", "-n", line.split()[1], f"VENV={tmp_path / 'venv'}"], cwd=ROOT,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    first, *others = done.stdout.splitlines()
+    assert " -m venv " in first
+    assert any("/pip install" in one for one in others[:-1])
+
+
+def test_what_the_example_prints_is_on_its_page() -> None:
+    page = text("examples/04_house_numbers/README.md")
+    blocks = re.findall(r"^```text\n(.*?)^```", text(), re.DOTALL | re.M)
+    lines = [line for block in blocks for line in block.splitlines()]
+    assert len(lines) > 4
+    for line in lines:
+        assert line.removesuffix(".") in page, line
+
+
+def test_pictures_are_small_load_nothing_and_show_its_figures() -> None:
+    """`site/pictures.py` makes them."""
+    assert (ROOT / "docs/report.png").stat().st_size < 200_000
+    drawn = text("docs/terminal.svg")
+    assert re.findall(r"url\(\W*http|(?:href|src)=", drawn) == []
+    shown = " ".join("".join(ElementTree.fromstring(drawn).itertext()).split())
+    (said,) = re.findall(
+        r"^Likely, not measured: .* on NVIDIA L4 \(.*, predicted for TensorRT\)", text(), re.M
+    )
+    assert said in shown
+
+
+def compared() -> dict[str, list[float]]:
+    """The row `int8` of each model of docs/benchmarks.md: decibels above the best other tool, then
+    speed at batch 1 and at the larger batch, and time to quantize, relative to the best's."""
+    sections = re.split(r"^## ", text("docs/benchmarks.md"), flags=re.M)
+    found = {}
+    for section in sections:
+        if row := re.search(r"^\| int8 \| (\+.*)$", section, re.M):
+            numbers = re.findall(r"([+-]?[\d.]+)×? \(", row[1])
+            found[re.split("[:,]", section)[0]] = [float(number) for number in numbers]
+    return found
+
+
+def test_figures_are_those_of_the_benchmarks() -> None:
+    rows = compared()
+    assert rows.keys() == {*TRANSFORMERS, *CNNS}
+
+    def span(values: list[float], digits: int) -> str:
+        return f"{min(values):.{digits}f} to {max(values):.{digits}f}"
+
+    def speeds(names: tuple[str, ...]) -> list[float]:
+        return [speed for name in names for speed in rows[name][1:3]]
+
+    page = text()
+    assert f"its SQNR is {span([row[0] for row in rows.values()], 1)} dB above" in page
+    assert f"{span(speeds(TRANSFORMERS), 2)} times as fast as the best other tool's" in page
+    assert f"{span(speeds(CNNS), 2)} times on two CNNs (measured)" in page
+    assert f"{span([row[3] for row in rows.values()], 1)} times as long" in page
+
+
+def test_seconds_and_moved_bytes_are_those_of_the_benchmarks() -> None:
+    page, measured = text(), text("docs/benchmarks.md")
+    seconds = [float(one) for one in re.findall(r"^\| optkit int8¹ \| ([\d.]+) \|", measured, re.M)]
+    assert len(seconds) == len(compared())
+    assert f"quantizing takes {min(seconds):.0f} to {max(seconds):.0f} seconds" in page
+    fewer = []
+    for section in re.split(r"^### TensorRT-RTX", measured, flags=re.M)[1:]:
+        moved = {
+            tool: float(row.split(" | ")[-2])
+            for tool, row in re.findall(
+                r"^\| (modelopt-int8|optkit-int8-l4) \| (.*)$", section, re.M
+            )
+        }
+        if len(moved) == 2:
+            fewer.append(100 * (1 - moved["optkit-int8-l4"] / moved["modelopt-int8"]))
+    assert f"moves {min(fewer):.0f} to {max(fewer):.0f} % fewer bytes" in page
+    assert len(fewer) == 4 and "on four models (compiled)" in page
+
+
+def test_list_of_pages_names_every_page_of_docs() -> None:
+    page = ROOT / "docs/README.md"
+    linked = {
+        (page.parent / target).resolve() for target in re.findall(r"\]\(([^)#]+)", page.read_text())
+    }
+    docs = {one for one in PAGES if one.is_relative_to(ROOT / "docs")} - {page}
+    assert docs <= linked
