@@ -15,6 +15,7 @@ from optkit.facts.errors import InputRefused
 from optkit.facts.tensors import TensorInfo
 from optkit.ground.data import arrays, labelled
 from optkit.ground.data.reading import reader_of
+from tests.hostile import pickles
 
 INPUTS = {name: TensorInfo(name, "float32", ("batch", 3)) for name in ("x", "z")}
 STORED = {
@@ -102,17 +103,85 @@ def test_any_order_and_any_dtype_of_an_npz(tmp_path: Path, save: Any) -> None:
         assert found.dtype.newbyteorder("=") == array.dtype.newbyteorder("=")
 
 
-@pytest.mark.parametrize("name", ["a.npz", "a.safetensors"])
+@pytest.mark.parametrize("save", [np.asfortranarray, np.ascontiguousarray])
+@pytest.mark.parametrize("dtype", ["float32", "float16", ">f8", "int64", "bool"])
+def test_an_npy_is_for_the_one_input_of_the_model(tmp_path: Path, save: Any, dtype: str) -> None:
+    given = save(np.arange(33).reshape(11, 3) % 7).astype(dtype, order="K")
+    path = tmp_path / "a.npy"
+    np.save(path, given)
+    for inputs, name in (({"x.1": INPUTS["x"]}, "x.1"), (None, "input")):
+        feeds = list(arrays.samples(path, inputs))
+        assert [len(feed[name]) for feed in feeds] == [8, 3]
+        found = np.concatenate([feed[name] for feed in feeds])
+        np.testing.assert_array_equal(found, given)
+        assert found.dtype.newbyteorder("=") == given.dtype.newbyteorder("=")
+    assert arrays.shapes(path, ["x"]) == {"x": (11, 3)}
+    arrays.check_names(path, ["x"], {})
+    arrays.check_names(path, [], {})  # an .onnx whose inputs are not known yet
+
+
+def test_an_npy_for_several_arrays_is_refused_and_the_hint_writes_an_npz(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, STORED["x"])
+    monkeypatch.chdir(tmp_path)
+    for refused in (
+        lambda: next(arrays.samples(path, INPUTS)),
+        lambda: arrays.check_names(path, ["x", "z"], {}),
+        lambda: arrays.declared(path, ["x", "z"]),
+    ):
+        with pytest.raises(InputRefused, match="one array, and 2 are needed: 'x', 'z'") as caught:
+            refused()
+        assert caught.value.where == str(path)
+    code = str(caught.value.hint).partition("names: ")[2]
+    exec(code.replace("'x': ...", "'x': x").replace("'z': ...", "'z': z"), {"numpy": np, **STORED})
+    (feed, *_) = arrays.samples(tmp_path / "a.npz", INPUTS)
+    np.testing.assert_array_equal(feed["z"], STORED["z"][:8])
+    for inputs in (None, {"x": INPUTS["x"]}):
+        name = "x" if inputs else "input"
+        with pytest.raises(InputRefused, match=f"2 are needed: '{name}', 'label'"):
+            next(labelled.samples(path, inputs=inputs))
+    with pytest.raises(InputRefused, match="2 are needed: 'input', 'label'"):
+        arrays.check_names(path, [], {"label": "label"})
+
+
+def test_an_npy_of_python_objects_or_damaged_is_refused(tmp_path: Path) -> None:
+    path, canary = tmp_path / "a.npy", tmp_path / "canary"
+    np.save(path, np.array([[1], [1, 2]], dtype=object))
+    with pytest.raises(InputRefused, match="its dtype is object") as caught:
+        next(arrays.samples(path))
+    assert caught.value.where == str(path) and "numpy.save('a-numbers.npy'" in caught.value.hint
+    for name, hostile in pickles.write(tmp_path, canary).items():
+        if name.endswith("_array"):
+            for read in (arrays.declared, arrays.check_counts, lambda p: next(arrays.samples(p))):
+                with pytest.raises(InputRefused, match="dtype is object"):
+                    read(hostile)
+    assert not canary.exists()
+    np.save(path, STORED["x"])
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(InputRefused, match="ends before its last value"):
+        list(arrays.samples(path))
+    path.write_bytes(b"no array")
+    with pytest.raises(InputRefused, match="not arrays that can be read"):
+        arrays.check_counts(path)
+    np.save(path, np.float32(3))
+    assert list(arrays.samples(path)) == []
+
+
+@pytest.mark.parametrize("name", ["a.npz", "a.npy", "a.safetensors"])
 def test_memory_does_not_grow_with_the_file(tmp_path: Path, name: str) -> None:
     """Of 32 MiB, a batch is 32 KiB."""
-    many = {"x": np.zeros((8192, 1024), np.float32)}
-    if name == "a.npz":
+    many = {"input": np.zeros((8192, 1024), np.float32)}
+    if name == "a.npy":
+        np.save(tmp_path / name, many["input"])
+    elif name == "a.npz":
         np.savez(tmp_path / name, **many)
     else:
         save_file(many, tmp_path / name)
     tracemalloc.start()
     try:
-        assert sum(len(feed["x"]) for feed in arrays.samples(tmp_path / name)) == 8192
+        assert sum(len(feed["input"]) for feed in arrays.samples(tmp_path / name)) == 8192
         assert tracemalloc.get_traced_memory()[1] < 2 << 20
     finally:
         tracemalloc.stop()
@@ -172,8 +241,8 @@ def test_the_lines_of_the_hint_rename_an_array(
 
 
 def test_the_reader_is_reported_by_the_path(tmp_path: Path) -> None:
-    named = ["a.TXT", "a.jsonl", "a.parquet", "b.npz", "b.safetensors", "c.py", "digits"]
-    assert [reader_of(name) for name in named] == ["text"] * 3 + ["arrays"] * 2 + [None] * 2
+    named = ["a.TXT", "a.jsonl", "a.parquet", "b.npz", "b.NPY", "b.safetensors", "c.py", "digits"]
+    assert [reader_of(name) for name in named] == ["text"] * 3 + ["arrays"] * 3 + [None] * 2
     assert reader_of(tmp_path) == "images"
 
 

@@ -451,7 +451,12 @@ def test_every_recipe_in_content_loads(name: str) -> None:
 def test_calibration_on_the_command_line_is_data_or_a_source(folder: Path) -> None:
     recipe = load(folder, TEXT.replace("batch: 4}", "batch: 4, args: {depth: 2}}"))
     (folder / "pictures").mkdir()
-    for named, source in (("a.jsonl", "text"), ("a.npz", "arrays"), ("pictures", "images")):
+    for named, source in (
+        ("a.jsonl", "text"),
+        ("a.npz", "arrays"),
+        ("a.npy", "arrays"),
+        ("pictures", "images"),
+    ):
         found = requested(recipe, Request(calibration=named)).calibration
         assert found is not None and (found.source, found.args) == (source, {"path": named})
         assert (found.samples, found.batch) == (64, 4)

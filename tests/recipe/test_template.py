@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from optkit.facts.errors import RecipeError, UsageError
-from optkit.ground.recipe import Recipe
+from optkit.facts.errors import InputRefused, RecipeError, UsageError
+from optkit.facts.request import Request
+from optkit.ground.recipe import Recipe, requested
 from optkit.ground.recipe.template import RecipeTemplate, template
 
 NET = """
@@ -174,3 +175,25 @@ def test_what_slow_code_depends_on_has_a_line_where_there_is_code(project: Path)
     assert suggested.count("depends: ") == 2
     recipe = loaded(RecipeTemplate(suggested, ""), out)
     assert recipe.calibration is not None and recipe.calibration.depends == ("data", "$NAME")
+
+
+def test_an_npy_has_the_name_of_the_one_argument_that_forward_requires(project: Path) -> None:
+    code = (
+        "from torch import nn\n\n\nclass Net(nn.Module):\n    def forward(self, {}):\n        ...\n"
+    )
+    np.save("data.npy", np.zeros((5, 3)))
+    out = Path("optkit.yaml")
+    for named, wanted in (("pixels, scale=1", "pixels"), ("*given", "input")):
+        Path("src/one.py").write_text(code.format(named))
+        recipe = loaded(template("src/one.py:Net", out, calibration="data.npy"), out)
+        assert {name: part.shape for name, part in recipe.inputs.items()} == {wanted: ("batch", 3)}
+        asked = requested(Recipe.for_model("src/one.py:Net"), Request(calibration="data.npy"))
+        assert list(asked.inputs) == [wanted]
+    Path("src/one.py").write_text(code.format("left, right"))
+    for refused in (
+        lambda: template("src/one.py:Net", out, calibration="data.npy"),
+        lambda: requested(Recipe.for_model("src/one.py:Net"), Request(calibration="data.npy")),
+    ):
+        with pytest.raises(InputRefused, match="'left', 'right'") as caught:
+            refused()
+        assert "give an .npz" in str(caught.value.hint)

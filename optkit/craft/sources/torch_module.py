@@ -251,7 +251,8 @@ def _binding(module: nn.Module, specs: Sequence[InputSpec]) -> Bind:
         raise InputRefused(
             f"forward{signature} cannot be called with the inputs {', '.join(names)}: {error}",
             where=type(module).__name__,
-            hint="name the inputs after forward's parameters, and give all that it requires",
+            hint="name the inputs after forward's parameters, and give all that it requires "
+            "(an .npz of samples has an array for each)",
         ) from error
     return bind
 

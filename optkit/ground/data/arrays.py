@@ -1,4 +1,5 @@
-"""Arrays from .npz or .safetensors: one per model input, with the samples on axis 0.
+"""Arrays from .npz or .safetensors: one per model input, with the samples on axis 0. An .npy holds
+one array, without a name: it is for a model with one input.
 
 For a model that is built for one sample at a time, a row may have all axes of the input, such as a
 state [samples, layers, 1, width]; an array without axes is the value of an input without axes for
@@ -10,7 +11,7 @@ whose samples are not contiguous, is read completely.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from math import prod
@@ -30,6 +31,8 @@ from optkit.ground.data.reading import Inputs
 LABEL = "label"
 """The array of labels, if a task names no other."""
 _SUFFIX = ".npy"
+_UNNAMED = "input"
+"""The name of the array of an .npy, if no model names its input."""
 
 
 def samples(path: Path, inputs: Inputs | None = None) -> Iterator[Feed]:
@@ -63,14 +66,15 @@ def labelled(
             yield item(feed, tags["label"], tags.get("slice"), tags.get("group"))
 
 
-def declared(path: Path) -> list[TensorInfo]:
+def declared(path: Path, required: Sequence[str] = ()) -> list[TensorInfo]:
     """The inputs that the arrays of a file are for, in its order: axis 0 is the batch, and all
     other sizes are fixed. An array of labels is no input, and float64, numpy's default, stands for
-    float32.
+    float32. `required`: the inputs that the model requires, if its code shows them; they name the
+    array of an .npy.
 
     Raises InputRefused for a file that cannot be read.
     """
-    with _opened(path, None) as arrays:
+    with _opened(path, list(required) or None if _is_alone(path) else None) as arrays:
         return [_info(name, array) for name, array in arrays.items() if name != LABEL]
 
 
@@ -91,9 +95,13 @@ def check_names(path: Path, inputs: Iterable[str], args: Mapping[str, str]) -> N
     """Check that a file has the arrays of these inputs, without reading them, and those that args
     of the recipe name (arg → array). Raises the InputRefused of `samples`."""
     path = reading.existing(path, "arrays")
+    names = [*inputs, *args.values()]
     with _readable(path):
-        known = _archived(path) if path.suffix.lower() == ".npz" else _named(path)
-        _chosen(known, [*inputs, *args.values()], path, args)
+        if _is_alone(path):
+            _check_alone(path, names, args)
+        else:
+            known = _archived(path) if path.suffix.lower() == ".npz" else _named(path)
+            _chosen(known, names, path, args)
 
 
 def shapes(path: Path, inputs: Iterable[str]) -> dict[str, tuple[int, ...]]:
@@ -153,6 +161,9 @@ def _opened(
     with _readable(path), ExitStack() as stack:
         if path.suffix.lower() == ".npz":
             yield _members(path, names, args, stack)
+        elif _is_alone(path):
+            (name,) = _check_alone(path, names, args)
+            yield {name: _Member(stack.enter_context(path.open("rb")), path, name)}
         else:
             yield _tensors(path, names, args)
 
@@ -167,6 +178,26 @@ def _readable(path: Path) -> Iterator[None]:
         reason = f"not arrays that can be read: {error}"
         hint = "write numeric arrays with numpy.savez or safetensors.numpy.save_file"
         raise InputRefused(reason, where=str(path), hint=hint) from error
+
+
+def _is_alone(path: Path) -> bool:
+    return path.suffix.lower() == _SUFFIX
+
+
+def _check_alone(path: Path, names: list[str] | None, args: Mapping[str, str]) -> list[str]:
+    """The one input for which an .npy is. Raises InputRefused if other arrays are needed too."""
+    beside = list(args.values())
+    needed = [*([name for name in names or () if name not in beside] or [_UNNAMED]), *beside]
+    if len(needed) > 1:
+        arrays = ", ".join(f"{name!r}: ..." for name in needed)
+        raise InputRefused(
+            f"an .npy holds one array, and {len(needed)} are needed: "
+            f"{', '.join(map(repr, needed))}",
+            where=str(path),
+            hint="give an .npz with an array for each of these names: "
+            f"numpy.savez('{path.stem}.npz', **{{{arrays}}})",
+        )
+    return needed
 
 
 def _members(
@@ -198,20 +229,26 @@ def _named(path: Path) -> list[str]:
 
 
 class _Member:
-    """One array of an .npz, which may be compressed."""
+    """One array of an .npz, which may be compressed, or that of an .npy."""
 
     def __init__(self, stream: IO[bytes], path: Path, name: str) -> None:
         version = npy.read_magic(stream)
         header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, columns_first, self._dtype = header(stream)
         if self._dtype.hasobject:
+            rows = "numpy.stack(rows).astype('float32')"
             raise InputRefused(
                 "its dtype is object: it holds Python objects as a pickle, and optkit never loads "
                 "pickles",
-                where=f"{path}, array {name!r}",
+                where=str(path) if _is_alone(path) else f"{path}, array {name!r}",
                 hint="write numbers: give all rows the same shape (pad or cut them), then "
-                f"numpy.savez('{path.stem}-numbers.npz', {name}=numpy.stack(rows)"
-                ".astype('float32')), with the other arrays of the file, and give the new file",
+                + (
+                    f"numpy.save('{path.stem}-numbers.npy', {rows})"
+                    if _is_alone(path)
+                    else f"numpy.savez('{path.stem}-numbers.npz', {name}={rows}), with the other "
+                    "arrays of the file"
+                )
+                + ", and give the new file",
             )
         self.shape: tuple[int, ...] = shape
         self.length = shape[0] if shape else None

@@ -1,8 +1,8 @@
 """Common parts of all readers: which of them reads a path, and batches for the model's inputs.
 
-The readers are `text` (.txt, .jsonl, .csv, .tsv, .parquet), `arrays` (.npz, .safetensors), and for
-folders `images` and `audio` (.wav). Their `inputs` are those of the model by name; None, if there
-is no model yet, means the usual names and dtypes.
+The readers are `text` (.txt, .jsonl, .csv, .tsv, .parquet), `arrays` (.npz, .npy, .safetensors),
+and for folders `images` and `audio` (.wav). Their `inputs` are those of the model by name; None, if
+there is no model yet, means the usual names and dtypes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Reader = Literal["text", "arrays", "images", "audio"]
 
 BATCH = 8
 _TEXT = (".txt", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
-_ARRAYS = (".npz", ".safetensors")
+_ARRAYS = (".npz", ".npy", ".safetensors")
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 SOUNDS = (".wav",)
 READ: Mapping[Reader, str] = {

@@ -11,7 +11,7 @@ from optkit.facts.request import Request
 from optkit.ground import places, shipped
 from optkit.ground.data import arrays
 from optkit.ground.data.reading import READ, reader_of
-from optkit.ground.recipe import torch_checkpoint
+from optkit.ground.recipe import factory_source, torch_checkpoint
 from optkit.ground.recipe.recipe import Recipe
 from optkit.ground.recipe.shape_syntax import parse_shapes
 
@@ -122,12 +122,16 @@ def _with_array_inputs(recipe: Recipe) -> Recipe:
     whose arrays have different numbers of samples."""
     source, samples = recipe.source, recipe.samples("calibration")
     data = None if samples is None else samples.data
-    python = source is not None and source.kind == "python"
-    if not python or recipe.inputs or data is None or reader_of(data) != "arrays":
+    if source is None or source.kind != "python" or recipe.inputs:
+        return recipe
+    if data is None or reader_of(data) != "arrays":
         return recipe
     arrays.check_counts(data)
     origin, where = recipe.origin, f"the arrays of {data}"
-    for info in arrays.declared(data):
+    required: Sequence[str] = ()
+    if source.place is not None:
+        required, _ = factory_source.forward(source.place.path, str(source.attribute))
+    for info in arrays.declared(data, required):
         row = {"dtype": info.dtype, "shape": list(info.shape)}
         origin = origin.put(("inputs", info.name), row, where)
     return recipe.rebuilt(origin)

@@ -209,7 +209,7 @@ def _of_arrays(model: str, data: Path) -> InputLines:
     forward, other arrays are left out."""
     file, _, function = model.partition(":")
     required, optional = factory_source.forward(Path(file), function)
-    infos = arrays.declared(data)
+    infos = arrays.declared(data, required)
     if required and set(required) <= {info.name for info in infos}:
         infos = [info for info in infos if info.name in (*required, *optional)]
     return recipe_inputs.of_model(infos)
