@@ -138,7 +138,7 @@ def test_template_is_a_recipe_also_with_every_comment_taken_away(
     monkeypatch.chdir(tmp_path)
     for name in (model.partition(":")[0], "weights.safetensors", "calibration.py", "evaluation.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
+        (tmp_path / name).write_text("def create(): ...\n" if name == "model.py" else "")
     path = tmp_path / "optkit.yaml"
     text = template(model, path).text
     path.write_text(text)

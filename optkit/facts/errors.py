@@ -215,10 +215,15 @@ def check_single(option: str, text: str, known: Collection[str]) -> None:
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """The known names closest to `name`, best first: up to four that begin with it, else three."""
-    wanted, every = name.lower(), sorted(known)
-    longer = [one for one in every if wanted and one.startswith(wanted)]
-    return longer[:4] or difflib.get_close_matches(wanted, every, n=3, cutoff=0.4)
+    """The known names closest to `name` in any case, best first: up to four that begin with it,
+    else three."""
+    wanted = name.lower()
+    written: dict[str, list[str]] = {}
+    for one in sorted(known):
+        written.setdefault(one.lower(), []).append(one)
+    longer = [one for one in written if wanted and one.startswith(wanted)]
+    close = longer[:4] or difflib.get_close_matches(wanted, written, n=3, cutoff=0.4)
+    return [one for lower in close for one in written[lower]]
 
 
 def unknown_name(

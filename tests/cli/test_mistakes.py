@@ -126,6 +126,48 @@ def test_what_is_named_by_mistake_is_reported_with_what_to_name(
 
 
 @pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["build"], ["no model, no recipe and no --target", "-t l4 or -t cpu"]),
+        (["build", "--json"], ["no model, no recipe and no --target", "-t l4 or -t cpu"]),
+        (["tune"], ["no model, no recipe and no --target"]),
+        (["build", "-t", "cpu"], ["no model and no recipe"]),
+        (["plan", "-t", "l4"], ["no model and no recipe"]),
+    ],
+)
+def test_a_command_in_an_empty_folder_tells_how_to_begin(
+    argv: list[str], told: list[str], optkit_here: Optkit, tmp_path: Path
+) -> None:
+    work = tmp_path / "empty"
+    work.mkdir()
+    done = optkit_here(*argv, cwd=work, cache=tmp_path / "cache")
+    ways = ["three ways", "optkit build MODEL", "`optkit init MODEL`", "optkit.build(module, "]
+    assert done.told(*told, *ways, "--recipe digits-vit").code == 2
+    assert list(work.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["build", "net.onnx"],
+        ["build", "--recipe", "digits-vit"],
+        ["build", "--trtexec", "--onnx=net.onnx"],
+        ["build", "pyproject.toml"],
+        ["build", "optkit.yaml"],
+    ],
+)
+def test_a_command_that_has_a_model_misses_its_target_alone(
+    argv: list[str], optkit_here: Optkit, tmp_path: Path
+) -> None:
+    """The last two stand for projects: a broken file, and one with a recipe."""
+    if argv[-1] in ("pyproject.toml", "optkit.yaml"):
+        (tmp_path / argv.pop()).write_text("[tool.optkit")
+    done = optkit_here(*argv, cwd=tmp_path, cache=tmp_path / "cache")
+    assert done.told("Missing option", "--target", "-t l4 or -t cpu").code == 2
+    assert "three ways" not in done.err
+
+
+@pytest.mark.parametrize(
     ("given", "told"),
     [
         ({"precision": ["fp32", "int8"]}, "['fp32', 'int8'] is not the name of a precision"),

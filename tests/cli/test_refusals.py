@@ -300,10 +300,10 @@ def test_models_that_cannot_be_used(build: Optkit, project: Path) -> None:
     refused(plain("nosuch.onnx"), 2, "nosuch.onnx", "no such file")
     refused(plain("model.pickle"), 2, "model.pickle", "file.py:factory", "x.onnx")
     refused(plain("source.py"), 2, "source.py", "names no function", "source.py:samples")
+    refused(build("source.py:create"), 2, "source.py has no function or class 'create'")
     inputs = ["--set", "inputs={x: {dtype: float32, shape: [batch, 16]}}", "--precision", "fp32"]
     for model, *told in (
         ("nosuch.module:create", "nosuch.module", "importable"),
-        ("source.py:create", "source.py", "'create'"),
         ("source.py:samples", "samples", "not an nn.Module"),
     ):
         refused(build(model, *inputs), 5, *told)

@@ -1,13 +1,90 @@
-"""What the text of a model's Python file shows about its inputs; nothing of it runs."""
+"""What the text of a model's Python file shows about its names and inputs; nothing of it runs."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import symtable
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 SIDE = 224  # pixels; of the pictures of ImageNet
 _SIDES = {"ultralytics": 640, "segmentation_models_pytorch": 512}
+
+_NAMESPACES = ("exec", "globals", "locals", "vars")
+"""Functions with which code may define names that its text does not show."""
+
+
+def names(file: Path, above: frozenset[Path] = frozenset()) -> frozenset[str] | None:
+    """The names that a module defines, assigns or imports. None if the text may not show all of
+    them, or if the file cannot be read. `above`: the modules that import all names of this one."""
+    try:
+        text = file.read_text(encoding="utf-8")
+        tree, table = ast.parse(text), symtable.symtable(text, str(file), "exec")
+    except (OSError, SyntaxError, ValueError):
+        return None
+    there = {
+        symbol.get_name()
+        for symbol in table.get_symbols()
+        if symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace()
+    }
+    if "__getattr__" in there or any(map(_hides_names, ast.walk(tree))):
+        return None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Global):
+            there.update(node.names)
+        elif isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+            whole = _imported(file, node)
+            taken = None if whole is None or whole in above else names(whole, above | {file})
+            if taken is None:
+                return None
+            there |= taken
+    return frozenset(there)
+
+
+def _hides_names(node: ast.AST) -> bool:
+    match node:
+        case ast.ImportFrom(module="sys", names=imported):
+            return any(one.name == "modules" for one in imported)
+        case ast.Attribute(value=ast.Name(id="sys" | "_sys"), attr="modules"):
+            return True
+        case ast.Name(id=name):
+            return name in _NAMESPACES
+    return False
+
+
+def _imported(file: Path, node: ast.ImportFrom) -> Path | None:
+    """The file of the module in `from module import …`; None if it is not found."""
+    if not node.level:
+        return module_file(str(node.module), file.parent)
+    place = file.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+    return next(
+        (one for one in (place.with_suffix(".py"), place / "__init__.py") if one.is_file()), None
+    )
+
+
+def defined(file: Path) -> list[str]:
+    """The public functions of a file, then its public classes."""
+    return [
+        node.name
+        for kind in (ast.FunctionDef, ast.ClassDef)
+        for node in _parsed(file).body
+        if isinstance(node, kind) and not node.name.startswith("_")
+    ]
+
+
+def module_file(module: str, folder: Path) -> Path | None:
+    """The file of an installed module, or of one in `folder`. It is found without running a package
+    above it; None if that cannot be done."""
+    places: Sequence[str] = [*sys.path, str(folder)]
+    parts = module.split(".")
+    for count in range(1, len(parts) + 1):
+        spec = PathFinder.find_spec(".".join(parts[:count]), places)
+        if spec is None:
+            return None
+        places = spec.submodule_search_locations or ()
+    return Path(spec.origin) if spec and spec.origin and spec.origin.endswith(".py") else None
 
 
 def side(file: Path) -> int:

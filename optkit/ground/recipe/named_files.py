@@ -6,18 +6,17 @@ be anywhere.
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from optkit.facts.errors import RecipeError, UsageError
+from optkit.facts.errors import RecipeError, UsageError, nearest
 from optkit.ground import places
 from optkit.ground.artifact.manifest import MANIFEST
 from optkit.ground.places import Place
-from optkit.ground.recipe import torch_checkpoint
+from optkit.ground.recipe import factory_source, torch_checkpoint
 from optkit.ground.recipe.origin import KeyPath, Origin, dotted
 from optkit.ground.recipe.sections import MEMORY, Calibration, Eval, Model
 
@@ -55,6 +54,21 @@ def find_named(
     if evaluation is not None:
         files |= [finder.place(("eval", "task"), places.find_task, evaluation.task)]
     return files
+
+
+def check_factory(origin: Origin, factory: str, place: Place | None) -> None:
+    """Raise RecipeError for a name that the factory's module does not have, if the text of its file
+    shows that. `place`: None for an installed module. No code runs."""
+    module, _, name = factory.rpartition(":")
+    file = factory_source.module_file(module, origin.cwd) if place is None else place.path
+    known = None if file is None else factory_source.names(file)
+    if file is None or known is None or name in known:
+        return
+    close = nearest(name, (one for one in known if not one.startswith("_")))
+    there = " or ".join(f"{module}:{one}" for one in close)
+    hint = f"did you mean {there}?" if close else _forms(module, file)
+    problem = f"{module} has no function or class {name!r}"
+    raise origin.refused(("model", "factory"), problem, hint)
 
 
 @dataclass(frozen=True)
@@ -166,16 +180,11 @@ def _no_factory(named: str) -> tuple[str, str]:
 
 def _no_function(named: str, file: Path) -> tuple[str, str]:
     """The error for a Python file without a function's name, with the functions that it has."""
-    try:
-        tree = ast.parse(file.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return "names no function", _MODEL_FORMS
-    known = [
-        node.name
-        for kind in (ast.FunctionDef, ast.ClassDef)
-        for node in tree.body
-        if isinstance(node, kind) and not node.name.startswith("_")
-    ]
+    return "names no function", _forms(named, file)
+
+
+def _forms(named: str, file: Path) -> str:
+    """The hint that names what a Python file defines."""
+    known = factory_source.defined(file)
     forms = " or ".join(f"{named}:{name}" for name in known[:3])
-    hint = f"name what returns the model, e.g. {forms}" if known else _MODEL_FORMS
-    return "names no function", hint
+    return f"name what returns the model, e.g. {forms}" if known else _MODEL_FORMS

@@ -23,7 +23,7 @@ from optkit.facts.tensors import AxisRange, InputSpec, TensorInfo, axes_of, batc
 from optkit.ground import places
 from optkit.ground.places import Place
 from optkit.ground.recipe import yaml_document
-from optkit.ground.recipe.named_files import find_named
+from optkit.ground.recipe.named_files import check_factory, find_named
 from optkit.ground.recipe.origin import HINT, KeyPath, Origin
 from optkit.ground.recipe.problems import refusal
 from optkit.ground.recipe.sections import (
@@ -214,6 +214,11 @@ class Recipe(RecipeSection):
             return Source("python", place, None, place.attribute, weights, args)
         module, _, attribute = str(self.model.factory).partition(":")
         return Source("python", None, module, attribute, weights, args)
+
+    def check_factory(self) -> None:
+        """Raise RecipeError if the module of the factory shows that it has no such function."""
+        if self.model is not None and self.model.factory is not None:
+            check_factory(self._origin, self.model.factory, self._places.get("model.factory"))
 
     @property
     def opset(self) -> int | None:

@@ -15,6 +15,15 @@ from optkit.ground.recipe import factory_source, torch_checkpoint
 from optkit.ground.recipe.recipe import Recipe
 from optkit.ground.recipe.shape_syntax import parse_shapes
 
+BEGINNINGS = """begin in one of three ways:
+  a model:  optkit build MODEL --target l4 --precision fp16, where MODEL is model.onnx, model.pt2,
+            file.py:function, package.module:function, a Hugging Face folder or org/name
+  a recipe: `optkit init MODEL` writes optkit.yaml, and in its folder you leave MODEL out
+  Python:   optkit.build(module, example_inputs, target="l4", precision="fp16")
+`optkit build --recipe digits-vit --target l4 --precision int8` builds the example that optkit \
+contains"""
+"""What a command without a model says."""
+
 Shapes = Mapping[str, tuple[int | str, ...]]
 """Shapes by the name of an input; a dynamic axis is given by its name."""
 
@@ -26,9 +35,13 @@ def resolve(request: Request, shapes_of: Callable[[Recipe], Shapes] | None = Non
     recipe declares no inputs; empty if the model does not declare them.
 
     Raises UsageError if there is neither a model nor a recipe, RecipeError for settings that do not
-    fit.
+    fit, or for a factory that its module does not have.
     """
-    return requested(_found(request), request, shapes_of)
+    found = _found(request)
+    found.check_factory()
+    recipe = requested(found, request, shapes_of)
+    recipe.check_factory()
+    return recipe
 
 
 def requested(
@@ -59,13 +72,7 @@ def _found(request: Request) -> Recipe:
         return Recipe.for_model(model) if beside is None else Recipe.load(beside)
     default = places.default_recipe(Path.cwd())
     if default is None:
-        raise UsageError(
-            "no model and no recipe",
-            where="command line",
-            hint="name MODEL or --recipe, or write an optkit.yaml (`optkit init MODEL`); "
-            "`optkit build --recipe digits-vit --target l4 --precision int8` builds the "
-            "example that optkit contains",
-        )
+        raise UsageError("no model and no recipe", where="command line", hint=BEGINNINGS)
     return Recipe.load(default)
 
 

@@ -113,7 +113,7 @@ def template(
     )
     data = yaml_document.parse(text.encode(), str(out)).data
     assert isinstance(data, dict)
-    Recipe.from_dict(data, folder)
+    Recipe.from_dict(data, folder).check_factory()
     free = inputs.free if calibration is None and evaluation is None else ()
     free = tuple(axis for axis in free if axis not in preset.axes)
     untrained = python and not chosen.file

@@ -7,11 +7,13 @@ import contextlib
 import gc
 import signal
 import sys
+from pathlib import Path
 from pkgutil import resolve_name
 from types import FrameType
 from typing import NoReturn
 
 import click
+from click.core import ParameterSource
 
 from optkit.facts.errors import OptkitError, UsageError
 from optkit.verbs.cli.command_output import keep_stderr, put_json, show_error, told_as
@@ -100,7 +102,7 @@ def _run(argv: list[str]) -> int:
         sys.stderr.write(f"{error.format_message()}\n")
         return UsageError.exit_code
     except click.UsageError as error:
-        told: OptkitError = UsageError(error.format_message(), hint=_usage_hint(error))
+        told: OptkitError = _usage(error)
     except (KeyboardInterrupt, click.Abort):
         return _ended_by(signal.SIGINT)
     except Exception as error:
@@ -126,11 +128,35 @@ def _put_failure(command: str, error: OptkitError) -> None:
         put_json(FailedCommand(schema=ERROR, status="error", error=failure))
 
 
-def _usage_hint(error: click.UsageError) -> str:
+def _usage(error: click.UsageError) -> UsageError:
+    """What is wrong on the command line. Of a command without target, model and recipe the model is
+    told: nothing can be built of a target."""
     missing = error.param if isinstance(error, click.MissingParameter) else None
     if missing is not None and "--target" in missing.opts:
-        return "name the device, e.g. -t l4 or -t cpu; `optkit targets` lists the devices"
-    return f"see `{error.ctx.command_path} --help`" if error.ctx else "see `optkit --help`"
+        hint = "name the device, e.g. -t l4 or -t cpu; `optkit targets` lists the devices"
+        if error.ctx is None or _names_a_model(error.ctx):
+            return UsageError(error.format_message(), hint=hint)
+        from optkit.ground.recipe.resolution import BEGINNINGS  # loads pydantic
+
+        problem = "no model, no recipe and no --target"
+        return UsageError(problem, where="command line", hint=f"{BEGINNINGS}\n{hint}")
+    hint = f"see `{error.ctx.command_path} --help`" if error.ctx else "see `optkit --help`"
+    return UsageError(error.format_message(), hint=hint)
+
+
+def _names_a_model(context: click.Context) -> bool:
+    """Whether the command line names what to build, or the project does. Also true for a command
+    that builds nothing."""
+    from optkit.ground import places
+
+    named = ("model", "recipe", "trtexec", "ultralytics", "modelopt")
+    given = (context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in named)
+    if "recipe" not in context.params or any(given):
+        return True
+    try:
+        return places.default_recipe(Path.cwd()) is not None
+    except OptkitError:  # of a pyproject.toml that names one
+        return True
 
 
 def _ended_by(number: int) -> int:
