@@ -270,6 +270,10 @@ def test_init_writes_a_recipe_that_loads(
         refused = optkit_here("init", model, cwd=tmp_path, cache=tmp_path / "cache")
         assert refused.told("the file is empty", file.name).code == 5
         onnx.save(small_model(weights), file)
+    if model.endswith(":create"):
+        refused = optkit_here("init", model, cwd=tmp_path, cache=tmp_path / "cache")
+        assert refused.told("model.py has no function or class 'create'").code == 2
+        file.write_text("def create(): ...\n")
     done = optkit_here("init", model, cwd=tmp_path, cache=tmp_path / "cache")
     assert done.code == 0 and "optkit build" in done.out
     dry = ["build", "--target", "l4", "--precision", "fp16", "--set", "gates.max_drop=2%"]
