@@ -18,7 +18,7 @@ from optkit.facts.errors import UsageError
 from optkit.road.packaging.decoders import Architecture, Parameter, RotaryParameters
 from optkit.road.packaging.mlx import model_args
 from optkit.road.packaging.mlx.quantized import CodeForm, MlxStorage, store
-from optkit.road.packaging.mlx.shards import ShardWriter
+from optkit.road.packaging.shards import ShardWriter
 from tests.packaging.coded import random_codes
 
 FLOAT = np.dtype(np.float32)
@@ -87,7 +87,7 @@ def test_floats_get_the_dtype_of_the_model() -> None:
 
 
 def test_weights_are_cut_into_files_with_an_index(tmp_path: Path) -> None:
-    shards = ShardWriter(tmp_path, limit=100)
+    shards = ShardWriter(tmp_path, "mlx", limit=100)
     tensors = {f"t{at}": np.full(10, at, np.float32) for at in range(5)}  # 40 bytes each
     for name, tensor in tensors.items():
         shards.add({name: tensor})

@@ -129,10 +129,24 @@ def with_zero_points(built: Artifact, out: Path) -> Artifact:
             model.graph.register_initializer(value)
             node.resize_inputs(max(4, len(node.inputs)))
             node.replace_input_with(3, value)
-    graph.save(model, out / "zero_points.onnx")
+    return _rewritten(built, model, out, "zero")
+
+
+def with_float_products(built: Artifact, out: Path) -> Artifact:
+    """An artifact whose kernels of MatMulNBits do not round activations to 8 bits."""
+    model = graph.load(built.model_path)
+    for node in model.graph:
+        if node.op_type == "MatMulNBits":
+            node.attributes["accuracy_level"] = ir.AttrInt64("accuracy_level", 0)
+    return _rewritten(built, model, out, "float")
+
+
+def _rewritten(built: Artifact, model: graph.Graph, out: Path, word: str) -> Artifact:
+    """The artifact with another graph, in folder NAME-WORD."""
+    graph.save(model, out / f"{word}.onnx")
     content: dict[str, Path | bytes] = {name: built.path / name for name in built.manifest.files}
-    content["model.onnx"] = out / "zero_points.onnx"
-    manifest = replace(built.manifest, name=f"{built.manifest.name}-zero", files={})
+    content["model.onnx"] = out / f"{word}.onnx"
+    manifest = replace(built.manifest, name=f"{built.manifest.name}-{word}", files={})
     return write_artifact(out, manifest, content)
 
 

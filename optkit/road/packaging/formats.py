@@ -31,6 +31,7 @@ from optkit.road.packaging.variants import PACKAGE_FILE, PackageSubject
 MARKER = PACKAGE_FILE
 
 FORMATS: Mapping[str, str] = {
+    "compressed-tensors": "a checkpoint for vLLM, SGLang and transformers",
     "gguf": "a decoder in one file for llama.cpp",
     "huggingface": "a model repository of the Hugging Face hub",
     "lora": "an artifact whose LoRA adapters are switched at run time",

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from optkit.craft.quantization.qdq import weight_reader
-from optkit.craft.quantization.qdq.codes import Codes
+from optkit.craft.quantization.qdq.codes import Codes, FloatCodes
 from optkit.facts.errors import InputRefused, UsageError
 from optkit.facts.precisions import NumberFormat
 from optkit.ground import statistics
@@ -116,9 +116,9 @@ def start(
     return down.astype(np.float32), (u[:, :rank] * half).astype(np.float32)
 
 
-def _numbers(stored: Codes | np.ndarray) -> np.ndarray:
+def _numbers(stored: Codes | FloatCodes | np.ndarray) -> np.ndarray:
     """float32 [N, K], in memory of its own."""
-    numbers = stored.numbers() if isinstance(stored, Codes) else stored
+    numbers = stored if isinstance(stored, np.ndarray) else stored.numbers()
     return np.array(numbers, np.float32)
 
 

@@ -76,12 +76,53 @@ class Codes:
         return np.repeat(parts, self.block, axis=1)[:, : self.shape[1]]
 
 
-def same(one: Codes | np.ndarray, other: Codes | np.ndarray) -> bool:
+@dataclass(frozen=True)
+class FloatCodes:
+    """W[n, k] = codes[n, k] * scales[n, k // block] * outer
+
+    codes   float8_e4m3fn or float4_e2m1fn [N, K]
+    scales  float16, bfloat16, float32, or float8_e4m3fn [N, blocks]
+    outer   the scale of all scales; 1: they have none
+    block   codes of a row that share a scale; it divides the row
+    """
+
+    codes: np.ndarray
+    scales: np.ndarray
+    outer: np.float32
+    block: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        rows, columns = self.codes.shape
+        return rows, columns
+
+    def numbers(self) -> np.ndarray:
+        """W: float32 [N, K]."""
+        scales = self.scales.astype(np.float32) * self.outer
+        numbers: np.ndarray = self.codes.astype(np.float32) * np.repeat(scales, self.block, axis=1)
+        return numbers
+
+    def rows(self, index: slice | np.ndarray) -> Self:
+        """These rows, in this order."""
+        return replace(self, codes=self.codes[index], scales=self.scales[index])
+
+    def scaled(self, factors: np.ndarray) -> Self:
+        """Each row times its factor: [N]. The scales become float32 without another scale, unless
+        they hold the product themselves (powers of two)."""
+        wide = self.scales.astype(np.float32) * factors.astype(np.float32)[:, None]
+        held = wide.astype(self.scales.dtype)
+        if self.scales.dtype.itemsize == 1 and np.array_equal(held.astype(np.float32), wide):
+            return replace(self, scales=held)
+        scales = self.scales.astype(np.float32) * self.outer * factors.astype(np.float32)[:, None]
+        return replace(self, scales=scales, outer=np.float32(1))
+
+
+def same(one: Codes | FloatCodes | np.ndarray, other: Codes | FloatCodes | np.ndarray) -> bool:
     """Whether two matrices are the same when they are stored."""
     if isinstance(one, Codes) and isinstance(other, Codes):
         return np.array_equal(one.centred(), other.centred()) and np.array_equal(
             one.numbers(), other.numbers()
         )
-    if isinstance(one, Codes) or isinstance(other, Codes):
+    if not isinstance(one, np.ndarray) or not isinstance(other, np.ndarray):
         return False
     return one.dtype == other.dtype and np.array_equal(one, other)

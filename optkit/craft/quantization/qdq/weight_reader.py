@@ -18,7 +18,7 @@ import onnx_ir as ir
 from optkit.craft.quantization.numerics.format_codes import NF4
 from optkit.craft.quantization.placement import weighted_nodes
 from optkit.craft.quantization.qdq import nbits
-from optkit.craft.quantization.qdq.codes import Codes
+from optkit.craft.quantization.qdq.codes import Codes, FloatCodes
 from optkit.facts.errors import UsageError
 from optkit.ground import graph
 
@@ -26,6 +26,7 @@ PRODUCTS = ("MatMul", "Gemm", "MatMulNBits", "MatMulBnb4", "MatMulIntegerToFloat
 
 _BIAS = {"Gemm": 2, "MatMulNBits": 5, "MatMulIntegerToFloat": 6}
 _B, _B_SCALE, _B_ZERO_POINT = 1, 3, 5  # of MatMulIntegerToFloat
+_FLOAT_CODES = (ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT4E2M1)
 _INTEGERS = (ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT8, ir.DataType.UINT8)
 
 
@@ -68,13 +69,22 @@ def vector(value: ir.Value | None) -> np.ndarray:
     return numbers
 
 
+def scalar(value: ir.Value | None) -> np.ndarray:
+    """A constant that is one number: rank 0, in its dtype. Raises UsageError for several numbers,
+    or a value that is not constant."""
+    numbers = _array(value)
+    if numbers.size != 1:
+        raise UsageError("it has several scales", where=f"tensor {value and value.name!r}")
+    return numbers.reshape(())
+
+
 def bias_of(node: ir.Node) -> np.ndarray | None:
     """The bias that a product adds itself: float32 [N]."""
     value = _input(node, _BIAS[node.op_type]) if node.op_type in _BIAS else None
     return None if value is None else vector(value)
 
 
-def matrix(node: ir.Node) -> Codes | np.ndarray:
+def matrix(node: ir.Node) -> Codes | FloatCodes | np.ndarray:
     """The weight of a product, turned to [N, K]. Raises UsageError for a form that is not known."""
     if node.op_type == "MatMulNBits":
         return _nbits(node)
@@ -118,14 +128,16 @@ def embedding_parts(
     raise _unknown(node)
 
 
-def table(codes: ir.Value, scales: ir.Value | None) -> Codes | np.ndarray:
+def table(codes: ir.Value, scales: ir.Value | None) -> Codes | FloatCodes | np.ndarray:
     """The embedding [N, K]."""
     if scales is None:
         return _stored(codes, True, None)
     return _by_row(_array(codes), _array(scales).reshape(-1, 1), None)
 
 
-def _stored(value: ir.Value | None, turned: bool, node: ir.Node | None) -> Codes | np.ndarray:
+def _stored(
+    value: ir.Value | None, turned: bool, node: ir.Node | None
+) -> Codes | FloatCodes | np.ndarray:
     """A matrix that is stored as [N, K] (`turned`) or as [K, N]."""
     if value is not None and graph.is_constant(value):
         array = _array(value)
@@ -137,13 +149,13 @@ def _stored(value: ir.Value | None, turned: bool, node: ir.Node | None) -> Codes
     if op == "DequantizeLinear":
         return _dequantized(producer, turned)
     inner = _stored(producer.inputs[0], turned is not (op == "Transpose"), node)
-    if op != "Cast" or isinstance(inner, Codes):
+    if op != "Cast" or not isinstance(inner, np.ndarray):
         return inner
     to = ir.DataType(producer.attributes["to"].as_int()).numpy()
     return inner.astype(to).astype(np.float32)  # float32 also says: it was no tensor of this dtype
 
 
-def _dequantized(node: ir.Node, turned: bool) -> Codes | np.ndarray:
+def _dequantized(node: ir.Node, turned: bool) -> Codes | FloatCodes | np.ndarray:
     codes, stored = node.inputs[0], _array(node.inputs[0])
     axis = node.attributes.get_int("axis", 1) % stored.ndim
     block = node.attributes.get_int("block_size", 0)
@@ -152,6 +164,8 @@ def _dequantized(node: ir.Node, turned: bool) -> Codes | np.ndarray:
     scales = oriented[1]
     rows = 0 if turned else 1
     of_rows = scales.size == 1 or (axis != rows if block else axis == rows)
+    if _type(codes) in _FLOAT_CODES and of_rows:
+        return _float_codes(node, oriented, block, turned)
     if _type(codes) not in _INTEGERS or not of_rows:
         return _multiplied(oriented, block, axis == rows)
     zeros = oriented[2] if len(oriented) > 2 else np.zeros_like(scales, dtype=np.int8)
@@ -164,6 +178,30 @@ def _dequantized(node: ir.Node, turned: bool) -> Codes | np.ndarray:
         block or columns,
         _bits(codes),
     )
+
+
+def _float_codes(
+    node: ir.Node, oriented: list[np.ndarray], block: int, turned: bool
+) -> FloatCodes | np.ndarray:
+    """Codes in E4M3 or E2M1, oriented as [N, K]; their zero points are zero."""
+    codes, scales = oriented[:2]
+    if len(oriented) > 2 and oriented[2].astype(np.float32).any():
+        return _multiplied(oriented, block, by_rows=False)
+    inner, outer = _levels(node.inputs[1])
+    if inner is not None:
+        scales = inner if turned else inner.T
+    rows, columns = codes.shape
+    count = scales.shape[1]
+    return FloatCodes(codes, np.broadcast_to(scales, (rows, count)), outer, block or columns)
+
+
+def _levels(value: ir.Value | None) -> tuple[np.ndarray | None, np.float32]:
+    """The codes of scales that are codes themselves, and their scale; None and 1 for others."""
+    producer = None if value is None or graph.is_constant(value) else value.producer()
+    if producer is None:
+        return None, np.float32(1)
+    codes, scale = (_array(each) for each in producer.inputs[:2])
+    return codes, np.float32(scale)
 
 
 def _parameters(node: ir.Node, rank: int, axis: int, block: int) -> list[np.ndarray]:

@@ -49,13 +49,24 @@ def load(folder: Path, task: str | None, *, trusted: bool) -> LoadedModel:
     """
     toolchain.require_hugging_face()
     with toolchain.quiet():
-        config = _config(folder, trusted=trusted)
-        if task is None and _is_of_sentence_transformers(folder):
-            task = "feature-extraction"
-        cls, task = _class(config, task, str(folder), trusted=trusted)
+        config, cls, task = class_of(folder, task, trusted=trusted)
         model, info = _pretrained(cls, config, folder, trusted=trusted)
     model.train(False).requires_grad_(False)  # torch chooses other kernels in training mode
     return LoadedModel(model, task, _accounted(model, info, str(folder)))
+
+
+def class_of(
+    folder: Path, task: str | None, *, trusted: bool
+) -> tuple[PreTrainedConfig, type[PreTrainedModel], str | None]:
+    """The configuration in `folder`, the class that it or `task` names, and the task of the class.
+
+    Raises InputRefused (an unknown architecture), UsageError (an unknown task).
+    """
+    config = _config(folder, trusted=trusted)
+    if task is None and _is_of_sentence_transformers(folder):
+        task = "feature-extraction"
+    cls, task = _class(config, task, str(folder), trusted=trusted)
+    return config, cls, task
 
 
 def _config(folder: Path, *, trusted: bool) -> PreTrainedConfig:

@@ -16,6 +16,8 @@ from optkit.ground.artifact import Artifact
 from optkit.ground.decoder import CONFIG, Decoder
 
 EMBEDDING, HEAD, NORM = "model.embed_tokens", "lm_head", "model.norm"
+_ROTARY = "rotary_emb"
+_TOLERANCE = 1e-3  # of frequencies: those of a graph may have been in half precision
 
 Count = Annotated[int, Field(gt=0)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -173,6 +175,23 @@ class Architecture:
         smooth = np.clip((turns - rotation.low) / (rotation.high - rotation.low), 0, 1)
         divisors: np.ndarray = 1 / ((1 - smooth) / rotation.factor + smooth)
         return divisors
+
+    def computes(self, module: str, numbers: np.ndarray) -> bool:
+        """Whether `numbers` are the rotary frequencies, which every network computes itself. Raises
+        UsageError if they are other ones than those that config.json describes."""
+        expected = self.frequencies() / self.divisors()
+        if not module.endswith(_ROTARY) or numbers.shape != expected.shape:
+            return False
+        if not np.allclose(numbers, expected, rtol=_TOLERANCE, atol=0):
+            raise UsageError(
+                "its rotary frequencies are not those that config.json describes",
+                where=f"module {module!r}",
+            )
+        return True
+
+    def tables(self) -> tuple[str, ...]:
+        """The module that is an embedding."""
+        return (EMBEDDING,)
 
     def matrices(self) -> dict[str, tuple[int, int]]:
         """Name of each matrix → [N, K]."""

@@ -1,46 +1,76 @@
-"""The parameters of a decoder in the graph of its artifact.
+"""The parameters of a model in the graph of its artifact.
 
 Nodes keep the names of their PyTorch modules through fusion and quantization, so a matrix is found
-by the product that reads it, a norm by its multiplication, and the embedding by its Gather. Every
-constant of the graph must be one of them, an argument, or the rotary frequencies; otherwise the
-graph computes something that the network of another program does not.
+by the product that reads it, a norm by its multiplication, and an embedding by its Gather. Every
+constant of the graph must be one of them, an argument, or what the network computes itself (rotary
+frequencies); otherwise the graph computes something that the network of another program does not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import onnx_ir as ir
 
 from optkit.craft.quantization.kv_cache import SCALES
 from optkit.craft.quantization.qdq import weight_reader
-from optkit.craft.quantization.qdq.codes import Codes
+from optkit.craft.quantization.qdq.codes import Codes, FloatCodes
 from optkit.facts.errors import UsageError
 from optkit.ground import graph
-from optkit.road.packaging.decoders.architecture import EMBEDDING, OTHER_FORMATS, Architecture
+from optkit.road.packaging.decoders.architecture import OTHER_FORMATS
 
 _SUMS, _FACTORS = ("Add", "Sum"), ("Mul",)
-_NORMS = ("RMSNormalization", "SimplifiedLayerNormalization", "Mul")
-_ROTARY = "rotary_emb"
+_NORMS = ("RMSNormalization", "SimplifiedLayerNormalization", "LayerNormalization")
 _RESCALED = "_rescaled"  # in the name of a factor that SmoothQuant or AWQ left in the graph
 _ELSEWHERE = "the network of another program has no place for it"
 _SMOOTHED = (
     "it rescales the input of a product: build with `quantization: {smooth: off}`, and with other "
     "`weights` than awq"
 )
-_TOLERANCE = 1e-3  # of frequencies: those of a graph may have been in half precision
+
+
+class Network(Protocol):
+    """The parameters that a graph must have, and no others."""
+
+    @property
+    def kind(self) -> str:
+        """What messages call it."""
+
+    def tables(self) -> Collection[str]:
+        """The modules that are embeddings."""
+
+    def matrices(self) -> Mapping[str, tuple[int, int]]:
+        """Name of each matrix → [N, K]."""
+
+    def vectors(self) -> Mapping[str, int]:
+        """Name of each weight and bias of a norm → its size."""
+
+    def computes(self, module: str, numbers: np.ndarray) -> bool:
+        """Whether the module computes this vector itself. Raises UsageError if it computes another
+        one in its place."""
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of the PyTorch model. `read` returns Codes or floats, [N, K] or [N]; the numbers
-    are in memory only then."""
+    """A parameter of the PyTorch model. Both functions return [N, K] or [N]; the numbers are in
+    memory only then.
+
+    stored   as the graph has it: codes or floats
+    product  the node that multiplies by it; None: no product does
+    """
 
     name: str
-    read: Callable[[], Codes | np.ndarray]
+    stored: Callable[[], Codes | FloatCodes | np.ndarray]
+    product: ir.Node | None = None
+
+    def read(self) -> Codes | np.ndarray:
+        """Without codes that are floats: the numbers that these stand for."""
+        held = self.stored()
+        return held.numbers() if isinstance(held, FloatCodes) else held
 
 
 @contextmanager
@@ -54,15 +84,15 @@ def _other_formats() -> Iterator[None]:
 
 
 @_other_formats()
-def parameters(model: graph.Graph, architecture: Architecture) -> dict[str, Parameter]:
-    """By name, all parameters of the architecture, and biases of its matrices as far as the graph
+def parameters(model: graph.Graph, network: Network) -> dict[str, Parameter]:
+    """By name, all parameters of the network, and biases of its matrices as far as the graph
     has them. Numbers are not read yet, except small vectors. The scales of a cache of codes do not
     count.
 
     Raises UsageError: a parameter is missing, is there twice or has another form; a constant has
-    no place in the architecture; other rotary frequencies than those of config.json.
+    no place in the network; other rotary frequencies than those of config.json.
     """
-    finder = _Finder(architecture)
+    finder = _Finder(network)
     for node in model.graph:
         finder.visit(node)
     finder.check_complete()
@@ -73,26 +103,27 @@ def parameters(model: graph.Graph, architecture: Architecture) -> dict[str, Para
 class _Finder:
     """What was found in the nodes so far, and which constants belong to it."""
 
-    def __init__(self, architecture: Architecture) -> None:
+    def __init__(self, network: Network) -> None:
         self.found: dict[str, Parameter] = {}
-        self._architecture = architecture
-        self._matrices = architecture.matrices()
-        self._vectors = architecture.vectors()
+        self._network = network
+        self._tables = network.tables()
+        self._matrices = network.matrices()
+        self._vectors = network.vectors()
         self._used: set[ir.Value] = set()
 
     def visit(self, node: ir.Node) -> None:
         modules = [graph.module_of(name) for name in graph.names_in(node.name or "")]
         names = [f"{module}.weight" for module in modules]
-        if node.op_type == "Gather" and modules == [EMBEDDING]:
-            self._add_embedding(node)
+        if node.op_type == "Gather" and len(modules) == 1 and modules[0] in self._tables:
+            self._add_embedding(node, str(modules[0]))
         elif node.op_type in weight_reader.PRODUCTS and set(names) <= self._matrices.keys():
             self._add_product(node, [str(module) for module in modules])
-        elif node.op_type in _NORMS and names[0] in self._vectors:
-            self._add_norm(node, names[0])
-        elif modules[0] is not None and modules[0].endswith(_ROTARY):
-            self._check_frequencies(node)
+        elif names[0] in self._vectors:
+            self._add_norm(node, str(modules[0]))
         elif node.op_type == "GroupQueryAttention":
             self._used |= _scales_of_cache(node)
+        elif modules[0] is not None:
+            self._add_computed(node, modules[0])
 
     def check_complete(self) -> None:
         missing = (self._matrices.keys() | self._vectors.keys()) - self.found.keys()
@@ -110,25 +141,28 @@ class _Finder:
                 continue
             users = ", ".join(sorted({str(node.name) for node in value.consumers()})[:3])
             raise UsageError(
-                f"it is no parameter of a {self._architecture.kind} network, but {users} reads it",
+                f"it is no parameter of a {self._network.kind} network, but {users} reads it",
                 where=f"tensor {value.name!r}",
                 hint=_SMOOTHED if _RESCALED in users else _ELSEWHERE,
             )
 
-    def _add(self, name: str, read: Callable[[], Codes | np.ndarray], node: ir.Node) -> None:
+    def _add(
+        self, name: str, read: Callable[[], Codes | FloatCodes | np.ndarray], node: ir.Node
+    ) -> None:
         if name in self.found:
             raise UsageError(f"{name} is read a second time", where=f"node {node.name!r}")
-        self.found[name] = Parameter(name, _other_formats()(read))
+        product = node if node.op_type in weight_reader.PRODUCTS else None
+        self.found[name] = Parameter(name, _other_formats()(read), product)
 
-    def _add_embedding(self, node: ir.Node) -> None:
+    def _add_embedding(self, node: ir.Node, module: str) -> None:
         """Rows of floats; or of codes, whose scales another Gather of this module reads."""
-        name, table = f"{EMBEDDING}.weight", node.inputs[0]
+        name, table = f"{module}.weight", node.inputs[0]
         if table in self._used:  # with the other Gather
             return
         siblings = [
             each
             for each in _readers(node.inputs[1])
-            if each.op_type == "Gather" and graph.module_of(each.name or "") == EMBEDDING
+            if each.op_type == "Gather" and graph.module_of(each.name or "") == module
         ]
         codes, scales = weight_reader.embedding_parts([each.inputs[0] for each in siblings], node)
         self._used |= weight_reader.constants_of([codes, scales])
@@ -172,45 +206,46 @@ class _Finder:
             output = node.outputs[0]
         return ratio, added
 
-    def _add_norm(self, node: ir.Node, name: str) -> None:
-        size = self._vectors[name]
-        constants = [value for value in node.inputs if _is_vector(value, size)]
-        if constants:
-            self._used |= weight_reader.constants_of(constants)
-            value = constants[0]
-            # a normalization with ones may stand before the product with its parameter
-            behind = [use.node for use in node.outputs[0].uses() if use.node.op_type == "Mul"]
-            if not any(_is_of(each, name) for each in behind):
-                self._add(name, lambda: weight_reader.vector(value), node)
+    def _add_norm(self, node: ir.Node, module: str) -> None:
+        """A normalization with its parameters; or the product or sum behind it that has one."""
+        weight, bias = f"{module}.weight", f"{module}.bias"
+        if node.op_type in _NORMS:
+            places = dict(zip((weight, bias), node.inputs[1:], strict=False))
+        elif node.op_type in (*_SUMS, *_FACTORS):
+            name = weight if node.op_type in _FACTORS else bias
+            vectors = [each for each in node.inputs if _is_vector(each, self._size(name))]
+            places = dict.fromkeys([name], vectors[0]) if vectors else {}
+        else:
+            places = {}
+        # a normalization with ones may stand before the product with its parameter
+        behind = [use.node for use in node.outputs[0].uses() if use.node.op_type in _FACTORS]
+        plain = any(graph.module_of(each.name or "") == module for each in behind)
+        for name, value in places.items():
+            if name in self._vectors and _is_vector(value, self._size(name)):
+                self._used |= weight_reader.constants_of([value])
+                if not plain:
+                    self._add(name, lambda value=value: weight_reader.vector(value), node)  # type: ignore[misc]
 
-    def _check_frequencies(self, node: ir.Node) -> None:
-        architecture = self._architecture
-        expected = architecture.frequencies() / architecture.divisors()
+    def _size(self, vector: str) -> int:
+        return self._vectors.get(vector, 0)
+
+    def _add_computed(self, node: ir.Node, module: str) -> None:
         for value in node.inputs:
-            if not _is_vector(value, len(expected)):
-                continue
-            if not np.allclose(weight_reader.vector(value), expected, rtol=_TOLERANCE, atol=0):
-                raise UsageError(
-                    "its rotary frequencies are not those that config.json describes",
-                    where=f"node {node.name!r}",
-                )
-            self._used |= weight_reader.constants_of([value])
-
-
-def _is_of(node: ir.Node, parameter: str) -> bool:
-    """Whether a node of the graph is of the module that has the parameter."""
-    return f"{graph.module_of(node.name or '')}.weight" == parameter
+            if _is_long_vector(value) and self._network.computes(
+                module, weight_reader.vector(value)
+            ):
+                self._used |= weight_reader.constants_of([value])
 
 
 def _reader(
     node: ir.Node, whole: tuple[int, int], rows: slice, ratio: np.ndarray, name: str
-) -> Callable[[], Codes | np.ndarray]:
-    def read() -> Codes | np.ndarray:
+) -> Callable[[], Codes | FloatCodes | np.ndarray]:
+    def read() -> Codes | FloatCodes | np.ndarray:
         matrix = _shaped(weight_reader.matrix(node), whole, name)
-        matrix = matrix.rows(rows) if isinstance(matrix, Codes) else matrix[rows]
+        matrix = matrix[rows] if isinstance(matrix, np.ndarray) else matrix.rows(rows)
         if (ratio == 1).all():
             return matrix
-        if isinstance(matrix, Codes):
+        if not isinstance(matrix, np.ndarray):
             return matrix.scaled(ratio)
         scaled: np.ndarray = matrix.astype(np.float32) * ratio[:, None]
         return scaled
@@ -218,7 +253,9 @@ def _reader(
     return read
 
 
-def _shaped(matrix: Codes | np.ndarray, shape: tuple[int, int], name: str) -> Codes | np.ndarray:
+def _shaped(
+    matrix: Codes | FloatCodes | np.ndarray, shape: tuple[int, int], name: str
+) -> Codes | FloatCodes | np.ndarray:
     if matrix.shape != shape:
         raise UsageError(
             f"{name} is {list(matrix.shape)} in the graph, and {list(shape)} by config.json"
@@ -241,6 +278,14 @@ def _is_vector(value: ir.Value | None, size: int) -> bool:
         return False
     dims = value.shape.numpy()
     return bool(dims) and dims[-1] == size and all(dim == 1 for dim in dims[:-1])
+
+
+def _is_long_vector(value: ir.Value | None) -> bool:
+    """Whether it is a constant with more than one number, all along its last axis."""
+    if value is None or not graph.is_constant(value) or value.shape is None:
+        return False
+    dims = value.shape.numpy()
+    return bool(dims) and dims[-1] > 1 and all(dim == 1 for dim in dims[:-1])
 
 
 def _constants(model: graph.Graph) -> Iterator[ir.Value]:

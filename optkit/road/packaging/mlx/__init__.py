@@ -9,8 +9,6 @@ over bit by bit where MLX has the same blocks. Neither mlx nor mlx-lm is needed.
 
 quantized   MLX's form of codes
 model_args  config.json, and the biases of the networks
-shards      the files for weights
-readme      the card
 """
 
 from __future__ import annotations
@@ -27,15 +25,27 @@ from optkit.ground import graph
 from optkit.ground.artifact import Artifact
 from optkit.ground.decoder import CONFIG
 from optkit.ground.intake import COMPANIONS
+from optkit.road.packaging import checkpoint_card
 from optkit.road.packaging.decoders import Architecture, Parameter, caveats, parameters
 from optkit.road.packaging.decoders.architecture import EMBEDDING, HEAD
 from optkit.road.packaging.formats import PackageContent
-from optkit.road.packaging.mlx import model_args, readme
+from optkit.road.packaging.mlx import model_args
 from optkit.road.packaging.mlx.quantized import MlxStorage, store
-from optkit.road.packaging.mlx.shards import ShardWriter
+from optkit.road.packaging.shards import ShardWriter
 from optkit.road.packaging.variants import PackageSubject
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
+_CARD = checkpoint_card.CardWords(
+    library="mlx",
+    tags=("mlx",),
+    form="MLX's form",
+    use="""\
+```sh
+pip install mlx-lm
+mlx_lm.generate --model . --prompt "Hello"
+```""",
+    remark="MLX computes activations in its own way, and nothing was measured with it.",
+)
 _EMBEDDING, _HEAD = f"{EMBEDDING}.weight", f"{HEAD}.weight"
 
 
@@ -61,7 +71,7 @@ def files(subject: PackageSubject, scratch: Path) -> PackageContent:
         **companions,
         **weights,
         CONFIG: model_args.config(artifact.path, architecture, switches, stored, dtype),
-        "README.md": readme.text(subject, notes).encode("utf-8", "replace"),
+        "README.md": checkpoint_card.text(subject, "mlx", _CARD, "text-generation", notes),
     }
     return PackageContent(content, notes)
 
@@ -70,7 +80,7 @@ def _stored(
     written: Mapping[str, Parameter], dtype: np.dtype[np.generic], scratch: Path
 ) -> tuple[dict[str, Path | bytes], dict[str, MlxStorage]]:
     """The files with the parameters, and how each parameter is stored."""
-    shards, stored = ShardWriter(scratch), {}
+    shards, stored = ShardWriter(scratch, "mlx"), {}
     for name, parameter in written.items():
         tensors, stored[name] = store(name, parameter.read(), dtype)
         shards.add(tensors)

@@ -79,7 +79,8 @@ def diff() -> None:
     "form",
     required=True,
     type=param_types.Name("optkit.road.packaging.formats:FORMATS"),
-    help="gguf, huggingface, lora, mlflow, mlx, oci, ort-package, slim or triton.",
+    help="compressed-tensors, gguf, huggingface, lora, mlflow, mlx, oci, ort-package, slim or "
+    "triton.",
 )
 @options.out(default="packages", show_default=True, metavar="DIR", help="The folder for packages.")
 @click.option(

@@ -1,6 +1,7 @@
 """The weights of a model in safetensors files of limited size, with an index if there are several.
 
-The names are those that mlx-lm reads: model.safetensors, or model-00001-of-00002.safetensors, ….
+The names are those of Hugging Face models: model.safetensors, or
+model-00001-of-00002.safetensors, ….
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ import numpy as np
 from safetensors.numpy import save_file
 
 BYTES = 5 << 30
-"""Of one file, as mlx-lm cuts them; a longer tensor makes a longer file."""
+"""Of one file, as mlx-lm and transformers cut them; a longer tensor makes a longer file."""
 
 _INDEX = "model.safetensors.index.json"
 
 
 class ShardWriter:
-    """Takes tensors one after another, and holds those of one file in memory."""
+    """Takes tensors one after another, and holds those of one file in memory. `form`: the word in
+    the metadata of the files that says for which library they are: "mlx", "pt"."""
 
-    def __init__(self, folder: Path, limit: int = BYTES) -> None:
-        self._folder, self._limit = folder, limit
+    def __init__(self, folder: Path, form: str, limit: int | None = None) -> None:
+        self._folder, self._form, self._limit = folder, form, limit or BYTES
         self._open: dict[str, np.ndarray] = {}
         self._written: list[tuple[str, ...]] = []  # names of each file's tensors
         self._bytes = 0
@@ -56,7 +58,7 @@ class ShardWriter:
         return {**shards, _INDEX: f"{json.dumps(index, indent=1)}\n".encode()}
 
     def _flush(self) -> None:
-        save_file(self._open, self._file(len(self._written)), metadata={"format": "mlx"})
+        save_file(self._open, self._file(len(self._written)), metadata={"format": self._form})
         self._written.append(tuple(self._open))
         self._open = {}
 

@@ -1,0 +1,198 @@
+"""The format `compressed-tensors`: a checkpoint for vLLM, SGLang and transformers.
+
+model.safetensors          weights under the names of the Hugging Face model; codes in the form of
+                           compressed-tensors; several files and an index above 5 GiB
+config.json, tokenizer …   those of the model, with `quantization_config`
+README.md                  the card: every figure of the artifact with its evidence
+
+The readers have a network of their own for each family; it gets the artifact's numbers, and its
+scales of inputs. Codes and scales are carried over bit by bit.
+
+schemes     the form of a linear layer's codes
+checkpoint  the parameters of the model
+config      config.json
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from optkit.craft.sources.hugging_face.layout import NetworkLayout, network_layout
+from optkit.facts.errors import UsageError
+from optkit.facts.precisions import PRECISIONS
+from optkit.ground import graph
+from optkit.ground.artifact import Artifact
+from optkit.ground.decoder import CONFIG, Decoder
+from optkit.ground.intake import COMPANIONS
+from optkit.road.packaging import checkpoint_card
+from optkit.road.packaging.compressed_tensors import config
+from optkit.road.packaging.compressed_tensors.checkpoint import Checkpoint, checkpoint
+from optkit.road.packaging.compressed_tensors.schemes import LinearScheme, Tensors, store
+from optkit.road.packaging.decoders import Parameter, check_others, parameters, quantized_input
+from optkit.road.packaging.formats import PackageContent
+from optkit.road.packaging.shards import ShardWriter
+from optkit.road.packaging.variants import PackageSubject
+
+_CARD = checkpoint_card.CardWords(
+    library="transformers",
+    tags=("compressed-tensors",),
+    form="the form of compressed-tensors",
+    use="""\
+```python
+from transformers import AutoModel  # or the Auto class of its task; needs compressed-tensors
+
+model = AutoModel.from_pretrained(".")
+```""",
+    remark="Other programs compute floats in their own way, and nothing was measured with them.",
+)
+
+
+@dataclass
+class _Stored:
+    """How the parameters are stored. `loosened`: codes that are stored as the numbers that they
+    stand for."""
+
+    schemes: dict[str, LinearScheme] = field(default_factory=dict)
+    loosened: list[str] = field(default_factory=list)
+
+
+def files(subject: PackageSubject, scratch: Path) -> PackageContent:
+    """Raises UsageError (a fleet, no Hugging Face model, what the checkpoint or its format has no
+    place for), InputRefused (config.json), ToolchainMissing (compressed-tensors, transformers)."""
+    artifact = subject.only("compressed-tensors").artifact
+    _check(artifact)
+    config.check_library()
+    layout = network_layout(artifact.path, _of_model(artifact, "task"))
+    model = graph.load(artifact.model_path)
+    found = parameters(model, layout)
+    products = {each.product for each in found.values() if each.product is not None}
+    _check_tables(products)
+    check_others(model, products)
+    kept = checkpoint(layout, found)
+    dtype = _dtype(layout, found)
+    stored = _Stored()
+    shards = ShardWriter(scratch, "pt")
+    for name, parameter in kept.written.items():
+        shards.add(_tensors(name, parameter, layout, dtype, stored))
+    if not stored.schemes:
+        raise _no_codes(artifact)
+    floats = {name.removesuffix(".weight") for name in layout.linear} - stored.schemes.keys()
+    quantization = config.quantization(stored.schemes, floats)
+    described = config.config(artifact.path, layout.network, quantization, dtype, kept.tied)
+    notes = _notes(stored, products, kept)
+    companions = {n: artifact.path / n for n in COMPANIONS if n in artifact.manifest.files}
+    card = checkpoint_card.text(subject, "compressed-tensors", _CARD, None, notes)
+    content = {**companions, **shards.files(), CONFIG: described, "README.md": card}
+    return PackageContent(content, notes)
+
+
+def _check(artifact: Artifact) -> None:
+    """Raises UsageError for what no checkpoint of this format holds."""
+    where, manifest = str(artifact.path), artifact.manifest
+    decoder = Decoder.of(manifest.inputs, manifest.outputs)
+    if CONFIG not in manifest.files:
+        raise UsageError(
+            "it has no config.json: the format holds Hugging Face models",
+            where=where,
+            hint="choose another format: huggingface, oci and slim hold this model too",
+        )
+    if _of_model(artifact, "part") is not None or (decoder is not None and decoder.crossed):
+        raise UsageError(
+            "it is one of the two graphs of an encoder-decoder, whose checkpoint holds both",
+            where=where,
+            hint="choose another format: oci and slim hold it",
+        )
+    if decoder is not None and decoder.codes is not None:
+        raise UsageError(
+            f"its key-value cache in {decoder.codes} has a scale for each channel, and the format "
+            "has one for each tensor or head",
+            where=where,
+            hint="build it with `--set quantization.kv_cache=null`; a server such as vLLM chooses "
+            "its cache itself (--kv-cache-dtype)",
+        )
+
+
+def _of_model(artifact: Artifact, key: str) -> str | None:
+    """What the recipe says of the model."""
+    model = artifact.manifest.recipe.get("model")
+    said = model.get(key) if isinstance(model, dict) else None
+    return said if isinstance(said, str) else None
+
+
+def _check_tables(products: Iterable[ir.Node]) -> None:
+    for node in products:
+        if node.op_type == "MatMulBnb4":
+            raise UsageError(
+                "its weight is in nf4, a table of quantiles, which compressed-tensors has not",
+                where=f"node {node.name!r}",
+                hint="build it in int4",
+            )
+
+
+def _no_codes(artifact: Artifact) -> UsageError:
+    precision = PRECISIONS.get(artifact.manifest.precision)
+    return UsageError(
+        "no linear layer has codes"
+        if precision is None or precision.quantized
+        else f"{precision} quantizes nothing: its checkpoint is the folder of the model",
+        where=str(artifact.path),
+        hint="build it in int4, int8-weight-only, int8, fp8 or nvfp4",
+    )
+
+
+def _dtype(layout: NetworkLayout, found: Mapping[str, Parameter]) -> np.dtype[np.generic]:
+    """That of the numbers which an embedding gives."""
+    for name in layout.embedded:
+        held = found[name].stored()
+        return (held if isinstance(held, np.ndarray) else held.scales).dtype
+    return np.dtype(np.float32)
+
+
+def _tensors(
+    name: str,
+    parameter: Parameter,
+    layout: NetworkLayout,
+    dtype: np.dtype[np.generic],
+    stored: _Stored,
+) -> Tensors:
+    """What the checkpoint has for a parameter."""
+    held = parameter.stored()
+    if name in layout.linear and not isinstance(held, np.ndarray):
+        assert parameter.product is not None
+        module = name.removesuffix(".weight")
+        tensors, stored.schemes[module] = store(module, held, quantized_input(parameter.product))
+        return tensors
+    if not isinstance(held, np.ndarray):
+        stored.loosened.append(name)
+        held = held.numbers()
+    cast = held.astype(dtype)
+    exact = np.array_equal(cast.astype(np.float32), held.astype(np.float32))
+    return {name: np.ascontiguousarray(cast if exact else held)}
+
+
+def _notes(stored: _Stored, products: Iterable[ir.Node], kept: Checkpoint) -> tuple[str, ...]:
+    counts = Counter(map(str, stored.schemes.values()))
+    notes = [f"linear layers with {scheme}: {count}" for scheme, count in counts.most_common()]
+    if stored.loosened:
+        notes.append(
+            f"the 8-bit codes of {', '.join(stored.loosened)} are stored as the numbers that they "
+            "stand for: readers have no embedding of codes"
+        )
+    if kept.tied is False:
+        notes.append(
+            "the last layer and the embedding are one parameter in the model, and two here: they "
+            "have other codes"
+        )
+    rounded = sum(node.attributes.get_int("accuracy_level", 0) == 4 for node in products)
+    if rounded:
+        notes.append(
+            f"inside {rounded} products, the kernel of ONNX Runtime also rounds activations to 8 "
+            "bits in blocks; readers of this package do not"
+        )
+    return tuple(notes)

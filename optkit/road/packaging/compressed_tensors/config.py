@@ -1,0 +1,61 @@
+"""config.json with the key `quantization_config`, checked by the library compressed-tensors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import numpy as np
+from pydantic import JsonValue
+
+from optkit.facts.errors import ToolchainMissing
+from optkit.ground.decoder import CONFIG, read_json
+from optkit.road.packaging.compressed_tensors.schemes import LinearScheme, config_groups
+
+
+def check_library() -> None:
+    """Raises ToolchainMissing."""
+    try:
+        import compressed_tensors  # noqa: F401
+    except ImportError as error:
+        raise ToolchainMissing(
+            f"compressed_tensors does not load: {error}",
+            hint="pip install 'optkit[compressed-tensors]'",
+        ) from error
+
+
+def config(
+    folder: Path,
+    network: str,
+    quantization: dict[str, JsonValue],
+    dtype: np.dtype[np.generic],
+    tied: bool | None,
+) -> bytes:
+    """The model's config.json. `network`: its class. `dtype`: of what has no codes. `tied`: whether
+    the last layer is the embedding; None: the model has no such choice."""
+    said = read_json((folder / CONFIG).read_bytes(), CONFIG)
+    said.pop("torch_dtype", None)
+    said |= {"architectures": [network], "dtype": dtype.name, "quantization_config": quantization}
+    if tied is not None:
+        said["tie_word_embeddings"] = tied
+    return f"{json.dumps(said, indent=2, ensure_ascii=False)}\n".encode()
+
+
+def quantization(
+    schemes: Mapping[str, LinearScheme], ignored: Collection[str]
+) -> dict[str, JsonValue]:
+    """The schemes of linear layers by module. `ignored`: those that stay in floats."""
+    from compressed_tensors import __version__ as version
+    from compressed_tensors.quantization import QuantizationConfig
+
+    formats = {scheme.format for scheme in schemes.values()}
+    written = QuantizationConfig.model_validate(
+        {
+            "config_groups": config_groups(schemes),
+            "format": formats.pop() if len(formats) == 1 else "mixed-precision",
+            "quantization_status": "compressed",
+            "ignore": sorted(ignored),
+        }
+    )
+    return {"version": version, **written.model_dump(mode="json")}

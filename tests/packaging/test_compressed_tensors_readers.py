@@ -1,0 +1,332 @@
+"""transformers computes with the packages of compressed-tensors what the artifacts compute."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+import transformers as hf
+from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
+from compressed_tensors.compressors.pack_quantized.helpers import unpack_from_int32
+from onnx import numpy_helper
+from safetensors import safe_open
+from tokenizers import Tokenizer
+
+import optkit
+from optkit import Request
+from optkit.ground.artifact import Artifact
+from optkit.road.packaging import shards
+from optkit.verbs import api
+from tests.environments import ROOT, output
+from tests.generation import families
+from tests.packaging import programs, variants
+
+pytestmark = pytest.mark.slow
+
+PLAIN = ("quantization.smooth=off", "quantization.bias_correction=false")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, how it is built, and how far transformers may be from the artifact's session.
+
+    near     the largest root mean square of the difference of the logits, relative to theirs
+    formats  those of the package's linear layers
+    variant  "zero points" (of codes)
+    """
+
+    model: str
+    target: str
+    precision: str
+    near: float
+    formats: frozenset[str]
+    settings: tuple[str, ...] = ()
+    variant: str = ""
+
+    def __str__(self) -> str:
+        return " ".join((self.model, self.target, self.precision, self.variant)).strip()
+
+
+PACKED, INT, FP8, FP4 = (
+    frozenset({name})
+    for name in ("pack-quantized", "int-quantized", "float-quantized", "nvfp4-pack-quantized")
+)
+
+# For cpu the session computes in FP32, as transformers does, if the kernels of MatMulNBits do not
+# round activations (`with_float_products`). For GPUs it computes floats in FP16:
+# a rounded input then has another code here and there, which a model with random weights amplifies.
+CASES = [
+    Case("llama", "cpu", "int4", 1e-5, PACKED),
+    Case("llama", "cpu", "int4", 1e-5, PACKED, variant="zero points"),
+    Case("qwen2", "cpu", "int4", 1e-5, PACKED),
+    Case("gemma3", "cpu", "int4", 1e-5, PACKED),
+    Case("phi3", "cpu", "int8-weight-only", 1e-5, PACKED),
+    Case("bert", "cpu", "int8-weight-only", 1e-5, PACKED),
+    Case("bert", "cpu", "int8", 1e-5, INT, PLAIN),
+    Case("llama", "l4", "int4", 1e-2, PACKED),
+    Case("llama", "l4", "int8", 0.15, INT, PLAIN),
+    Case("llama", "l4", "fp8", 0.15, FP8, PLAIN),
+    Case("llama", "rtx-5090", "nvfp4", 0.4, FP4, PLAIN),
+]
+
+
+@dataclass(frozen=True)
+class Built:
+    """An artifact, its package, and token ids [texts, tokens] to compute."""
+
+    case: Case
+    artifact: Artifact
+    folder: Path
+    ids: np.ndarray
+
+
+def write_bert(folder: Path) -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+    config = hf.BertConfig(vocab_size=320, num_attention_heads=4, initializer_range=0.2, **sizes)
+    model = hf.BertForSequenceClassification(config).eval()
+    for key, parameter in model.named_parameters():
+        if key.endswith((".bias", "LayerNorm.weight")):
+            torch.nn.init.normal_(parameter, mean=float("weight" in key), std=0.2)
+    model.save_pretrained(folder)
+    families.tokenizer(families.PROMPTS).save_pretrained(folder)
+
+
+def write(model: str, folder: Path) -> None:
+    if model == "bert":
+        write_bert(folder)
+    elif model in (*families.LOCAL, *families.MIXED) and model != "qwen2":
+        families.write(model, folder)
+    else:
+        variants.write(model, folder)
+
+
+def texts(file: Path) -> str:
+    words = " ".join(families.PROMPTS).split()
+    draws = np.random.default_rng(0).choice(words, (64, 20))
+    file.write_text("\n".join(json.dumps({"text": " ".join(row)}) for row in draws))
+    return str(file)
+
+
+def feeds_of_bert(rng: np.random.Generator, count: int) -> Iterator[dict[str, np.ndarray]]:
+    for _ in range(count):
+        ids = rng.integers(3, 320, (2, 24))
+        yield {"input_ids": ids, "attention_mask": np.ones_like(ids),
+               "token_type_ids": np.zeros_like(ids)}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=CASES, ids=str)
+def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    case: Case = request.param
+    folder = tmp_path_factory.mktemp(case.model)
+    write(case.model, folder / case.model)
+    needs_samples = case.precision in ("int8", "fp8", "nvfp4")
+    samples, file = None, None
+    if needs_samples and case.model == "bert":
+        samples = list(feeds_of_bert(np.random.default_rng(1), 16))
+    elif needs_samples:
+        file = texts(folder / "texts.jsonl")
+    artifact = optkit.build(
+        Request(str(folder / case.model), overrides=case.settings, calibration=file),
+        target=case.target, precision=case.precision, calibration=samples,
+        out=folder / "artifacts", workspace=optkit.Workspace(folder / "cache"),
+    )  # fmt: skip
+    if case.variant == "zero points":
+        artifact = variants.with_zero_points(artifact, folder / "artifacts")
+    ids = np.random.default_rng(0).integers(3, 320, (2, 40))
+    return Built(case, artifact, package(artifact), ids)
+
+
+def package(artifact: Artifact) -> Path:
+    out = artifact.path.parent
+    return Path(api.package(artifact.path, format="compressed-tensors", out=out)["folder"])
+
+
+def test_codes_and_scales_are_those_of_the_artifact(built: Built) -> None:
+    config = json.loads((built.folder / "config.json").read_text())["quantization_config"]
+    groups = config["config_groups"].values()
+    assert {group["format"] for group in groups} == built.case.formats
+    stored = tensors(built.folder)
+    compared = 0
+    for module, (codes, scales) in codes_in_graph(built.artifact).items():
+        parts = [key for key in stored if key.rpartition(".")[0] == module]
+        held = {key.rpartition(".")[2]: stored[key] for key in parts}
+        np.testing.assert_array_equal(unpacked(held, codes.shape), codes, err_msg=module)
+        if scales is not None:
+            found = held["weight_scale"].to(torch.float32).numpy()
+            np.testing.assert_array_equal(found, scales, err_msg=module)
+        compared += 1
+    assert compared == sum(key.endswith(".weight_scale") for key in stored) > 8
+
+
+def test_transformers_computes_what_the_artifact_does(built: Built) -> None:
+    theirs = of_transformers(built.folder, built.ids)
+    near = apart(theirs, of_session(built.artifact, built.ids))
+    exact = variants.with_float_products(built.artifact, built.artifact.path.parent)
+    nearest = apart(theirs, of_session(exact, built.ids))
+    print(f"{built.case}: logits {near:.1e} apart, {nearest:.1e} with products in floats")
+    assert nearest < built.case.near and near < max(built.case.near, 0.05)
+    assert np.isfinite(theirs).all() and theirs.std() > 0.1
+
+
+def test_a_file_for_each_part_of_a_large_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variants.write("llama", tmp_path / "llama")
+    artifact = optkit.build(
+        Request(str(tmp_path / "llama")), target="cpu", precision="int4",
+        out=tmp_path / "artifacts", workspace=optkit.Workspace(tmp_path / "cache"),
+    )  # fmt: skip
+    ids = np.random.default_rng(0).integers(3, 320, (1, 20))
+    whole = of_transformers(package(artifact), ids)
+    monkeypatch.setattr(shards, "BYTES", 50_000)
+    folder = package(artifact)
+    assert len(list(folder.glob("model-*.safetensors"))) > 2
+    assert not (folder / "model.safetensors").exists()
+    np.testing.assert_array_equal(of_transformers(folder, ids), whole)
+
+
+@pytest.mark.parametrize(
+    ("target", "precision", "settings"),
+    [
+        ("cpu", "int4", ()),
+        ("cpu", "int8-weight-only", ()),
+        ("cpu", "int8", PLAIN),
+        ("l4", "int4", ()),
+        ("l4", "int8", PLAIN),
+        ("l4", "fp8", PLAIN),
+        ("rtx-5090", "nvfp4", PLAIN),
+    ],
+)
+def test_a_trained_model_has_its_perplexity_in_transformers(
+    trained: Path, tmp_path: Path, target: str, precision: str, settings: tuple[str, ...]
+) -> None:
+    artifact = optkit.build(
+        Request(recipe=trained / "optkit.yaml", overrides=settings), target=target,
+        precision=precision, out=tmp_path, workspace=optkit.Workspace(trained / "cache"),
+    )  # fmt: skip
+    tokenizer = Tokenizer.from_file(str(trained / "model" / "tokenizer.json"))
+    lines = (trained / "data" / "held-out.jsonl").read_text().splitlines()
+    stream = [token for line in lines for token in tokenizer.encode(json.loads(line)["text"]).ids]
+    ids = np.array(stream[: 8 * 256]).reshape(-1, 256)
+    logits = of_session(artifact, ids), of_transformers(package(artifact), ids)
+    first, second = (programs.perplexity(each, ids) for each in logits)
+    divergence = programs.divergence(*logits)
+    print(f"{target} {precision} {settings}: KL {divergence:.1e}, perplexity {first:.2f} and "
+          f"{second:.2f}: {second / first - 1:+.3%}")  # fmt: skip
+    assert abs(second / first - 1) < 2e-3 and divergence < 2e-3
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example's Llama after a few steps of training, with its data and its recipe."""
+    example, folder = ROOT / "examples" / "02_tiny_llama", tmp_path_factory.mktemp("trained")
+    output([sys.executable, example / "train.py", "--quick", "--out", folder], example)
+    shutil.copy(example / "optkit.yaml", folder)
+    return folder
+
+
+def apart(one: np.ndarray, other: np.ndarray) -> float:
+    """The root mean square of the difference, relative to that of the second."""
+    return float(np.sqrt(((one - other) ** 2).mean() / (other**2).mean()))
+
+
+def of_session(artifact: Artifact, ids: np.ndarray) -> np.ndarray:
+    if any(info.name == "token_type_ids" for info in artifact.manifest.inputs):
+        with artifact.session() as session:
+            feed = {"input_ids": ids, "attention_mask": np.ones_like(ids),
+                    "token_type_ids": np.zeros_like(ids)}  # fmt: skip
+            return session.run(feed)["logits"]
+    return programs.of_session(artifact, ids)
+
+
+def of_transformers(folder: Path, ids: np.ndarray) -> np.ndarray:
+    """The logits in FP32; with NVFP4 in BF16, in which the library computes it."""
+    config = json.loads((folder / "config.json").read_text())
+    formats = {each["format"] for each in config["quantization_config"]["config_groups"].values()}
+    dtype = torch.bfloat16 if "nvfp4-pack-quantized" in formats else torch.float32
+    cls = getattr(hf, config["architectures"][0])
+    model, info = cls.from_pretrained(folder, dtype=dtype, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    with torch.no_grad():
+        logits: torch.Tensor = model.eval()(torch.from_numpy(ids)).logits
+    return logits.float().numpy()
+
+
+def tensors(folder: Path) -> dict[str, torch.Tensor]:
+    found = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as opened:
+            found |= {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
+    return found
+
+
+def unpacked(held: dict[str, torch.Tensor], shape: tuple[int, ...]) -> np.ndarray:
+    """The codes as numbers, as the library unpacks them."""
+    if "weight" in held:
+        return held["weight"].to(torch.float32).numpy()
+    packed = held["weight_packed"]
+    if packed.dtype == torch.uint8:
+        return unpack_fp4_from_uint8(packed, *shape, torch.float32).numpy()
+    bits = packed.shape[1] * 32 // shape[1]
+    assert held["weight_shape"].tolist() == list(shape)
+    return unpack_from_int32(packed, bits, torch.Size(shape)).to(torch.float32).numpy()
+
+
+def codes_in_graph(artifact: Artifact) -> dict[str, tuple[np.ndarray, np.ndarray | None]]:
+    """Module → the codes of its weight [N, K] as numbers without zero points, read from the ONNX
+    file, and its scales [N, groups]; None for scales that are a product in the graph."""
+    model = onnx.load(artifact.model_path).graph
+    arrays: dict[str, Any] = {one.name: numpy_helper.to_array(one) for one in model.initializer}
+    makers = {name: node for node in model.node for name in node.output}
+    splits = {
+        node.input[0]: arrays[node.input[1]]
+        for node in model.node
+        if node.op_type == "Split" and node.input[1] in arrays
+    }
+    found: dict[str, tuple[np.ndarray, np.ndarray | None]] = {}
+    for node in model.node:
+        read = _codes(node, arrays, makers)
+        if read is None:
+            continue
+        codes, scales = read
+        names = [name.rpartition("/")[0] for name in node.name.split(" + ")]
+        ends = np.cumsum(splits[node.output[0]] if len(names) > 1 else [len(codes)])
+        for name, start, end in zip(names, [0, *ends], ends, strict=False):
+            found[name] = codes[start:end], None if scales is None else scales[start:end]
+    return found
+
+
+def _codes(
+    node: onnx.NodeProto, arrays: dict[str, Any], makers: dict[str, onnx.NodeProto]
+) -> tuple[np.ndarray, np.ndarray | None] | None:
+    said = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+    if node.op_type == "MatMulNBits":
+        bits, rows = said["bits"], said["N"]
+        packed = arrays[node.input[1]].reshape(rows, -1)
+        parts = [packed >> np.uint8(at) & np.uint8((1 << bits) - 1) for at in range(0, 8, bits)]
+        codes = np.stack(parts, -1).reshape(rows, -1)[:, : said["K"]].astype(np.float32)
+        return codes - (1 << bits - 1), arrays[node.input[2]].reshape(rows, -1)
+    if node.op_type == "MatMulIntegerToFloat":
+        return arrays[node.input[1]].T.astype(np.float32), arrays[node.input[3]].reshape(-1, 1)
+    maker = makers.get(node.input[1]) if len(node.input) > 1 else None
+    if node.op_type not in ("MatMul", "Gemm") or maker is None:
+        return None
+    if maker.op_type == "Cast":
+        maker = makers[maker.input[0]]
+    if maker.op_type != "DequantizeLinear" or maker.input[0] not in arrays:
+        return None
+    codes, scales = arrays[maker.input[0]].astype(np.float32), arrays.get(maker.input[1])
+    blocks = None if scales is None or scales.ndim < 2 else scales.astype(np.float32)
+    if said.get("transB"):
+        return codes, blocks
+    return codes.T, None if blocks is None else blocks.T
