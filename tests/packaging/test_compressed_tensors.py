@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from optkit.craft.quantization.qdq.codes import Codes, FloatCodes
-from optkit.craft.sources.hugging_face.layout import NetworkLayout, network_layout
+from optkit.craft.sources.hugging_face.network_layout import NetworkLayout, network_layout
 from optkit.facts.errors import UsageError
 from optkit.road.packaging import formats
 from optkit.road.packaging.compressed_tensors import config
-from optkit.road.packaging.compressed_tensors.checkpoint import checkpoint
+from optkit.road.packaging.compressed_tensors.kept_parameters import kept_parameters
 from optkit.road.packaging.compressed_tensors.schemes import (
     CodeArguments,
     LinearScheme,
@@ -265,17 +265,21 @@ def found(**numbers: np.ndarray | Codes) -> dict[str, Parameter]:
 def test_one_parameter_of_two_names_is_written_once_if_it_is_still_one() -> None:
     table = np.arange(24, dtype=np.float32).reshape(3, 8)
     norm = np.array([1.5] * 8, np.float32)
-    kept = checkpoint(LAYOUT, found(embed_weight=table, head_weight=table.copy(), norm_weight=norm))
+    kept = kept_parameters(
+        LAYOUT, found(embed_weight=table, head_weight=table.copy(), norm_weight=norm)
+    )
     assert kept.tied and kept.written.keys() == {"embed.weight", "norm.weight", "head.bias"}
     assert kept.written["norm.weight"].read().tolist() == [0.5] * 8
     assert kept.written["head.bias"].read().tolist() == [0.0] * 3
-    other = checkpoint(LAYOUT, found(embed_weight=table, head_weight=table + 1, norm_weight=norm))
+    other = kept_parameters(
+        LAYOUT, found(embed_weight=table, head_weight=table + 1, norm_weight=norm)
+    )
     assert other.tied is False and other.written["head.weight"].read()[0, 0] == 1
 
 
 def test_a_bias_without_a_place_is_refused_with_the_way_to_build_without_it() -> None:
     with pytest.raises(UsageError, match="Net has no parameter for it") as refused:
-        checkpoint(LAYOUT, found(norm_bias=np.ones(8, np.float32)))
+        kept_parameters(LAYOUT, found(norm_bias=np.ones(8, np.float32)))
     assert "bias_correction: false" in str(refused.value.hint)
 
 

@@ -8,9 +8,9 @@ README.md                  the card: every figure of the artifact with its evide
 The readers have a network of their own for each family; it gets the artifact's numbers, and its
 scales of inputs. Codes and scales are carried over bit by bit.
 
-schemes     the form of a linear layer's codes
-checkpoint  the parameters of the model
-config      config.json
+schemes           the form of a linear layer's codes
+kept_parameters   the parameters of the model
+config            config.json
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from optkit.craft.sources.hugging_face.layout import NetworkLayout, network_layout
+from optkit.craft.sources.hugging_face.network_layout import NetworkLayout, network_layout
 from optkit.facts.errors import UsageError
 from optkit.facts.precisions import PRECISIONS
 from optkit.ground import graph
@@ -32,7 +32,7 @@ from optkit.ground.decoder import CONFIG, Decoder
 from optkit.ground.intake import COMPANIONS
 from optkit.road.packaging import checkpoint_card
 from optkit.road.packaging.compressed_tensors import config
-from optkit.road.packaging.compressed_tensors.checkpoint import Checkpoint, checkpoint
+from optkit.road.packaging.compressed_tensors.kept_parameters import KeptParameters, kept_parameters
 from optkit.road.packaging.compressed_tensors.schemes import LinearScheme, Tensors, store
 from optkit.road.packaging.decoders import Parameter, check_others, parameters, quantized_input
 from optkit.road.packaging.formats import PackageContent
@@ -74,7 +74,7 @@ def files(subject: PackageSubject, scratch: Path) -> PackageContent:
     products = {each.product for each in found.values() if each.product is not None}
     _check_tables(products)
     check_others(model, products)
-    kept = checkpoint(layout, found)
+    kept = kept_parameters(layout, found)
     dtype = _dtype(layout, found)
     stored = _Stored()
     shards = ShardWriter(scratch, "pt")
@@ -176,7 +176,7 @@ def _tensors(
     return {name: np.ascontiguousarray(cast if exact else held)}
 
 
-def _notes(stored: _Stored, products: Iterable[ir.Node], kept: Checkpoint) -> tuple[str, ...]:
+def _notes(stored: _Stored, products: Iterable[ir.Node], kept: KeptParameters) -> tuple[str, ...]:
     counts = Counter(map(str, stored.schemes.values()))
     notes = [f"linear layers with {scheme}: {count}" for scheme, count in counts.most_common()]
     if stored.loosened:

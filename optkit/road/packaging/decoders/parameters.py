@@ -33,7 +33,7 @@ _SMOOTHED = (
 )
 
 
-class Network(Protocol):
+class ExpectedParameters(Protocol):
     """The parameters that a graph must have, and no others."""
 
     @property
@@ -84,7 +84,7 @@ def _other_formats() -> Iterator[None]:
 
 
 @_other_formats()
-def parameters(model: graph.Graph, network: Network) -> dict[str, Parameter]:
+def parameters(model: graph.Graph, network: ExpectedParameters) -> dict[str, Parameter]:
     """By name, all parameters of the network, and biases of its matrices as far as the graph
     has them. Numbers are not read yet, except small vectors. The scales of a cache of codes do not
     count.
@@ -103,7 +103,7 @@ def parameters(model: graph.Graph, network: Network) -> dict[str, Parameter]:
 class _Finder:
     """What was found in the nodes so far, and which constants belong to it."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: ExpectedParameters) -> None:
         self.found: dict[str, Parameter] = {}
         self._network = network
         self._tables = network.tables()

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from optkit.craft.quantization.qdq.codes import same
-from optkit.craft.sources.hugging_face.layout import NetworkLayout
+from optkit.craft.sources.hugging_face.network_layout import NetworkLayout
 from optkit.facts.errors import UsageError
 from optkit.road.packaging.decoders import Parameter
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class KeptParameters:
     """written  the parameters to write, by name
     tied     whether names that are one parameter still are; None: there are none
     """
@@ -28,7 +28,7 @@ class Checkpoint:
     tied: bool | None
 
 
-def checkpoint(layout: NetworkLayout, found: Mapping[str, Parameter]) -> Checkpoint:
+def kept_parameters(layout: NetworkLayout, found: Mapping[str, Parameter]) -> KeptParameters:
     """Of the parameters that were `found` in a graph. Raises UsageError for a bias that the network
     has no place for."""
     _check_biases(layout, found)
@@ -40,10 +40,10 @@ def checkpoint(layout: NetworkLayout, found: Mapping[str, Parameter]) -> Checkpo
 
 def _shared(
     layout: NetworkLayout, found: Mapping[str, Parameter], known: dict[str, Parameter]
-) -> Checkpoint:
+) -> KeptParameters:
     """What is written of parameters with several names: the first name, or all of them."""
     if not layout.shared:
-        return Checkpoint(known, None)
+        return KeptParameters(known, None)
     groups = {names: [name for name in names if name in found] for names in layout.shared}
     tied = all(
         same(found[present[0]].stored(), found[name].stored())
@@ -56,7 +56,7 @@ def _shared(
             known[name] = replace(source, name=name)
         for name in names[1:] if tied else ():
             known.pop(name, None)
-    return Checkpoint(known, tied)
+    return KeptParameters(known, tied)
 
 
 def _check_biases(layout: NetworkLayout, found: Mapping[str, Parameter]) -> None:
