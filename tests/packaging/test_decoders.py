@@ -6,11 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 from optkit.craft.quantization.qdq.codes import same
 from optkit.facts.errors import UsageError
-from optkit.road.packaging.decoders import Architecture, RotaryParameters, caveats, parameters
+from optkit.ground import graph
+from optkit.road.packaging.decoders import (
+    Architecture,
+    RotaryParameters,
+    caveats,
+    check_others,
+    parameters,
+    quantized_input,
+)  # fmt: skip
 from tests.networks import network
 from tests.packaging import tiny
 from tests.packaging.coded import random_codes
@@ -63,3 +72,36 @@ def test_an_embedding_that_no_format_knows_comes_with_other_formats() -> None:
     with pytest.raises(UsageError, match="the form of its weight is not known") as refused:
         parameters(model, LLAMA)
     assert "huggingface, oci and slim" in str(refused.value.hint)
+
+
+QUANTIZED = """<ir_version: 10, opset_import: ["" : 21]>
+    g (float[N,64] x, float[64,3] w) => (float[N,3] y, float[N,N] z)
+    <float scale = {0.5}, uint8 zero = {130}> {
+        [quantize] q = QuantizeLinear (x, scale, zero)
+        [dequantize] d = DequantizeLinear (q, scale, zero)
+        ["head/MatMul"] y = MatMul (d, w)
+        [turned] t = Transpose (READ)
+        ["attention/MatMul"] z = MatMul (x, t)
+    }"""
+
+
+def quantized(read: str) -> tuple[graph.Graph, dict[str, ir.Node]]:
+    model = network(QUANTIZED.replace("READ", read))
+    return model, {str(node.name): node for node in model.graph}
+
+
+def test_the_scale_of_an_input_is_that_of_its_codes() -> None:
+    model, nodes = quantized("x")
+    found = quantized_input(nodes["head/MatMul"])
+    assert found is not None
+    assert (found.dtype, float(found.scale), found.zero_point) == ("uint8", 0.5, 130)
+    assert quantized_input(nodes["attention/MatMul"]) is None
+    check_others(model, {nodes["head/MatMul"]})
+
+
+def test_codes_that_something_else_reads_are_refused_with_the_setting_against_it() -> None:
+    model, nodes = quantized("d")
+    with pytest.raises(UsageError, match="quantizes inputs of linear layers only") as refused:
+        check_others(model, {nodes["head/MatMul"]})
+    assert refused.value.where == "node 'turned'"
+    assert "quantization: {nodes: {NAME: fp32}}" in str(refused.value.hint)

@@ -189,6 +189,11 @@ def _notes(stored: _Stored, products: Iterable[ir.Node], kept: KeptParameters) -
             "the last layer and the embedding are one parameter in the model, and two here: they "
             "have other codes"
         )
+    if any(not scheme.weights.symmetric for scheme in stored.schemes.values()):
+        notes.append(
+            "transformers 5.23 loads weights with zero points only with "
+            "CompressedTensorsConfig(dequantize=True), and only if all layers have one scheme"
+        )
     rounded = sum(node.attributes.get_int("accuracy_level", 0) == 4 for node in products)
     if rounded:
         notes.append(

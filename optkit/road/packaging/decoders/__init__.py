@@ -2,7 +2,7 @@
 network of their own and take only its numbers (llama.cpp, MLX, vLLM).
 
 architecture      the sizes in config.json, and which families llama.cpp and MLX can hold
-parameters        the parameters in the artifact's graph; what has no place in the network is refused
+parameters        those in the graph; what has no place in the network is refused
 quantized_inputs  how the graph quantizes what a product reads
 caveats           what is not as in the artifact, for programs that quantize no activations
 

@@ -56,8 +56,8 @@ def check_others(model: graph.Graph, products: Collection[ir.Node]) -> None:
                 raise UsageError(
                     "its input is quantized, and the format quantizes inputs of linear layers only",
                     where=f"node {reader.name!r}",
-                    hint=f"keep this node in floats: "
-                    f"`--set 'quantization.nodes={{\"{reader.name}\": fp32}}'` (fp16 on a GPU)",
+                    hint="keep the product that it is for in floats: `quantization: {nodes: "
+                    "{NAME: fp32}}`, fp16 on a GPU; the report lists the names",
                 )
 
 
