@@ -48,6 +48,16 @@ def pack_bits(codes: np.ndarray, bits: int) -> np.ndarray:
     return packed
 
 
+def pack_words(codes: np.ndarray, bits: int) -> np.ndarray:
+    """The same in words of 32 bits, the first code in the lowest bits: uint32 [N, ceil(K · bits /
+    32)]. A last word is filled with zeros."""
+    rows, columns = codes.shape
+    whole = np.zeros((rows, columns + -columns % (32 // bits)), np.uint8)
+    whole[:, :columns] = codes
+    held = np.ascontiguousarray(pack_bits(whole, bits))
+    return held.view("<u4").astype(np.uint32)
+
+
 def unpack(packed: np.ndarray, bits: int) -> np.ndarray:
     """The codes in the rows of B, or of zero points: uint8 [N, bytes] → uint8 [N, codes]. Raises
     UsageError for another width than 2, 4 or 8 bits."""

@@ -151,12 +151,8 @@ def _integers(weight: Codes, *, packed: bool) -> tuple[Tensors, str, CodeArgumen
 
 
 def _words(codes: np.ndarray, bits: int) -> np.ndarray:
-    """Codes with a sign [N, K] → int32 [N, K * bits / 32]; a last word is filled with zeros."""
-    rows, columns = codes.shape
-    whole = np.zeros((rows, columns + -columns % (32 // bits)), np.uint8)
-    whole[:, :columns] = codes + (1 << bits - 1)
-    held = np.ascontiguousarray(nbits.pack_bits(whole, bits))
-    return held.view("<i4").astype(np.int32)
+    """Codes with a sign [N, K] → int32 [N, ceil(K * bits / 32)]."""
+    return nbits.pack_words((codes + (1 << bits - 1)).astype(np.uint8), bits).view(np.int32)
 
 
 def _e4m3(weight: FloatCodes) -> tuple[Tensors, str, CodeArguments]:

@@ -57,7 +57,8 @@ def check_others(model: graph.Graph, products: Collection[ir.Node]) -> None:
                     "its input is quantized, and the format quantizes inputs of linear layers only",
                     where=f"node {reader.name!r}",
                     hint="keep the product that it is for in floats: `quantization: {nodes: "
-                    "{NAME: fp32}}`, fp16 on a GPU; the report lists the names",
+                    "{NAME: fp32}}`, fp16 on a GPU; the report lists the names. If it is a term of "
+                    "a sum, `quantization: {two_term: []}`",
                 )
 
 

@@ -82,19 +82,13 @@ def _packed(weight: Codes) -> tuple[Mapping[str, np.ndarray], MlxStorage] | None
         return None
     steps = np.abs(np.where(scales == 0, 1, scales))
     tensors = {
-        "weight": _words(codes, weight.bits),
+        "weight": nbits.pack_words(codes, weight.bits),
         "scales": np.ascontiguousarray(blocked.scales),
         "biases": held,
     }
     form = CodeForm(blocked.block, weight.bits)
     rounding = float((change / steps).max(initial=0.0))
     return tensors, MlxStorage(codes.size, form, rounding=rounding)
-
-
-def _words(codes: np.ndarray, bits: int) -> np.ndarray:
-    """uint8 [N, K] → uint32 [N, K * bits / 32]."""
-    held = np.ascontiguousarray(nbits.pack_bits(codes, bits))
-    return held.view("<u4").astype(np.uint32)
 
 
 def _cast(numbers: np.ndarray, dtype: np.dtype[np.generic]) -> np.ndarray:
