@@ -14,14 +14,18 @@ import transformers as hf
 from compressed_tensors.compressors import BaseCompressor
 from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
 from compressed_tensors.compressors.pack_quantized.helpers import unpack_from_int32
-from compressed_tensors.quantization import QuantizationConfig, QuantizationScheme
+from compressed_tensors.quantization import QuantizationArgs, QuantizationConfig, QuantizationScheme
+from compressed_tensors.quantization.lifecycle.forward import fake_quantize
+from compressed_tensors.quantization.utils import compute_dynamic_scales_and_zp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
+from optkit.craft.quantization.qdq import dynamic
 from optkit.craft.quantization.qdq.codes import Codes, FloatCodes
 from optkit.craft.sources.hugging_face.network_layout import NetworkLayout, network_layout
 from optkit.facts.errors import UsageError
+from optkit.facts.precisions import PRECISIONS
 from optkit.road.packaging import formats
 from optkit.road.packaging.compressed_tensors import config
 from optkit.road.packaging.compressed_tensors.kept_parameters import kept_parameters
@@ -165,6 +169,38 @@ def test_nvfp4(tmp_path: Path) -> None:
     np.testing.assert_allclose(weight, codes.numbers(), rtol=2.0**-8)  # it computes in bfloat16
     assert found["weight_global_scale"].tolist() == [4.0]
     assert found["input_global_scale"].tolist() == [2.0]
+
+
+def test_inputs_in_nvfp4_are_rounded_as_by_the_artifact() -> None:
+    given_input = QuantizedInput("float4e2m1", np.array(0.003, np.float32), 0)
+    tensors, scheme = store("m", e2m1(0, 0.25), given_input)
+    assert scheme.inputs is not None
+    args = QuantizationArgs.model_validate(scheme.inputs.to_json())
+    scale_of_scales = torch.from_numpy(tensors["m.input_global_scale"])
+    x = np.random.default_rng(0).normal(0, 2, (5, 7, 48)).astype(np.float32)
+    x[0, 0, :16] = 0
+    given_x, linear = torch.from_numpy(x), torch.nn.Linear(48, 6)
+    scale, zero = compute_dynamic_scales_and_zp(
+        value=given_x, args=args, module=linear, global_scale=scale_of_scales
+    )
+    theirs = fake_quantize(given_x, scale, zero, args, global_scale=scale_of_scales).numpy()
+    activations = PRECISIONS["nvfp4"].activations
+    assert activations is not None
+    ours = dynamic.rounded(x, 0.003, activations)
+    np.testing.assert_allclose(theirs, ours, rtol=1e-6)
+
+
+def test_inputs_in_e4m3_are_rounded_as_by_the_artifact() -> None:
+    given_input = QuantizedInput("float8e4m3fn", np.array(0.01, np.float32), 0)
+    tensors, scheme = store("m", e4m3(0), given_input)
+    assert scheme.inputs is not None
+    args = QuantizationArgs.model_validate(scheme.inputs.to_json())
+    x = np.random.default_rng(0).normal(0, 2, (5, 48)).astype(np.float32)
+    x[0, 0] = 100  # beyond the range
+    scale = torch.from_numpy(tensors["m.input_scale"])
+    theirs = fake_quantize(torch.from_numpy(x), scale, None, args).numpy()
+    clipped = np.clip(x / np.float32(0.01), -448, 448).astype(ml_dtypes.float8_e4m3fn)
+    np.testing.assert_array_equal(theirs, clipped.astype(np.float32) * np.float32(0.01))
 
 
 def test_rows_times_powers_of_two_keep_scales_of_scales() -> None:
