@@ -294,9 +294,11 @@ def codes_in_graph(artifact: Artifact) -> dict[str, tuple[np.ndarray, np.ndarray
     arrays: dict[str, Any] = {one.name: numpy_helper.to_array(one) for one in model.initializer}
     makers = {name: node for node in model.node for name in node.output}
     splits = {
-        node.input[0]: arrays[node.input[1]]
+        node.input[0]: arrays[sizes]
         for node in model.node
-        if node.op_type == "Split" and node.input[1] in arrays
+        if node.op_type == "Split"
+        for sizes in node.input[1:]
+        if sizes in arrays
     }
     found: dict[str, tuple[np.ndarray, np.ndarray | None]] = {}
     for node in model.node:
