@@ -1,5 +1,5 @@
 """Packages of an artifact whose key-value cache has codes: formats that hold only the weights say
-how their program stores its cache, and one whose programs feed floats refuses it."""
+how their program stores its cache, and those whose programs have no such cache refuse it."""
 
 from __future__ import annotations
 
@@ -61,10 +61,19 @@ def test_a_note_names_the_option_of_the_program(
 
 
 @pytest.mark.parametrize(("dtype", "width"), [("int8", 16), ("uint8", 8)])
-def test_a_repository_for_the_hub_is_refused(dtype: str, width: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("form", "reason"),
+    [
+        ("huggingface", "feed the key-value cache as floats"),
+        ("compressed-tensors", "has a scale for each channel"),
+    ],
+)
+def test_formats_without_such_a_cache_are_refused(
+    dtype: str, width: int, form: str, reason: str, tmp_path: Path
+) -> None:
     subject = PackageSubject("net", (Variant(coded(tmp_path / "net", dtype, width)),))
-    with pytest.raises(UsageError, match="feed the key-value cache as floats") as caught:
-        formats.package(subject, "huggingface", tmp_path / "out")
+    with pytest.raises(UsageError, match=reason) as caught:
+        formats.package(subject, form, tmp_path / "out")
     assert "quantization.kv_cache=null" in str(caught.value.hint)
     assert not (tmp_path / "out").exists() or not [*(tmp_path / "out").iterdir()]
 

@@ -23,6 +23,7 @@ from tokenizers import Tokenizer
 
 import optkit
 from optkit import Request
+from optkit.errors import UsageError
 from optkit.ground.artifact import Artifact
 from optkit.road.packaging import shards
 from optkit.verbs import api
@@ -178,6 +179,23 @@ def test_transformers_computes_what_the_artifact_does(built: Built) -> None:
     print(f"{built.case}: logits {near:.1e} apart, {nearest:.1e} with products in floats")
     assert nearest < built.case.near and near < max(built.case.near, 0.05)
     assert np.isfinite(theirs).all() and theirs.std() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("precision", "reason"), [("fp32", "fp32 quantizes nothing"), ("nf4", "weight is in nf4")]
+)
+def test_what_the_format_cannot_hold_is_refused(
+    precision: str, reason: str, tmp_path: Path
+) -> None:
+    variants.write("llama", tmp_path / "llama")
+    artifact = optkit.build(
+        str(tmp_path / "llama"), target="cpu", precision=precision, out=tmp_path / "artifacts",
+        workspace=optkit.Workspace(tmp_path / "cache"),
+    )  # fmt: skip
+    with pytest.raises(UsageError, match=reason) as refused:
+        package(artifact)
+    assert "int4" in str(refused.value.hint)
+    assert [each.name for each in (tmp_path / "artifacts").iterdir()] == [artifact.path.name]
 
 
 def test_a_file_for_each_part_of_a_large_model(

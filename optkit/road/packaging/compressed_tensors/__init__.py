@@ -96,12 +96,6 @@ def _check(artifact: Artifact) -> None:
     """Raises UsageError for what no checkpoint of this format holds."""
     where, manifest = str(artifact.path), artifact.manifest
     decoder = Decoder.of(manifest.inputs, manifest.outputs)
-    if CONFIG not in manifest.files:
-        raise UsageError(
-            "it has no config.json: the format holds Hugging Face models",
-            where=where,
-            hint="choose another format: huggingface, oci and slim hold this model too",
-        )
     if _of_model(artifact, "part") is not None or (decoder is not None and decoder.crossed):
         raise UsageError(
             "it is one of the two graphs of an encoder-decoder, whose checkpoint holds both",
@@ -115,6 +109,12 @@ def _check(artifact: Artifact) -> None:
             where=where,
             hint="build it with `--set quantization.kv_cache=null`; a server such as vLLM chooses "
             "its cache itself (--kv-cache-dtype)",
+        )
+    if CONFIG not in manifest.files:
+        raise UsageError(
+            "it has no config.json: the format holds Hugging Face models",
+            where=where,
+            hint="choose another format: huggingface, oci and slim hold this model too",
         )
 
 
