@@ -8,7 +8,7 @@ from optkit.facts.errors import InputRefused
 from optkit.facts.precisions import PRECISIONS
 from optkit.ground.devices import target
 from optkit.ground.runtimes import backend
-from optkit.road.pipeline.large import planned_memory, way
+from optkit.road.pipeline.large import estimate, planned_memory, way
 
 GIB = 1 << 30
 
@@ -33,8 +33,7 @@ def test_weights_in_blocks_go_layer_by_layer_with_samples(precision: str) -> Non
 
 @pytest.mark.parametrize(
     ("precision", "weights", "where"),
-    [("int8", "auto", "l4"), ("int8-weight-only", "gptq", "l4"), ("nvfp4", "rtn", "rtx5090"),
-     ("int4", "hqq", "cpu"), ("int4", "gptaq", "cpu")],
+    [("int4", "hqq", "cpu"), ("int4", "gptaq", "l4"), ("nf4", "hqq", "cpu")],
 )  # fmt: skip
 def test_what_needs_the_whole_graph_is_refused(precision: str, weights: str, where: str) -> None:
     with pytest.raises(InputRefused) as caught:
@@ -42,6 +41,30 @@ def test_what_needs_the_whole_graph_is_refused(precision: str, weights: str, whe
     assert "28 GiB as FP32; the limit is 26 GiB" in caught.value.message
     assert "--memory" in (caught.value.hint or "")
     assert found(precision, weights, where=where, gib=30) == "whole"  # it may do
+
+
+@pytest.mark.parametrize(
+    ("precision", "weights", "where"),
+    [("int8", "auto", "l4"), ("int8", "gptq", "cpu"), ("fp8", "mse", "l4"),
+     ("int8", "gptaq", "cpu"), ("int8-weight-only", "hqq", "l4"), ("nvfp4", "rtn", "rtx5090")],
+)  # fmt: skip
+def test_quantized_activations_and_scales_per_channel_go_in_parts(
+    precision: str, weights: str, where: str
+) -> None:
+    for sampled in (True, False):
+        assert found(precision, weights, where=where, sampled=sampled) == "parts"
+    assert found(precision, weights, where=where, gib=55) == "parts"
+    assert found(precision, weights, where=where, gib=57) == "whole"  # 8 bytes per parameter
+
+
+def test_an_estimate_counts_codes_and_the_weights_that_get_factors() -> None:
+    """Codes wait on disk while the others are chosen; a weight in pieces is written at once."""
+    for found, bits, rescales, disk in (
+        ("parts", 8, False, 14), ("parts", 8, True, 42), ("layers", 4, True, 7),
+        ("pieces", 4, False, 3.5),
+    ):  # fmt: skip
+        told = estimate(found, 7 * GIB, 8 * GIB, bits, rescales=rescales)
+        assert f"Estimate, not measured: up to {disk} GiB of disk, and 8 GiB of memory" in told
 
 
 def test_the_memory_that_is_planned_with_is_the_same_for_limits_alike() -> None:

@@ -39,7 +39,7 @@ from optkit.ground.recipe import Quantization, Recipe
 from optkit.ground.runtimes import SessionOptions
 from optkit.ground.statistics import Tap
 from optkit.road.pipeline import Job, check_pair
-from optkit.road.pipeline.quantization import rules_of
+from optkit.road.pipeline.job_rules import rules_of
 from tests.networks import NETWORKS, network, sqnr
 
 HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'

@@ -59,6 +59,7 @@ def observe(
     memory_bytes: int,
     progress: Progress,
     fills: Mapping[str, Fills] = MappingProxyType({}),
+    derived: Collection[str] = (),
     first: int = 0,
     total: int | None = None,
     checkpoint: Path | None = None,
@@ -67,9 +68,10 @@ def observe(
 
     session: runs a graph in which these values are outputs (`graph.expose`) or inputs.
     memory_bytes: a batch that needs more is run in parts, if the batch axis of the model is
-    dynamic. first: number of the first sample, for a shard. total: expected number of samples, for
-    the estimate of the remaining time. checkpoint: folder for the state, written every few seconds.
-    The same call continues from it and ends with the same bits; the caller removes it when the
+    dynamic. derived: inputs that follow from the others, so they do not identify a sample. first:
+    number of the first sample, for a shard. total: expected number of samples, for the estimate of
+    the remaining time. checkpoint: folder for the state, written every few seconds. The same call
+    continues from it and ends with the same bits; the caller removes it when the
     result is stored. `feeds` is read again after an interruption and for separate passes of
     moments, so it must then not be an iterator.
 
@@ -85,7 +87,7 @@ def observe(
     ]
     kept = Checkpoint(checkpoint, identity)
     clock = _Clock(progress, total, length_hint(feeds))
-    run = _Run(session, feeds, taps, fills, Cutter(session, memory_bytes), first, clock)
+    run = _Run(session, feeds, taps, fills, derived, Cutter(session, memory_bytes), first, clock)
     if (state := kept.read()) is not None:
         run.resume(state)
     with tempfile.TemporaryDirectory() as folder:
@@ -101,6 +103,7 @@ class _Run:
         feeds: Iterable[Feed],
         taps: Sequence[Tap],
         fills: Mapping[str, Fills],
+        derived: Collection[str],
         cutter: Cutter,
         first: int,
         clock: _Clock,
@@ -108,6 +111,7 @@ class _Run:
         self._session, self._feeds, self._first = session, feeds, first
         self._taps = {tap.name: tap for tap in taps}
         self._fills, self._cutter, self._clock = fills, cutter, clock
+        self._derived = derived
         self._mask = mask_input(session.inputs)
         self._observers = {
             tap.name: Observer(tap.channel_axis, rows=tap.rows, windows=tap.windows) for tap in taps
@@ -156,7 +160,7 @@ class _Run:
         self._pass, self._done = position.passes, position.done
         self._data, self._groups = position.data, position.groups
         self._cutter.sizes = position.sizes
-        if _digest_of_first(self._done, self._feeds, self._cutter) != self._data:
+        if self._digest_of_first(self._done) != self._data:
             raise IntegrityError(
                 "the checkpoint belongs to other samples",
                 where="calibration",
@@ -204,11 +208,26 @@ class _Run:
                 cutter.measure(feed)
                 self._plan()
             for cut in cutter.parts(feed, number, at - number):
-                digests = [bytes.fromhex(digest) for digest in sample_digests(cut, cutter.batched)]
+                digests = self._digests(cut)
                 self._clock.feeds = feeds if at + len(digests) == end else feeds - 1
                 yield cut, SamplePart(at, digests, real_tokens(cut, self._mask))
                 at += len(digests)
             number = end
+
+    def _digests(self, feed: Feed) -> list[bytes]:
+        """The digest of each sample."""
+        known = {name: array for name, array in feed.items() if name not in self._derived}
+        return [bytes.fromhex(digest) for digest in sample_digests(known, self._cutter.batched)]
+
+    def _digest_of_first(self, count: int) -> str:
+        """`Statistics.data` of the first `count` samples."""
+        data, left = data_digest([]), count
+        for feed in self._feeds:
+            if left <= 0:
+                break
+            digests = self._digests(self._cutter.cut(feed, 0, left))
+            data, left = data_digest([bytes.fromhex(data), *digests]), left - len(digests)
+        return data
 
     def _plan(self) -> None:
         """Divide the memory between values and second moments, when their sizes are known."""
@@ -344,18 +363,6 @@ def _with_moments(
         return replace(value, moments=moments)
     seen = replace(value.patches[window], moments=moments)
     return replace(value, patches={**value.patches, window: seen})
-
-
-def _digest_of_first(count: int, feeds: Iterable[Feed], cutter: Cutter) -> str:
-    """`Statistics.data` of the first `count` samples."""
-    data, left = data_digest([]), count
-    for feed in feeds:
-        if left <= 0:
-            break
-        cut = cutter.cut(feed, 0, left)
-        digests = [bytes.fromhex(digest) for digest in sample_digests(cut, cutter.batched)]
-        data, left = data_digest([bytes.fromhex(data), *digests]), left - len(digests)
-    return data
 
 
 def _check_lengths(session: Session, feed: Feed, batch: Collection[str]) -> None:

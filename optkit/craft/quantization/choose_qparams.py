@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from optkit.craft.quantization import ranges, sampled_products
 from optkit.craft.quantization.numerics import scales
+from optkit.craft.quantization.numerics.code_store import IN_MEMORY, CodeStore
 from optkit.craft.quantization.numerics.output_noise import ONE_TERM
 from optkit.craft.quantization.numerics.qparams import ActivationQParams, QParams, WeightQParams
 from optkit.craft.quantization.numerics.scales import Scale
@@ -25,8 +26,8 @@ from optkit.craft.quantization.placement import weighted_nodes
 from optkit.craft.quantization.placement.block_size import fitting_block
 from optkit.craft.quantization.placement.qdq_placement import QdqPlacement, Rules, qdq_placements
 from optkit.craft.quantization.placement.read_weight import MATRIX, ReadWeight, held, matrix
-from optkit.craft.quantization.rounding import bias_correction, convolution
-from optkit.craft.quantization.rounding.gptq import Rows, gptq
+from optkit.craft.quantization.rounding import bias_correction, convolution, solver_inputs
+from optkit.craft.quantization.rounding.gptq import gptq
 from optkit.craft.quantization.rounding.hqq import hqq
 from optkit.craft.quantization.rounding.rtn import round_to_nearest
 from optkit.craft.quantization.trained import trained_activation, trained_weights
@@ -35,15 +36,15 @@ from optkit.facts.errors import InputRefused, located
 from optkit.facts.placement import PlacementRules
 from optkit.facts.precisions import NumberFormat, Precision
 from optkit.ground.recipe import Method, Quantization
-from optkit.ground.statistics import Moments, Patches, SampledRows, Statistics, ValueStatistics
+from optkit.ground.statistics import Moments, Statistics, ValueStatistics
 from optkit.ground.statistics.model_statistics import remark
 from optkit.ground.trained_scales import TrainedScales
 
-# The damping grows if there are few rows per channel; less than 0.01 fits the sample too closely.
-_DAMPING, _DAMPED = 0.02, (0.01, 0.05)
 # to a trained scale belong the nearest codes, the trained bias and a single term
 _AS_TRAINED = {"weights": "rtn", "bias_correction": False, "two_term": ()}
 NOTHING = QParams()
+_ROUNDED = "is rounded to nearest: GPTQ takes more memory than is free"
+_Codes = tuple[ir.TensorProtocol, Scale]
 _SWEEPS = 2  # sweeps of coordinate descent after GPTQ, if the moments are those of all rows
 
 
@@ -59,12 +60,14 @@ def choose_qparams(
     carrier: np.dtype | type,
     trained: TrainedScales | None = None,
     known: QParams = NOTHING,
+    store: CodeStore = IN_MEMORY,
 ) -> QParams:
     """Compute all qparams for `assignment` on the FP32 graph `model`.
 
     `carrier`: the dtype of scales and float weights in the final graph; both are rounded to it
     before codes are computed. `trained`: the scales of a training, from which only codes are then
     computed, by rounding to nearest. `known`: weights that are taken as they are.
+    `store`: keeps the codes until the graph is written.
 
     Raises InputRefused for a value without statistics, a weight that is not finite, or trained
     scales that are not those of the assignment.
@@ -74,7 +77,7 @@ def choose_qparams(
     qparams = QParams(weights=dict(known.weights))
     chooser = _Chooser(
         assignment.quantized(), statistics, rules, settings, method, percentile, np.dtype(carrier),
-        trained,
+        trained, store,
     )  # fmt: skip
     for _, nodes, numbers in chooser.activations(model, assignment):
         qparams.activations[numbers.source, numbers.format] = numbers
@@ -131,10 +134,9 @@ class _Chooser:
     percentile: float
     carrier: np.dtype
     trained: TrainedScales | None = None
+    store: CodeStore = IN_MEMORY
     remarks: dict[str, str] = field(default_factory=dict)  # weight → its fault
-    _solved: dict[tuple[str, int | None, bytes, NumberFormat], tuple[np.ndarray, Scale]] = field(
-        default_factory=dict
-    )
+    _solved: dict[tuple[str, int | None, bytes, NumberFormat], _Codes] = field(default_factory=dict)
 
     def activations(
         self, model: ir.Model, assignment: Assignment
@@ -225,7 +227,7 @@ class _Chooser:
             numbers[str(weight.node.name)] = WeightQParams(
                 weight.name, part, weight.format, weight.axis, weight.format.block_size, stored,
                 stored if ratio is None else shared_scale, ratio,
-                self._bias(weight, part, activation), scale,
+                self._bias(weight, part.numpy(), activation), scale,
             )  # fmt: skip
         return numbers
 
@@ -288,49 +290,69 @@ class _Chooser:
 
     def _search(self, weight: ReadWeight, value: ValueStatistics | None) -> scales.Search:
         blocks = weight.in_blocks
-        if blocks and self._solves(value) and weight.can_be_solved:
+        if blocks and self._solves(value) and weight.can_be_solved and self._fits(value, weight):
             return "absmax"  # GPTQ computes better ones itself
         if self.settings.weights == "auto":
             return "mse" if blocks else "absmax"
         return "absmax" if self.settings.weights == "rtn" else "mse"
 
     def _solves(self, value: ValueStatistics | None) -> bool:
-        return value is not None and self.settings.learns and _learned_from(value) is not None
+        return self.settings.learns and solver_inputs.learned_from(value) is not None
 
-    def _codes(
-        self, read: Sequence[ReadWeight], value: ValueStatistics | None
-    ) -> list[tuple[np.ndarray, Scale]]:
+    def _codes(self, read: Sequence[ReadWeight], value: ValueStatistics | None) -> list[_Codes]:
         """Codes in the layout of the nodes, and their scales: the given scales, or, for blocks, the
         scales that the solver chooses. A shared weight is solved once."""
         fresh = {weight.key: weight for weight in read if weight.key not in self._solved}
         matrices = [weight for weight in fresh.values() if weight.can_be_solved]
         if matrices and value is not None and self._solves(value):
             self._solve(matrices, value)
+            left_out = [weight.name for weight in matrices if weight.key not in self._solved]
+            self.remarks |= dict.fromkeys(left_out, _ROUNDED)
         for key, weight in fresh.items():
             if key not in self._solved:
-                self._solved[key] = self._rounded(weight, value)
+                codes, scale = self._rounded(weight, value)
+                self._solved[key] = self.store.keep(codes), scale
         return [self._solved[weight.key] for weight in read]
 
     def _solve(self, read: Sequence[ReadWeight], value: ValueStatistics) -> None:
-        """GPTQ of the weights that multiply one value. Weights of one format are solved
-        together."""
-        learned = _learned_from(value)
+        """GPTQ of the weights that multiply one value."""
+        learned = solver_inputs.learned_from(value)
         assert learned is not None
-        (inputs,), count = _inputs(learned), learned.count
-        for fmt in dict.fromkeys(weight.format for weight in read):
-            alike = [weight for weight in read if weight.format == fmt]
-            matrices = [weight.by_columns for weight in alike]
+        (inputs,), count = solver_inputs.inputs_of(learned), learned.count
+        for together in self._together(read, value):
+            fmt, matrices = together[0].format, [weight.by_columns for weight in together]
             solved = gptq(
                 matrices,
                 inputs,
                 fmt,
                 self.carrier,
-                scales=None if fmt.granularity == "block" else [weight.scale for weight in alike],
-                damping=_damping(len(matrices[0]), count),
+                scales=None if fmt.granularity == "block" else [w.scale for w in together],
+                damping=solver_inputs.damping(len(matrices[0]), count),
                 sweeps=_SWEEPS if isinstance(learned, Moments) else 0,
             )
-            for weight, quantized in zip(alike, solved, strict=True):
-                self._solved[weight.key] = weight.as_read(quantized.codes), quantized.scale
+            for weight, quantized in zip(together, solved, strict=True):
+                codes = self.store.keep(weight.as_read(quantized.codes))
+                self._solved[weight.key] = codes, quantized.scale
+
+    def _together(
+        self, read: Sequence[ReadWeight], value: ValueStatistics
+    ) -> Iterator[list[ReadWeight]]:
+        """The weights that are solved together: those of one format, as many as fit in memory."""
+        for fmt in dict.fromkeys(weight.format for weight in read):
+            together: list[ReadWeight] = []
+            alike = [each for each in read if each.format == fmt and self._fits(value, each)]
+            for weight in alike:
+                if together and not self._fits(value, *together, weight):
+                    yield together
+                    together = []
+                together.append(weight)
+            if together:
+                yield together
+
+    def _fits(self, value: ValueStatistics | None, *read: ReadWeight) -> bool:
+        """Whether the memory suffices to solve these weights of one value together."""
+        moments = 0 if value is None or value.moments is None else value.moments.diagonal.size**2
+        return self.store.fits(moments + sum(weight.numbers.size for weight in read))
 
     def _rounded(
         self, weight: ReadWeight, value: ValueStatistics | None
@@ -349,11 +371,11 @@ class _Chooser:
         """Codes of a convolution kernel, solved with GPTQ if its patches are known."""
         window = weighted_nodes.window(weight.node)
         seen = None if value is None else value.patches.get(window)
-        learned = None if seen is None else _learned_from(seen)
+        learned = solver_inputs.learned_from(seen)
         if not self.settings.learns or learned is None or not scales.scalable(weight.numbers):
             return scales.quantize(weight.numbers, weight.scale, weight.format, weight.axis)
-        damping = _damping(weight.numbers[0].size, learned.count)
-        inputs = _inputs(learned, window.groups)
+        damping = solver_inputs.damping(weight.numbers[0].size, learned.count)
+        inputs = solver_inputs.inputs_of(learned, window.groups)
         return convolution.solve(weight.numbers, weight.scale, weight.format, inputs, damping)
 
     def _bias(
@@ -371,27 +393,6 @@ class _Chooser:
         rows_hat = sampled_products.rounded(rows, activation)
         correction = bias_correction.correction(rows, w, rows_hat, w_hat).reshape(-1)
         return correction if weight.bias is None else np.asarray(weight.bias + correction)
-
-
-def _learned_from(seen: ValueStatistics | Patches) -> Moments | SampledRows | None:
-    """The inputs of products from which GPTQ learns: the second moments of all of them, or else the
-    sampled ones."""
-    if seen.moments is not None:
-        return seen.moments
-    return seen.rows if seen.rows is not None and seen.rows.count else None
-
-
-def _inputs(learned: Moments | SampledRows, groups: int = 1) -> list[np.ndarray | Rows]:
-    """Of each group of channels: E[xᵀx] of all rows, float64 [K, K], or the sampled rows."""
-    if isinstance(learned, Moments):
-        second = learned.matrix()
-        return list(second.reshape(groups, *second.shape[-2:]))
-    return [Rows(x) for x in np.split(learned.data, groups, axis=1)]
-
-
-def _damping(k: int, count: int) -> float:
-    """The damping of GPTQ: the fewer rows the second moments are from, the larger."""
-    return float(np.clip(_DAMPING * k / count, *_DAMPED))
 
 
 def _source(nodes: Sequence[ir.Node]) -> str | None:

@@ -68,6 +68,7 @@ from optkit.ground.graph.weights import (
     columns,
     computed,
     rows,
+    scaled,
     spread,
 )
 
@@ -125,6 +126,7 @@ __all__ = [
     "replace_output",
     "rows",
     "save",
+    "scaled",
     "spread",
     "summary",
     "takes_half",

@@ -25,6 +25,7 @@ import onnx_ir as ir
 from optkit.facts.errors import OptkitError
 
 _THREADS = min(4, os.cpu_count() or 1)
+_PIECE_BYTES = 8 << 20  # bytes of a weight that are multiplied at a time
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -57,6 +58,18 @@ class MappedTensor(ir.ExternalTensor):
                 file.fileno(), start + size - first, access=mmap.ACCESS_READ, offset=first
             )
         return _decoded(np.frombuffer(mapped, np.uint8, size, start - first), self.dtype, dims)
+
+    def named(self, name: str) -> MappedTensor:
+        """The same numbers under another name."""
+        return MappedTensor(
+            self.location,
+            self.offset,
+            self.nbytes,
+            self.dtype,
+            shape=self.shape,
+            name=name,
+            base_dir=self.base_dir,
+        )
 
     def __array__(self, dtype: npt.DTypeLike | None = None) -> np.ndarray:
         return np.asarray(self.numpy(), dtype)
@@ -108,6 +121,28 @@ def computed(forms: Sequence[TensorForm], compute: Compute) -> list[ir.TensorPro
     """
     group = TensorGroup(tuple(forms), compute)
     return [ComputedTensor(group, index) for index in range(len(group.forms))]
+
+
+def scaled(tensor: ir.TensorProtocol, factor: np.ndarray) -> ir.TensorProtocol:
+    """The numbers times a factor (float64, of a shape that broadcasts with theirs), in their dtype.
+    If they are not in memory, and keep their shape, the products are not either."""
+
+    def times(block: np.ndarray, part: np.ndarray) -> np.ndarray:
+        product: np.ndarray = (block.astype(np.float64) * part).astype(block.dtype)
+        return product
+
+    dims = tuple(tensor.shape.numpy())
+    stored = isinstance(tensor, MappedTensor | ComputedTensor)
+    if not stored or not dims or np.broadcast_shapes(dims, factor.shape) != dims:
+        return ir.Tensor(times(tensor.numpy(), factor), name=tensor.name)
+    along = np.broadcast_to(factor, dims)
+    count = max(_PIECE_BYTES * dims[0] // max(tensor.nbytes, 1), 1)
+
+    def pieces() -> Iterator[Piece]:
+        for number, block in enumerate(rows(tensor, count)):
+            yield (times(block, along[number * count : (number + 1) * count]),)
+
+    return computed([TensorForm(str(tensor.name), tensor.dtype, dims)], pieces)[0]
 
 
 def rows(value: ir.Value | ir.TensorProtocol, count: int) -> Iterator[np.ndarray]:

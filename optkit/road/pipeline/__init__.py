@@ -32,9 +32,10 @@ from optkit.road.pipeline.faster_placement import place_faster
 from optkit.road.pipeline.foreign_graph import quantized_to, separate
 from optkit.road.pipeline.graphs import cast_carriers, fuse, write_baseline
 from optkit.road.pipeline.job import Build, Job, calibration_of
+from optkit.road.pipeline.job_rules import rules_of
 from optkit.road.pipeline.layer_fidelity import compare_layers
 from optkit.road.pipeline.peak_memory import weigh
-from optkit.road.pipeline.quantization import quantize, rules_of
+from optkit.road.pipeline.quantization import quantize
 from optkit.road.pipeline.refusals import bound, check, check_pair, check_timed, trained
 from optkit.road.pipeline.sample_checks import check_data
 from optkit.road.pipeline.sources import (

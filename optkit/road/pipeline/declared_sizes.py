@@ -52,10 +52,12 @@ def covered(
     settings: QuantizationSettings,
     families: tuple[Mapping[Precision, PlacementRules], ...],
     sizes: Mapping[str, int],
+    planned: int | None,
     runner: Steps,
 ) -> CoveredSizes | None:
     """Statistics whose ranges hold at all declared sizes; None if no activation has a fixed range,
-    or there is no size to try."""
+    or there is no size to try. `planned`: the memory for which the graph runs part by part; None:
+    it runs as a whole."""
     formats = [scheme.rules[own].activation for own in build.job.quantized]
     if build.source.trained or all(f is None or f.granularity == "block" for f in formats):
         return None
@@ -71,6 +73,7 @@ def covered(
             families=families,
             moments=False,
             tolerant=True,
+            planned_memory=planned,
             memory=runner.limits.memory_bytes,
         )
         seen = runner.do(step, f"calibrate at the {end} declared sizes")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from glob import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from optkit.facts.assignment import Scheme
-from optkit.facts.errors import Impossible, InputRefused, located
+from optkit.facts.errors import InputRefused, located
 from optkit.facts.placement import PlacementRules, ProductForm
 from optkit.facts.precisions import PRECISIONS, Precision
 from optkit.facts.tensors import axes_of
@@ -18,13 +17,14 @@ from optkit.ground import intake, runtimes
 from optkit.ground.decoder import IDS, Decoder
 from optkit.ground.execute.runner import Steps
 from optkit.ground.execute.step import Foreign
-from optkit.ground.recipe import Placement, Recipe
+from optkit.ground.recipe import Recipe
 from optkit.road.pipeline import declared_sizes, large
 from optkit.road.pipeline.attribution import tuned
 from optkit.road.pipeline.cache_quantization import quantize_cache
 from optkit.road.pipeline.foreign_graph import imported
 from optkit.road.pipeline.graphs import carried, compared_samples, comparison, in_floats, written
 from optkit.road.pipeline.job import Build, Job, calibration_of
+from optkit.road.pipeline.job_rules import families_of, rules_of
 from optkit.road.pipeline.refusals import check_enough
 from optkit.road.pipeline.run_samples import observed, sample_batch
 from optkit.road.steps.calibrate import Calibrate, CalibrationResult
@@ -39,11 +39,7 @@ from optkit.road.steps.quantize import QuantizationResult, QuantizationSettings,
 from optkit.road.steps.quantize_in_order import QuantizeInOrder
 from optkit.road.steps.quantize_layers import QuantizeLayers
 
-# Calibration observes every value that any backend may quantize with these precisions, so all
-# targets share statistics. All precisions share them too: the others quantize no further values.
-_BACKENDS = tuple(runtimes.BACKENDS)
 _FINER = PRECISIONS["int8-weight-only"]
-_LEARNED = (PRECISIONS["int8"], PRECISIONS["fp8"])
 
 
 def quantize(build: Build, runner: Steps) -> None:
@@ -56,47 +52,76 @@ def _quantize_graph(build: Build, runner: Steps) -> None:
     """Collect statistics of the FP32 graph, rescale it so that it quantizes better, then write Q/DQ
     into the carrier graph by the rules of the backend. A graph that another tool has quantized
     keeps its codes instead."""
-    job, fused = build.job, build.fused
+    job = build.job
     if not job.precision.quantized:
         half = None if job.precision.name == "fp32" else build.cast
-        build.graph = half or written(build, fused, "fp32", runner)
+        build.graph = half or written(build, build.fused, "fp32", runner)
         return
     if build.given is not None:
         build.quantized = imported(build, build.given, runner)
         build.graph = written(build, build.quantized, job.precision.name, runner)
         return
-    carrier: Graph = build.carrier
     scheme = Scheme(job.precision, build.baseline_precision.name, _rules(build))
-    way = _way(build, scheme.rules, runner)
+    way = large.way_of(build, scheme.rules, runner, rescales=_prepares(build, scheme.rules))
+    planned = large.planned_memory(runner.limits.memory_bytes) if way == "parts" else None
     chosen = _Chosen(scheme, settings_of(job.recipe), {})
     chosen = chosen.with_forms(dict.fromkeys(sorted(build.in_floats), "float"), {}, build)
     statistics: CalibrationResult | CoveredSizes | FusedGraph | None = _statistics(
-        build, runner, way
+        build, runner, way, planned
     )
     if isinstance(statistics, CalibrationResult):
-        statistics, chosen = _covered(build, statistics, chosen, runner)
-        prepared = _prepared(build, statistics, chosen, runner)
-        if (finer := _finer(build, prepared or statistics, chosen, runner)) is not None:
-            chosen = finer
-            prepared = _prepared(build, statistics, chosen, runner, "again ")
-        if prepared is not None:
-            build.prepared = fused = statistics = prepared
-            carrier = carried(build, fused, runner, "the smoothed graph ")
+        statistics, chosen = _adapted(build, statistics, chosen, planned, runner)
     if way == "layers" and (samples := observed(build, runner)) is not None:
         quantized = _quantize_layers(build, samples, runner, chosen.scheme, chosen.settings)
     else:
-        step = Quantize(
-            fused=fused, carrier=carrier, statistics=statistics, scheme=chosen.scheme,
-            settings=chosen.settings,
-        )  # fmt: skip
-        if statistics is not None and _compensates(build, scheme.rules):
-            step = _in_order(build, step, runner)
-        quantized = runner.do(step, f"quantize to {job.precision}")
+        quantized = _in_codes(build, statistics, chosen, planned, runner)
     build.quantized = replace(quantized, assignment=quantized.assignment.told(chosen.reasons))
     graph: Graph = quantized
     if not quantized.planned and not quantized.has_codes:
         graph, build.prepared = in_floats(build, runner), None
     build.graph = written(build, graph, job.precision.name, runner)
+
+
+def _adapted(
+    build: Build, found: CalibrationResult, chosen: _Chosen, planned: int | None, runner: Steps
+) -> tuple[CalibrationResult | CoveredSizes | FusedGraph, _Chosen]:
+    """The graph in a form that quantizes better (`build.prepared`) if it gains, its statistics, and
+    other forms of the products that need them."""
+    statistics, chosen = _covered(build, found, chosen, planned, runner)
+    prepared = _prepared(build, statistics, chosen, runner)
+    if planned is None:
+        finer = _finer(build, prepared or statistics, chosen, runner)
+        if finer is not None:
+            chosen = finer
+            prepared = _prepared(build, statistics, chosen, runner, "again ")
+    build.prepared = prepared
+    return prepared or statistics, chosen
+
+
+def _in_codes(
+    build: Build,
+    statistics: CalibrationResult | CoveredSizes | FusedGraph | None,
+    chosen: _Chosen,
+    planned: int | None,
+    runner: Steps,
+) -> QuantizationResult:
+    """The graph with scales and codes."""
+    carrier: Graph = build.carrier
+    if build.prepared is not None:
+        carrier = carried(build, build.prepared, runner, "the smoothed graph ")
+    step = Quantize(
+        fused=build.prepared or build.fused,
+        carrier=carrier,
+        statistics=statistics,
+        scheme=chosen.scheme,
+        settings=chosen.settings,
+        planned_memory=planned,
+        left_out=() if planned is None else _left_out(build, chosen),
+    )
+    compensates = statistics is not None and _compensates(build, chosen.scheme.rules)
+    if planned is None and compensates:
+        step = _in_order(build, step, runner)
+    return runner.do(step, f"quantize to {build.job.precision}")
 
 
 def _rules(build: Build) -> dict[Precision, PlacementRules]:
@@ -105,22 +130,6 @@ def _rules(build: Build) -> dict[Precision, PlacementRules]:
     if build.source.trained:
         return {one: rule.with_zero_points(False) for one, rule in rules.items()}
     return rules
-
-
-def _way(build: Build, rules: Mapping[Precision, PlacementRules], runner: Steps) -> large.Way:
-    """How the graph is quantized. Raises InputRefused if trained scales would be quantized in
-    another way than as a whole."""
-    job, method = build.job, build.job.recipe.quantization
-    uses_samples = build.calibration is not None and (method.learns or method.weights == "awq")
-    way = large.way(
-        build.source.parameters, runner.limits.memory_bytes, rules, method.weights,
-        sampled=uses_samples, where=job.name,
-    )  # fmt: skip
-    if build.source.trained and way != "whole":
-        raise InputRefused(
-            "trained scales need the whole graph in memory", where=job.name, hint="raise --memory"
-        )
-    return way
 
 
 class _Chosen(NamedTuple):
@@ -157,7 +166,7 @@ class _Chosen(NamedTuple):
 
 
 def _covered(
-    build: Build, statistics: CalibrationResult, chosen: _Chosen, runner: Steps
+    build: Build, statistics: CalibrationResult, chosen: _Chosen, planned: int | None, runner: Steps
 ) -> tuple[CalibrationResult | CoveredSizes, _Chosen]:
     """Statistics whose ranges hold at all declared sizes, and other forms of the products for which
     no range does."""
@@ -165,8 +174,8 @@ def _covered(
     if samples is None:
         return statistics, chosen
     found = declared_sizes.covered(
-        build, statistics, samples, chosen.scheme, chosen.settings, _families(build.job),
-        _sizes(build), runner,
+        build, statistics, samples, chosen.scheme, chosen.settings, families_of(build.job),
+        _sizes(build), planned, runner,
     )  # fmt: skip
     if found is None:
         return statistics, chosen
@@ -204,11 +213,8 @@ def _finer(
     form that is fastest on the target. None if there are no such products, or nobody looks for
     them: the backend runs no two terms; the recipe has its own choice or the least effort; or the
     model has trained scales."""
-    method = chosen.settings.settings
-    able = any(own.two_term for own in chosen.scheme.rules.values())
-    asked = method.two_term == "auto" and method.effort != "fast" and not build.source.trained
     samples = observed(build, runner)
-    if not able or not asked or samples is None:
+    if not _looks_for_noise(build, chosen) or samples is None:
         return None
     step = FindNoisyNodes(
         graph=statistics if isinstance(statistics, FusedGraph) else build.fused,
@@ -222,6 +228,21 @@ def _finer(
     twice = tuple(escape(name) for name, form in found.nodes.items() if form == "two terms")
     method = made.settings.settings.model_copy(update={"two_term": twice})
     return made._replace(settings=replace(made.settings, settings=method))
+
+
+def _looks_for_noise(build: Build, chosen: _Chosen) -> bool:
+    """Whether a build looks for products whose activation needs more than one scale."""
+    method = chosen.settings.settings
+    able = any(own.two_term for own in chosen.scheme.rules.values())
+    asked = method.two_term == "auto" and method.effort != "fast" and not build.source.trained
+    return able and asked
+
+
+def _left_out(build: Build, chosen: _Chosen) -> tuple[str, ...]:
+    """What a build does with a model that fits in memory, and not with a larger one."""
+    unjudged = (large.UNJUDGED,) if _looks_for_noise(build, chosen) else ()
+    compensates = _compensates(build, chosen.scheme.rules)
+    return unjudged + ((large.UNCOMPENSATED,) if compensates else ())
 
 
 def _in_order(build: Build, step: Quantize, runner: Steps) -> Quantize:
@@ -245,17 +266,20 @@ def _sizes(build: Build) -> dict[str, int]:
     return sizes | dict.fromkeys(axes_of(ids.shape), 1)
 
 
-def _statistics(build: Build, runner: Steps, way: large.Way) -> CalibrationResult | None:
+def _statistics(
+    build: Build, runner: Steps, way: large.Way, planned: int | None
+) -> CalibrationResult | None:
     """Statistics of the whole graph: from the calibration samples, from the ranges that the recipe
     gives, or from both. None if there are neither, or if layers are calibrated one by one."""
     recipe = build.job.recipe
     if build.calibration is not None:
         check_enough(build.calibration, recipe)
-        if way == "whole" and (samples := observed(build, runner)) is not None:
-            build.statistics = _calibrate(build, samples, runner)
+        samples = observed(build, runner) if way in ("whole", "parts") else None
+        if samples is not None:
+            build.statistics = _calibrate(build, samples, planned, runner)
     if recipe.ranges_file is not None:
         place = recipe.ranges_file.path
-        if way != "whole":
+        if way not in ("whole", "parts"):
             raise InputRefused(
                 "given ranges need the whole graph in memory",
                 where=str(place),
@@ -283,18 +307,21 @@ def _quantize_layers(
     return runner.do(step, f"quantize to {build.job.precision} layer by layer")
 
 
-def _calibrate(build: Build, samples: Samples, runner: Steps) -> CalibrationResult:
+def _calibrate(
+    build: Build, samples: Samples, planned: int | None, runner: Steps
+) -> CalibrationResult:
     """Statistics that every quantized precision of every backend can use."""
     job = build.job
     step = Calibrate(
         graph=build.fused,
         samples=samples,
         batch=sample_batch(build),
-        families=_families(job),
+        families=families_of(job),
         moments=_sums_moments(job),
+        planned_memory=planned,
         memory=runner.limits.memory_bytes,
     )
-    return runner.do(step, "calibrate")
+    return runner.do(step, "calibrate" if planned is None else "calibrate part by part")
 
 
 def _sums_moments(job: Job) -> bool:
@@ -314,52 +341,9 @@ def _given_ranges(
         graph=build.fused,
         ranges=Foreign(staged.path, staged.sha256),
         statistics=statistics,
-        families=_families(build.job),
+        families=families_of(build.job),
     )
     return runner.do(step, "read the given ranges")
-
-
-def _families(job: Job) -> tuple[dict[Precision, PlacementRules], ...]:
-    """The placement rules of all backends, each once."""
-    families: list[dict[Precision, PlacementRules]] = []
-    for name in _BACKENDS:
-        rules = _learned_rules(runtimes.backend(name), job)
-        if rules and rules not in families:
-            families.append(rules)
-    return tuple(families)
-
-
-def _learned_rules(backend: runtimes.Backend, job: Job) -> dict[Precision, PlacementRules]:
-    """Precision → placement rules, for the precisions whose values calibration observes and that
-    the backend runs on the job's target."""
-    rules = {}
-    for scheme in _LEARNED:
-        with suppress(Impossible):
-            rules[scheme] = backend.rules(job.target, scheme)
-    return rules
-
-
-def rules_of(backend: runtimes.Backend, job: Job) -> dict[Precision, PlacementRules]:
-    """Precision → placement rules, of the job's precision and those that its recipe gives to nodes,
-    with the recipe's placement; and the backend's rules for the precision of the last layers.
-    Raises Impossible."""
-    rules = {scheme: backend.rules(job.target, scheme) for scheme in job.quantized}
-    last = rules[job.precision].last if rules else None
-    last_rules = {} if last is None else {last: backend.rules(job.target, last)}
-    placement = job.recipe.quantization.placement
-    return last_rules | {name: _placed(rule, placement) for name, rule in rules.items()}
-
-
-def _placed(rules: PlacementRules, placement: Placement) -> PlacementRules:
-    """The rules with the recipe's placement, except for rules that the backend does not have."""
-    if placement.zero_points is not None:
-        rules = rules.with_zero_points(placement.zero_points)
-    changes: dict[str, Any] = {
-        key: frozenset(value) if isinstance(value, tuple) else value
-        for key, value in placement
-        if key != "zero_points" and value is not None and getattr(rules, key) is not None
-    }
-    return replace(rules, **changes)
 
 
 def settings_of(recipe: Recipe) -> QuantizationSettings:

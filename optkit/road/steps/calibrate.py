@@ -26,6 +26,8 @@ class Calibrate(Shards, Step[CalibrationResult]):
     `batch`: samples per run, None: as they were written; `families`: backend → precision →
     placement rules; `moments`: whether second moments are kept for learned rounding. `tolerant`:
     samples on which the graph does not run are a result, no error, and few of them no warning.
+    `planned_memory`: the graph runs part by part, and these bytes of memory determine the size of
+    the parts; None: it runs as a whole.
     """
 
     name = "calibrate"
@@ -39,4 +41,5 @@ class Calibrate(Shards, Step[CalibrationResult]):
     families: tuple[Mapping[Precision, PlacementRules], ...]
     moments: bool
     tolerant: bool = False
+    planned_memory: int | None = None
     memory: int = beside_the_key()

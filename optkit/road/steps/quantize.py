@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from optkit.facts.assignment import Assignment, Scheme
-from optkit.ground.execute.step import Step, StepInput, always, spread
+from optkit.ground.execute.step import Step, StepInput, always, beside_the_key, spread
 from optkit.ground.recipe import Method, Quantization
 from optkit.road.steps.graph import Rewritten
 
@@ -37,7 +37,11 @@ class QuantizationResult(Rewritten):
 @dataclass(frozen=True, kw_only=True)
 class Quantize(Step[QuantizationResult]):
     """Assignment and qparams, then Q/DQ on the carrier graph; if the carriers are not FP32, also
-    the simulation."""
+    the simulation.
+
+    `planned_memory`: the weights are quantized one after the other within these bytes of memory;
+    None: all of them may be in memory. `left_out`: what this size of the model does not allow.
+    """
 
     name = "quantize"
     version = 15  # GPTQ of few rows by their own factor
@@ -49,3 +53,5 @@ class Quantize(Step[QuantizationResult]):
     statistics: StepInput | None = None
     scheme: Scheme = spread()
     settings: QuantizationSettings = spread()
+    planned_memory: int | None = None
+    left_out: tuple[str, ...] = beside_the_key(())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+import onnx_ir as ir
 
 from optkit.craft.quantization.numerics import scales
 from optkit.craft.quantization.numerics.scales import Scale
@@ -32,13 +33,14 @@ class ActivationQParams:
 class WeightQParams:
     """The codes of one node's weight, in the layout that the node reads, and its bias.
 
+    stored_codes   the codes, in memory or in a file; `codes` reads them
     scale   the scale of the codes: rank 0, [channels], or blocks along `axis`
     stored  the scale in the DequantizeLinear; a Mul after the node applies `ratio` [channels]
     bias    [channels], float; None: the bias of the node does not change
     """
 
     name: str
-    codes: np.ndarray
+    stored_codes: ir.TensorProtocol
     format: NumberFormat
     axis: int | None
     block_size: int | None
@@ -47,6 +49,11 @@ class WeightQParams:
     ratio: np.ndarray | None
     bias: np.ndarray | None
     activation: Scale | None
+
+    @property
+    def codes(self) -> np.ndarray:
+        """The codes. They leave memory with the array if they are in a file."""
+        return self.stored_codes.numpy()
 
     def floats(self) -> np.ndarray:
         """float32 values of the codes, in the same layout."""

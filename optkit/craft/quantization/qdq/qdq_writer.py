@@ -115,7 +115,7 @@ class QdqWriter:
         name, fmt = numbers.name, numbers.format
         if self._simulated and fmt.dtype in _NOT_LOADED:
             return self.constant(f"{name}_simulated", numbers.floats(), dtype)
-        codes = self.constant(f"{name}_quantized", numbers.codes)
+        codes = self._stored_constant(f"{name}_quantized", numbers.stored_codes)
         stored = numbers.stored
         if stored.outer is not None:
             s = self._two_level(name, numbers)
@@ -295,6 +295,14 @@ class QdqWriter:
         if dtype is not None:
             numbers = numbers.astype(dtype.numpy())
         return graph.add_constant(self._graph, self._names.value(name), numbers)
+
+    def _stored_constant(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
+        """A new constant with a free name, and with the numbers of a tensor that may be in a
+        file."""
+        free = self._names.value(name)
+        if isinstance(tensor, graph.MappedTensor):
+            return graph.add_tensor(self._graph, tensor.named(free))
+        return graph.add_constant(self._graph, free, tensor.numpy())
 
     def value(self, name: str, dtype: ir.DataType, shape: ir.Shape | None) -> ir.Value:
         """A new value with a free name."""

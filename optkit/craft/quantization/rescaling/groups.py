@@ -158,13 +158,15 @@ def _weighted(node: ir.Node) -> bool:
     matrix."""
     if node.domain != "" or node.op_type not in graph.WEIGHTED or len(node.inputs) < 2:
         return False
-    weight, numbers = node.inputs[1], graph.array(node.inputs[1])
-    if weight is None or numbers is None or not weight.is_initializer():
+    weight = node.inputs[1]
+    if weight is None or not weight.is_initializer() or not graph.is_constant(weight):
         return False
+    numbers = weight.const_value  # not read: it may be in a file
+    assert numbers is not None
     if node.op_type == "Gemm" and node.attributes.get_int("transA", 0) == 1:
         return False
-    matrix = numbers.ndim == 2 or node.op_type in _CONVOLUTIONS
-    return matrix and numbers.dtype == np.float32
+    matrix = len(numbers.shape) == 2 or node.op_type in _CONVOLUTIONS
+    return matrix and numbers.dtype == ir.DataType.FLOAT
 
 
 def _scale_weights(nodes: Collection[ir.Node], s: np.ndarray) -> list[Factor]:
@@ -183,13 +185,14 @@ def _scale_weights(nodes: Collection[ir.Node], s: np.ndarray) -> list[Factor]:
 
 def _along_inputs(node: ir.Node, s: np.ndarray) -> np.ndarray:
     """`s` in a shape that multiplies the node's weight along its input channels."""
-    w = graph.array(node.inputs[1])
-    assert w is not None
-    taps = (1,) * (w.ndim - 2)
+    weight = node.inputs[1]
+    assert weight is not None and weight.const_value is not None
+    shape = weight.const_value.shape.numpy()
+    taps = (1,) * (len(shape) - 2)
     if node.op_type == "Conv":  # [O, I/g, *k]: output channel o reads the inputs of its group
         per_group = s.reshape(node.attributes.get_int("group", 1), 1, -1)
-        each = w.shape[0] // per_group.shape[0]
-        return np.repeat(per_group, each, axis=1).reshape(w.shape[0], -1, *taps)
+        each = shape[0] // per_group.shape[0]
+        return np.repeat(per_group, each, axis=1).reshape(shape[0], -1, *taps)
     if node.op_type == "ConvTranspose" or not node.attributes.get_int("transB", 0):
         return s.reshape(-1, 1, *taps)
     return s.reshape(1, -1)
@@ -197,13 +200,16 @@ def _along_inputs(node: ir.Node, s: np.ndarray) -> np.ndarray:
 
 def _scale_constant(node: ir.Node, index: int, factor: np.ndarray, *, copied: bool = True) -> None:
     """Multiply a constant operand. `copied`: if the constant has other readers, multiply a copy."""
-    value, old = node.inputs[index], graph.array(node.inputs[index])
-    assert value is not None and old is not None and node.graph is not None
-    numbers = (old.astype(np.float64) * factor).astype(old.dtype)
+    value = node.inputs[index]
+    assert value is not None and node.graph is not None
     owned = value.is_initializer() and not value.is_graph_output() and len(value.uses()) == 1
     if owned or not copied:
-        value.const_value = ir.Tensor(numbers, name=value.name)
-        value.shape = ir.Shape(numbers.shape)
+        assert value.const_value is not None
+        value.const_value = graph.scaled(value.const_value, factor)
+        value.shape = ir.Shape(value.const_value.shape.numpy())
         return
+    old = graph.array(value)
+    assert old is not None
+    numbers = (old.astype(np.float64) * factor).astype(old.dtype)
     copy = graph.new_constant(node.graph, f"{value.name}_rescaled", numbers)
     node.replace_input_with(index, copy)

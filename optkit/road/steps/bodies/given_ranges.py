@@ -20,7 +20,7 @@ from optkit.ground.statistics import (
     load,
     save,
 )
-from optkit.road.steps.bodies.calibrate import taps_of_families
+from optkit.road.steps.bodies.taps import taps_of_families
 from optkit.road.steps.calibrate import CalibrationResult
 from optkit.road.steps.file_names import GRAPH, STATISTICS
 from optkit.road.steps.given_ranges import TakeRanges

@@ -1,14 +1,20 @@
 from __future__ import annotations
 
+import tempfile
+from dataclasses import replace
 from math import log10
 from pathlib import Path
 
+import onnx_ir as ir
+
 from optkit.craft.precision_cast.simulation import simulate
 from optkit.craft.quantization.choose_qparams import choose_qparams
+from optkit.craft.quantization.numerics.code_store import IN_MEMORY, CodeStore
 from optkit.craft.quantization.numerics.output_noise import ONE_TERM
 from optkit.craft.quantization.numerics.qparams import QParams
 from optkit.craft.quantization.out_of_core import streamed
 from optkit.craft.quantization.placement.assign import assign
+from optkit.craft.quantization.placement.weighted_nodes import constant
 from optkit.craft.quantization.qdq import insertion as qdq
 from optkit.craft.quantization.qdq.insertion import QuantLog
 from optkit.facts.assignment import Assignment
@@ -20,6 +26,8 @@ from optkit.road.steps.bodies.signature import signature
 from optkit.road.steps.bodies.weight_remarks import shortened
 from optkit.road.steps.file_names import GRAPH, SIMULATION, STATISTICS
 from optkit.road.steps.quantize import QuantizationResult, Quantize
+
+_SOLVING_SHARE = 2  # share of the memory for weights that are solved together
 
 
 def run(step: Quantize, out: Path, progress: Progress) -> QuantizationResult:
@@ -43,19 +51,41 @@ def run(step: Quantize, out: Path, progress: Progress) -> QuantizationResult:
             **vars(written),
         )
     progress("finding scales and codes", 0.1)
-    qparams = choose_qparams(
-        fused,
-        assignment,
-        statistics,
-        rules,
-        settings,
-        method=step.settings.method,
-        percentile=step.settings.percentile,
-        carrier=dtype,
-        trained=trained,
-    )
-    progress("writing Q/DQ", 0.8)
-    return write(step, qparams, assignment, statistics, out)
+    with tempfile.TemporaryDirectory() as folder:
+        qparams = choose_qparams(
+            fused,
+            assignment,
+            statistics,
+            rules,
+            settings,
+            method=step.settings.method,
+            percentile=step.settings.percentile,
+            carrier=dtype,
+            trained=trained,
+            store=_store(step, Path(folder), fused, assignment, progress),
+        )
+        qparams = replace(qparams, warnings=(*qparams.warnings, *step.left_out))
+        progress("writing Q/DQ", 0.8)
+        return write(step, qparams, assignment, statistics, out)
+
+
+def _store(
+    step: Quantize, folder: Path, fused: ir.Model, assignment: Assignment, progress: Progress
+) -> CodeStore:
+    """Where codes wait until the graph is written."""
+    if step.planned_memory is None:
+        return IN_MEMORY
+    planned = assignment.quantized()
+    weights = {constant(node) for node in fused.graph if node.name in planned}
+    total = sum(weight.const_value.size for weight in weights if weight.const_value is not None)
+    done = 0
+
+    def told(count: int) -> None:
+        nonlocal done
+        done += count
+        progress("finding scales and codes", 0.1 + 0.7 * min(done / max(total, 1), 1.0))
+
+    return CodeStore(folder / "codes", step.planned_memory // _SOLVING_SHARE, told)
 
 
 def write(
