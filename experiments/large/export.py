@@ -55,14 +55,17 @@ axes:
 """
 
 
-def measure(words: Sequence[str], folder: Path) -> tuple[float, int]:
-    """Seconds and most bytes of one optkit command, with `out` and the store in `folder`."""
+def measure(words: Sequence[str], folder: Path, *, writes: bool = True) -> tuple[float, int]:
+    """Seconds and most bytes of one optkit command, with the store, and `out` if it writes, in
+    `folder`."""
     out = folder / "out"
     shutil.rmtree(out, ignore_errors=True)
     environment = {**os.environ, "OPTKIT_CACHE": str(folder / "cache")}
     started, peak = time.monotonic(), 0
     command = subprocess.Popen(
-        [*_OPTKIT, *words, "--out", str(out)], env=environment, stdout=subprocess.DEVNULL
+        [*_OPTKIT, *words, *(("--out", str(out)) if writes else ())],
+        env=environment,
+        stdout=subprocess.DEVNULL,
     )
     while command.poll() is None:
         peak = max(peak, resident(command.pid))

@@ -115,6 +115,37 @@ def test_rows_are_the_tensor_in_blocks(
         assert joined.tobytes() == given_.tobytes()
 
 
+@settings(deadline=None, max_examples=30)
+@given(rows=st.integers(1, 70), columns=st.integers(1, 40), piece=st.integers(1, 4000),
+       along=st.sampled_from([(1, 1), (0, 1), (1, 0), (0, 0)]), half=st.booleans())  # fmt: skip
+def test_a_scaled_tensor_is_the_product_wherever_it_is(
+    rows: int, columns: int, piece: int, along: tuple[int, int], half: bool,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:  # fmt: skip
+    """In memory, in a file, and of a product that is itself computed."""
+    path = tmp_path_factory.mktemp("scaled") / "m.onnx"
+    given_ = random((rows, columns), "float16" if half else "float32")
+    graph.save(model({"w": given_, "big": random((40, 40))}), path, inline_limit=0)
+    stored = graph.load(path).graph.initializers["w"].const_value
+    assert stored is not None
+    factor = np.random.default_rng(1).uniform(0.1, 3, (along[0] or rows, along[1] or columns))
+    once = (given_.astype(np.float64) * factor).astype(given_.dtype)
+    twice = (once.astype(np.float64) * factor.T[:1, :1]).astype(given_.dtype)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("optkit.ground.graph.weights._PIECE_BYTES", piece)
+        for tensor in (stored, ir.Tensor(given_)):
+            found = graph.scaled(tensor, factor)
+            assert found.numpy().tobytes() == once.tobytes()
+            assert graph.scaled(found, factor[:1, :1]).numpy().tobytes() == twice.tobytes()
+
+
+def test_a_product_larger_than_the_tensor_is_in_memory(tmp_path: Path) -> None:
+    graph.save(model({"w": random((1, 900), "float32")}), tmp_path / "m.onnx", inline_limit=0)
+    stored = graph.load(tmp_path / "m.onnx").graph.initializers["w"].const_value
+    assert stored is not None and isinstance(stored, graph.MappedTensor)
+    assert graph.scaled(stored, np.ones((3, 1))).shape.numpy() == (3, 900)
+
+
 def test_rows_of_a_scalar(tmp_path: Path) -> None:
     assert [block.tolist() for block in graph.rows(ir.Tensor(np.array(3.0)), 5)] == [3.0]
 

@@ -11,15 +11,25 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from optkit.craft.quantization.choose_qparams import choose_qparams
+from optkit.craft.quantization.numerics.code_store import IN_MEMORY, CodeStore
+from optkit.craft.quantization.numerics.qparams import QParams
+from optkit.craft.quantization.placement.assign import assign
+from optkit.facts.assignment import Scheme
 from optkit.facts.codec import to_json
-from optkit.facts.precisions import PRECISIONS
+from optkit.facts.placement import PlacementRules
+from optkit.facts.precisions import PRECISIONS, Precision
 from optkit.ground import graph
 from optkit.ground.data import spool_writer
 from optkit.ground.devices import target
+from optkit.ground.recipe import Quantization
 from optkit.ground.runtimes import backend
+from optkit.ground.statistics import load
 from optkit.road.pipeline import large
 from optkit.road.steps import perform
+from optkit.road.steps.file_names import STATISTICS
 from tests.conftest import Optkit
+from tests.quantization.workshop import Chain
 from tests.scripts import script
 
 VOCABULARY = 300
@@ -155,6 +165,10 @@ def test_what_a_large_model_does_without_is_told(
     assert "judged at their products" in (tmp_path / "parts" / "details.json").read_text()
 
 
+def int8_on(where: str) -> dict[Precision, PlacementRules]:
+    return {PRECISIONS["int8"]: backend("tensorrt-rtx").rules(target(where), PRECISIONS["int8"])}
+
+
 def calibrate(folder: Path, out: str, *, progress: Any = None, **params: Any) -> bytes:
     """The statistics that the step `calibrate` writes for folder/fused and folder/samples."""
     families = [
@@ -207,3 +221,53 @@ def test_statistics_are_those_of_the_whole_graph(spooled: Path) -> None:
         spooled, "again", progress=lambda what, share: again.append(what), **kept
     )
     assert not [text for text in again if text.startswith(("part 1 ", "part 2 "))]
+
+
+def test_weights_in_files_get_the_same_factors(spooled: Path) -> None:
+    """They are multiplied when the graph is written, some of them along both axes."""
+    calibrate(spooled, "statistics")
+    graph.save(graph.load(spooled / "fused" / "model.onnx"), spooled / "model.onnx")
+    (spooled / "inline").mkdir()
+    (spooled / "model.onnx").rename(spooled / "inline" / "model.onnx")
+    params = {
+        "precision": "int8", "carrier": "fp32", "order": [], "inputs": [], "axes": {},
+        "rules": {str(name): to_json(own) for name, own in int8_on("l4").items()},
+        "settings": Quantization(smooth=0.5).model_dump(mode="json"),
+        "method": "minmax", "percentile": 99.99, "compare": False, "uncompared": "",
+    }  # fmt: skip
+    made = []
+    for form in ("fused", "inline"):
+        out = spooled / f"from-{form}"
+        out.mkdir()
+        inputs = {"graph": spooled / form, "statistics": spooled / "statistics"}
+        told = perform("prepare", inputs, params, out, lambda what, share: None)
+        assert told["log"]["counts"]["folded"] >= 3
+        made.append((out / "model.onnx").read_bytes())
+    assert made[0] == made[1]
+
+
+def test_a_weight_that_is_too_large_to_be_solved_is_rounded_and_named(tmp_path: Path) -> None:
+    """The others keep the codes that they have in memory, solved one by one."""
+    model = encoder()
+    feeds = [{"tokens": part} for part in np.split(tokens(), 6)]
+    found = Chain(tmp_path / "chain", model, feeds)
+    statistics, rules = load(found.statistics / STATISTICS), int8_on("l4")
+    fused = graph.load(found.fused / "model.onnx")
+    assignment = assign(fused, Scheme(PRECISIONS["int8"], "fp16", rules), statistics)
+
+    def chosen(store: CodeStore, weights: str) -> QParams:
+        return choose_qparams(
+            fused, assignment, statistics, rules, Quantization(weights=weights), method="minmax",
+            percentile=100.0, carrier=np.float16, store=store,
+        )  # fmt: skip
+
+    # 64 x 64 numbers fit beside as many moments, 64 x 192 do not
+    short = chosen(CodeStore(tmp_path / "codes", 32 * 10_000), "auto")
+    solved, rounded = chosen(IN_MEMORY, "auto"), chosen(IN_MEMORY, "rtn")
+    named = {text.split("'")[1] for text in short.warnings if "rounded to nearest" in text}
+    assert named == {f"w_{what}{n}" for what in ("up", "down") for n in range(3)}
+    for name, weight in short.weights.items():
+        wanted = rounded if weight.name in named else solved
+        assert np.array_equal(weight.codes, wanted.weights[name].codes), name
+        assert isinstance(weight.stored_codes, graph.MappedTensor)
+    assert any((solved.weights[n].codes != rounded.weights[n].codes).any() for n in solved.weights)
