@@ -60,7 +60,8 @@ def commands(kind: str, scratch: Path, given: argparse.Namespace) -> Iterator[Co
     for precision in given.precisions.split(","):
         finished = kind == "decoder" and precision == "int4"
         wanted = [model, "--target", "cpu", "--precision", precision, *data]
-        wanted += most if finished else little
+        method = ("--set", f"quantization.weights={given.weights}")
+        wanted += (*most, *method) if finished else little
         yield Command(f"quantize to {precision}", ("quantize", *wanted))
         if finished:
             artifact = str(scratch / "artifact")
@@ -113,6 +114,9 @@ def main() -> None:
     parser.add_argument("--precisions", default="int8,int4")
     parser.add_argument("--memory", default="8GiB", help="--memory of fuse and quantize")
     parser.add_argument("--most", default="11GiB", help="--memory of export and of all INT4")
+    parser.add_argument(
+        "--weights", default="auto", help="how INT4 rounds: auto (GPTQ), awq, mse, …"
+    )
     parser.add_argument("--samples", type=int, default=32)
     parser.add_argument("--length", type=int, default=128, help="tokens of a sample")
     parser.add_argument("--keep", type=float, default=15, help="GiB of the disk that stay free")
@@ -135,7 +139,12 @@ def main() -> None:
             rows.append(told(kind, command, given.scratch))
             print(json.dumps(rows[-1]), flush=True)
             if given.out is not None:
-                figures = {**machine(), "memory": given.memory, "most": given.most}
+                figures = {
+                    **machine(),
+                    "memory": given.memory,
+                    "most": given.most,
+                    "weights": given.weights,
+                }
                 figures |= {"samples": given.samples, "length": given.length, "note": given.note}
                 given.out.write_text(json.dumps({**figures, "rows": rows}, indent=2) + "\n")
         for name in ("cache", "out", "artifact"):

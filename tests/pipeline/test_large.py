@@ -59,12 +59,15 @@ def test_quantized_activations_and_scales_per_channel_go_in_parts(
 
 def test_an_estimate_counts_codes_and_the_weights_that_get_factors() -> None:
     """Codes wait on disk while the others are chosen; a weight in pieces is written at once."""
-    for found, bits, rescales, disk in (
-        ("parts", 8, False, 14), ("parts", 8, True, 42), ("layers", 4, True, 7),
-        ("pieces", 4, False, 3.5),
+    for found, bits, rescales, disk, memory in (
+        ("parts", 8, False, 14, 8), ("parts", 8, True, 42, 8), ("layers", 4, True, 7, 8),
+        ("pieces", 4, False, 3.5, 1),
     ):  # fmt: skip
         told = estimate(found, 7 * GIB, 8 * GIB, bits, rescales=rescales)
-        assert f"Estimate, not measured: up to {disk} GiB of disk, and 8 GiB of memory" in told
+        wanted = f"{disk} GiB of disk, at most {memory} GiB of memory"
+        assert f"Estimate, not measured: {wanted}" in told
+        assert ("min (as 1.24 B parameters took" in told) == (found != "layers")
+    assert "about 86 min" in estimate("parts", 7 * GIB, 8 * GIB, 8, rescales=False)
 
 
 def test_the_memory_that_is_planned_with_is_the_same_for_limits_alike() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from optkit.craft.backends import onnxruntime
 from optkit.craft.backends.kernel_speeds import kernel_speeds
-from optkit.craft.quantization.choose_qparams import _damping
+from optkit.craft.quantization.rounding.solver_inputs import damping as damping_of
 from optkit.facts.placement import ProductForm, ProductSpeeds
 from optkit.ground import graph
 from optkit.ground.devices import target
@@ -94,7 +94,7 @@ def test_the_second_term_holds_what_rounding_to_the_first_leaves(made: tuple[boo
 )
 def test_gptq_is_damped_by_the_columns_for_each_row(k: int, rows: int, damping: float) -> None:
     """0.02 · K / rows, from 0.01 to 0.05: few rows show little of many columns."""
-    assert _damping(k, rows) == pytest.approx(damping)
+    assert damping_of(k, rows) == pytest.approx(damping)
 
 
 def test_a_gpu_runs_no_product_twice(made: tuple[bool, Chain]) -> None:

@@ -17,6 +17,10 @@ _BYTES_TO_RUN = 8  # per parameter: FP32, and the runtime's copy
 _BYTES_TO_CALIBRATE = 12  # per parameter: those, and second moments
 _LEARNED = ("auto", "gptq", "awq")
 _DATA_FREE = ("auto", "rtn", "mse")
+# experiments/large/results.json: seconds per 10^9 parameters, with 1,024 tokens to calibrate; the
+# most bytes of memory in pieces
+_SECONDS: Mapping[Way, float] = {"parts": 690.0, "pieces": 127.0}
+_PIECES = 1 << 30
 _TOO_LARGE = "the model is larger than --memory allows for a run: "
 UNJUDGED = f"{_TOO_LARGE}activations were judged at their products, not at the outputs of the model"
 UNCOMPENSATED = f"{_TOO_LARGE}weights do not make up for the errors of the layers before them"
@@ -88,11 +92,12 @@ def estimate(found: Way, parameters: int, limit: int, bits: int, *, rescales: bo
     if rescales and found == "parts":
         disk += parameters * _BYTES
     what = {"pieces": "its weights are quantized in pieces"}.get(found, "it goes part by part")
-    return (
-        f"the model does not fit in --memory, so {what}. Estimate, not measured: up to "
-        f"{disk / 2**30:.2g} GiB of disk, and {limit / 2**30:.3g} GiB of memory at most. The time "
-        "that is left is shown after the first part"
-    )
+    memory = min(limit, _PIECES) if found == "pieces" else limit
+    told = f"{disk / 2**30:.2g} GiB of disk, at most {memory / 2**30:.2g} GiB of memory"
+    if found in _SECONDS:
+        minutes = max(_SECONDS[found] * parameters / 60e9, 1.0)
+        told += f", about {minutes:.2g} min (as 1.24 B parameters took on two busy cores)"
+    return f"the model does not fit in --memory, so {what}. Estimate, not measured: {told}"
 
 
 def planned_memory(limit: int) -> int:
