@@ -107,6 +107,24 @@ def test_a_model_larger_than_its_memory_is_solved(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_model_larger_than_its_memory_has_quantized_activations(tmp_path: Path) -> None:
+    """INT8 of 238 M parameters within 1.5 GiB; a run of the whole FP32 graph takes 1.8."""
+    write(tmp_path / "m.onnx", hidden=1024, ffn=2816, layers=16, heads=16, vocabulary=16_000)
+    command = ["quantize", str(tmp_path / "m.onnx"), "--precision", "int8", "--memory", "1.5GiB"]
+    for setting in (
+        f"calibration.source={ROOT / 'experiments/large/tokens.py'}", "calibration.samples=8",
+        "calibration.args={count: 8, length: 32, vocabulary: 16000}",
+    ):  # fmt: skip
+        command += ["--set", setting]
+    _, peak = optkit(tmp_path, *command, "--target", "l4", "--out", str(tmp_path / "out"))
+    assert peak < 1700 * MIB  # the parent holds some, too
+    said = (tmp_path / "stderr").read_text()
+    assert "calibrate part by part" in said and "Estimate, not measured" in said
+    ops = [node.op_type for node in graph.load(tmp_path / "out" / "model.onnx").graph]
+    assert ops.count("DequantizeLinear") >= 7 * 16 and "QuantizeLinear" in ops
+
+
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_model(tmp_path: Path) -> None:
     """1.3 and 2.2 GB of FP16 weights in the shapes of a 7B decoder take the same."""
     peaks = []
