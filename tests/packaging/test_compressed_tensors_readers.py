@@ -195,7 +195,7 @@ def test_what_the_format_cannot_hold_is_refused(
     with pytest.raises(UsageError, match=reason) as refused:
         package(artifact)
     assert "int4" in str(refused.value.hint)
-    assert [each.name for each in (tmp_path / "artifacts").iterdir()] == [artifact.path.name]
+    assert not list((tmp_path / "artifacts").glob("*-compressed-tensors"))
 
 
 def test_a_file_for_each_part_of_a_large_model(
