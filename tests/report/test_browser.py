@@ -185,9 +185,49 @@ def _read_back(folder: Path) -> dict[str, Path]:
     return {name: folder / f"{name}.html" for name in shown}
 
 
-LOOKS = (  # theme, width, medium
-    ("light", 1400, "screen"), ("dark", 1400, "screen"), ("light", 375, "screen"),
-    ("dark", 375, "screen"), ("light", 718, "print"), ("dark", 718, "print"),
+PHONE = {"width": 375, "height": 667}
+
+# The texts on a page, in order; without those that only one width has: the contents, the heads of
+# tables (the cells of a narrow page name them), and the marks of drawings.
+TEXTS = """() => {
+  const found = [], texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const element = texts.currentNode.parentElement, text = texts.currentNode.data.trim();
+    const shown = element.checkVisibility({ visibilityProperty: true });
+    if (text && shown && !element.closest("nav, thead, svg, .finder")) found.push(text);
+  }
+  return found;
+}"""
+
+UNFOLD = "document.querySelectorAll('details').forEach((one) => { one.open = true })"
+
+
+def test_a_page_is_at_most_six_screens_of_a_phone_and_loses_nothing(
+    pages: dict[str, Path], opened: Callable[..., Any]
+) -> None:
+    for (name, page), script in product(pages.items(), (True, False)):
+        phone = opened(page, viewport=PHONE, java_script_enabled=script)
+        screens = phone.evaluate("document.documentElement.scrollHeight / innerHeight")
+        assert screens <= 6, (name, screens)
+        closed = phone.locator("section > details:not([open]) > summary")
+        assert closed.count() == phone.locator("section").count() - 1 > 0, name
+        closed.last.click()
+        assert closed.count() == phone.locator("section").count() - 2, name
+        desk = opened(page, viewport={"width": 1400, "height": 900}, java_script_enabled=script)
+        assert desk.locator("section > details:not([open])").count() == closed.count() + 1
+        desk.evaluate(UNFOLD.replace("'details'", "'details details'"))
+        phone.evaluate(UNFOLD)
+        texts = desk.evaluate(TEXTS)
+        assert len(texts) > 20 and phone.evaluate(TEXTS) == texts, name
+        unnamed = "tbody tr > td:not([data-label]), tbody tr > td[data-label='']"
+        assert phone.locator(unnamed).count() == 0, name
+
+
+LOOKS = (  # theme, width, medium, whether all that is folded is open
+    ("light", 1400, "screen", False), ("dark", 1400, "screen", False),
+    ("light", 375, "screen", False), ("dark", 375, "screen", False),
+    ("light", 375, "screen", True), ("dark", 375, "screen", True),
+    ("light", 718, "print", False), ("dark", 718, "print", False),
 )  # fmt: skip
 
 
@@ -198,9 +238,11 @@ def test_every_page_is_accessible_and_nothing_overlaps(
     for name, evidence in {"artifact": "measured", "engine": "predicted"}.items():
         timed = opened(pages[name]).locator("#time .badge").first
         assert timed.text_content() == evidence
-    for (name, page), (theme, width, medium) in product(pages.items(), LOOKS):
+    for (name, page), (theme, width, medium, unfolded) in product(pages.items(), LOOKS):
         tab = opened(page, color_scheme=theme, viewport={"width": width, "height": 900})
         tab.emulate_media(media=medium)
+        if unfolded:
+            tab.evaluate(UNFOLD)
         if not tab.evaluate("document.documentElement.scrollWidth <= innerWidth"):
             found.append((name, width, "wider than the window"))
         if width == 1400 and tab.evaluate(HIDDEN):
@@ -329,7 +371,7 @@ def _search(tab: Any) -> None:
 
 def _print(paper: Any, still: Any) -> None:
     """On paper what is folded is there; without script every row is."""
-    closed = paper.locator("details:not([open]) table").first
+    closed = paper.locator("details details:not([open]) table").first
     assert not closed.is_visible()
     paper.emulate_media(media="print")
     paper.set_viewport_size({"width": 718, "height": 1000})  # A4 less its margins

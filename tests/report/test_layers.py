@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from html import unescape
 from typing import Any
 
 import pytest
@@ -63,7 +64,7 @@ def test_outputs_are_a_table_the_worst_first(make: Any) -> None:
     assert text.index("| y, channel 4 | 2.4 |") < text.index("| logits | 31.4 | 31.0 to 31.9 |")
     assert "27.5, 27.9, 31.2" in text and "75.00 % of the values are equal" in text
     assert "constant, though it varies in the reference" in text
-    assert "SQNR" in page and "2.4 dB" in page and "output &#39;y&#39;, channel 4" in page
+    assert "SQNR" in page and "2.4 dB" in page and "output 'y', channel 4" in unescape(page)
     cells = [(row.name, row.sqnr.text) for row in table(read(report).result.fidelity)]
     assert cells == [("y, channel 4", "2.4"), ("logits", "31.4"), ("class", "–"), ("z", "equal")]
 

@@ -44,8 +44,11 @@ def test_a_comparison_starts_with_what_differs_and_how_that_is_known() -> None:
     assert head.conditions == ("not compared (on another machine): speedup",)
     page = diff_page.to_html(found)
     assert page.index(head.title) < page.index('id="figures"') < page.index('id="graph"')
-    assert page.count('<span class="badge measured">') == 3 + 1  # and in the legend
-    assert "2 ms <small>1.9 to 2.1 ms</small>" in page and "no difference seen" in page
+    assert page.count('<span class="badge measured">') == 1 + 1  # of all rows, and in the legend
+    assert (
+        "In all rows: <span>A </span><b><span>2 ms <small>1.9 to 2.1 ms</small></span></b>" in page
+    )
+    assert "no difference seen" in page
 
 
 @pytest.mark.parametrize(

@@ -198,12 +198,13 @@ def test_every_planned_node_and_layer_is_listed(make: Any) -> None:
     assert "11 of 12 planned nodes run as planned: 11 in int8" in page
     for layer in report["layers"]["engine"] + report["layers"]["baseline"]:
         assert f'<th scope="row" class="name">{layer["name"]}</th>' in page
-    assert '<td class="outcome fail">float16, not landed</td>' in page
+    assert '<td class="outcome fail" data-label="runs as">float16, not landed</td>' in page
     assert "one input channel never lands" in page
     assert "folded into the convolution" in page
     assert "1×1×8×8, 8×1×8×8, 32×1×8×8" in page
     assert "overflows half precision" in page
-    assert 'title="cosine 0.984151, largest error 0.2">18.0</td>' in page
+    told = 'title="cosine 0.984151, largest error 0.2" data-label="alone, dB">18.0</td>'
+    assert told in page
 
 
 def empty_report(found: Result) -> dict[str, Any]:

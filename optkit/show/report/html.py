@@ -22,6 +22,7 @@ from jinja2.bccache import Bucket
 from markupsafe import Markup, escape
 
 from optkit.show.report import details, figures, view
+from optkit.show.report.told_once import told_once
 
 _HERE = Path(__file__).parent
 
@@ -58,6 +59,7 @@ def _environment() -> Environment:
         "count": figures.count,
         "dollars": figures.dollars,
         "price": details.price,
+        "told_once": told_once,
     }
     environment.globals["meaning"] = view.EVIDENCE
     drawing = _file("drawing/drawing.css")

@@ -30,7 +30,7 @@ HEAD = (
     "cosine",
     "largest error",
     "channels alone: least, 5th percentile, median",
-    "",
+    "note",
 )
 
 

@@ -30,6 +30,7 @@ function equip(table) {
   (table.closest(".wide") ?? table).before(bar);
 
   bar.addEventListener("input", show);
+  bar.append(orders());
   heads.forEach((head, column) => sortable(head, column));
   show();
 
@@ -56,13 +57,30 @@ function equip(table) {
     button.type = "button";
     button.append(...head.childNodes);
     head.append(button);
-    button.addEventListener("click", () => {
-      const down = head.ariaSort === "ascending";
-      for (const other of heads) other.ariaSort = null;
-      head.ariaSort = down ? "descending" : "ascending";
-      const sorted = [...rows].sort((a, b) => compared(a.cells[column], b.cells[column]));
-      table.tBodies[0].append(...(down ? sorted.reverse() : sorted));
+    button.addEventListener("click", () => sort(column, head.ariaSort === "ascending"));
+  }
+
+  function orders() { // on a narrow screen, where the heads are not shown
+    const list = made("select");
+    list.append(new Option("as it was", ""));
+    heads.forEach((head, column) => {
+      for (const [down, mark] of ["▲", "▼"].entries())
+        list.append(new Option(`${head.textContent} ${mark}`, `${column} ${down}`));
     });
+    list.addEventListener("change", () => sort(...list.value.split(" ").map(Number)));
+    const label = labelled("order", list);
+    label.className = "order";
+    return label;
+  }
+
+  function sort(column, down) {
+    for (const head of heads) head.ariaSort = null;
+    const sorted = [...rows];
+    if (down !== undefined) {
+      heads[column].ariaSort = down ? "descending" : "ascending";
+      sorted.sort((a, b) => compared(a.cells[column], b.cells[column]));
+    }
+    table.tBodies[0].append(...(down ? sorted.reverse() : sorted));
   }
 }
 
