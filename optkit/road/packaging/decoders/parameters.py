@@ -25,12 +25,13 @@ from optkit.road.packaging.decoders.architecture import OTHER_FORMATS
 
 _SUMS, _FACTORS = ("Add", "Sum"), ("Mul",)
 _NORMS = ("RMSNormalization", "SimplifiedLayerNormalization", "LayerNormalization")
-_RESCALED = "_rescaled"  # in the name of a factor that SmoothQuant or AWQ left in the graph
 _ELSEWHERE = "the network of another program has no place for it"
-_SMOOTHED = (
-    "it rescales the input of a product: build with `quantization: {smooth: off}`, and with other "
-    "`weights` than awq"
-)
+_HINTS = {  # by a part of the name of the node that reads the tensor
+    "_rescaled": "it rescales the input of a product: build with `quantization: {smooth: off}`, "
+    "and with other `weights` than awq",
+    "_outliers": "it multiplies the outlier channels of an activation, beside the product of the "
+    "others: build with `quantization: {outlier_channels: off}`",
+}
 
 
 class ExpectedParameters(Protocol):
@@ -143,7 +144,7 @@ class _Finder:
             raise UsageError(
                 f"it is no parameter of a {self._network.kind} network, but {users} reads it",
                 where=f"tensor {value.name!r}",
-                hint=_SMOOTHED if _RESCALED in users else _ELSEWHERE,
+                hint=next((hint for part, hint in _HINTS.items() if part in users), _ELSEWHERE),
             )
 
     def _add(
