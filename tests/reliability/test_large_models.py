@@ -34,14 +34,13 @@ def optkit(folder: Path, *words: str) -> tuple[dict[str, Any], int]:
     environment = {**os.environ, "OPTKIT_CACHE": str(folder / "cache")}
     command = subprocess.Popen(
         [*_OPTKIT, *words, "--json"], env=environment, cwd=folder, text=True,
-        stdout=subprocess.PIPE, stderr=(folder / "stderr").open("w"),
+        stdout=(folder / "stdout").open("w"), stderr=(folder / "stderr").open("w"),
     )  # fmt: skip
     peak = 0
     while command.poll() is None:
         peak = max(peak, resident(command.pid))
         time.sleep(0.02)
-    assert command.stdout is not None
-    said = command.stdout.read()
+    said = (folder / "stdout").read_text()  # a pipe would be full before the command ends
     assert command.returncode == 0, (folder / "stderr").read_text()
     return json.loads(said), peak
 
