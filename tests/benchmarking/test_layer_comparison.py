@@ -178,6 +178,26 @@ def test_a_restored_layer_multiplies_floats_again(
     np.testing.assert_allclose(found, whole, atol=1e-4)
 
 
+def test_restored_layers_may_read_one_value_that_only_the_reference_has(tmp_path: Path) -> None:
+    """A quantizer removed the Relu, because its codes begin at zero."""
+    both = "[second] y = MatMul (r, w2) [third] z = MatMul (r, w2)"
+    wider = "(float[N,4] y, float[N,4] z)"
+    reference = FLOAT.replace("[second] y = MatMul (r, w2)", both).replace("(float[N,4] y)", wider)
+    candidate = (
+        reference.replace("[relu] r = Relu (h)", "").replace("(r, w2)", "(d, w2)")
+        .replace("[second]", "[q] c = QuantizeLinear (h, sr, zu)  "
+                 "[dq] d = DequantizeLinear (c, sr, zu)  [second]")
+        .replace("float[16,4] w2)", "float[16,4] w2, float sr, uint8 zu)")
+    )  # fmt: skip
+    layers = [ComparedNode("second", "MatMul", "y", ()), ComparedNode("third", "MatMul", "z", ())]
+    given = filled(model(candidate), {"zu": np.array(0, np.uint8)})
+    graph.save(restored(model(reference), given, layers), tmp_path / "model.onnx")
+    with OnnxRuntime().session(tmp_path / "model.onnx", SessionOptions(level="basic")) as session:
+        found = session.run({"x": X})
+    for name in ("y", "z"):
+        np.testing.assert_allclose(found[name], np.maximum(H, 0) @ W2, atol=1e-4)
+
+
 def test_equal_tensors_have_no_sqnr(tmp_path: Path) -> None:
     made = side_by_side(model(FLOAT), model(FLOAT), ["first"])
     graph.save(made.model, tmp_path / "model.onnx")
