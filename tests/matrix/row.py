@@ -30,11 +30,14 @@ from optkit.ground.workspace import Workspace
 from optkit.road import jobs
 from optkit.verbs import api
 from tests.matrix import families
+from tests.plain_tools import accepted
 
 LIMIT = 1e-4
 """Of a difference in float32, as a share of the largest value of the output."""
 LEAST_SQNR = {"fp16": 40.0, "int8": 10.0}
 """dB against FP32: below, an output is no longer the model's."""
+LOADED = ("fp32", "int8")
+"""Precisions whose graphs plain ONNX Runtime must load, and not only the checker."""
 SAMPLES = Path(__file__).with_name("samples.py")
 
 Sizes = dict[str, int]
@@ -92,10 +95,12 @@ class Row:
         return Row(f"{self.family}/{part}", self.scratch, self.workspace.executor)
 
     def files(self, stage: str, **how: str) -> tuple[Path, dict[str, Any]]:
-        """The folder of what `optkit STAGE` makes, and its details."""
+        """The folder of what `optkit STAGE` makes, and its details. Plain tools accept its graphs."""
         out = self.scratch / "-".join(filter(None, [self.part, stage, *how.values()]))
         shutil.rmtree(out, ignore_errors=True)
         made = api.stage_files(stage, recipe=self._recipe, out=out, workspace=self.workspace, **how)
+        for path in out.rglob("*.onnx"):
+            assert accepted(path) or how["precision"] not in LOADED, f"{path} is only checked"
         return out, made.details
 
     def sqnr(self, **how: str) -> float:

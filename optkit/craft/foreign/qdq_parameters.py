@@ -136,4 +136,6 @@ def set_codes(node: ir.Node, names: graph.FreeNames, scale: np.ndarray, zero: np
     if len(node.inputs) < 3:
         node.resize_inputs(3)
     node.replace_input_with(2, second)
+    if node.op_type == QUANTIZE:
+        node.attributes.pop("output_dtype", None)  # the zero point has it
     graph.remove_unread(owner, before)

@@ -8,7 +8,7 @@ the numbers. A repair changes the graph in place and returns what it changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -256,15 +256,16 @@ def _rewritten(
         scale, zero = numbers(codes)
         for node in (before, *readers):
             set_codes(node, names, scale, zero.astype(np.int8))
-        before.attributes.pop("output_dtype", None)
         before.outputs[0].type = ir.TensorType(ir.DataType.INT8)
         yield str(before.name)
 
 
 def _activations(model: ir.Model) -> Iterator[tuple[ir.Node, list[ir.Node]]]:
-    """Each Q whose codes only DQs read, with them."""
+    """Each Q whose codes only DQs read, with them. Codes that the graph returns keep their dtype."""
     for node in list(model.graph):
         if node.op_type != QUANTIZE or graph.is_constant(node.inputs[0]):
+            continue
+        if node.outputs[0].is_graph_output():
             continue
         readers = list(node.outputs[0].consumers())
         if readers and all(reader.op_type == DEQUANTIZE for reader in readers):
@@ -327,6 +328,8 @@ def _write_codes(
     graph.remove_unread(owner, [old])
 
 
+_LOADABLE = Repair("moves", "int8 pairs were repeated behind operators that only move numbers, where "
+                   "ONNX Runtime repeats them wrongly", True, graph.loadable_pairs)  # fmt: skip
 FORMS: tuple[Repair, ...] = (
     Repair("operators", "integer operators became Q/DQ pairs around float operators", True,
            operators.to_pairs),
@@ -335,6 +338,7 @@ FORMS: tuple[Repair, ...] = (
     Repair("weights", "float weights before a QuantizeLinear became codes", True, fold_constants),
     Repair("clips", "Clips between QuantizeLinear and DequantizeLinear were removed", False,
            clips_out),
+    _LOADABLE,
 )  # fmt: skip
 REPAIRS: tuple[Repair, ...] = (
     *FORMS,
@@ -348,4 +352,5 @@ REPAIRS: tuple[Repair, ...] = (
            signed_activations),
     Repair("symmetric activations", "activation ranges became symmetric", False,
            symmetric_activations),
+    replace(_LOADABLE, name="signed moves"),  # codes that were unsigned
 )  # fmt: skip

@@ -116,8 +116,10 @@ def describe(model: ir.Model) -> tuple[tuple[TensorInfo, ...], tuple[TensorInfo,
 
 
 def write(model: ir.Model, out: Path) -> None:
-    """Check the numbers and write the file. Raises InputRefused with the tensor or the fault."""
+    """Check the numbers and write the file, with pairs that ONNX Runtime loads. Raises InputRefused
+    with the tensor or the fault."""
     graph.check_finite(model)
+    graph.loadable_pairs(model)
     graph.save(model, out)
     graph.check(out)
 

@@ -9,6 +9,7 @@ nodes      names of nodes, constant weights, finite numbers
 arguments  inputs that are shapes, axes or indices
 weights    weights on disk: rows and columns, tensors that are computed when they are written
 data_files the files for weights, written or linked
+signed_pairs  pairs of signed codes in a form that ONNX Runtime loads
 cutting    consecutive parts of a graph, each a small graph
 exact_products    which nodes multiply integer codes, and whether their sums need VNNI
 activation_bytes  bytes of the values of a run, at any sizes
@@ -61,6 +62,7 @@ from optkit.ground.graph.serde import (
     with_data_at,
 )
 from optkit.ground.graph.shapes import bind, dims, evaluated, expose, inputs, outputs, typed
+from optkit.ground.graph.signed_pairs import loadable_pairs
 from optkit.ground.graph.weights import (
     MappedTensor,
     TensorForm,
@@ -110,6 +112,7 @@ __all__ = [
     "is_constant",
     "join_names",
     "load",
+    "loadable_pairs",
     "lower",
     "metadata",
     "module_of",

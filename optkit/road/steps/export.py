@@ -90,7 +90,7 @@ class Export(RunsCode, Step[ExportedGraph]):
     """
 
     name = "export"
-    version = 11
+    version = 12
     tools = ("torch", "onnxscript", "onnx", "onnx-ir")
 
     model: StepInput | None = None

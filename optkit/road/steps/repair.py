@@ -41,7 +41,7 @@ class RepairGraph(Step[RepairedGraph]):
     Q/DQ pairs instead of other forms."""
 
     name = "repair"
-    version = 4
+    version = 5
     tools = ("numpy", "onnx", "onnx-ir", "ml-dtypes")
     stays = True
 
