@@ -4,6 +4,7 @@ float graph."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from optkit.ground import graph, runtimes
 from optkit.ground.workspace import Workspace
 from optkit.verbs import api
 from tests.foreign.test_foreign import GRAPHS, loaded, pictures
+from tests.plain_tools import accepted
 
 FLOAT = """<ir_version: 8, opset_import: ["" : 21]> agraph (float[n, 4] x) => (float[n, 4] y)
 <float[4, 4] w = {1,0,0,0, 0,1,0,0, 0,0,1,0, 0,0,0,1}> { y = MatMul(x, w) }"""
@@ -51,15 +53,45 @@ def agreement(labels: np.ndarray, pixels: np.ndarray) -> Any:
     return evaluate
 
 
+TASK = """import numpy as np
+
+METRIC = "largest logit"
+
+def samples():
+    pixels = np.random.default_rng(5).normal(size=(60, 3, 16, 16)).astype(np.float32)
+    for one in pixels:
+        yield {"x": one[None]}, np.zeros(1)
+
+def score(outputs, labels):
+    return outputs["y"].max(axis=1)
+"""
+
+
 @pytest.mark.slow
 def test_the_repaired_graph_is_built_with_its_own_scales(
     workspace: Workspace, tmp_path: Path
 ) -> None:
     pytest.importorskip("tensorrt_rtx")
+    (tmp_path / "task.py").write_text(TASK)
+    shutil.copy(GRAPHS / "ort_qdq.onnx", tmp_path)
+    recipe = "{name: given, model: {path: ort_qdq.onnx}, eval: {task: task.py}}"
+    (tmp_path / "optkit.yaml").write_text(recipe)
     built = optkit.build(
-        GRAPHS / "ort_qdq.onnx", target="l4", out=tmp_path, workspace=workspace
-    )  # fmt: skip
+        target="l4", recipe=tmp_path / "optkit.yaml", out=tmp_path / "out", workspace=workspace
+    )
     result = built.result
+    # the drop is that from the given graph; the float graph is beside it
+    with runtimes.simulator().session(
+        GRAPHS / "ort_qdq.onnx", runtimes.SessionOptions(1)
+    ) as session:
+        pixels = np.random.default_rng(5).normal(size=(60, 3, 16, 16)).astype(np.float32)
+        score = float(np.mean([session.run({"x": one[None]})["y"].max() for one in pixels]))
+    assert result["baseline"]["accuracy"]["value"] == pytest.approx(score, rel=1e-5)
+    change = score - result["accuracy"]["value"]
+    assert result["drop"]["value"] == pytest.approx(change / abs(score), abs=1e-5)
+    assert [one["precision"] for one in result["references"]] == ["fp32"]
+    assert f"60 samples, baseline: {GIVEN_GRAPH}" in (built.path / "report.html").read_text()
+    assert accepted(built.path / "model.onnx") and accepted(built.path / "baseline" / "model.onnx")
     assert result["precision"] == "int8" and result["baseline"]["precision"] == "fp16"
     landing = result["engine"]["landing"]
     assert landing["landed"] == landing["planned"] == 5

@@ -71,7 +71,8 @@ def _host(build: Build) -> Object | None:
 
 def running(build: Build, role: Role) -> Engines | None:
     """How the engine of a role is run; None if it is a graph, or if its device is not here."""
-    if not build.runs_engines or role == "reference":
+    given = role == "baseline" and build.scored_beside is not None
+    if not build.runs_engines or role == "reference" or given:
         return None
     name, compiled = "engine", build.engine
     if role == "baseline":

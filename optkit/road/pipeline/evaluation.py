@@ -43,9 +43,12 @@ _PAIR: tuple[Role, ...] = ("baseline", "candidate")
 def evaluate(build: Build, runner: Steps) -> None:
     """Task scores of candidate, baseline and reference on the same samples; the candidate's
     fidelity to FP32, or to a graph that another tool has quantized."""
+    baseline = (build.baseline, build.baseline_simulation, build.evidence)
+    if (given := build.scored_beside) is not None:
+        baseline = (given, GRAPH, Evidence.SIMULATED)
     roles: dict[Role, tuple[Graph, str, Evidence]] = {
         # the baseline is first, because a task of agreement compares with its outputs
-        "baseline": (build.baseline, build.baseline_simulation, build.evidence),
+        "baseline": baseline,
         "candidate": (build.graph, build.simulation, build.evidence),
     }
     if build.baseline_precision.name != "fp32":  # an FP32 baseline is its own reference
@@ -218,7 +221,9 @@ def _with_outputs(build: Build, step: Evaluate, runner: Steps, what: str) -> Eva
 
 
 def _named(build: Build, role: Role) -> str:
-    """ "int8 candidate", "fp16 baseline", "fp32 reference"."""
+    """ "int8 candidate", "fp16 baseline", "fp32 reference", "the given graph"."""
+    if role == "baseline" and build.scored_beside is not None:
+        return GIVEN_GRAPH
     precisions = {
         "candidate": build.job.precision,
         "baseline": build.baseline_precision,

@@ -273,6 +273,13 @@ class Build:
         return self.job.precision == self.baseline_precision
 
     @property
+    def scored_beside(self) -> Graph | None:
+        """The graph that another tool has quantized, if the candidate's accuracy is compared with
+        it and its latency with another graph: on a GPU, which may not take the given one. None: the
+        baseline is compared in both."""
+        return None if self.is_baseline or self.traits.on_cpu else self.shipped
+
+    @property
     def predictable(self) -> bool:
         """Whether the target has the peak rates that a prediction of latency needs. A kind of CPU
         has rates per cycle and core only: its number of cores and its clock are not known."""

@@ -50,6 +50,14 @@ def baseline_label(result: Result) -> str | None:
     return GIVEN_GRAPH if given else result.baseline.precision
 
 
+def scored_beside(result: Result) -> str | None:
+    """The given graph, if the candidate's score is compared with it and its latency with another
+    graph; None: the baseline is compared in both, as always where a finished artifact is scored on
+    new samples, for it holds no given graph, and then no reference has a score."""
+    given = is_given(result) and result.precision != baseline_of(result) and result.references
+    return GIVEN_GRAPH if given and not _is_cpu(result.target) else None
+
+
 def to_ship_instead(result: Result) -> str:
     """What to ship if the candidate is not: the baseline, or the given graph."""
     return GIVEN_GRAPH if is_given(result) else spelled(baseline_of(result))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from optkit.facts.measurement import Latency, Score
 from optkit.show.report import figures, view
 from optkit.show.report.drawing.axes import LinearAxis, Tick
 from optkit.show.report.layers import NodeRow
+from optkit.show.report.titles import baseline_label, scored_beside
 
 _BINS = 60
 _SHOWN = 0.99  # share of the runs inside the axis; the rest is counted beside it
@@ -247,6 +248,8 @@ def bands(result: Result) -> Spans | None:
 def scores(result: Result) -> Spans | None:
     """The score of baseline, candidate and references with their intervals; None without one."""
     *base, candidate = _sides(result)
+    label = scored_beside(result) or baseline_label(result)
+    base = [replace(one, label=str(label)) for one in base]
     sides = [*base, *map(_drawn, result.references), candidate]
     found = [(side, side.accuracy) for side in sides if side.accuracy is not None]
     if not found:
