@@ -1,5 +1,6 @@
 """One form of a model on the held-out samples: agreement, SQNR and latency beside the model as
-shipped. Runs in a process of its own, so that a crash in a runtime is a result, not the end.
+shipped. Plain tools must accept every graph of an artifact (tests/plain_tools.py). Runs in a
+process of its own, so that a crash in a runtime is a result, not the end.
 
     python measure.py '{"model": …, "form": …, "held": …, "decision": …, "seconds": …}'
 
@@ -21,6 +22,7 @@ from decisions import DECISIONS, Outputs
 from keeping import rows
 
 import optkit
+from tests.plain_tools import accepted
 
 Run = Callable[[dict[str, np.ndarray]], Outputs]
 
@@ -78,6 +80,8 @@ def ratio(shipped: Run, other: Run, feed: dict[str, np.ndarray], seconds: float)
 def main() -> None:
     asked = json.loads(sys.argv[1])
     held = rows(Path(asked["held"]))
+    for graph in Path(asked["form"]).rglob("*.onnx"):  # what they refuse raises
+        accepted(graph)
     shipped, inputs, outputs = plain(asked["model"])
     other = form(asked["form"], inputs, outputs)
     ours, theirs = [shipped(feed) for feed in held], [other(feed) for feed in held]

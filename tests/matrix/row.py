@@ -95,7 +95,8 @@ class Row:
         return Row(f"{self.family}/{part}", self.scratch, self.workspace.executor)
 
     def files(self, stage: str, **how: str) -> tuple[Path, dict[str, Any]]:
-        """The folder of what `optkit STAGE` makes, and its details. Plain tools accept its graphs."""
+        """The folder of what `optkit STAGE` makes, and its details. Plain tools accept its
+        graphs."""
         out = self.scratch / "-".join(filter(None, [self.part, stage, *how.values()]))
         shutil.rmtree(out, ignore_errors=True)
         made = api.stage_files(stage, recipe=self._recipe, out=out, workspace=self.workspace, **how)

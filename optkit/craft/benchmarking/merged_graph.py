@@ -198,8 +198,8 @@ def copied(
 ) -> ir.Value:
     """A copy of the node that computes the value, and of the nodes before it, down to values that
     something `stands_for`. The new nodes are added to `nodes` in order. Their names begin with
-    `prefix` and are none of `taken`, those of nodes too: two layers may read a value that only their
-    own graph has. `made`: the copies of earlier calls."""
+    `prefix` and are none of `taken`, as those of nodes are: two layers may read a value that only
+    their own graph has. `made`: the copies of earlier calls."""
     if value in made:
         return made[value]
     node = value.producer()

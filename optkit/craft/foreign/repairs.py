@@ -261,7 +261,8 @@ def _rewritten(
 
 
 def _activations(model: ir.Model) -> Iterator[tuple[ir.Node, list[ir.Node]]]:
-    """Each Q whose codes only DQs read, with them. Codes that the graph returns keep their dtype."""
+    """Each Q whose codes only DQs read, with them. Codes that the graph returns keep their
+    dtype."""
     for node in list(model.graph):
         if node.op_type != QUANTIZE or graph.is_constant(node.inputs[0]):
             continue
@@ -328,8 +329,12 @@ def _write_codes(
     graph.remove_unread(owner, [old])
 
 
-_LOADABLE = Repair("moves", "int8 pairs were repeated behind operators that only move numbers, where "
-                   "ONNX Runtime repeats them wrongly", True, graph.loadable_pairs)  # fmt: skip
+_LOADABLE = Repair(
+    "moves",
+    "int8 pairs were repeated behind operators that only move numbers, as ONNX Runtime needs them",
+    True,
+    graph.loadable_pairs,
+)
 FORMS: tuple[Repair, ...] = (
     Repair("operators", "integer operators became Q/DQ pairs around float operators", True,
            operators.to_pairs),

@@ -79,7 +79,8 @@ def _repeat(before: ir.Node, node: ir.Node, names: FreeNames) -> ir.Node:
     codes = quantize.outputs[0]
     codes.name, codes.shape = names.value(f"{base}.codes"), moved.shape
     codes.type = ir.TensorType(ir.DataType.INT8)
-    dequantize = ir.node(_DEQUANTIZE, [codes, *parameters], name=names.node(f"{base}.{_DEQUANTIZE}"))
+    name = names.node(f"{base}.{_DEQUANTIZE}")
+    dequantize = ir.node(_DEQUANTIZE, [codes, *parameters], name=name)
     result = dequantize.outputs[0]
     result.name, result.shape, result.type = names.value(base), moved.shape, moved.type
     parent.insert_after(node, [quantize, dequantize])

@@ -52,6 +52,7 @@ from optkit.road.steps.predict import PredictedLatency
 from optkit.show.report import document
 from optkit.show.report.build_result import BuildRun, Findings, PrecisionResult, result, to_finish
 from optkit.show.report.document import Rewrites
+from optkit.show.report.titles import scored_beside
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,10 @@ def judge_again(
 ) -> JudgedBuild:
     """All figures of a build that was finished on its device. The `report` keeps the older facts:
     how the graph was built, and the accuracy of references. `rescored`: the samples are new, and
-    the references were not evaluated on them, so the report drops the accuracy of references."""
+    the references were not evaluated on them, so the report drops the accuracy of references. It
+    also does where the score of the baseline was that of a given graph, which no artifact holds."""
     before = report.result
+    anew = build.evaluation is not None and scored_beside(before) is not None
     times = latencies(build)
     sides = _sides(build, times, task_scores(build))
     findings = _findings(build, sides, times, slices(build))
@@ -110,7 +113,7 @@ def judge_again(
     }
     outcome = outcome.model_copy(
         update={
-            "references": () if rescored else before.references,
+            "references": () if rescored or anew else before.references,
             "calibration": before.calibration,
             "sizes": outcome.sizes or before.sizes,
             "untrained": before.untrained,

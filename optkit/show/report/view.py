@@ -20,14 +20,7 @@ from optkit.facts.measurement import Difference, Fidelity, Latency, Score
 from optkit.show.report import figures, recommendation_rules, titles, worth
 from optkit.show.report.build_facts import described, facts
 from optkit.show.report.layers import LayerRow
-from optkit.show.report.titles import (
-    baseline_label,
-    device_of,
-    is_given,
-    scored_beside,
-    spelled,
-    to_ship_instead,
-)
+from optkit.show.report.titles import baseline_label, device_of, is_given, spelled, to_ship_instead
 
 EVIDENCE: Mapping[str, str] = MappingProxyType(
     {
@@ -203,7 +196,7 @@ def _accuracy_rows(result: Result, base: Score | None, ours: Score | None) -> li
         return []
     show = figures.percent if known.proportion else figures.number
     better = ", lower is better" if known.lower_is_better else ""
-    beside = f", baseline: {given}" if base and (given := scored_beside(result)) else ""
+    beside = f", baseline: {given}" if base and (given := titles.scored_beside(result)) else ""
     label = f"{known.metric}, {figures.count(known.samples)} samples{better}{beside}"
     return [
         ComparisonRow(
