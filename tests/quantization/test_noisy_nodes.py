@@ -258,7 +258,7 @@ def test_a_build_gives_them_the_form_that_is_fastest(
 NOISES = st.lists(st.tuples(st.floats(0, 1e-2), st.integers(0, 1 << 20)), max_size=12)
 
 
-@given(NOISES, st.floats(0.5, 2), st.floats(0, 1e-3))
+@given(NOISES, st.floats(0.5, 2), st.floats(0, 10 * OF_MODEL))
 def test_the_choice_is_enough_and_none_of_it_is_too_much(
     each: list[tuple[float, int]], factor: float, others: float
 ) -> None:
