@@ -46,7 +46,7 @@ def baseline_label(result: Result) -> str | None:
     there is no baseline."""
     if result.baseline is None:
         return None
-    given = is_given(result) and _is_cpu(result.target)
+    given = is_given(result) and is_cpu(result.target)
     return GIVEN_GRAPH if given else result.baseline.precision
 
 
@@ -55,7 +55,7 @@ def scored_beside(result: Result) -> str | None:
     graph; None: the baseline is compared in both, as always where a finished artifact is scored on
     new samples, for it holds no given graph, and then no reference has a score."""
     given = is_given(result) and result.precision != baseline_of(result) and result.references
-    return GIVEN_GRAPH if given and not _is_cpu(result.target) else None
+    return GIVEN_GRAPH if given and not is_cpu(result.target) else None
 
 
 def to_ship_instead(result: Result) -> str:
@@ -63,7 +63,7 @@ def to_ship_instead(result: Result) -> str:
     return GIVEN_GRAPH if is_given(result) else spelled(baseline_of(result))
 
 
-def _is_cpu(name: str | None) -> bool:
+def is_cpu(name: str | None) -> bool:
     try:
         return find_target(str(name)).is_cpu
     except UnknownName:

@@ -14,7 +14,7 @@ from optkit.facts.evidence import Evidence
 from optkit.facts.measurement import Difference, Fidelity, Latency
 from optkit.facts.precisions import PRECISIONS
 from optkit.show.report import figures
-from optkit.show.report.titles import baseline_label, compiler, device_of, spelled
+from optkit.show.report.titles import baseline_label, compiler, device_of, is_cpu, spelled
 
 WORTH = 1.05
 """The least speedup that is worth another numeric format: below 5 % a change of the driver, of the
@@ -160,8 +160,9 @@ def resized(result: Result) -> str:
 
 
 def besides(result: Result) -> str:
-    """Sentences for a candidate that is not faster: its size, and the form that may be faster."""
-    many = result.latency is not None and result.latency.batch > 1
+    """Sentences for a candidate that is not faster: its size, and the form that may be faster on a
+    CPU."""
+    many = result.latency is not None and result.latency.batch > 1 and is_cpu(result.target)
     if not many or result.precision is None or not PRECISIONS[result.precision].weight_only:
         return resized(result)
     name = spelled(result.precision)
