@@ -1,7 +1,7 @@
 """Make the pictures of README from a real build: python site/pictures.py [FOLDER]
 
-    docs/terminal.svg   what two commands print, recorded in a terminal
-    docs/report.png     the head of the report that the first one writes, in headless Chromium
+    docs/pictures/terminal.svg   what two commands print, recorded in a terminal
+    docs/pictures/report.png     the head of the report that the first one writes, in Chromium
 
 FOLDER keeps the artifact and the store; a second run in it is short. The target is an L4, so no
 figure in the pictures depends on the load of this machine. It needs the packages of `dev`, and
@@ -90,8 +90,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(sys.argv[1] if len(sys.argv) > 1 else scratch).resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        (ROOT / "docs/terminal.svg").write_text(terminal(folder), encoding="utf-8")
-        report(folder).save(ROOT / "docs/report.png", optimize=True)
+        (ROOT / "docs/pictures/terminal.svg").write_text(terminal(folder), encoding="utf-8")
+        report(folder).save(ROOT / "docs/pictures/report.png", optimize=True)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """How often a test injects a fault: a few times when a change is tested, and at its full figure
-with --figures FILE, where FILE then gets a row about it. docs/reliability.md shows these rows:
+with --figures FILE, where FILE then gets a row about it.
+docs/understand/reliability.md shows these rows:
 
     make test-slow ARGS="tests/reliability --figures tests/reliability/figures.json"
     python -m tests.figures          # the page, from figures.json
@@ -20,7 +21,7 @@ from optkit.ground.store import write_durably
 
 ROOT = Path(__file__).resolve().parents[1]
 JSON = ROOT / "tests" / "reliability" / "figures.json"
-PAGE = ROOT / "docs" / "reliability.md"
+PAGE = ROOT / "docs/understand/reliability.md"
 HEAD = """# What optkit survives
 
 Each row is a test that injects faults. "Survived" means: no wrong or half-written result is

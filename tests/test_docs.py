@@ -80,7 +80,7 @@ def _save_ranges(folder: Path) -> None:
 
 
 def _save_hugging_face(folder: Path) -> None:
-    """The folders that docs/hugging_face.md speaks of: tiny, of random weights."""
+    """The folders that docs/how_to/hugging_face.md speaks of: tiny, of random weights."""
     import transformers as hf
 
     small = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1,
@@ -245,14 +245,14 @@ def anchors(page: Path) -> set[str]:
 def test_commands_page_lists_every_command() -> None:
     from optkit.verbs.cli import optkit
 
-    text = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/reference/commands.md").read_text(encoding="utf-8")
     table = "\n".join(line for line in text.splitlines() if line.startswith("|"))
     for name in optkit.commands:
         assert f"`{name}`" in table or f"optkit {name}" in table, name
 
 
 def test_troubleshooting_lists_every_exit_code() -> None:
-    text = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/reference/troubleshooting.md").read_text(encoding="utf-8")
     for code in (0, 1, 2, 3, 4, 5, 6, 7, 8):
         assert f"| {code} |" in text
         assert f"\n## {code}: " in text
@@ -261,7 +261,7 @@ def test_troubleshooting_lists_every_exit_code() -> None:
 def test_recipe_page_lists_every_key() -> None:
     from optkit.ground.recipe import Bench, Calibration, Compiler, Eval, Gates, Input, Model
 
-    text = (ROOT / "docs/recipe.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/reference/recipe.md").read_text(encoding="utf-8")
     for section, part in (
         ("model", Model), ("inputs.NAME", Input), ("calibration", Calibration),
         ("eval", Eval), ("gates", Gates), ("bench", Bench),
@@ -273,7 +273,7 @@ def test_recipe_page_lists_every_key() -> None:
 
 def test_layer_pictures_are_the_checked_ones() -> None:
     config = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
-    page = (ROOT / "docs/design.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/understand/design.md").read_text(encoding="utf-8")
     pictures = re.findall(r"^```text\n(.*?)^```", page, re.DOTALL | re.M)
     for contract in (one for one in config["contracts"] if one["type"] == "layers"):
         folder = ROOT / contract["containers"][0].replace(".", "/")
@@ -293,7 +293,7 @@ def drawing(layer: str, folder: Path) -> str:
 def test_whole_recipe_of_its_page_can_be_copied_into_a_project(tmp_path: Path) -> None:
     from optkit.ground.recipe import Recipe
 
-    text = (ROOT / "docs/recipe.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/reference/recipe.md").read_text(encoding="utf-8")
     (recipe,) = re.findall(r"^```yaml\n(name: .*?)^```", text, re.DOTALL | re.M)
     for name in ("pyproject.toml", "src/model.py", "weights.safetensors", "recipes/mine.yaml"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -304,11 +304,11 @@ def test_whole_recipe_of_its_page_can_be_copied_into_a_project(tmp_path: Path) -
     assert source.place.path == (tmp_path / "src/model.py").resolve()
 
 
-FROM_10 = ROOT / "docs/from_tensorrt_10.md"
+FROM_10 = ROOT / "docs/how_to/from_tensorrt_10.md"
 
 
 def in_optkit() -> list[str]:
-    """What the tables of docs/from_tensorrt_10.md name in their column `optkit`."""
+    """What the tables of docs/how_to/from_tensorrt_10.md name in their column `optkit`."""
     rows = [line.split(" | ") for line in FROM_10.read_text(encoding="utf-8").splitlines()
             if line.startswith("| `")]  # fmt: skip
     assert all(len(row) == 3 for row in rows)

@@ -1,4 +1,4 @@
-"""Full figures are written down, and docs/reliability.md shows them."""
+"""Full figures are written down, and docs/understand/reliability.md shows them."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests.environments import ROOT, hatchling, wait_for
 
-PAGE = ROOT / "docs" / "first_lesson.md"
+PAGE = ROOT / "docs/learn/first_lesson.md"
 
 
 @dataclass(frozen=True)

@@ -56,8 +56,8 @@ def test_what_the_example_prints_is_on_its_page() -> None:
 
 def test_pictures_are_small_load_nothing_and_show_its_figures() -> None:
     """`site/pictures.py` makes them."""
-    assert (ROOT / "docs/report.png").stat().st_size < 200_000
-    drawn = text("docs/terminal.svg")
+    assert (ROOT / "docs/pictures/report.png").stat().st_size < 200_000
+    drawn = text("docs/pictures/terminal.svg")
     assert re.findall(r"url\(\W*http|(?:href|src)=", drawn) == []
     shown = " ".join("".join(ElementTree.fromstring(drawn).itertext()).split())
     (said,) = re.findall(
@@ -67,9 +67,10 @@ def test_pictures_are_small_load_nothing_and_show_its_figures() -> None:
 
 
 def compared() -> dict[str, list[float]]:
-    """The row `int8` of each model of docs/benchmarks.md: decibels above the best other tool, then
-    speed at batch 1 and at the larger batch, and time to quantize, relative to the best's."""
-    sections = re.split(r"^## ", text("docs/benchmarks.md"), flags=re.M)
+    """The row `int8` of each model of docs/studies/benchmarks.md: decibels above the best other
+    tool, then speed at batch 1 and at the larger batch, and time to quantize, relative to the
+    best's."""
+    sections = re.split(r"^## ", text("docs/studies/benchmarks.md"), flags=re.M)
     found = {}
     for section in sections:
         if row := re.search(r"^\| int8 \| (\+.*)$", section, re.M):
@@ -96,7 +97,7 @@ def test_figures_are_those_of_the_benchmarks() -> None:
 
 
 def test_seconds_and_moved_bytes_are_those_of_the_benchmarks() -> None:
-    page, measured = text(), text("docs/benchmarks.md")
+    page, measured = text(), text("docs/studies/benchmarks.md")
     seconds = [float(one) for one in re.findall(r"^\| optkit int8¹ \| ([\d.]+) \|", measured, re.M)]
     assert len(seconds) == len(compared())
     assert f"quantizing takes {min(seconds):.0f} to {max(seconds):.0f} seconds" in page

@@ -23,7 +23,7 @@ from tests.generation.conftest import POSITIONS, Network, words, write, write_ar
 from tests.test_docs import PAGES, ROOT
 
 # tests of their own run these pages
-ELSEWHERE = {"docs/first_lesson.md", "docs/package.md", "docs/training.md"}
+ELSEWHERE = {"docs/learn/first_lesson.md", "docs/how_to/package.md", "docs/how_to/training.md"}
 NOT_HERE = "onnxruntime_genai"  # tests/packaging/test_genai.py loads artifacts with it
 
 
@@ -78,10 +78,14 @@ def generate() -> dict[str, object]:
 
 
 PYTHON: dict[str, Callable[[], dict[str, object]]] = {
-    "README.md": readme, "docs/tune.md": tune, "docs/data.md": dict, "docs/generate.md": generate,
-    "docs/python.md": dict, "docs/how_to/qat.md": dict,
-}  # fmt: skip
-BUILDS = ("README.md", "docs/tune.md", "docs/python.md", "docs/how_to/qat.md")
+    "README.md": readme,
+    "docs/how_to/generate.md": generate,
+    "docs/how_to/qat.md": dict,
+    "docs/how_to/tune.md": tune,
+    "docs/reference/data.md": dict,
+    "docs/reference/python.md": dict,
+}
+BUILDS = ("README.md", "docs/how_to/tune.md", "docs/reference/python.md", "docs/how_to/qat.md")
 
 
 @pytest.mark.parametrize(
@@ -121,7 +125,7 @@ def read_as_recipe(text: str, folder: Path) -> None:
 @pytest.mark.parametrize("page", sorted(pages_with("yaml")))
 def test_yaml_is_read(page: str, tmp_path: Path) -> None:
     for example in examples(page, CodeBlockParser("yaml", str)):
-        if page == "docs/plan.md":
+        if page == "docs/understand/plan.md":
             (tmp_path / "prices.yaml").write_text(example.parsed)
             assert read_prices(tmp_path / "prices.yaml")
         else:

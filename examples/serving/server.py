@@ -1,6 +1,7 @@
 """Serve an artifact over HTTP, by the Open Inference Protocol v2 with JSON.
 
-MODEL=artifacts/NAME uvicorn server:app     TRUSTED=1: you know who built it (docs/artifact.md)
+MODEL=artifacts/NAME uvicorn server:app     TRUSTED=1: you know who built it
+(docs/reference/artifact.md)
 """
 
 import os

@@ -1,4 +1,4 @@
-"""docs/benchmarks.md, from the results of run.py: tables with ratios, and how each is known."""
+"""docs/studies/benchmarks.md, from the results of run.py: ratios, and how each is known."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """optkit and its peers, side by side: the same workloads, data and machine, one table with ratios.
 
-    python experiments/peers/run.py                          # everything; writes docs/benchmarks.md
+    python experiments/peers/run.py                # everything; docs/studies/benchmarks.md
     python experiments/peers/run.py --workload w3 --peer optkit  # a part; the rest as it was
     python experiments/peers/run.py --kept                   # nothing made: the page, anew
     python experiments/peers/run.py --quick                  # W1 with ONNX Runtime alone, no page
@@ -312,7 +312,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--again", action="append", default=[], choices=PARTS)
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=60, help="per workload and batch size")
-    parser.add_argument("--page", type=Path, default=PROJECT / "docs" / "benchmarks.md")
+    parser.add_argument("--page", type=Path, default=PROJECT / "docs/studies/benchmarks.md")
     parser.add_argument("--kept", action="store_true", help="make nothing, write the page anew")
     parser.add_argument("--quick", action="store_true", help="W1, ONNX Runtime alone, no page")
     options = parser.parse_args()

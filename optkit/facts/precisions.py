@@ -243,8 +243,8 @@ PRECISIONS: MappingProxyType[str, Precision] = MappingProxyType(
 )  # fmt: skip
 
 _HALVES = (
-    "TensorRT-RTX 1.7 dequantizes both sides and multiplies floats (docs/quantization.md, "
-    "Microscaling formats)"
+    "TensorRT-RTX 1.7 dequantizes both sides and multiplies floats "
+    "(docs/understand/quantization.md, Microscaling formats)"
 )
 NOT_BUILT: MappingProxyType[str, str] = MappingProxyType(
     {

@@ -42,14 +42,14 @@ class Workspace:
     """The store, the limits, and where steps run.
 
     cache: folder of the store; None: $OPTKIT_CACHE, otherwise the user's cache folder.
-    remote: URL of the file system through which machines share finished steps (docs/sharing.md);
-        None: $OPTKIT_REMOTE; "": no remote.
+    remote: URL of the file system through which machines share finished steps
+        (docs/how_to/sharing.md); None: $OPTKIT_REMOTE; "": no remote.
     memory: bytes that a step may use; None: half of the available memory.
     timeout: seconds that a step may take; None: one hour, and 12 hours for a compiler that times
         kernels on the device.
     fresh: run your code although what it `depends` on is unchanged.
     executor: "ray" or "ray://HOST:10001": the nodes of this Ray cluster run the steps
-        (docs/ray.md); an object that runs tasks; None: child processes of this process.
+        (docs/how_to/ray.md); an object that runs tasks; None: child processes of this process.
     listener: gets the start, the progress and the end of each step, and notes for the user.
         "default": progress in a notebook and on a terminal; elsewhere the logger "optkit" gets a
         line for each step. None: nothing is shown or logged.

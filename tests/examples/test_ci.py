@@ -47,7 +47,7 @@ def test_the_job_of_kubernetes_calls_a_command_that_exists() -> None:
 
 
 def test_the_page_names_every_file() -> None:
-    page = (CI.parents[1] / "docs" / "ci.md").read_text(encoding="utf-8")
+    page = (CI.parents[1] / "docs/how_to/ci.md").read_text(encoding="utf-8")
     assert all(file.name in page for file in FILES)
 
 

@@ -114,7 +114,7 @@ def test_the_fit_has_the_formula_of_the_package() -> None:
 
 
 def test_the_page_tells_these_figures(results: dict[str, Any]) -> None:
-    page = (ROOT / "docs" / "plan.md").read_text()
+    page = (ROOT / "docs/understand/plan.md").read_text()
     found = results["summary"]["all"]
     for label, numbers in (
         ("naive roofline", found["roofline"]),
@@ -138,7 +138,7 @@ def test_the_page_tells_these_figures(results: dict[str, Any]) -> None:
 
 def test_builds_are_validated_by_the_layers_of_their_engines(results: dict[str, Any]) -> None:
     """TensorRT-RTX beside measurements of TensorRT, which fuses more, as the page says."""
-    page = (ROOT / "docs" / "plan.md").read_text()
+    page = (ROOT / "docs/understand/plan.md").read_text()
     built, planned = results["compiled"], {row["row"]: row for row in results["rows"]}
     for row in built["rows"]:
         plan = planned[row["row"]]

@@ -218,7 +218,7 @@ def test_lightning_leaves_an_artifact(cache: Path, tmp_path: Path) -> None:
     assert np.abs(logits - expected).max() < 0.1 * np.abs(expected).max() + 0.02
 
 
-PAGE = Path(__file__).parents[2] / "docs/training.md"
+PAGE = Path(__file__).parents[2] / "docs/how_to/training.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""docs/models.md, from table.json."""
+"""docs/reference/models.md, from table.json."""
 
 from __future__ import annotations
 

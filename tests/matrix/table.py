@@ -1,4 +1,4 @@
-"""The matrix of families: rows run anew, into table.json and docs/models.md.
+"""The matrix of families: rows run anew, into table.json and docs/reference/models.md.
 
     python tests/matrix/table.py                      all rows
     python tests/matrix/table.py --rows bert,t5       these families, in this order; others stay
@@ -30,14 +30,14 @@ from tests.matrix.page import page
 from tests.matrix.row import Row
 
 JSON = Path(__file__).with_suffix(".json")
-PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+PAGE = Path(__file__).parents[2] / "docs/reference/models.md"
 PACKAGES = ("torch", "transformers", "optimum", "onnxscript", "onnxruntime", "tensorrt-rtx")
 
 Found = dict[str, Any]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Write tests/matrix/table.json, docs/models.md.")
+    parser = argparse.ArgumentParser(description="Write table.json, docs/reference/models.md.")
     parser.add_argument("--rows", help="families or rows, separated by commas")
     parser.add_argument("--columns", help="titles, separated by commas", default=",".join(COLUMNS))
     parser.add_argument(

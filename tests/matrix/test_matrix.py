@@ -1,5 +1,5 @@
-"""Every family goes through optkit as docs/models.md says: what passed passes, what fails or is
-refused says why.
+"""Every family goes through optkit as docs/reference/models.md says: what passed passes,
+what fails or is refused says why.
 
 The table is written by `python tests/matrix/table.py`.
 """

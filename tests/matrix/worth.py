@@ -1,5 +1,5 @@
 """What each precision gains on an L4 for models of published sizes, by optkit's own predictor, into
-worth.json; `python tests/matrix/table.py --page` puts it into docs/models.md.
+worth.json; `python tests/matrix/table.py --page` puts it into docs/reference/models.md.
 
     python tests/matrix/worth.py                  all groups
     python tests/matrix/worth.py --groups Audio   the others stay

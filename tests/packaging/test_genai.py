@@ -174,7 +174,7 @@ def test_the_library_switches_adapters(precision: str, genai_python: Path, tmp_p
     document = optkit.package(built.path, format="lora", out=tmp_path, adapters=folders)
     artifact = optkit.load(Path(document["folder"]) / built.name)
     (tmp_path / "prompts.json").write_text(json.dumps(PROMPTS))
-    page = (ROOT / "docs" / "generate.md").read_text().partition("### Adapters in ONNX")[2]
+    page = (ROOT / "docs/how_to/generate.md").read_text().partition("### Adapters in ONNX")[2]
     (tmp_path / "snippet.py").write_text(page.split("```python")[1].split("```")[0])
     done = subprocess.run(
         [str(genai_python), "-c", SWITCH, str(artifact.path), *folders],
@@ -206,7 +206,7 @@ def test_the_library_loads_the_artifact_and_writes_the_same(
     artifact = families.build(tmp_path / family, tmp_path)
     ours = generate(artifact, PROMPTS, max_new_tokens=64)
     assert sum(len(text.tokens) for text in ours.texts) > 64
-    page = (ROOT / "docs" / "generate.md").read_text()
+    page = (ROOT / "docs/how_to/generate.md").read_text()
     (tmp_path / "snippet.py").write_text(page[page.index("import json, os") :].split("```")[0])
     for way in ("plain", "n-gram", "draft"):
         done = subprocess.run(

@@ -231,7 +231,9 @@ def test_a_build_gives_them_the_form_that_is_fastest(
     and the report says why."""
     here = cpu()
     if form == "two terms" and sums_in_16_bits(here.machine, here.features):
-        pytest.skip("ONNX Runtime does not load two products of one weight here: docs/limits.md")
+        pytest.skip(
+            "ONNX Runtime loads no two products of one weight here: docs/reference/limits.md"
+        )
     own = kernel_speeds(target("cpu-amx"))
     product = ProductSpeeds(10.0, gmacs, 1.0, 0.0, 0.0, 0.0)
     monkeypatch.setattr(onnxruntime, "kernel_speeds", lambda _: replace(own, product=product))

@@ -1,4 +1,4 @@
-"""The page docs/translated_flags.md from the tables: python -m tests.translation.flags_page"""
+"""docs/reference/translated_flags.md from the tables: python -m tests.translation.flags_page"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from optkit.satellites.translation import TOOLS, Tool, table
 from optkit.satellites.translation.tables import FlagRow
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/translated_flags.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/reference/translated_flags.md"
 TITLES = {
     "trtexec": "trtexec",
     "ultralytics": "Ultralytics (`yolo export`)",
@@ -17,9 +17,10 @@ TITLES = {
 HEAD = (
     "# Every flag of trtexec, Ultralytics and ModelOpt\n\n"
     "`optkit build` and `optkit init` translate the command of another tool with `--trtexec`, "
-    "`--ultralytics` or `--modelopt` ([how](from_tensorrt_10.md#give-the-command-itself)). These "
-    "tables are made from those that the translation uses. A flag is *done*, *meaningless* (it "
-    "changes nothing here), or *refused* (the build stops, and says what to do instead). The flags "
+    "`--ultralytics` or `--modelopt` "
+    "([how](../how_to/from_tensorrt_10.md#give-the-command-itself)). These tables are made from "
+    "those that the translation uses. A flag is *done*, *meaningless* (it changes nothing here), "
+    "or *refused* (the build stops, and says what to do instead). The flags "
     "of trtexec are those of TensorRT 10.0 to 11.1, and those of 8.6 that 10 removed; those of "
     "ModelOpt are of 0.47.\n"
 )

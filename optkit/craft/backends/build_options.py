@@ -4,7 +4,7 @@ its reason.
 Boards of one compute capability are different devices. The rules depend on memory, cache,
 bandwidth, multiprocessors and power. They are pure, so a specification is the same on any machine;
 `apply` writes it into a builder configuration. No rule was tuned on a device: the rules follow the
-library's documentation of each option, and `docs/targets.md` says so.
+library's documentation of each option, and `docs/reference/targets.md` says so.
 """
 
 from __future__ import annotations

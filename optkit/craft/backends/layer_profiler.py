@@ -5,7 +5,7 @@
 
 Both use the same names for layers. The list is that of this engine. A report has the list of a
 second build with fixed sizes, whose layers differ from those of an engine with dynamic sizes.
-Unverified on a card (docs/limits.md).
+Unverified on a card (docs/reference/limits.md).
 """
 
 from __future__ import annotations

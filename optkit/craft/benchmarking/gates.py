@@ -251,7 +251,8 @@ def _counted(row: GateRow, basis: Basis | None, used: int) -> GateRow:
     else:
         note = (
             f"neighbouring samples are alike, so {used:,} count as about {basis.units:,}: if they "
-            "belong together, such as frames of a clip, give their groups (docs/gates.md)"
+            "belong together, such as frames of a clip, give their groups "
+            "(docs/understand/gates.md)"
         )
     return replace(row, reason=f"{row.reason}; {note}")
 

@@ -97,8 +97,8 @@ def quantize_caches(
             raise InputRefused(
                 "this cache cannot be stored as codes: its attention is not GroupQueryAttention",
                 where=f"output {name!r}",
-                hint="leave out quantization.kv_cache; docs/fusion.md (the cache in one buffer) "
-                "says for which attentions optkit writes this operator",
+                hint="leave out quantization.kv_cache; docs/understand/fusion.md (the cache in "
+                "one buffer) says for which attentions optkit writes this operator",
             )
     for node in dict.fromkeys(kept[name] for name in caches):
         _quantize(model.graph, node, scales, fmt)

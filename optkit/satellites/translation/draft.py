@@ -101,7 +101,7 @@ class TranslationDraft:
             except flag_values.Refusal as refusal:
                 entry.refuse(refusal.reason, refusal.remedy)
             except ValueError as error:
-                hint = "correct the value; docs/from_tensorrt_10.md lists the flags"
+                hint = "correct the value; docs/how_to/from_tensorrt_10.md lists the flags"
                 where = f"--{self.tool} {word.text}"
                 raise UsageError(str(error), where=where, hint=hint) from None
 

@@ -12,7 +12,7 @@ def load(path: str | Path, *, trusted: bool = False) -> Artifact:
 
     trusted: you know the author of an artifact from another machine. Its engine, which can run
         code, is opened in this process, and its graph is not first run in a child process
-        (docs/artifact.md).
+        (docs/reference/artifact.md).
 
     Raises InputRefused (not an artifact, or of another version), IntegrityError (damaged).
     """
