@@ -94,3 +94,6 @@ def test_a_gain_is_surer_than_its_two_latencies() -> None:
     assert gain.ci95.high < before.band.high / after.band.low
     unseen = speedup(before, after, "unseen")
     assert unseen.ci95 is not None and unseen.ci95.high > gain.ci95.high
+    widths = fitted().widths
+    assert gain.ci95.high == pytest.approx(widths["ratio encoder"] * gain.value)
+    assert unseen.ci95.high == pytest.approx(widths["ratio unseen"] * gain.value)
