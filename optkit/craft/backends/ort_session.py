@@ -9,7 +9,8 @@ from __future__ import annotations
 import importlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any, Self
@@ -28,6 +29,7 @@ from optkit.craft.backends.ort_objects import (
 from optkit.facts.errors import InputRefused, OptkitError, ToolchainMissing, WorkerFailed
 from optkit.facts.tensors import Feed, TensorInfo, batch_axis, batched, count_samples, leading
 from optkit.ground.decoder import IN_PLACE, WINDOW, Decoder, require_codes
+from optkit.ground.operator_library import OperatorLibrary
 from optkit.ground.store import io_cause, storage_errors
 
 Providers = Sequence[tuple[str, Mapping[str, str]]]
@@ -58,14 +60,19 @@ class OrtSession:
         ort, asked = library(), [name for name, _ in providers]
         named = [] if options.has_providers() else providers
         self._where = str(model)
+        open_session = partial(
+            ort.InferenceSession,
+            str(model),
+            options,
+            providers=[(name, dict(settings)) for name, settings in named],
+            disabled_optimizers=list(disabled),
+            enable_fallback=0,
+        )
+        self._loaded: InferenceSession | None
         try:
-            self._loaded: InferenceSession | None = ort.InferenceSession(
-                str(model),
-                options,
-                providers=[(name, dict(settings)) for name, settings in named],
-                disabled_optimizers=list(disabled),
-                enable_fallback=0,
-            )
+            self._loaded = _with_operators(open_session, model, options)
+        except OptkitError:
+            raise
         except Exception as error:  # ONNX Runtime's exceptions derive directly from Exception
             with storage_errors(model):
                 raise io_cause(error) or refusal(error, str(model)) from error
@@ -313,11 +320,37 @@ def _info(node: NodeArg) -> TensorInfo:
     return TensorInfo(node.name, dtype, tuple(dims))
 
 
+_UNKNOWN = "is not a registered function/op"
 _NODE = re.compile(
     r"Name:'(.*?)' |node with name '(.*?)'|[Nn]ode:? ?\((\S+?)\)|Node, \(\"(.*?)\", "
 )
 _PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
 _PLACE = re.compile(r"/onnxruntime_src/\S+ .*?\) ")  # a file, a line and a C++ signature
+
+
+def _with_operators(
+    open_session: Callable[[], InferenceSession], model: Path, options: NativeOptions
+) -> InferenceSession:
+    """The session; if the graph has an operator that ONNX Runtime lacks, with the library that the
+    graph names. Raises UnsafeFile unless it is trusted, InputRefused if it does not load, and
+    exceptions of ONNX Runtime."""
+    try:
+        return open_session()
+    except Exception as error:
+        operators = OperatorLibrary.of(model) if _UNKNOWN in str(error) else None
+        if operators is None:
+            raise
+    place = operators.open_path(str(model))
+    try:
+        options.register_custom_ops_library(str(place))
+    except Exception as error:
+        raise InputRefused(
+            f"ONNX Runtime does not load the library of its operators: {error}",
+            where=operators.file,
+            hint="it must export RegisterCustomOps, and be built for this or an older version of "
+            "ONNX Runtime",
+        ) from error
+    return open_session()
 
 
 def refusal(error: Exception, where: str) -> OptkitError:
@@ -335,5 +368,10 @@ def refusal(error: Exception, where: str) -> OptkitError:
         hint = (
             "an index of the inputs is outside the table of this node: give indices within its "
             "range, or tokens of the model's tokenizer"
+        )
+    if _UNKNOWN in text:
+        hint = (
+            "it is an operator that ONNX Runtime lacks: name the library that has it, with "
+            "--set model.custom_ops=FILE.so --trust"
         )
     return InputRefused(text, where=f"{where}: node {node!r}" if node else where, hint=hint)

@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from optkit.craft.sources import open_axes, program_to_onnx
+from optkit.craft.sources.custom_operators import CustomOperators
 from optkit.craft.sources.dynamic_axes import declare
 from optkit.craft.sources.export_log import ExportLog, OnnxOrigin
 from optkit.facts.tensors import InputSpec
@@ -18,7 +19,12 @@ from optkit.ground import graph
 _OWN = "optkit."  # the prefix of metadata that belongs to a graph or to the file of one build
 
 
-def export(model_path: Path, specs: Sequence[InputSpec], out: Path) -> ExportLog:
+def export(
+    model_path: Path,
+    specs: Sequence[InputSpec],
+    out: Path,
+    operators: CustomOperators | None = None,
+) -> ExportLog:
     """Write the graph to `out`. The file was staged: its external data is beside it.
 
     specs: may be empty; then the inputs of the graph are used, and the axes 0 that have no name, or
@@ -38,6 +44,8 @@ def export(model_path: Path, specs: Sequence[InputSpec], out: Path) -> ExportLog
         open_axes.settle(model)
     open_axes.forget(model)
     graph.infer_shapes(model)
+    if operators is not None:
+        operators.declare(model, specs)
     program_to_onnx.write(model, out)
     inputs, outputs = program_to_onnx.describe(model)
     opset = model.opset_imports[""]

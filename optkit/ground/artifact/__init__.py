@@ -4,6 +4,7 @@
                       versions, the result with its evidence, and a checksum of all that
     model.onnx, engine, tokenizer, …      the files that serve (`roles`)
     adapters/NAME.onnx_adapter            adapters that a session may use, one at a time
+    operators/        the library of the operators of the graph that ONNX Runtime lacks
     baseline/, report.*, recipe.yaml, …   the files that prove its figures; a slim copy has none
     model.sig         the signature, if it is signed (`packaging.signing`)
     encoder/, decoder/   for a model of two graphs: an artifact each, instead of all these
@@ -18,6 +19,7 @@ from optkit.ground.artifact.manifest import (
     BASELINE,
     MANIFEST,
     MODEL,
+    OPERATORS,
     SAMPLES,
     SIGNATURE,
     SIMULATION,
@@ -35,6 +37,7 @@ __all__ = [
     "BASELINE",
     "MANIFEST",
     "MODEL",
+    "OPERATORS",
     "SAMPLES",
     "SIGNATURE",
     "SIMULATION",

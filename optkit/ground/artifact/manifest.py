@@ -36,6 +36,9 @@ VNNI = "vnni"
 ADAPTERS = "adapters"
 """The folder of the adapters."""
 
+OPERATORS = "operators"
+"""The folder of the library of operators that ONNX Runtime lacks."""
+
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """Characters that are safe in a file name on every system."""
 
@@ -108,6 +111,11 @@ class Manifest:
     def adapters(self) -> tuple[str, ...]:
         """The names of its adapters."""
         return tuple(match[1] for name in self.files if (match := _ADAPTER.fullmatch(name)))
+
+    @property
+    def operators(self) -> str | None:
+        """The file with the operators of the graph that ONNX Runtime lacks; None: it has none."""
+        return next((name for name in self.files if name.startswith(f"{OPERATORS}/")), None)
 
     @property
     def axes(self) -> dict[str, int]:

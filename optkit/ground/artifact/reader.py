@@ -29,6 +29,7 @@ from optkit.ground.artifact.running import Running
 from optkit.ground.devices import cpu, names, target
 from optkit.ground.devices.machine import sums_in_16_bits
 from optkit.ground.intake import check_onnx
+from optkit.ground.operator_library import OperatorLibrary
 from optkit.ground.runtimes import SIMULATOR, Level, SessionOptions, backend, simulator
 from optkit.ground.store import digest_json
 
@@ -157,6 +158,8 @@ class Artifact:
             )
         added = self._adapter(adapter)
         self.verify()
+        if self.trusted:
+            self._trust_operators()
         with self._held() as folder:
             options = SessionOptions(
                 threads,
@@ -239,6 +242,12 @@ class Artifact:
             trust.know(manifest.contents)
             for name in manifest.compiled:
                 trust.know(manifest.files[name].sha256)
+        self._trust_operators()
+
+    def _trust_operators(self) -> None:
+        """Let this user's programs open the library of the graph's own operators."""
+        if self.manifest.operators is not None:
+            OperatorLibrary.trust(self.path / self.manifest.operators)
 
     def require_own_engine(self) -> None:
         """Raise UnsafeFile for an engine of machine code that was not compiled here, or that

@@ -80,6 +80,8 @@ class _Finder:
             yield from self._folders(model)
         elif model.path is not None:
             yield self.place(("model", "path"), places.locate, model.path)
+        if model.custom_ops is not None:
+            yield self.place(("model", "custom_ops"), places.locate, model.custom_ops)
         if model.factory is not None and not self._is_module(model.factory):
             key, place = self.place(("model", "factory"), places.locate, model.factory)
             if place.attribute is None:

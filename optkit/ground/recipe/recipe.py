@@ -61,6 +61,7 @@ class Source:
     adapter: Place | None = None
     part: str | None = None  # for an encoder-decoder
     trusted: bool = False  # whether the model's own code may run
+    custom_ops: Place | None = None  # the library of the operators that ONNX Runtime lacks
 
     @property
     def factory(self) -> str:
@@ -207,7 +208,12 @@ class Recipe(RecipeSection):
             )
         if self.model.path is not None:
             kind: Literal["onnx", "pt2"] = "pt2" if self.model.path.endswith(".pt2") else "onnx"
-            return Source(kind, self._places.get("model.path"))
+            return Source(
+                kind,
+                self._places.get("model.path"),
+                trusted=self._origin.trusted,
+                custom_ops=self._places.get("model.custom_ops"),
+            )
         place = self._places.get("model.factory")
         args = self.model.args
         if place is not None:

@@ -58,6 +58,8 @@ def requested(
     recipe = _with_array_inputs(recipe.with_overrides(request.overrides))
     if request.eval_data is not None:  # after the overrides, which may name the task
         recipe = _with_eval_data(recipe, request.eval_data)
+    if request.trust_remote_code:
+        _check_trust(recipe)
     return _with_shapes(recipe, request, shapes_of)
 
 
@@ -86,14 +88,18 @@ def _with_hugging_face(recipe: Recipe, request: Request) -> Recipe:
     for key, value in (("task", request.task), ("adapter", request.adapter)):
         if value is not None:
             origin = origin.put(("model", key), value, f"--{key} {value}")
-    rebuilt = recipe.rebuilt(origin)
-    if trusted and (rebuilt.model is None or not rebuilt.model.is_hugging_face):
+    return recipe.rebuilt(origin)
+
+
+def _check_trust(recipe: Recipe) -> None:
+    """Raise UsageError if there is nothing to trust."""
+    model = recipe.model
+    if model is None or not (model.is_hugging_face or model.custom_ops):
         raise UsageError(
-            "only a Hugging Face model can contain code",
+            "only a Hugging Face model, and a graph with model.custom_ops, can contain code",
             where="--trust-remote-code",
             hint="leave it out; a Python factory runs without it",
         )
-    return rebuilt
 
 
 def _with_calibration(recipe: Recipe, named: str) -> Recipe:

@@ -100,6 +100,7 @@ class Model(RecipeSection):
     part: Literal["encoder", "decoder"] | None = None  # for an encoder-decoder; null: both
     opset: Annotated[int, Field(ge=19)] | None = None  # the newest that written graphs may have
     depends: Depends = later(None)  # of the factory's code
+    custom_ops: str | None = later(None)  # .so with operators of a .onnx that ONNX Runtime lacks
 
     @model_validator(mode="before")
     @classmethod
@@ -123,6 +124,8 @@ class Model(RecipeSection):
             raise ValueError("weights and args belong to a factory")
         if self.factory is None and self.depends is not None:
             raise ValueError("depends belongs to a factory: a file's content is always compared")
+        if self.custom_ops is not None and not (self.path or "").endswith(".onnx"):
+            raise ValueError("custom_ops belongs to a graph: path: MODEL.onnx")
         if not self.is_hugging_face and (self.task or self.adapter or self.part):
             raise ValueError("task, adapter and part belong to a Hugging Face model")
         return self

@@ -53,6 +53,9 @@ WITH_ADAPTERS = frozenset({"lora"})
 HOLDS_ADAPTERS = WITH_ADAPTERS | {"oci", "slim"}
 """The formats whose packages have the adapters of an artifact."""
 
+HOLDS_OPERATORS = frozenset({"oci", "slim"})
+"""The formats whose packages have the library of a graph's own operators."""
+
 WITH_COMPILED = frozenset({"ort-package"})
 """The formats that take what this machine compiles."""
 
@@ -90,6 +93,8 @@ def package(subject: PackageSubject, form: str, out: Path) -> Package:
             where="--compiled",
             hint="choose the format ort-package",
         )
+    if form not in HOLDS_OPERATORS:
+        _check_operators(subject, form)
     if form not in BY_PRECISION:
         subject.check_one_per_target()
     module = cast(_Format, import_module(f"optkit.road.packaging.{form.replace('-', '_')}"))
@@ -107,6 +112,17 @@ def package(subject: PackageSubject, form: str, out: Path) -> Package:
             text = json.dumps(document.to_json(), indent=1, ensure_ascii=False)
             write_durably(folder / MARKER, f"{text}\n".encode())
     return document
+
+
+def _check_operators(subject: PackageSubject, form: str) -> None:
+    for variant in subject.variants:
+        if (library := variant.artifact.manifest.operators) is not None:
+            raise UsageError(
+                f"the format {form} has no place for the graph's own operators ({library})",
+                where=variant.artifact.name,
+                hint="choose slim or oci; a program that serves the graph must register the "
+                "library itself",
+            )
 
 
 def _without_adapters(subject: PackageSubject, form: str) -> list[str]:

@@ -8,6 +8,7 @@ report.json/.html/.md   all figures with their evidence  recipe.yaml      a reco
 eval.safetensors        evaluation samples, if they were asked for, so that another host can
                         measure accuracy
 config.json, tokenizer  and the other files of a Hugging Face folder, without its weights
+operators/              the library of the graph's own operators, if it has some
 genai_config.json       of a decoder for ONNX Runtime, so that GenAI can load the folder
 """
 
@@ -27,6 +28,7 @@ from optkit.facts.documents.result import Result as BuildResult
 from optkit.ground.artifact import (
     BASELINE,
     MANIFEST,
+    OPERATORS,
     SAMPLES,
     Artifact,
     EngineFile,
@@ -36,6 +38,7 @@ from optkit.ground.artifact import (
 from optkit.ground.data.spool import Spool
 from optkit.ground.decoder import Decoder
 from optkit.ground.execute.step import StepResult
+from optkit.ground.operator_library import OperatorLibrary
 from optkit.ground.runtimes import backend
 from optkit.ground.store import (
     CACHE_OPTION,
@@ -74,6 +77,7 @@ def deliver(
     inputs, outputs = build.signature
     files: dict[str, Path | bytes] = {
         **_assets(build.source),
+        **_operators(build.source),
         **_graph(build, build.graph, ""),
         **_baseline(build, own),
         **_engine(build.engine, ""),
@@ -258,6 +262,14 @@ def _assets(entry: Graph) -> dict[str, Path | bytes]:
     prefix = f"{ASSETS}/"
     names = [name for name in entry.files if name.startswith(prefix)]
     return {name.removeprefix(prefix): entry.file(name) for name in names}
+
+
+def _operators(entry: Graph) -> dict[str, Path | bytes]:
+    """The library of the operators that ONNX Runtime lacks."""
+    library = OperatorLibrary.of(entry.file(GRAPH))
+    if library is None:
+        return {}
+    return {f"{OPERATORS}/{library.file}": library.open_path(GRAPH)}
 
 
 def _engine(entry: CompiledEngine | None, prefix: str) -> dict[str, Path | bytes]:

@@ -55,22 +55,33 @@ def check(job: Job) -> Build:
     for scheme in job.quantized:
         if scheme != job.precision:
             check_pair(job.target, scheme)
-    if job.graph is not None or job.recipe.source is None or job.recipe.source.kind not in FILES:
+    source = job.recipe.source
+    if job.graph is not None or source is None or source.kind not in FILES:
         check_samples(job)
     _check_data(job.recipe)
     if job.embed_pictures:
         optional("PIL.Image", "data")  # which writes them
     compiler, pending = None, []
+    has_operators = source is not None and source.custom_ops is not None
     options = job.recipe.compiler.model_dump(exclude_none=True)
     for option in job.target.default_backends:
         backend = runtimes.backend(option.name)
         if backend.refuses(job.target, job.precision) is not None:
             continue
+        if has_operators and backend.traits.engine == "plan":
+            continue  # no plugin of TensorRT is loaded
         backend.spec((), job.target, job.precision, {}).asking(options)
         if compiler is None and not job.deferred and backend.offline(job.target) is None:
             compiler = option.name
         else:
             pending.append(option.name)
+    if compiler is None and not pending:
+        raise Impossible(
+            "the graph has operators of its own, in a library for ONNX Runtime, and the compilers "
+            "of this target do not have them",
+            where=job.target.name,
+            hint="build for a CPU; or replace these operators by standard ones for this target",
+        )
     _check_toolchain(job, compiler)
     check_cache(job, compiler or pending[0])
     on_cpu = job.target.is_cpu

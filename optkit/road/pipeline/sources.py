@@ -11,7 +11,7 @@ from typing import Protocol, TypeGuard
 
 from optkit.craft.sources.export_log import ExportLog
 from optkit.facts.codec import from_json
-from optkit.facts.errors import InputRefused, UsageError, located
+from optkit.facts.errors import InputRefused, UnsafeFile, UsageError, located
 from optkit.facts.tensors import AxisRange, InputSpec, TensorInfo, axes_of, size_of
 from optkit.ground import intake as stage
 from optkit.ground.data.parts import whole
@@ -20,6 +20,7 @@ from optkit.ground.decoder import CONFIG, SpecialTokens, Windows, read_json
 from optkit.ground.execute.installed import versions
 from optkit.ground.execute.runner import Steps
 from optkit.ground.execute.step import Foreign, StepInput
+from optkit.ground.operator_library import OPTION, OperatorLibrary
 from optkit.ground.recipe import Recipe, SampleRole, Source
 from optkit.ground.store import Entry
 from optkit.road.pipeline.collected import collected, compared
@@ -192,9 +193,9 @@ def exported_model(settings: Recipe, code: Path | None, runner: Steps) -> Export
     label = f"export {settings.name}"
     where = source.place.path if source.place is not None else None
     if source.kind == "onnx" and where is not None:
-        model = stage.stage_onnx(where, objects)
+        model, graph = stage.stage_onnx(where, objects), OnnxModel(_operators(settings, source))
         with located(str(where)):
-            return runner.do(Export(model=_foreign(model), source=OnnxModel(), specs=specs), label)
+            return runner.do(Export(model=_foreign(model), source=graph, specs=specs), label)
     if source.kind == "pt2" and where is not None:
         archive = stage.stage_pt2(where, objects)
         with located(str(where)):
@@ -227,6 +228,20 @@ def exported_model(settings: Recipe, code: Path | None, runner: Steps) -> Export
         **asdict(declared(settings, "model", place, args)),
     )
     return runner.do(step, label)
+
+
+def _operators(settings: Recipe, source: Source) -> OperatorLibrary | None:
+    """The library of the model's own operators. Raises UnsafeFile unless the user trusts it."""
+    if source.custom_ops is None:
+        return None
+    path = source.custom_ops.path
+    if not source.trusted:
+        raise UnsafeFile(
+            f"the library {path} is not opened: opening it runs its code",
+            where=settings.origin.where(("model", "custom_ops")),
+            hint=f"if you know and trust its author, build with {OPTION}",
+        )
+    return OperatorLibrary.trust(path)
 
 
 def _export_hugging_face(

@@ -16,6 +16,7 @@ from optkit.ground.execute.step import (
     named,
     spread,
 )
+from optkit.ground.operator_library import OperatorLibrary
 from optkit.road.steps.graph import Graph
 
 
@@ -52,8 +53,10 @@ class TorchArchive:
 
 @dataclass(frozen=True)
 class OnnxModel:
-    """A staged `.onnx`. The graph has its axes, so other ranges of them need no new export."""
+    """A staged `.onnx`. The graph has its axes, so other ranges of them need no new export.
+    `operators`: the trusted library of those operators that ONNX Runtime lacks."""
 
+    operators: OperatorLibrary | None = None
     kind: Literal["onnx"] = always("onnx")
 
 

@@ -143,8 +143,9 @@ job = filling(
                      help="Task of a Hugging Face model; default: that of its config.json."),
         click.option("--adapter", type=param_types.FILE, metavar="DIR",
                      help="A PEFT LoRA adapter, merged into a Hugging Face model."),
-        click.option("--trust-remote-code", is_flag=True,
-                     help="Run the Python code in the folder of a Hugging Face model."),
+        click.option("--trust-remote-code", "--trust", "trust_remote_code", is_flag=True,
+                     help="Run the Python code in the folder of a Hugging Face model, or that of "
+                     "a graph's library of operators (model.custom_ops)."),
     ),
     under(
         "Data",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from optkit.craft import foreign
 from optkit.craft.sources import hugging_face, model_factory, onnx_file, program
+from optkit.craft.sources.custom_operators import CustomOperators
 from optkit.craft.sources.export_log import ExportLog
 from optkit.facts.errors import OptkitError
 from optkit.facts.tensors import Feed
@@ -56,7 +57,9 @@ def run(step: Export, out: Path, progress: Progress) -> ExportedGraph:
 def _export(step: Export, out: Path, progress: Progress) -> ExportLog:
     source, specs = step.source, step.specs
     if isinstance(source, OnnxModel):
-        return onnx_file.export(_model(step), specs, out)
+        library = source.operators
+        operators = None if library is None else CustomOperators(library, cpu)
+        return onnx_file.export(_model(step), specs, out, operators)
     if isinstance(source, TorchArchive):
         return program.export(
             _model(step),
