@@ -119,8 +119,7 @@ def plan(
     load: what is served on average: a number per second, requests ("3req/s": of a decoder as many
         tokens as it writes for one), or a share ("30%") of the throughput that is needed, or of
         what the devices can do if none is.
-    prices: a YAML file with prices per hour, spot prices and purchase prices
-        (docs/understand/plan.md).
+    prices: a YAML file with prices per hour, spot and purchase prices (docs/how_to/plan.md).
     spot: the discount of spot devices, 0.6 for 60 %.
     electricity: US dollars per kWh, for devices that have a purchase price.
     stored: bytes of a sample in storage, or a folder with a file for each sample.
