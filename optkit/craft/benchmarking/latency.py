@@ -9,7 +9,7 @@ A round is a burst of the same number of calls of each session; the first call o
 caches as the other session left them and is not counted. One sample is the wall time of
 `Session.run`, host to host, transfers included. Garbage collection is off meanwhile.
 Callers open ONNX Runtime sessions with spinning off: idle spinning threads of one session slow the
-other (up to five times where cores are few). docs/understand/measuring.md has the reasons and
+other (up to five times where cores are few). docs/studies/measuring.md has the reasons and
 their sources.
 """
 
