@@ -1,6 +1,6 @@
 """How often a test injects a fault: a few times when a change is tested, and at its full figure
 with --figures FILE, where FILE then gets a row about it.
-docs/understand/reliability.md shows these rows:
+docs/studies/reliability.md shows these rows:
 
     make test-slow ARGS="tests/reliability --figures tests/reliability/figures.json"
     python -m tests.figures          # the page, from figures.json
@@ -21,13 +21,13 @@ from optkit.ground.store import write_durably
 
 ROOT = Path(__file__).resolve().parents[1]
 JSON = ROOT / "tests" / "reliability" / "figures.json"
-PAGE = ROOT / "docs/understand/reliability.md"
-HEAD = """# What optkit survives
+PAGE = ROOT / "docs/studies/reliability.md"
+SUMMARY = ROOT / "docs/understand/reliability.md"
+HEAD = """# Injected faults, and what became of them
 
-Each row is a test that injects faults. "Survived" means: no wrong or half-written result is
-visible, nothing hangs, the error is one of optkit's own with its exit code, and the same command
-then gives the result of an undisturbed run. A change to optkit runs these tests with fewer faults;
-the table has the full figures, from one run of each test on the day that the row names.
+Each row is a test that injects faults, run once in full on the day that the row names; none needs a
+GPU. [What optkit survives](../understand/reliability.md) says what "survived" means. A change to
+optkit runs these tests with fewer faults.
 
 | what | faults | survived | how | day, commit, test |
 |---|---|---|---|---|

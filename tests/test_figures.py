@@ -1,8 +1,9 @@
-"""Full figures are written down, and docs/understand/reliability.md shows them."""
+"""Full figures are written down, and the pages on reliability show them."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from tests import figures
@@ -27,3 +28,11 @@ def test_the_full_figure_is_written_down(tmp_path: Path) -> None:
 
 def test_the_page_shows_the_figures() -> None:
     assert figures.PAGE.read_text() == figures.page(json.loads(figures.JSON.read_text()))
+
+
+def test_the_summary_shows_some_of_the_figures() -> None:
+    injected = {what: row["injected"] for what, row in json.loads(figures.JSON.read_text()).items()}
+    shown = re.findall(r"^\| (.+) \| ([\d,]+) \|$", figures.SUMMARY.read_text(), re.M)
+    assert len(shown) > 10
+    for what, faults in shown:
+        assert faults == f"{injected[what]:,}", what
