@@ -113,7 +113,7 @@ def test_search_opens_a_page_and_nothing_is_loaded_from_elsewhere(site: Path) ->
         page.keyboard.type("landing")
         first = page.locator("ol a, li a").filter(has_text="did not. The report names it").first
         first.click()
-        page.wait_for_url("**/docs/concepts/*landing*")
+        page.wait_for_url("**/docs/understand/concepts/*landing*")
         browser.close()
     server.shutdown()
     assert complaints == []
