@@ -1,5 +1,5 @@
-"""Which precision is not worth shipping for a group of families, and why: the words beside the
-predicted gains. Measurements name their machine."""
+"""Which precision is not worth shipping for a group of families: in a sentence or two (ADVICE), and
+why (WORTH). Measurements name their machine."""
 
 _CACHE = (
     "The figures of FP8 count a key-value cache in FP8, as servers of language models keep it. A "
@@ -44,4 +44,18 @@ WORTH = {
     "so that it gains little at batch 1 and nothing at batch 32.",
     "Time series": "Not INT4: all patches of all channels are computed at once, so that reading "
     "the weights is a small part of the time, at batch 1 too.",
+}
+ADVICE = {
+    "Text encoders": "INT8, also on a CPU without VNNI. Not INT4: it gains nothing at batch 32.",
+    "Embeddings and rerankers": "INT8. Not INT4: it costs accuracy and gains less.",
+    "Decoders": "INT4 if it passes the gate and few sequences are decoded at once; INT8 for large "
+    "batches or long prompts. On a CPU without VNNI a small decoder is slower in INT4 than in FP32 "
+    "(*measured*). In a mixture of experts only attention, router and head are quantized.",
+    "Encoder-decoders": "Neither INT8 nor INT4 for a decoder as small as Whisper's base.",
+    "Image classifiers and towers": "INT8. Not INT4: it has no convolutions, and gains nothing at "
+    "batch 32.",
+    "Detectors and segmenters": "Not INT4. Compare the metric of the task and not the SQNR. For a "
+    "model as small as SegFormer-B0, measure before INT8 or FP8.",
+    "Audio": "INT8. Not INT4: it gains nothing at batch 32.",
+    "Time series": "INT8 for large batches. Not INT4.",
 }

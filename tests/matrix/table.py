@@ -1,15 +1,16 @@
-"""The matrix of families: rows run anew, into table.json and docs/reference/models.md.
+"""The matrix of families: rows run anew, into table.json, docs/reference/models.md
+and docs/studies/families.md.
 
     python tests/matrix/table.py                      all rows
     python tests/matrix/table.py --rows bert,t5       these families, in this order; others stay
     python tests/matrix/table.py --columns generation only these columns; other cells stay
     python tests/matrix/table.py --missing            the rows that table.json lacks or has of other
                                                       versions
-    python tests/matrix/table.py --page               only the page, from table.json
+    python tests/matrix/table.py --page               only the pages, from table.json
 
 A row takes 10 to 60 seconds on one core. Each row is written when it is done, so a run that was
-stopped goes on with --missing; until then table.json and the page name the rows that other versions
-gave (`older`). Needs optkit[cpu,rtx,torch,hf].
+stopped goes on with --missing; until then table.json and the study name the rows of other versions
+(`older`). Needs optkit[cpu,rtx,torch,hf].
 """
 
 from __future__ import annotations
@@ -26,18 +27,19 @@ from typing import Any
 from tests.matrix import worth
 from tests.matrix.columns import COLUMNS, ROWS, answer
 from tests.matrix.executor import Shared
-from tests.matrix.page import page
+from tests.matrix.page import page, study
 from tests.matrix.row import Row
 
 JSON = Path(__file__).with_suffix(".json")
 PAGE = Path(__file__).parents[2] / "docs/reference/models.md"
+STUDY = Path(__file__).parents[2] / "docs/studies/families.md"
 PACKAGES = ("torch", "transformers", "optimum", "onnxscript", "onnxruntime", "tensorrt-rtx")
 
 Found = dict[str, Any]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Write table.json, docs/reference/models.md.")
+    parser = argparse.ArgumentParser(description="Write table.json and its two pages.")
     parser.add_argument("--rows", help="families or rows, separated by commas")
     parser.add_argument("--columns", help="titles, separated by commas", default=",".join(COLUMNS))
     parser.add_argument(
@@ -59,6 +61,7 @@ def main() -> None:
         finally:
             shared.close()
     PAGE.write_text(page(found, json.loads(worth.JSON.read_text())))
+    STUDY.write_text(study(found))
 
 
 def _asked(given: argparse.Namespace, found: Found, versions: dict[str, str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Every family goes through optkit as docs/reference/models.md says: what passed passes,
+"""Every family goes through optkit as docs/studies/families.md says: what passed passes,
 what fails or is refused says why.
 
 The table is written by `python tests/matrix/table.py`.
@@ -17,7 +17,7 @@ from tests.matrix import notes, table, worth
 from tests.matrix.columns import COLUMNS, REQUIRED, ROWS, answer
 from tests.matrix.executor import Shared
 from tests.matrix.families import FAMILIES, GROUPS
-from tests.matrix.page import page
+from tests.matrix.page import page, study
 from tests.matrix.row import Row
 
 FOUND = json.loads(table.JSON.read_text())
@@ -71,13 +71,27 @@ def test_few_families_are_refused_and_each_with_a_remedy() -> None:
     assert all(told["reason"] and told["remedy"] and told["exit_code"] == 5 for told in refused)
 
 
-def test_the_page_is_the_tables() -> None:
+def test_the_pages_are_the_tables() -> None:
     assert table.PAGE.read_text() == page(FOUND, json.loads(worth.JSON.read_text()))
+    assert table.STUDY.read_text() == study(FOUND)
+
+
+def test_the_page_names_every_family_and_marks_those_that_do_not_pass_everything() -> None:
+    text = table.PAGE.read_text()
+    (works,) = re.findall(r"^## What works\n(.*?)^## ", text, re.DOTALL | re.M)
+    rows = [row.removesuffix(" |").split(" | ")[1] for row in works.splitlines() if " | " in row]
+    named = "; ".join(rows[1:]).split("; ")
+    assert len(named) == len(FAMILIES)
+    for told, (name, family) in zip(named, FAMILIES.items(), strict=True):
+        of_family = [row for key, row in FOUND["rows"].items() if key.partition("/")[0] == name]
+        refused = any("refused" in row for row in of_family)
+        whole = not refused and all(cell["ok"] for row in of_family for cell in row.values())
+        assert told == family.title + ("" if whole else " (*refused*)" if refused else "¹")
 
 
 def test_every_group_has_a_note_and_the_gains_are_of_its_models() -> None:
     gains = json.loads(worth.JSON.read_text())
-    assert list(GROUPS) == list(worth.GROUPS) == list(notes.WORTH)
+    assert list(GROUPS) == list(worth.GROUPS) == list(notes.WORTH) == list(notes.ADVICE)
     assert gains and list(gains) == [title for title in GROUPS if title in gains]
     for title, models in gains.items():
         assert list(models) == list(worth.GROUPS[title])
