@@ -23,7 +23,12 @@ from tests.generation.conftest import POSITIONS, Network, words, write, write_ar
 from tests.test_docs import PAGES, ROOT
 
 # tests of their own run these pages
-ELSEWHERE = {"docs/learn/first_lesson.md", "docs/how_to/package.md", "docs/how_to/training.md"}
+ELSEWHERE = {
+    "docs/learn/first_lesson.md",
+    "docs/how_to/package_lora.md",
+    "docs/how_to/package_ort.md",
+    "docs/how_to/training.md",
+}
 NOT_HERE = "onnxruntime_genai"  # tests/packaging/test_genai.py loads artifacts with it
 
 

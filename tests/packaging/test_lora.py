@@ -4,6 +4,7 @@ one."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import load_file, save_file
 
+import optkit
 from optkit.craft.quantization.qdq import weight_reader
 from optkit.craft.quantization.qdq.codes import Codes
 from optkit.facts.errors import InputRefused, OptkitError, UnknownName, UsageError
@@ -205,6 +207,25 @@ def test_an_unknown_adapter_is_named(switched: Artifact, folder: Path) -> None:
     with pytest.raises(UsageError, match="it has no adapters") as none:
         Artifact.load(folder / "artifacts" / "net-cpu-int4").session(adapter="one")
     assert "--format lora" in str(none.value.hint)
+
+
+def test_the_snippet_of_the_page_opens_a_session_with_an_adapter(
+    folder: Path,
+    products: dict[str, dict[str, np.ndarray]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    page = Path(__file__).parents[2] / "docs/how_to/package_lora.md"
+    (snippet,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    switched = packaged(base(tmp_path), tmp_path, sql=folder / "one", chat=folder / "two")
+    named = "packages/my-llama-lora/my-llama-cpu-int4"
+    assert named in snippet
+    found: dict[str, Any] = {"optkit": optkit}
+    exec(compile(snippet.replace(named, str(switched.path)), page.name, "exec"), found)
+    assert "sql" in capsys.readouterr().out
+    np.testing.assert_array_equal(
+        found["session"].run({"x": X})["y"], outputs(switched, adapter="sql")
+    )
 
 
 def test_two_adapters_of_one_name_are_refused(

@@ -273,7 +273,7 @@ for case in cases:
 print(f"{len(cases)} packages, {errors} errors")
 """
 
-PAGE = (ROOT / "docs/how_to/package.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/how_to/package_ort.md").read_text(encoding="utf-8")
 (SNIPPET,) = re.findall(r"```python\n(import onnxruntime\n.*?)```", PAGE, re.DOTALL)
 RUN = f"""
 {SNIPPET}

@@ -145,7 +145,7 @@ def package(built: Built, form: str) -> Path:
 
 
 def compare(built: Built, said: programs.Said, divergence: float) -> None:
-    """Prints the figures of docs/how_to/package.md."""
+    """Prints the figures of docs/studies/packages.md."""
     ours = programs.of_session(built.artifact, built.ids)
     first, second = (programs.perplexity(logits, built.ids) for logits in (ours, said.logits))
     found = programs.divergence(ours, said.logits)

@@ -94,7 +94,7 @@ def unknown(file: Path, what: str) -> UsageError:
     return UsageError(
         f"llama.cpp has no tokenizer for it: {what}",
         where=str(file),
-        hint="docs/how_to/package.md lists the tokenizers that a GGUF file can hold; the formats "
+        hint="docs/how_to/package_gguf.md lists the tokenizers that a GGUF file can hold; the formats "
         "huggingface and mlx hold every tokenizer",
     )
 
