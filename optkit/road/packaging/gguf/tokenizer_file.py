@@ -94,8 +94,8 @@ def unknown(file: Path, what: str) -> UsageError:
     return UsageError(
         f"llama.cpp has no tokenizer for it: {what}",
         where=str(file),
-        hint="docs/how_to/package_gguf.md lists the tokenizers that a GGUF file can hold; the formats "
-        "huggingface and mlx hold every tokenizer",
+        hint="docs/how_to/package_gguf.md lists the tokenizers that a GGUF file can hold; the "
+        "formats huggingface and mlx hold every tokenizer",
     )
 
 
