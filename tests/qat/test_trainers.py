@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import nn
 
+from optkit import qat
 from optkit.ground import graph
 from optkit.ground.workspace import Workspace
 from optkit.road import jobs, pipeline
 from optkit.road.steps.file_names import GRAPH
-from optkit.satellites import qat
 from optkit.satellites.qat.fake_quantization import ActivationQuantizer
 from optkit.satellites.qat.products import Product
 
