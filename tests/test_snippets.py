@@ -17,6 +17,7 @@ from ruamel.yaml import YAML
 from sybil import Example, Sybil
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 
+from optkit import qat
 from optkit.craft.prediction.cost import read_prices
 from optkit.ground.recipe import Model, Recipe
 from tests.generation.conftest import POSITIONS, Network, words, write, write_artifact
@@ -82,6 +83,19 @@ def generate() -> dict[str, object]:
     return {"path": write_artifact(Path("model.onnx"), files, Path("artifacts")).path}
 
 
+def distillation() -> dict[str, object]:
+    """What docs/how_to/qat.md has before it goes into the details of this page."""
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 4))
+    batches = [(torch.randn(16, 1, 8, 8), torch.randint(0, 4, (16,))) for _ in range(8)]
+    return {
+        "torch": torch,
+        "qat": qat,
+        "float_net": network,
+        "loader": batches,
+        "example": batches[0][0],
+    }
+
+
 PYTHON: dict[str, Callable[[], dict[str, object]]] = {
     "README.md": readme,
     "docs/how_to/generate.md": generate,
@@ -89,8 +103,15 @@ PYTHON: dict[str, Callable[[], dict[str, object]]] = {
     "docs/how_to/tune.md": tune,
     "docs/reference/data.md": dict,
     "docs/reference/python.md": dict,
+    "docs/studies/qat.md": distillation,
 }
-BUILDS = ("README.md", "docs/how_to/tune.md", "docs/reference/python.md", "docs/how_to/qat.md")
+BUILDS = (
+    "README.md",
+    "docs/how_to/tune.md",
+    "docs/reference/python.md",
+    "docs/how_to/qat.md",
+    "docs/studies/qat.md",
+)
 
 
 @pytest.mark.parametrize(

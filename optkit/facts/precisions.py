@@ -244,7 +244,7 @@ PRECISIONS: MappingProxyType[str, Precision] = MappingProxyType(
 
 _HALVES = (
     "TensorRT-RTX 1.7 dequantizes both sides and multiplies floats "
-    "(docs/understand/quantization.md, Microscaling formats)"
+    "(docs/studies/fp4_formats.md, Microscaling formats)"
 )
 NOT_BUILT: MappingProxyType[str, str] = MappingProxyType(
     {

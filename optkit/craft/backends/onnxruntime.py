@@ -52,11 +52,11 @@ _SIGNED = NumberFormat("int4", "block", symmetric=True, block_size=32, signed_sc
 _WEIGHT_ONLY: Mapping[str, tuple[NumberFormat | None, int | None]] = MappingProxyType(
     {
         "int8-weight-only": (NumberFormat("int8", "block", symmetric=True, block_size=128), 4),
-        # 0.5 dB less than level 0, and 1.4 times as fast: docs/understand/quantization.md
+        # 0.5 dB less than level 0, and 1.4 times as fast: docs/studies/four_bit_weights.md
         "int4": (_SIGNED, 4),
         "w4a8": (_SIGNED, 4),
         # nearly as accurate as with zero points; level 0 has no kernel of 2 bits
-        # and takes 80 times as long: docs/understand/quantization.md
+        # and takes 80 times as long: docs/studies/two_bit_weights.md
         "int2": (replace(_SIGNED, dtype="int2", block_size=64), 4),
         "nf4": (None, None),
     }
@@ -127,7 +127,7 @@ class OnnxRuntime:
 
         No later layer reduces the error of the last layer, and in a decoder the last layer had the
         largest error. With 8 bits it is as fast, if it fits in the cache
-        (docs/understand/quantization.md).
+        (docs/studies/four_bit_weights.md).
         """
         reason = self.refuses(target, precision)
         if reason is not None or precision.weights is None:

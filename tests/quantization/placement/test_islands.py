@@ -183,7 +183,7 @@ def test_a_thin_convolution_has_few_channels_on_both_sides(
 
 @pytest.mark.parametrize("kind", ["cpu-avx2", "cpu-avx512-vnni"])
 def test_an_island_of_thin_convolutions_saves_nothing(kind: str) -> None:
-    """As measured of kernels (docs/understand/quantization.md): 3 x 3, 8 to 8 channels."""
+    """As measured of kernels (docs/studies/cpu_speed.md): 3 x 3, 8 to 8 channels."""
     speeds = kernel_speeds(target(kind))
     for pixels in (100, 10_000, 1_000_000):
         thin, wide = (

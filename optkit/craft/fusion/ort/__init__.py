@@ -5,7 +5,7 @@
 The optimizer of ONNX Runtime finds some of these operators, misses others (a bias after a product),
 and makes some graphs slower (SkipLayerNormalization). Operators that are written into the file
 apply in every session, with any settings. RULES is the complete list, in order;
-docs/understand/fusion.md has the gain of each rule, and fusions that are left out because they gain
+docs/studies/fusion.md has the gain of each rule, and fusions that are left out because they gain
 nothing. Convolutions stay Q/DQ: the integer convolutions of the optimizer are fast if no node is
 between them.
 """

@@ -11,7 +11,7 @@ and from an input with one row per new token, and no longer from the cache.
 
 The operator hides later keys itself. Any other mask becomes its bias, a number per query and key;
 also a sliding window, because the attribute of the operator for windows saves nothing: the kernel
-computes all scores, and the padding needs a bias anyway (docs/understand/fusion.md). The graph
+computes all scores, and the padding needs a bias anyway (docs/studies/fusion.md). The graph
 notes the window, so that a loop may forget the rows before it.
 
 For a row of padding, from which the mask hides all keys, it computes the mean of the keys up to

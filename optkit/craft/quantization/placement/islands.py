@@ -27,7 +27,7 @@ from optkit.facts.placement import ConvKind, ConvSpeed, KernelSpeeds
 from optkit.ground.statistics import Statistics
 
 # Speeds are those of one core, and a conversion hardly uses a second one:
-# docs/understand/quantization.md
+# docs/studies/cpu_speed.md
 MARGIN = 1.5
 _THIN = 16  # channels: of fewer in and out, ONNX Runtime's integer kernels compute the rest in vain
 _Size = Callable[[ir.Value], int | None]

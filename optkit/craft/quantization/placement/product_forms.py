@@ -23,7 +23,7 @@ from optkit.facts.placement import KernelSpeeds, ProductForm, ProductSpeeds
 
 MARGIN = 1.25
 """Two terms must be that much faster, because the speeds are those of one core: more cores hardly
-share conversions and sums (docs/understand/quantization.md)."""
+share conversions and sums (docs/studies/noisy_products.md)."""
 
 
 @dataclass(frozen=True)
