@@ -20,6 +20,7 @@ from optkit.craft.foreign.qdq_parameters import DEQUANTIZE, QUANTIZE, is_pair, p
 from optkit.ground import graph
 
 _FLOAT = ir.DataType.FLOAT
+_CODES = (ir.DataType.INT8, ir.DataType.UINT8)
 _MOVES = ("MaxPool", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Gather",
           "Identity", "Split", "Expand", "DepthToSpace", "SpaceToDepth")  # fmt: skip
 _ELEMENTWISE = {"QLinearAdd": "Add", "QLinearMul": "Mul"}
@@ -43,14 +44,23 @@ class NodeWriter:
 
     def dequantized(self, index: int, axis: int = 1) -> ir.Value:
         """The floats of the codes in inputs index, index + 1 (scale) and index + 2 (zero point)."""
-        codes, scale, zero = self.node.inputs[index : index + 3]
-        return self.write(DEQUANTIZE, [codes, scale, zero], {"axis": axis}, _FLOAT)
+        codes, scale = self.node.inputs[index : index + 2]
+        inputs = [codes, scale, self._input(index + 2)]
+        return self.write(DEQUANTIZE, inputs, {"axis": axis}, _FLOAT)
 
     def quantized(self, value: ir.Value, index: int) -> ir.Value:
-        """The codes of a value, with the scale in input `index` and its zero point after it."""
-        scale, zero = self.node.inputs[index], self.node.inputs[index + 1]
-        assert zero is not None
-        return self.write(QUANTIZE, [value, scale, zero], {}, zero.dtype)
+        """The codes of a value, with the scale in input `index` and its zero point after it;
+        without one, 0 in the type of the node's own codes (com.microsoft)."""
+        zero = self._input(index + 1)
+        if zero is None:
+            dtype = next(v.dtype for v in self.node.inputs if v is not None and v.dtype in _CODES)
+            assert dtype is not None
+            name = self.names.value(f"{self.node.name}.zero_point")
+            zero = graph.add_constant(self.owner, name, np.zeros((), dtype.numpy()))
+        return self.write(QUANTIZE, [value, self.node.inputs[index], zero], {}, zero.dtype)
+
+    def _input(self, index: int) -> ir.Value | None:
+        return self.node.inputs[index] if index < len(self.node.inputs) else None
 
     def constant(self, numbers: np.ndarray) -> ir.Value:
         name = self.names.value(f"{self.node.name}.bias")
