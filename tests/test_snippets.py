@@ -151,7 +151,7 @@ def read_as_recipe(text: str, folder: Path) -> None:
 @pytest.mark.parametrize("page", sorted(pages_with("yaml")))
 def test_yaml_is_read(page: str, tmp_path: Path) -> None:
     for example in examples(page, CodeBlockParser("yaml", str)):
-        if page == "docs/understand/plan.md":
+        if page == "docs/how_to/plan.md":
             (tmp_path / "prices.yaml").write_text(example.parsed)
             assert read_prices(tmp_path / "prices.yaml")
         else:

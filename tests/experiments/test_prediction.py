@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from optkit.craft.prediction.fitted import fitted
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "experiments" / "prediction"
 UNSTATED = ("unknown", "not read", "not stated", "convention")
@@ -114,7 +116,7 @@ def test_the_fit_has_the_formula_of_the_package() -> None:
 
 
 def test_the_page_tells_these_figures(results: dict[str, Any]) -> None:
-    page = (ROOT / "docs/understand/plan.md").read_text()
+    page = (ROOT / "docs/studies/prediction.md").read_text()
     found = results["summary"]["all"]
     for label, numbers in (
         ("naive roofline", found["roofline"]),
@@ -136,9 +138,45 @@ def test_the_page_tells_these_figures(results: dict[str, Any]) -> None:
         assert re.search(rf"^\| {name}[^|]* {re.escape(cells)}", page, re.M), (name, cells)
 
 
+def test_the_pages_for_users_tell_the_same_errors(results: dict[str, Any]) -> None:
+    found, rows = results["summary"]["all"], results["rows"]
+    convolution = results["summary"]["category"]["convolution"]
+    (check,) = (
+        one
+        for one in json.loads((ROOT / "experiments/gpu/results.json").read_text())["checks"]
+        if one["check"] == "predictor"
+    )
+    told = [
+        f"median error is {found['median_error']:.1%}",
+        f"{sum(row['inside'] for row in rows) / len(rows):.0%} of {len(rows)} published",
+        f"{convolution['median_error']:.0%} median error",
+        f"{round(convolution['inside'] * convolution['rows'])} of {convolution['rows']} inside",
+        f"{check['figures']['inside']} of {check['figures']['kernels']} kernels",
+    ]
+    page = (ROOT / "docs/understand/plan.md").read_text()
+    for part in told:
+        assert part.replace("%", " %") in page, part
+    assert (
+        f"{told[3].removesuffix(' inside')} were" in (ROOT / "docs/understand/gpu.md").read_text()
+    )
+
+
+def test_the_pages_for_users_tell_the_factors_of_the_fit() -> None:
+    widths = fitted().widths
+    told = (
+        f"{widths['encoder']:.2f} for encoders, {widths['convolution']:.2f} for convolutions, "
+        f"{widths['decode']:.2f} for decoding at batch 1"
+    )
+    for page in ("plan", "gpu"):
+        assert told in (ROOT / f"docs/understand/{page}.md").read_text(), page
+    gains = [width for name, width in widths.items() if name.startswith("ratio")]
+    span = f"by a factor of {min(gains):.2f} to {max(gains):.2f}"
+    assert span in (ROOT / "docs/understand/gpu.md").read_text()
+
+
 def test_builds_are_validated_by_the_layers_of_their_engines(results: dict[str, Any]) -> None:
     """TensorRT-RTX beside measurements of TensorRT, which fuses more, as the page says."""
-    page = (ROOT / "docs/understand/plan.md").read_text()
+    page = (ROOT / "docs/studies/prediction.md").read_text()
     built, planned = results["compiled"], {row["row"]: row for row in results["rows"]}
     for row in built["rows"]:
         plan = planned[row["row"]]

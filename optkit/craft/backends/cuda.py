@@ -4,7 +4,7 @@
 keeps old names working (CUDA Driver API). cuda-bindings would need a wheel for the right CUDA
 version, for two dozen functions whose types are in one table here (`PROTOTYPES`, as in cuda.h).
 TensorRT uses the same device through its primary context. The status of every call is checked, and
-the first error is reported. Unverified on a card: see docs/reference/targets.md.
+the first error is reported. Its calls ran on an H200 (docs/studies/gpu_hosts.md).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ context.
 Buffers only grow and keep their addresses, so that launches can be recorded. When the same shapes
 run again, the launches are recorded once and then replayed (CUDA graphs). If they cannot be
 recorded, they run one by one, and a note says so. In a loop, the buffer of an output becomes that
-of the next run's input, and nothing is copied. Unverified on a card (docs/reference/targets.md).
+of the next run's input, and nothing is copied. Unverified on a card (docs/studies/gpu_hosts.md).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ ONNX Runtime falls back to the CPU without a message. Therefore optkit checks th
 provider, that the session lists it, and that every node that multiplies is assigned to it. Inputs
 and outputs are bound to the device. As on the CPU, the engine is the graph itself. Option names are
 those of ONNX Runtime's sources. CUDA ran on an H200; the others are unverified on a card or a Mac
-(docs/reference/targets.md).
+(docs/studies/gpu_hosts.md).
 """
 
 from __future__ import annotations

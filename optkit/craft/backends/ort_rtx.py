@@ -2,7 +2,7 @@
 
 It compiles a graph to a context graph: ONNX with a node EPContext, which has the engine, for each
 part that TensorRT-RTX runs. Kernels for the device are compiled when a context graph is opened, and
-kept in a file. Unverified on a card: see docs/reference/targets.md.
+kept in a file. Unverified on a card: see docs/studies/gpu_hosts.md.
 """
 
 from __future__ import annotations

@@ -29,8 +29,9 @@ from optkit.ground.devices import Target
 _LANES = 64  # INT32 lanes per SM from 7.5 to 9.0: NVIDIA's architecture papers
 _TILE = (128, 64)  # rows and columns per thread block of a common GEMM kernel, unverified
 _L2_PER_CLOCK = 32.0  # bytes per SM and clock, unverified
-# Kernels that unpack weights do so for each row they multiply, up to the height of one tile. Set so
-# that INT4 loses on an H200 at batch 8 as published (0.75x; `docs/understand/plan.md`), not fitted.
+# Kernels that unpack weights do so for each row they multiply, up to the height of one tile. Not
+# fitted: set so that INT4 loses on an H200 at batch 8 as published (0.75x;
+# `docs/studies/prediction.md`).
 _UNPACK_ROWS = 8.0
 _CLOCK = 1.7e9  # where a target names none, unverified
 

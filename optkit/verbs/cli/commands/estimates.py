@@ -118,8 +118,8 @@ _costs = options.filling(
 def plan() -> None:
     """Predict latency, memory and cost of MODEL on each target, and what would help.
 
-    Every figure is predicted, with an interval; docs/understand/plan.md has the errors of
-    past predictions.
+    Every figure is predicted, with an interval; docs/studies/prediction.md has the errors
+    of past predictions.
     `--target all` plans every GPU, in those precisions that it has.
     """
 
