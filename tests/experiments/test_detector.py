@@ -18,7 +18,9 @@ def test_int8_for_an_l4_is_within_half_a_point_of_fp16() -> None:
     assert drop["points"] <= drop["high"] <= 0.5
 
 
-@pytest.mark.parametrize("page", ["examples/05_digit_detector/README.md", "docs/learn/detector.md"])
+@pytest.mark.parametrize(
+    "page", ["examples/05_digit_detector/README.md", "docs/studies/detector.md"]
+)
 def test_documents_have_the_figures_of_the_results(page: str) -> None:
     lines = (ROOT / page).read_text(encoding="utf-8").splitlines()
     wanted = {name: one for name, one in RESULTS["rows"].items() if f"| {name} |" in "".join(lines)}
