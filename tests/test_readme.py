@@ -122,3 +122,31 @@ def test_list_of_pages_names_every_page_of_docs() -> None:
     }
     docs = {one for one in PAGES if one.is_relative_to(ROOT / "docs")} - {page}
     assert docs <= linked
+
+
+WORDS_OF_DOCS, WORDS_OF_PAGE = 40_000, 2_500
+# page → the script that writes it: these are looked up, not read
+GENERATED = {"docs/reference/translated_flags.md": "tests/translation/flags_page.py"}
+
+
+def words_of_docs() -> dict[str, int]:
+    """Page of docs → its words, without comments; neither studies nor generated pages."""
+    pages = [page.relative_to(ROOT).as_posix() for page in (ROOT / "docs").rglob("*.md")]
+    return {
+        page: len(re.sub(r"<!--.*?-->", "", text(page), flags=re.DOTALL).split())
+        for page in pages
+        if not page.startswith("docs/studies/") and page not in GENERATED
+    }
+
+
+def test_generated_pages_are_written_by_the_script_that_is_named() -> None:
+    for page, script in GENERATED.items():
+        assert Path(page).stem in text(script) and (ROOT / page).is_file(), page
+
+
+def test_docs_are_short() -> None:
+    assert 10_000 < sum(words_of_docs().values()) <= WORDS_OF_DOCS
+
+
+def test_each_page_of_docs_is_short() -> None:
+    assert {page: words for page, words in words_of_docs().items() if words > WORDS_OF_PAGE} == {}
