@@ -12,7 +12,7 @@
     measured_card  optkit.card/v1
     observation  optkit.monitor/v1          generated_text  optkit.generate/v1
     record    common parts of all models    measured, prices    parts that several documents share
-    rewrites  what fusion rules did
+    rewrites  what fusion rules did         schema_texts  the descriptions of keys in schemas
     data_finding, export_check, given_graph    parts that workers make, without pydantic
 
 `optkit schema result` prints a JSON schema (draft 2020-12). The models are imported
@@ -70,7 +70,7 @@ def model(name: str) -> TypeAdapter[Record]:
 def schema(name: str) -> dict[str, object]:
     """The JSON schema (draft 2020-12) of a document, generated from its model. Raises
     UnknownName."""
-    from optkit.facts.documents.record import ClosedSchema
+    from optkit.facts.documents.schema_texts import ClosedSchema
 
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -6,17 +6,10 @@ that were added later. Almost no other key has a default, so that none is forgot
 
 from __future__ import annotations
 
-import ast
-import inspect
-import itertools
 import json
-from collections.abc import Iterator
-from dataclasses import is_dataclass
 from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core import core_schema
 
 from optkit.facts.plain_record import NOT_NEGATIVE, NUMBER, POSITIVE, SHARE
 
@@ -57,40 +50,6 @@ class Record(BaseModel):
     def to_json(self) -> Object:
         """Every key, in the order of the fields; lists instead of tuples."""
         return self.model_dump(mode="json")
-
-
-class ClosedSchema(GenerateJsonSchema):
-    """Writes the schemas of dataclasses as those of a Record: all keys, and no others. The texts
-    below the fields are their descriptions."""
-
-    def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
-        found = super().dataclass_schema(schema)
-        keys = found["properties"]
-        for name, text in _texts(schema["cls"]):
-            if name in keys:
-                keys[name]["description"] = text
-        fields = schema["schema"]["fields"]
-        seldom = {one["name"] for one in fields if "serialization_exclude_if" in one}
-        for name in seldom:
-            keys[name] = _without_null(keys[name])
-        required = [name for name in keys if name not in seldom]
-        return {**found, "required": required, "additionalProperties": False}
-
-
-def _without_null(schema: JsonSchemaValue) -> JsonSchemaValue:
-    forms = [form for form in schema.pop("anyOf", ()) if form != {"type": "null"}]
-    return {**schema, **(forms[0] if len(forms) == 1 else {"anyOf": forms} if forms else {})}
-
-
-def _texts(cls: type) -> Iterator[tuple[str, str]]:
-    """The name of a field of a dataclass, and the text below it."""
-    for one in filter(is_dataclass, reversed(cls.__mro__)):
-        (tree,) = ast.parse(inspect.getsource(one)).body
-        assert isinstance(tree, ast.ClassDef)
-        for field, below in itertools.pairwise(tree.body):
-            match field, below:
-                case ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(text))):
-                    yield name, inspect.cleandoc(text).replace("\n", " ")
 
 
 def said(description: str) -> Any:

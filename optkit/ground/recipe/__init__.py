@@ -3,6 +3,7 @@ nearest key."""
 
 from __future__ import annotations
 
+from optkit.ground.recipe.model_sections import Input, Model
 from optkit.ground.recipe.recipe import DEFAULT_BATCH, Recipe, SampleRole, SampleSource, Source
 from optkit.ground.recipe.resolution import requested, resolve
 from optkit.ground.recipe.sections import (
@@ -12,9 +13,7 @@ from optkit.ground.recipe.sections import (
     Compiler,
     Eval,
     Gates,
-    Input,
     Method,
-    Model,
     Placement,
     Quantization,
 )

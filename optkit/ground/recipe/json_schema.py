@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from optkit.facts.documents.schema_texts import DescribedSchema
 from optkit.ground.recipe.recipe import Recipe
 
 
@@ -13,7 +14,7 @@ def json_schema() -> dict[str, object]:
     What optkit accepts is valid by it. The converse does not hold: a schema cannot say that an
     axis needs a range, or that a file exists.
     """
-    schema = Recipe.model_json_schema(mode="validation")
+    schema = Recipe.model_json_schema(mode="validation", schema_generator=DescribedSchema)
     for node in _nodes(schema):
         node.pop("title", None)  # pydantic's titles repeat the keys
     return {

@@ -17,8 +17,9 @@ from optkit.ground import places
 from optkit.ground.artifact.manifest import MANIFEST
 from optkit.ground.places import Place
 from optkit.ground.recipe import factory_source, torch_checkpoint
+from optkit.ground.recipe.model_sections import Model
 from optkit.ground.recipe.origin import KeyPath, Origin, dotted
-from optkit.ground.recipe.sections import MEMORY, Calibration, Eval, Model
+from optkit.ground.recipe.sections import MEMORY, Calibration, Eval
 
 _MODULE_FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _TF = "tf2onnx"

@@ -23,6 +23,7 @@ from optkit.facts.tensors import AxisRange, InputSpec, TensorInfo, axes_of, batc
 from optkit.ground import places
 from optkit.ground.places import Place
 from optkit.ground.recipe import yaml_document
+from optkit.ground.recipe.model_sections import Input, Model
 from optkit.ground.recipe.named_files import check_factory, find_named
 from optkit.ground.recipe.origin import HINT, KeyPath, Origin
 from optkit.ground.recipe.problems import refusal
@@ -33,8 +34,6 @@ from optkit.ground.recipe.sections import (
     Compiler,
     Eval,
     Gates,
-    Input,
-    Model,
     Name,
     Quantization,
     RecipeSection,
@@ -103,15 +102,26 @@ class Recipe(RecipeSection):
     or in memory."""
 
     name: Name
+    """The first part of the artifact's name."""
     model: Model | None = None
+    """The model; a command may name another one."""
     inputs: dict[str, Input] = Field(default_factory=dict)
+    """Name → input; needed for a Python factory, else read from the model."""
     axes: dict[str, _Axis] = Field(default_factory=dict)
+    """Name of a dynamic axis → its sizes, or one number for a single size. Without it `batch` has 1
+    to 32, tuned for 8, and other axes have the sizes in the samples."""
     calibration: Calibration | None = None
+    """The calibration data, which `int8` needs."""
     quantization: Quantization = Quantization()
+    """How weights and activations are quantized."""
     eval: Eval | None = None
+    """The task that judges accuracy; null: none does."""
     gates: Gates = Gates()
+    """Limits that the artifact must keep."""
     compiler: Compiler = Compiler()
+    """Options of the compiler."""
     bench: Bench = Bench()
+    """How latency is measured."""
 
     _origin: Origin = PrivateAttr()
     _places: dict[str, Place] = PrivateAttr()

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import get_args
 
 from optkit.facts.tensors import InputSpec, TensorInfo, axes_of, batch_axis
+from optkit.ground.recipe.model_sections import Input
 from optkit.ground.recipe.recipe import DEFAULT_BATCH
-from optkit.ground.recipe.sections import Input
 
 _AXIS = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLAIN = re.compile(r"(?!(?:true|false|null)$)[A-Za-z_][A-Za-z0-9_./]*", re.IGNORECASE)

@@ -1,4 +1,6 @@
-"""The keys of a recipe: pydantic models, closed (an unknown key is an error) and frozen.
+"""The keys of a recipe: pydantic models, closed (an unknown key is an error) and frozen; those of
+the model and its inputs are in `model_sections`. The text below a key describes it in the JSON
+schema and in docs/reference/recipe_keys.md.
 
 Types are strict: `"8"` is not an integer and `true` is not a number. Validators describe the error
 in words; `recipe.py`, which knows the file, adds the place.
@@ -30,7 +32,6 @@ from optkit.ground import devices as targets
 from optkit.ground.recipe.percentages import Amount, Fraction
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_AXIS = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 Args = dict[str, JsonValue]
 
@@ -86,85 +87,17 @@ Depends = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(stric
 """What code depends on: files, folders, globs, and "$NAME" for a variable of the environment."""
 
 
-class Model(RecipeSection):
-    """The place of the model: a Python factory with weights, a file, or a Hugging Face model in a
-    folder or on the hub. Exactly one of factory, path and hub is set."""
-
-    factory: str | None = None  # file.py:function
-    path: str | None = None  # model.onnx, model.pt2 or a Hugging Face folder
-    hub: str | None = None  # org/name
-    weights: str | None = None  # .safetensors, loaded into the module that the factory returns
-    args: Args = {}  # keyword arguments of the factory
-    task: str | None = None  # for a Hugging Face model; default: the task in its config.json
-    adapter: str | None = None  # folder of a PEFT LoRA adapter, merged before export
-    part: Literal["encoder", "decoder"] | None = None  # for an encoder-decoder; null: both
-    opset: Annotated[int, Field(ge=19)] | None = None  # the newest that written graphs may have
-    depends: Depends = later(None)  # of the factory's code
-    custom_ops: str | None = later(None)  # .so with operators of a .onnx that ONNX Runtime lacks
-
-    @model_validator(mode="before")
-    @classmethod
-    def no_trust(cls, data: object) -> object:
-        if isinstance(data, dict) and "trust_remote_code" in data:
-            raise ValueError(
-                "trust_remote_code runs code of the model: only the user of a build may allow it, "
-                "with --trust-remote-code; a recipe may not"
-            )
-        return data
-
-    @model_validator(mode="after")
-    def one_of(self) -> Self:
-        if sum(place is not None for place in (self.factory, self.path, self.hub)) != 1:
-            named = {"factory": self.factory, "path": self.path, "hub": self.hub}
-            given = [name for name, place in named.items() if place is not None]
-            told = "give exactly one of factory, path and hub"
-            told += f"; it has {' and '.join(given)}" if given else ""
-            raise ValueError(told)
-        if self.factory is None and (self.weights is not None or self.args):
-            raise ValueError("weights and args belong to a factory")
-        if self.factory is None and self.depends is not None:
-            raise ValueError("depends belongs to a factory: a file's content is always compared")
-        if self.custom_ops is not None and not (self.path or "").endswith(".onnx"):
-            raise ValueError("custom_ops belongs to a graph: path: MODEL.onnx")
-        if not self.is_hugging_face and (self.task or self.adapter or self.part):
-            raise ValueError("task, adapter and part belong to a Hugging Face model")
-        return self
-
-    @property
-    def is_hugging_face(self) -> bool:
-        return self.factory is None and not (self.path or "").endswith((".onnx", ".pt2"))
-
-
-# not prefixItems, which editors of YAML do not know
-_PAIR = WithJsonSchema({"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2})
-
-
-class Input(RecipeSection):
-    """One input: numpy dtype, shape with axis names, and for random integers their range."""
-
-    dtype: Literal[
-        "float32", "float16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool"
-    ]
-    shape: Annotated[tuple[Annotated[int, Field(ge=1)] | str, ...], Field(strict=False)]
-    range: Annotated[tuple[float, float], Field(strict=False), _PAIR] | None = None
-
-    @model_validator(mode="after")
-    def ordered(self) -> Self:
-        if self.range is not None and self.range[0] > self.range[1]:
-            raise ValueError(f"range {self.range[0]:g} to {self.range[1]:g} is empty")
-        for size in self.shape:
-            if isinstance(size, str) and not all(map(_AXIS.fullmatch, size.split(" + "))):
-                raise ValueError(f"{size!r} is not an axis name (letters, digits and _), nor a sum")
-        return self
-
-
 class Axis(RecipeSection):
     """A dynamic axis: multiples of a number from min to max (0: it may be empty); opt is tuned."""
 
     min: int = Field(ge=0)
+    """The smallest size; 0: the axis may be empty."""
     opt: int = Field(ge=0)
+    """The size for which the engine is tuned."""
     max: int = Field(ge=1)
+    """The largest size."""
     multiple: int = later(1, ge=1)
+    """All sizes are multiples of this number."""
 
     @model_validator(mode="after")
     def ordered(self) -> Self:
@@ -188,14 +121,25 @@ Method = Literal["auto", "minmax", "percentile", "entropy", "mse"]
 class Calibration(RecipeSection):
     """The samples for activation ranges, and the method; or ranges that another tool has chosen."""
 
-    source: str | None = None  # a name, file.py or file.py:function; or MEMORY
-    ranges: str | None = None  # a calibration cache of TensorRT, or encodings of AIMET
+    source: str | None = None
+    """A name (`text`, `images`, `audio`, `arrays`, `digits`), `file.py`, `file.py:function`, or
+    `memory` for the batches of `build(calibration=batches)`."""
+    ranges: str | None = None
+    """Ranges that another tool has chosen: a calibration cache of TensorRT, or encodings of AIMET;
+    a source may then be left out."""
     samples: int = Field(default=256, ge=1)
+    """How many samples are used; later ones are not read."""
     method: Method = "auto"
+    """How the range of an activation follows from its values; `auto`: for each tensor the method
+    with the least error in the products that read it."""
     percentile: float = Field(default=99.99, gt=50, le=100)
+    """Of the method `percentile`: the percentage of the values inside the range."""
     batch: int = Field(default=8, ge=1)
+    """Samples per forward."""
     args: Args = {}
-    depends: Depends = later(None)  # of the source's code
+    """Keyword arguments of the source; a relative path starts at the recipe's folder."""
+    depends: Depends = later(None)
+    """As `model.depends`, of the source's code."""
 
     @model_validator(mode="after")
     def samples_or_ranges(self) -> Self:
@@ -210,14 +154,17 @@ Operators = Annotated[tuple[Literal["Conv", "MatMul", "Gemm"], ...], Field(stric
 class Placement(RecipeSection):
     """Settings that override the backend's placement rules; null: the rule of the backend."""
 
-    residual_adds: bool | None = None  # quantize the shortcut that is added to a convolution
-    tensor_ops: Operators | None = None  # operators whose weights get one scale per tensor
-    # ... a scalar before the product, the ratios of the channels after it
+    residual_adds: bool | None = None
+    """Quantize the shortcut that is added to a convolution."""
+    tensor_ops: Operators | None = None
+    """Operators whose weights get one scale per tensor."""
     split_scale: Operators | None = None
-    # of MatMulNBits: multiply in floats (0), or round activations to 8 bits (4)
+    """Operators whose weights get one scalar scale before the product, and the ratios of the
+    channels after it."""
     nbits_accuracy: Literal[0, 4] | None = None
-    # of MatMulNBits with codes of 4 bits: zero points, or else signed scales
+    """Of `int4` and `int2` on a CPU: 0 multiplies in floats, 4 rounds activations to 8 bits."""
     zero_points: bool | None = later(None)
+    """Of `int4` and `w4a8` on a CPU: codes with zero points, or else signed scales."""
 
 
 Effort = Literal["fast", "balanced", "best"]
@@ -228,21 +175,33 @@ class Quantization(RecipeSection):
     """How qparams are computed, and which nodes are exceptions."""
 
     effort: Effort = "balanced"
+    """How much time the quantization may take for its accuracy."""
     weights: Literal["auto", "rtn", "mse", "gptq", "gptaq", "awq", "hqq"] = "auto"
-    block_size: Literal[16, 32, 64, 128] | None = None  # for int4, int2 and nf4
+    """How weights are rounded; `auto`: `gptq` where there is calibration data, except with the
+    effort `fast`; for weights in blocks `gptaq` with the effort `best`."""
+    block_size: Literal[16, 32, 64, 128] | None = None
+    """How many numbers share a scale in `int4`, `int2` and `nf4`; null: 32, and 64 for `int2` and
+    `nf4`."""
     smooth: Literal["auto", "off"] | Annotated[float, Field(gt=0, lt=1)] = "auto"
+    """SmoothQuant: `auto` searches alpha for each tensor; `off`; or an alpha between 0 and 1."""
     equalize: Literal["auto", "off"] = "auto"
+    """Cross-layer equalization of convolutions."""
     bias_correction: bool = True
-    embeddings: bool = True  # embedding tables in 8 bits, if the backend can look them up in 8 bits
-    # patterns of node names; auto: where one term leaves too much noise
+    """Correct biases for the mean error of their product."""
+    embeddings: bool = True
+    """Store embedding tables in 8 bits, if the backend can look them up in 8 bits."""
     two_term: Literal["auto"] | Annotated[tuple[str, ...], Field(strict=False)] = "auto"
-    # whether few outlier channels of an activation may be multiplied in float
+    """Patterns of names of nodes whose activation is the sum of two 8-bit terms; `auto`: on a CPU,
+    where one term leaves too much noise; `[]`: never."""
     outlier_channels: Literal["auto", "off"] = later("auto")
-    # of a decoder, stored as codes; null: as floats
+    """`auto`: an INT8 build for a CPU may multiply few outlier channels of an activation in float;
+    `off`: never."""
     kv_cache: Literal["int8", "int4"] | None = later(None)
-    # pattern of a node's name → its precision
+    """How a decoder for a CPU stores its key-value cache; null: as floats."""
     nodes: dict[str, Precision] = {}
+    """Pattern of a node's name → its precision."""
     placement: Placement = Placement()
+    """Settings that override the placement rules of the backend."""
 
     @property
     def learns(self) -> bool:
@@ -265,30 +224,47 @@ class Quantization(RecipeSection):
 class Eval(RecipeSection):
     """The task that judges accuracy."""
 
-    task: str  # a name or file.py
+    task: str
+    """A name, such as `top1`, `f1` or `perplexity`, or `file.py`."""
     args: Args = {}
-    stop_early: bool = False  # before the last sample, if the verdict is certain
-    depends: Depends = later(None)  # of the task's code
+    """Keyword arguments of the task's functions."""
+    stop_early: bool = False
+    """Stop before the last sample if the verdict is certain."""
+    depends: Depends = later(None)
+    """As `model.depends`, of the task's code."""
 
 
 class Limits(RecipeSection):
     """Limits that decide pass or fail; null: no such gate."""
 
     max_drop: Fraction = 0.01
-    min_value: Amount = None  # for the metric
+    """The largest drop against the baseline."""
+    min_value: Amount = None
+    """The smallest value of the metric."""
     max_value: Amount = None
-    max_slice_drop: Fraction = None  # in every slice of the samples
+    """The largest value of the metric."""
+    max_slice_drop: Fraction = None
+    """The largest drop in any slice of the samples."""
     min_slice_value: Amount = None
+    """The smallest value of the metric in any slice."""
     max_slice_value: Amount = None
-    min_sqnr: float | None = None  # in dB
+    """The largest value of the metric in any slice."""
+    min_sqnr: float | None = None
+    """The smallest SQNR of the worst output against the FP32 graph, in dB."""
     max_latency_ms: float | None = Field(default=None, gt=0)
+    """The largest latency at the tuned batch, in milliseconds."""
     min_speedup: float | None = Field(default=None, gt=0)
-    min_throughput: float | None = Field(default=None, gt=0)  # in samples per second
+    """The smallest speedup over the baseline."""
+    min_throughput: float | None = Field(default=None, gt=0)
+    """The smallest throughput, in samples per second."""
     max_bytes: int | None = Field(default=None, ge=1)
-    max_memory_bytes: int | None = Field(default=None, ge=1)  # for the peak of a run
+    """The largest size of the engine, in bytes."""
+    max_memory_bytes: int | None = Field(default=None, ge=1)
+    """The largest peak of memory that a run adds, in bytes."""
     accept: Annotated[
         tuple[Literal["measured", "simulated", "predicted"], ...], Field(strict=False)
     ] = ()
+    """Evidence besides `measured` that gates on time accept."""
 
     @property
     def on_slices(self) -> bool:
@@ -331,6 +307,7 @@ class Gates(Limits):
         dict[Annotated[str, AfterValidator(known_target)], Limits],
         Field(json_schema_extra=_with_target_names),
     ] = {}
+    """Target → limits that hold for it instead; null removes a limit."""
 
     @field_serializer("targets")
     def as_given(self, targets: dict[str, Limits]) -> dict[str, object]:
@@ -354,18 +331,30 @@ class Compiler(RecipeSection):
     """Options that override the compiler's rules for the target; null: the rule."""
 
     workspace_bytes: int | None = Field(default=None, ge=1)
+    """Scratch memory of kernels, in bytes; null: by the memory of the target."""
     optimization_level: int | None = Field(default=None, ge=0, le=5)
+    """How long the builder searches for kernels; null: 3."""
     search_minutes: float | None = later(None, ge=0)
+    """How long TensorRT searches on at level 5 after the first engine; the first engine stays if
+    the search does not end. Null: it does not."""
     hardware_compatibility: Literal["NONE", "SAME_COMPUTE_CAPABILITY", "AMPERE_PLUS"] | None = None
+    """Which other devices may run the engine; null: `NONE`."""
     version_compatible: bool | None = None
+    """The engine also runs on newer versions of TensorRT; null: it does not."""
     refittable: bool | None = None
+    """The weights in the engine can be replaced; null: they cannot."""
     cuda_graph: bool | None = None
+    """Kernel launches are recorded and replayed; null: if at most one axis is dynamic."""
 
 
 class Bench(RecipeSection):
     """How latency is measured."""
 
     batches: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False)] = (1, 8)
+    """The batch sizes to time."""
     seconds: float = Field(default=3.0, gt=0, le=3600)
-    warmup_seconds: float = Field(default=5.0, ge=0, le=600)  # until a session is steady, at most
+    """The time per batch size, for candidate and baseline together."""
+    warmup_seconds: float = Field(default=5.0, ge=0, le=600)
+    """The longest warm-up of a session per batch size; it ends when the session is steady."""
     threads: int | None = Field(default=None, ge=1)
+    """Threads within an operator; null: the physical cores."""
