@@ -37,11 +37,13 @@ class FusedLayer(PlainRecord):
     """One layer of a compiled engine, as the engine's layer list describes it."""
 
     name: str
-    kind: str  # gemm, correlation, kgen, runtime_fusion, ... or an ONNX op type for ONNX Runtime
+    kind: str
+    """gemm, correlation, kgen, …; for ONNX Runtime the type of the ONNX operator."""
     inputs: tuple[LayerTensor, ...]
     constants: tuple[LayerTensor, ...]
     outputs: tuple[LayerTensor, ...]
-    nodes: tuple[str, ...]  # names of the ONNX nodes from which it was fused
+    nodes: tuple[str, ...]
+    """The ONNX nodes from which it was fused."""
     products: tuple[str, ...] = ()
     """The Conv, MatMul and Gemm nodes that this layer computes."""
     dtype: str | None = None  # None: it is no product, or the dtype is not reported
@@ -67,12 +69,13 @@ class LandingRow(PlainRecord):
 
     node: str
     op: str
-    planned: str  # precision name, e.g. "int8"
+    planned: str
+    """The planned precision, such as `int8`."""
     landed: bool | None
     """Null if the compiler does not report it."""
-    # dtype of the first input of the fused layer; for weight-only precisions that of the weight
-    # (None: no layer names the node)
     dtype: str | None
+    """The dtype of the first input of the fused layer; for weight-only precisions that of the
+    weight. Null: no layer names the node."""
     layer: str | None
     note: str | None = None
     """Why it has not landed although its weight is stored as planned."""

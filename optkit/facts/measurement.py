@@ -230,6 +230,7 @@ class ChannelSpread(PlainRecord):
     """SQNR in dB of the channels of one axis, each by itself. Null if there is no error."""
 
     axis: AtLeastOne
+    """The number of the axis."""
     count: Count
     """Of the channels with a signal."""
     least: Number | None

@@ -54,6 +54,7 @@ class GraphSummary:
     outputs: tuple[TensorInfo, ...]
     opset: Mapping[str, int]
     nodes: int
+    """The number of nodes."""
     operators: Mapping[str, int]
     parameters: int
     weight_bytes: int

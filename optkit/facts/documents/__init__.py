@@ -12,7 +12,7 @@
     measured_card  optkit.card/v1
     observation  optkit.monitor/v1          generated_text  optkit.generate/v1
     record    common parts of all models    measured, prices    parts that several documents share
-    rewrites  what fusion rules did         schema_texts  the descriptions of keys in schemas
+    rewrites  what fusion rules did         schema_texts, common_texts  descriptions of keys
     data_finding, export_check, given_graph    parts that workers make, without pydantic
 
 `optkit schema result` prints a JSON schema (draft 2020-12). The models are imported

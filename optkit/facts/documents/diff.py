@@ -52,6 +52,7 @@ class ChangedNode(Record):
 
     name: str
     op: Both[str]
+    """The operator in A and in B."""
     attributes: Rows[str]
 
 
@@ -94,6 +95,7 @@ class WeightChanges(Record):
     """Weights by name and digest."""
 
     bytes: Both[int]
+    """Of all weights, in A and in B."""
     added: Rows[str]
     removed: Rows[str]
     changed: Rows[ChangedWeight]
@@ -104,6 +106,7 @@ class MovedScale(Record):
 
     tensor: str
     count: Both[int]
+    """The number of scales, in A and in B."""
     factor: Annotated[
         Interval | None, said("b divided by a: the lowest and the highest over the channels.")
     ] = None
@@ -122,8 +125,11 @@ class GraphDiff(Record):
 
     same: bool
     opset: Both[JsonValue]
+    """Domain → version, of A and of B."""
     inputs: Both[JsonValue]
+    """Those of A and of B."""
     outputs: Both[JsonValue]
+    """Those of A and of B."""
     operators: Annotated[Rows[OperatorCount], said("Operators whose number of nodes differs.")]
     nodes: NodeChanges
     precision: Annotated[
@@ -138,7 +144,9 @@ class LayerChange(Record):
 
     node: str
     precision: Both[str | None]
+    """As planned, in A and in B."""
     runs: Both[str | None]
+    """As it runs, in A and in B."""
 
 
 class KnownFigure(Record):
@@ -175,8 +183,11 @@ class KeyDiff(Record):
     """A key of a recipe and the like that differs, with both values."""
 
     key: str
+    """The key that differs."""
     a: JsonValue = None
+    """Its value in A."""
     b: JsonValue = None
+    """Its value in B."""
 
 
 class Diff(Record):

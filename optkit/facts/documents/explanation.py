@@ -162,6 +162,7 @@ class Explained(Record):
     target: str
     precision: str
     baseline: str | None = None
+    """The precision of the baseline."""
     build: Annotated[BuildFacts | SkipJsonSchema[None], Field(exclude_if=absent)] = None
     speedup: Difference | None = None
     latency: CallLatency | None = None

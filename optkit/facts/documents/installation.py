@@ -15,10 +15,12 @@ class LibraryCheck(Record):
     """A library, or something else on which builds depend."""
 
     what: str
+    """What was checked."""
     state: Literal["ok", "missing", "broken"]
     version: str | None = None
     needed: Annotated[bool, said("No build works without it.")]
     note: str
+    """Where it is, what it gives, or why it does not work."""
 
 
 class Installation(Record):

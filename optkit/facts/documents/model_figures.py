@@ -50,11 +50,13 @@ class BenchFigures(Record):
     target: str
     precision: str
     baseline: str
+    """The precision of the baseline."""
     latency: Rows[Latency]
     baseline_latency: Rows[Latency]
     speedup: Rows[BatchSpeedup]
     sweep: Sweep
     conditions: Object
+    """The state of the host during the run."""
 
 
 class EvalFigures(Record):
@@ -66,6 +68,7 @@ class EvalFigures(Record):
     target: str
     precision: str
     baseline: str
+    """The precision of the baseline."""
     accuracy: Score | None = None
     baseline_accuracy: Score | None = None
     drop: Difference | None = None

@@ -22,7 +22,9 @@ class AnnotatedObject(Record):
     outline: Annotated[Rows[Point], said("Corners, in pixels of the drawing.")]
     points: Annotated[Rows[Point], said("Visible keypoints, in pixels of the drawing.")]
     baseline: bool
+    """Whether the baseline found it."""
     candidate: bool
+    """Whether the candidate found it."""
 
 
 class FoundObject(Record):
@@ -60,7 +62,9 @@ class WorstPicture(Record):
 
     sample: Annotated[Count, said("Its number in the order of the task's samples, from 0 on.")]
     baseline: Number
+    """The metric of the baseline."""
     candidate: Number
+    """The metric of the candidate."""
     lost: Annotated[Count, said("Objects or pixels that only the baseline has right.")]
     gained: Annotated[Count, said("Objects or pixels that only the candidate has right.")]
     drawing: Annotated[

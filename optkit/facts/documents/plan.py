@@ -133,6 +133,7 @@ class PlannedLatency(Record):
     mbu: Number | None = None
     operations: Annotated[Number, said("Of one call or step on one device.")]
     bytes: Number
+    """That one call or step moves on one device."""
     usd_per_million: Number | None = None
     kwh_per_million: Annotated[Number | None, said("At full board power.")] = None
     spot_usd_per_million: Annotated[
@@ -161,6 +162,7 @@ class DecodeBounds(Record):
 
     compute_bound_from_batch: int | None = None
     baseline: str
+    """The precision of the baseline."""
     stops_paying_at_batch: int | None = None
 
 
@@ -192,6 +194,7 @@ class PlanRow(Record):
     target: str
     precision: str
     status: Literal["ok", "does_not_fit", "impossible"]
+    """Whether it is possible, and fits into the memory."""
     reason: str | None = None
     devices: int | None = None
     latency: Rows[PlannedLatency]

@@ -43,6 +43,7 @@ class StepFailure(Failure):
     model_config = ConfigDict(json_schema_extra={"additionalProperties": True})
 
     verdict: Annotated[str | SkipJsonSchema[None], Field(exclude_if=absent)] = None
+    """How the step ended: `crashed`, `timeout`, `oom` or `output`."""
     log: Annotated[str | SkipJsonSchema[None], Field(exclude_if=absent)] = None
 
 
@@ -171,6 +172,7 @@ class Result(Record):
         Field(exclude_if=absent, description="Of a command of another tool, if one was given."),
     ] = None
     seconds: dict[str, Number]
+    """Step → seconds, and `total`."""
     cache_hits: Count
     parts: Annotated[
         dict[str, Result] | None,

@@ -8,12 +8,13 @@ import inspect
 import itertools
 from collections.abc import Iterator
 from dataclasses import is_dataclass
-from types import MappingProxyType
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
+
+from optkit.facts.documents.common_texts import COMMON
 
 
 class DescribedSchema(GenerateJsonSchema):
@@ -83,6 +84,3 @@ def _with_common_texts(schema: JsonSchemaValue) -> JsonSchemaValue:
 def _is_described(key: dict[str, Any]) -> bool:
     """Whether a key has a text, or a part with a text of its own."""
     return "description" in key or "$ref" in str(key)
-
-
-COMMON = MappingProxyType({})

@@ -37,6 +37,7 @@ class SearchFacts(Record):
     seed: int
     trials: Count
     limit: AtLeastOne
+    """The most trials that the search may make."""
     failed: Count
     converged: Annotated[bool, said("The search ended because no promising trial was left.")]
     parallel: Annotated[
@@ -70,6 +71,7 @@ class FrontPoint(Record):
     precision: str
     quantized: Annotated[Count, said("The number of quantized layers.")]
     nodes: dict[str, str]
+    """Node → precision."""
     two_term: Rows[str]
     placement: str
     sqnr_db: Annotated[Number | None, said("Null if the outputs are equal.")] = None
@@ -98,6 +100,7 @@ class RankedLayers(Record):
     ] = None
     share: Share
     chosen: str
+    """Their precision in the winner."""
 
 
 class Tune(Record):
