@@ -47,8 +47,8 @@ KINDS = ("propagated", "isolated", "weights")
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 
 _BEYOND = 0.5  # the share of a pair's noise from clipping above which it counts as clipped
-_COARSE = 4.0
-_FINE_DB = 35.0  # in dB, for a pair: eight bits of a Gaussian have this SQNR without clipping
+COARSE = 4.0
+FINE_DB = 35.0  # in dB, for a pair: eight bits of a Gaussian have this SQNR without clipping
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,10 @@ def fault_of(pair: PairFidelity) -> Fault | None:
 
     At the range with the least squared error, clipping adds less noise than rounding (Banner,
     Nahshan, Soudry: Post training 4-bit quantization, NeurIPS 2019, section 3, for Gaussian and
-    Laplacian values). If it adds more, a larger range is better. A range of `_COARSE` times the
+    Laplacian values). If it adds more, a larger range is better. A range of `COARSE` times the
     largest magnitude of the values leaves two bits of every code unused.
     """
-    noisy = pair.sqnr_db is not None and pair.sqnr_db <= _FINE_DB
+    noisy = pair.sqnr_db is not None and pair.sqnr_db <= FINE_DB
     if pair.again:
         return "duplicated"
     if noisy and pair.noise >= _BEYOND:
@@ -77,7 +77,7 @@ def fault_of(pair: PairFidelity) -> Fault | None:
     if not pair.read:
         return "unread"
     most = max(map(abs, pair.seen))
-    wide = max(-pair.low, pair.high) >= _COARSE * most > 0
+    wide = max(-pair.low, pair.high) >= COARSE * most > 0
     return "coarse" if noisy and wide else None
 
 

@@ -10,55 +10,23 @@ sample_rules        rules about padding, and about calibration samples unlike th
 data_movement       rules about kernels that only convert, cast or move data
 accuracy_loss       rules about noise: ranges, scales of weights
 noisy_layers        layers with most of the noise, and those whose values are lost
+rule_table          all rules, in order, with what each reports in words
 applying            a recipe with the changes
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from optkit.facts.documents.explanation import ExplainFinding, FixedTime, LayerTime, SpentTime
-from optkit.show.explanation import (
-    accuracy_loss,
-    data_movement,
-    fixed,
-    noisy_layers,
-    sample_rules,
-    speed,
-)
+from optkit.show.explanation import fixed, noisy_layers
 from optkit.show.explanation.applying import applied
 from optkit.show.explanation.quantization_gains import LEAST
+from optkit.show.explanation.rule_table import RULES
 from optkit.show.explanation.subject import KINDS, Subject, Times
 
 __all__ = ["RULES", "ExplainFinding", "Explanation", "Subject", "Times", "applied", "explain"]
-
-Rule = Callable[[Subject], Iterator[ExplainFinding]]
-
-RULES: tuple[Rule, ...] = (
-    data_movement.unfused_pairs,
-    speed.left_in_float,
-    speed.does_not_pay,
-    data_movement.layout,
-    data_movement.casts,
-    speed.alignment,
-    speed.memory_bound,
-    speed.heavy_weights,
-    fixed.slow_operators,
-    fixed.written_out,
-    fixed.launches,
-    sample_rules.padding,
-    sample_rules.other_calibration_data,
-    accuracy_loss.clipped,
-    accuracy_loss.coarse,
-    accuracy_loss.duplicated,
-    accuracy_loss.unread,
-    accuracy_loss.weight_axis,
-    accuracy_loss.weight_scale,
-    noisy_layers.sensitive,
-    noisy_layers.lost,
-)
-
 
 _FAULTS = (
     "left_in_float",
@@ -100,7 +68,7 @@ def explain(subject: Subject) -> Explanation:
     noise or lost values, which have the same cause; layers whose values are lost are reported
     unless each of them has one. A share of the noise counts as much as one of the time only where
     the noise matters (`noisy_layers.weight`)."""
-    findings = [finding for rule in RULES for finding in rule(subject)]
+    findings = [finding for rule in RULES for finding in rule.find(subject)]
     costly = [finding for finding in findings if finding.cost.share >= LEAST or finding.always]
     faulty = {node for finding in costly if finding.rule in _FAULTS for node in finding.nodes}
 

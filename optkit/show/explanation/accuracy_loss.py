@@ -32,9 +32,9 @@ LEAST_DB = 0.5
 """The least gain of a finding, in dB: about an eighth of the noise. A smaller gain is within the
 spread over samples."""
 
-_ONE_BIT_DB = 6.02
+ONE_BIT_DB = 6.02
 _UNUSED = 0.25  # largest code over the end of the range: two bits are unused
-_SATURATED = 0.02  # share of a weight's codes
+SATURATED = 0.02  # share of a weight's codes
 _HALF_DB = 3.01  # half of the noise
 _NEARLY = 0.9  # share of the cost of all pairs with a fault, from which one pair is named alone
 _SAME = 0.02  # relative difference of equal ranges, of which one was rounded to codes
@@ -121,7 +121,7 @@ def weight_axis(subject: Subject) -> Iterator[ExplainFinding]:
     for node, row in subject.fidelity.items():
         sqnr_db = row.weights.sqnr_db if row.weights else None
         best_db = row.by_channel_db
-        worse = sqnr_db is not None and best_db is not None and sqnr_db < best_db - _ONE_BIT_DB
+        worse = sqnr_db is not None and best_db is not None and sqnr_db < best_db - ONE_BIT_DB
         if row.scales not in ("summed", "tensor") or not (row.scales == "summed" or worse):
             continue
         scales, why = _AXES[row.scales]
@@ -154,12 +154,12 @@ def weight_scale(subject: Subject) -> Iterator[ExplainFinding]:
         if row.scales != "channel" or sqnr_db is None or best_db is None:
             continue
         codes = row.codes
-        if sqnr_db >= best_db - _ONE_BIT_DB or codes is None:
+        if sqnr_db >= best_db - ONE_BIT_DB or codes is None:
             continue
-        if codes.reach > _UNUSED and codes.saturated < _SATURATED:
+        if codes.reach > _UNUSED and codes.saturated < SATURATED:
             continue
         symptom = f"its codes use only {codes.reach:.0%} of their range"
-        if codes.saturated >= _SATURATED:
+        if codes.saturated >= SATURATED:
             symptom = f"{codes.saturated:.0%} of its codes are saturated"
         finding = noisy(
             subject,

@@ -21,14 +21,14 @@ from optkit.show.explanation.subject import ELEMENTWISE, Subject, connected
 from optkit.show.explanation.words import advice, named, several
 
 _SHOWN = 8  # operators in the document
-_RARE = 0.05  # share from which an operator that few models need is a finding
-_COMMON = 0.2  # the same for an operator that most models need
-_CHAIN = 4  # kernels
-_KINDS = 3  # of operators in a chain: residual sums of one kind are no chain
-_DECIDES = 0.5  # share of a call
+RARE = 0.05  # share from which an operator that few models need is a finding
+COMMON = 0.2  # the same for an operator that most models need
+CHAIN = 4  # kernels
+KINDS = 3  # of operators in a chain: residual sums of one kind are no chain
+DECIDES = 0.5  # share of a call
 _START_MS = 1e-3
-_MORE = 8  # times the batch
-_SMALL = 4  # samples: a larger batch is no fault
+MORE = 8  # times the batch
+SMALL = 4  # samples: a larger batch is no fault
 _REDUCTIONS = frozenset(
     {"ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
      "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"}
@@ -99,7 +99,7 @@ _SHARED = _Remedy(
     "compute it on fewer elements (a smaller map, fewer channels or tokens), or leave it out where "
     "the accuracy allows it",
 )
-_REMEDIES: Mapping[str, _Remedy] = MappingProxyType(
+REMEDIES: Mapping[str, _Remedy] = MappingProxyType(
     {
         **dict.fromkeys(("TopK", "ArgMax", "ArgMin", "Unique"), _ORDER),
         **dict.fromkeys(("NonMaxSuppression",), _BOXES),
@@ -143,9 +143,9 @@ def slow_operators(subject: Subject) -> Iterator[ExplainFinding]:
         ms = sum(timed.ms for timed in group)
         whole = op in ELEMENTWISE and _dtype(group) == "int64"
         usual = op in _USUAL and not whole
-        if subject.share(ms) < (_COMMON if usual else _RARE):
+        if subject.share(ms) < (COMMON if usual else RARE):
             continue
-        remedy = _WHOLE if whole else _REMEDIES.get(op, _SHARED if usual else _OTHER)
+        remedy = _WHOLE if whole else REMEDIES.get(op, _SHARED if usual else _OTHER)
         nodes = _nodes(group)
         yield slow(
             subject,
@@ -173,7 +173,7 @@ def written_out(subject: Subject) -> Iterator[ExplainFinding]:
     alike: dict[tuple[str, ...], list[list[TimedLayer]]] = {}
     for group in connected(small):
         ops = tuple(sorted({subject.operator(timed) for timed in group}))
-        if len(group) >= _CHAIN and len(ops) >= _KINDS:
+        if len(group) >= CHAIN and len(ops) >= KINDS:
             alike.setdefault(ops, []).append(group)
     for ops, groups in alike.items():
         ms = sum(sum(t.ms for t in group) - max(t.ms for t in group) for group in groups)
@@ -212,9 +212,9 @@ def launches(subject: Subject) -> Iterator[ExplainFinding]:
         spent, total = count * _START_MS, latency.p50_ms
     else:
         return
-    if not total or spent < _DECIDES * total:
+    if not total or spent < DECIDES * total:
         return
-    share = min(spent / total, 1.0) * (1 - 1 / _MORE)
+    share = min(spent / total, 1.0) * (1 - 1 / MORE)
     cost = FindingCost(share, of, Evidence.PREDICTED, ms=share * total)
     batch = latency.batch
     yield ExplainFinding(
@@ -227,10 +227,10 @@ def launches(subject: Subject) -> Iterator[ExplainFinding]:
         (),
         cost,
         advice(
-            f"use a larger batch (`axes: {{batch: {{opt: {_MORE * batch}}}}}`): each kernel then "
-            f"starts once for {_MORE} times as many samples"
+            f"use a larger batch (`axes: {{batch: {{opt: {MORE * batch}}}}}`): each kernel then "
+            f"starts once for {MORE} times as many samples"
         ),
-        limit=batch > _SMALL,
+        limit=batch > SMALL,
     )
 
 

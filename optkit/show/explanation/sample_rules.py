@@ -12,7 +12,7 @@ from optkit.show.explanation.quantization_gains import slow
 from optkit.show.explanation.subject import Subject
 from optkit.show.explanation.words import advice, several
 
-_MUCH = 0.25  # of the tokens: below, shorter samples gain little and long ones may be cut
+MUCH = 0.25  # of the tokens: below, shorter samples gain little and long ones may be cut
 _EIGHT = 8  # tokens: sizes are rounded up to a multiple
 
 
@@ -25,7 +25,7 @@ def padding(subject: Subject) -> Iterator[ExplainFinding]:
         return
     computed = _computed(subject, tokens)
     share = 1 - tokens.real / computed if computed else 0.0
-    if share < _MUCH:
+    if share < MUCH:
         return
     wanted = min(-(-tokens.most // _EIGHT) * _EIGHT, int(computed))
     yield slow(

@@ -21,9 +21,9 @@ from optkit.show.explanation.quantization_gains import (
 from optkit.show.explanation.subject import Subject
 from optkit.show.explanation.words import advice, modules, named, several
 
-_STEP = 16  # the bytes of codes that a tensor core reads at once
+STEP = 16  # the bytes of codes that a tensor core reads at once
 _CODES = ("int8", "uint8", "float8e4m3fn")
-_HEAVY = 0.25  # share of the bytes of all constants that the layers read
+HEAVY = 0.25  # share of the bytes of all constants that the layers read
 
 
 def left_in_float(subject: Subject) -> Iterator[ExplainFinding]:
@@ -159,12 +159,12 @@ def alignment(subject: Subject) -> Iterator[ExplainFinding]:
     for node, row in subject.landed.items():
         facts = subject.nodes.get(node)
         summed = None if facts is None else facts.summed
-        if not row.landed or summed is None or summed % _STEP == 0:
+        if not row.landed or summed is None or summed % STEP == 0:
             continue
         if node in ours and node in theirs and ours[node].layer.dtype in _CODES:
             groups.setdefault(summed, []).append(node)
     for summed, nodes in groups.items():
-        padded = -(-summed // _STEP) * _STEP
+        padded = -(-summed // STEP) * STEP
         gains = (ms_per_product(theirs[node]) - ms_per_product(ours[node]) for node in nodes)
         most = sum(max(gain, 0.0) for gain in gains)
         yield slow(
@@ -173,11 +173,11 @@ def alignment(subject: Subject) -> Iterator[ExplainFinding]:
             tuple(nodes),
             most,
             what=f"the summed dimension K of {named(nodes)} is {summed}, not a multiple of "
-            f"{_STEP}; the cost given is an upper bound",
-            why=f"a tensor core reads {_STEP} bytes at a time; rows of {summed} bytes are not "
+            f"{STEP}; the cost given is an upper bound",
+            why=f"a tensor core reads {STEP} bytes at a time; rows of {summed} bytes are not "
             "aligned",
             change=advice(
-                f"make this width of the model a multiple of {_STEP} ({summed} → {padded}), and "
+                f"make this width of the model a multiple of {STEP} ({summed} → {padded}), and "
                 "fill the weights up with zeros"
             ),
             evidence=Evidence.PREDICTED,
@@ -234,7 +234,7 @@ def heavy_weights(subject: Subject) -> Iterator[ExplainFinding]:
         for tensor in timed.layer.constants:
             size = tensor.bytes or 0
             wide = "float" in tensor.dtype and "8" not in tensor.dtype
-            if not total or size < _HEAVY * total or not wide:
+            if not total or size < HEAVY * total or not wide:
                 continue
             nodes = timed.layer.products or _heaviest(subject, timed)
             ms = constant_ms(timed) * size / max(timed.layer.constant_bytes, 1)

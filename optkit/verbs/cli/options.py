@@ -22,12 +22,17 @@ from optkit.verbs.cli import param_types
 Function = Callable[..., object]
 Decorator = Callable[[Function], Function]
 
-_HEADINGS = ("Model", "Other tools", "Data", "Shapes", "Decoder", "Sampling",
+HEADINGS = ("Model", "Other tools", "Data", "Shapes", "Decoder", "Sampling",
              "Speculative decoding", "Target", "Search", "Limits", "Cost", "Where it runs",
              "Output")  # fmt: skip
 """The headings of options in help, in this order."""
 
 _heading_of: dict[click.Parameter, str] = {}
+
+
+def heading(parameter: click.Parameter) -> str:
+    """The heading under which help shows an option."""
+    return _heading_of.get(parameter, "Output")
 
 
 class _WithExamples(click.Command):
@@ -49,15 +54,15 @@ class Command(_WithExamples):
     """A command whose help has its options under headings."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows: dict[str, list[tuple[str, str]]] = {heading: [] for heading in _HEADINGS}
+        rows: dict[str, list[tuple[str, str]]] = {name: [] for name in HEADINGS}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if isinstance(parameter, click.Option) and record is not None:
-                rows[_heading_of.get(parameter, "Output")].append(record)
-        shown = [heading for heading in _HEADINGS if rows[heading]]
-        for heading in shown:
-            with formatter.section(heading if len(shown) > 1 else "Options"):
-                formatter.write_dl(rows[heading])
+                rows[heading(parameter)].append(record)
+        shown = [name for name in HEADINGS if rows[name]]
+        for name in shown:
+            with formatter.section(name if len(shown) > 1 else "Options"):
+                formatter.write_dl(rows[name])
 
 
 def command(*examples: str, name: str | None = None) -> Callable[[Function], click.Command]:
