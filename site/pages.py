@@ -3,7 +3,7 @@
     OUT/            README, CONTRIBUTING, docs/ and the pages of examples/ and experiments/, at
                     their places in the repository, so that the links between them hold
     OUT/...         the files that the pages link to, as they are
-    OUT/reference/  the command line, from the help texts; the Python API, for mkdocstrings
+    OUT/reference/  the Python API, for mkdocstrings
 
 A link to a folder of the repository becomes plain text, because a site has no listings of folders.
 """
@@ -14,13 +14,9 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import click
-
 import optkit
-from optkit.verbs.cli import optkit as program
 
 ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)#:]+)(#[^)]*)?\)")
@@ -54,27 +50,6 @@ def copy(page: Path, out: Path) -> None:
     (out / page).write_text(LINK.sub(adapted, (ROOT / page).read_text("utf-8")), "utf-8")
 
 
-def command_line() -> str:
-    """The help text of every command, each under a heading of its own."""
-    parts = ["# Command line", "The text that `--help` prints, for each command."]
-    for name, text in helps(program, "optkit"):
-        parts += [f"## {name}", f"```text\n{text}\n```"]
-    return "\n\n".join(parts) + "\n"
-
-
-def helps(
-    command: click.Command, name: str, parent: click.Context | None = None
-) -> Iterator[tuple[str, str]]:
-    settings = {**command.context_settings, "terminal_width": 100, "max_content_width": 100}
-    context = click.Context(command, info_name=name.split()[-1], parent=parent, **settings)
-    yield name, command.get_help(context)
-    if isinstance(command, click.Group):
-        for child in command.list_commands(context):
-            found = command.get_command(context, child)
-            assert found is not None
-            yield from helps(found, f"{name} {child}", context)
-
-
 def python_api() -> str:
     """The public names of `optkit`, as mkdocstrings reads them from the source."""
     names = "The names that `import optkit` gives, and those of `optkit.qat`."
@@ -94,7 +69,6 @@ def main() -> None:
         copy(page, out)
     reference = out / "reference"
     reference.mkdir()
-    (reference / "command_line.md").write_text(command_line(), "utf-8")
     (reference / "python.md").write_text(python_api(), "utf-8")
 
 

@@ -75,7 +75,7 @@ class RecipeError(UsageError):
 
 
 class UnknownName(UsageError):
-    """A name that is in no table. `unknown_name` creates the error, with the nearest names."""
+    """A name that is in no table; the hint has the nearest names."""
 
     code = "unknown_name"
 

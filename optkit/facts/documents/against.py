@@ -28,7 +28,7 @@ class AgainstRow(Record):
 
 
 class Against(Record):
-    """Two artifacts that were timed in one run (optkit bench --against)."""
+    """Two artifacts that were timed in one run."""
 
     schema_: Literal["optkit.against/v1"] = Field(alias="schema")
     status: Literal["ok", "gate_failed"]

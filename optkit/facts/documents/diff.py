@@ -191,7 +191,7 @@ class KeyDiff(Record):
 
 
 class Diff(Record):
-    """The differences of two artifacts, graphs or reports: `optkit diff --json`."""
+    """The differences of two artifacts, graphs or reports."""
 
     schema_: Literal["optkit.diff/v1"] = Field(alias="schema")
     a: ComparedSide

@@ -45,7 +45,7 @@ class PairStep(StepTaken, OnePair):  # in this order `pair` comes first
 
 
 class Fleet(Record):
-    """One model for several targets and precisions: fleet.json."""
+    """The builds of one model for several targets and precisions."""
 
     schema_: Literal["optkit.fleet/v1"] = Field(alias="schema")
     model: str

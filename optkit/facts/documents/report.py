@@ -40,6 +40,7 @@ class TimedLayers(Record):
     evidence: Evidence
     note: str
     milliseconds: BothSides[Rows[NotNegative]]
+    """One number for each layer."""
 
 
 GIVEN = "as given"
@@ -248,7 +249,7 @@ class Simulation(Record):
 
 
 class Report(Record):
-    """The result and all its figures (report.json)."""
+    """The result of a build, and all its figures."""
 
     schema_: Literal["optkit.report/v1"] = Field(alias="schema")
     result: Result
@@ -263,6 +264,7 @@ class Report(Record):
         said("The number of rounds, which are equally long; 0 if nothing was measured."),
     ] = BothSides(engine=0, baseline=0)  # the first artifacts do not have this key
     layers: BothSides[Rows[FusedLayer]]
+    """The fused layers of the compiled engines."""
     layer_times: Annotated[
         TimedLayers | SkipJsonSchema[None],
         Field(

@@ -21,7 +21,14 @@ class DescribedSchema(GenerateJsonSchema):
     """Writes schemas in which the text below a field is the description of its key."""
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
-        return described(super().model_schema(schema), schema["cls"])
+        found = described(super().model_schema(schema), schema["cls"])
+        generic = schema["cls"].__pydantic_generic_metadata__["origin"]
+        if generic is not None and generic.__doc__:
+            found.setdefault("description", inspect.cleandoc(generic.__doc__))
+        return found
+
+    def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
+        return described(super().dataclass_schema(schema), schema["cls"])
 
 
 class ClosedSchema(DescribedSchema):
@@ -32,7 +39,7 @@ class ClosedSchema(DescribedSchema):
         return _with_common_texts(super().model_schema(schema))
 
     def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
-        found = described(super().dataclass_schema(schema), schema["cls"])
+        found = super().dataclass_schema(schema)
         keys = found["properties"]
         fields = schema["schema"]["fields"]
         seldom = {one["name"] for one in fields if "serialization_exclude_if" in one}

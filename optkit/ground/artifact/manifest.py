@@ -55,8 +55,11 @@ class File:
     """The facts in the manifest about one file. An older manifest has no roles."""
 
     sha256: str
-    size: int  # bytes
+    """The SHA-256 of the file."""
+    size: int
+    """In bytes."""
     role: Role | None = None
+    """Whether it serves, or proves figures."""
 
 
 @dataclass(frozen=True)
@@ -64,39 +67,49 @@ class EngineFile:
     """A compiled engine: its backend, and its file in the artifact."""
 
     backend: str
+    """The backend that runs it."""
     file: str
+    """Its file in the artifact."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The content of the artifact and the results of its build.
-
-    `digest` identifies the build (without engine bytes, timings or paths). `engine`: None if none
-    is compiled yet. `data`: the samples by role ("calibration", "evaluation"): source, args, number
-    and digest. `instruction_set`: what the 8-bit products of a graph for CPUs need: "vnni" (or Arm:
-    sums in 32 bits), None: the result is the same on any CPU. `parts`: folder → digest of the
-    artifacts that this artifact consists of; it then has no graph. `own_baseline`: the build is its
-    own baseline, so graph and engine are those of the baseline too, and there is no folder
-    baseline/. `files`: every other file by its relative name; `write` fills them in. `omitted`: the
-    files of the build that a slim copy does not contain.
-    """
+    """The content of the artifact and the results of its build. `write` fills `files` in."""
 
     name: str
+    """The name of the artifact."""
     target: str
+    """The target."""
     precision: str
+    """The precision."""
     digest: str
+    """Identifies the build: without engine bytes, timings or paths."""
     recipe: Mapping[str, object]
+    """The whole recipe."""
     inputs: tuple[TensorInfo, ...]
+    """The inputs of the graph."""
     outputs: tuple[TensorInfo, ...]
+    """The outputs of the graph."""
     versions: dict[str, str]
-    result: dict[str, Any]  # optkit.result/v1
+    """Library → version."""
+    result: dict[str, Any]
+    """The result of the build, `optkit.result/v1`."""
     data: dict[str, dict[str, object]] = field(default_factory=dict)
+    """The samples by role (`calibration`, `evaluation`): source, args, number and digest."""
     engine: EngineFile | None = None
+    """Null if none is compiled yet."""
     instruction_set: str | None = None
+    """What the 8-bit products of a graph for CPUs need: `vnni` (or Arm: sums in 32 bits); null: the
+    result is the same on any CPU."""
     parts: dict[str, str] = field(default_factory=dict)
+    """Folder → digest of the artifacts that this artifact consists of; it then has no graph."""
     own_baseline: bool = False
+    """The build is its own baseline, so graph and engine are those of the baseline too, and there
+    is no folder `baseline/`."""
     files: dict[str, File] = field(default_factory=dict)
+    """Every other file, by its name relative to the folder."""
     omitted: dict[str, File] = field(default_factory=dict)
+    """The files of the build that a slim copy does not contain."""
 
     @property
     def serving(self) -> list[str]:
