@@ -64,6 +64,7 @@ def test_every_command_and_option_is_listed() -> None:
         for parameter in () if group else command.params:
             if isinstance(parameter, click.Option):
                 assert f"`{parameter.opts[-1]}`" in sections[f"optkit {name}"], parameter.opts
+                assert parameter.help, f"{parameter.opts} of {name}"
 
 
 def test_every_key_of_a_recipe_is_listed() -> None:

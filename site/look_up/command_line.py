@@ -36,6 +36,9 @@ def section(path: str, command: click.Command) -> Iterator[str]:
     yield f"## {path}"
     if not isinstance(command, click.Group):
         yield f"```text\n{usage(path, command)}\n```"
+        for argument in command.params:
+            if isinstance(argument.type, click.Choice) and isinstance(argument, click.Argument):
+                yield f"{called(argument)}: {markdown.either(argument.type.choices)}."
     yield from paragraphs(command.help or "")
     yield from tables(command)
     if command.epilog:
@@ -51,7 +54,8 @@ def usage(path: str, command: click.Command) -> str:
     arguments = [
         called(parameter) for parameter in command.params if isinstance(parameter, click.Argument)
     ]
-    return " ".join([path, *arguments, *needed, "[OPTIONS]"])
+    others = any(isinstance(one, click.Option) and not one.required for one in command.params)
+    return " ".join([path, *arguments, *needed, *(["[OPTIONS]"] if others else [])])
 
 
 def called(argument: click.Argument) -> str:

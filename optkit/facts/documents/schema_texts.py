@@ -6,8 +6,10 @@ from __future__ import annotations
 import ast
 import inspect
 import itertools
+import sys
 from collections.abc import Iterator
 from dataclasses import is_dataclass
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
@@ -62,12 +64,22 @@ def described(schema: JsonSchemaValue, cls: type) -> JsonSchemaValue:
 def texts(cls: type) -> Iterator[tuple[str, str]]:
     """The name of a field of a dataclass or model, and the text below it."""
     for one in filter(_has_fields, reversed(cls.__mro__)):
-        (tree,) = ast.parse(inspect.getsource(one)).body
-        assert isinstance(tree, ast.ClassDef)
-        for field, below in itertools.pairwise(tree.body):
-            match field, below:
-                case ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(text))):
-                    yield name, inspect.cleandoc(text).replace("\n", " ")
+        yield from _texts_of(one.__module__).get(one.__name__, ())
+
+
+@cache
+def _texts_of(module: str) -> dict[str, tuple[tuple[str, str], ...]]:
+    """Class of a module → its fields with a text below, and the text."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    classes = (one for one in tree.body if isinstance(one, ast.ClassDef))
+    return {one.name: tuple(_below_fields(one)) for one in classes}
+
+
+def _below_fields(tree: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    for field, below in itertools.pairwise(tree.body):
+        match field, below:
+            case ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(text))):
+                yield name, inspect.cleandoc(text).replace("\n", " ")
 
 
 def _has_fields(cls: type) -> bool:

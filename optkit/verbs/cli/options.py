@@ -210,7 +210,13 @@ one_target = option_under(
 pair = together(
     one_target,
     option_under(
-        "Target", "-p", "--precision", default="int8", show_default=True, type=param_types.PRECISION
+        "Target",
+        "-p",
+        "--precision",
+        default="int8",
+        show_default=True,
+        type=param_types.PRECISION,
+        help="The precision, such as int8 or fp16.",
     ),
 )
 """--target and --precision, for one of each."""

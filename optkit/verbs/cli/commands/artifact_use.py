@@ -296,6 +296,7 @@ _host = options.under(
     default=64,
     show_default=True,
     metavar="N",
+    help="The most tokens that are generated for each prompt.",
 )
 @_drawing
 @_drafts

@@ -122,7 +122,8 @@ _search = options.under(
     click.option("--time", "seconds", type=param_types.Seconds(),
                  help="Stop the search after this time, e.g. 10m (without a unit: seconds); the "
                  "best candidate is then built."),
-    click.option("--seed", type=int, default=0, show_default=True, metavar="S"),
+    click.option("--seed", type=int, default=0, show_default=True, metavar="S",
+                 help="The seed of the search."),
     click.option("--parallel", type=click.IntRange(min=1), metavar="K",
                  help="With --on: trials at a time; default: the cluster's cores, at most "
                  "--trials / 4."),
