@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from look_up import markdown
+from optkit.facts import errors
 from optkit.facts.errors import OptkitError
 
 TROUBLESHOOTING = Path(__file__).resolve().parents[2] / "docs/reference/troubleshooting.md"
 
 
 def page() -> str:
-    errors = list(_errors(OptkitError))
-    codes = sorted({error.exit_code for error in errors})
+    classes = _errors()
+    codes = sorted({error.exit_code for error in classes})
     rows = [(_linked("0"), "", "", "Done: built, or pending.")]
     for code in codes:
-        rows += [_row(code, error) for error in errors if error.exit_code == code]
+        rows += [_row(code, error) for error in classes if error.exit_code == code]
     rows.append((_linked("130, 143"), "", "", "Interrupted (SIGINT), terminated (SIGTERM)."))
     return markdown.page(
         "# Exit codes",
@@ -32,12 +32,10 @@ def page() -> str:
     )
 
 
-def _errors(cls: type[OptkitError]) -> Iterator[type[OptkitError]]:
-    """A class and those below it, in the order of the code."""
-    yield cls
-    for child in cls.__subclasses__():
-        if child.__module__ == OptkitError.__module__:
-            yield from _errors(child)
+def _errors() -> list[type[OptkitError]]:
+    """The classes, in the order of the code."""
+    found = (one for one in vars(errors).values() if isinstance(one, type))
+    return [one for one in found if issubclass(one, OptkitError)]
 
 
 def _row(code: int, error: type[OptkitError]) -> tuple[str, str, str, str]:
@@ -51,5 +49,5 @@ def _row(code: int, error: type[OptkitError]) -> tuple[str, str, str, str]:
 def _linked(code: str) -> str:
     """An exit code as a link to its section in the page on troubleshooting."""
     headings = re.findall(rf"^## ({code}: .*)$", TROUBLESHOOTING.read_text("utf-8"), re.M)
-    (heading,) = headings
-    return f"[{code}](troubleshooting.md#{markdown.anchor(heading)})"
+    place = f"#{markdown.anchor(headings[0])}" if headings else ""
+    return f"[{code}](troubleshooting.md{place})"

@@ -19,8 +19,7 @@ def page() -> str:
         f"A finding whose cost is below {LEAST:.0%} is not listed. A cost is an estimate of what "
         "one change alone would gain: only a build of the changed recipe shows the result.",
         markdown.table(["finding", "when", "what to do", "cost", "evidence of the cost"], _rows()),
-        "What the check of calibration samples finds is in "
-        "[data](data.md#suspect-calibration-data).",
+        "What the check of calibration samples finds is in [data](data.md).",
         "## What helps for a slow operator",
         markdown.table(["operators", "why it takes its time", "what to do"], _remedies()),
     )

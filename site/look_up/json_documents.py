@@ -63,11 +63,10 @@ def page() -> str:
         "# JSON",
         "Every object that a command prints with `--json`, and every JSON file that optkit writes. "
         "`optkit schema NAME` prints the JSON schema of an object. "
-        "[Artifacts](artifact.md#the-result-object) explains the result. "
+        "[Artifacts](artifact.md) explains the result. "
         + markdown.made_from("the models of these objects"),
         "A key that does not apply is null; *may be absent*: it is left out then. Within a "
-        "version, an object may gain keys and loses none "
-        "([versions](artifact.md#versions)).",
+        "version, an object may gain keys and loses none.",
         markdown.table(["object", "from", "what it is"], overview(book, names)),
         *(part for name in names for part in book.document(name)),
         *manifest(),

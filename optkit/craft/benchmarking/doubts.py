@@ -28,6 +28,13 @@ LOST_SQNR = 10.0
 """dB; the power of the error is then a tenth of that of the output. Where a model has several
 outputs, or parts of one with units of their own, a task may judge another one than the worst."""
 
+FINE_DB = 35.0
+"""Of a Q/DQ pair: eight bits of a Gaussian have this SQNR without clipping. Above, it has no
+fault."""
+
+COARSE = 4.0
+"""How many times the largest magnitude of the values a range is that leaves two bits unused."""
+
 
 class _Compared(Protocol):
     @property

@@ -25,6 +25,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from optkit.craft.benchmarking.comparison_sums import ComparisonSums
+from optkit.craft.benchmarking.doubts import COARSE, FINE_DB
 from optkit.craft.benchmarking.merged_graph import (
     OURS,
     Copies,
@@ -47,8 +48,6 @@ KINDS = ("propagated", "isolated", "weights")
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 
 _BEYOND = 0.5  # the share of a pair's noise from clipping above which it counts as clipped
-COARSE = 4.0
-FINE_DB = 35.0  # in dB, for a pair: eight bits of a Gaussian have this SQNR without clipping
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from optkit.craft.benchmarking.doubts import LOST_SQNR, LOW_SQNR
-from optkit.craft.benchmarking.layer_comparison import COARSE, FINE_DB
+from optkit.craft.benchmarking.doubts import COARSE, FINE_DB, LOST_SQNR, LOW_SQNR
 from optkit.facts.documents.explanation import ExplainFinding, Rule
 from optkit.show.explanation import (
     accuracy_loss,
