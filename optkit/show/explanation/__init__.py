@@ -68,7 +68,7 @@ def explain(subject: Subject) -> Explanation:
     noise or lost values, which have the same cause; layers whose values are lost are reported
     unless each of them has one. A share of the noise counts as much as one of the time only where
     the noise matters (`noisy_layers.weight`)."""
-    findings = [finding for rule in RULES for finding in rule.find(subject)]
+    findings = [finding for rule in RULES for finding in rule(subject)]
     costly = [finding for finding in findings if finding.cost.share >= LEAST or finding.always]
     faulty = {node for finding in costly if finding.rule in _FAULTS for node in finding.nodes}
 

@@ -37,6 +37,9 @@ class ListedRule:
     cost: str
     evidence: str
 
+    def __call__(self, subject: Subject) -> Iterator[ExplainFinding]:
+        return self.find(subject)
+
 
 RULES = (
     ListedRule(
