@@ -261,7 +261,7 @@ def test_troubleshooting_lists_every_exit_code() -> None:
 def test_recipe_page_lists_every_key() -> None:
     from optkit.ground.recipe import Bench, Calibration, Compiler, Eval, Gates, Input, Model
 
-    text = (ROOT / "docs/reference/recipe.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/reference/recipe_keys.md").read_text(encoding="utf-8")
     for section, part in (
         ("model", Model), ("inputs.NAME", Input), ("calibration", Calibration),
         ("eval", Eval), ("gates", Gates), ("bench", Bench),
