@@ -27,6 +27,7 @@ from optkit.facts.documents.result import (
 from optkit.facts.errors import OptkitError
 from optkit.facts.evidence import Evidence
 from optkit.facts.measurement import Difference, Interval, Latency, Score
+from optkit.show.report.evidence_look import LOOKS
 from optkit.verbs.cli import command_output, github, summary
 
 Optkit = Callable[..., Any]
@@ -94,6 +95,42 @@ def test_errors_and_results_show_no_name_that_acts(
     monkeypatch.setattr(command_output, "_stdout", lambda: _Tty())
     command_output.put("family \U0001f468\u200d\U0001f469 \x1b[2J")
     assert _Tty.said == "family \U0001f468\u200d\U0001f469 \ufffd[2J\n"
+
+
+def test_a_terminal_colours_evidence_where_it_says_how_a_figure_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = (
+        "Likely, not measured: INT8 is 1.61× as fast (1.07 to 2.41, predicted for TensorRT).\n"
+        "  engine compiled by TensorRT-RTX, accuracy simulated\n"
+        "latency  batch 8  1 ms  measured\n  pending: tensorrt\nmeasured.onnx, a predicted class"
+    )
+    monkeypatch.setattr(command_output, "_stdout", lambda: _Tty())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+    def said(put: Callable[[str], None]) -> str:
+        _Tty.said = ""
+        put(text)
+        return _Tty.said.removesuffix("\n")
+
+    coloured = said(command_output.put_figures)
+    shown = re.findall(r"\x1b\[(\d+)m(\w+)\x1b\[0m", coloured)
+    assert [word for _, word in shown] == [
+        "predicted", "compiled", "simulated", "measured", "pending",
+    ]  # fmt: skip
+    assert all(int(code) == LOOKS[Evidence(word)].ansi for code, word in shown)
+    assert re.sub(r"\x1b\[\d+m", "", coloured) == text  # colour only repeats what the words say
+    assert said(command_output.put) == text
+    for name, value in {"NO_COLOR": "1", "TERM": "dumb"}.items():
+        with monkeypatch.context() as plain:
+            plain.setenv(name, value)
+            assert said(command_output.put_figures) == text
+
+
+def test_in_a_pipe_no_figure_has_a_colour(capsys: pytest.CaptureFixture[str]) -> None:
+    command_output.put_figures("1.61× (predicted)")
+    assert capsys.readouterr().out == "1.61× (predicted)\n"
 
 
 class _Tty(io.StringIO):

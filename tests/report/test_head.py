@@ -60,8 +60,8 @@ def test_an_artifact_shows_sentence_figures_evidence_and_gate(make: Any) -> None
     text = shown(head.of_result(result, "artifacts/digits-vit-l4-int8"))
     advice = result.recommendation
     assert advice is not None and advice.sentence in text
-    assert "as fast as fp16 predicted" in text and "drop in top1 simulated" in text
-    assert "12 of 12 nodes run as planned compiled" in text
+    assert "as fast as fp16 ◌ predicted" in text and "drop in top1 ◐ simulated" in text
+    assert "12 of 12 nodes run as planned ■ compiled" in text
     assert result.gate is not None and f"Gate: {result.gate.verdict}" in text
     assert "artifacts/digits-vit-l4-int8/report.html" in text
 

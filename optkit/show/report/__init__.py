@@ -11,6 +11,7 @@ search_page           the page of optkit.tune/v1      plan_page         that of 
 diff_page             the page of optkit.diff/v1      explanation_page  that of optkit.explain/v1
 markdown              a few tables for a pull request
 junit                 one test case per gate
+evidence_look         the mark and the colour of each evidence
 head                  what a notebook shows of an artifact, a fleet or a search
 drawing               every drawing, as SVG
 view, layers, details, figures: the rows and units that they show

@@ -21,7 +21,7 @@ from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, Stric
 from jinja2.bccache import Bucket
 from markupsafe import Markup, escape
 
-from optkit.show.report import details, figures, view
+from optkit.show.report import details, evidence_look, figures, view
 from optkit.show.report.told_once import told_once
 
 _HERE = Path(__file__).parent
@@ -62,8 +62,9 @@ def _environment() -> Environment:
         "told_once": told_once,
     }
     environment.globals["meaning"] = view.EVIDENCE
+    environment.globals["looks"] = evidence_look.LOOKS
     drawing = _file("drawing/drawing.css")
-    style = drawing + _file("style.css") + _file("pictures.css")
+    style = drawing + _file("style.css") + evidence_look.css() + _file("pictures.css")
     for name, text in (("style", style), ("script", _file("script.js"))):
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         environment.globals[name] = Markup(text)

@@ -142,7 +142,7 @@ def _show_figures(found: BenchFigures, output: Output, ears: Terminal, strict: b
     if output.json:
         command_output.put_json(found)
     else:
-        command_output.put(summary.timings(found))
+        command_output.put_figures(summary.timings(found))
     for told in summary.stored(found.latency):
         ears.note(told)
     latencies = (*found.latency, *found.baseline_latency)
@@ -153,7 +153,7 @@ def _show_race(race: Against, output: Output, ears: Terminal, strict: bool) -> i
     if output.json:
         command_output.put_json(race)
     else:
-        command_output.put(summary.race(race))
+        command_output.put_figures(summary.race(race))
     if race.verdict == "inconclusive":
         longer = "a longer run (--set bench.seconds=10)"
         ears.note(f"inconclusive: {longer} or a less busy machine may decide")

@@ -203,7 +203,7 @@ def _show(
     built = [one for one in results if one.error is None]
     github.summarize([fleet.path / "report.md"] if fleet else github.reports(built))
     if built and not output.json:
-        command_output.put(summary.table(built))
+        command_output.put_figures(summary.table(built))
     if fleet is not None and not output.json:
         command_output.put(f"all together: {fleet.path}/report.html")
     for one in built:
@@ -219,7 +219,7 @@ def _advise(built: Sequence[Result], fleet: BuiltFleet | None) -> None:
     advice += [fleet.document.recommendation] if fleet is not None else []
     for one in advice:
         if one is not None:
-            command_output.put(one.sentence)
+            command_output.put_figures(one.sentence)
 
 
 def _rehearse(

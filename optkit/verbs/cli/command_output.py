@@ -14,16 +14,24 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 from optkit.facts.codec import to_json
 from optkit.facts.errors import OptkitError, StorageError, WorkerFailed
+from optkit.facts.evidence import Evidence
 from optkit.facts.printable import printable
 from optkit.ground.progress.terminal import Terminal, stderr
+from optkit.show.report.evidence_look import LOOKS
 
 WIDTH = 80
+
+_BEFORE = ("(", ", ", "  ", "engine ", "latency ", "accuracy ", "fidelity ")
+_KNOWN = re.compile(
+    f"(?:{'|'.join(f'(?<={re.escape(text)})' for text in _BEFORE)})(?:{'|'.join(Evidence)})\\b"
+)
 
 
 @dataclass(frozen=True)
@@ -148,8 +156,28 @@ def put_json(value: object) -> None:
 def put(text: str, end: str = "\n") -> None:
     """Print a result on stdout: unchanged into a pipe or a file, without control characters on a
     terminal. Raises StorageError if it cannot be written."""
+    _write(text + end, printable)
+
+
+def put_figures(text: str) -> None:
+    """Print figures: on a terminal with colours, the words for evidence have theirs."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") in ("dumb", "unknown")
+    _write(text + "\n", printable if plain else _coloured)
+
+
+def _coloured(text: str) -> str:
+    """Text for a terminal, with the colour of each evidence where it says how a figure is known:
+    in brackets, in a cell, or behind the name of a group of figures."""
+
+    def shown(word: re.Match[str]) -> str:
+        return f"\x1b[{LOOKS[Evidence(word[0])].ansi}m{word[0]}\x1b[0m"
+
+    return _KNOWN.sub(shown, printable(text))
+
+
+def _write(text: str, for_terminal: Callable[[str], str]) -> None:
     try:
-        _stdout().write((printable(text) if _stdout().isatty() else text) + end)
+        _stdout().write(for_terminal(text) if _stdout().isatty() else text)
         _stdout().flush()
     # a closed pipe, a full disk, or no descriptor 1
     except (OSError, ValueError, AttributeError) as error:

@@ -22,5 +22,5 @@ def diff(
     if output.json:
         command_output.put_json(found)
     else:
-        command_output.put(diffing.to_text(found))
+        command_output.put_figures(diffing.to_text(found))
     return int(exit_code and not found.same)

@@ -22,4 +22,4 @@ def explain(
     if output.json:
         command_output.put_json(found)
     else:
-        command_output.put(explained.text(found))
+        command_output.put_figures(explained.text(found))

@@ -35,7 +35,7 @@ def finish(
     if output.json:
         command_output.put_json(result)
     else:
-        command_output.put(summary.table([result]))
+        command_output.put_figures(summary.table([result]))
     github.summarize(github.reports([result]))
     for remark in summary.remarks(result):
         ears.note(f"{result.target} {result.precision}: {remark}")

@@ -19,7 +19,7 @@ def inspect(path: Path, workspace: Workspace, output: Output) -> None:
     if output.json:
         command_output.put_json(found)
     else:
-        command_output.put(_text(found))
+        command_output.put_figures(_text(found))
 
 
 def _text(found: Inspection) -> str:

@@ -142,4 +142,4 @@ def _show(plan: Plan, batches: tuple[int, ...]) -> None:
     """Tables of at most 80 columns, then advice."""
 
     for line in lines(plan, batches):
-        command_output.put(line)
+        command_output.put_figures(line)

@@ -72,7 +72,7 @@ def eval_(
     if output.json:
         command_output.put_json(figures)
     else:
-        command_output.put(summary.scores(figures))
+        command_output.put_figures(summary.scores(figures))
     for reason in gate.reasons:
         ears.note(reason)
     for loss in losses(figures.sizes):

@@ -107,7 +107,7 @@ def _show(output: Output, search: Tune, result: Result) -> None:
         command_output.put_json(search)
         return
     head, *rows = tune_document.rows(search)
-    command_output.put(command_output.table(head, rows))
+    command_output.put_figures(command_output.table(head, rows))
     command_output.put(
         "the groups of layers with the largest loss of accuracy, each quantized alone:"
     )
@@ -116,9 +116,9 @@ def _show(output: Output, search: Tune, result: Result) -> None:
         for row in search.layers[:_SHOWN]
     ]
     command_output.put(command_output.table(["  of noise", "as", "layers", "became"], ranked))
-    command_output.put(summary.table([result]))
+    command_output.put_figures(summary.table([result]))
     command_output.put(f"  again: {search.command}")
     if search.search is not None:
         command_output.put(f"  {search.search.trials} trials, {search.search.parallel} at a time")
     if search.recommendation is not None:
-        command_output.put(search.recommendation.sentence)
+        command_output.put_figures(search.recommendation.sentence)
