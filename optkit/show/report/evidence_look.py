@@ -3,17 +3,14 @@ Its word always stands beside them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from typing import NamedTuple
 
 from optkit.facts.evidence import Evidence
 
 
-@dataclass(frozen=True)
-class Look:
-    """`mark`: a character, which pages draw; `light`, `dark`: the colour on a page of that theme;
-    `ansi`: the terminal's colour, whose shade its own theme chooses."""
+class EvidenceLook(NamedTuple):
+    """`light`, `dark`: the colour on a page of that theme; `ansi`: that of a terminal, whose own
+    theme chooses the shade."""
 
     mark: str
     light: str
@@ -21,15 +18,15 @@ class Look:
     ansi: int
 
 
-LOOKS: Mapping[Evidence, Look] = MappingProxyType(
-    {
-        Evidence.MEASURED: Look("●", "#14733c", "#58c585", 32),  # green
-        Evidence.COMPILED: Look("■", "#0b63c5", "#5fadff", 94),  # blue; 34 is too dark on black
-        Evidence.SIMULATED: Look("◐", "#00707f", "#4cc4d0", 36),  # cyan
-        Evidence.PREDICTED: Look("◌", "#8a3aa8", "#d48fee", 35),  # magenta
-        Evidence.PENDING: Look("○", "#44546a", "#9fb1c7", 1),  # nothing is known: no hue, but bold
-    }
-)
+LOOKS = {
+    Evidence.MEASURED: EvidenceLook("●", "#14733c", "#58c585", 32),  # green
+    Evidence.COMPILED: EvidenceLook("■", "#0b63c5", "#5fadff", 94),  # blue; 34 is too dark on black
+    Evidence.SIMULATED: EvidenceLook("◐", "#00707f", "#4cc4d0", 36),  # cyan
+    Evidence.PREDICTED: EvidenceLook("◌", "#8a3aa8", "#d48fee", 35),  # magenta
+    Evidence.PENDING: EvidenceLook(
+        "○", "#44546a", "#9fb1c7", 1
+    ),  # nothing is known: no hue, but bold
+}
 
 
 def css() -> str:

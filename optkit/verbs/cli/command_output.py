@@ -28,10 +28,8 @@ from optkit.show.report.evidence_look import LOOKS
 
 WIDTH = 80
 
-_BEFORE = ("(", ", ", "  ", "engine ", "latency ", "accuracy ", "fidelity ")
-_KNOWN = re.compile(
-    f"(?:{'|'.join(f'(?<={re.escape(text)})' for text in _BEFORE)})(?:{'|'.join(Evidence)})\\b"
-)
+_BEFORE = r"\(|, |  |engine |latency |accuracy |fidelity "  # what stands before the evidence
+_KNOWN = re.compile(f"(?:(?<={_BEFORE.replace('|', ')|(?<=')}))(?:{'|'.join(Evidence)})\\b")
 
 
 @dataclass(frozen=True)
@@ -153,31 +151,11 @@ def put_json(value: object) -> None:
     put(json.dumps(to_json(value), indent=2, ensure_ascii=False))
 
 
-def put(text: str, end: str = "\n") -> None:
+def put(text: str, end: str = "\n", for_terminal: Callable[[str], str] = printable) -> None:
     """Print a result on stdout: unchanged into a pipe or a file, without control characters on a
     terminal. Raises StorageError if it cannot be written."""
-    _write(text + end, printable)
-
-
-def put_figures(text: str) -> None:
-    """Print figures: on a terminal with colours, the words for evidence have theirs."""
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") in ("dumb", "unknown")
-    _write(text + "\n", printable if plain else _coloured)
-
-
-def _coloured(text: str) -> str:
-    """Text for a terminal, with the colour of each evidence where it says how a figure is known:
-    in brackets, in a cell, or behind the name of a group of figures."""
-
-    def shown(word: re.Match[str]) -> str:
-        return f"\x1b[{LOOKS[Evidence(word[0])].ansi}m{word[0]}\x1b[0m"
-
-    return _KNOWN.sub(shown, printable(text))
-
-
-def _write(text: str, for_terminal: Callable[[str], str]) -> None:
     try:
-        _stdout().write(for_terminal(text) if _stdout().isatty() else text)
+        _stdout().write((for_terminal(text) if _stdout().isatty() else text) + end)
         _stdout().flush()
     # a closed pipe, a full disk, or no descriptor 1
     except (OSError, ValueError, AttributeError) as error:
@@ -192,6 +170,19 @@ def _write(text: str, for_terminal: Callable[[str], str]) -> None:
             where="stdout",
             hint=f"finished work is kept; {hint}",
         ) from error
+
+
+def put_figures(text: str) -> None:
+    """Print figures: on a terminal, the words for evidence have their colours where they say how a
+    figure is known: in brackets, in a cell, or behind the name of a group of figures."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") in ("dumb", "unknown")
+    put(text, for_terminal=printable if plain else _coloured)
+
+
+def _coloured(text: str) -> str:
+    return _KNOWN.sub(
+        lambda word: f"\x1b[{LOOKS[Evidence(word[0])].ansi}m{word[0]}\x1b[0m", printable(text)
+    )
 
 
 def _stdout() -> TextIO:
