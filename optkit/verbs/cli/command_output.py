@@ -28,7 +28,7 @@ from optkit.show.report.evidence_look import LOOKS
 
 WIDTH = 80
 
-_BEFORE = r"\(|, |  |engine |latency |accuracy |fidelity "  # what stands before the evidence
+_BEFORE = r"\(|, |  |engine |latency |accuracy |fidelity |figures "  # what leads to an evidence
 _KNOWN = re.compile(f"(?:(?<={_BEFORE.replace('|', ')|(?<=')}))(?:{'|'.join(Evidence)})\\b")
 
 
