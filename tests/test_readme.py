@@ -1,4 +1,4 @@
-"""README is short, its pictures and outputs are those of the docs, and its figures are true."""
+"""README is short, its pictures and outputs are those of the docs (its figures: test_truth.py)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.cited import COMMENT
 from tests.test_docs import PAGES, ROOT, commands
 
 README = ROOT / "README.md"
 WORDS, LINKS = 900, 10
-TRANSFORMERS = ("ViT", "Masked encoder", "Decoder", "BERT-base")
-CNNS = ("CNN", "ResNet-50")
 
 
 def text(name: str = "README.md") -> str:
@@ -23,7 +22,7 @@ def text(name: str = "README.md") -> str:
 
 
 def test_it_is_short() -> None:
-    assert len(text().split()) <= WORDS
+    assert len(COMMENT.sub("", text()).split()) <= WORDS
     last = text()[text().rindex("\n## ") :]
     assert 1 <= len(re.findall(r"\]\(", last)) <= LINKS
 
@@ -67,55 +66,6 @@ def test_pictures_are_small_load_nothing_and_show_its_figures() -> None:
         r"^Likely, not measured: .* on NVIDIA L4 \(.*, predicted for TensorRT\)", text(), re.M
     )
     assert said in shown
-
-
-def compared() -> dict[str, list[float]]:
-    """The row `int8` of each model of docs/studies/benchmarks.md: decibels above the best other
-    tool, then speed at batch 1 and at the larger batch, and time to quantize, relative to the
-    best's."""
-    sections = re.split(r"^## ", text("docs/studies/benchmarks.md"), flags=re.M)
-    found = {}
-    for section in sections:
-        if row := re.search(r"^\| int8 \| (\+.*)$", section, re.M):
-            numbers = re.findall(r"([+-]?[\d.]+)×? \(", row[1])
-            found[re.split("[:,]", section)[0]] = [float(number) for number in numbers]
-    return found
-
-
-def test_figures_are_those_of_the_benchmarks() -> None:
-    rows = compared()
-    assert rows.keys() == {*TRANSFORMERS, *CNNS}
-
-    def span(values: list[float], digits: int) -> str:
-        return f"{min(values):.{digits}f} to {max(values):.{digits}f}"
-
-    def speeds(names: tuple[str, ...]) -> list[float]:
-        return [speed for name in names for speed in rows[name][1:3]]
-
-    page = text()
-    assert f"its SQNR is {span([row[0] for row in rows.values()], 1)} dB above" in page
-    assert f"{span(speeds(TRANSFORMERS), 2)} times as fast as the best other tool's" in page
-    assert f"{span(speeds(CNNS), 2)} times on two CNNs (measured)" in page
-    assert f"{span([row[3] for row in rows.values()], 1)} times as long" in page
-
-
-def test_seconds_and_moved_bytes_are_those_of_the_benchmarks() -> None:
-    page, measured = text(), text("docs/studies/benchmarks.md")
-    seconds = [float(one) for one in re.findall(r"^\| optkit int8¹ \| ([\d.]+) \|", measured, re.M)]
-    assert len(seconds) == len(compared())
-    assert f"quantizing takes {min(seconds):.0f} to {max(seconds):.0f} seconds" in page
-    fewer = []
-    for section in re.split(r"^### TensorRT-RTX", measured, flags=re.M)[1:]:
-        moved = {
-            tool: float(row.split(" | ")[-2])
-            for tool, row in re.findall(
-                r"^\| (modelopt-int8|optkit-int8-l4) \| (.*)$", section, re.M
-            )
-        }
-        if len(moved) == 2:
-            fewer.append(100 * (1 - moved["optkit-int8-l4"] / moved["modelopt-int8"]))
-    assert f"moves {min(fewer):.0f} to {max(fewer):.0f} % fewer bytes" in page
-    assert len(fewer) == 4 and "on four models (compiled)" in page
 
 
 def test_list_of_pages_names_every_page_of_docs() -> None:

@@ -1,0 +1,193 @@
+"""Figures of the pages that come from a results file. An invisible marker behind a figure says
+where it comes from:
+
+    3.5 to 8.2 dB<!-- from: docs/studies/benchmarks.md#/*/optkit against*/int8/SQNR* "{min:.1f} to
+    {max:.1f} dB" -->
+
+CONTRIBUTING.md describes it. To list the figures that have none:
+
+    python -m tests.cited
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+ROOT = Path(__file__).resolve().parent.parent
+# pages that a script writes from results, each with a test of its own
+WRITTEN = {
+    "docs/studies/benchmarks.md",
+    "docs/understand/reliability.md",
+    "docs/reference/translated_flags.md",
+    "docs/reference/compared.md",
+    "docs/reference/compared_more.md",
+}
+COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+MARKER = re.compile(
+    r'<!-- from: (?P<file>[^\s#]+)#(?P<pointers>/[^"]+?)(?: (?P<how>over|less) (?P<other>/[^"]+?))?'
+    r' "(?P<text>[^"]+)" -->'
+)
+FENCE = re.compile(r"^( *)```.*?^\1```$", re.DOTALL | re.M)
+FIGURE = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+|(?:\.\d+)? ?(?:%|×|dB\b|points\b|seconds\b))")
+EVIDENCE = re.compile(r"\b(?:measured|compiled|simulated|SQNR|dB|times as (?:fast|long))\b", re.I)
+
+
+@dataclass(frozen=True)
+class Marker:
+    """`pointers`, `other`: into the file. `how`: what is done with the values of both.
+    `before`: the text of the block before the marker."""
+
+    file: str
+    pointers: str
+    how: str | None
+    other: str | None
+    text: str
+    before: str
+
+    def values(self) -> list[float]:
+        found = values(self.file, self.pointers)
+        if self.how is None or self.other is None:
+            return found
+        pairs = zip(found, values(self.file, self.other), strict=True)
+        return [one / two if self.how == "over" else 100 * (1 - one / two) for one, two in pairs]
+
+    def expected(self) -> str:
+        """What the page should say."""
+        found = self.values()
+        named = {"min": min(found), "max": max(found), "median": statistics.median(found)}
+        return self.text.format(*found, **named, sum=sum(found), count=len(found))
+
+    def holds(self) -> bool:
+        before, wanted = plain(self.before), re.escape(plain(self.expected()))
+        return re.search(rf"(?<![\d.,])(?<!\d-){wanted}(?!\d|[.,]\d)", before) is not None
+
+
+def plain(text: str) -> str:
+    return " ".join(text.replace("−", "-").split())
+
+
+def pages() -> list[Path]:
+    """README and the pages of docs that people write."""
+    found = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [page for page in found if page.relative_to(ROOT).as_posix() not in WRITTEN]
+
+
+def blocks(text: str) -> Iterator[str]:
+    """Paragraphs, points of a list and rows of a table, without what stands between fences."""
+    for paragraph in re.split(r"\n\s*\n", FENCE.sub("", text)):
+        yield from re.split(r"\n(?=\||\s*[-*] |\s*\d+\. |#)", paragraph)
+
+
+def markers(text: str) -> list[Marker]:
+    found = []
+    for block in blocks(text):
+        for one in MARKER.finditer(block):
+            before = COMMENT.sub("", block[: one.start()])
+            found.append(Marker(**one.groupdict(), before=before))
+    return found
+
+
+def values(file: str, pointers: str) -> list[float]:
+    """The numbers to which the pointers lead, in the order of the file."""
+    found = []
+    for pointer in re.split(r",(?=/)", pointers):
+        leaves = list(followed(content(file), pointer.split("/")[1:]))
+        if not leaves:
+            raise LookupError(f"{file} has nothing at {pointer}")
+        found += [number(leaf) for leaf in leaves]
+    return found
+
+
+def followed(node: Any, steps: list[str]) -> Iterator[Any]:
+    """A step is a key, where `*` and `?` stand for any letters and `|` for "or", the index of a
+    list, or `key=value`: the objects that have this value."""
+    if not steps:
+        yield node
+        return
+    step = steps[0].replace("~1", "/").replace("~0", "~")
+    items = dict(enumerate(node)) if isinstance(node, list) else node
+    if not isinstance(items, dict):
+        return
+    key, equal, wanted = step.partition("=")
+    for name, item in items.items():
+        if equal and name != step:
+            matches = isinstance(item, dict) and fnmatchcase(str(item.get(key)), wanted)
+        else:
+            matches = any(fnmatchcase(str(name), one) for one in step.split("|"))
+        if matches:
+            yield from followed(item, steps[1:])
+
+
+def number(leaf: Any) -> float:
+    """A number, or the first one of a text."""
+    if isinstance(leaf, int | float) and not isinstance(leaf, bool):
+        return float(leaf)
+    found = re.search(r"[+-]?\d[\d,]*(?:\.\d+)?", str(leaf).replace("−", "-"))
+    if found is None or not isinstance(leaf, str):
+        raise ValueError(f"no number: {leaf!r}")
+    return float(found[0].replace(",", ""))
+
+
+@cache
+def content(file: str) -> Any:
+    path = ROOT / file
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".md":
+        return tables(text)
+    return json.loads(text) if path.suffix == ".json" else YAML(typ="safe").load(text)
+
+
+def tables(text: str) -> dict[str, Any]:
+    """A page as an object: below each heading of the second level its headings, and the rows of its
+    tables by their first cell; below each row its cells by the names of the columns."""
+    page: dict[str, Any] = {}
+    below, columns = [page], []
+    for line in FENCE.sub("", text).splitlines():
+        if heading := re.match(r"(#+) (.+)", line):
+            level = max(1, len(heading[1]) - 1)
+            del below[level:]
+            below.append({})
+            below[-2][heading[2]] = below[-1]
+        elif not line.startswith("|"):
+            columns = []
+        elif not columns:
+            columns = cells(line)
+        elif not set(line) <= set("|-: "):
+            first, *others = cells(line)
+            below[-1][first] = dict(zip(columns[1:], others, strict=True))
+    return page
+
+
+def cells(line: str) -> list[str]:
+    inner = COMMENT.sub("", line).strip().strip("|")
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", inner)]
+
+
+def unmarked(text: str) -> list[str]:
+    """The blocks with a figure and a word that says how it is known, and without a marker. A table
+    counts where the paragraph before it has such a word, too."""
+    found, introduced = [], False
+    for block in blocks(text):
+        says = EVIDENCE.search(COMMENT.sub("", block)) is not None
+        row = block.startswith("|")
+        if (says or (row and introduced)) and FIGURE.search(block) and "<!-- from: " not in block:
+            found.append(" ".join(block.split()))
+        if not row:
+            introduced = says
+    return found
+
+
+if __name__ == "__main__":
+    for page in pages():
+        for block in unmarked(page.read_text(encoding="utf-8")):
+            print(f"{page.relative_to(ROOT)}: {block[:150]}")

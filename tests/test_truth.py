@@ -1,0 +1,132 @@
+"""Each marked figure of the pages is what its results file says; fewer and fewer have no marker."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests import cited
+from tests.cited import ROOT, Marker, markers, pages, tables, unmarked, values
+
+# figures without a marker, in blocks (tests/cited.py): this only falls
+UNMARKED = 424
+
+PAGE = """# Page
+
+Before 9.9 times.
+
+## Speed (A)
+
+| tool | dB | note |
+|---|---|---|
+| one | +3.5 (best) | 1.02× |
+| two | 8.25 | 0.5× |
+
+## Speed (B)
+
+| tool | dB | note |
+|---|---|---|
+| one | −1 | 2× |
+"""
+
+
+def cases() -> list[tuple[str, Marker]]:
+    return [
+        (page.relative_to(ROOT).as_posix(), one)
+        for page in pages()
+        for one in markers(page.read_text(encoding="utf-8"))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("page", "marker"), cases(), ids=[f"{page}-{one.text}" for page, one in cases()]
+)
+def test_page_says_what_the_file_says(page: str, marker: Marker) -> None:
+    assert marker.holds(), f"{page}: {marker.expected()!r} is not in {marker.before!r}"
+
+
+def test_every_marker_is_read() -> None:
+    """And HTML and tables take it: no two hyphens inside, no bar in a row."""
+    for page in pages():
+        text = page.read_text(encoding="utf-8")
+        whole = cited.FENCE.sub("", text)
+        assert whole.count("<!-- from:") == len(markers(text)), page
+        for one in cited.COMMENT.findall(whole):
+            assert "--" not in one[4:-3], one
+        for row in re.findall(r"^\|.*", whole, re.M):
+            assert all("|" not in one for one in cited.COMMENT.findall(row)), row
+    assert len(cases()) > 5
+
+
+def test_unmarked_figures_become_fewer() -> None:
+    found = [block for page in pages() for block in unmarked(page.read_text(encoding="utf-8"))]
+    assert len(found) <= UNMARKED, "mark the new figures; python -m tests.cited lists them"
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(cited, "ROOT", tmp_path)
+    cited.content.cache_clear()
+    (tmp_path / "page.md").write_text(PAGE)
+    (tmp_path / "a.json").write_text('{"rows": [{"n": "x", "v": 2}, {"n": "y", "v": "4 ms"}]}')
+    (tmp_path / "b.yaml").write_text("a/b: {c: 1200}\nd: true\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("at", "found"),
+    [
+        ("a.json#/rows/n=y/v", [4]),
+        ("a.json#/rows/*/v", [2, 4]),
+        ("a.json#/rows/1/v,/rows/0/v", [4, 2]),
+        ("b.yaml#/a~1b/c", [1200]),
+        ("page.md#/Speed (A)/one/dB", [3.5]),
+        ("page.md#/*/one|two/dB", [3.5, 8.25, -1]),
+    ],
+)
+def test_pointers(file: Path, at: str, found: list[float]) -> None:
+    assert values(*at.split("#")) == found
+
+
+@pytest.mark.parametrize(
+    "at", ["a.json#/rows/n=z/v", "a.json#/rows/0/n", "b.yaml#/d", "b.yaml#/d/e"]
+)
+def test_what_is_no_number_is_an_error(file: Path, at: str) -> None:
+    with pytest.raises((LookupError, ValueError)):
+        values(*at.split("#"))
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ('It is 4.0 ms<!-- from: a.json#/rows/n=y/v "{:.1f} ms" -->.', True),
+        ('It is 14.0 ms<!-- from: a.json#/rows/n=y/v "{:.1f} ms" -->.', False),
+        ('It is 4.01<!-- from: a.json#/rows/n=y/v "{:.1f}" -->.', False),
+        ('It is 2 to\n4<!-- from: a.json#/rows/*/v "{min:.0f} to {max:.0f}" -->.', True),
+        ('| 2 | 4 <!-- from: a.json#/rows/*/v "{:.0f} ms" --> |', False),
+        ('4 ms.\n\nIt is<!-- from: a.json#/rows/n=y/v "{:.0f} ms" -->.', False),
+        ('It is 2× and<!-- from: a.json#/rows/1/v over /rows/0/v "{:.0f}×" -->', True),
+        ('50 % fewer<!-- from: a.json#/rows/0/v less /rows/1/v "{:.0f} % fewer" -->', True),
+        ('−1 dB<!-- from: page.md#/Speed (B)/one/dB "{:.0f} dB" -->', True),
+        ('1,200<!-- from: b.yaml#/a~1b/c "{:,.0f}" -->', True),
+    ],
+)
+def test_a_marker_holds_where_the_text_before_it_says_so(
+    file: Path, text: str, holds: bool
+) -> None:
+    (marker,) = markers(text)
+    assert marker.holds() == holds
+
+
+def test_a_table_is_read_by_headings_rows_and_columns() -> None:
+    assert tables(PAGE)["Speed (A)"]["two"] == {"dB": "8.25", "note": "0.5×"}
+
+
+def test_unmarked_figures_are_those_with_a_word_of_evidence() -> None:
+    marked = '4.0 dB measured<!-- from: a.json#/rows/n=y/v "{:.1f} dB" -->'
+    table = "Measured:\n\n| a | b |\n|---|---|\n| c | 1.5 |"
+    assert unmarked(f"Version 3.5.\n\n{marked}\n\n{table}\n\nIt lost 3 %.") == ["| c | 1.5 |"]
+    points = ["- It measured 3 %.", "- Simulated: 2×."]
+    assert unmarked("\n".join(points)) == points
