@@ -34,7 +34,7 @@ WRITTEN = {
 }
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 MARKER = re.compile(
-    r'<!-- from: (?P<file>[^\s#]+)#(?P<pointers>/[^"]+?)(?: (?P<how>over|less) (?P<other>/[^"]+?))?'
+    r'<!-- from: (?P<file>[^\s#]+)#(?P<pointers>/[^"]+?)(?: (?P<how>over|less) (?P<other>[^"]+?))?'
     r' "(?P<text>[^"]+)" -->'
 )
 FENCE = re.compile(r"^( *)```.*?^\1```$", re.DOTALL | re.M)
@@ -44,8 +44,8 @@ EVIDENCE = re.compile(r"\b(?:measured|compiled|simulated|SQNR|dB|times as (?:fas
 
 @dataclass(frozen=True)
 class Marker:
-    """`pointers`, `other`: into the file. `how`: what is done with the values of both.
-    `before`: the text of the block before the marker."""
+    """`pointers`: into the file; `other`: as many, or a number. `how`: what is done with the values
+    of both. `before`: the text of the block before the marker."""
 
     file: str
     pointers: str
@@ -58,7 +58,11 @@ class Marker:
         found = values(self.file, self.pointers)
         if self.how is None or self.other is None:
             return found
-        pairs = zip(found, values(self.file, self.other), strict=True)
+        if self.other.startswith("/"):
+            others = values(self.file, self.other)
+        else:
+            others = [float(self.other)] * len(found)
+        pairs = zip(found, others, strict=True)
         return [one / two if self.how == "over" else 100 * (1 - one / two) for one, two in pairs]
 
     def expected(self) -> str:
@@ -73,7 +77,8 @@ class Marker:
 
 
 def plain(text: str) -> str:
-    return " ".join(text.replace("−", "-").split())
+    """Without what a marker need not repeat: bars between cells, and the sign's form."""
+    return " ".join(text.replace("−", "-").replace("|", " ").split())
 
 
 def pages() -> list[Path]:
@@ -109,8 +114,8 @@ def values(file: str, pointers: str) -> list[float]:
 
 
 def followed(node: Any, steps: list[str]) -> Iterator[Any]:
-    """A step is a key, where `*` and `?` stand for any letters and `|` for "or", the index of a
-    list, or `key=value`: the objects that have this value."""
+    """A step is a key, where `*` and `?` stand for any letters, the index of a list, or
+    `key=value`: the objects that have this value; several of these, with `;` between them."""
     if not steps:
         yield node
         return
@@ -118,14 +123,15 @@ def followed(node: Any, steps: list[str]) -> Iterator[Any]:
     items = dict(enumerate(node)) if isinstance(node, list) else node
     if not isinstance(items, dict):
         return
-    key, equal, wanted = step.partition("=")
-    for name, item in items.items():
-        if equal and name != step:
-            matches = isinstance(item, dict) and fnmatchcase(str(item.get(key)), wanted)
-        else:
-            matches = any(fnmatchcase(str(name), one) for one in step.split("|"))
-        if matches:
-            yield from followed(item, steps[1:])
+    for one in step.split(";"):
+        for name, item in items.items():
+            if fnmatchcase(str(name), one) or _has(item, one):
+                yield from followed(item, steps[1:])
+
+
+def _has(item: Any, condition: str) -> bool:
+    key, equal, wanted = condition.partition("=")
+    return bool(equal) and isinstance(item, dict) and fnmatchcase(str(item.get(key)), wanted)
 
 
 def number(leaf: Any) -> float:

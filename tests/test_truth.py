@@ -83,7 +83,8 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("a.json#/rows/1/v,/rows/0/v", [4, 2]),
         ("b.yaml#/a~1b/c", [1200]),
         ("page.md#/Speed (A)/one/dB", [3.5]),
-        ("page.md#/*/one|two/dB", [3.5, 8.25, -1]),
+        ("page.md#/*/one;two/dB", [3.5, 8.25, -1]),
+        ("a.json#/rows/n=y;n=x/v", [4, 2]),
     ],
 )
 def test_pointers(file: Path, at: str, found: list[float]) -> None:
@@ -109,6 +110,8 @@ def test_what_is_no_number_is_an_error(file: Path, at: str) -> None:
         ('4 ms.\n\nIt is<!-- from: a.json#/rows/n=y/v "{:.0f} ms" -->.', False),
         ('It is 2× and<!-- from: a.json#/rows/1/v over /rows/0/v "{:.0f}×" -->', True),
         ('50 % fewer<!-- from: a.json#/rows/0/v less /rows/1/v "{:.0f} % fewer" -->', True),
+        ('| 2 | 4 | <!-- from: a.json#/rows/*/v "{:.0f} {:.0f}" -->', True),
+        ('20 %<!-- from: a.json#/rows/0/v over 0.1 "{:.0f} %" -->', True),
         ('−1 dB<!-- from: page.md#/Speed (B)/one/dB "{:.0f} dB" -->', True),
         ('1,200<!-- from: b.yaml#/a~1b/c "{:,.0f}" -->', True),
     ],
