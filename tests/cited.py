@@ -16,6 +16,7 @@ import re
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -54,26 +55,28 @@ class Marker:
     text: str
     before: str
 
-    def values(self) -> list[float]:
+    def values(self) -> list[Decimal]:
         found = values(self.file, self.pointers)
         if self.how is None or self.other is None:
             return found
         if self.other.startswith("/"):
             others = values(self.file, self.other)
         else:
-            others = [float(self.other)] * len(found)
+            others = [Decimal(self.other)] * len(found)
         pairs = zip(found, others, strict=True)
         return [one / two if self.how == "over" else 100 * (1 - one / two) for one, two in pairs]
 
-    def expected(self) -> str:
-        """What the page should say."""
-        found = self.values()
+    def expected(self, kind: type[Decimal] | type[float] = Decimal) -> str:
+        """What the page should say. What lies half way, such as 24.15 with one digit, `Decimal`
+        rounds to the even digit, and `float` as the binary number has it."""
+        found: list[Any] = [kind(value) for value in self.values()]
         named = {"min": min(found), "max": max(found), "median": statistics.median(found)}
         return self.text.format(*found, **named, sum=sum(found), count=len(found))
 
     def holds(self) -> bool:
-        before, wanted = plain(self.before), re.escape(plain(self.expected()))
-        return re.search(rf"(?<![\d.,])(?<!\d-){wanted}(?!\d|[.,]\d)", before) is not None
+        wanted = "|".join(re.escape(plain(self.expected(kind))) for kind in (Decimal, float))
+        found = re.search(rf"(?<![\d.,])(?<!\d-)(?:{wanted})(?!\d|[.,]\d)", plain(self.before))
+        return found is not None
 
 
 def plain(text: str) -> str:
@@ -102,7 +105,7 @@ def markers(text: str) -> list[Marker]:
     return found
 
 
-def values(file: str, pointers: str) -> list[float]:
+def values(file: str, pointers: str) -> list[Decimal]:
     """The numbers to which the pointers lead, in the order of the file."""
     found = []
     for pointer in re.split(r",(?=/)", pointers):
@@ -134,14 +137,14 @@ def _has(item: Any, condition: str) -> bool:
     return bool(equal) and isinstance(item, dict) and fnmatchcase(str(item.get(key)), wanted)
 
 
-def number(leaf: Any) -> float:
+def number(leaf: Any) -> Decimal:
     """A number, or the first one of a text."""
     if isinstance(leaf, int | float) and not isinstance(leaf, bool):
-        return float(leaf)
+        return Decimal(str(leaf))
     found = re.search(r"[+-]?\d[\d,]*(?:\.\d+)?", str(leaf).replace("−", "-"))
     if found is None or not isinstance(leaf, str):
         raise ValueError(f"no number: {leaf!r}")
-    return float(found[0].replace(",", ""))
+    return Decimal(found[0].replace(",", ""))
 
 
 @cache
@@ -157,7 +160,7 @@ def tables(text: str) -> dict[str, Any]:
     """A page as an object: below each heading of the second level its headings, and the rows of its
     tables by their first cell; below each row its cells by the names of the columns."""
     page: dict[str, Any] = {}
-    below, columns = [page], []
+    below, columns = [page], list[str]()
     for line in FENCE.sub("", text).splitlines():
         if heading := re.match(r"(#+) (.+)", line):
             level = max(1, len(heading[1]) - 1)

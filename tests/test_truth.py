@@ -71,7 +71,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     cited.content.cache_clear()
     (tmp_path / "page.md").write_text(PAGE)
     (tmp_path / "a.json").write_text('{"rows": [{"n": "x", "v": 2}, {"n": "y", "v": "4 ms"}]}')
-    (tmp_path / "b.yaml").write_text("a/b: {c: 1200}\nd: true\n")
+    (tmp_path / "b.yaml").write_text("a/b: {c: 1200, half: 0.15}\nd: true\n")
     return tmp_path
 
 
@@ -113,6 +113,8 @@ def test_what_is_no_number_is_an_error(file: Path, at: str) -> None:
         ('| 2 | 4 | <!-- from: a.json#/rows/*/v "{:.0f} {:.0f}" -->', True),
         ('20 %<!-- from: a.json#/rows/0/v over 0.1 "{:.0f} %" -->', True),
         ('−1 dB<!-- from: page.md#/Speed (B)/one/dB "{:.0f} dB" -->', True),
+        ('0.2<!-- from: b.yaml#/a~1b/half "{:.1f}" -->', True),
+        ('0.1<!-- from: b.yaml#/a~1b/half "{:.1f}" -->', True),
         ('1,200<!-- from: b.yaml#/a~1b/c "{:,.0f}" -->', True),
     ],
 )
