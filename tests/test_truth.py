@@ -48,11 +48,12 @@ def test_page_says_what_the_file_says(page: str, marker: Marker) -> None:
 
 
 def test_every_marker_is_read() -> None:
-    """And HTML and tables take it: no two hyphens inside, no bar in a row."""
+    """And HTML and tables take it: behind text, no two hyphens inside, no bar in a row."""
     for page in pages():
         text = page.read_text(encoding="utf-8")
         whole = cited.FENCE.sub("", text)
         assert whole.count("<!-- from:") == len(markers(text)), page
+        assert not re.search(r"^\s*<!-- from:", whole, re.M), page
         for one in cited.COMMENT.findall(whole):
             assert "--" not in one[4:-3], one
         for row in re.findall(r"^\|.*", whole, re.M):
