@@ -24,7 +24,7 @@ Which tool does what. [ModelOpt, Olive, trtexec and others](compared.md) have a 
 """,
 }
 LEGEND = f"""
-*Partly* means a part of the row. *{NOT_FOUND}* means that nothing of the kind was found in what we read. *{UNKNOWN}* means that we did not look. All of these tools change quickly: check the [sources](#sources) before you rely on a cell. What optkit does has a test that uses it.
+*Partly* means a part of the row. *{NOT_FOUND}* means that nothing of the kind was found in what we read. *{UNKNOWN}* means that we did not look. All of these tools change quickly: check the [sources](#sources) before you rely on a cell. [compared.yaml](compared.yaml) names the source of each answer, and for each yes of optkit a test that uses the feature.
 """  # noqa: E501
 
 
