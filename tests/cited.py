@@ -82,8 +82,9 @@ class Marker:
 
 
 def plain(text: str) -> str:
-    """Without what a marker need not repeat: bars between cells, and the sign's form."""
-    return " ".join(text.replace("−", "-").replace("|", " ").split())
+    """Without what a marker need not repeat: bars between cells, the form of a minus sign, and the
+    space before a percent sign (`{:.0%}` has none)."""
+    return " ".join(text.replace("−", "-").replace("|", " ").split()).replace(" %", "%")
 
 
 def pages() -> list[Path]:

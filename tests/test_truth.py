@@ -113,6 +113,7 @@ def test_what_is_no_number_is_an_error(file: Path, at: str) -> None:
         ('50 % fewer<!-- from: a.json#/rows/0/v less /rows/1/v "{:.0f} % fewer" -->', True),
         ('| 2 | 4 | <!-- from: a.json#/rows/*/v "{:.0f} {:.0f}" -->', True),
         ('20 %<!-- from: a.json#/rows/0/v over 0.1 "{:.0f} %" -->', True),
+        ('15 %<!-- from: b.yaml#/a~1b/half "{:.0%}" -->', True),
         ('−1 dB<!-- from: page.md#/Speed (B)/one/dB "{:.0f} dB" -->', True),
         ('0.2<!-- from: b.yaml#/a~1b/half "{:.1f}" -->', True),
         ('0.1<!-- from: b.yaml#/a~1b/half "{:.1f}" -->', True),
