@@ -27,13 +27,13 @@ from ruamel.yaml import YAML
 from tests import figures
 
 ROOT = Path(__file__).resolve().parent.parent
-# pages that a script writes from results, each with a test of its own
+# pages that a script writes from results or from the code, each with a test of its own
 WRITTEN = {
-    "docs/studies/benchmarks.md",
-    figures.PAGE.relative_to(ROOT).as_posix(),
-    "docs/reference/translated_flags.md",
-    "docs/reference/compared.md",
-    "docs/reference/compared_more.md",
+    "docs/studies/benchmarks.md": "experiments/peers/page.py",
+    figures.PAGE.relative_to(ROOT).as_posix(): "tests/figures.py",
+    "docs/reference/translated_flags.md": "tests/translation/flags_page.py",
+    "docs/reference/compared.md": "site/compared.py",
+    "docs/reference/compared_more.md": "site/compared.py",
 }
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 MARKER = re.compile(

@@ -61,6 +61,11 @@ def test_every_marker_is_read() -> None:
     assert len(cases()) > 5
 
 
+@pytest.mark.parametrize(("page", "script"), cited.WRITTEN.items())
+def test_a_page_without_markers_has_a_script(page: str, script: str) -> None:
+    assert (ROOT / page).is_file() and (ROOT / script).is_file()
+
+
 def test_unmarked_figures_become_fewer() -> None:
     found = [block for page in pages() for block in unmarked(page.read_text(encoding="utf-8"))]
     assert len(found) <= UNMARKED, "mark the new figures; python -m tests.cited lists them"
