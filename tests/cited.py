@@ -32,8 +32,21 @@ WRITTEN = {
     "docs/studies/benchmarks.md": "experiments/peers/page.py",
     figures.PAGE.relative_to(ROOT).as_posix(): "tests/figures.py",
     "docs/reference/translated_flags.md": "tests/translation/flags_page.py",
+    **{
+        f"docs/reference/{name}.md": "site/reference.py"
+        for name in (
+            "command_line",
+            "exit_codes",
+            "findings",
+            "json",
+            "recipe_keys",
+            "target_table",
+        )
+    },
     "docs/reference/compared.md": "site/compared.py",
     "docs/reference/compared_more.md": "site/compared.py",
+    "docs/reference/models.md": "tests/matrix/table.py",
+    "docs/studies/families.md": "tests/matrix/table.py",
 }
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 MARKER = re.compile(

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.cited import COMMENT
+from tests.cited import COMMENT, WRITTEN
 from tests.test_docs import PAGES, ROOT, commands
 
 README = ROOT / "README.md"
@@ -78,39 +78,20 @@ def test_list_of_pages_names_every_page_of_docs() -> None:
 
 
 WORDS_OF_DOCS, WORDS_OF_PAGE = 40_000, 2_500
-# page → the script that writes it: these are looked up, not read
-GENERATED = {
-    "docs/reference/translated_flags.md": "tests/translation/flags_page.py",
-    "docs/reference/models.md": "tests/matrix/table.py",
-    **dict.fromkeys(
-        (
-            f"docs/reference/{name}.md"
-            for name in (
-                "command_line",
-                "exit_codes",
-                "findings",
-                "json",
-                "recipe_keys",
-                "target_table",
-            )
-        ),
-        "site/reference.py",
-    ),
-}
 
 
 def words_of_docs() -> dict[str, int]:
     """Page of docs → its words, without comments; neither studies nor generated pages."""
     pages = [page.relative_to(ROOT).as_posix() for page in (ROOT / "docs").rglob("*.md")]
     return {
-        page: len(re.sub(r"<!--.*?-->", "", text(page), flags=re.DOTALL).split())
+        page: len(COMMENT.sub("", text(page)).split())
         for page in pages
-        if not page.startswith("docs/studies/") and page not in GENERATED
+        if not page.startswith("docs/studies/") and page not in WRITTEN
     }
 
 
 def test_generated_pages_are_written_by_the_script_that_is_named() -> None:
-    for page, script in GENERATED.items():
+    for page, script in WRITTEN.items():
         assert Path(page).stem in text(script) and (ROOT / page).is_file(), page
 
 
