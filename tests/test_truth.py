@@ -11,7 +11,7 @@ from tests import cited
 from tests.cited import ROOT, Marker, markers, pages, tables, unmarked, values
 
 # figures without a marker, in blocks (tests/cited.py): this only falls
-UNMARKED = 424
+UNMARKED = 285
 
 PAGE = """# Page
 

@@ -158,9 +158,9 @@ class Artifact:
             )
         added = self._adapter(adapter)
         self.verify()
-        if self.trusted:
-            self._trust_operators()
         with self._held() as folder:
+            if self.trusted:
+                self._trust_operators()
             options = SessionOptions(
                 threads,
                 spinning,
