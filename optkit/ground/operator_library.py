@@ -50,9 +50,10 @@ class OperatorLibrary:
             raise InputRefused(f"it cannot be read: {error.strerror}", where=str(path)) from error
         if not _FILE.fullmatch(path.name):
             raise InputRefused(
-                "its name has characters that a graph cannot note", where=str(path),
+                "its name has characters that a graph cannot note",
+                where=str(path),
                 hint="rename it to letters, digits, _, ., + and -",
-            )  # fmt: skip
+            )
         if start != _ELF:
             raise InputRefused(
                 "it is not a shared library of Linux",

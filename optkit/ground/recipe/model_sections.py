@@ -65,10 +65,14 @@ class Model(RecipeSection):
             raise ValueError("weights and args belong to a factory")
         if self.factory is None and self.depends is not None:
             raise ValueError("depends belongs to a factory: a file's content is always compared")
-        if self.custom_ops is not None and not (self.path or "").endswith(".onnx"):
-            raise ValueError("custom_ops belongs to a graph: path: MODEL.onnx")
         if not self.is_hugging_face and (self.task or self.adapter or self.part):
             raise ValueError("task, adapter and part belong to a Hugging Face model")
+        return self
+
+    @model_validator(mode="after")
+    def operators_of_a_graph(self) -> Self:
+        if self.custom_ops is not None and not (self.path or "").endswith(".onnx"):
+            raise ValueError("custom_ops belongs to a graph: path: MODEL.onnx")
         return self
 
     @property

@@ -61,7 +61,19 @@ def check(job: Job) -> Build:
     _check_data(job.recipe)
     if job.embed_pictures:
         optional("PIL.Image", "data")  # which writes them
+    compiler, pending = _compilers(job)
+    _check_toolchain(job, compiler)
+    check_cache(job, compiler or pending[0])
+    on_cpu = job.target.is_cpu
+    baseline = precision("fp32" if on_cpu else "fp16")
+    return Build(job, compiler, tuple(pending), baseline, measured=on_cpu and compiler is not None)
+
+
+def _compilers(job: Job) -> tuple[str | None, list[str]]:
+    """The compiler of this build, if one can compile here, and those that may compile elsewhere.
+    Raises Impossible if none has the operators of the graph."""
     compiler, pending = None, []
+    source = job.recipe.source
     has_operators = source is not None and source.custom_ops is not None
     options = job.recipe.compiler.model_dump(exclude_none=True)
     for option in job.target.default_backends:
@@ -82,11 +94,7 @@ def check(job: Job) -> Build:
             where=job.target.name,
             hint="build for a CPU; or replace these operators by standard ones for this target",
         )
-    _check_toolchain(job, compiler)
-    check_cache(job, compiler or pending[0])
-    on_cpu = job.target.is_cpu
-    baseline = precision("fp32" if on_cpu else "fp16")
-    return Build(job, compiler, tuple(pending), baseline, measured=on_cpu and compiler is not None)
+    return compiler, pending
 
 
 def check_timed(job: Job) -> None:
