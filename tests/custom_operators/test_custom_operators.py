@@ -198,7 +198,7 @@ AXES = [2, 4], [3, 5]
 
 @given(
     st.lists(st.sampled_from(["batch", "tokens", 1, 2, 7, "values"]), max_size=4),
-    st.lists(st.integers(8, 20), min_size=3, max_size=3, unique=True),
+    st.lists(st.integers(8, 9), min_size=3, max_size=3).filter(lambda sizes: len({*sizes}) > 1),
 )
 def test_a_dimension_is_fixed_named_or_unknown(wanted: list[int | str], values: list[int]) -> None:
     """As three runs show it: 2 and 4, again, then 3 and 5; `values` differs between the runs."""
