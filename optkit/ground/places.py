@@ -144,7 +144,7 @@ def locate(name: str, base: Path, *, anywhere: bool = False, folder: bool = Fals
     """
     python = None if folder else _PYTHON.fullmatch(name)
     file, attribute = python.group("file", "attribute") if python else (name, None)
-    path = _resolve(base / file, name, folder=folder)
+    path = _resolve(base / file, file, folder=folder)
     if (relative := shipped.relative(path)) is not None:
         return Place(path, "content", relative, attribute)
     if anywhere:

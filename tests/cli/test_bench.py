@@ -90,7 +90,7 @@ def test_what_cannot_be_compared_is_refused(run: Optkit, tmp_path: Path) -> None
     other = artifact.write(tmp_path, elsewhere, {}).path
     for line, code, told in (
         ([ARTIFACT, "--against", other], 5, "it is for l4, the other for cpu"),
-        ([ARTIFACT, "--against", "nothing"], 5, "no manifest.json"),
+        ([ARTIFACT, "--against", "nothing"], 5, "no such folder"),
         ([ARTIFACT, "--against", ARTIFACT, "--batch", 4096], 2, "both are built for 1 to "),
         ([ARTIFACT, "--against", ARTIFACT, "--target", "cpu"], 2, "cannot be used with --against"),
         ([ARTIFACT, "--against", ARTIFACT, "--recipe", "optkit.yaml"], 2, "cannot be used with"),

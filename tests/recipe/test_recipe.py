@@ -149,7 +149,7 @@ def test_batch_has_a_default_only_where_it_is_used() -> None:
         ("model.py:create", "model.h5", "2:9", "is a model of Keras", "tf2onnx"),
         ("model.py:create", "model", "2:9", "file.py:function", "OWNER/model"),
         ("model.py:create", "../outside.py:f", "2:9", "the recipe's project", "command line"),
-        ("model.py:create", "modl.py:create", "2:9", "no such file: 'modl.py:create'", "relative"),
+        ("model.py:create", "modl.py:create", "2:9", "no such file: 'modl.py'", "relative"),
         ("weights.safetensors", "w.pt", "2:35", "pickles are never", "'w.safetensors'"),
         ("samples.py:training", "digit", "9:15", "unknown calibration source 'digit'", "digits"),
         ("samples.py:training", "../outside.py", "9:15", "outside", "command line"),

@@ -240,9 +240,9 @@ def read(path: Path) -> Manifest:
     try:
         descriptor = os.open(where, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise InputRefused(
-            "not an artifact: there is no manifest.json", where=str(path), hint=_other_folder(path)
-        ) from error
+        missing = "manifest.json" if path.exists() else "such folder"
+        problem = f"not an artifact: there is no {missing}"
+        raise InputRefused(problem, where=str(path), hint=_other_folder(path)) from error
     except OSError as error:
         raise IntegrityError(f"cannot be read: {error.strerror}", where=str(where)) from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
