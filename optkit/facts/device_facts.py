@@ -62,12 +62,12 @@ class CpuInfo:
     """The facts about the CPU that `optkit devices` prints, and on which a CPU build depends.
 
     `threads`: physical cores that this process may use (affinity, then quota); `clock_mhz`:
-    nominal, not turbo; None if the system does not report it; `kind`: nearest target in the table,
-    or None.
+    nominal, not turbo; None if the system does not report it.
     """
 
     name: str
-    machine: str  # x86_64, aarch64, …
+    machine: str
+    """The architecture: x86_64, aarch64, …"""
     features: tuple[str, ...]
     logical_cores: int
     physical_cores: int
@@ -75,3 +75,4 @@ class CpuInfo:
     memory_bytes: int
     clock_mhz: int | float | None
     kind: str | None
+    """The nearest target, such as `cpu-avx2`."""

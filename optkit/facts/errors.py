@@ -62,7 +62,7 @@ class OptkitError(Exception):
 
 
 class UsageError(OptkitError):
-    """The request is malformed: an option, a value, a combination."""
+    """An option or its value is wrong, or two options exclude each other."""
 
     exit_code = 2
     code = "usage"
@@ -75,7 +75,7 @@ class RecipeError(UsageError):
 
 
 class UnknownName(UsageError):
-    """A name that is in no table; the hint has the nearest names."""
+    """optkit does not know the name; the hint has the nearest names."""
 
     code = "unknown_name"
 
@@ -114,7 +114,7 @@ class ExportFailed(InputRefused):
 
 
 class Impossible(InputRefused):
-    """The precision matrix of the target excludes the request."""
+    """The target cannot run the precision that was asked for."""
 
     code = "impossible"
 

@@ -54,7 +54,7 @@ class DeviceFacts(Record):
     ops_per_cycle: Annotated[Mapping[str, Fact], said("Of a CPU: per physical core.")]
     kernels: Annotated[Mapping[str, Fact], said("Of a CPU: 10⁹ operations per second of a core.")]
     prices: Rows[Price]
-    machine: str | None = None
+    machine: Annotated[str | None, said("Of a CPU: x86_64, aarch64, …")] = None
     features: Rows[str]
     sources: Annotated[dict[str, str], said("The text of each source that a figure names.")]
 

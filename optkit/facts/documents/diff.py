@@ -21,7 +21,7 @@ Both = tuple[T, T]  # for A and B
 
 
 class ComparedSide(Record):
-    """One of the two sides."""
+    """What is compared: A, or B."""
 
     path: str
     kind: Kind
@@ -127,9 +127,9 @@ class GraphDiff(Record):
     opset: Both[JsonValue]
     """Domain → version, of A and of B."""
     inputs: Both[JsonValue]
-    """Those of A and of B."""
+    """[of A, of B]"""
     outputs: Both[JsonValue]
-    """Those of A and of B."""
+    """[of A, of B]"""
     operators: Annotated[Rows[OperatorCount], said("Operators whose number of nodes differs.")]
     nodes: NodeChanges
     precision: Annotated[
@@ -158,7 +158,7 @@ class KnownFigure(Record):
 
 
 class FigureChange(Record):
-    """b over a, or b minus a."""
+    """B compared with A: B / A (`ratio`), or B - A (`difference`)."""
 
     kind: Literal["ratio", "difference"]
     value: Number

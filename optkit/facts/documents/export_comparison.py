@@ -14,7 +14,7 @@ class ExportCheck(PlainRecord):
     """One comparison of the exported graph with its model."""
 
     sizes: dict[str, Count]
-    """Of the axes."""
+    """Axis → size."""
     values: Literal["samples", "random"]
     """Whether the inputs were samples of the user, at these sizes, or random."""
     masks: str | None
@@ -31,5 +31,5 @@ class ExportLeftOut(PlainRecord):
     """A comparison that was not made."""
 
     sizes: dict[str, Count]
-    """Of the axes."""
+    """Axis → size."""
     reason: str

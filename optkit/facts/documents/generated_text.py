@@ -19,7 +19,7 @@ class GeneratedText(Record):
 
     prompt: Annotated[str, said("The text, or the name of the recording.")]
     prompt_tokens: Annotated[list[int], said("The tokens that were read; none of a recording.")]
-    text: str
+    text: Annotated[str, said("What the model wrote.")]
     tokens: Annotated[list[int], said("The generated ones, without one that ended the text.")]
     finish_reason: Annotated[
         Literal["stop", "length"], said("A token that ends a text, or the limit.")
@@ -42,7 +42,7 @@ class PhasePace(Record):
     evidence: Evidence
     tokens: Count
     seconds: Number
-    tokens_per_second: Annotated[Number | None, said("Null without a token.")] = None
+    tokens_per_second: Annotated[Number | None, said("Null: no token.")] = None
 
 
 class DraftCounts(Record):

@@ -34,9 +34,9 @@ class AskedProduct(PlainRecord):
     node: str
     op: str
     weight: OperandFormat | None
-    """Null: floats."""
+    """Null: it is not quantized."""
     activation: OperandFormat | None
-    """Null: floats."""
+    """Null: it is not quantized."""
     precision: str | None
     """The precision that is meant; null: none of 8 bits or less."""
 

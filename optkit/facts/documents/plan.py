@@ -45,7 +45,7 @@ class _PlannedModel(Record):
 
 
 class PlannedGraph(_PlannedModel):
-    """A model of one call. `macs`: of one sample; `axes`: the sizes of the others."""
+    """A model that runs once per sample. `macs`: for one sample; `axes`: sizes but the batch."""
 
     kind: Literal["graph"]
     parameters: int
@@ -100,13 +100,13 @@ class PlannedFeed(Record):
     """What the host must deliver so that the devices of one copy never wait."""
 
     evidence: Predicted
-    samples_per_s: Annotated[Number, said("Of a decoder sequences.")]
-    to_device_mb_per_s: Annotated[Number, said("Inputs over the link; 10^6 bytes.")]
+    samples_per_s: Annotated[Number, said("Of a decoder: sequences.")]
+    to_device_mb_per_s: Annotated[Number, said("Inputs over the link, in 10^6 bytes/s.")]
     link_mb_per_s: Annotated[Number | None, said("Of all devices; null: no link or unknown.")] = (
         None
     )
     storage_mb_per_s: Annotated[Number | None, said("Null: the stored size is not known.")] = None
-    core_ms_per_sample: Annotated[Number, said("Time of each core of the host.")]
+    core_ms_per_sample: Annotated[Number, said("The most that a host core may take.")]
 
 
 class PlannedLatency(Record):
@@ -213,7 +213,7 @@ class PlanRow(Record):
 
 
 class CheapestChoice(Record):
-    """Lowest price that meets what was asked."""
+    """The cheapest devices with a known price that meet what was asked."""
 
     target: str
     precision: str
@@ -262,7 +262,7 @@ class Plan(Record):
     model: Annotated[PlannedGraph | PlannedDecoder | None, Field(discriminator="kind")] = None
     asked: Asked | None = None
     results: Rows[PlanRow]
-    cheapest: Annotated[CheapestChoice | None, said("Null: nothing priced does.")] = None
+    cheapest: Annotated[CheapestChoice | None, said("Null if there is none.")] = None
     front: Annotated[
         Rows[FrontPoint] | SkipJsonSchema[None],
         Field(exclude_if=absent),

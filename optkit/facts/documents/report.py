@@ -121,6 +121,7 @@ class PairFidelity(PlainRecord):
     again: bool
     """Whether it quantizes the output of another pair."""
     value: str
+    """The name of the tensor."""
     readers: tuple[str, ...]
     fault: Fault | None = None
     without: OutputFidelity | None = None

@@ -135,7 +135,7 @@ class Calibration(RecipeSection):
     percentile: float = Field(default=99.99, gt=50, le=100)
     """Of the method `percentile`: the percentage of the values inside the range."""
     batch: int = Field(default=8, ge=1)
-    """Samples per forward."""
+    """Samples per forward pass."""
     args: Args = {}
     """Keyword arguments of the source; a relative path starts at the recipe's folder."""
     depends: Depends = later(None)
@@ -172,7 +172,7 @@ Effort = Literal["fast", "balanced", "best"]
 
 
 class Quantization(RecipeSection):
-    """How qparams are computed, and which nodes are exceptions."""
+    """How scales and zero points are computed, and which nodes are exceptions."""
 
     effort: Effort = "balanced"
     """How much time the quantization may take for its accuracy."""
@@ -335,8 +335,8 @@ class Compiler(RecipeSection):
     optimization_level: int | None = Field(default=None, ge=0, le=5)
     """How long the builder searches for kernels; null: 3."""
     search_minutes: float | None = later(None, ge=0)
-    """How long TensorRT searches on at level 5 after the first engine; the first engine stays if
-    the search does not end. Null: it does not."""
+    """How many minutes TensorRT may also search at level 5 after the first engine, which stays if
+    the search does not end. Null: no search."""
     hardware_compatibility: Literal["NONE", "SAME_COMPUTE_CAPABILITY", "AMPERE_PLUS"] | None = None
     """Which other devices may run the engine; null: `NONE`."""
     version_compatible: bool | None = None

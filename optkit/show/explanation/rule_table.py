@@ -18,9 +18,9 @@ from optkit.show.explanation import (
 )
 from optkit.show.explanation.subject import Subject
 
-_TIMES = "that of the times of layers: measured, or predicted"
+_TIMES = "that of the layer times: measured or predicted"
 _PREDICTED = "predicted"
-_NOISE = "simulated; predicted if there is a drop, of which it is a part"
+_NOISE = "simulated; as a share of a drop: predicted"
 _LEFT_OUT = "the SQNR that the outputs gain without the pairs"
 _IN_FP32 = "the SQNR that the outputs gain with the layer in FP32"
 
@@ -69,7 +69,7 @@ RULES = (
         "The artifact is slower than its baseline.",
         "`optkit tune` finds the layers that are faster when quantized; or ship the baseline.",
         "the difference of the latencies",
-        "that of the speedup: measured, or predicted",
+        "that of the speedup: measured or predicted",
     ),
     ListedRule(
         "layout",
@@ -94,8 +94,7 @@ RULES = (
         speed.alignment,
         "On a GPU, the summed dimension K of an INT8 or FP8 product is not a multiple of "
         f"{speed.STEP}.",
-        f"Make this width of the model a multiple of {speed.STEP}, and fill the weights up with "
-        "zeros.",
+        f"Make this width of the model a multiple of {speed.STEP}, and pad the weights with zeros.",
         "at most the time that eight bits save in these products",
         _PREDICTED,
     ),
@@ -120,8 +119,8 @@ RULES = (
         "slow_operator",
         fixed.slow_operators,
         f"An operator that is no product takes {fixed.RARE:.0%} of the time or more; "
-        f"{fixed.COMMON:.0%} for one that most models have (Softmax, a norm, elementwise), which "
-        "is a limit up to one half.",
+        f"{fixed.COMMON:.0%} for one that most models have (Softmax, a norm, elementwise). Below "
+        "half of the time, that one is a limit and no fault.",
         "It depends on the operator: see the table below.",
         "its time",
         _TIMES,
@@ -132,17 +131,17 @@ RULES = (
         f"{fixed.CHAIN} or more kernels of {fixed.KINDS} or more kinds, one after the other, "
         "compute element by element or reduce, because no fusion rule knows what they compute.",
         "Write it with one function of the framework (gelu, silu, softmax, layer_norm, …).",
-        "their time without the largest of them",
+        "their time without the longest of them",
         _TIMES,
     ),
     ListedRule(
         "launches",
         fixed.launches,
         f"Starting kernels takes {fixed.DECIDES:.0%} of a call or more. Above {fixed.SMALL} "
-        "samples it is a limit.",
+        "samples this is a limit and no fault.",
         f"Use a batch of {fixed.MORE} times the size: each kernel then starts once for all of its "
         "samples.",
-        f"{fixed.MORE - 1} of {fixed.MORE} parts of this time",
+        f"{fixed.MORE - 1}/{fixed.MORE} of this time",
         _PREDICTED,
     ),
     ListedRule(
@@ -165,18 +164,18 @@ RULES = (
     ListedRule(
         "clipped",
         accuracy_loss.clipped,
-        "Ranges of activations are so small that clipping makes more noise than rounding, under "
-        f"{FINE_DB:.0f} dB.",
+        f"An activation keeps less than {FINE_DB:.0f} dB, and its range is so small that clipping "
+        "makes more noise than rounding.",
         "`calibration.method: minmax`, more `calibration.samples`, or samples that were prepared "
-        "as those in use. A range that another tool chose is chosen again there.",
+        "like those in use. A range that another tool chose is chosen again there.",
         _LEFT_OUT,
         _NOISE,
     ),
     ListedRule(
         "coarse",
         accuracy_loss.coarse,
-        f"Ranges of activations are at least {COARSE:.0f} times the largest magnitude of the "
-        f"values, so that two bits of each code are unused, under {FINE_DB:.0f} dB.",
+        f"An activation keeps less than {FINE_DB:.0f} dB, and its range is {COARSE:.0f} times the "
+        "largest magnitude of its values or more, so two bits of each code are unused.",
         "Remove the samples with extreme values from the calibration data. A range that another "
         "tool chose is chosen again there.",
         _LEFT_OUT,
@@ -234,7 +233,7 @@ RULES = (
         "sensitive",
         noisy_layers.lost,
         "Layers lose their values: with only this layer quantized, its output has less than "
-        f"{LOST_SQNR:.0f} dB. It is told whatever it costs.",
+        f"{LOST_SQNR:.0f} dB. It is listed even if it costs nothing.",
         "Keep them in the precision of the baseline (`quantization.nodes`).",
         _IN_FP32,
         _NOISE,

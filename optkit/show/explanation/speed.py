@@ -178,7 +178,7 @@ def alignment(subject: Subject) -> Iterator[ExplainFinding]:
             "aligned",
             change=advice(
                 f"make this width of the model a multiple of {STEP} ({summed} → {padded}), and "
-                "fill the weights up with zeros"
+                "pad the weights with zeros"
             ),
             evidence=Evidence.PREDICTED,
         )
