@@ -33,6 +33,8 @@ LABELS = {
     "pcie_lanes": "PCIe lanes",
     "pcie_gbs": "PCIe bandwidth",
     "nvlink_gbs": "NVLink bandwidth",
+    "nvlink_gpus": "GPUs joined by NVLink",
+    "ane_tops": "peak of the Neural Engine, TOP/s",
 }
 
 
@@ -75,6 +77,9 @@ def page() -> str:
             map(_cpu, cpus),
         ),
         "## Every figure",
+        "*Precisions* are the formats of the hardware, of which optkit [builds "
+        "some](../understand/quantization.md#precisions). A kernel of a CPU has 10⁹ multiply-adds "
+        "per second of one core (`gmacs`), or nanoseconds per element (`ns`).",
         *(part for target in targets for part in _section(target)),
         "## Sources",
         markdown.table(["source", "text"], sorted(_sources(targets))),

@@ -343,7 +343,7 @@ artifact = together(
 """--out, --strict: the folder of the artifact, and the exit code of undecided gates."""
 
 junit = click.option(
-    "--junit", type=param_types.NewFile(), help="Write the gates as JUnit XML, a case each."
+    "--junit", type=param_types.NewFile(), help="Write each gate as a test case, in JUnit XML."
 )
 """--junit: the gates for a CI system."""
 

@@ -169,7 +169,7 @@ def sign() -> None:
 @click.option(
     "--ignore-unsigned-files",
     is_flag=True,
-    help="Files may be there that neither the manifest nor the signature lists.",
+    help="Accept files that neither the manifest nor the signature lists.",
 )
 @click.option(
     "--trust",
@@ -183,7 +183,7 @@ def verify() -> None:
     """Compare every file of ARTIFACT with its manifest, and verify its signature.
 
     Without --key and --certificate-chain only the files are compared. Exit code 7 if a file was
-    changed, added or removed (the error names it), or if the signature is another's.
+    changed, added or removed (the error names it), or if somebody else signed it.
     """
 
 

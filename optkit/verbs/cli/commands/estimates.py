@@ -66,7 +66,7 @@ _costs = options.filling(
                      help="YAML with your prices: l4: {usd_per_hour, spot_usd_per_hour, "
                      "purchase_usd, watts, provider, as_of}."),
         click.option("--spot", type=param_types.SHARE, metavar="SHARE",
-                     help="Discount of spot devices, e.g. 60%; a price in --prices goes before."),
+                     help="Discount of spot devices, e.g. 60%; --prices overrides it."),
         click.option("--electricity", type=click.FloatRange(min=0, min_open=True), metavar="USD",
                      help="US dollars per kWh, for devices with a purchase price."),
         click.option("--stored", type=param_types.SizeOrFolder(), metavar="SIZE|FOLDER",
