@@ -45,7 +45,7 @@ class _PlannedModel(Record):
 
 
 class PlannedGraph(_PlannedModel):
-    """A model that runs once per sample. `macs`: for one sample; `axes`: sizes but the batch."""
+    """A model that answers in one run. `macs`: for one sample; `axes`: sizes but the batch."""
 
     kind: Literal["graph"]
     parameters: int
