@@ -157,7 +157,8 @@ def test_the_pages_for_users_tell_the_same_errors(results: dict[str, Any]) -> No
     for part in told:
         assert part.replace("%", " %") in page, part
     assert (
-        f"{told[3].removesuffix(' inside')} were" in (ROOT / "docs/understand/gpu.md").read_text()
+        f"{told[3].removesuffix(' inside')} convolutions were"
+        in (ROOT / "docs/understand/gpu.md").read_text()
     )
 
 
