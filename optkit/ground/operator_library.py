@@ -99,8 +99,9 @@ class OperatorLibrary:
                 f"its operators are in the library {self.file}, which is not opened: nobody has "
                 "trusted it on this machine, and opening it runs its code",
                 where=where,
-                hint=f"if you know and trust its author: build with {OPTION}, or open an artifact "
-                "with optkit.load(path, trusted=True), or --trusted",
+                hint=f"if you know and trust its author: build with {OPTION}; or open an artifact "
+                "once with optkit.load(path, trusted=True).session(): then all commands open it; "
+                "or, if it is signed: optkit verify ARTIFACT --key FILE --trust",
             )
         return self.place
 

@@ -182,6 +182,7 @@ def test_products_around_the_operator_are_quantized_and_the_artifact_serves_else
     wanted = session(project / "standard.onnx").run(feed)["logits"].argmax(1)
     assert (found == wanted).mean() >= 0.99
     assert (found == LABELS[HELD_OUT]).mean() >= 0.85
+    assert optkit.load(moved).run(feed)  # from now on, whoever opens it on this machine
 
 
 @pytest.mark.slow
