@@ -4,7 +4,12 @@ where it comes from:
     3.5 to 8.2 dB<!-- from: docs/studies/benchmarks.md#/*/optkit against*/int8/SQNR* "{min:.1f} to
     {max:.1f} dB" -->
 
-CONTRIBUTING.md describes it. To list the figures that have none:
+A table of a study that is in no other file is a record itself, to which markers lead:
+
+    Measured in turns:<!-- results: 2026-11-12; AMD EPYC, AVX512-VNNI; experiments/a.py at 60432036
+    -->
+
+CONTRIBUTING.md describes both. To list the figures that have none:
 
     python -m tests.cited
 """
@@ -53,6 +58,8 @@ MARKER = re.compile(
     r'<!-- from: (?P<file>[^\s#]+)#(?P<pointers>/[^"]+?)(?: (?P<how>over|less) (?P<other>[^"]+?))?'
     r' "(?P<text>[^"]+)" -->'
 )
+# of a table that is itself the results file: when, on which machine and by what it was measured
+RECORD = re.compile(r"<!-- results: \d{4}-\d\d-\d\d; [^;]+; [^;]+ -->")
 FENCE = re.compile(r"^( *)```.*?^\1```$", re.DOTALL | re.M)
 FIGURE = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+|(?:\.\d+)? ?(?:%|×|dB\b|points\b|seconds\b))")
 EVIDENCE = re.compile(r"\b(?:measured|compiled|simulated|SQNR|dB|times as (?:fast|long))\b", re.I)
@@ -200,15 +207,17 @@ def cells(line: str) -> list[str]:
 
 def unmarked(text: str) -> list[str]:
     """The blocks with a figure and a word that says how it is known, and without a marker. A table
-    counts where the paragraph before it has such a word, too."""
-    found, introduced = [], False
+    counts where the paragraph before it has such a word, too, and does not where this paragraph
+    says that the table is a record."""
+    found, introduced, recorded = [], False, False
     for block in blocks(text):
         says = EVIDENCE.search(COMMENT.sub("", block)) is not None
         row = block.startswith("|")
-        if (says or (row and introduced)) and FIGURE.search(block) and "<!-- from: " not in block:
-            found.append(" ".join(block.split()))
         if not row:
-            introduced = says
+            introduced, recorded = says, RECORD.search(block) is not None
+        known = "<!-- from: " in block or (row and recorded)
+        if (says or (row and introduced)) and FIGURE.search(block) and not known:
+            found.append(" ".join(block.split()))
     return found
 
 

@@ -53,6 +53,7 @@ def test_every_marker_is_read() -> None:
         text = page.read_text(encoding="utf-8")
         whole = cited.FENCE.sub("", text)
         assert whole.count("<!-- from:") == len(markers(text)), page
+        assert whole.count("<!-- results:") == len(cited.RECORD.findall(whole)), page
         assert not re.search(r"^\s*<!-- from:", whole, re.M), page
         for one in cited.COMMENT.findall(whole):
             assert "--" not in one[4:-3], one
@@ -140,5 +141,9 @@ def test_unmarked_figures_are_those_with_a_word_of_evidence() -> None:
     marked = '4.0 dB measured<!-- from: a.json#/rows/n=y/v "{:.1f} dB" -->'
     table = "Measured:\n\n| a | b |\n|---|---|\n| c | 1.5 |"
     assert unmarked(f"Version 3.5.\n\n{marked}\n\n{table}\n\nIt lost 3 %.") == ["| c | 1.5 |"]
+    record = "<!-- results: 2026-11-12; AMD EPYC, AVX2; experiments/a.py at 60432036 -->"
+    assert unmarked(f"Measured:{record}\n\n| a | b |\n|---|---|\n| c | 1.5 |\n\nIt lost 3 dB.") == [
+        "It lost 3 dB."
+    ]
     points = ["- It measured 3 %.", "- Simulated: 2×."]
     assert unmarked("\n".join(points)) == points
