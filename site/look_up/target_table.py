@@ -32,8 +32,8 @@ LABELS = {
     "pcie_gen": "PCIe generation",
     "pcie_lanes": "PCIe lanes",
     "pcie_gbs": "PCIe bandwidth",
-    "nvlink_gbs": "NVLink bandwidth",
-    "nvlink_gpus": "GPUs joined by NVLink",
+    "nvlink_gbs": "bandwidth to other GPUs (NVLink and its like)",
+    "nvlink_gpus": "GPUs that are joined so",
     "ane_tops": "peak of the Neural Engine, TOP/s",
 }
 

@@ -149,7 +149,11 @@ def test_a_kill_at_every_boundary(demo: Demo, reference: Reference, kill: Kill) 
         process.communicate()
         assert process.returncode == 0
         break
-    assert kills == ["start", "end"] * len(demo.entries())
+    # a step that runs beside a killed one starts again, where the machine gives both a core
+    assert kills[::2] == ["start"] * (len(kills) // 2) and kills[1::2] == ["end"] * (
+        len(kills) // 2
+    )
+    assert len(kills) >= 2 * len(demo.entries())
     assert demo.artifact.digest == reference.digest
     demo.assert_sound()
 

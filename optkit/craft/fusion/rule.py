@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 import onnx_ir as ir
 
 from optkit.facts.documents.rewrites import Rewrite
+from optkit.ground import graph
 
 GROWTH_LIMIT_BYTES = 1 << 18
 """A rewrite may add at most this much to the model's weights."""
@@ -93,10 +94,4 @@ def replace(result: ir.Value, source: ir.Value) -> None:
 
 def remove(node: ir.Node) -> None:
     """Remove a node whose results nobody reads from its graph."""
-    owner_of(node).remove(node, safe=True)
-
-
-def owner_of(node: ir.Node) -> ir.Graph:
-    """The graph that a rule rewrites."""
-    assert isinstance(node.graph, ir.Graph)
-    return node.graph
+    graph.owner(node).remove(node, safe=True)

@@ -43,7 +43,8 @@ from optkit.craft.fusion.pattern import (
     read_once,
     scaled,
 )
-from optkit.craft.fusion.rule import Decline, Rule, owner_of, remove
+from optkit.craft.fusion.rule import Decline, Rule, remove
+from optkit.ground import graph
 
 
 @dataclass(frozen=True)
@@ -293,7 +294,7 @@ def _twin(value: ir.Value) -> ir.Value:
 def _hand_out(node: ir.Node, old: ir.Value, new: ir.Value) -> None:
     """Make the new value the graph output. The old one stays for its readers, because inputs of the
     operator may depend on it."""
-    owner = owner_of(node)
+    owner = graph.owner(node)
     if old.is_graph_output():
         owner.outputs[[*owner.outputs].index(old)] = new
         old.name, new.name = new.name, old.name

@@ -17,7 +17,8 @@ import onnx_ir as ir
 
 from optkit.craft.fusion.ort.write import constant, length, once, put
 from optkit.craft.fusion.pattern import Match, Number, Op, Var, cut_by, dims, first_match, made_by
-from optkit.craft.fusion.rule import Decline, Rule, owner_of
+from optkit.craft.fusion.rule import Decline, Rule
+from optkit.ground import graph
 
 _PLACES = Op("Unsqueeze", Op("Range", Number(0), Var("entries"), Number(1)), Number(0))
 _INSIDE = Op(
@@ -77,7 +78,7 @@ def _without_first(value: ir.Value | None) -> ir.Value | None:
 
 def scatter(match: Bags) -> str:
     node, begin, found, name = match.node, match.begin, match.found, match.node.name
-    owner = owner_of(node)
+    owner = graph.owner(node)
 
     def number(value: int) -> ir.Value:
         return constant(owner, f"bags.{value}", np.array([value], np.int64))

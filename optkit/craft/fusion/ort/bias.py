@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from optkit.craft.fusion.pattern import made_by, reader
-from optkit.craft.fusion.rule import Decline, Rule, owner_of
+from optkit.craft.fusion.rule import Decline, Rule
 from optkit.facts.precisions import BIAS_STEPS
 from optkit.ground import graph
 
@@ -61,7 +61,7 @@ def _in_steps(
 
 
 def to_codes(match: FloatBias) -> str:
-    node, owner = match.node, owner_of(match.node)
+    node, owner = match.node, graph.owner(match.node)
     codes = np.rint(match.bias / match.step.astype(np.float64)).astype(np.int32)
     inputs = [
         graph.new_constant(owner, f"{node.name}_bias_quantized", codes),

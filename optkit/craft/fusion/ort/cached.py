@@ -34,7 +34,8 @@ from optkit.craft.fusion.ort.mask import HIDDEN
 from optkit.craft.fusion.ort.visible_keys import conjuncts, hides_later, length_of, terms, window
 from optkit.craft.fusion.ort.write import MICROSOFT, Attributes, constant, length, once, put
 from optkit.craft.fusion.pattern import dims, known_equal, made_by, scalar
-from optkit.craft.fusion.rule import Decline, Guards, Rule, owner_of, remove, replace, unmet
+from optkit.craft.fusion.rule import Decline, Guards, Rule, remove, replace, unmet
+from optkit.ground import graph
 from optkit.ground.decoder import IN_PLACE, WINDOW
 
 _PAST = (3, 4)  # inputs of GroupQueryAttention
@@ -178,7 +179,7 @@ _GUARDS: Guards[_Candidate] = (
 
 def attend(match: CachedAttention) -> str:
     node, lengths = match.node, match.lengths
-    owner = owner_of(node)
+    owner = graph.owner(node)
     given = node.attributes
     attributes: Attributes = {
         **dict(zip(_COUNTS, _heads(node), strict=True)),
@@ -249,7 +250,7 @@ def _as_rows(value: ir.Value | None, node: ir.Node) -> ir.Value | None:
     split = split_from(value)
     if split is not None:
         return split.value
-    owner, name = owner_of(node), f"{value.name}.joined"
+    owner, name = graph.owner(node), f"{value.name}.joined"
     batch, count, rows, size = heads
     assert isinstance(count, int) and isinstance(size, int)
     apart, flat = ir.Value(name=f"{name}.apart"), ir.Value(name=name)
@@ -279,7 +280,7 @@ def check_past(node: ir.Node) -> Past | None:
 
 
 def subtract(match: Past) -> str:
-    node, owner = match.node, owner_of(match.node)
+    node, owner = match.node, graph.owner(match.node)
     total = length(owner, match.lengths.mask, 1)
     new = length(owner, match.lengths.new, match.lengths.axis)
     replace(node.outputs[0], once(owner, "cache.past", "Sub", [total, new]))

@@ -19,7 +19,8 @@ import onnx_ir as ir
 
 from optkit.craft.fusion.ort.write import constant
 from optkit.craft.fusion.pattern import dims, made_by
-from optkit.craft.fusion.rule import Rule, owner_of
+from optkit.craft.fusion.rule import Rule
+from optkit.ground import graph
 
 _INTEGER = ("Conv", "Add", "MaxPool", "AveragePool", "Concat")
 _ACTIVATIONS = ("Relu", "Clip")
@@ -40,7 +41,7 @@ def check(node: ir.Node) -> ir.Node | None:
 
 
 def turn(node: ir.Node) -> str:
-    owner, codes = owner_of(node), node.outputs[0]
+    owner, codes = graph.owner(node), node.outputs[0]
     batch, channels, height, width = dims(codes, 4) or []
     uses = list(codes.uses())
     same = constant(owner, "layout.same", np.zeros(4, np.int64))

@@ -27,7 +27,7 @@ from optkit.craft.fusion.pattern import (
     permutation,
     sole_readers,
 )
-from optkit.craft.fusion.rule import Decline, Rule, owner_of
+from optkit.craft.fusion.rule import Decline, Rule
 from optkit.ground import graph
 
 SPLIT = [0, 2, 1, 3]
@@ -155,7 +155,7 @@ def _packed(
 
 
 def unpack(match: PackedHeads) -> str:
-    node, owner = match.node, owner_of(match.node)
+    node, owner = match.node, graph.owner(match.node)
     assert match.rows.shape is not None
     size = (match.stop - match.start) // match.heads
     batch, sequence, _ = match.rows.shape.dims

@@ -28,7 +28,7 @@ from optkit.craft.fusion.pattern import (
     made_by,
     scalar,
 )
-from optkit.craft.fusion.rule import Decline, Rule, owner_of
+from optkit.craft.fusion.rule import Decline, Rule
 from optkit.craft.fusion.standard.guard import interval
 from optkit.ground import graph
 
@@ -80,7 +80,7 @@ def check_grid(node: ir.Node) -> MaskColumns | Decline | None:
 
 
 def look_up(match: MaskColumns) -> str:
-    node, owner, source = match.node, owner_of(match.node), match.source
+    node, owner, source = match.node, graph.owner(match.node), match.source
     assert source.shape is not None
     if match.columns is not None:
         taken = ir.Value(name=f"{node.name}.columns", type=source.type)
@@ -119,7 +119,7 @@ def is_above_lowest(mask: ir.Value) -> bool:
 
 def above_lowest(mask: ir.Value, node: ir.Node) -> ir.Value:
     """max(mask, HIDDEN), or the mask if it is known to be above. Layers share the result."""
-    owner = owner_of(node)
+    owner = graph.owner(node)
     if is_above_lowest(mask):
         return mask
     name = f"{mask.name}.bounded"
@@ -138,7 +138,7 @@ def as_integers(present: ir.Value, node: ir.Node) -> ir.Value:
     """[B, T] int32 of booleans, as ONNX Runtime's attentions read them. Layers share the result."""
     if present.dtype == ir.DataType.INT32:
         return present
-    owner, name = owner_of(node), f"{present.name}.keys"
+    owner, name = graph.owner(node), f"{present.name}.keys"
     for use in present.uses():
         if use.node.name == name:
             return use.node.outputs[0]

@@ -23,7 +23,7 @@ import onnx_ir as ir
 
 from optkit.craft.fusion.ort.write import Attributes, constant, put, too_old
 from optkit.craft.fusion.pattern import biased_product, made_by, read_once, reader, sides
-from optkit.craft.fusion.rule import Decline, Rule, owner_of
+from optkit.craft.fusion.rule import Decline, Rule
 from optkit.craft.fusion.standard.layer_norm import Norm, over_root_mean_square, uncentred
 from optkit.ground import graph
 
@@ -90,7 +90,7 @@ def check_bare(node: ir.Node) -> BareNorm | Decline | None:
 
 def normalize_bare(match: BareNorm) -> str:
     node, ones = match.node, np.ones(match.width, np.float32)
-    gain = constant(owner_of(node), f"ones.{match.width}", ones)
+    gain = constant(graph.owner(node), f"ones.{match.width}", ones)
     attributes: Attributes = {"axis": -1, "epsilon": match.epsilon}
     put(node, match.op, [match.source, gain], node.outputs[0], attributes=attributes)
     return "one operator with a gain of ones"

@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from optkit.craft.fusion.ort.write import MICROSOFT, constant, put
 from optkit.craft.fusion.pattern import cut_by, made_by, operands, reader
-from optkit.craft.fusion.rule import Decline, Rule, owner_of, remove
+from optkit.craft.fusion.rule import Decline, Rule, remove
 from optkit.ground import graph
 
 _A, _W, _SCALE_A, _SCALE_W, _ZERO_A, _ZERO_W, _BIAS = range(7)
@@ -69,7 +69,7 @@ def check_product(node: ir.Node) -> CodeProduct | Decline | None:
 
 
 def multiply_codes(match: CodeProduct) -> str:
-    node, owner = match.node, owner_of(match.node)
+    node, owner = match.node, graph.owner(match.node)
     codes, scale_w, zero_w = _parameters(match.weight)
     if match.transposed:
         numbers = graph.array(codes)
@@ -107,7 +107,7 @@ def check_columns(node: ir.Node) -> Columns | Decline | None:
 
 
 def part_columns(match: Columns) -> str:
-    node, owner = match.product, owner_of(match.product)
+    node, owner = match.product, graph.owner(match.product)
     readers = {use.node for use in node.outputs[0].uses()}
     for index, (value, start, stop) in enumerate(match.parts):
         inputs = list(node.inputs)

@@ -24,7 +24,7 @@ from optkit.craft.fusion.pattern import (
     of_float_product,
     read_once,
 )
-from optkit.craft.fusion.rule import GROWTH_LIMIT_BYTES, Decline, Rule, owner_of
+from optkit.craft.fusion.rule import GROWTH_LIMIT_BYTES, Decline, Rule
 from optkit.ground import graph
 
 
@@ -67,7 +67,7 @@ def check(node: ir.Node) -> ProjectedAttention | Decline | None:
 
 
 def project(match: ProjectedAttention) -> str:
-    node, owner = match.node, owner_of(match.node)
+    node, owner = match.node, graph.owner(match.node)
     weight = joined(owner, f"{node.name}.weight", [each.weight for each in match.parts], axis=1)
     bias = constant(owner, f"{node.name}.bias", np.concatenate([*map(_bias, match.parts)]))
     attributes: Attributes = {

@@ -28,7 +28,7 @@ from optkit.craft.fusion.pattern import (
     made_by,
     scalar,
 )
-from optkit.craft.fusion.rule import Decline, Rule, owner_of
+from optkit.craft.fusion.rule import Decline, Rule
 from optkit.ground import graph
 
 
@@ -78,7 +78,7 @@ def check(node: ir.Node) -> RotaryMatch | Decline | None:
 
 
 def rotate(match: RotaryMatch) -> str:
-    node, owner, rows = match.node, owner_of(match.node), match.rows
+    node, owner, rows = match.node, graph.owner(match.node), match.rows
     caches = [_cache(match.cos, node), _cache(match.sin, node)]
     domain = "" if _per_token(match.cos) else MICROSOFT
     if domain:
@@ -162,7 +162,7 @@ def _doubled(angles: ir.Value) -> tuple[ir.Node | None, list[ir.Node]]:
 def _cache(angles: ir.Value, node: ir.Node) -> ir.Value:
     """[S, D/2], or [B, S, D/2] per token: the first half of every row. Layers that read the same
     angles share it."""
-    owner = owner_of(node)
+    owner = graph.owner(node)
     name = f"{angles.name}.rows"
     numbers = graph.array(angles)
     if numbers is not None:
@@ -182,7 +182,7 @@ def _cache(angles: ir.Value, node: ir.Node) -> ir.Value:
 def _computed(source: ir.Value, steps: list[ir.Node]) -> ir.Value:
     """The same nodes on every number once instead of twice. Layers with the same nodes share the
     result."""
-    value, owner = source, owner_of(steps[0])
+    value, owner = source, graph.owner(steps[0])
     for step in steps:
         constants = [each for each in step.inputs[1:] if each is not None]
         name = ".".join(map(str, [value.name, *(c.name for c in constants), step.op_type.lower()]))
@@ -200,7 +200,7 @@ def _computed(source: ir.Value, steps: list[ir.Node]) -> ir.Value:
 
 
 def _cut(angles: ir.Value, node: ir.Node, name: str) -> ir.Value:
-    owner, producer = owner_of(node), angles.producer()
+    owner, producer = graph.owner(node), angles.producer()
     assert producer is not None and angles.shape is not None
     batch, _, sequence, size = angles.shape.dims
     assert isinstance(size, int)

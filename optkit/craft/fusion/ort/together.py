@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from optkit.craft.fusion.ort.write import MICROSOFT, constant, joined
-from optkit.craft.fusion.rule import Decline, Rule, owner_of, remove
+from optkit.craft.fusion.rule import Decline, Rule, remove
 from optkit.ground import graph
 
 _B, _SCALES, _ZERO_POINTS = range(1, 4)
@@ -44,7 +44,7 @@ def check(node: ir.Node) -> Siblings | Decline | None:
 
 
 def multiply_together(match: Siblings) -> str:
-    first, owner = match.nodes[0], owner_of(match.nodes[0])
+    first, owner = match.nodes[0], graph.owner(match.nodes[0])
     sizes = [each.attributes.get_int(_OUTPUTS, 0) for each in match.nodes]
     name = graph.join_names([str(each.name) for each in match.nodes])
     parts = zip(*([v for v in each.inputs[_B:] if v] for each in match.nodes), strict=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from optkit.craft.fusion.rule import Decline, owner_of, remove
+from optkit.craft.fusion.rule import Decline, remove
 from optkit.ground import graph
 
 Attributes = Mapping[str, int | float | str | Sequence[int]]
@@ -46,7 +46,7 @@ def put(
     """Insert a node before `at` (with its name, unless another is given) that computes `result` and
     the outputs `more`, and remove the nodes that it replaces: `removed`, the last first, or only
     `at`. The opset imports of the graph get the domain."""
-    owner = owner_of(at)
+    owner = graph.owner(at)
     while inputs and inputs[-1] is None:
         inputs = inputs[:-1]
     output = ir.Value()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from optkit.craft.fusion.rule import Decline, Rule, owner_of, remove, replace
+from optkit.craft.fusion.rule import Decline, Rule, remove, replace
 from optkit.ground import graph
 
 Taken = tuple[ir.Node, ir.Graph, ir.Graph]
@@ -25,7 +25,7 @@ def check(node: ir.Node) -> Taken | Decline | None:
 
 def rewrite(match: Taken) -> str:
     node, taken, other = match
-    owner = owner_of(node)
+    owner = graph.owner(node)
     for left in list(other.all_nodes()):  # it reads nothing any more
         for index in range(len(left.inputs)):
             left.replace_input_with(index, None)

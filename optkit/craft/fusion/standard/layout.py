@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from optkit.craft.fusion.pattern import chain, made_by, permutation, read_once
-from optkit.craft.fusion.rule import Decline, Rule, keeps_output, owner_of, remove, replace
+from optkit.craft.fusion.rule import Decline, Rule, keeps_output, remove, replace
 from optkit.craft.fusion.standard.noop import same_shape, unequal
 from optkit.ground import graph
 
@@ -77,7 +77,7 @@ def check_target(node: ir.Node) -> ir.Node | None:
 
 
 def write_target(node: ir.Node) -> str:
-    shape, owner = node.outputs[0].shape, owner_of(node)
+    shape, owner = node.outputs[0].shape, graph.owner(node)
     assert shape is not None
     target = np.array([dim if isinstance(dim, int) else -1 for dim in shape], np.int64)
     node.replace_input_with(1, graph.new_constant(owner, f"{node.name}.shape", target))

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from optkit.craft.fusion.pattern import made_by, sides
-from optkit.craft.fusion.rule import GROWTH_LIMIT_BYTES, Decline, owner_of, remove, replace
+from optkit.craft.fusion.rule import GROWTH_LIMIT_BYTES, Decline, remove, replace
 from optkit.ground import graph
 
 
@@ -207,4 +207,4 @@ def _is_shared(value: ir.Value) -> bool:
 
 
 def _new_constant(linear: LinearNode, what: str, numbers: np.ndarray) -> ir.Value:
-    return graph.new_constant(owner_of(linear.node), f"{linear.node.name}.{what}", numbers)
+    return graph.new_constant(graph.owner(linear.node), f"{linear.node.name}.{what}", numbers)

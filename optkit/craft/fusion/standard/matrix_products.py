@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from optkit.craft.fusion.rule import GROWTH_LIMIT_BYTES, Decline, Rule, owner_of, remove, replace
+from optkit.craft.fusion.rule import GROWTH_LIMIT_BYTES, Decline, Rule, remove, replace
 from optkit.ground import graph
 
 _MOST_MATRICES = 16  # each of them becomes a product
@@ -128,7 +128,7 @@ def _scaled(node: ir.Node, index: int, factor: float) -> ir.Value | None:
     if not np.isfinite(product).all() and np.isfinite(numbers).all():
         return None
     if shared:
-        return graph.new_constant(owner_of(node), f"{value.name}.scaled", product)
+        return graph.new_constant(graph.owner(node), f"{value.name}.scaled", product)
     value.const_value = ir.Tensor(product, name=value.name)
     return value
 
@@ -137,7 +137,7 @@ def _times(node: ir.Node, index: int, factor: float) -> ir.Value:
     value = node.inputs[index]
     assert value is not None
     dtype = (value.dtype or ir.DataType.FLOAT).numpy()
-    number = graph.new_constant(owner_of(node), f"{node.name}.factor", np.array(factor, dtype))
+    number = graph.new_constant(graph.owner(node), f"{node.name}.factor", np.array(factor, dtype))
     return _before(node, "Mul", [value, number])
 
 
@@ -169,7 +169,7 @@ def _turned_bias(node: ir.Node, bias: ir.Value) -> ir.Value:
         return _before(node, "Transpose", [bias], {"perm": [1, 0]})
     if rank == 0:
         return bias
-    shape = graph.new_constant(owner_of(node), f"{node.name}.column", np.array([-1, 1]))
+    shape = graph.new_constant(graph.owner(node), f"{node.name}.column", np.array([-1, 1]))
     return _before(node, "Reshape", [bias, shape])
 
 
@@ -210,7 +210,7 @@ def _turn_row(node: ir.Node, weight: ir.Value) -> str:
 
 def _column(node: ir.Node, weight: ir.Value) -> str:
     source, row = node.inputs[:2]
-    last = graph.new_constant(owner_of(node), f"{node.name}.last", np.array([-1]))
+    last = graph.new_constant(graph.owner(node), f"{node.name}.last", np.array([-1]))
     column = _before(node, "Unsqueeze", [row, last])
     product = _before(node, "MatMul", [source, column], name=str(node.name))
     _end(node, "Squeeze", [product, last])
@@ -222,7 +222,7 @@ def _side_by_side(node: ir.Node, weight: ir.Value) -> str:
     assert source is not None and source.shape is not None and numbers is not None
     *stacked, summed, columns = numbers.shape
     beside = np.moveaxis(numbers, -2, 0).reshape(summed, -1)
-    owner = owner_of(node)
+    owner = graph.owner(node)
     matrix = graph.new_constant(owner, f"{weight.name}.beside", beside)
     product = _before(node, "MatMul", [source, matrix], name=str(node.name))
     rows = [-1] if len(source.shape) == 2 else []
@@ -239,7 +239,7 @@ def _side_by_side(node: ir.Node, weight: ir.Value) -> str:
 
 
 def _only_one(node: ir.Node, weight: ir.Value) -> str:
-    source, numbers, owner = node.inputs[0], graph.array(weight), owner_of(node)
+    source, numbers, owner = node.inputs[0], graph.array(weight), graph.owner(node)
     assert source is not None and source.shape is not None and numbers is not None
     more = numbers.ndim - len(source.shape)
     if more > 0:
@@ -253,7 +253,7 @@ def _only_one(node: ir.Node, weight: ir.Value) -> str:
 def _one_by_one(node: ir.Node, weight: ir.Value) -> str:
     source, numbers = node.inputs[0], graph.array(weight)
     assert source is not None and source.shape is not None and numbers is not None
-    count, owner, axis = len(numbers), owner_of(node), len(source.shape) - 3
+    count, owner, axis = len(numbers), graph.owner(node), len(source.shape) - 3
     sizes = graph.new_constant(owner, f"{node.name}.sizes", np.ones(count, np.int64))
     split = ir.node(
         "Split",
@@ -296,7 +296,7 @@ def _before(
     name: str | None = None,
 ) -> ir.Value:
     """The result of a new node before `node`. `name`: that of `node`, which is then removed."""
-    owner = owner_of(node)
+    owner = graph.owner(node)
     name = name or _free_name(owner, f"{node.name}.{op}")
     made = ir.node(op, inputs, dict(attributes or {}), name=name)
     known = ir.convenience.create_value_mapping(owner)

@@ -7,7 +7,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from optkit.craft.fusion.function import ELEMENTWISE, PLAIN, RecognizedFunction, recognized
-from optkit.craft.fusion.rule import Decline, Rule, owner_of, remove, replace
+from optkit.craft.fusion.rule import Decline, Rule, remove, replace
+from optkit.ground import graph
 
 
 def check(node: ir.Node) -> RecognizedFunction | Decline | None:
@@ -23,7 +24,7 @@ def write(match: RecognizedFunction) -> str:
     node = ir.node(function.op, [match.written.source], match.attributes, name=last.name)
     output = node.outputs[0]
     output.type, output.shape = result.type, result.shape
-    owner_of(last).insert_before(last, node)
+    graph.owner(last).insert_before(last, node)
     name = result.name
     replace(result, output)
     output.name = name

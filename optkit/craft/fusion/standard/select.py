@@ -19,7 +19,7 @@ import numpy as np
 import onnx_ir as ir
 
 from optkit.craft.fusion.pattern import cut_by, ints, known_equal, permutation, read_once
-from optkit.craft.fusion.rule import Rule, owner_of, remove, replace
+from optkit.craft.fusion.rule import Rule, remove, replace
 from optkit.ground import graph
 
 _UNARY = frozenset(
@@ -127,7 +127,7 @@ def _move(match: Early) -> None:
 
 
 def split_one(match: One) -> str:
-    node, source, owner = match.gather, match.gather.inputs[0], owner_of(match.gather)
+    node, source, owner = match.gather, match.gather.inputs[0], graph.owner(match.gather)
     assert source is not None
     taken = _take(source, match.row, node)
     axes = _constant(owner, f"select.{match.row.axis}", match.row.axis)
@@ -143,7 +143,7 @@ def split_one(match: One) -> str:
 
 def _take(value: ir.Value, rows: SelectedRows, reader: ir.Node) -> ir.Value:
     """The rows of `value`. Readers of the same rows share them."""
-    owner = owner_of(reader)
+    owner = graph.owner(reader)
     name = f"{value.name}.rows_{rows.axis}_{rows.start}_{rows.end}"
     for use in value.uses():
         if use.node.name == name:
@@ -278,7 +278,7 @@ def _shorten(reshape: ir.Node, rows: SelectedRows) -> None:
     if target[rows.axis] > 0:
         target[rows.axis] = rows.count
         numbers = np.array(target, np.int64)
-        shape = graph.new_constant(owner_of(reshape), f"{reshape.name}.shape", numbers)
+        shape = graph.new_constant(graph.owner(reshape), f"{reshape.name}.shape", numbers)
         reshape.replace_input_with(1, shape)
 
 

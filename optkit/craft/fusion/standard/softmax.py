@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from optkit.craft.fusion.pattern import Either, Match, Op, Var, ints, made_by
-from optkit.craft.fusion.rule import Decline, Rule, owner_of, remove, replace
+from optkit.craft.fusion.rule import Decline, Rule, remove, replace
+from optkit.ground import graph
 
 _X, _EXP = Var("x"), Op("Exp", Var("z"), result="exp")
 _SUM = Op("ReduceSum", Var("exp"), result="reduced")
@@ -59,7 +60,7 @@ def write(match: Softmax) -> str:
     softmax = ir.node(match.op, [match.source], {"axis": match.axis}, name=node.name)
     output = softmax.outputs[0]
     output.type, output.shape = result.type, result.shape
-    owner_of(node).insert_before(node, softmax)
+    graph.owner(node).insert_before(node, softmax)
     name = result.name
     replace(result, output)
     output.name = name
