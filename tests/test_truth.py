@@ -11,7 +11,7 @@ from tests import cited
 from tests.cited import ROOT, Marker, markers, pages, tables, unmarked, values
 
 # figures without a marker, in blocks (tests/cited.py): this only falls
-UNMARKED = 285
+UNMARKED = 181
 
 PAGE = """# Page
 
@@ -78,6 +78,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     cited.content.cache_clear()
     (tmp_path / "page.md").write_text(PAGE)
     (tmp_path / "a.json").write_text('{"rows": [{"n": "x", "v": 2}, {"n": "y", "v": "4 ms"}]}')
+    (tmp_path / "c.py").write_text("LEAST = 28.0  # dB\n_KINDS = (1, 2)\n")
     (tmp_path / "b.yaml").write_text("a/b: {c: 1200, half: 0.15}\nd: true\n")
     return tmp_path
 
@@ -89,6 +90,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("a.json#/rows/*/v", [2, 4]),
         ("a.json#/rows/1/v,/rows/0/v", [4, 2]),
         ("b.yaml#/a~1b/c", [1200]),
+        ("c.py#/LEAST", [28]),
         ("page.md#/Speed (A)/one/dB", [3.5]),
         ("page.md#/*/one;two/dB", [3.5, 8.25, -1]),
         ("a.json#/rows/n=y;n=x/v", [4, 2]),
@@ -145,5 +147,6 @@ def test_unmarked_figures_are_those_with_a_word_of_evidence() -> None:
     assert unmarked(f"Measured:{record}\n\n| a | b |\n|---|---|\n| c | 1.5 |\n\nIt lost 3 dB.") == [
         "It lost 3 dB."
     ]
+    assert not unmarked("Measured with ONNX Runtime 1.32, with a 95 % interval ([x](a-1.5.md)).")
     points = ["- It measured 3 %.", "- Simulated: 2×."]
     assert unmarked("\n".join(points)) == points
