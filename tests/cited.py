@@ -183,19 +183,23 @@ def content(file: str) -> Any:
     if path.suffix == ".md":
         return tables(text)
     if path.suffix == ".py":
-        return constants(text)
+        return constants(ast.parse(text).body)
     return json.loads(text) if path.suffix == ".json" else YAML(typ="safe").load(text)
 
 
-def constants(text: str) -> dict[str, Any]:
-    """The constants of a module whose values are numbers as they stand there."""
-    return {
-        node.targets[0].id: node.value.value
-        for node in ast.parse(text).body
-        if isinstance(node, ast.Assign)
-        and isinstance(node.targets[0], ast.Name)
-        and isinstance(node.value, ast.Constant)
-    }
+def constants(body: list[ast.stmt]) -> dict[str, Any]:
+    """The numbers to which names of a module and fields of its classes are set."""
+    found: dict[str, Any] = {}
+    for node in body:
+        match node:
+            case ast.ClassDef():
+                found[node.name] = constants(node.body)
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=value))
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant(value=value))
+            ):
+                found[name] = value
+    return found
 
 
 def tables(text: str) -> dict[str, Any]:

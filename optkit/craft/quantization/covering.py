@@ -6,7 +6,7 @@ there, beside a range that is fitted to that end:
 
     it does not lose            the usual range stays, so nothing changes at the usual sizes
     a common range serves both  the statistics of both together choose the range; the usual sizes
-                                keep what one scale must leave, `_ENOUGH`
+                                keep what one scale must leave, `LEAST_DB`
     no range serves both        the products that read the value need another form than one scale
 
 Another form is slower at all sizes, so only a product gets it of which a common range leaves less
@@ -25,7 +25,7 @@ import onnx_ir as ir
 
 from optkit.craft.quantization import ranges
 from optkit.craft.quantization.numerics import scales
-from optkit.craft.quantization.numerics.output_noise import ONE_TERM
+from optkit.craft.quantization.numerics.output_noise import LEAST_DB
 from optkit.craft.quantization.numerics.qparams import ActivationQParams
 from optkit.craft.quantization.placement.qdq_placement import QdqPlacement
 from optkit.craft.quantization.placement.read_weight import MATRIX, matrix
@@ -35,7 +35,6 @@ from optkit.ground.statistics import SampledRows, Statistics, ValueStatistics
 LOSS = 2.0
 """By what the noise of a product may be larger at an end of the sizes: 3 dB."""
 _NEGLIGIBLE = 1e-4  # noise of a product, 40 dB, that matters nowhere
-_ENOUGH = -10 * log10(ONE_TERM)  # dB
 _LEAST = 20.0  # dB: more than a hundredth of the product would be noise
 _ROWS, _COLUMNS = 128, 128  # of a product that is judged
 
@@ -84,8 +83,8 @@ def cover(
         both = _joined(value, [seen[end] for end in lost])
         span = ranges.choose(both, numbers.format, method, percentile, case.consumers)
         still = case.lost(span.low, span.high)
-        usual_left, _ = still.get("", (_ENOUGH, _ENOUGH))
-        if usual_left >= _ENOUGH and not _torn(still):
+        usual_left, _ = still.get("", (LEAST_DB, LEAST_DB))
+        if usual_left >= LEAST_DB and not _torn(still):
             values[numbers.source] = both
         elif _torn(still) or _torn(lost):  # its range stays that of the usual sizes
             nodes = tuple(node for node in _multiplying(placement) if node.name in planned)
@@ -109,7 +108,7 @@ def _multiplying(placement: QdqPlacement) -> list[ir.Node]:
 
 def _torn(lost: Mapping[str, tuple[float, float]]) -> bool:
     """Whether one range leaves far too little somewhere, and a fitted one enough."""
-    return any(left < _LEAST and fitted >= _ENOUGH for left, fitted in lost.values())
+    return any(left < _LEAST and fitted >= LEAST_DB for left, fitted in lost.values())
 
 
 class _Case:

@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import numpy as np
 
-ONE_TERM = 10**-2.8
-"""The most noise, 28 dB below the signal, that the products of an activation in one term may have.
-In a sentence encoder (all-mpnet-base-v2) the inputs of the second product of most feed-forward
-blocks have more even when they are smoothed, 19 to 27 dB, because few values are up to sixty times
-the others; all other products have 30 dB and less noise."""
-OF_MODEL = 10**-2.8
-"""The most noise at the outputs of the model, 28 dB below the signal, that activations with one
-scale may cause together. In that encoder 99 % of the nearest neighbours stay with it; 35 dB kept
-98 %, before outlier channels were split, at 0.7 times the speed."""
+LEAST_DB = 28.0
+"""What activations with one scale must leave of a product, and together of the outputs."""
+ONE_TERM = 10 ** (-LEAST_DB / 10)
+"""The most noise that the products of an activation in one term may have, over their power. In a
+sentence encoder (all-mpnet-base-v2) the inputs of the second product of most feed-forward blocks
+have 19 to 27 dB even when they are smoothed, because few values are up to sixty times the others;
+all other products have 30 dB and more."""
+OF_MODEL = ONE_TERM
+"""The same at the outputs of the model. In that encoder 99 % of the nearest neighbours stay with
+it; 35 dB kept 98 %, before outlier channels were split, at 0.7 times the speed."""
 _MASSIVE = 16.0
 """Times the median power of a row from which on it is massive."""
 _LEAST = 0.01

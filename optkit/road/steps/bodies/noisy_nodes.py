@@ -4,7 +4,6 @@ import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from math import log10
 from pathlib import Path
 from typing import Self
 
@@ -19,7 +18,7 @@ from optkit.craft.quantization.noisy_nodes import (
     insert_switches,
     two_terms,
 )
-from optkit.craft.quantization.numerics.output_noise import OF_MODEL, ONE_TERM
+from optkit.craft.quantization.numerics.output_noise import LEAST_DB, OF_MODEL
 from optkit.craft.quantization.placement.assign import assign
 from optkit.craft.quantization.placement.product_forms import Products, fastest
 from optkit.facts.errors import InputRefused
@@ -36,8 +35,8 @@ from optkit.road.steps.file_names import GRAPH, STATISTICS
 from optkit.road.steps.noisy_nodes import FindNoisyNodes, NoisyNodes
 
 _SAMPLES = 8
-_INSIDE = f"leaves less than {-10 * log10(ONE_TERM):.0f} dB of the product"
-_OUTSIDE = f"for each activation leaves less than {-10 * log10(OF_MODEL):.0f} dB at the outputs"
+_INSIDE = f"leaves less than {LEAST_DB:.0f} dB of the product"
+_OUTSIDE = f"for each activation leaves less than {LEAST_DB:.0f} dB at the outputs"
 _FORMS: Mapping[ProductForm, str] = {
     "two terms": "computed twice, with an activation of two terms",
     "int8-weight-only": "int8-weight-only, which rounds activations at run time in blocks",

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import replace
-from math import log10
 from pathlib import Path
 
 import onnx_ir as ir
@@ -10,7 +9,7 @@ import onnx_ir as ir
 from optkit.craft.precision_cast.simulation import simulate
 from optkit.craft.quantization.choose_qparams import choose_qparams
 from optkit.craft.quantization.numerics.code_store import IN_MEMORY, CodeStore
-from optkit.craft.quantization.numerics.output_noise import ONE_TERM
+from optkit.craft.quantization.numerics.output_noise import LEAST_DB
 from optkit.craft.quantization.numerics.qparams import QParams
 from optkit.craft.quantization.out_of_core import streamed
 from optkit.craft.quantization.placement.assign import assign
@@ -135,7 +134,6 @@ def _doubled(log: QuantLog) -> tuple[str, ...]:
     some = f"{twice[0]!r} and {more} more run" if more else f"{twice[0]!r} runs"
     note = (
         f"{some} twice, with an activation of two terms, because one term leaves less than "
-        f"{-10 * log10(ONE_TERM):.0f} dB of the product; `--set quantization.two_term=[]` forbids "
-        "it"
+        f"{LEAST_DB:.0f} dB of the product; `--set quantization.two_term=[]` forbids it"
     )
     return (note,)
