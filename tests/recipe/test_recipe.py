@@ -104,6 +104,21 @@ def test_defaults() -> None:
     assert recipe.axis_ranges() == {"batch": AxisRange(1, 8, 32)}
 
 
+def test_all_problems_are_told_at_once(folder: Path) -> None:
+    text = TEXT.replace("0.5%", "lots").replace("max_drop:", "max_dorp:").replace("[1, 8]", "none")
+    with pytest.raises(RecipeError) as caught:
+        load(folder, text.replace("samples: 64", "samples: 0"))
+    assert caught.value.message == "gates.max_dorp: unknown key"
+    hint, *others = str(caught.value.hint).splitlines()
+    assert "max_drop" in hint
+    assert [line.split(": ", 3)[0::2] for line in others] == [
+        ["also wrong", "calibration.samples"],
+        ["also wrong", "bench.batches"],
+    ]
+    with pytest.raises(RecipeError, match=r"and 4 more$"):
+        Recipe.from_dict({f"key{n}": 1 for n in range(12)})
+
+
 def test_batch_has_a_default_only_where_it_is_used() -> None:
     def ranges(shape: list[Any]) -> dict[str, AxisRange]:
         data = {"name": "net", "inputs": {"x": {"dtype": "float32", "shape": shape}}}

@@ -1,4 +1,4 @@
-"""The first problem of a recipe, as an error that names its place and the nearest key."""
+"""The problems of a recipe, as one error that names their places and the nearest keys."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from typing import get_args
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from optkit.facts.errors import RecipeError, nearest
 from optkit.ground.recipe.origin import HINT, KeyPath, Origin, dotted
@@ -25,11 +26,24 @@ _FORMS = {
 """How a problem of pydantic's begins → what to write."""
 
 
+_MOST = 8  # problems that are listed behind the first
+
+
 def refusal(error: ValidationError, origin: Origin, root: type[BaseModel]) -> RecipeError:
-    """The first problem that pydantic reports. An unknown key comes first, because it is often the
-    reason why another key is missing."""
-    problems = error.errors()
-    problem = min(problems, key=lambda p: p["type"] != "extra_forbidden")
+    """The problems that pydantic reports: the first one with its hint, and the others as lines
+    below it. Unknown keys come first, because one is often the reason why another is missing."""
+    found = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
+    (where, text, hint), *others = (_told(problem, origin, root) for problem in found)
+    lines = [f"also wrong: {place}: {what}" for place, what, _ in others[:_MOST]]
+    if len(others) > _MOST:
+        lines.append(f"and {len(others) - _MOST} more")
+    return RecipeError(text, where=where, hint="\n".join([hint, *lines]))
+
+
+def _told(
+    problem: ErrorDetails, origin: Origin, root: type[BaseModel]
+) -> tuple[str | None, str, str]:
+    """Where one problem is, what is wrong, and what to do."""
     path = _existing(problem["loc"], origin.data)
     hint = HINT
     match problem:
@@ -53,10 +67,7 @@ def refusal(error: ValidationError, origin: Origin, root: type[BaseModel]) -> Re
         case {"msg": message, "input": value, "type": kind}:
             text = f"{message[0].lower()}{message[1:]}, not {repr(value)[:60]}"
             hint = next((form for name, form in _FORMS.items() if kind.startswith(name)), hint)
-    text = f"{dotted(path)}: {text}" if path else text
-    if len(problems) > 1:
-        text += f" (1 of {len(problems)} problems)"
-    return RecipeError(text, where=origin.where(path), hint=hint)
+    return origin.where(path), f"{dotted(path)}: {text}" if path else text, hint
 
 
 def _existing(location: tuple[str | int, ...], data: object) -> KeyPath:
