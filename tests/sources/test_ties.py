@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from optkit.craft.sources import program
+from optkit.craft.sources.inner_values import orders, outputs_in_order
 from optkit.craft.sources.ties import lower_index_first
 from optkit.facts.errors import ExportFailed
 from optkit.facts.tensors import AxisRange
@@ -56,6 +58,62 @@ def test_equal_scores_of_a_saved_program(tmp_path: Path) -> None:
 def test_a_choice_that_is_wrong_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ExportFailed, match="keeps a state between calls"):
         export(Drifting(), tmp_path / "m.onnx", spec("x", "batch", 200, 4))
+
+
+class Rounded(nn.Module):
+    """The scores are sums of the same numbers in other orders, so rounding alone orders them. As in
+    YOLO26, a second choice is among the chosen ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        orders = [torch.randperm(96, generator=generator) for _ in range(200)]
+        self.register_buffer("orders", torch.stack(orders))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x[:, self.orders]
+        best = torch.topk(rows.sum(-1), 20, dim=1)[1]
+        chosen = rows.gather(1, best.unsqueeze(-1).expand(-1, -1, 96))
+        again = torch.topk(chosen.flip(-1).sum(-1), 10, dim=1)[1]
+        return chosen.gather(1, again.unsqueeze(-1).expand(-1, -1, 96))
+
+
+def test_rounding_may_order_scores(tmp_path: Path) -> None:
+    log = export(Rounded(), tmp_path / "m.onnx", spec("x", "batch", 96))
+    assert any("equal but for rounding" in one for one in log.warnings)
+
+
+def _like(a: np.ndarray, b: np.ndarray) -> bool:
+    return bool(np.allclose(a, b, atol=1e-3))
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ([1, 0], [2.0, 2.0001]),  # equal but for rounding
+        ([0, 2], [2.0001, 2.0]),  # another value
+        ([0, 0], [2.0001, 2.0]),  # one value twice
+        ([0, 9], [2.0001, 2.0]),  # no value
+        ([0], [2.0001, 2.0]),  # too few
+    ],
+)
+@pytest.mark.parametrize("sorts", [False, True])
+def test_an_order_is_taken_if_it_is_one(given: list[int], found: list[float], sorts: bool) -> None:
+    class Best(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if sorts:
+                return x.gather(1, x.sort(dim=1, descending=True)[1][:, :2])
+            return x.gather(1, x.topk(2)[1])
+
+    x = np.array([[2.0001, 2.0, 1.0]], np.float32)
+    traced = torch.export.export(Best(), (torch.from_numpy(x),))
+    (name,) = orders(traced)
+    rest = [place for place in range(3) if place not in given][: 3 - len(given)]
+    indices = np.array([given + rest if sorts and len(given) > 1 else given])
+    (values,) = outputs_in_order(
+        traced, {"x": x}, [spec("x", 1, 3)], {name: indices}, _like
+    ).values()
+    np.testing.assert_array_equal(values, np.array([found], np.float32))
 
 
 @pytest.mark.parametrize("largest", [True, False])

@@ -1,7 +1,8 @@
 """Why a graph differs from its model: found by running the model again, only after a mismatch.
 
 Each cause has its evidence. Randomness and state: the model gives other answers for the same
-inputs. Rounding: the model's own result is as far from float64 as that of the graph. An error of
+inputs. Rounding: the model's own result is as far from float64 as that of the graph. Ties: the
+model returns what the graph does if it takes nearly equal values in the graph's order. An error of
 the translation: the first value inside the model that the graph computes otherwise.
 """
 
@@ -18,7 +19,7 @@ import onnx_ir as ir
 
 from optkit.craft.sources import export_failures
 from optkit.craft.sources.export_check import ComparedRun, OutputMismatch, Reference, difference
-from optkit.craft.sources.inner_values import inner_values
+from optkit.craft.sources.inner_values import inner_values, orders, outputs_in_order
 from optkit.facts.errors import ExportFailed, OptkitError
 from optkit.facts.tensors import Feed, InputSpec
 from optkit.ground import graph
@@ -61,7 +62,8 @@ class Witness:
     def judge(self, case: ComparedRun, returned: Feed, mismatch: OutputMismatch) -> str:
         """Why a mismatch is no error of the export. Raises ExportFailed with the cause."""
         self._check_repeats(case, mismatch)
-        note = self._of_rounding(case, returned, mismatch)
+        note = self._of_ties(case, returned, mismatch)  # says more: rounding may hide rows
+        note = note or self._of_rounding(case, returned, mismatch)
         if note is not None:
             return note
         raise self._place(case, mismatch)
@@ -120,6 +122,29 @@ class Witness:
         return (
             f"output {name!r} rounds: beside float64 torch is off by {torchs.max():.3g} and the "
             f"graph by {graphs.max():.3g}; the largest value is {np.abs(exact).max():.3g}"
+        )
+
+    def _of_ties(self, case: ComparedRun, returned: Feed, mismatch: OutputMismatch) -> str | None:
+        """What torch says with the graph's order of nearly equal values (the queries of a detector
+        that takes the best places of a picture), if it then returns what the graph does."""
+        name, model, program = mismatch.output, graph.load(self.graph), self.translated()
+        named = {str(value.name) for node in model.graph for value in node.outputs}
+        taken = {op: value for op, value in orders(program).items() if value in named}
+        if not taken:
+            return None
+        given = self._values(model, list(taken.values()), case.feed)
+        indices = {op: given[value] for op, value in taken.items()}
+
+        def alike(a: np.ndarray, b: np.ndarray) -> bool:
+            return _problem(case, a, b) is None
+
+        found = outputs_in_order(program, case.feed, self.specs, indices, alike)
+        values = dict(zip(case.outputs, found.values(), strict=False)).get(name)
+        if values is None or len(found) != len(case.outputs) or not alike(values, returned[name]):
+            return None
+        return (
+            f"output {name!r} follows the order of scores that are equal but for rounding, and torch "
+            "and the graph order some of them otherwise; in the same order their values agree"
         )
 
     def _place(self, case: ComparedRun, mismatch: OutputMismatch) -> ExportFailed:

@@ -1,8 +1,9 @@
-"""The values inside a captured program, computed by torch node by node."""
+"""The values inside a captured program, computed by torch node by node; and its outputs where an
+order among nearly equal values is given."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -55,13 +56,72 @@ def inner_values(program: ExportedProgram, feed: Feed, specs: Sequence[InputSpec
             *_arguments(program, feed, specs), enable_io_processing=False
         )
     nodes = {node.name: node for node in program.graph.nodes}
+    return Inner(nodes, values, [nodes[name] for name in _outputs(program) if name in nodes])
+
+
+def orders(program: ExportedProgram) -> dict[str, str]:
+    """Name of each operator that puts values in order → name of the indices that it returns."""
+    import torch
+
+    aten, found = torch.ops.aten, {}
+    for node in program.graph.nodes:
+        if node.target in (aten.topk.default, aten.sort.default, aten.sort.stable):
+            for user in node.users:
+                if user.args[1:] == (1,):
+                    found[node.name] = user.name
+    return found
+
+
+def outputs_in_order(
+    program: ExportedProgram,
+    feed: Feed,
+    specs: Sequence[InputSpec],
+    indices: Feed,
+    alike: Callable[[np.ndarray, np.ndarray], bool],
+) -> dict[str, np.ndarray]:
+    """The outputs of a program, by the names of their nodes, if its operators of `orders` return
+    these `indices` (by the names of the operators). Indices that do not put the values in order are
+    not taken: they must be different, and what they take `alike` to what the operator returns."""
+    import torch
+
+    taken: dict[str, np.ndarray] = {}
+
+    class InOrder(torch.fx.Interpreter):
+        def run_node(self, n: fx.Node) -> Any:
+            value = super().run_node(n)
+            if n.name in indices:
+                value = self._ordered(n, *value, torch.from_numpy(indices[n.name]))
+            if n.name in wanted:
+                taken[n.name] = _array(value)
+            return value
+
+        def _ordered(self, n: fx.Node, values: Tensor, own: Tensor, given: Tensor) -> Any:
+            (x, *rest), named = self.fetch_args_kwargs_from_env(n)
+            place = 1 if n.target == torch.ops.aten.topk.default else 0
+            place += n.target == torch.ops.aten.sort.stable
+            axis = named.get("dim", rest[place] if len(rest) > place else -1)
+            if given.shape != own.shape or given.min() < 0 or given.max() >= x.shape[axis]:
+                return values, own
+            if (given.sort(dim=axis).values.diff(dim=axis) == 0).any():
+                return values, own
+            found = x.gather(axis, given)
+            return (found, given) if alike(_array(values), _array(found)) else (values, own)
+
+    wanted = set(_outputs(program))
+    with torch.no_grad():
+        InOrder(program.graph_module).run(
+            *_arguments(program, feed, specs), enable_io_processing=False
+        )
+    return taken
+
+
+def _outputs(program: ExportedProgram) -> list[str]:
+    """The names of the nodes that the user gets, in their order."""
+    import torch
+
     kinds = torch.export.graph_signature.OutputKind
-    outputs = [
-        nodes[spec.arg.name]
-        for spec in program.graph_signature.output_specs
-        if spec.kind == kinds.USER_OUTPUT and getattr(spec.arg, "name", None) in nodes
-    ]
-    return Inner(nodes, values, outputs)
+    specs = (s for s in program.graph_signature.output_specs if s.kind == kinds.USER_OUTPUT)
+    return [str(getattr(spec.arg, "name", "")) for spec in specs]
 
 
 def _arguments(program: ExportedProgram, feed: Feed, specs: Sequence[InputSpec]) -> list[Tensor]:

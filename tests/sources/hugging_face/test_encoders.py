@@ -13,7 +13,7 @@ import pytest
 import torch
 import transformers as hf
 
-from optkit.craft.sources.hugging_face import inputs, loading
+from optkit.craft.sources.hugging_face import inputs, loading, vision_input
 from optkit.facts.errors import ExportFailed, InputRefused, UsageError
 from optkit.facts.request import Request
 from optkit.facts.tensors import AxisRange, InputSpec, TensorInfo
@@ -133,6 +133,31 @@ def test_the_size_of_images_may_be_that_of_the_familys_processor(tmp_path: Path)
     named = {"image_processor": {"image_processor_type": "RTDetrImageProcessor"}}
     (folder / "processor_config.json").write_text(json.dumps(named))
     assert described().specs[0].info.shape == ("batch", 3, 640, 640)
+
+
+@pytest.mark.parametrize("family", ["DFine", "RTDetrV2"])
+def test_a_family_without_a_processor_has_that_of_its_checkpoints(
+    family: str, tmp_path: Path
+) -> None:
+    config = getattr(hf, f"{family}Config")()
+    found, warning = vision_input.spec(config, tmp_path, ())
+    assert found.info.shape == ("batch", 3, 640, 640)
+    assert warning is not None and "RTDetrImageProcessor" in warning
+
+
+def test_a_processor_whose_package_is_missing_gives_no_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Missing(type):
+        def __getattribute__(cls, name: str) -> object:
+            raise ImportError("needs another package")  # as the dummies of transformers do
+
+    class Dummy(metaclass=Missing):
+        pass
+
+    monkeypatch.setattr(hf, "RfDetrImageProcessor", Dummy, raising=False)
+    with pytest.raises(InputRefused, match="size of its images"):
+        vision_input.spec(hf.RfDetrConfig(), tmp_path, ())
 
 
 def test_the_hint_about_an_unknown_size_works(resnet: Path, tmp_path: Path) -> None:

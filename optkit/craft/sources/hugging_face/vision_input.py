@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 NAME = "pixel_values"
 _FILES = ("preprocessor_config.json", "processor_config.json")
+_PUBLISHED = {"d_fine": "RTDetrImageProcessor", "rt_detr_v2": "RTDetrImageProcessor"}
+"""Family → the image processor that its published checkpoints name, where transformers has none for
+the family."""
 
 
 def spec(
@@ -86,20 +89,31 @@ def _of_family(
     config: PreTrainedConfig, processor: Mapping[str, object]
 ) -> tuple[str, tuple[int, int]] | None:
     """The name and the size of the class that the processor's configuration names, or else of
-    transformers' class for the family. None if that has no height and width: an edge alone does not
-    say what is cropped."""
-    import transformers
+    the class for the family. None if that has no height and width: an edge alone does not say what
+    is cropped."""
     from transformers.models.auto import image_processing_auto
 
     known = vars(image_processing_auto)["IMAGE_PROCESSOR_MAPPING_NAMES"].get(config.model_type)
     names = [processor.get("image_processor_type")]
     names += list(known.values()) if isinstance(known, Mapping) else [known]
+    names.append(_PUBLISHED.get(config.model_type))
     for name in names:
-        with quiet():
-            size = getattr(getattr(transformers, str(name), None), "size", None)
+        size = _own_size(str(name))
         if isinstance(size, Mapping) and "height" in size and (pair := _pair(size)):
             return str(name), pair
     return None
+
+
+def _own_size(processor: str) -> object:
+    """The size that a class of transformers has by default; None if it is not there, or needs a
+    package that is not installed."""
+    import transformers
+
+    try:
+        with quiet():
+            return getattr(getattr(transformers, processor, None), "size", None)
+    except ImportError:
+        return None
 
 
 def _pair(size: object) -> tuple[int, int] | None:
