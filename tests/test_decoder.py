@@ -33,6 +33,24 @@ def test_two_codes_of_four_bits_are_one_byte(dtype: str, width: int, codes: str 
     assert found.token_bytes == 2 * 2 * 16 * bits // 8  # key and value, two heads of 16
 
 
+def test_states_of_fixed_shape_begin_with_zeros() -> None:
+    key, value = (TensorInfo(f"past_key_values.1.{n}", "float32", ("batch", 2, "past", 8))
+                  for n in ("key", "value"))  # fmt: skip
+    conv = TensorInfo("past_conv.0", "float32", ("batch", 16, 3))
+    second = TensorInfo("past_recurrent.0.1", "float32", ("batch", 4, 8, 8))
+    names = ("present.1.key", "present.1.value", "present_conv.0", "present_recurrent.0.1")
+    outputs = [LOGIT, *(TensorInfo(name, "float32", ("batch",)) for name in names)]
+    found = Decoder.of([TOKENS, key, value, conv, second], outputs)
+    assert found is not None and found.states == (conv, second) and found.cache == (key, value)
+    assert tuple(found.carried) == names
+    shapes = {name: array.shape for name, array in found.empty(5).items()}
+    assert shapes == {key.name: (5, 2, 0, 8), value.name: (5, 2, 0, 8), conv.name: (5, 16, 3),
+                      second.name: (5, 4, 8, 8)}  # fmt: skip
+    alone = Decoder.of([TOKENS, conv], [LOGIT, TensorInfo(names[2], "float32", ("batch",))])
+    assert alone is not None and alone.codes is None and alone.token_bytes == 0
+    assert Decoder.of([TOKENS, conv], [LOGIT]) is None
+
+
 @pytest.mark.parametrize("version", ["1.26.1", "1.27.0", "0.99"])
 def test_an_older_runtime_is_refused(version: str) -> None:
     with pytest.raises(ToolchainMissing, match=version) as caught:

@@ -5,11 +5,15 @@
     position_ids                   int64 [batch, sequence], where the model takes them
     past_key_values.{i}.key|value  [batch, heads, past_sequence, head size]
                                    float32; as codes int8, or uint8 with half the head size
+    past_conv.{i}                  [batch, channels, kernel], of a convolution over tokens
+    past_recurrent.{i}             [batch, …], of a linear recurrence
     → logits                       [batch, sequence, vocabulary]
     → present.{i}.key|value        [batch, heads, past_sequence + sequence, head size]
+    → present_conv.{i}, present_recurrent.{i}   of the same shape as before
 
-One graph for prompts and continuations; the cache of the first run is empty. The names are those
-of Hugging Face's exporters and of ONNX Runtime GenAI. The decoder of an encoder-decoder calls its
+One graph for prompts and continuations; the cache of the first run is empty, and states of fixed
+shape are zero. The names are those of Hugging Face's exporters, of ONNX Runtime GenAI and, of
+states, those of transformers.js. The decoder of an encoder-decoder calls its
 own cache past_key_values.{i}.decoder.key|value, and also takes what its encoder made:
 
     encoder_attention_mask                 int64 [batch, encoder_sequence], of text
@@ -45,7 +49,8 @@ WINDOW = "optkit.window"
 """Metadata of a graph, if no attention with a cache in place sees more than this number of keys: a
 row of the cache that is further from the next token than that is never read again."""
 
-_PAST = re.compile(rf"{PAST}(\.\d+(?:\.decoder)?\.(?:key|value))")
+_PAST = re.compile(rf"{PAST}\.\d+(?:\.decoder)?\.(?:key|value)")
+_STATE = re.compile(r"past_(?:conv|recurrent)\.\d+(?:\.\d+)?")
 _CROSSED = re.compile(rf"{PAST}\.\d+\.encoder\.(?:key|value)|encoder_attention_mask")
 _CODES: dict[str, Literal["int8", "int4"]] = {"int8": "int8", "uint8": "int4"}  # by dtype
 _CODES_SINCE = (1, 28)
@@ -57,13 +62,14 @@ _CONTEXT = ("max_position_embeddings", "n_positions", "max_sequence_length", "se
 class Decoder:
     """A decoder. `cache`: the inputs with its keys and values, layer by layer, key before value.
     `crossed`: the inputs with the keys and values of an encoder, which are the same for every
-    token."""
+    token. `states`: the inputs with states whose shape does not depend on the number of tokens."""
 
     cache: tuple[TensorInfo, ...]
     vocabulary: int
     positions: bool
     masked: bool = True
     crossed: tuple[TensorInfo, ...] = ()
+    states: tuple[TensorInfo, ...] = ()
 
     @classmethod
     def of(cls, inputs: Iterable[TensorInfo], outputs: Iterable[TensorInfo]) -> Self | None:
@@ -72,26 +78,31 @@ class Decoder:
         taken, given = {info.name: info for info in inputs}, {info.name: info for info in outputs}
         cache = tuple(info for name, info in taken.items() if _PAST.fullmatch(name))
         crossed = tuple(info for name, info in taken.items() if _CROSSED.fullmatch(name))
-        rest = taken.keys() - {info.name for info in (*cache, *crossed)}
+        states = tuple(info for name, info in taken.items() if is_state(name))
+        rest = taken.keys() - {info.name for info in (*cache, *crossed, *states)}
         logits = given.get(LOGITS)
-        if not cache or logits is None or not {IDS} <= rest <= {IDS, MASK, POSITIONS}:
+        if not (cache or states) or logits is None or not {IDS} <= rest <= {IDS, MASK, POSITIONS}:
             return None
         vocabulary = logits.shape[-1]
         if not isinstance(vocabulary, int) or not all(map(_has_fixed_heads, cache)):
             return None
-        decoder = cls(cache, vocabulary, POSITIONS in rest, MASK in rest, crossed)
+        decoder = cls(cache, vocabulary, POSITIONS in rest, MASK in rest, crossed, states)
         return decoder if decoder.carried.keys() <= given.keys() else None
 
     @property
     def carried(self) -> dict[str, str]:
-        """The output with the longer cache → the input that gets it in the next run."""
-        return {_PAST.sub(rf"{PRESENT}\1", info.name): info.name for info in self.cache}
+        """The output with the longer cache or the next state → the input that gets it in the next
+        run."""
+        return {continued(info.name): info.name for info in (*self.cache, *self.states)}
 
     def empty(self, rows: int) -> Feed:
-        """The cache before the first run: [rows, heads, 0, head size]."""
+        """The cache before the first run, [rows, heads, 0, head size], and states of zeros."""
         return {
-            info.name: np.zeros((rows, int(info.shape[1]), 0, int(info.shape[3])), info.dtype)
-            for info in self.cache
+            info.name: np.zeros(
+                (rows, *(size if isinstance(size, int) else 0 for size in info.shape[1:])),
+                info.dtype,
+            )
+            for info in (*self.cache, *self.states)
         }
 
     @property
@@ -116,7 +127,17 @@ class Decoder:
     @property
     def codes(self) -> Literal["int8", "int4"] | None:
         """The format of a cache of codes; None: it has floats."""
-        return _CODES.get(self.cache[0].dtype)
+        return _CODES.get(self.cache[0].dtype) if self.cache else None
+
+
+def is_state(name: str) -> bool:
+    """Whether an input is a state of fixed shape, which is zero before the first token."""
+    return _STATE.fullmatch(name) is not None
+
+
+def continued(name: str) -> str:
+    """The output that an input with a cache or a state gets in the next run."""
+    return re.sub(rf"^({PAST}|past)", PRESENT, name)
 
 
 @dataclass(frozen=True)

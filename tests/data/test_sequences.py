@@ -45,6 +45,13 @@ def test_ids_alone_become_a_prefill() -> None:
     }
 
 
+def test_states_before_the_first_token_are_zero() -> None:
+    state = TensorInfo("past_conv.0", "float32", ("batch", 6, 3))
+    given = {"input_ids": np.array([[5, 6, 7], [8, 9, 3]])}
+    found = sequences.completed(given, {**INPUTS, state.name: state}, ["past"])
+    np.testing.assert_array_equal(found[state.name], np.zeros((2, 6, 3), np.float32))
+
+
 def test_positions_count_from_the_first_token_behind_the_padding() -> None:
     found = completed(input_ids=np.zeros((2, 4)), attention_mask=np.array([[0, 0, 1, 1], [1] * 4]))
     assert found["position_ids"].tolist() == [[0, 0, 0, 1], [0, 1, 2, 3]]

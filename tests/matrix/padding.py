@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from optkit.facts.tensors import Feed
+from optkit.ground.decoder import Decoder
 from tests.matrix.families import FAMILIES
 from tests.matrix.families.sizes import TOKENS, VOCAB
 from tests.matrix.row import Row, apart, session
@@ -68,14 +69,13 @@ def _decoder(row: Row) -> float:
     prompts = [integers(numbers, length) for length in LENGTHS]
     masks = [np.ones_like(prompt) for prompt in prompts]
     mask = stacked(masks, 0, left=True)
-    inputs = {spec.info.name: spec.info for spec in row.exported.specs}
     feed: Feed = {"input_ids": stacked(prompts, 0, left=True), "attention_mask": mask,
                   "position_ids": np.maximum(mask.cumsum(axis=1) - 1, 0)}  # fmt: skip
-    for name, info in inputs.items():
-        if name.startswith("past_key_values"):
-            feed[name] = np.zeros((len(prompts), info.shape[1], 0, info.shape[3]), np.float32)
     with session(row.exported.path) as graph:
-        logits = graph.run({name: feed[name] for name in inputs})["logits"]
+        decoder = Decoder.of(graph.inputs, graph.outputs)
+        assert decoder is not None
+        feed |= decoder.empty(len(prompts))
+        logits = graph.run({info.name: feed[info.name] for info in graph.inputs})["logits"]
     alone = [_computed(model, {"input_ids": p, "attention_mask": m}, ("logits",))
              for p, m in zip(prompts, masks, strict=True)]  # fmt: skip
     return worst({"logits": logits[:, ::-1]}, [{"logits": a["logits"][::-1]} for a in alone])

@@ -28,7 +28,7 @@ from optkit.craft.backends.ort_objects import (
 )
 from optkit.facts.errors import InputRefused, OptkitError, ToolchainMissing, WorkerFailed
 from optkit.facts.tensors import Feed, TensorInfo, batch_axis, batched, count_samples, leading
-from optkit.ground.decoder import IN_PLACE, WINDOW, Decoder, require_codes
+from optkit.ground.decoder import IN_PLACE, WINDOW, Decoder, is_state, require_codes
 from optkit.ground.operator_library import OperatorLibrary
 from optkit.ground.store import io_cause, storage_errors
 
@@ -133,13 +133,14 @@ class OrtSession:
         check_feed(start, [info for info in self.inputs if info.name in taken | start.keys()])
         given = [info for info in self.inputs if info.name not in start]
         returned = [info for info in self.outputs if info.name not in carried]
-        in_place = room is not None and self._in_place(carried)
-        if in_place:
-            start = {**start, **{name: _widened(start[name], room or 0) for name in taken}}
-        start = {**start, **self._adapter}
-        window = self._noted.get(WINDOW) if in_place and self._device == "cpu" else None
+        placed = {out: into for out, into in carried.items() if not is_state(into)}
+        if room is None or not self._in_place(placed):
+            placed = {}
+        widened = {name: _widened(start[name], room or 0) for name in placed.values()}
+        start = {**start, **widened, **self._adapter}
+        window = self._noted.get(WINDOW) if placed and self._device == "cpu" else None
         return OrtLoop(
-            self._session, given, returned, carried, start, in_place, self._where, self._device,
+            self._session, given, returned, carried, start, placed, self._where, self._device,
             None if window is None else int(window),
         )  # fmt: skip
 
@@ -175,8 +176,8 @@ class OrtSession:
 
 
 class OrtLoop:
-    """A graph that runs on its own outputs. They stay where the kernels wrote them: `in_place`
-    outputs in the buffer from which they were read, the others in tensors that grow in each run.
+    """A graph that runs on its own outputs. They stay where the kernels wrote them: `placed`
+    outputs in the buffer from which they were read, the others in new tensors in each run.
     `window`: that of the values in place, if a new row does not read all rows before it."""
 
     def __init__(
@@ -186,7 +187,7 @@ class OrtLoop:
         returned: Sequence[TensorInfo],
         carried: Mapping[str, str],
         start: Feed,
-        in_place: bool,
+        placed: Mapping[str, str],
         where: str,
         device: str,
         window: int | None = None,
@@ -195,8 +196,8 @@ class OrtLoop:
         self._window = window
         self._device = device
         self._binding = session.io_binding()
-        self._grown = {} if in_place else carried
-        self._placed = carried if in_place else {}
+        self._grown = {out: into for out, into in carried.items() if out not in placed}
+        self._placed = placed
         self._returned = [info.name for info in returned]
         self._axes = [dim for info in returned for dim in info.shape if isinstance(dim, str)]
         self._fed: Feed = {}

@@ -2,7 +2,7 @@
 
 attention_mask    1 for a token, 0 for padding; [batch, tokens, those of the cache first]
 position_ids      the index of a token among the real ones: cumsum(mask) − 1, at least 0
-an empty cache    every input with an axis that may be empty
+an empty cache    every input with an axis that may be empty; states of fixed shape are zero
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from optkit.facts.tensors import Feed, TensorInfo, axes_of, size_of
+from optkit.ground.decoder import is_state
 
 IDS = "input_ids"
 MASK = "attention_mask"
@@ -43,7 +44,7 @@ def completed(
         shape = tuple(size_of(dim, sizes) for dim in info.shape)
         if name == MASK:
             whole[name] = np.ones(shape, info.dtype)
-        elif name != POSITIONS and 0 in shape:
+        elif name != POSITIONS and (0 in shape or is_state(name)):
             whole[name] = np.zeros(shape, info.dtype)
     if POSITIONS in missing and MASK in whole:
         tokens = sizes.get(str(inputs[POSITIONS].shape[-1]))

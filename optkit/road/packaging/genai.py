@@ -49,13 +49,13 @@ def files(
     may be written into the buffer of the cache that they continue.
 
     None if the model is not a decoder of text with a mask, as GenAI needs it, if its cache has
-    codes, which no released GenAI feeds (onnxruntime-genai #2187), or if its config.json is missing
-    or names no context length, which GenAI needs. Raises InputRefused if one of the files is not a
-    JSON object.
+    codes, which no released GenAI feeds (onnxruntime-genai #2187), if it has other states, or if
+    its config.json is missing or names no context length, which GenAI needs. Raises InputRefused if
+    one of the files is not a JSON object.
     """
     if decoder is None or decoder.crossed or not decoder.masked or CONFIG not in present:
         return {}
-    if decoder.codes is not None:
+    if decoder.codes is not None or decoder.states:
         return {}
     config, generation = (_read(present, name) for name in (CONFIG, GENERATION_CONFIG))
     tokens = SpecialTokens.of(config, generation)

@@ -9,7 +9,7 @@ from functools import reduce
 from operator import add
 
 from optkit.facts.documents.generated_text import GeneratedText
-from optkit.facts.errors import InputRefused
+from optkit.facts.errors import InputRefused, UsageError
 from optkit.ground.artifact import Artifact, SessionArguments
 from optkit.ground.data.tokens import Tokenizer
 from optkit.ground.decoder import Decoder, SpecialTokens
@@ -38,6 +38,8 @@ def generate(
 ) -> GenerationResult:
     """Continue all prompts, as `optkit.generate` describes."""
     decoder = _decoder(artifact)
+    if speculation is not None:
+        _check_forgets(decoder, artifact)
     spoken, tokens = (
         tokenization.tokenizer(artifact),
         SpecialTokens.of(*tokenization.configs(artifact)),
@@ -128,6 +130,7 @@ def _drafter(
     artifact = speculation.draft
     artifact.verify()
     draft = _decoder(artifact)
+    _check_forgets(draft, artifact)
     if tokenization.tokenizer(artifact).fast.get_vocab() != spoken.fast.get_vocab():
         raise InputRefused(
             "the draft model has another tokenizer than the model that it drafts for",
@@ -157,6 +160,18 @@ def _decoder(artifact: Artifact) -> Decoder:
             hint="give the artifact of both graphs: build it without model.part",
         )
     return decoder
+
+
+def _check_forgets(decoder: Decoder, artifact: Artifact) -> None:
+    """Raises UsageError for a decoder that cannot take a drafted token back."""
+    if decoder.states:
+        raise UsageError(
+            f"it cannot forget a token that was drafted in vain: {decoder.states[0].name} is a "
+            "state of all tokens",
+            where=str(artifact.path),
+            hint="generate without speculation; as a draft, give a model whose layers are all "
+            "attention",
+        )
 
 
 def _room(read: Sequence[Sequence[int]], tokens: SpecialTokens, wanted: int) -> int:

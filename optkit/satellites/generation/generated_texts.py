@@ -64,5 +64,5 @@ class GenerationResult:
 
 def cache_of(decoder: Decoder, window: int | None = None) -> TokenCache:
     """The cache of a decoder, cut to a window of tokens."""
-    kept = decoder.codes or decoder.cache[0].dtype
+    kept = decoder.codes or (decoder.cache or decoder.states)[0].dtype
     return TokenCache(format=kept, token_bytes=decoder.token_bytes, window=window)

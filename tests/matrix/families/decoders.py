@@ -106,6 +106,13 @@ FAMILIES: dict[str, Family] = {
                             **_EXPERTS, **CAUSAL)
         ),
     ),
+    "lfm2": Family(
+        "LFM2",
+        lambda: hf.Lfm2ForCausalLM(
+            hf.Lfm2Config(block_auto_adjust_ff_dim=False,
+                          layer_types=["conv", "full_attention"], **CAUSAL)
+        ),
+    ),
     "mamba": Family(
         "Mamba",
         lambda: hf.MambaForCausalLM(

@@ -14,11 +14,14 @@ from optkit.facts.errors import InputRefused
 from optkit.facts.tensors import Feed, TensorInfo
 from optkit.ground import graph
 from optkit.ground.data import sequences
+from optkit.ground.decoder import Decoder
 from optkit.ground.runtimes import Session, backend
+from tests.matrix import families
 from tests.matrix.families.sizes import VOCAB
 from tests.sources.hugging_face.conftest import DECODERS, export
 
-EVERY = [pytest.param(name, marks=pytest.mark.slow) for name in DECODERS]  # each is exported
+STATEFUL = ("lfm2",)  # decoders that keep states of fixed shape
+EVERY = [pytest.param(name, marks=pytest.mark.slow) for name in (*DECODERS, *STATEFUL)]
 
 Folders = Callable[[str], Path]
 
@@ -49,6 +52,12 @@ def fed(runner: Session, ids: np.ndarray, mask: np.ndarray, past: Feed) -> Feed:
     return runner.run(sequences.completed(given, inputs, ["past_sequence"]))
 
 
+def described(runner: Session) -> Decoder:
+    found = Decoder.of(runner.inputs, runner.outputs)
+    assert found is not None
+    return found
+
+
 @pytest.mark.parametrize(
     ("batch", "past", "new", "padding"),
     [(2, 5, 3, 2), (1, 9, 1, 0), (3, 0, 7, 3), (3, 8, 1, 4), (2, 1, 4, 1)],
@@ -72,17 +81,15 @@ def test_logits_are_those_of_the_whole_text_at_once(
         cache: Feed = {}
         if past:
             first = fed(runner, ids[:, :past], mask[:, :past], {})
-            cache = {
-                name.replace("present", "past_key_values"): array
-                for name, array in first.items()
-                if name != "logits"
-            }
+            carried = described(runner).carried
+            cache = {into: first[out] for out, into in carried.items()}
         found = fed(runner, ids[:, past:], mask, cache)
     real = mask[:, past:] == 1
     np.testing.assert_allclose(
         found["logits"][real], expected[real], atol=1e-4 * np.abs(expected).max()
     )
-    assert all(array.shape[2] == past + new for name, array in found.items() if name != "logits")
+    grown = [name for name in found if name.startswith("present.")]
+    assert grown and all(found[name].shape[2] == past + new for name in grown)
 
 
 def test_names_and_axes_are_those_that_runtimes_expect(
@@ -96,11 +103,17 @@ def test_names_and_axes_are_those_that_runtimes_expect(
     assert inputs["input_ids"].shape == inputs["position_ids"].shape == ("batch", "sequence")
     assert inputs["attention_mask"].shape == ("batch", whole)
     assert outputs["logits"].shape == ("batch", "sequence", VOCAB)
-    for layer in range(2):
-        for what in ("key", "value"):
-            batch, heads, past, size = inputs[f"past_key_values.{layer}.{what}"].shape
-            assert (batch, past) == ("batch", "past_sequence")
-            assert outputs[f"present.{layer}.{what}"].shape == ("batch", heads, whole, size)
+    found = Decoder.of(inputs.values(), outputs.values())
+    assert found is not None and len(found.carried) + 1 == len(outputs)
+    for info in found.cache:
+        batch, heads, past, size = info.shape
+        assert (batch, past) == ("batch", "past_sequence")
+        assert outputs[info.name.replace("past_key_values", "present")].shape == (
+            "batch", heads, whole, size,
+        )  # fmt: skip
+    for info in found.states:
+        assert outputs[info.name.replace("past", "present")].shape == info.shape
+        assert info.shape[0] == "batch" and all(isinstance(size, int) for size in info.shape[1:])
 
 
 @pytest.mark.slow
@@ -125,10 +138,10 @@ def test_the_axes_leave_room_for_past_and_new_tokens(folders: Folders, tmp_path:
     assert {0, log.axes["past_sequence"].max} <= {one.sizes["past_sequence"] for one in log.checks}
 
 
-@pytest.mark.parametrize("name", ["mamba", "qwen3-next"])
-def test_a_state_without_keys_and_values_is_refused(
-    name: str, folders: Folders, tmp_path: Path
-) -> None:
-    with pytest.raises(InputRefused, match="no key-value cache in all of its layers") as caught:
-        export(folders(name), tmp_path / "model.onnx")
+def test_states_that_the_cache_of_transformers_does_not_keep_are_refused(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64}
+    config = hf.RecurrentGemmaConfig(num_hidden_layers=3, vocab_size=VOCAB, **sizes)
+    folder = families.saved(lambda: hf.RecurrentGemmaForCausalLM(config), tmp_path / "model")
+    with pytest.raises(InputRefused, match="RecurrentGemmaForCausalLM has no cache") as caught:
+        export(folder, tmp_path / "model.onnx")
     assert caught.value.exit_code == 5 and "fixed number of tokens" in str(caught.value.hint)

@@ -9,7 +9,7 @@ from optkit.craft.quantization.kv_cache import FORMATS, CacheRanges, quantize_ca
 from optkit.facts.errors import InputRefused
 from optkit.ground import graph
 from optkit.ground.data.padding import mask_input, real_tokens
-from optkit.ground.decoder import Decoder
+from optkit.ground.decoder import Decoder, continued
 from optkit.ground.execute.step import Progress
 from optkit.road.steps.bodies.batches import CountedBatches
 from optkit.road.steps.bodies.ort import written
@@ -22,13 +22,13 @@ from optkit.road.steps.ort import OrtGraph
 def run(step: QuantizeCache, out: Path, progress: Progress) -> OrtGraph:
     model = graph.load(step.graph.path / GRAPH)
     decoder = Decoder.of(graph.inputs(model), graph.outputs(model))
-    if decoder is None:
+    if decoder is None or not decoder.cache:
         raise InputRefused(
             "it is not a decoder with a key-value cache",
             where="quantization.kv_cache",
             hint="leave it out, or export the model with past_key_values and present",
         )
-    ranges = _ranges(step, model, tuple(decoder.carried), progress)
+    ranges = _ranges(step, model, tuple(continued(info.name) for info in decoder.cache), progress)
     fmt = FORMATS[step.dtype]
     quantize_caches(model, ranges.names, ranges.scales(fmt), fmt)
     log = {"caches": len(ranges.names), "dtype": step.dtype}
