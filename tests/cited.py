@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import ast
 import json
+import operator
 import re
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from fnmatch import fnmatchcase
@@ -56,8 +57,8 @@ WRITTEN = {
 }
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 MARKER = re.compile(
-    r'<!-- from: (?P<file>[^\s#]+)#(?P<pointers>/[^"]+?)(?: (?P<how>over|less) (?P<other>[^"]+?))?'
-    r' "(?P<text>[^"]+)" -->'
+    r'<!-- from: (?P<file>[^\s#]+)#(?P<pointers>/[^"]+?)'
+    r'(?: (?P<how>over|less|minus) (?P<other>[^"]+?))? "(?P<text>[^"]+)" -->'
 )
 # of a table that is itself the results file: when, on which machine and by what it was measured
 RECORD = re.compile(r"<!-- results: \d{4}-\d\d-\d\d; [^;]+; [^;]+ -->")
@@ -70,11 +71,17 @@ UNMEASURED = re.compile(
 )
 EVIDENCE = re.compile(r"\b(?:measured|compiled|simulated|SQNR|dB|times as (?:fast|long))\b", re.I)
 
+HOW: dict[str, Callable[[Decimal, Decimal], Decimal]] = {
+    "over": operator.truediv,
+    "less": lambda one, two: 100 * (1 - one / two),
+    "minus": operator.sub,
+}
+
 
 @dataclass(frozen=True)
 class Marker:
     """`pointers`: into the file; `other`: as many, or a number. `how`: what is done with the values
-    of both. `before`: the text of the block before the marker."""
+    of both, a key of HOW. `before`: the text of the block before the marker."""
 
     file: str
     pointers: str
@@ -92,7 +99,7 @@ class Marker:
         else:
             others = [Decimal(self.other)] * len(found)
         pairs = zip(found, others, strict=True)
-        return [one / two if self.how == "over" else 100 * (1 - one / two) for one, two in pairs]
+        return [HOW[self.how](one, two) for one, two in pairs]
 
     def expected(self, kind: type[Decimal] | type[float] = Decimal) -> str:
         """What the page should say. What lies half way, such as 24.15 with one digit, `Decimal`

@@ -12,7 +12,7 @@ from tests import cited
 from tests.cited import ROOT, Marker, markers, pages, tables, unmarked, values
 
 # figures without a marker, in blocks (tests/cited.py): this only falls
-UNMARKED = 149
+UNMARKED = 0
 
 PAGE = """# Page
 
@@ -120,6 +120,7 @@ def test_what_is_no_number_is_an_error(file: Path, at: str) -> None:
         ('4 ms.\n\nIt is<!-- from: a.json#/rows/n=y/v "{:.0f} ms" -->.', False),
         ('It is 2× and<!-- from: a.json#/rows/1/v over /rows/0/v "{:.0f}×" -->', True),
         ('50 % fewer<!-- from: a.json#/rows/0/v less /rows/1/v "{:.0f} % fewer" -->', True),
+        ('2 ms more<!-- from: a.json#/rows/1/v minus /rows/0/v "{:.0f} ms more" -->', True),
         ('| 2 | 4 | <!-- from: a.json#/rows/*/v "{:.0f} {:.0f}" -->', True),
         ('20 %<!-- from: a.json#/rows/0/v over 0.1 "{:.0f} %" -->', True),
         ('15 %<!-- from: b.yaml#/a~1b/half "{:.0%}" -->', True),

@@ -45,7 +45,8 @@ from optkit.ground.statistics import Statistics
 _LEAST, _SHARE = 4, 48  # the fewest channels, and the largest part of all
 _NARROWER = 2.0  # the range of the others must be so much narrower, which is 6 dB of noise
 _AS_NARROW = 1.06  # fewer channels do if the range stays within half a dB of the narrowest
-_GAIN_DB, _FOLDED_DB = 1.0, 3.0  # over smoothing alone; where it can be folded it takes no time
+_GAIN_DB = 1.0  # over smoothing alone
+_FOLDED_DB = 3.0  # where smoothing can be folded, it takes no time
 
 
 def split_outliers(
