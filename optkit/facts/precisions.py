@@ -249,6 +249,8 @@ _HALVES = (
 NOT_BUILT: MappingProxyType[str, str] = MappingProxyType(
     {
         "tf32": "it is a way to multiply fp32, which means IEEE single precision here",
+        "fp8-block": "weights in fp8 have a scale for each channel here, not for blocks of 128 by "
+        "128; `optkit package --dynamic` gives their inputs a scale for each token",
         "mxfp8": f"no backend multiplies it: {_HALVES}",
         "mxfp4": f"no backend multiplies it: {_HALVES}",
     }

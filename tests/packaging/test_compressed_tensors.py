@@ -156,6 +156,40 @@ def test_fp8(tmp_path: Path) -> None:
     assert found["input_scale"].tolist() == [0.5]
 
 
+@pytest.mark.parametrize("kind", ["int", "float"])
+def test_inputs_with_a_scale_for_each_token_at_run_time(kind: str, tmp_path: Path) -> None:
+    """The codes and scales of weights are the same; the library computes the scales of inputs."""
+    codes = random_codes(0, 8, 96, symmetric=True)
+    one = replace(codes, scales=codes.scales[:, :1], zero_points=codes.zero_points[:, :1])
+    weight = replace(one, block=384) if kind == "int" else e4m3(0)
+    given_input = INT8 if kind == "int" else QuantizedInput("float8e4m3fn", np.array(0.5), 0)
+    static, _ = store("m", weight, given_input)
+    tensors, scheme = store("m", weight, given_input, by_token=True)
+    assert tensors.keys() == {"m.weight", "m.weight_scale"}
+    for name, tensor in tensors.items():
+        np.testing.assert_array_equal(tensor, static[name])
+    _, read_weight = read(tmp_path, tensors, scheme)
+    np.testing.assert_array_equal(read_weight, weight.numbers())
+    assert scheme.inputs == CodeArguments(8, kind, "token", dynamic=True)
+    assert str(scheme).endswith("by token at run time")
+    args = QuantizationArgs.model_validate(scheme.inputs.to_json())
+    x = np.random.default_rng(0).normal(0, 2, (5, 7, 48)).astype(np.float32)
+    x[0, 3] *= 100  # a token with outliers does not change the others
+    scale, zero = compute_dynamic_scales_and_zp(torch.from_numpy(x), args, torch.nn.Linear(48, 6))
+    theirs = fake_quantize(torch.from_numpy(x), scale, zero, args).numpy()
+    error, largest = np.abs(theirs - x), np.abs(x).max(-1, keepdims=True)
+    step = largest / 127 if kind == "int" else np.maximum(np.abs(x) / 8, largest / 448)
+    assert scale.shape == (5, 7, 1) and (error <= 0.51 * step).all()
+
+
+def test_only_compressed_tensors_takes_dynamic(tmp_path: Path) -> None:
+    made = tiny.artifact(tmp_path / "artifacts")
+    subject = PackageSubject.of(made.path, dynamic=True)
+    with pytest.raises(UsageError, match="graph with its own scales") as refused:
+        formats.package(subject, "slim", tmp_path / "out")
+    assert refused.value.hint == "choose the format compressed-tensors"
+
+
 def test_nvfp4(tmp_path: Path) -> None:
     codes = e2m1(0, 0.25)
     tensors, scheme = store("m", codes, QuantizedInput("float4e2m1", np.array(0.5, np.float32), 0))

@@ -43,7 +43,7 @@ class Case:
 
     near     the largest root mean square of the difference of the logits, relative to theirs
     formats  those of the package's linear layers
-    variant  "zero points" (of codes)
+    variant  "zero points" (of codes); "dynamic" (inputs get a scale for each token)
     """
 
     model: str
@@ -78,6 +78,8 @@ CASES = [
     Case("llama", "l4", "int8", 0.15, INT, PLAIN),
     Case("llama", "l4", "fp8", 0.15, FP8, PLAIN),
     Case("llama", "rtx-5090", "nvfp4", 0.6, FP4, PLAIN),
+    Case("llama", "l4", "int8", 0.3, INT, PLAIN, "dynamic"),
+    Case("llama", "l4", "fp8", 0.3, FP8, PLAIN, "dynamic"),
 ]
 
 
@@ -145,12 +147,14 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     if case.variant == "zero points":
         artifact = variants.with_zero_points(artifact, folder / "artifacts")
     ids = np.random.default_rng(0).integers(3, 320, (2, 40))
-    return Built(case, artifact, package(artifact), ids)
+    return Built(case, artifact, package(artifact, dynamic=case.variant == "dynamic"), ids)
 
 
-def package(artifact: Artifact) -> Path:
-    out = artifact.path.parent
-    return Path(api.package(artifact.path, format="compressed-tensors", out=out)["folder"])
+def package(artifact: Artifact, *, dynamic: bool = False) -> Path:
+    made = api.package(
+        artifact.path, format="compressed-tensors", out=artifact.path.parent, dynamic=dynamic
+    )
+    return Path(made["folder"])
 
 
 def test_codes_and_scales_are_those_of_the_artifact(built: Built) -> None:
@@ -216,19 +220,22 @@ def test_a_file_for_each_part_of_a_large_model(
 
 
 @pytest.mark.parametrize(
-    ("target", "precision", "settings"),
+    ("target", "precision", "settings", "dynamic"),
     [
-        ("cpu", "int4", ()),
-        ("cpu", "int8", PLAIN),
-        ("l4", "int4", ()),
-        ("l4", "int8", PLAIN),
-        ("l4", "fp8", PLAIN),
-        ("rtx-5090", "nvfp4", PLAIN),
+        ("cpu", "int4", (), False),
+        ("cpu", "int8", PLAIN, False),
+        ("l4", "int4", (), False),
+        ("l4", "int8", PLAIN, False),
+        ("l4", "int8", PLAIN, True),
+        ("l4", "fp8", PLAIN, False),
+        ("l4", "fp8", PLAIN, True),
+        ("rtx-5090", "nvfp4", PLAIN, False),
     ],
 )
 def test_a_trained_model_has_its_perplexity_in_transformers(
-    trained: Path, tmp_path: Path, target: str, precision: str, settings: tuple[str, ...]
-) -> None:
+    trained: Path, tmp_path: Path, target: str, precision: str, settings: tuple[str, ...],
+    dynamic: bool,
+) -> None:  # fmt: skip
     artifact = optkit.build(
         Request(recipe=trained / "optkit.yaml", overrides=settings), target=target,
         precision=precision, out=tmp_path, workspace=optkit.Workspace(trained / "cache"),
@@ -237,11 +244,11 @@ def test_a_trained_model_has_its_perplexity_in_transformers(
     lines = (trained / "data" / "held-out.jsonl").read_text().splitlines()
     stream = [token for line in lines for token in tokenizer.encode(json.loads(line)["text"]).ids]
     ids = np.array(stream[: 8 * 256]).reshape(-1, 256)
-    logits = of_session(artifact, ids), of_transformers(package(artifact), ids)
+    logits = of_session(artifact, ids), of_transformers(package(artifact, dynamic=dynamic), ids)
     first, second = (programs.perplexity(each, ids) for each in logits)
     divergence = programs.divergence(*logits)
-    print(f"{target} {precision} {settings}: KL {divergence:.1e}, perplexity {first:.2f} and "
-          f"{second:.2f}: {second / first - 1:+.3%}")  # fmt: skip
+    print(f"{target} {precision} {settings} {dynamic}: KL {divergence:.1e}, "
+          f"perplexity {first:.2f} and {second:.2f}: {second / first - 1:+.3%}")  # fmt: skip
     assert abs(second / first - 1) < 2e-3 and divergence < 2e-3
 
 

@@ -47,17 +47,11 @@ FORMATS: Mapping[str, str] = {
 BY_PRECISION = frozenset({"huggingface", "slim"})
 """The formats that hold several precisions for one target."""
 
-WITH_ADAPTERS = frozenset({"lora"})
-"""The formats that take adapters."""
-
-HOLDS_ADAPTERS = WITH_ADAPTERS | {"oci", "slim"}
+HOLDS_ADAPTERS = frozenset({"lora", "oci", "slim"})
 """The formats whose packages have the adapters of an artifact."""
 
 HOLDS_OPERATORS = frozenset({"oci", "slim"})
 """The formats whose packages have the library of a graph's own operators."""
-
-WITH_COMPILED = frozenset({"ort-package"})
-"""The formats that take what this machine compiles."""
 
 OF_PARTS = frozenset({"slim", "triton"})
 """The formats that hold artifacts of several graphs."""
@@ -83,16 +77,7 @@ def package(subject: PackageSubject, form: str, out: Path) -> Package:
     """
     if form not in FORMATS:
         raise unknown_name("format", form, tuple(FORMATS))
-    if subject.adapters and form not in WITH_ADAPTERS:
-        raise UsageError(
-            f"the format {form} takes no adapters", where="--adapter", hint="choose the format lora"
-        )
-    if subject.compiled and form not in WITH_COMPILED:
-        raise UsageError(
-            f"the format {form} holds nothing that a machine compiles",
-            where="--compiled",
-            hint="choose the format ort-package",
-        )
+    _check_options(subject, form)
     if form not in HOLDS_OPERATORS:
         _check_operators(subject, form)
     if form not in BY_PRECISION:
@@ -112,6 +97,20 @@ def package(subject: PackageSubject, form: str, out: Path) -> Package:
             text = json.dumps(document.to_json(), indent=1, ensure_ascii=False)
             write_durably(folder / MARKER, f"{text}\n".encode())
     return document
+
+
+def _check_options(subject: PackageSubject, form: str) -> None:
+    """Raises UsageError for an option of another format."""
+    options = (
+        (subject.adapters, "--adapter", "lora", "takes no adapters"),
+        (subject.compiled, "--compiled", "ort-package", "holds nothing that a machine compiles"),
+        (subject.dynamic, "--dynamic", "compressed-tensors", "holds a graph with its own scales"),
+    )
+    for given, option, own, reason in options:
+        if given and form != own:
+            raise UsageError(
+                f"the format {form} {reason}", where=option, hint=f"choose the format {own}"
+            )
 
 
 def _check_operators(subject: PackageSubject, form: str) -> None:

@@ -55,13 +55,14 @@ class PackageSubject:
 
     `name`: the name of the model in the package; it is safe as a file name. `adapters`: by name,
     the folders of adapters that the package gets in addition. `compiled`: whether it also gets what
-    this machine compiles.
+    this machine compiles. `dynamic`: whether inputs get their scales at run time.
     """
 
     name: str
     variants: tuple[Variant, ...]
     adapters: Mapping[str, Path] = field(default_factory=dict)
     compiled: bool = False
+    dynamic: bool = False
 
     @property
     def digest(self) -> str:
@@ -102,6 +103,7 @@ class PackageSubject:
         parts: bool = False,
         adapters: Mapping[str, Path] = MappingProxyType({}),
         compiled: bool = False,
+        dynamic: bool = False,
     ) -> Self:
         """The subject in folder `path`: an artifact, a fleet, or a slim package. Every file is
         verified.
@@ -109,7 +111,7 @@ class PackageSubject:
         name: None: the name of the model, of its recipe.
         precision: chooses among the artifacts of a fleet.
         parts: whether an artifact may consist of several graphs.
-        adapters, compiled: those of the subject.
+        adapters, compiled, dynamic: those of the subject.
 
         Raises InputRefused (neither, or nothing was built), IntegrityError (damaged), UsageError
         (the name; an artifact of several graphs).
@@ -132,7 +134,7 @@ class PackageSubject:
         where = f"--name {name}" if name else None
         name = name or variants[0].result.model or variants[0].artifact.name
         check_name("model", name, where)
-        return cls(name, variants, adapters, compiled)
+        return cls(name, variants, adapters, compiled, dynamic)
 
 
 def _artifacts(path: Path) -> list[Artifact]:

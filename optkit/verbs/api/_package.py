@@ -19,6 +19,7 @@ def package(
     precision: str | None = None,
     adapters: Mapping[str, str | Path] | None = None,
     compiled: bool = False,
+    dynamic: bool = False,
 ) -> Package:
     """Write the artifact or the fleet in folder `path` in a deploy format, to the folder
     `out/<name>-<format>`. An older package of this name is replaced in one operation.
@@ -29,6 +30,8 @@ def package(
     adapters: for the format lora: name → the folder of a LoRA adapter that PEFT has saved.
     compiled: for the format ort-package: also the engine that ONNX Runtime's TensorRT-RTX provider
         compiles on this machine, which has the device.
+    dynamic: for the format compressed-tensors: inputs of int8 and fp8 layers get a scale for each
+        token at run time, in place of the artifact's constant scales.
 
     Raises InputRefused (no artifact), IntegrityError (damaged), UsageError (what the format cannot
     hold, or a folder of this name that is no package), ToolchainMissing (a library of the format,
@@ -37,6 +40,12 @@ def package(
     parts = format in formats.OF_PARTS
     folders = {adapter: Path(folder) for adapter, folder in (adapters or {}).items()}
     subject = PackageSubject.of(
-        Path(path), name, precision, parts=parts, adapters=folders, compiled=compiled
+        Path(path),
+        name,
+        precision,
+        parts=parts,
+        adapters=folders,
+        compiled=compiled,
+        dynamic=dynamic,
     )
     return formats.package(subject, format, Path(out))

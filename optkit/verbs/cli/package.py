@@ -18,6 +18,7 @@ def package(
     precision: str | None,
     adapters: tuple[str, ...],
     compiled: bool,
+    dynamic: bool,
     output: Output,
 ) -> None:
     folders = _folders(adapters)
@@ -30,6 +31,7 @@ def package(
             precision=precision,
             adapters=folders,
             compiled=compiled,
+            dynamic=dynamic,
         )
         for note in document.notes:
             ears.note(note)

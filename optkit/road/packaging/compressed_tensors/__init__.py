@@ -55,9 +55,10 @@ model = AutoModel.from_pretrained(".")
 
 @dataclass
 class _Stored:
-    """How the parameters are stored. `loosened`: codes that are stored as the numbers that they
-    stand for."""
+    """How the parameters are stored. `by_token`: inputs get their scales at run time. `loosened`:
+    codes that are stored as the numbers that they stand for."""
 
+    by_token: bool
     schemes: dict[str, LinearScheme] = field(default_factory=dict)
     loosened: list[str] = field(default_factory=list)
 
@@ -76,12 +77,13 @@ def files(subject: PackageSubject, scratch: Path) -> PackageContent:
     check_others(model, products)
     kept = kept_parameters(layout, found)
     dtype = _dtype(layout, found)
-    stored = _Stored()
+    stored = _Stored(subject.dynamic)
     shards = ShardWriter(scratch, "pt")
     for name, parameter in kept.written.items():
         shards.add(_tensors(name, parameter, layout, dtype, stored))
     if not stored.schemes:
         raise _no_codes(artifact)
+    _check_dynamic(subject, stored)
     floats = {name.removesuffix(".weight") for name in layout.linear} - stored.schemes.keys()
     quantization = config.quantization(stored.schemes, floats)
     described = config.config(artifact.path, layout.network, quantization, dtype, kept.tied)
@@ -146,6 +148,21 @@ def _no_codes(artifact: Artifact) -> UsageError:
     )
 
 
+def _check_dynamic(subject: PackageSubject, stored: _Stored) -> None:
+    """Raises UsageError if there is no input whose scale could be computed at run time."""
+    if subject.dynamic and not any(map(_is_by_token, stored.schemes.values())):
+        raise UsageError(
+            "no linear layer has a constant scale for its inputs, which a scale for each token "
+            "would replace",
+            where="--dynamic",
+            hint="leave it out, or build the artifact in int8 or fp8",
+        )
+
+
+def _is_by_token(scheme: LinearScheme) -> bool:
+    return scheme.inputs is not None and scheme.inputs.dynamic is True
+
+
 def _dtype(layout: NetworkLayout, found: Mapping[str, Parameter]) -> np.dtype[np.generic]:
     """That of the numbers which an embedding gives."""
     for name in layout.embedded:
@@ -166,7 +183,9 @@ def _tensors(
     if name in layout.linear and not isinstance(held, np.ndarray):
         assert parameter.product is not None
         module = name.removesuffix(".weight")
-        tensors, stored.schemes[module] = store(module, held, quantized_input(parameter.product))
+        tensors, stored.schemes[module] = store(
+            module, held, quantized_input(parameter.product), by_token=stored.by_token
+        )
         return tensors
     if not isinstance(held, np.ndarray):
         stored.loosened.append(name)
@@ -179,6 +198,11 @@ def _tensors(
 def _notes(stored: _Stored, products: Iterable[ir.Node], kept: KeptParameters) -> tuple[str, ...]:
     counts = Counter(map(str, stored.schemes.values()))
     notes = [f"linear layers with {scheme}: {count}" for scheme, count in counts.most_common()]
+    if stored.by_token:
+        notes.append(
+            "inputs get a scale for each token at run time: the accuracy of the artifact, whose "
+            "scales of inputs are constant, was not evaluated for it"
+        )
     if stored.loosened:
         notes.append(
             f"the 8-bit codes of {', '.join(stored.loosened)} are stored as the numbers that they "

@@ -9,7 +9,8 @@ pack-quantized        integer codes of 2, 4 or 8 bits in words of 32 bits, input
 int-quantized         int8 codes of weights and inputs
     weight            int8 [N, K]
     weight_scale      [N, groups]
-    input_scale, input_zero_point   [1]: a scale for the tensor; the second if it is not 0
+    input_scale, input_zero_point   [1]: a scale for the tensor; the second if it is not 0; neither
+                                    if the reader computes a scale for each token
 float-quantized       the same in E4M3
 nvfp4-pack-quantized  E2M1 in groups of 16 with scales in E4M3
     weight_packed     uint8 [N, K / 2], the first code in the lower half
@@ -45,7 +46,7 @@ class CodeArguments:
     """QuantizationArgs of compressed-tensors: how one tensor has codes.
 
     kind     "int" or "float"
-    dynamic  "local": the kernel computes the scales of groups
+    dynamic  True: the kernel computes the scales; "local": those of groups, under a constant one
     """
 
     bits: int
@@ -70,7 +71,8 @@ class CodeArguments:
     def __str__(self) -> str:
         kind = f"{self.bits}-bit {'integers' if self.kind == 'int' else 'floats'}"
         where = f"by {self.strategy}" if self.group is None else f"in groups of {self.group}"
-        return f"{kind} {where}{'' if self.symmetric else ' with zero points'}"
+        points = "" if self.symmetric else " with zero points"
+        return f"{kind} {where}{points}{' at run time' if self.dynamic is True else ''}"
 
 
 @dataclass(frozen=True)
@@ -95,9 +97,10 @@ class LinearScheme:
 
 
 def store(
-    module: str, weight: Codes | FloatCodes, given: QuantizedInput | None
+    module: str, weight: Codes | FloatCodes, given: QuantizedInput | None, *, by_token: bool = False
 ) -> tuple[Tensors, LinearScheme]:
-    """The tensors of a linear layer, and its scheme. Raises UsageError if no format holds it."""
+    """The tensors of a linear layer, and its scheme. `by_token`: inputs of 8 bits get scales at run
+    time. Raises UsageError if no format holds it."""
     kind = _kind(weight)
     if given is not None and _KINDS.get(given.dtype) != kind:
         raise UsageError(
@@ -114,7 +117,7 @@ def store(
         tensors, form, arguments = _nvfp4(module, weight)
     inputs = None
     if given is not None:
-        more, inputs = _inputs(given)
+        more, inputs = _inputs(given, by_token)
         tensors |= more
     named = {f"{module}.{part}": np.ascontiguousarray(tensor) for part, tensor in tensors.items()}
     return named, LinearScheme(form, arguments, inputs)
@@ -177,17 +180,20 @@ def _nvfp4(module: str, weight: FloatCodes) -> tuple[Tensors, str, CodeArguments
     return tensors, "nvfp4-pack-quantized", _blocks_of_nvfp4(dynamic=False)
 
 
-def _inputs(given: QuantizedInput) -> tuple[Tensors, CodeArguments]:
+def _inputs(given: QuantizedInput, by_token: bool) -> tuple[Tensors, CodeArguments]:
     if given.dtype == _E2M1:
         return {"input_global_scale": _inverse(given.scale)}, _blocks_of_nvfp4(dynamic="local")
+    kind = "float" if given.dtype == _E4M3 else "int"
+    if by_token:
+        return {}, CodeArguments(8, kind, "token", dynamic=True)
     scale = given.scale.reshape(1)
-    if given.dtype == _E4M3:
-        return {"input_scale": scale}, CodeArguments(8, "float", "tensor")
+    if kind == "float":
+        return {"input_scale": scale}, CodeArguments(8, kind, "tensor")
     point = given.zero_point - (128 if given.dtype == "uint8" else 0)
     tensors = {"input_scale": scale}
     if point:
         tensors["input_zero_point"] = np.array([point], np.int8)
-    return tensors, CodeArguments(8, "int", "tensor", symmetric=not point)
+    return tensors, CodeArguments(8, kind, "tensor", symmetric=not point)
 
 
 def _blocks_of_nvfp4(dynamic: bool | str) -> CodeArguments:

@@ -101,6 +101,12 @@ def diff() -> None:
     help="For the format ort-package: also the engine that ONNX Runtime's TensorRT-RTX provider "
     "compiles here, on the device of the artifact.",
 )
+@click.option(
+    "--dynamic",
+    is_flag=True,
+    help="For the format compressed-tensors: inputs of int8 and fp8 layers get a scale for each "
+    "token at run time.",
+)
 @options.option_under(
     "Target",
     "-p",
