@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from export import measure
+from command import measure
 
 
 def quantized(model: Path, folder: Path, memory: str, settings: Sequence[str]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from export import measure
+from command import measure
 
 _SCRIPTS = Path(__file__).parent
 _GIB = 1 << 30

@@ -38,6 +38,10 @@ IDS, MASK, POSITIONS, LOGITS = "input_ids", "attention_mask", "position_ids", "l
 PAST, PRESENT = "past_key_values", "present"
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
 
+KV_CACHE = "kv_cache.json"
+"""File of an artifact: output with a cache → the largest magnitude in it for the calibration
+samples, for servers that keep the cache in FP8."""
+
 CACHE_AXIS = 2
 """The axis of a cache that has one row per token."""
 

@@ -24,10 +24,11 @@ from safetensors.torch import load_file
 from optkit.craft.quantization.qdq import dynamic
 from optkit.craft.quantization.qdq.codes import Codes, FloatCodes
 from optkit.craft.sources.hugging_face.network_layout import NetworkLayout, network_layout
-from optkit.facts.errors import UsageError
+from optkit.facts.errors import InputRefused, UsageError
 from optkit.facts.precisions import PRECISIONS
+from optkit.ground.artifact import Artifact
 from optkit.road.packaging import formats
-from optkit.road.packaging.compressed_tensors import config
+from optkit.road.packaging.compressed_tensors import config, fp8_cache
 from optkit.road.packaging.compressed_tensors.kept_parameters import kept_parameters
 from optkit.road.packaging.compressed_tensors.schemes import (
     CodeArguments,
@@ -283,6 +284,44 @@ def test_config_is_what_the_library_reads(tmp_path: Path) -> None:
     assert groups["b",].input_activations.symmetric is False
 
 
+def with_cache(folder: Path, reach: str) -> Artifact:
+    return tiny.artifact(folder, content={**tiny.files(), "kv_cache.json": reach.encode()})
+
+
+def test_scales_of_a_cache_in_fp8(tmp_path: Path) -> None:
+    reach = {"present.0.key": 8.96, "present.0.value": 448, "present.1.key": 0.0}
+    modules = {0: "model.layers.0.self_attn", 1: "model.layers.1.self_attn"}
+    scales = fp8_cache.cache_scales(with_cache(tmp_path, json.dumps(reach)), modules)
+    assert {name: scale.tolist() for name, scale in scales.items()} == {
+        "model.layers.0.self_attn.k_scale": [pytest.approx(0.02)],
+        "model.layers.0.self_attn.v_scale": [1.0],
+        "model.layers.1.self_attn.k_scale": [1.0],  # a cache that is always zero
+    }
+    assert all(scale.dtype == np.float32 for scale in scales.values())
+    w8 = LinearScheme("int-quantized", CodeArguments(8, "int", "channel"), None)
+    said = config.quantization({"a": w8}, [], fp8_cache.SCHEME)
+    cache = QuantizationConfig.model_validate(said).kv_cache_scheme
+    assert cache is not None and cache.symmetric and not cache.dynamic
+    assert (cache.num_bits, cache.type, cache.strategy) == (8, "float", "tensor")
+    assert config.quantization({"a": w8}, [])["kv_cache_scheme"] is None
+
+
+def test_without_the_reach_of_a_cache_there_are_no_scales(tmp_path: Path) -> None:
+    assert fp8_cache.cache_scales(tiny.artifact(tmp_path), {}) == {}
+    with pytest.raises(UsageError, match="no scale for the cache of layer 0"):
+        fp8_cache.cache_scales(with_cache(tmp_path, '{"present.0.key": 1}'), {})
+
+
+@pytest.mark.parametrize(
+    "reach",
+    ["", "[]", "{1}", '{"present.0.key": null}', '{"present.0.key": -1}', '{"logits": 1}',
+     '{"present.0.key": NaN}', '{"present.0.key": "9"}'],
+)  # fmt: skip
+def test_a_damaged_reach_is_refused(reach: str, tmp_path: Path) -> None:
+    with pytest.raises(InputRefused, match="how far a cache reaches"):
+        fp8_cache.cache_scales(with_cache(tmp_path, reach), {0: "a"})
+
+
 def save(model: hf.PreTrainedModel, folder: Path) -> NetworkLayout:
     model.config.architectures = [type(model).__name__]
     model.config.save_pretrained(folder)
@@ -299,6 +338,8 @@ def test_the_layout_has_the_parameters_of_the_model(tmp_path: Path) -> None:
         offset = 1.0 if family == "gemma3" else 0.0
         assert all(layout.offsets.get(name, 0.0) == offset for name in layout.norms)
         assert "model.rotary_emb" in layout.computed and layout.shared == ()
+        attentions = {at: f"model.layers.{at}.self_attn" for at in (0, 1)}
+        assert layout.attentions == attentions
 
 
 def test_the_layout_of_an_encoder_whose_last_layer_is_tied(tmp_path: Path) -> None:

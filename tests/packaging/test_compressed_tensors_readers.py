@@ -185,6 +185,43 @@ def test_transformers_computes_what_the_artifact_does(built: Built) -> None:
     assert np.isfinite(theirs).all() and theirs.std() > 0.1
 
 
+def test_a_cache_in_fp8_has_the_scales_of_the_samples(tmp_path: Path) -> None:
+    """Those of transformers on the same texts, whose hooks then round keys and values."""
+    write("llama", tmp_path / "llama")
+    file = texts(tmp_path / "texts.jsonl")
+    artifact = optkit.build(
+        Request(str(tmp_path / "llama"), overrides=("quantization.kv_cache=fp8",),
+                calibration=file),
+        target="l4", precision="int4", out=tmp_path / "artifacts",
+        workspace=optkit.Workspace(tmp_path / "cache"),
+    )  # fmt: skip
+    folder = package(artifact)
+    model = hf.AutoModelForCausalLM.from_pretrained(tmp_path / "llama").eval()
+    tokenizer = Tokenizer.from_file(str(tmp_path / "llama" / "tokenizer.json"))
+    largest = dict.fromkeys((f"{part}_scale" for part in "kv"), np.zeros(2))
+    for line in Path(file).read_text().splitlines():
+        ids = torch.tensor([tokenizer.encode(json.loads(line)["text"]).ids])
+        with torch.no_grad():
+            cache = model(ids, use_cache=True).past_key_values
+        for part in "kv":
+            name = "keys" if part == "k" else "values"
+            found = [getattr(layer, name).abs().max().item() for layer in cache.layers]
+            largest[f"{part}_scale"] = np.maximum(largest[f"{part}_scale"], found)
+    stored = tensors(folder)
+    for name, reach in largest.items():
+        scales = [stored[f"model.layers.{at}.self_attn.{name}"].item() for at in (0, 1)]
+        np.testing.assert_allclose(scales, reach / 448, rtol=1e-3)
+    ids = np.random.default_rng(0).integers(3, 320, (2, 40))
+    rounded = of_transformers(folder, ids)
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"]["kv_cache_scheme"] = None
+    (folder / "config.json").write_text(json.dumps(config))
+    plain = hf.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with torch.no_grad():
+        floats = plain.eval()(torch.from_numpy(ids)).logits.numpy()
+    assert 1e-3 < apart(rounded, floats) < 0.2
+
+
 @pytest.mark.parametrize(
     ("precision", "reason"), [("fp32", "fp32 quantizes nothing"), ("nf4", "weight is in nf4")]
 )

@@ -82,6 +82,12 @@ def test_a_cache_of_codes(monkeypatch: pytest.MonkeyPatch) -> None:
         check(Job(recipe, target("l4"), PRECISIONS["int4"]))
     assert "build for cpu" in str(caught.value.hint)
     check(Job(recipe, target("l4"), PRECISIONS["fp16"]))  # floats keep their cache
+    in_fp8 = {"quantization": {"kv_cache": "fp8"}}  # of servers: the graph has no codes
+    check(
+        Job(Recipe.from_dict({"name": "net", **in_fp8, **source}), target("l4"), PRECISIONS["int8"])
+    )
+    with pytest.raises(InputRefused, match="calibration samples"):
+        check(Job(Recipe.from_dict({"name": "net", **in_fp8}), target("l4"), PRECISIONS["int8"]))
     without = Recipe.from_dict({"name": "net", **asked})
     with pytest.raises(InputRefused, match="calibration samples"):
         check(Job(without, target("cpu"), PRECISIONS["int4"]))

@@ -64,21 +64,30 @@ class CacheRanges:
             self.largest[name] = np.maximum(self.largest.get(name, largest), largest)
             self._rows[name] = np.concatenate([before, rows])[kept]
 
+    def reach(self) -> dict[str, float]:
+        """The largest magnitude of each cache. Raises InputRefused for values that are not
+        finite."""
+        return {name: float(self._finite(name).max(initial=0.0)) for name in self.names}
+
     def scales(self, fmt: NumberFormat) -> dict[str, np.ndarray]:
         """The scale of each channel, float32 [1, G, 1, D]; 1 for a channel that is always zero.
         Raises InputRefused for values that are not finite."""
         return {name: self._scale(name, fmt)[None, :, None] for name in self.names}
 
     def _scale(self, name: str, fmt: NumberFormat) -> np.ndarray:
-        largest = self.largest[name].astype(np.float64)
-        if not np.isfinite(largest).all():
-            raise InputRefused("a value of the cache is not finite", where=f"output {name!r}")
+        largest = self._finite(name).astype(np.float64)
         ideal = np.where(largest > 0, largest / fmt.qmax, 1.0)
         if fmt.bits < 8:
             rows = self._rows[name].reshape(-1, ideal.size)
             best = clipping.least_error(rows, ideal.ravel(), 0.0, fmt, np.asarray)
             ideal = best.reshape(ideal.shape)
         return np.maximum(ideal, np.finfo(np.float32).tiny).astype(np.float32)
+
+    def _finite(self, name: str) -> np.ndarray:
+        largest = self.largest[name]
+        if not np.isfinite(largest).all():
+            raise InputRefused("a value of the cache is not finite", where=f"output {name!r}")
+        return largest
 
 
 def quantize_caches(

@@ -196,8 +196,9 @@ class Quantization(RecipeSection):
     outlier_channels: Literal["auto", "off"] = later("auto")
     """`auto`: an INT8 build for a CPU may multiply few outlier channels of an activation in float;
     `off`: never."""
-    kv_cache: Literal["int8", "int4"] | None = later(None)
-    """How a decoder for a CPU stores its key-value cache; null: as floats."""
+    kv_cache: Literal["int8", "int4", "fp8"] | None = later(None)
+    """How a decoder for a CPU stores its key-value cache (int8, int4); null: as floats. `fp8`: as
+    floats, with scales for servers that store it in FP8 (package compressed-tensors)."""
     nodes: dict[str, Precision] = {}
     """Pattern of a node's name → its precision."""
     placement: Placement = Placement()

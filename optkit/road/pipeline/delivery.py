@@ -9,6 +9,7 @@ eval.safetensors        evaluation samples, if they were asked for, so that anot
                         measure accuracy
 config.json, tokenizer  and the other files of a Hugging Face folder, without its weights
 operators/              the library of the graph's own operators, if it has some
+kv_cache.json           how far the cache of a decoder reaches, if the recipe asks for FP8
 genai_config.json       of a decoder for ONNX Runtime, so that GenAI can load the folder
 """
 
@@ -36,7 +37,7 @@ from optkit.ground.artifact import (
     write,
 )
 from optkit.ground.data.spool import Spool
-from optkit.ground.decoder import Decoder
+from optkit.ground.decoder import KV_CACHE, Decoder
 from optkit.ground.execute.step import StepResult
 from optkit.ground.operator_library import OperatorLibrary
 from optkit.ground.runtimes import backend
@@ -82,6 +83,7 @@ def deliver(
         **_baseline(build, own),
         **_engine(build.engine, ""),
         **_reports(judged),
+        **({} if (reach := build.cache_reach) is None else {KV_CACHE: reach.file(KV_CACHE)}),
         "recipe.yaml": _yaml(build.job.recipe.to_json()),
     }
     if build.traits.operators == "ort":

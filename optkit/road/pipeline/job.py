@@ -25,6 +25,7 @@ from optkit.ground.recipe import MEMORY, Calibration, Recipe
 from optkit.ground.runtimes import Traits
 from optkit.road.steps.attribute import AttributedTimes
 from optkit.road.steps.bench import BenchResult
+from optkit.road.steps.cache_reach import CacheReach
 from optkit.road.steps.calibrate import CalibrationResult
 from optkit.road.steps.check_data import DataCheck
 from optkit.road.steps.collect import CollectedSamples, Samples
@@ -155,6 +156,7 @@ class Build:
     in_floats: frozenset[str] = frozenset()  # nodes that were measured to be slower in integers
     prepared: FusedGraph | None = None
     quantized: QuantizationResult | None = None
+    cache_reach: CacheReach | None = None
     engine: CompiledEngine | None = None
     baseline_engine: CompiledEngine | None = None
     scores: dict[Role, EvaluationResult] = field(default_factory=dict)

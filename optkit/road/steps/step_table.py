@@ -10,6 +10,7 @@ from optkit.road.steps.accept import Accept
 from optkit.road.steps.adopt import Adopt
 from optkit.road.steps.attribute import Attribute
 from optkit.road.steps.bench import MeasureLatency
+from optkit.road.steps.cache_reach import ObserveCache
 from optkit.road.steps.calibrate import Calibrate
 from optkit.road.steps.cast import Cast
 from optkit.road.steps.check_data import CheckData
@@ -62,7 +63,7 @@ _ALL: tuple[type[Step[StepResult]], ...] = (
     PredictLatency, PredictLayers, Attribute, ListLayers, MeasureSensitivity, Deviate,
     RepairGraph, Dequantize,
     ImportQuantized, ShowWorst, TakeRanges, Shorten, QuantizeCache, FindNoisyNodes,
-    QuantizeInOrder, Lower, Resize, CoverSizes, CompareSizes,
+    ObserveCache, QuantizeInOrder, Lower, Resize, CoverSizes, CompareSizes,
 )  # fmt: skip
 
 STEPS: Mapping[str, type[Step[StepResult]]] = MappingProxyType({step.name: step for step in _ALL})

@@ -7,7 +7,7 @@ takes no memory.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,7 @@ class NetworkLayout:
     biases     bias of each nn.Linear that has one → N
     shared     names that are one parameter (a tied last layer), by groups
     computed   module → sizes of the vectors that it computes itself (rotary frequencies)
+    attentions number of a layer → its module of attention, if it projects keys and values itself
     """
 
     network: str
@@ -46,6 +47,7 @@ class NetworkLayout:
     biases: Mapping[str, int]
     shared: tuple[tuple[str, ...], ...]
     computed: Mapping[str, frozenset[int]]
+    attentions: Mapping[int, str] = field(default_factory=dict)
 
     def tables(self) -> frozenset[str]:
         """The modules that are embeddings."""
@@ -116,6 +118,7 @@ def _described(model: PreTrainedModel, where: str) -> NetworkLayout:
         biases,
         _shared(model),
         _computed(model),
+        _attentions(model),
     )
 
 
@@ -172,3 +175,13 @@ def _computed(model: nn.Module) -> dict[str, frozenset[int]]:
         if buffer.is_floating_point():
             sizes.setdefault(name.rpartition(".")[0], set()).add(buffer.numel())
     return {module: frozenset(found) for module, found in sizes.items()}
+
+
+def _attentions(model: nn.Module) -> dict[int, str]:
+    """transformers numbers the modules that write to a cache."""
+    return {
+        module.layer_idx: path
+        for path, module in model.named_modules()
+        if isinstance(getattr(module, "layer_idx", None), int)
+        and any(hasattr(module, name) for name in ("k_proj", "v_proj", "qkv_proj"))
+    }

@@ -9,6 +9,7 @@ The readers have a network of their own for each family; it gets the artifact's 
 scales of inputs. Codes and scales are carried over bit by bit.
 
 schemes           the form of a linear layer's codes
+fp8_cache         the scales of a key-value cache in FP8
 kept_parameters   the parameters of the model
 config            config.json
 """
@@ -32,6 +33,7 @@ from optkit.ground.decoder import CONFIG, Decoder
 from optkit.ground.intake import COMPANIONS
 from optkit.road.packaging import checkpoint_card
 from optkit.road.packaging.compressed_tensors import config
+from optkit.road.packaging.compressed_tensors.fp8_cache import SCHEME, cache_scales
 from optkit.road.packaging.compressed_tensors.kept_parameters import KeptParameters, kept_parameters
 from optkit.road.packaging.compressed_tensors.schemes import LinearScheme, Tensors, store
 from optkit.road.packaging.decoders import Parameter, check_others, parameters, quantized_input
@@ -50,6 +52,10 @@ from transformers import AutoModel  # or the Auto class of its task; needs compr
 model = AutoModel.from_pretrained(".")
 ```""",
     remark="Other programs compute floats in their own way, and nothing was measured with them.",
+)
+_CACHE_IN_FP8 = (
+    "it has scales for a key-value cache in FP8, which vLLM and transformers then keep by default; "
+    "the accuracy of the artifact, whose cache has floats, was not evaluated for it"
 )
 
 
@@ -84,10 +90,12 @@ def files(subject: PackageSubject, scratch: Path) -> PackageContent:
     if not stored.schemes:
         raise _no_codes(artifact)
     _check_dynamic(subject, stored)
+    cache = cache_scales(artifact, layout.attentions)
+    shards.add(cache)
     floats = {name.removesuffix(".weight") for name in layout.linear} - stored.schemes.keys()
-    quantization = config.quantization(stored.schemes, floats)
+    quantization = config.quantization(stored.schemes, floats, SCHEME if cache else None)
     described = config.config(artifact.path, layout.network, quantization, dtype, kept.tied)
-    notes = _notes(stored, products, kept)
+    notes = (*_notes(stored, products, kept), *([_CACHE_IN_FP8] if cache else []))
     companions = {n: artifact.path / n for n in COMPANIONS if n in artifact.manifest.files}
     card = checkpoint_card.text(subject, "compressed-tensors", _CARD, None, notes)
     content = {**companions, **shards.files(), CONFIG: described, "README.md": card}
@@ -109,8 +117,8 @@ def _check(artifact: Artifact) -> None:
             f"its key-value cache in {decoder.codes} has a scale for each channel, and the format "
             "has one for each tensor or head",
             where=where,
-            hint="build it with `--set quantization.kv_cache=null`; a server such as vLLM chooses "
-            "its cache itself (--kv-cache-dtype)",
+            hint="build it with `--set quantization.kv_cache=null`, or `=fp8` for the scales of a "
+            "cache in FP8",
         )
     if CONFIG not in manifest.files:
         raise UsageError(

@@ -11,7 +11,11 @@ from pydantic import JsonValue
 
 from optkit.facts.errors import ToolchainMissing
 from optkit.ground.decoder import CONFIG, read_json
-from optkit.road.packaging.compressed_tensors.schemes import LinearScheme, config_groups
+from optkit.road.packaging.compressed_tensors.schemes import (
+    CodeArguments,
+    LinearScheme,
+    config_groups,
+)
 
 
 def check_library() -> None:
@@ -43,9 +47,12 @@ def config(
 
 
 def quantization(
-    schemes: Mapping[str, LinearScheme], ignored: Collection[str]
+    schemes: Mapping[str, LinearScheme],
+    ignored: Collection[str],
+    cache: CodeArguments | None = None,
 ) -> dict[str, JsonValue]:
-    """The schemes of linear layers by module. `ignored`: those that stay in floats."""
+    """The schemes of linear layers by module. `ignored`: those that stay in floats. `cache`: how
+    the key-value cache has codes."""
     from compressed_tensors import __version__ as version
     from compressed_tensors.quantization import QuantizationConfig
 
@@ -56,6 +63,7 @@ def quantization(
             "format": formats.pop() if len(formats) == 1 else "mixed-precision",
             "quantization_status": "compressed",
             "ignore": sorted(ignored),
+            "kv_cache_scheme": None if cache is None else cache.to_json(),
         }
     )
     return {"version": version, **written.model_dump(mode="json")}
