@@ -284,6 +284,24 @@ def test_config_is_what_the_library_reads(tmp_path: Path) -> None:
     assert groups["b",].input_activations.symmetric is False
 
 
+def test_modelopt_knows_fp8_by_channel_and_token() -> None:
+    """The keys are those that TensorRT-LLM's load_modelopt_quant_config reads."""
+    weights, tokens = CodeArguments(8, "float", "channel"), CodeArguments(8, "float", "token")
+    known = LinearScheme("float-quantized", weights, replace(tokens, dynamic=True))
+    static = replace(known, inputs=CodeArguments(8, "float", "tensor"))
+    said = json.loads(config.of_modelopt({"a": known, "b": known}, ["lm_head"], cache=True) or b"")
+    assert said["producer"]["name"] == "optkit" and said["producer"]["version"]
+    assert said["quantization"] == {
+        "quant_algo": "FP8_PER_CHANNEL_PER_TOKEN",
+        "kv_cache_quant_algo": "FP8",
+        "exclude_modules": ["lm_head"],
+    }
+    without = json.loads(config.of_modelopt({"a": known}, [], cache=False) or b"")
+    assert without["quantization"]["kv_cache_quant_algo"] is None
+    assert config.of_modelopt({"a": known, "b": static}, [], cache=False) is None
+    assert config.of_modelopt({"a": static}, [], cache=True) is None
+
+
 def with_cache(folder: Path, reach: str) -> Artifact:
     return tiny.artifact(folder, content={**tiny.files(), "kv_cache.json": reach.encode()})
 

@@ -12,9 +12,11 @@ an older package in one operation. Its libraries are imported only when it is us
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -25,7 +27,7 @@ from optkit.facts.errors import UsageError, unknown_name
 from optkit.ground.artifact import create, prepare
 from optkit.ground.artifact.manifest import is_safe
 from optkit.ground.exchange import replacing
-from optkit.ground.store import digest_file, digest_json, write_durably
+from optkit.ground.store import OUT_OPTION, digest_file, digest_json, storage_errors, write_durably
 from optkit.road.packaging.variants import PACKAGE_FILE, PackageSubject
 
 MARKER = PACKAGE_FILE
@@ -85,12 +87,13 @@ def package(subject: PackageSubject, form: str, out: Path) -> Package:
     module = cast(_Format, import_module(f"optkit.road.packaging.{form.replace('-', '_')}"))
     folder_name = f"{subject.name}-{form}"
     prepare(out, folder_name, "package", MARKER)
-    with tempfile.TemporaryDirectory() as scratch:
-        packed = module.files(subject, Path(scratch))
+    with _scratch(out) as scratch:
+        packed = module.files(subject, scratch)
         create(out)
         with replacing(out / folder_name) as folder:
             rows = tuple(
-                _put(folder, name, content) for name, content in sorted(packed.files.items())
+                _put(folder, name, content, scratch)
+                for name, content in sorted(packed.files.items())
             )
             notes = (*packed.notes, *_without_adapters(subject, form))
             document = _document(subject, form, out / folder_name, rows, notes)
@@ -136,16 +139,37 @@ def _without_adapters(subject: PackageSubject, form: str) -> list[str]:
     ]
 
 
-def _put(folder: Path, name: str, content: Path | bytes) -> PackagedFile:
+@contextmanager
+def _scratch(out: Path) -> Iterator[Path]:
+    """A folder on the disk of the packages, whose files need no copy: weights may be larger than
+    memory, and than the place for temporary files."""
+    place = next(each for each in (out, *out.absolute().parents) if each.is_dir())
+    with storage_errors(out, OUT_OPTION):
+        scratch = tempfile.TemporaryDirectory(prefix=".optkit-", dir=place)
+    with scratch as folder:
+        yield Path(folder)
+
+
+def _put(folder: Path, name: str, content: Path | bytes, scratch: Path) -> PackagedFile:
     if not is_safe(name) or name == MARKER:
         raise ValueError(f"{name!r} cannot name a file of a package")
     file = folder / name
     file.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(content, bytes):
         write_durably(file, content)
+    elif content.is_relative_to(scratch):
+        _link(content, file)
     else:
         shutil.copyfile(content, file)
     return PackagedFile(name=name, sha256=digest_file(file), bytes=file.stat().st_size)
+
+
+def _link(content: Path, file: Path) -> None:
+    """A second name of the file, or a copy on a file system that gives no second names."""
+    try:
+        os.link(content, file)
+    except OSError:
+        shutil.copyfile(content, file)
 
 
 def _document(

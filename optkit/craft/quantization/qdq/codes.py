@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
+
+_ROWS = 4096  # that are compared at a time
 
 
 @dataclass(frozen=True)
@@ -120,9 +123,15 @@ class FloatCodes:
 def same(one: Codes | FloatCodes | np.ndarray, other: Codes | FloatCodes | np.ndarray) -> bool:
     """Whether two matrices are the same when they are stored."""
     if isinstance(one, Codes) and isinstance(other, Codes):
-        return np.array_equal(one.centred(), other.centred()) and np.array_equal(
-            one.numbers(), other.numbers()
+        return one.shape == other.shape and all(
+            np.array_equal(a.centred(), b.centred()) and np.array_equal(a.numbers(), b.numbers())
+            for a, b in ((one.rows(part), other.rows(part)) for part in _parts(one.shape[0]))
         )
     if not isinstance(one, np.ndarray) or not isinstance(other, np.ndarray):
         return False
     return one.dtype == other.dtype and np.array_equal(one, other)
+
+
+def _parts(rows: int) -> Iterator[slice]:
+    """All rows, so few at a time that their numbers need little memory."""
+    return (slice(start, start + _ROWS) for start in range(0, rows, _ROWS))

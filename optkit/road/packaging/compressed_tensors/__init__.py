@@ -3,6 +3,7 @@
 model.safetensors          weights under the names of the Hugging Face model; codes in the form of
                            compressed-tensors; several files and an index above 5 GiB
 config.json, tokenizer …   those of the model, with `quantization_config`
+hf_quant_config.json       for TensorRT-LLM and ModelOpt, if they know the scheme
 README.md                  the card: every figure of the artifact with its evidence
 
 The readers have a network of their own for each family; it gets the artifact's numbers, and its
@@ -91,7 +92,8 @@ def files(subject: PackageSubject, scratch: Path) -> PackageContent:
         raise _no_codes(artifact)
     _check_dynamic(subject, stored)
     cache = cache_scales(artifact, layout.attentions)
-    shards.add(cache)
+    for name, scale in cache.items():
+        shards.add({name: scale})
     floats = {name.removesuffix(".weight") for name in layout.linear} - stored.schemes.keys()
     quantization = config.quantization(stored.schemes, floats, SCHEME if cache else None)
     described = config.config(artifact.path, layout.network, quantization, dtype, kept.tied)
@@ -99,6 +101,9 @@ def files(subject: PackageSubject, scratch: Path) -> PackageContent:
     companions = {n: artifact.path / n for n in COMPANIONS if n in artifact.manifest.files}
     card = checkpoint_card.text(subject, "compressed-tensors", _CARD, None, notes)
     content = {**companions, **shards.files(), CONFIG: described, "README.md": card}
+    known = config.of_modelopt(stored.schemes, floats, cache=bool(cache))
+    if known is not None:
+        content["hf_quant_config.json"] = known
     return PackageContent(content, notes)
 
 
@@ -198,9 +203,11 @@ def _tensors(
     if not isinstance(held, np.ndarray):
         stored.loosened.append(name)
         held = held.numbers()
-    cast = held.astype(dtype)
-    exact = np.array_equal(cast.astype(np.float32), held.astype(np.float32))
-    return {name: np.ascontiguousarray(cast if exact else held)}
+    if held.dtype != dtype:
+        cast = held.astype(dtype)
+        if np.array_equal(cast.astype(np.float32), held.astype(np.float32)):
+            held = cast
+    return {name: np.ascontiguousarray(held)}
 
 
 def _notes(stored: _Stored, products: Iterable[ir.Node], kept: KeptParameters) -> tuple[str, ...]:

@@ -1,7 +1,9 @@
-"""config.json with the key `quantization_config`, checked by the library compressed-tensors."""
+"""config.json with the key `quantization_config`, checked by the library compressed-tensors; and
+hf_quant_config.json, by which TensorRT-LLM and ModelOpt know a checkpoint."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -15,6 +17,12 @@ from optkit.road.packaging.compressed_tensors.schemes import (
     CodeArguments,
     LinearScheme,
     config_groups,
+)
+
+_BY_TOKEN = LinearScheme(
+    "float-quantized",
+    CodeArguments(8, "float", "channel"),
+    CodeArguments(8, "float", "token", dynamic=True),
 )
 
 
@@ -67,3 +75,22 @@ def quantization(
         }
     )
     return {"version": version, **written.model_dump(mode="json")}
+
+
+def of_modelopt(
+    schemes: Mapping[str, LinearScheme], ignored: Collection[str], *, cache: bool
+) -> bytes | None:
+    """hf_quant_config.json; None if ModelOpt has no scheme with these tensors: of its W4A16, FP8
+    and NVFP4 the names, forms or scales are others. `cache`: whether the key-value cache is in FP8.
+    (Keys: ModelOpt 0.47, get_quant_config; TensorRT-LLM, load_modelopt_quant_config.)"""
+    if set(schemes.values()) != {_BY_TOKEN}:
+        return None
+    said = {
+        "producer": {"name": "optkit", "version": importlib.metadata.version("optkit")},
+        "quantization": {
+            "quant_algo": "FP8_PER_CHANNEL_PER_TOKEN",
+            "kv_cache_quant_algo": "FP8" if cache else None,
+            "exclude_modules": sorted(ignored),
+        },
+    }
+    return f"{json.dumps(said, indent=2)}\n".encode()

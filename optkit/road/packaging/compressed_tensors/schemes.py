@@ -134,9 +134,7 @@ def _integers(weight: Codes, *, packed: bool) -> tuple[Tensors, str, CodeArgumen
     block = columns if weight.scales.shape[1] == 1 else math.gcd(weight.block, columns)
     grouped = weight.in_blocks_of(block)
     assert grouped is not None
-    centre = 1 << bits - 1 if grouped.codes.dtype == np.uint8 else 0
-    codes = grouped.codes.astype(np.int16) - centre
-    zeros = grouped.zero_points.astype(np.int16) - centre
+    codes, zeros = _signed(grouped.codes, bits), _signed(grouped.zero_points, bits)
     symmetric = not zeros.any()
     strategy, group = ("channel", None) if block == columns else ("group", block)
     tensors: Tensors = {"weight_scale": grouped.scales}
@@ -145,17 +143,24 @@ def _integers(weight: Codes, *, packed: bool) -> tuple[Tensors, str, CodeArgumen
         tensors["weight_shape"] = np.array(weight.shape, np.int64)
         points = _words(zeros.T, bits).T
     else:
-        tensors["weight"] = codes.astype(np.int8)
-        points = zeros.astype(np.int8)
+        tensors["weight"], points = codes, zeros
     if not symmetric:
         tensors["weight_zero_point"] = points
     form = "pack-quantized" if packed else "int-quantized"
     return tensors, form, CodeArguments(bits, "int", strategy, symmetric, group)
 
 
+def _signed(codes: np.ndarray, bits: int) -> np.ndarray:
+    """int8 or uint8 codes around zero: int8."""
+    half = np.uint8(1 << bits - 1)
+    signed: np.ndarray = codes if codes.dtype == np.int8 else (codes - half).view(np.int8)
+    return signed
+
+
 def _words(codes: np.ndarray, bits: int) -> np.ndarray:
-    """Codes with a sign [N, K] → int32 [N, ceil(K * bits / 32)]."""
-    return nbits.pack_words((codes + (1 << bits - 1)).astype(np.uint8), bits).view(np.int32)
+    """int8 [N, K] → int32 [N, ceil(K * bits / 32)]."""
+    unsigned = codes.view(np.uint8) + np.uint8(1 << bits - 1)
+    return nbits.pack_words(unsigned, bits).view(np.int32)
 
 
 def _e4m3(weight: FloatCodes) -> tuple[Tensors, str, CodeArguments]:
