@@ -38,7 +38,7 @@ _SIZES = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512,
     "bos_token_id": None, "eos_token_id": None, "pad_token_id": 0,
 }  # fmt: skip
-_LENGTH, _BATCH, _WINDOWS = 128, 16, 16
+_LENGTH, _BATCH, _WINDOWS = 128, 8, 8
 _NETWORKS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "Llama": (hf.LlamaConfig, hf.LlamaForCausalLM, {}),
     "Mistral": (hf.MistralConfig, hf.MistralForCausalLM, {"sliding_window": 64}),
@@ -76,6 +76,7 @@ def trained(family: str, folder: Path, steps: int) -> np.ndarray:
         torch.tensor([one for row in tokenizer(part)["input_ids"] for one in row])
         for part in (seen, unseen)
     )
+    torch.set_num_threads(1)
     torch.manual_seed(0)
     config, network, more = _NETWORKS[family]
     model = network(config(**{**_SIZES, **more})).train()
@@ -123,8 +124,11 @@ def forms(scheme: str, artifact: optkit.Artifact, out: Path) -> Iterator[tuple[s
         yield name, folder
 
 
-def rows(family: str, folder: Path, ids: np.ndarray) -> Iterator[dict[str, Any]]:
-    for scheme, (target, precision, settings) in _BUILDS.items():
+def rows(
+    family: str, folder: Path, ids: np.ndarray, schemes: list[str]
+) -> Iterator[dict[str, Any]]:
+    for scheme in schemes:
+        target, precision, settings = _BUILDS[scheme]
         try:
             artifact = optkit.build(
                 optkit.Request(str(folder / "model"), overrides=(*_AXES, *settings),
@@ -151,6 +155,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("scratch", type=Path)
     parser.add_argument("--families", default=",".join(_NETWORKS))
+    parser.add_argument("--schemes", default=",".join(_BUILDS))
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--out", type=Path, help="a file for the figures")
     given = parser.parse_args()
@@ -159,7 +164,7 @@ def main() -> None:
         folder = given.scratch / family
         (folder / "packages").mkdir(parents=True, exist_ok=True)
         ids = trained(family, folder, given.steps)
-        for row in rows(family, folder, ids):
+        for row in rows(family, folder, ids, given.schemes.split(",")):
             print(json.dumps(row), flush=True)
             found.append(row)
             if given.out is not None:

@@ -263,7 +263,7 @@ def test_config_is_what_the_library_reads(tmp_path: Path) -> None:
 
     def written(schemes: dict[str, LinearScheme]) -> tuple[dict[str, object], QuantizationConfig]:
         content = config.config(
-            tmp_path, "LlamaForCausalLM", config.quantization(schemes, ["head"]),
+            tmp_path, "LlamaForCausalLM", config.quantization(schemes, ["head"], "lm_head"),
             np.dtype(np.float16), False,
         )  # fmt: skip
         found = json.loads(content)
@@ -273,6 +273,8 @@ def test_config_is_what_the_library_reads(tmp_path: Path) -> None:
     assert (found["dtype"], found["tie_word_embeddings"]) == ("float16", False)
     assert "torch_dtype" not in found and found["architectures"] == ["LlamaForCausalLM"]
     assert [scheme.targets for scheme in one.config_groups.values()] == [["Linear"]]
+    _, tied = written({"a": w4, "lm_head": w4})  # no Linear in vLLM, which knows its name alone
+    assert tied.config_groups["group_0"].targets == ["Linear", "lm_head"]
     assert (one.format, one.ignore) == ("pack-quantized", ["head"])
     assert one.quantization_status == "compressed"
     found, several = written({"a": w4, "b": a8, "c": w4, "lm_head": w8})
@@ -317,7 +319,7 @@ def test_scales_of_a_cache_in_fp8(tmp_path: Path) -> None:
     }
     assert all(scale.dtype == np.float32 for scale in scales.values())
     w8 = LinearScheme("int-quantized", CodeArguments(8, "int", "channel"), None)
-    said = config.quantization({"a": w8}, [], fp8_cache.SCHEME)
+    said = config.quantization({"a": w8}, [], cache=fp8_cache.SCHEME)
     cache = QuantizationConfig.model_validate(said).kv_cache_scheme
     assert cache is not None and cache.symmetric and not cache.dynamic
     assert (cache.num_bits, cache.type, cache.strategy) == (8, "float", "tensor")
@@ -356,6 +358,7 @@ def test_the_layout_has_the_parameters_of_the_model(tmp_path: Path) -> None:
         offset = 1.0 if family == "gemma3" else 0.0
         assert all(layout.offsets.get(name, 0.0) == offset for name in layout.norms)
         assert "model.rotary_emb" in layout.computed and layout.shared == ()
+        assert layout.head == "lm_head"
         attentions = {at: f"model.layers.{at}.self_attn" for at in (0, 1)}
         assert layout.attentions == attentions
 

@@ -35,6 +35,7 @@ class NetworkLayout:
     biases     bias of each nn.Linear that has one → N
     shared     names that are one parameter (a tied last layer), by groups
     computed   module → sizes of the vectors that it computes itself (rotary frequencies)
+    head       the last layer of a model that predicts tokens
     attentions number of a layer → its module of attention, if it projects keys and values itself
     """
 
@@ -47,6 +48,7 @@ class NetworkLayout:
     biases: Mapping[str, int]
     shared: tuple[tuple[str, ...], ...]
     computed: Mapping[str, frozenset[int]]
+    head: str | None = None
     attentions: Mapping[int, str] = field(default_factory=dict)
 
     def tables(self) -> frozenset[str]:
@@ -118,6 +120,7 @@ def _described(model: PreTrainedModel, where: str) -> NetworkLayout:
         biases,
         _shared(model),
         _computed(model),
+        _head(model),
         _attentions(model),
     )
 
@@ -175,6 +178,11 @@ def _computed(model: nn.Module) -> dict[str, frozenset[int]]:
         if buffer.is_floating_point():
             sizes.setdefault(name.rpartition(".")[0], set()).add(buffer.numel())
     return {module: frozenset(found) for module, found in sizes.items()}
+
+
+def _head(model: PreTrainedModel) -> str | None:
+    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    return next((path for path, module in model.named_modules() if module is head), None)
 
 
 def _attentions(model: nn.Module) -> dict[int, str]:

@@ -95,7 +95,9 @@ def files(subject: PackageSubject, scratch: Path) -> PackageContent:
     for name, scale in cache.items():
         shards.add({name: scale})
     floats = {name.removesuffix(".weight") for name in layout.linear} - stored.schemes.keys()
-    quantization = config.quantization(stored.schemes, floats, SCHEME if cache else None)
+    quantization = config.quantization(
+        stored.schemes, floats, layout.head, SCHEME if cache else None
+    )
     described = config.config(artifact.path, layout.network, quantization, dtype, kept.tied)
     notes = (*_notes(stored, products, kept), *([_CACHE_IN_FP8] if cache else []))
     companions = {n: artifact.path / n for n in COMPANIONS if n in artifact.manifest.files}

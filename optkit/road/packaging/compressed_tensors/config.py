@@ -57,17 +57,18 @@ def config(
 def quantization(
     schemes: Mapping[str, LinearScheme],
     ignored: Collection[str],
+    head: str | None = None,
     cache: CodeArguments | None = None,
 ) -> dict[str, JsonValue]:
-    """The schemes of linear layers by module. `ignored`: those that stay in floats. `cache`: how
-    the key-value cache has codes."""
+    """The schemes of linear layers by module. `ignored`: those that stay in floats. `head`: the
+    last layer. `cache`: how the key-value cache has codes."""
     from compressed_tensors import __version__ as version
     from compressed_tensors.quantization import QuantizationConfig
 
     formats = {scheme.format for scheme in schemes.values()}
     written = QuantizationConfig.model_validate(
         {
-            "config_groups": config_groups(schemes),
+            "config_groups": config_groups(schemes, head),
             "format": formats.pop() if len(formats) == 1 else "mixed-precision",
             "quantization_status": "compressed",
             "ignore": sorted(ignored),

@@ -211,18 +211,19 @@ def _inverse(scale: np.ndarray | np.float32) -> np.ndarray:
     return (1 / np.asarray(scale, np.float32)).reshape(1)
 
 
-def config_groups(schemes: Mapping[str, LinearScheme]) -> dict[str, JsonValue]:
+def config_groups(
+    schemes: Mapping[str, LinearScheme], head: str | None = None
+) -> dict[str, JsonValue]:
     """The groups of a configuration by module → scheme.
 
-    One scheme is for every "Linear". Several name all their modules: vLLM takes a class before it
-    looks for the parts of layers that it fuses (q_proj in qkv_proj)."""
+    One scheme is for every "Linear", and for the last layer (`head`), which is no Linear in vLLM.
+    Several name all their modules: vLLM takes a class before it looks for the parts of layers that
+    it fuses (q_proj in qkv_proj)."""
     modules: dict[LinearScheme, list[str]] = {}
     for module, scheme in schemes.items():
         modules.setdefault(scheme, []).append(module)
+    every = ["Linear", *(name for name in schemes if name == head)]
     return {
-        f"group_{at}": {
-            "targets": ["Linear"] if len(modules) == 1 else list(names),
-            **scheme.to_json(),
-        }
+        f"group_{at}": {"targets": [*(every if len(modules) == 1 else names)], **scheme.to_json()}
         for at, (scheme, names) in enumerate(modules.items())
     }
