@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from optkit.facts.codec import later
 from optkit.facts.dtypes import BY_SHORT
 from optkit.facts.placement import PlacementRules
 from optkit.facts.plain_record import AtLeastOne, Count, PlainRecord
@@ -62,17 +63,23 @@ class Assignment:
     """Node name → precision, for every node that was *considered* (Conv, ConvTranspose, MatMul
     and Gemm with a constant weight). A node that stays in float has the carrier as its precision
     ("fp16", ...) and a reason; others may have one. In a reason, the particulars of a node are
-    after the first ": "."""
+    after the first ": ". `experts`: the nodes that multiply a matrix of a stack, which a lookup
+    finds for each token (`graph.Stack`)."""
 
     nodes: dict[str, Precision] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
+    experts: frozenset[str] = later(frozenset())
 
     def quantized(self) -> dict[str, Precision]:
-        """The nodes with a quantized precision. Landing is counted relative to these."""
+        """The nodes with a quantized precision that multiply by a weight of their own."""
+        return {node: each for node, each in self.planned().items() if node not in self.experts}
+
+    def planned(self) -> dict[str, Precision]:
+        """All nodes with a quantized precision. Landing is counted relative to these."""
         return {node: chosen for node, chosen in self.nodes.items() if chosen.quantized}
 
     def coverage(self) -> QuantizedProducts:
-        quantized = self.quantized()
+        quantized = self.planned()
         alike: dict[str, list[tuple[str, str]]] = {}
         for node in self.nodes.keys() - quantized.keys():
             why = self.reasons.get(node, "")

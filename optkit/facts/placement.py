@@ -123,6 +123,8 @@ class PlacementRules:
     # accuracy level: 0 multiplies in floats, 4 in 8 bits
     nbits_accuracy: int | None = None
     last: Precision | None = None  # the precision of the graph's last layers, if it differs
+    # the format of the matrices of experts, which a lookup finds for each token; None: floats
+    experts: NumberFormat | None = later(None)
 
     @property
     def weights_in_blocks(self) -> bool:

@@ -79,9 +79,11 @@ def problems(name: str, now: Known, then: Known | None) -> Iterator[str]:
 
 
 def _in_new_object(path: str, now: Form, then: Form) -> bool:
-    """Whether the field is part of an object that is new and left out while it has its default."""
+    """Whether the field is part of an object, or an item of a list or of a mapping, that is new and
+    left out while it has its default."""
     parts = path.split(".")
-    above = (".".join(parts[:count]) for count in range(1, len(parts)))
+    above = [".".join(parts[:count]) for count in range(1, len(parts))]
+    above += [path.removesuffix(items) for items in ("[]", "{}") if path.endswith(items)]
     return any(one not in then and _default(now.get(one, "")) is not None for one in above)
 
 

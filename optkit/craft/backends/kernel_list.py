@@ -84,21 +84,26 @@ def _constants(node: ir.Node) -> tuple[LayerTensor, ...]:
 
 
 def _multiplies_in(node: ir.Node, inputs: Sequence[LayerTensor]) -> str:
-    """The dtype of the first input; MatMulNBits of accuracy level 4 rounds it to 8 bits itself."""
-    return "int8" if node.attributes.get_int("accuracy_level", 0) == 4 else inputs[0].dtype
+    """The dtype of the first input; MatMulNBits and QMoE of accuracy level 4 round it to 8 bits
+    themselves, as QMoE of 8 bits does at every level."""
+    rounds = node.op_type == "QMoE" and node.attributes.get_int("expert_weight_bits", 4) == 8
+    rounds |= node.attributes.get_int("accuracy_level", 0) == 4
+    return "int8" if rounds else inputs[0].dtype
 
 
 def _reads_weight_in(node: ir.Node) -> str | None:
     """The dtype of the constant by which it multiplies, unpacked."""
     if node.op_type == "MatMulNBits":
         return f"int{node.attributes.get_int('bits', 4)}"
+    if node.op_type == "QMoE":
+        return f"int{node.attributes.get_int('expert_weight_bits', 4)}"
     if node.op_type == "MatMulBnb4":
         return "nf4" if node.attributes.get_int("quant_type", 0) == 1 else "float4e2m1"
     constants = [t for t in _constants(node) if len(t.shape) > 1]
     return constants[0].dtype if constants else None
 
 
-_PRODUCT = re.compile("Conv|MatMul|Gemm|Attention")
+_PRODUCT = re.compile("Conv|MatMul|Gemm|Attention|MoE")
 _SUFFIX = re.compile(r"(/\w+Fusion/?|_token_\d+|_nchwc)+$")
 
 

@@ -29,7 +29,7 @@ _ALIKE = {"int8": ("int8", "uint8"), "int4": ("int4", "uint4")}
 
 
 # operators of ONNX Runtime into which a MatMul or Gemm may have been changed
-_FUSED = ("FusedGemm", "MatMulIntegerToFloat", "MatMulNBits", "MatMulBnb4")
+_FUSED = ("FusedGemm", "MatMulIntegerToFloat", "MatMulNBits", "MatMulBnb4", "MoE", "QMoE")
 
 
 def products(model: ir.Model) -> dict[str, ir.Node]:

@@ -62,6 +62,14 @@ _WEIGHT_ONLY: Mapping[str, tuple[NumberFormat | None, int | None]] = MappingProx
     }
 )
 
+# QMoE, or GatherBlockQuantized; with 8 bits the kernel rounds activations by block at every level
+_EXPERTS: Mapping[str, NumberFormat] = MappingProxyType(
+    dict.fromkeys(("int4", "w4a8"), _SIGNED)
+    | dict.fromkeys(
+        ("int8", "int8-weight-only"), NumberFormat("int8", "block", symmetric=True, block_size=64)
+    )
+)
+
 _LEVELS: dict[Level, str] = {
     "all": "ORT_ENABLE_ALL",
     "extended": "ORT_ENABLE_EXTENDED",
@@ -151,6 +159,7 @@ class OnnxRuntime:
                 embeddings=True,
                 nbits_accuracy=accuracy,
                 last=PRECISIONS["int8-weight-only"] if few_bits else None,
+                experts=_EXPERTS.get(precision.name),
             )
         saturates = target.is_cpu and sums_in_16_bits(str(target.machine), target.features)
         limit = 7 if saturates else None
@@ -169,6 +178,7 @@ class OnnxRuntime:
             two_term=True,
             free_bias=True,
             embeddings=True,
+            experts=_EXPERTS[precision.name],
         )
 
     def spec(

@@ -9,7 +9,6 @@ separate passes, and the results wait in files (in the extreme case: layer by la
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -19,6 +18,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from optkit.craft.calibration.calibration_clock import CalibrationClock
 from optkit.craft.calibration.checkpoint import (
     Checkpoint,
     Position,
@@ -45,6 +45,7 @@ from optkit.ground.statistics import (
     ValueStatistics,
     Window,
     data_digest,
+    of_expert,
 )
 
 _THREADS = 2  # threads that count, in addition to those of the runtime
@@ -86,7 +87,7 @@ def observe(
         first,
     ]
     kept = Checkpoint(checkpoint, identity)
-    clock = _Clock(progress, total, length_hint(feeds))
+    clock = CalibrationClock(progress, total, length_hint(feeds))
     run = _Run(session, feeds, taps, fills, derived, Cutter(session, memory_bytes), first, clock)
     if (state := kept.read()) is not None:
         run.resume(state)
@@ -106,7 +107,7 @@ class _Run:
         derived: Collection[str],
         cutter: Cutter,
         first: int,
-        clock: _Clock,
+        clock: CalibrationClock,
     ) -> None:
         self._session, self._feeds, self._first = session, feeds, first
         self._taps = {tap.name: tap for tap in taps}
@@ -114,14 +115,20 @@ class _Run:
         self._derived = derived
         self._mask = mask_input(session.inputs)
         self._observers = {
-            tap.name: Observer(tap.channel_axis, rows=tap.rows, windows=tap.windows) for tap in taps
+            name: Observer(axis if tap.chosen is None else None, rows=tap.rows, windows=tap.windows)
+            for tap in taps
+            for axis in (tap.channel_axis,)
+            for name in (tap.name, *(of_expert(tap.name, each) for each in range(tap.experts)))
         }
-        # the second moments by key: the rows of a value, or its patches in a window
-        self._multiplied = {
-            f"{place} {tap.name}": (tap.name, window)
+        # the second moments by key: the rows of a value, of those that an expert reads, or its
+        # patches in a window
+        self._multiplied: dict[str, tuple[str, Window | int | None]] = {
+            f"{place} {tap.name}": (tap.name, part)
             for tap in taps
             if tap.moments
-            for place, window in enumerate(tap.windows or [None])
+            for place, part in enumerate(
+                range(tap.experts) if tap.chosen else tap.windows or [None]
+            )
         }
         self._products: dict[str, MomentSum] = {}
         # the keys whose moments a pass sums; empty while unknown
@@ -142,7 +149,8 @@ class _Run:
         by_name |= read_moments(folder, range(self._pass))
         values = {name: observer.result() for name, observer in sorted(self._observers.items())}
         for key, moments in by_name.items():
-            name, window = self._multiplied[key]
+            name, part = self._multiplied[key]
+            name, window = (of_expert(name, part), None) if isinstance(part, int) else (name, part)
             values[name] = _with_moments(values[name], window, moments)
         return Statistics(values, self._done, self._data)
 
@@ -181,11 +189,16 @@ class _Run:
                 self._end_part(counted)
                 if checkpoint.due:
                     checkpoint.write(self.state())
-                names = list(self._observers)
+                names = list(self._taps)
                 if self._pass:
                     names = list(dict.fromkeys(self._multiplied[key][0] for key in self._products))
                 # a value is released when it is counted: the next part needs the memory
-                tasks = [beside.submit(self._count, n, values.pop(n), part) for n in names]
+                chosen = {
+                    n: values[tap.chosen] for n, tap in self._taps.items() if tap.chosen is not None
+                }
+                tasks = [
+                    beside.submit(self._count, n, values.pop(n), part, chosen.get(n)) for n in names
+                ]
                 counted = _Counted(part, tasks)
                 del values
                 self._clock.tell(part.last - self._first, self._pass, max(len(self._groups), 1))
@@ -241,7 +254,7 @@ class _Run:
         }
         rows = 4 * ROWS * sum(k * _sampled(self._taps[name]) for name, k in channels.items())
         products = {
-            key: _product_bytes(channels[name], window)
+            key: _product_bytes(channels[name], None if isinstance(window, int) else window)
             for key, (name, window) in self._multiplied.items()
             if name in channels
         }
@@ -260,10 +273,15 @@ class _Run:
     def _start_products(self) -> None:
         self._products = {key: MomentSum() for key in self._groups[self._pass]}
 
-    def _count(self, name: str, value: np.ndarray, part: SamplePart) -> None:
+    def _count(
+        self, name: str, value: np.ndarray, part: SamplePart, chosen: np.ndarray | None
+    ) -> None:
         """Count one value of a part: for all observers in the first pass, later only for its
-        moments."""
+        moments. `chosen`: the expert of each row."""
         axis = self._taps[name].channel_axis
+        if chosen is not None:
+            self._count_by_expert(name, value, part, chosen.reshape(-1))
+            return
         counted = data(value, part, self._fills.get(name, NO_FILLS), axis)
         if not self._pass:
             self._observers[name].update(counted, part)
@@ -271,8 +289,26 @@ class _Run:
             return
         for key, products in self._products.items():
             of, window = self._multiplied[key]
-            if of == name:
+            if of == name and not isinstance(window, int):
                 products.update(_multiplied(counted, part, axis, window))
+
+    def _count_by_expert(
+        self, name: str, value: np.ndarray, part: SamplePart, chosen: np.ndarray
+    ) -> None:
+        """Count the rows of each expert apart, without those of padding."""
+        rows = value.reshape(len(chosen), -1)
+        if part.real is not None and len(rows) % part.real.size == 0:
+            real = np.repeat(part.real.reshape(-1), len(rows) // part.real.size)
+            rows, chosen = rows[real], chosen[real]
+        whole = SamplePart(part.first, part.digests)
+        for expert in range(self._taps[name].experts):
+            counted = data(rows[chosen == expert], whole, NO_FILLS, -1)
+            if not self._pass:
+                for of in (name, of_expert(name, expert)):
+                    self._observers[of].update(counted, whole)
+            products = self._products.get(f"{expert} {name}")
+            if products is not None and counted.verdict is None:
+                products.update(counted.x)
 
     def _end_part(self, counted: _Counted) -> None:
         """Wait until the part is counted, and record that it is done."""
@@ -305,33 +341,6 @@ class _Counted:
 
     part: SamplePart | None = None
     tasks: Sequence[Future[None]] = ()
-
-
-class _Clock:
-    """Reports progress: samples, their rate, and the time left."""
-
-    def __init__(self, progress: Progress, samples: int | None, batches: int) -> None:
-        self._progress, self._samples, self._batches = progress, samples, batches
-        self.feeds = 0  # that are done in this pass
-        self.start(0)
-
-    def start(self, done: int) -> None:
-        """A pass begins, or continues with `done` samples."""
-        self._begun, self._started = done, time.monotonic()
-
-    def tell(self, done: int, index: int, passes: int) -> None:
-        """Report that `done` samples of pass `index` of `passes` are done."""
-        whole, part = (self._samples, done) if self._samples else (self._batches, self.feeds)
-        share = min(part / whole, 1.0) if whole else 0.0
-        rate = (done - self._begun) / max(time.monotonic() - self._started, 1e-9)
-        text = f"{done} of {self._samples} samples" if self._samples else f"{done} samples"
-        if passes > 1:
-            text = f"pass {index + 1} of {passes}, {text}"
-        text += f", {rate:.3g}/s"
-        if self._samples and rate:
-            left = (self._samples * (passes - index) - done) / rate
-            text += f", {max(left, 0):.0f} s left"
-        self._progress(text, (index + share) / passes)
 
 
 def _grouped(sizes: Mapping[str, int], budget: int) -> list[list[str]]:

@@ -10,6 +10,7 @@ arguments  inputs that are shapes, axes or indices
 weights    weights on disk: rows and columns, tensors that are computed when they are written
 data_files the files for weights, written or linked
 signed_pairs  pairs of signed codes in a form that ONNX Runtime loads
+stacks     products with one of several matrices: the experts of a mixture
 cutting    consecutive parts of a graph, each a small graph
 exact_products    which nodes multiply integer codes, and whether their sums need VNNI
 activation_bytes  bytes of the values of a run, at any sizes
@@ -63,6 +64,7 @@ from optkit.ground.graph.serde import (
 )
 from optkit.ground.graph.shapes import bind, dims, evaluated, expose, inputs, outputs, typed
 from optkit.ground.graph.signed_pairs import loadable_pairs
+from optkit.ground.graph.stacks import EXPERT_ACCURACY, Stack, finds_matrices, stack_of
 from optkit.ground.graph.weights import (
     MappedTensor,
     TensorForm,
@@ -75,12 +77,14 @@ from optkit.ground.graph.weights import (
 )
 
 __all__ = [
+    "EXPERT_ACCURACY",
     "INLINE_LIMIT",
     "WEIGHTED",
     "FreeNames",
     "Graph",
     "GraphPart",
     "MappedTensor",
+    "Stack",
     "TensorForm",
     "add_constant",
     "add_tensor",
@@ -107,6 +111,7 @@ __all__ = [
     "evaluate",
     "evaluated",
     "expose",
+    "finds_matrices",
     "infer_shapes",
     "inputs",
     "is_constant",
@@ -131,6 +136,7 @@ __all__ = [
     "save",
     "scaled",
     "spread",
+    "stack_of",
     "summary",
     "takes_half",
     "typed",

@@ -7,7 +7,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path, PurePosixPath
 
 import onnx
@@ -71,10 +71,10 @@ def save(model: ir.Model, path: Path, *, inline_limit: int = INLINE_LIMIT) -> No
 
     What a file says besides its graph (producer, doc strings, metadata) and a stamp are left out,
     so that they change no key of a step; `sources.log.Origin` keeps them for finished files. Other
-    metadata of the model under "optkit." is written. Weights are inline if they have less than
-    `inline_limit` bytes in total, otherwise in data files beside the model, with at most one piece
-    of one tensor in memory. A data file of the loaded graph of which nearly all bytes are used is
-    linked instead of copied, if nobody may write it (`data_files.store`).
+    metadata of the model and of nodes under "optkit." is written. Weights are inline if they have
+    less than `inline_limit` bytes in total, otherwise in data files beside the model, with at most
+    one piece of one tensor in memory. A data file of the loaded graph of which nearly all bytes are
+    used is linked instead of copied, if nobody may write it (`data_files.store`).
     """
     copy = model.clone()
     _strip(copy)
@@ -137,22 +137,25 @@ def _nbytes(value: ir.Value) -> int:
 def _strip(model: ir.Model) -> None:
     model.producer_name = model.producer_version = model.domain = model.doc_string = None
     model.model_version = None
-    for key in [*model.metadata_props]:
-        if key.startswith(_OWN) and not key.startswith(_STAMP):
-            continue
-        del model.metadata_props[key]
+    _strip_metadata(model.metadata_props)
     for graph in model.graphs():
         graph.doc_string = None
         graph.metadata_props.clear()
         values = [*graph.inputs, *graph.initializers.values()]
         for node in graph:
             node.doc_string = None
-            node.metadata_props.clear()
+            _strip_metadata(node.metadata_props)
             values.extend(node.outputs)
         for value in values:
             value.doc_string = None
             value.metadata_props.clear()
     model.graph.name = "graph"
+
+
+def _strip_metadata(entries: MutableMapping[str, str]) -> None:
+    for key in [*entries]:
+        if not key.startswith(_OWN) or key.startswith(_STAMP):
+            del entries[key]
 
 
 def _parse(path: Path) -> onnx.ModelProto:

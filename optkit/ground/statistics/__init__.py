@@ -24,6 +24,7 @@ from optkit.ground.statistics.values import (
     Tap,
     ValueStatistics,
     merged_taps,
+    of_expert,
 )
 from optkit.ground.statistics.windows import Window
 
@@ -46,5 +47,6 @@ __all__ = [
     "load",
     "merge",
     "merged_taps",
+    "of_expert",
     "save",
 ]

@@ -60,7 +60,8 @@ class Statistics:
             )
         for name, value in sorted(self.values.items()):
             text = _remark(value)
-            if text is not None:
+            idle = name.endswith("]") and name.rpartition("[")[0] in self.values
+            if text is not None and not idle:  # an expert that no sample reached is reported apart
                 remarks.append(f"tensor {name!r} {text}")
         return remarks
 

@@ -32,13 +32,19 @@ CHUNK = 32  # samples whose products are summed in float32
 PATCHES = 16
 
 
+def of_expert(name: str, expert: int) -> str:
+    """The name under which the rows of a value that one expert reads have statistics."""
+    return f"{name}[{expert}]"
+
+
 @dataclass(frozen=True)
 class Tap:
     """What to observe of the value `name`.
 
     `channel_axis`: the axis over which weights sum (-1 for MatMul and Gemm, 1 for Conv); None: no
     numbers per channel, no rows and no moments. `windows`: those of the convolutions that read the
-    value; the moments are then those of patches.
+    value; the moments are then those of patches. `chosen`: the value that has the expert of each
+    row, one of `experts`: then the rows of each expert are observed apart (`of_expert`).
     """
 
     name: str
@@ -46,6 +52,13 @@ class Tap:
     rows: bool = False
     moments: bool = False
     windows: tuple[Window, ...] = ()
+    chosen: str | None = None
+    experts: int = 0
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The values that must be outputs."""
+        return (self.name,) if self.chosen is None else (self.name, self.chosen)
 
     def __post_init__(self) -> None:
         if self.channel_axis is None and (self.rows or self.moments or self.windows):
@@ -291,7 +304,9 @@ def _merged(name: str, taps: Sequence[Tap]) -> Tap:
         return Tap(name)
     windows = sorted({window for tap in taps for window in tap.windows})
     rows, moments = any(tap.rows for tap in taps), any(tap.moments for tap in taps)
-    return Tap(name, axes.pop(), rows, moments, tuple(windows))
+    routed = next((tap for tap in taps if tap.chosen is not None), Tap(name))
+    chosen, experts = routed.chosen, routed.experts
+    return Tap(name, axes.pop(), rows, moments, tuple(windows), chosen, experts)
 
 
 def _spread(sample: np.ndarray, low: float, high: float, count: int) -> tuple[np.ndarray, ...]:

@@ -36,7 +36,8 @@ def compile_(build: Build, runner: Steps) -> None:
 
 def _compile(build: Build, role: EngineRole, runner: Steps) -> CompiledEngine | None:
     """The engine of a role; None if its compiler is pending."""
-    precision, graph, planned = build.job.precision, build.graph, build.planned
+    planned = build.assignment.planned() if build.assignment is not None else {}
+    precision, graph = build.job.precision, build.graph
     if role == "baseline_engine":
         precision, graph, planned = build.baseline_precision, build.baseline, {}
     backend, axes = runtimes.backend(build.compiler), build.job.recipe.axis_ranges()

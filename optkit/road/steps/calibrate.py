@@ -31,7 +31,7 @@ class Calibrate(Shards, Step[CalibrationResult]):
     """
 
     name = "calibrate"
-    version = 6
+    version = 7
     tools = ("onnxruntime", "numpy", "onnx-ir")
     stays = True
 

@@ -29,7 +29,7 @@ class Compile(Step[CompiledEngine]):
     """
 
     name = "compile"
-    version = 3
+    version = 4
 
     graph: StepInput
     backend: str

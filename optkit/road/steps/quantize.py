@@ -31,7 +31,7 @@ class QuantizationResult(Rewritten):
     @property
     def has_codes(self) -> bool:
         """Whether a product or an embedding table is quantized."""
-        return bool(self.assignment.quantized() or self.log.get("embeddings"))
+        return bool(self.assignment.planned() or self.log.get("embeddings"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class Quantize(Step[QuantizationResult]):
     """
 
     name = "quantize"
-    version = 15  # GPTQ of few rows by their own factor
+    version = 16  # the matrices of experts
     tools: ClassVar[tuple[str, ...]] = ("numpy", "onnx", "onnx-ir", "ml-dtypes")
     stays = True
 

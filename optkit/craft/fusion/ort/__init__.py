@@ -23,6 +23,7 @@ from optkit.craft.fusion.ort.bags import bags
 from optkit.craft.fusion.ort.bias import integer_bias
 from optkit.craft.fusion.ort.cached import cached, note_in_place, past_length
 from optkit.craft.fusion.ort.channels_last import channels_last
+from optkit.craft.fusion.ort.experts import experts
 from optkit.craft.fusion.ort.heads import unpack_heads
 from optkit.craft.fusion.ort.mask import grid
 from optkit.craft.fusion.ort.norm import bare_norm, rms_norm, sum_apart, sum_bias
@@ -57,6 +58,7 @@ RULES: tuple[Rule[Any], ...] = (
     cached,
     past_length,
     projection,
+    experts,
     activation,
     bias_gelu,
     fused_gemm,

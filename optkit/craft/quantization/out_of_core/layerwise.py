@@ -24,11 +24,14 @@ from optkit.craft.quantization.out_of_core.awq_parts import Fold, scale_salient
 from optkit.craft.quantization.out_of_core.coded_graph import CodedNode, Codings, unsimulated
 from optkit.craft.quantization.out_of_core.streamed import Weight
 from optkit.craft.quantization.placement import weighted_nodes
+from optkit.craft.quantization.placement.expert_formats import expert_formats
 from optkit.craft.quantization.placement.qdq_placement import Rules
 from optkit.craft.quantization.placement.weighted_nodes import constant
 from optkit.craft.quantization.qdq import insertion as qdq
+from optkit.craft.quantization.qdq.coded_experts import quantize_experts
 from optkit.craft.quantization.qdq.insertion import QuantLog
 from optkit.craft.quantization.rescaling.rescale import RescaleSettings
+from optkit.craft.quantization.rounding.expert_rounding import ExpertRounding
 from optkit.facts.assignment import Assignment
 from optkit.facts.codec import from_json, to_json
 from optkit.ground import graph
@@ -150,7 +153,10 @@ class LayerwiseQuantization:
             name: node.logged(self._coded[self._keys[name]].span) for name, node in coded.items()
         }
         clamped = sum(weight.clamped for weight in self._coded.values())
-        return QuantLog(nodes, {}, clamped, (*self._warnings, *unsimulated(self.carrier)))
+        formats = expert_formats(self.assignment, self.rules)
+        experts = quantize_experts(carrier, formats, ExpertRounding(self.settings))
+        warnings = (*self._warnings, *unsimulated(self.carrier))
+        return QuantLog(nodes, {}, clamped, warnings, experts=experts)
 
     @property
     def _codings(self) -> Codings:

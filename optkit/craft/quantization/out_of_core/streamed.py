@@ -20,10 +20,13 @@ import onnx_ir as ir
 from optkit.craft.quantization.numerics.scales import Search
 from optkit.craft.quantization.out_of_core.coded_graph import CodedNode, Codings, Place, unsimulated
 from optkit.craft.quantization.placement import weighted_nodes
+from optkit.craft.quantization.placement.expert_formats import expert_formats
 from optkit.craft.quantization.placement.qdq_placement import Rules
 from optkit.craft.quantization.placement.weighted_nodes import constant
+from optkit.craft.quantization.qdq.coded_experts import quantize_experts
 from optkit.craft.quantization.qdq.coding import Coding
 from optkit.craft.quantization.qdq.insertion import QuantLog
+from optkit.craft.quantization.rounding.expert_rounding import ExpertRounding
 from optkit.craft.quantization.rounding.rtn import WeightCodes, round_to_nearest
 from optkit.facts.assignment import Assignment
 from optkit.facts.errors import located
@@ -73,10 +76,12 @@ def quantize(
     """
     model = graph.load(source)
     streaming = apply(model, assignment, rules, settings, carrier=carrier)
+    rounding = ExpertRounding(settings)
+    experts = quantize_experts(model, expert_formats(assignment, rules), rounding)
     graph.save(model, out)
     graph.check(out)
     log = streaming.log()
-    return replace(log, warnings=(*log.warnings, *unsimulated(carrier)))
+    return replace(log, experts=experts, warnings=(*log.warnings, *unsimulated(carrier)))
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from optkit.craft.quantization.placement import weighted_nodes
 from optkit.craft.quantization.placement.block_size import fitting_block
+from optkit.craft.quantization.placement.expert_formats import expert_block
 from optkit.craft.quantization.placement.islands import MARGIN, Island, between_codes, islands, pays
 from optkit.craft.quantization.placement.output_layers import (
     averages_bins,
@@ -24,7 +25,7 @@ from optkit.facts.dtypes import FLOATS
 from optkit.facts.errors import InputRefused
 from optkit.facts.node_names import module_of
 from optkit.facts.placement import KernelSpeeds, PlacementRules
-from optkit.facts.precisions import NumberFormat, Precision
+from optkit.facts.precisions import PRECISIONS, NumberFormat, Precision
 from optkit.ground import graph
 from optkit.ground.statistics import Statistics
 
@@ -73,10 +74,42 @@ def assign(
             reasons[name] = reason
     if not nodes and precision.quantized:
         _refuse_bodies(model)
-    _refuse_unmatched(overrides, nodes)
+    _refuse_unmatched(overrides, [*nodes, *_stacked(model)])
     floats = _slow_in_integers(model, nodes, rules, overrides, statistics)
     floats |= dict.fromkeys(_in_bodies(model), "it is in a body of If, Loop or Scan")
-    return Assignment(nodes | dict.fromkeys(floats, scheme.unquantized), reasons | floats)
+    of_experts, why = _experts(model, scheme, overrides)
+    return Assignment(
+        nodes | dict.fromkeys(floats, scheme.unquantized) | of_experts,
+        reasons | floats | why,
+        frozenset(of_experts),
+    )
+
+
+def _experts(
+    model: ir.Model, scheme: Scheme, overrides: Mapping[str, Precision]
+) -> tuple[dict[str, Precision], dict[str, str]]:
+    """The precisions of the products of experts, and the reasons of those in float. Their kernels
+    round activations themselves, so only weights have codes."""
+    nodes: dict[str, Precision] = {}
+    reasons: dict[str, str] = {}
+    for node in model.graph:
+        stack = graph.stack_of(node)
+        if stack is None:
+            continue
+        name = str(node.name)
+        wanted = _wanted(name, scheme.precision, overrides)
+        fmt = scheme.rules[wanted].experts if wanted in scheme.rules else None
+        if not wanted.quantized:
+            reasons[name] = f"{wanted} quantizes nothing"
+        elif fmt is None:
+            reasons[name] = f"the matrices of experts have no {wanted} kernel in this backend"
+        elif stack.stored.dtype != ir.DataType.FLOAT:
+            reasons[name] = "the matrices of its experts are no plain float32 tensor"
+        elif expert_block(stack, fmt) is None:
+            reasons[name] = f"no block size fits: none divides its {stack.sizes[2]} summed channels"
+        whole = wanted if wanted.weight_codes_only else PRECISIONS["int8-weight-only"]
+        nodes[name] = scheme.unquantized if name in reasons else whole
+    return nodes, reasons
 
 
 def _of_last_layers(scheme: Scheme) -> Precision:
@@ -84,6 +117,11 @@ def _of_last_layers(scheme: Scheme) -> Precision:
     own = scheme.rules.get(scheme.precision)
     named = None if own is None else own.last
     return scheme.precision if named is None or named not in scheme.rules else named
+
+
+def _stacked(model: ir.Model) -> list[str]:
+    """The products of experts, by name."""
+    return [str(node.name) for node in model.graph if graph.stack_of(node) is not None]
 
 
 def _in_bodies(model: ir.Model) -> list[str]:

@@ -13,11 +13,15 @@ import onnx_ir as ir
 
 from optkit.craft.quantization.numerics.qparams import ActivationQParams, QParams
 from optkit.craft.quantization.placement import weighted_nodes
+from optkit.craft.quantization.placement.expert_formats import expert_formats
 from optkit.craft.quantization.placement.qdq_placement import QdqPlacement, Rules, qdq_placements
+from optkit.craft.quantization.qdq.coded_experts import CodedExperts, quantize_experts
 from optkit.craft.quantization.qdq.embeddings import quantize_embeddings
 from optkit.craft.quantization.qdq.qdq_writer import QdqWriter
+from optkit.craft.quantization.rounding.expert_rounding import ExpertRounding
 from optkit.facts.assignment import Assignment
 from optkit.facts.errors import InputRefused
+from optkit.ground import graph
 from optkit.ground.statistics import Statistics, Tap, merged_taps
 
 _MINIMUM_OPSET = 21  # the first whose Q/DQ take FP16 scales
@@ -59,6 +63,7 @@ class QuantLog:
     clamped: int
     warnings: tuple[str, ...]
     embeddings: dict[str, int] = field(default_factory=dict)  # table -> rows stored in 8 bits
+    experts: dict[str, CodedExperts] = field(default_factory=dict)  # by product
 
     @property
     def pairs(self) -> int:
@@ -73,13 +78,13 @@ def taps(
     model: ir.Model, assignment: Assignment, rules: Rules, *, moments: bool = False
 ) -> list[Tap]:
     """The values that calibration must observe for `choose_qparams`, on the FP32 fused graph.
-    `moments`: also the second moments of the inputs of products, for GPTQ.
+    `moments`: also the second moments of the inputs of products, for GPTQ; of experts each apart.
 
     If a value is the cast of another float value, the other one is observed, because the cast graph
     may not have the Cast.
     """
-    planned = assignment.quantized()
-    taps_by_node = []
+    planned, taps_by_node = assignment.quantized(), []
+    experts = assignment.planned().keys() & assignment.experts
     for placement in qdq_placements(model, assignment, rules):
         name = str(weighted_nodes.uncast(placement.value).name)
         taps_by_node.append(Tap(name))
@@ -91,6 +96,13 @@ def taps(
         if weight_only and moments and node.inputs[0] is not None:
             taps_by_node.append(
                 _tap(str(weighted_nodes.uncast(node.inputs[0]).name), node, moments)
+            )
+            continue
+        stack = graph.stack_of(node) if moments and node.name in experts else None
+        if stack is not None:
+            axis, chosen = 1 + stack.place, str(stack.chosen.name)
+            taps_by_node.append(
+                Tap(str(stack.rows.name), axis, moments=True, chosen=chosen, experts=stack.sizes[0])
             )
     return merged_taps(taps_by_node)
 
@@ -104,11 +116,13 @@ def apply(
     *,
     scale_dtype: np.dtype | type,
     embeddings: bool = False,
+    experts: ExpertRounding | None = None,
     simulated: bool = False,
 ) -> QuantLog:
     """Quantize the assigned nodes of `model` with the numbers of `qparams`, in place.
 
     scale_dtype: the dtype to which the qparams were rounded. embeddings: also embedding tables.
+    experts: how the matrices of experts are rounded; None: they stay floats.
     simulated: a weight in a format that ONNX Runtime cannot load is written as floats with the
     values of its codes.
 
@@ -139,8 +153,10 @@ def apply(
             nodes[key] = QuantizedNode(op, planned[key].name, weight.span, block, activation)
     writer.remove_unread()
     tables = quantize_embeddings(model) if embeddings else {}
+    formats = expert_formats(assignment, rules)
+    coded = {} if experts is None else quantize_experts(model, formats, experts)
     warnings = (*(statistics.warnings() if statistics is not None else ()), *qparams.warnings)
-    return QuantLog(nodes, activations, qparams.clamped, warnings, tables)
+    return QuantLog(nodes, activations, qparams.clamped, warnings, tables, coded)
 
 
 def _tap(name: str, node: ir.Node, moments: bool) -> Tap:

@@ -49,7 +49,7 @@ def _observed(step: Calibrate, feeds: calibration.SpooledFeeds, progress: Progre
     """The statistics, from runs of the whole graph."""
     model = graph.load(step.graph.path / GRAPH)
     taps = taps_of_families(model, step.families, moments=step.moments)
-    names = [tap.name for tap in taps]
+    names = list(dict.fromkeys(name for tap in taps for name in tap.outputs))
     fills = calibration.fills(model, names)
     with tempfile.TemporaryDirectory() as folder:
         tapped = Path(folder) / GRAPH

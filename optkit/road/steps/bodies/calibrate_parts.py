@@ -48,7 +48,9 @@ def observed(step: Calibrate, progress: Progress) -> Statistics:
         folder = step.checkpoint or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(parents=True, exist_ok=True)
         values = CrossingValues(feeds, step.memory, folder)
-        run = _Run(model, {tap.name: tap for tap in taps}, feeds, folder, values)
+        run = _Run(
+            model, {tap.name: tap for tap in taps if tap.chosen is None}, feeds, folder, values
+        )
         last = max((n for n, part in enumerate(parts) if run.taps_of(n, part)), default=0)
         for index in range(run.values.reached(), last + 1):
             told = PartProgress(progress, index, last + 1)

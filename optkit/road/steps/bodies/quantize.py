@@ -15,7 +15,9 @@ from optkit.craft.quantization.out_of_core import streamed
 from optkit.craft.quantization.placement.assign import assign
 from optkit.craft.quantization.placement.weighted_nodes import constant
 from optkit.craft.quantization.qdq import insertion as qdq
+from optkit.craft.quantization.qdq.coded_experts import few_tokens
 from optkit.craft.quantization.qdq.insertion import QuantLog
+from optkit.craft.quantization.rounding.expert_rounding import ExpertRounding
 from optkit.facts.assignment import Assignment
 from optkit.ground import graph
 from optkit.ground.execute.step import Progress
@@ -102,8 +104,16 @@ def write(
     if any(own.weight.has_two_levels for own in rules.values()):
         carrier = graph.upgrade(carrier, 23)  # the first that knows E2M1
     tables = settings.embeddings and any(own.embeddings for own in rules.values())
+    rounding = ExpertRounding(settings, statistics)
     log = qdq.apply(
-        carrier, qparams, assignment, rules, statistics, scale_dtype=dtype, embeddings=tables
+        carrier,
+        qparams,
+        assignment,
+        rules,
+        statistics,
+        scale_dtype=dtype,
+        embeddings=tables,
+        experts=rounding,
     )
     graph.save(carrier, out / GRAPH)
     graph.check(out / GRAPH)
@@ -118,6 +128,7 @@ def write(
         assignment=assignment,
         warnings=(
             *(_doubled(log) if settings.two_term == "auto" else ()),
+            *few_tokens(log.experts),
             *shortened(qparams.warnings),
         ),
         **vars(signature(carrier)),
