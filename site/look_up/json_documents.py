@@ -23,6 +23,7 @@ PRINTED = {
     "report": "the file `report.json` in an artifact",
     "fleet": "the file `fleet.json` in the folder of a fleet",
     "plan": "`optkit plan`",
+    "serving": "`optkit plan --serve`",
     "tune": "`optkit tune`; the file `tune.json` of the search",
     "diff": "`optkit diff`",
     "explain": "`optkit explain`",

@@ -74,6 +74,42 @@ def _hidden(parameters: float, layers: int, kv: int, ends: int) -> int:
     return max(1, round(exact / kv)) * kv
 
 
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+
+
+def of_config(config: Mapping[str, object], where: str) -> DecoderShape:
+    """The sizes of a decoder from its config.json of Hugging Face: that of a Llama, or one with the
+    same names. Raises InputRefused for a file that lacks a size, and for experts, whose weights are
+    not all read for a token."""
+    text = config.get("text_config")
+    said = text if isinstance(text, dict) else config
+    if any(said.get(name) for name in _EXPERTS):
+        raise InputRefused("a decoder with experts is not planned", where=where)
+
+    def size(name: str, default: int | None = None) -> int:
+        found = said.get(name)
+        number = default if found is None else found
+        if not isinstance(number, int) or number < 1:
+            raise InputRefused(
+                f"it has no {name}",
+                where=where,
+                hint="it must be the config.json of a decoder such as Llama, Qwen or Mistral",
+            )
+        return number
+
+    hidden, heads = size("hidden_size"), size("num_attention_heads")
+    return DecoderShape(
+        size("num_hidden_layers"),
+        hidden,
+        heads,
+        size("num_key_value_heads", heads),
+        size("head_dim", max(1, hidden // heads)),
+        size("intermediate_size"),
+        size("vocab_size"),
+        tied=said.get("tie_word_embeddings") is True,
+    )
+
+
 def of_graph(decoder: Decoder, costs: Mapping[str, NodeCost], parameters: int) -> DecoderShape:
     """The sizes of an exported decoder of that many parameters. Its MLP is given the width at which
     all weights of its products are counted; where the graph has a table less than embedding and

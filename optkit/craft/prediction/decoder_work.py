@@ -112,7 +112,7 @@ def prefill(
     """Work of reading `batch` prompts of `tokens` each. Attention is causal: half of all pairs."""
     pairs = shape.causal_pairs(tokens) + tokens * shape.crossed
     cache = shape.kv_bytes(numbers.kv_bits) * shape.crossed * batch
-    return _forward(shape, numbers, tokens * batch, batch, pairs * batch, cache, devices, kernels)
+    return forward(shape, numbers, tokens * batch, batch, pairs * batch, cache, devices, kernels)
 
 
 def step(
@@ -135,22 +135,23 @@ def step(
     shared = min(shape.cached(shared) + shape.crossed, context)
     cache = each * (shared + beams * (context - shared)) * batch
     reread = each * shared * (beams - 1) * batch
-    return _forward(shape, numbers, rows, rows, context * rows, cache, devices, kernels, reread)
+    return forward(shape, numbers, rows, rows, context * rows, cache, devices, kernels, reread)
 
 
-def _forward(
+def forward(
     shape: DecoderShape,
     numbers: DecoderPrecision,
     rows: float,
     last: float,
     pairs: float,
     cache: float,
-    devices: int,
-    kernels: float,
+    devices: int = 1,
+    kernels: float = FUSED_KERNELS,
     reread: float = 0.0,
 ) -> list[Work]:
-    """`rows` tokens through all layers; `last` of them reach the vocabulary; `pairs` of query and
-    key; `cache` bytes read by attention of all layers from memory, `reread` from the L2 cache."""
+    """Work of one pass of an engine, which may read prompts and write tokens at once: `rows` tokens
+    through all layers; `last` of them reach the vocabulary; `pairs` of query and key; `cache` bytes
+    read by attention of all layers from memory, `reread` from the L2 cache."""
     n, inner = shape.layers, shape.heads * shape.head_dim
     kv = 2 * shape.kv_heads * shape.head_dim * shape.kv_share(devices)
     held = BITS[numbers.carrier]

@@ -101,6 +101,21 @@ def largest_batch(
     return max(0, floor(CACHE_SHARE * free / each))
 
 
+def cache_tokens(
+    shape: DecoderShape,
+    numbers: DecoderPrecision,
+    capacity: float,
+    tokens: float,
+    tensor: int,
+    pipeline: int = 1,
+) -> float:
+    """Tokens of all caches that fit beside the weights on `tensor` × `pipeline` devices, whose
+    passes have up to `tokens` rows; below 0 where the weights do not fit."""
+    free = _free(shape, numbers, capacity, tokens, tensor * pipeline)
+    each = shape.kv_bytes(numbers.kv_bits) * tensor * shape.kv_share(tensor)
+    return CACHE_SHARE * free / each
+
+
 def largest_context(
     shape: DecoderShape, numbers: DecoderPrecision, capacity: float, devices: int, batch: int = 1
 ) -> int:

@@ -74,20 +74,20 @@ def row(
         largest_context=figures.largest_context,
         kv_bytes_per_token=figures.kv_bytes_per_token,
         decode=figures.decode,
-        notes=(*figures.notes, *_foreign(target), *_on_card(target)),
+        notes=(*figures.notes, *foreign(target), *on_card(target)),
         price=price,
-        unverified=_unverified(target, number, _links(model, target, figures.devices)),
-        measured_generation=_measured(target),
+        unverified=unverified(target, number, _links(model, target, figures.devices)),
+        measured_generation=in_measured_generation(target),
         training=tuple(training_memory.planned(model, target, method) for method in methods),
     )
 
 
-def _measured(target: Target) -> bool:
+def in_measured_generation(target: Target) -> bool:
     """Whether a device of its generation was among the measurements of the fit."""
     return target.compute_capability in fitted().generations
 
 
-def _foreign(target: Target) -> tuple[str, ...]:
+def foreign(target: Target) -> tuple[str, ...]:
     """What must be said of devices of another vendor than those of the fit."""
     if target.vendor == "nvidia":
         return ()
@@ -96,7 +96,7 @@ def _foreign(target: Target) -> tuple[str, ...]:
     )
 
 
-def _on_card(target: Target) -> tuple[str, ...]:
+def on_card(target: Target) -> tuple[str, ...]:
     """What the row rests on if kernels were measured on this card."""
     return () if target.card is None else (target.card.told,)
 
@@ -122,7 +122,7 @@ def _graph(
         latency.append(_call(model, target, number, batch, works, price, known=not unknown))
         if unknown:
             notes = (f"not fully counted: {', '.join(unknown)}",)
-        elif _measured(target):
+        elif in_measured_generation(target):
             notes = fitted().doubts(graph_work.category(works))
     return _Figures(
         1,
@@ -282,7 +282,7 @@ def _token(
         taken += encode(batch).total
         bounds["encode"] = encode(batch).bound
     decodes, reads = "decode" if batch == 1 else "serving", "prefill"
-    if not _measured(target):
+    if not in_measured_generation(target):
         decodes = reads = UNSEEN
     band, first = fitted().band(decodes, made.token), fitted().band(reads, first_token)
     to_first, each = made.spreads
@@ -314,7 +314,7 @@ def _token(
 
 def _doubts(target: Target, batches: Sequence[int]) -> tuple[str, ...]:
     """Which intervals of a decoder are wide because little was measured."""
-    if not _measured(target):
+    if not in_measured_generation(target):
         return ()
     kinds = dict.fromkeys(["prefill", *("decode" if n == 1 else "serving" for n in batches)])
     return tuple(doubt for kind in kinds for doubt in fitted().doubts(kind))
@@ -349,7 +349,7 @@ def _links(model: OneCallModel | Decoding, target: Target, devices: int) -> tupl
     return link_of(target, devices).figures if devices > 1 else ()
 
 
-def _unverified(target: Target, number: Precision, links: Sequence[str]) -> tuple[str, ...]:
+def unverified(target: Target, number: Precision, links: Sequence[str]) -> tuple[str, ...]:
     """The figures of the target that the row rests on and nobody read in a source."""
     held = "memory_mib" if "memory_mib" in target.facts else "memory_gb"
     names = ("bandwidth_gbs", held, "l2_mb", "sm_count", "boost_mhz", "tdp_w", *links)

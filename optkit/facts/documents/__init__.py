@@ -9,7 +9,7 @@
     attestation  optkit.attestation/v1    quantized_graph  optkit.quantized-graph/v1
     devices   optkit.targets/v1, devices    installation    optkit.doctor/v1
     inspection  optkit.inspect/v1  store_entries  optkit.cache/v1   dry_run  optkit.rehearsal/v1
-    measured_card  optkit.card/v1
+    measured_card  optkit.card/v1  serving_plan  optkit.serving/v1
     observation  optkit.monitor/v1          generated_text  optkit.generate/v1
     record    common parts of all models    measured, prices    parts that several documents share
     rewrites  what fusion rules did         schema_texts, common_texts  descriptions of keys
@@ -49,7 +49,7 @@ _MODELS = {
     "targets": "devices:Targets", "devices": "devices:Devices|DeviceFacts",
     "doctor": "installation:Installation", "inspect": "inspection:Inspection",
     "cache": "store_entries:StoreEntries|StoreCheck", "rehearsal": "dry_run:DryRun",
-    "card": "measured_card:MeasuredCard",
+    "card": "measured_card:MeasuredCard", "serving": "serving_plan:ServingPlan",
     "monitor": "observation:Observation", "generate": "generated_text:TextGeneration",
 }  # fmt: skip
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from optkit.craft.prediction import advice, cost, economics, feed, graph_work, memory, plans
-from optkit.craft.prediction.card_lookup import measured
+from optkit.craft.prediction import advice, cost, economics, feed, memory, plans
 from optkit.craft.prediction.cost import PriceFile
 from optkit.craft.prediction.economics import Demand, Terms
 from optkit.craft.prediction.fitted import fitted
@@ -33,32 +32,21 @@ from optkit.facts.errors import (
     UsageError,
     unknown_name,
 )
-from optkit.facts.precisions import PRECISIONS, Precision, precision
+from optkit.facts.precisions import Precision
 from optkit.facts.request import Request
 from optkit.ground.decoder import DecoderSizes
-from optkit.ground.devices import Target, names
-from optkit.ground.devices import target as find_target
+from optkit.ground.devices import Target
 from optkit.ground.workspace import Workspace
-from optkit.road import jobs
 from optkit.road.jobs import RecipeLike
 from optkit.road.jobs.batches import Batch
 from optkit.show.report.recommended_choice import of_plan
-from optkit.verbs.api import plan_subject
+from optkit.verbs.api import plan_pairs, plan_subject
 from optkit.verbs.api.plan_subject import PlanSubject
 
 if TYPE_CHECKING:
     from torch.nn import Module
 
 METHODS: tuple[Method, ...] = get_args(Method)
-
-EVERY = "all"
-"""The name that stands for every GPU, each with those precisions that it has."""
-
-# Whose GPUs the model of latency describes: bytes from one memory, operations of matrix units.
-_VENDORS = ("nvidia", "amd", "apple")
-
-# What is planned where no precision is named, as far as the target has it.
-_USUAL = ("fp16", "int8", "fp8", "int4")
 
 
 @dataclass(frozen=True)
@@ -127,8 +115,7 @@ def plan(
     quick: training by the rule of thumb, weights times seven.
     partial: a precision that a target cannot do is a row and the plan's `error`; it is not raised.
 
-    Raises UsageError, UnknownName, Impossible, and the errors of
-    an export.
+    Raises UsageError, UnknownName, Impossible, and the errors of an export.
     """
     question = _Question(
         _names(target), _names(precision), tuple(batches), prompt, new_tokens, latency_ms,
@@ -136,33 +123,12 @@ def plan(
         partial,
     )  # fmt: skip
     if decoder is None:
-        subject = _exported(model, example_inputs, recipe, workspace, question)
+        subject = plan_subject.load(model, example_inputs, recipe, workspace, prompt, new_tokens)
     elif model is None:
         subject = plan_subject.described(decoder, prompt, new_tokens)
     else:
         raise UsageError("give either a model or the sizes of a decoder, not both", where="decoder")
     return _plan(subject, question)
-
-
-def _exported(
-    model: Module | Request | str | Path | None,
-    example_inputs: Batch | None,
-    recipe: RecipeLike | None,
-    workspace: Workspace,
-    question: _Question,
-) -> PlanSubject:
-    """The graph of the model. Only its export runs, which is the same for every target."""
-    runner = workspace.runner()
-    job = jobs.job_of(
-        model,
-        example_inputs,
-        jobs.pair("cpu", "fp32"),
-        recipe=recipe,
-        calibration=None,
-        name=None,
-        runner=runner,
-    )
-    return plan_subject.exported(job, runner, question.prompt, question.new_tokens)
 
 
 def failed(error: OptkitError) -> Plan:
@@ -190,16 +156,16 @@ def _plan(subject: PlanSubject, question: _Question) -> Plan:
     stored = _stored(question.stored)
     results: list[PlanRow] = []
     refused: OptkitError | None = None
-    for device in _devices(question):
+    for device in plan_pairs.devices(question.targets):
         terms = _terms(device, question, prices, demand)
-        for scheme in _precisions(device, question):
+        for scheme in plan_pairs.precisions(device, question.precisions):
             try:
                 results.append(_row(subject, device, scheme, question, terms, stored))
             except (Impossible, ToolchainMissing) as error:
                 refused = refused or error
                 results.append(_refused(device, scheme, error))
     able = [row for row in results if row.status != "impossible"]
-    if able and EVERY in question.targets:
+    if able and plan_pairs.EVERY in question.targets:
         results, refused = able, None
     if refused is not None and not question.partial:
         raise refused
@@ -223,15 +189,6 @@ def _plan(subject: PlanSubject, question: _Question) -> Plan:
         fit=FitFacts(rows=fit.rows, half_widths=dict(fit.widths)),
     )
     return plan.model_copy(update={"recommendation": of_plan(plan)})
-
-
-def _devices(question: _Question) -> Iterable[Target]:
-    """Each target once."""
-    if EVERY in question.targets:
-        known = [device for device in map(find_target, names()) if device.vendor in _VENDORS]
-        return [measured(device) for device in known]
-    asked = {device.name: device for device in map(find_target, question.targets)}
-    return [measured(device) for device in asked.values()]
 
 
 def _terms(device: Target, question: _Question, prices: PriceFile, demand: Demand) -> Terms:
@@ -304,14 +261,6 @@ def _check_numbers(question: _Question) -> None:
         )
 
 
-def _precisions(device: Target, question: _Question) -> Sequence[Precision]:
-    if question.precisions:
-        return [precision(name) for name in dict.fromkeys(question.precisions)]
-    usual = [PRECISIONS[name] for name in _USUAL]
-    able = [scheme for scheme in usual if _why_not(device, scheme) is None]
-    return able or [PRECISIONS["fp16"]]
-
-
 def _row(
     subject: PlanSubject,
     device: Target,
@@ -320,38 +269,10 @@ def _row(
     terms: Terms,
     stored: float | None,
 ) -> PlanRow:
-    if device.vendor not in _VENDORS:
-        raise Impossible(
-            f"latency is predicted for GPUs only; {device.title} is none",
-            where=device.name,
-            hint="`optkit bench --target cpu` measures this machine" if device.is_cpu else None,
-        )
-    if "gpu" not in scheme.runs_on:
-        raise Impossible(
-            f"{scheme} runs on ONNX Runtime's CPU kernels only",
-            where=device.name,
-            hint=f"see `optkit targets {device.name}`",
-        )
-    reason = _why_not(device, scheme)
-    if reason is not None:
-        raise Impossible(reason, where=device.name, hint=f"see `optkit targets {device.name}`")
+    plan_pairs.check(device, scheme)
     batches = tuple(sorted({*subject.batches, *question.batches}))
     row = plans.row(subject.model, device, scheme, batches, terms.price, question.training)
     return economics.costed(feed.fed(row, subject.model, device, stored), device, terms)
-
-
-def _why_not(device: Target, scheme: Precision) -> str | None:
-    """Why the precision cannot be planned there; None if it can. What nothing of optkit compiles
-    for is planned from its peaks alone."""
-    for need in scheme.needs:
-        if device.support(need).answer != "unknown":
-            reason = device.why_not(need, of=scheme.name)
-            if reason is not None:
-                return reason
-    for dtype in (graph_work.multiplies_in(scheme), scheme.carrier):
-        if device.peak(dtype) is None:
-            return f"{scheme} multiplies in {dtype}, of which {device.title} has no known peak"
-    return None
 
 
 def _refused(device: Target, scheme: Precision, error: OptkitError) -> PlanRow:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,17 +19,22 @@ from optkit.facts.documents.plan import PlannedDecoder, PlannedGraph
 from optkit.facts.errors import InputRefused, UsageError
 from optkit.facts.node_cost import NodeCost
 from optkit.facts.precisions import precision
+from optkit.facts.request import Request
 from optkit.facts.tensors import TensorInfo, axes_of, size_of
 from optkit.ground import runtimes
-from optkit.ground.decoder import PRESENT, Decoder, DecoderSizes
+from optkit.ground.decoder import PRESENT, Decoder, DecoderSizes, SpecialTokens, Windows, read_json
 from optkit.ground.devices import target as find_target
 from optkit.ground.execute.runner import Runner
-from optkit.road import pipeline
+from optkit.ground.workspace import Workspace
+from optkit.road import jobs, pipeline
+from optkit.road.jobs import RecipeLike
+from optkit.road.jobs.batches import Batch
 from optkit.road.pipeline import Build, Job
 from optkit.road.steps.file_names import GRAPH
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+    from torch.nn import Module
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -48,6 +54,41 @@ def described(sizes: DecoderSizes, prompt: int | None, new_tokens: int | None) -
     model = Decoding(shape, sizes.parameters, *_tokens(prompt, new_tokens, None))
     name = f"decoder-{sizes.parameters / 1e9:.3g}b"
     return PlanSubject(model, _decoder(name, model, assumed), BATCHES)
+
+
+def load(
+    model: Module | Request | str | Path | None,
+    example_inputs: Batch | None,
+    recipe: RecipeLike | None,
+    workspace: Workspace,
+    prompt: int | None,
+    new_tokens: int | None,
+) -> PlanSubject:
+    """The graph of the model. Only its export runs, which is the same for every target."""
+    runner = workspace.runner()
+    job = jobs.job_of(
+        model,
+        example_inputs,
+        jobs.pair("cpu", "fp32"),
+        recipe=recipe,
+        calibration=None,
+        name=None,
+        runner=runner,
+    )
+    return exported(job, runner, prompt, new_tokens)
+
+
+def configured(content: bytes, where: str, prompt: int, new_tokens: int) -> PlanSubject:
+    """A decoder of which only the config.json of Hugging Face is read, not the weights. Raises
+    InputRefused for the configuration of another kind of model."""
+    config = read_json(content, where)
+    shape = decoder_shape.of_config(config, where)
+    if (windows := Windows.of(config)) is not None:
+        shape = replace(shape, window=windows.window, local_layers=windows.layers)
+    positions = SpecialTokens.of(config, {}).context
+    model = Decoding(shape, shape.parameters, prompt, new_tokens, positions)
+    name = str(config.get("_name_or_path") or config.get("model_type") or "decoder")
+    return PlanSubject(model, _decoder(name, model), BATCHES)
 
 
 def exported(job: Job, runner: Runner, prompt: int | None, new_tokens: int | None) -> PlanSubject:

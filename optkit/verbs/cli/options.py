@@ -23,8 +23,8 @@ Function = Callable[..., object]
 Decorator = Callable[[Function], Function]
 
 HEADINGS = ("Model", "Other tools", "Data", "Shapes", "Decoder", "Sampling",
-             "Speculative decoding", "Target", "Search", "Limits", "Cost", "Where it runs",
-             "Output")  # fmt: skip
+             "Speculative decoding", "Target", "Search", "Limits", "Serving", "Cost",
+             "Where it runs", "Output")  # fmt: skip
 """The headings of options in help, in this order."""
 
 _heading_of: dict[click.Parameter, str] = {}

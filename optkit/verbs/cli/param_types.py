@@ -229,5 +229,18 @@ class Seconds(Quantity):
         return super().convert(value, param, ctx) / 1e3
 
 
+class TokenCount(Type):
+    """A number of tokens, or a text with several that --serve reads: 128..1024, 300~1200."""
+
+    name = "tokens"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
+        if ".." in str(value) or "~" in str(value):
+            return str(value)
+        return click.IntRange(min=1).convert(value, param, ctx)
+
+
 SHARE = Quantity("share", {"": 1.0, "%": 0.01}, "60%")
 COUNT = Quantity("number", {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}, "70b", least=1e-9)

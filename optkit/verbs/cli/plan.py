@@ -89,13 +89,8 @@ def plan(
     workspace: Workspace,
     output: Output,
 ) -> int:
-    if plot is not None and plot.suffix not in (".html", ".svg"):
-        raise UsageError(
-            f"optkit cannot write this kind of file: {plot.suffix or 'no file name extension'}",
-            where=f"--plot {plot}",
-            hint="name a file that ends with .html or .svg, "
-            f"for example: --plot {plot.with_suffix('.svg') if plot.name else 'cost.svg'}",
-        )
+    if plot is not None:
+        check_plot(plot)
     decoder = sizes.decoder(request)
     with output.terminal() as ears:
         planned = api.plan(
@@ -129,6 +124,17 @@ def plan(
     error = from_json(planned.error.to_json())
     command_output.show_error(error)
     return error.exit_code
+
+
+def check_plot(plot: Path) -> None:
+    """Raises UsageError for a file of another kind than page or drawing."""
+    if plot.suffix not in (".html", ".svg"):
+        raise UsageError(
+            f"optkit cannot write this kind of file: {plot.suffix or 'no file name extension'}",
+            where=f"--plot {plot}",
+            hint="name a file that ends with .html or .svg, "
+            f"for example: --plot {plot.with_suffix('.svg') if plot.name else 'cost.svg'}",
+        )
 
 
 def _draw(plan: Plan, path: Path) -> None:

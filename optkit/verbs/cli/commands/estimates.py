@@ -35,17 +35,63 @@ _tokens = options.under(
     "Decoder",
     click.option(
         "--prompt",
-        type=_COUNT,
+        type=param_types.TokenCount(),
         metavar="TOKENS",
-        help="Tokens read per sequence; default: 1024, less where the model has fewer positions.",
+        help="Tokens read per sequence; default: 1024, less where the model has fewer positions. "
+        "With --serve also a range 128..1024, or median and 95th percentile 300~1200.",
     ),
     click.option(
         "--new",
-        type=_COUNT,
+        type=param_types.TokenCount(),
         metavar="TOKENS",
         help="Tokens written per sequence; default: 256, likewise.",
     ),
 )
+
+_serving = options.filling(
+    "optkit.verbs.cli.plan_question:ServingChoice", "serving",
+    options.under(
+        "Serving",
+        click.option("--serve", type=click.FloatRange(min=0, min_open=True), metavar="N",
+                     help="Count the GPUs that serve N requests per second, at random moments; "
+                     "with --trace, its requests at this rate."),
+        click.option("--trace", type=param_types.Existing("a CSV or JSON lines file", file=True),
+                     metavar="FILE", help="The requests: arrival in seconds, prompt and output in "
+                     "tokens, perhaps prefix."),
+        click.option("--ttft", type=param_types.Milliseconds(), metavar="TIME",
+                     help="Limit of the time to the first token, e.g. 500ms."),
+        click.option("--tpot", type=param_types.Milliseconds(), metavar="TIME",
+                     help="Limit of the time per output token after it, e.g. 50ms."),
+        click.option("--percentile", type=click.FloatRange(50, 99.9), metavar="P",
+                     help="Percent of the requests that must hold the limits; default 95."),
+        click.option("--batching", type=param_types.OneOf(["static", "dynamic", "continuous"]),
+                     help="static: full batches; dynamic: also after --delay; default continuous: "
+                     "requests join and leave between passes."),
+        click.option("--chunk", type=click.IntRange(min=0), metavar="TOKENS",
+                     help="Tokens per pass when prompts are read in chunks beside decoding; "
+                     "default 2048; 0: whole prompts first."),
+        click.option("--max-batch", type=_COUNT, metavar="N",
+                     help="Sequences of a copy at once; default 256."),
+        click.option("--delay", type=param_types.Milliseconds(), metavar="TIME",
+                     help="Wait of dynamic batching for a full batch; default 100ms."),
+        click.option("--block", type=_COUNT, metavar="TOKENS",
+                     help="Block of the paged cache; default 16."),
+        click.option("--shared", type=param_types.SHARE, metavar="SHARE",
+                     help="Of each prompt, what it begins with in common; of a trace, within a "
+                     "prefix."),
+        click.option("--split", is_flag=True,
+                     help="Prompts are read on other GPUs than answers are written."),
+        click.option("--tp", type=_COUNT, metavar="N",
+                     help="GPUs that share each layer; default: what takes the fewest."),
+        click.option("--pp", type=_COUNT, metavar="N",
+                     help="Stages of layers on GPUs one after another; default 1."),
+        click.option("--speculate", metavar="K,A[,C]",
+                     help="K drafted tokens per pass, of which a share A is accepted, each for C "
+                     "of a pass (default 0.05)."),
+        click.option("--seed", type=click.IntRange(min=0),
+                     help="Of the random requests; default 0."),
+    ),
+)  # fmt: skip
 
 _needs = options.under(
     "Limits",
@@ -79,6 +125,7 @@ _costs = options.filling(
 @options.command(
     "optkit plan -t l4,h100 -p fp16,int8 --latency 20ms",
     "optkit plan --params 70b --layers 80 --kv-heads 8 --head-dim 128 -t h100",
+    "optkit plan my-llama -t l4,h100 --serve 20 --prompt 300~1200 --ttft 500ms --tpot 50ms",
 )
 @options.job
 @options.targets
@@ -90,6 +137,7 @@ _costs = options.filling(
 @_sizes
 @_tokens
 @_needs
+@_serving
 @_costs
 @click.option(
     "--train",
@@ -114,7 +162,7 @@ _costs = options.filling(
 )
 @options.work
 @options.output
-@options.calls("optkit.verbs.cli.plan:plan")
+@options.calls("optkit.verbs.cli.plan_question:plan")
 def plan() -> None:
     """Predict latency, memory and cost of MODEL on each target, and what would help.
 
