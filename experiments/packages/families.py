@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers as hf
+from safetensors.torch import save_file
 
 import optkit
 from optkit.errors import OptkitError
@@ -108,6 +109,16 @@ def codes_are_equal(artifact: optkit.Artifact, folder: Path) -> tuple[int, int]:
     return equal, sum(key.endswith(".weight_scale") for key in stored)
 
 
+def without_cache(folder: Path) -> None:
+    """The same package without the scales of a cache."""
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"]["kv_cache_scheme"] = None
+    (folder / "config.json").write_text(json.dumps(config))
+    file, tensors = folder / "model.safetensors", checkpoints.tensors(folder)
+    kept = {key: each for key, each in tensors.items() if key[-8:] not in (".k_scale", ".v_scale")}
+    save_file(kept, file, metadata={"format": "pt"})
+
+
 def forms(scheme: str, artifact: optkit.Artifact, out: Path) -> Iterator[tuple[str, Path]]:
     """The packages of an artifact, by scheme."""
     for dynamic in (False, True) if scheme in ("INT8", "FP8") else (False,):
@@ -118,9 +129,7 @@ def forms(scheme: str, artifact: optkit.Artifact, out: Path) -> Iterator[tuple[s
         folder = Path(made["folder"])
         if scheme == "FP8":
             yield f"{name}, cache in FP8", folder
-            config = json.loads((folder / "config.json").read_text())
-            config["quantization_config"]["kv_cache_scheme"] = None
-            (folder / "config.json").write_text(json.dumps(config))
+            without_cache(folder)
         yield name, folder
 
 
