@@ -20,8 +20,8 @@ WORTH = {
     "then reads all weights for a few tokens, so the number of their bytes is its time. Not INT4 "
     "for large batches or long prompts, where its unpacking counts, and not for small decoders on "
     "a CPU without VNNI: *measured* on two cores with AVX2, INT4 ran at 0.56 to 0.73 times the "
-    "speed of FP32. In a mixture of experts only attention, router and head are quantized: the "
-    "experts' weights are looked up for each token. With random weights the scores of experts "
+    "speed of FP32. On a GPU only attention, router and head of a mixture of experts are "
+    "quantized: the experts' weights are looked up for each token. With random weights the scores of experts "
     "nearly tie, so that FP16 sends a few tokens to others (Qwen3-MoE: 5 of 2,048, the rest of the "
     "logits has 55 dB): their SQNR here says nothing of a trained model. " + _CACHE,
     "Encoder-decoders": "Not INT8 or INT4 for a decoder as small as Whisper's base: at batch 1 "
@@ -50,7 +50,7 @@ ADVICE = {
     "Embeddings and rerankers": "INT8. Not INT4: it costs accuracy and gains less.",
     "Decoders": "INT4 if it passes the gate and few sequences are decoded at once; INT8 for large "
     "batches or long prompts. On a CPU without VNNI a small decoder is slower in INT4 than in FP32 "
-    "(*measured*). In a mixture of experts only attention, router and head are quantized.",
+    "(*measured*). Experts of a mixture are quantized on a CPU only.",
     "Encoder-decoders": "Neither INT8 nor INT4 for a decoder as small as Whisper's base.",
     "Image classifiers and towers": "INT8. Not INT4: it has no convolutions, and gains nothing at "
     "batch 32.",
