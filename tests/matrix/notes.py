@@ -21,9 +21,10 @@ WORTH = {
     "for large batches or long prompts, where its unpacking counts, and not for small decoders on "
     "a CPU without VNNI: *measured* on two cores with AVX2, INT4 ran at 0.56 to 0.73 times the "
     "speed of FP32. On a GPU only attention, router and head of a mixture of experts are "
-    "quantized: the experts' weights are looked up for each token. With random weights the scores of experts "
-    "nearly tie, so that FP16 sends a few tokens to others (Qwen3-MoE: 5 of 2,048, the rest of the "
-    "logits has 55 dB): their SQNR here says nothing of a trained model. " + _CACHE,
+    "quantized: the experts' weights are looked up for each token. With random weights the "
+    "scores of experts nearly tie, so that FP16 sends a few tokens to others (Qwen3-MoE: 5 of "
+    "2,048, the rest of the logits has 55 dB): their SQNR here says nothing of a trained model. "
+    + _CACHE,
     "Encoder-decoders": "Not INT8 or INT4 for a decoder as small as Whisper's base: at batch 1 "
     "half of its step is launches, which no precision shortens, and at batch 32 most of its bytes "
     "are the keys and values of 1,500 frames, which INT8 and INT4 leave in FP16. The decoder "

@@ -49,11 +49,6 @@ class Stack(NamedTuple):
         return value
 
     @property
-    def summed_axis(self) -> int:
-        """The axis of the stack along which products are summed."""
-        return 2 - self.place
-
-    @property
     def sizes(self) -> tuple[int, int, int]:
         """E, N and K."""
         assert self.stored.shape is not None

@@ -27,13 +27,13 @@ from optkit.craft.fusion.pattern import (
     scalar,
 )
 
-NOTHING = Match()
+_NOTHING = Match()
 
 
 class _QuickGelu:
     """g σ(αg) as the one operator that the rule `activation` makes of it."""
 
-    def matches(self, value: ir.Value | None, match: Match = NOTHING) -> Iterator[Match]:
+    def matches(self, value: ir.Value | None, match: Match = _NOTHING) -> Iterator[Match]:
         node = made_by(value, "QuickGelu", domain=MICROSOFT)
         if node is not None and node.inputs[0] is not None:
             alpha = node.attributes.get_float("alpha", 1.702)
