@@ -176,11 +176,23 @@ def test_batch_has_a_default_only_where_it_is_used() -> None:
 def test_errors_name_line_and_remedy(
     folder: Path, old: str, new: str, where: str, message: str, hint: str
 ) -> None:
+    if re.fullmatch(r"\w+\.(pt|safetensors|yaml|h5)", new):
+        (folder / new).touch()
     error = refused(folder, old, new)
     assert error.exit_code == 2
     assert error.where == f"optkit.yaml:{where}"
     assert message in error.message
     assert hint in (error.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [("yolo11n.pt", True), ("yolo26n-seg.yaml", True), ("gone.pt", False), ("net.h5", False)],
+)
+def test_a_model_file_that_is_not_there_is_missing(name: str, lines: bool, folder: Path) -> None:
+    error = refused(folder, "model.py:create", name)
+    assert error.message.endswith(f"there is no file {name!r} here")
+    assert ("YOLO(" in str(error.hint)) is lines and "correct the path" in str(error.hint)
 
 
 @pytest.mark.parametrize("mark", ["pyproject.toml", ".git", "optkit.yaml"])

@@ -121,7 +121,7 @@ def test_weights_beside_the_code_are_taken_where_they_are_the_only_ones(project:
         ("src/gone.py:create", {}, "no such file"),
         ("src/net.py", {}, "names no function"),
         ("net:create", {}, "may not name an installed module"),
-        ("run.pt", {}, "is a checkpoint"),
+        ("run.pt", {}, "there is no file 'run.pt'"),
         ("src/net.py:create", {"weights": "run.pt"}, "pickles are never loaded"),
         ("src/net.py:create", {"calibration": "digit"}, "unknown calibration source 'digit'"),
         ("src/net.py:create", {"evaluation": "top2"}, "unknown evaluation task 'top2'"),

@@ -143,8 +143,8 @@ class Witness:
         if values is None or len(found) != len(case.outputs) or not alike(values, returned[name]):
             return None
         return (
-            f"output {name!r} follows the order of scores that are equal but for rounding, and torch "
-            "and the graph order some of them otherwise; in the same order their values agree"
+            f"output {name!r} follows the order of scores that are equal but for rounding, and "
+            "torch and the graph order some of them otherwise; in the same order their values agree"
         )
 
     def _place(self, case: ComparedRun, mismatch: OutputMismatch) -> ExportFailed:

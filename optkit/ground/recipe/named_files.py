@@ -34,6 +34,8 @@ _FOREIGN = {
     ".gguf": ("llama.cpp", None),
 }
 """Suffix of a model of another program → the program, and what writes the model as ONNX."""
+_OF_FILES = (*torch_checkpoint.CHECKPOINTS, ".safetensors", ".yaml", ".yml")
+_ULTRALYTICS = re.compile(r"(yolo|rtdetr)[\w.-]*\.(pt|ya?ml)", re.IGNORECASE)
 _MODEL_FORMS = (
     "a model is file.py:factory, package.module:factory, x.onnx, x.pt2, a Hugging Face folder or "
     "org/name on the hub"
@@ -136,7 +138,8 @@ class _Finder:
         if places.is_python_file(factory):
             return False
         if not _MODULE_FACTORY.fullmatch(factory):
-            raise self._refused(path, *_no_factory(factory))
+            base = self.origin.cwd if self.origin.is_given(path) else self.origin.base
+            raise self._refused(path, *_no_factory(factory, base))
         if not self.origin.is_given(path):
             hint = "name a file.py:function, or give the module on the command line"
             raise self._refused(path, "a recipe may not name an installed module", hint)
@@ -146,9 +149,11 @@ class _Finder:
         return self.origin.refused(path, problem, hint)
 
 
-def _no_factory(named: str) -> tuple[str, str]:
+def _no_factory(named: str, base: Path) -> tuple[str, str]:
     """The error for a model that does not have the form of a factory, with a hint."""
     suffix = Path(named).suffix.lower()
+    if suffix in (*_OF_FILES, *_FOREIGN) and not (base / named).exists():
+        return f"there is no file {named!r} here", _absent(named)
     with_code = (
         "write a recipe that names the code (optkit init file.py:factory --out recipe.yaml), check "
         "its inputs, and build it: optkit build --recipe recipe.yaml --set model.weights="
@@ -179,6 +184,18 @@ def _no_factory(named: str) -> tuple[str, str]:
         hint = f"a model of the Hugging Face hub needs its owner: OWNER/{named}; {_MODEL_FORMS}"
         return f"{named!r} is not a file, a folder or file.py:function here", hint
     return f"{named!r} is not file.py:function", _MODEL_FORMS
+
+
+def _absent(named: str) -> str:
+    """What to do about a file that is not there. The names of some are those of models that
+    Ultralytics downloads or builds."""
+    if not _ULTRALYTICS.fullmatch(Path(named).name):
+        return "correct the path"
+    lines = torch_checkpoint.ultralytics(named)
+    return (
+        "correct the path; if Ultralytics knows this name, write a file model.py and build "
+        f"model.py:create; the lines of model.py:\n{lines}"
+    )
 
 
 def _no_function(named: str, file: Path) -> tuple[str, str]:

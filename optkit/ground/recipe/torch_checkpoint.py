@@ -38,19 +38,19 @@ def loader(path: str) -> tuple[str, str] | None:
         return None
     full = str(Path(path).resolve())
     if any(name.startswith("ultralytics.") for name in classes):
-        lines = [
-            "from ultralytics import YOLO",
-            "def create():",
-            f"    return YOLO({full!r}).model",
-        ]
+        lines = ultralytics(full)
     else:
-        lines = [
-            "import torch",
-            "def create():",
-            f"    saved = torch.load({full!r}, map_location='cpu', weights_only=False)",
-            "    return (saved['model'] if isinstance(saved, dict) else saved).float()",
-        ]
-    return "\n".join(lines), _beside(str(Path(path).with_suffix("")) + "_model.py", ".py")
+        lines = (
+            "import torch\ndef create():\n"
+            f"    saved = torch.load({full!r}, map_location='cpu', weights_only=False)\n"
+            "    return (saved['model'] if isinstance(saved, dict) else saved).float()"
+        )
+    return lines, _beside(str(Path(path).with_suffix("")) + "_model.py", ".py")
+
+
+def ultralytics(named: str) -> str:
+    """Lines of a Python file with a function `create` that returns a model of Ultralytics."""
+    return f"from ultralytics import YOLO\ndef create():\n    return YOLO({named!r}).model"
 
 
 def _classes(path: Path) -> set[str]:

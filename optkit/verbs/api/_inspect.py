@@ -6,10 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from optkit.facts.documents.inspection import INSPECT, InspectedArtifact, Inspection
+from optkit.facts.errors import InputRefused
 from optkit.ground import intake as stage
 from optkit.ground.execute.runner import Runner
 from optkit.ground.execute.task import TaskLimits
 from optkit.ground.intake import StagedModel
+from optkit.ground.recipe import torch_checkpoint
 from optkit.ground.workspace import Workspace
 from optkit.road import pipeline
 from optkit.road.steps.summary import Summarize
@@ -30,6 +32,12 @@ def inspect(path: str | Path, *, workspace: Workspace = Workspace()) -> Inspecti
 
     Raises InputRefused, IntegrityError, and WorkerFailed beyond the limits.
     """
+    if Path(path).suffix in torch_checkpoint.CHECKPOINTS and Path(path).is_file():
+        raise InputRefused(
+            "a checkpoint of torch, and neither an artifact nor an ONNX file",
+            where=str(path),
+            hint=f"`optkit build {path}` says how its model is loaded",
+        )
     bounded = workspace.memory is None and workspace.timeout is None
     return _inspected(Path(path), workspace.runner(), bounded)
 
