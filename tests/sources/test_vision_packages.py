@@ -18,6 +18,8 @@ from tests.sources.test_torch_module import export, spec
     [
         ("yolov8n", 84, 7),
         ("yolo11n", 84, 7),
+        ("yolo12n", 84, 7),
+        ("yolo26n", 84, 6),  # without DFL
         ("yolov8n-seg", 116, 10),
         ("yolov8n-pose", 56, 10),
         ("yolov8n-obb", 85, 10),
@@ -31,6 +33,16 @@ def test_detectors_of_ultralytics(name: str, rows: int, layers: int, tmp_path: P
     assert len(output_layers(graph.load(tmp_path / "model.onnx"))) == layers
     config = image_processor(module)
     assert config is not None and config["preprocessing"] == "letterbox"
+
+
+@pytest.mark.slow
+def test_a_detector_that_chooses_its_detections(tmp_path: Path) -> None:
+    ultralytics = pytest.importorskip("ultralytics")
+    module = ultralytics.YOLO("yolo26n.yaml").model
+    module.end2end = True
+    log = export(module, tmp_path / "model.onnx", spec("images", "batch", 3, 64, 64))
+    assert log.outputs[0].shape == ("batch", 84, 6)
+    assert len(output_layers(graph.load(tmp_path / "model.onnx"))) == 6
 
 
 @pytest.mark.slow

@@ -90,7 +90,8 @@ def outputs_in_order(
         def run_node(self, n: fx.Node) -> Any:
             value = super().run_node(n)
             if n.name in indices:
-                value = self._ordered(n, *value, torch.from_numpy(indices[n.name]))
+                own, places = value
+                value = self._ordered(n, own, places, torch.from_numpy(indices[n.name]))
             if n.name in wanted:
                 taken[n.name] = _array(value)
             return value

@@ -93,7 +93,7 @@ class Export(RunsCode, Step[ExportedGraph]):
     """
 
     name = "export"
-    version = 12
+    version = 13
     tools = ("torch", "onnxscript", "onnx", "onnx-ir")
 
     model: StepInput | None = None

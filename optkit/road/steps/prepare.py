@@ -16,7 +16,7 @@ class Prepare(Step[FusedGraph]):
     compared with those of the graph before, as in `Fuse`."""
 
     name = "prepare"
-    version = 12
+    version = 13
     tools = ("onnxruntime", "numpy", "onnx-ir")
     stays = True
 
