@@ -1,7 +1,8 @@
 """A decoder with a key-value cache: how its graph is called, and what its Hugging Face files say.
 
     input_ids                      int64 [batch, sequence]
-    attention_mask                 int64 [batch, past_sequence + sequence], 1 for a token
+    attention_mask                 int64 [batch, past_sequence + sequence], 1 for a token;
+                                   [batch, sequence] if the past is states alone
     position_ids                   int64 [batch, sequence], where the model takes them
     past_key_values.{i}.key|value  [batch, heads, past_sequence, head size]
                                    float32; as codes int8, or uint8 with half the head size
@@ -80,9 +81,10 @@ class Decoder:
         """The decoder with these inputs and outputs; None if they are those of another kind of
         model."""
         taken, given = {info.name: info for info in inputs}, {info.name: info for info in outputs}
-        cache = tuple(info for name, info in taken.items() if _PAST.fullmatch(name))
-        crossed = tuple(info for name, info in taken.items() if _CROSSED.fullmatch(name))
-        states = tuple(info for name, info in taken.items() if is_state(name))
+        cache, crossed, states = (
+            tuple(info for name, info in taken.items() if kind.fullmatch(name))
+            for kind in (_PAST, _CROSSED, _STATE)
+        )
         rest = taken.keys() - {info.name for info in (*cache, *crossed, *states)}
         logits = given.get(LOGITS)
         if not (cache or states) or logits is None or not {IDS} <= rest <= {IDS, MASK, POSITIONS}:

@@ -459,6 +459,15 @@ def test_a_feed_that_does_not_fit(bad: Any, text: str, hint: str | None, tmp_pat
     assert not (tmp_path / "index.json").exists()
 
 
+def test_the_sizes_of_an_example_are_named(tmp_path: Path) -> None:
+    infos = (TensorInfo("image", "float32", (4, 3, 8, 8)),)
+    with pytest.raises(InputRefused, match=r"takes \[4, 3, 8, 8\]") as caught:
+        write([{"image": np.zeros((4, 3, 6, 7), np.float32)}], tmp_path, infos)
+    hint = str(caught.value.hint)
+    assert "shape: [batch, 3, axis2, axis3]" in hint and "axis 3 has one size, 8" in hint
+    assert "{axis2: {min: ..., opt: ..., max: ...}, axis3: {min: " in hint
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("at", [(0, 0, 0), (1, 1, 2)])
 def test_values_that_are_not_finite_are_kept_and_noted(

@@ -26,10 +26,7 @@ def graph(network: Network, tmp_path: Path) -> Path:
     """logits of a token = tanh(Σ of the embeddings up to it) · head; the state is the sum."""
     nodes = [
         helper.make_node("Gather", ["embeddings", "input_ids"], ["e"]),
-        helper.make_node("Shape", ["input_ids"], ["length"], start=1, end=2),
-        helper.make_node("Neg", ["length"], ["first"]),
-        helper.make_node("Slice", ["attention_mask", "first", "last", "one"], ["new"]),
-        helper.make_node("Cast", ["new"], ["m"], to=TensorProto.FLOAT),
+        helper.make_node("Cast", ["attention_mask"], ["m"], to=TensorProto.FLOAT),
         helper.make_node("Unsqueeze", ["m", "two"], ["real"]),
         helper.make_node("Mul", ["e", "real"], ["x"]),
         helper.make_node("CumSum", ["x", "along"], ["sums"]),
@@ -44,7 +41,7 @@ def graph(network: Network, tmp_path: Path) -> Path:
     made = helper.make_graph(
         nodes, "states",
         [value("input_ids", TensorProto.INT64, ["batch", "sequence"]),
-         value("attention_mask", TensorProto.INT64, ["batch", "past_sequence + sequence"]),
+         value("attention_mask", TensorProto.INT64, ["batch", "sequence"]),
          value("past_recurrent.0", TensorProto.FLOAT, state)],
         [value("logits", TensorProto.FLOAT, ["batch", "sequence", VOCABULARY]),
          value("present_recurrent.0", TensorProto.FLOAT, state)],

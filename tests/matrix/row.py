@@ -17,7 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from optkit.craft.sources.hugging_face import causal_lm, encoder_decoder, inputs, loading
+from optkit.craft.sources.hugging_face import (
+    causal_lm,
+    encoder_decoder,
+    inputs,
+    linear_recurrences,
+    loading,
+)
 from optkit.facts.codec import from_json
 from optkit.facts.errors import OptkitError
 from optkit.facts.request import Request
@@ -130,8 +136,8 @@ class Row:
         )  # fmt: skip
 
     def torch_outputs(self, feed: Feed) -> Feed:
-        """What transformers computes in the same precision."""
-        with torch.no_grad():
+        """What transformers computes in the same precision; a state of Mamba goes on in it."""
+        with torch.no_grad(), linear_recurrences.scanned(self._model):
             found = self._model(*(torch.from_numpy(array) for array in feed.values()))
         return {name: tensor.numpy() for name, tensor in found.items()}
 

@@ -56,14 +56,14 @@ def test_errors_on_purpose_are_cells_and_bugs_are_not(
 
 
 def test_a_refused_family_has_no_cells_but_the_words_of_the_refusal(tmp_path: Path) -> None:
-    row = Row("mamba", tmp_path)
+    row = Row("longformer", tmp_path)
     refused = columns.answer(row)["refused"]
     assert refused == {
-        "code": "input_refused", "exit_code": 5, "reason": refused["reason"],
+        "code": "export_failed", "exit_code": 5, "reason": refused["reason"],
         "remedy": refused["remedy"],
     }  # fmt: skip
-    assert "no key-value cache" in refused["reason"] and str(tmp_path) not in refused["reason"]
-    assert "Python factory" in refused["remedy"]
+    assert "values of a tensor" in refused["reason"] and str(tmp_path) not in refused["reason"]
+    assert "torch.where" in refused["remedy"]
 
 
 def test_a_difference_at_real_tokens_is_found_and_one_at_padding_is_not() -> None:

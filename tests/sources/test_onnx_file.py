@@ -247,3 +247,33 @@ def test_a_graph_that_holds_its_size_fails_at_another_one(tmp_path: Path) -> Non
         pytest.raises(OptkitError, match="to the size"),
     ):
         session.run({"x": x})
+
+
+def test_a_loop_that_returns_a_constant_is_kept(tmp_path: Path) -> None:
+    """y = x · W, and three times 2 y."""
+    value = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [helper.make_node("Constant", [], ["two"], value_float=2.0),
+         helper.make_node("Mul", ["a", "two"], ["b"]),
+         helper.make_node("Constant", [], ["go"], value=numpy_helper.from_array(np.array(True)))],
+        "body",
+        [value("i", TensorProto.INT64, []), value("on", TensorProto.BOOL, []),
+         value("a", TensorProto.FLOAT, ["N", 4])],
+        [value("go", TensorProto.BOOL, []), value("b", TensorProto.FLOAT, ["N", 4])],
+    )  # fmt: skip
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["xw"]),
+        helper.make_node("Loop", ["times", "", "xw"], ["y"], body=body),
+    ]
+    constants = {"w": np.eye(4, dtype=np.float32), "times": np.array(3)}
+    made = helper.make_graph(
+        nodes, "g", [value("x", TensorProto.FLOAT, ["N", 4])],
+        [value("y", TensorProto.FLOAT, ["N", 4])],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )  # fmt: skip
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(made, opset_imports=opset, ir_version=8), tmp_path / "in.onnx")
+    export(tmp_path / "in.onnx", tmp_path / "out.onnx")
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    with backend("onnxruntime").session(tmp_path / "out.onnx") as session:
+        np.testing.assert_array_equal(session.run({"x": x})["y"], 8 * x)

@@ -133,9 +133,7 @@ class OrtSession:
         check_feed(start, [info for info in self.inputs if info.name in taken | start.keys()])
         given = [info for info in self.inputs if info.name not in start]
         returned = [info for info in self.outputs if info.name not in carried]
-        placed = {out: into for out, into in carried.items() if not is_state(into)}
-        if room is None or not self._in_place(placed):
-            placed = {}
+        placed = {} if room is None else self._placed(carried)
         widened = {name: _widened(start[name], room or 0) for name in placed.values()}
         start = {**start, **widened, **self._adapter}
         window = self._noted.get(WINDOW) if placed and self._device == "cpu" else None
@@ -171,8 +169,10 @@ class OrtSession:
     def _noted(self) -> Mapping[str, str]:
         return self._session.get_modelmeta().custom_metadata_map
 
-    def _in_place(self, carried: Mapping[str, str]) -> bool:
-        return carried.keys() <= set(json.loads(self._noted.get(IN_PLACE, "[]")))
+    def _placed(self, carried: Mapping[str, str]) -> dict[str, str]:
+        """Those of the carried outputs that grow in place: all but states, or none."""
+        grown = {out: into for out, into in carried.items() if not is_state(into)}
+        return grown if grown.keys() <= set(json.loads(self._noted.get(IN_PLACE, "[]"))) else {}
 
 
 class OrtLoop:

@@ -364,6 +364,9 @@ def _pair(
         raise InputRefused(
             f"expected shape {list(values.shape)}, the compared graph gives {got}",
             where=f"output {output!r}",
+            hint="if values decide this size (a loop that ends at a token, detections that are "
+            "kept), the two graphs decided otherwise: calibrate on real samples, or keep layers "
+            "before the decision in floats (quantization.nodes)",
         )
     r = np.array(values, dtype=np.float64)
     c = np.array(actual[output], dtype=np.float64)

@@ -247,7 +247,8 @@ def _fits(shape: Sequence[int], wanted: Sequence[int | str]) -> bool:
 
 
 def _shape_hint(shape: tuple[int, ...], info: TensorInfo) -> str:
-    """How to correct a shape that does not fit: for an axis of another size, give it a name."""
+    """How to correct a shape that does not fit: give the axes of another size names, and the batch
+    if the file has the sizes of an example of several samples."""
     if not info.shape:
         return "it has no axes: give one number, once for all samples"
     batch = "axis 0 is the batch, also for a single sample"
@@ -260,12 +261,15 @@ def _shape_hint(shape: tuple[int, ...], info: TensorInfo) -> str:
     other = [i for i, (want, size) in pairs if isinstance(want, int) and want != size]
     if other[0] == 0:
         return batch
-    axes = [f"axis{i}" if i == other[0] else size for i, size in enumerate(info.shape)]
-    named = ", ".join(map(str, axes))
+    names = {i: f"axis{i}" for i in other}
+    axes = ", ".join(f"{name}: {{min: ..., opt: ..., max: ...}}" for name in names.values())
+    if isinstance(info.shape[0], int) and info.shape[0] > 1:
+        names[0] = "batch"
+    declared = ", ".join(str(names.get(i, size)) for i, size in enumerate(info.shape))
+    sized = " and ".join(f"axis {i} has one size, {info.shape[i]}" for i in other)
     return (
-        f"axis {other[0]} has one size, {info.shape[other[0]]}: give all samples that size (pad "
-        f"them alike), or name the axis where inputs are declared, shape: [{named}], with "
-        f"axes: {{axis{other[0]}: {{min: ..., opt: ..., max: ...}}}}"
+        f"{sized}: give all samples that size (pad them alike), or name what is free where inputs "
+        f"are declared, shape: [{declared}], with axes: {{{axes}}}"
     )
 
 

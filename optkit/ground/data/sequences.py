@@ -37,14 +37,12 @@ def completed(
         for dim, size in zip(inputs[name].shape, _shape(given[name]), strict=False):
             sizes[str(dim)] = size
     whole = dict(given)
-    for name in missing:
-        info = inputs[name]
-        if not sizes.keys() >= set(axes_of(info.shape)):
-            continue
-        shape = tuple(size_of(dim, sizes) for dim in info.shape)
+    known = (inputs[name] for name in missing if sizes.keys() >= set(axes_of(inputs[name].shape)))
+    for info in known:
+        name, shape = info.name, tuple(size_of(dim, sizes) for dim in info.shape)
         if name == MASK:
             whole[name] = np.ones(shape, info.dtype)
-        elif name != POSITIONS and (0 in shape or is_state(name)):
+        elif _is_past(name, shape):
             whole[name] = np.zeros(shape, info.dtype)
     if POSITIONS in missing and MASK in whole:
         tokens = sizes.get(str(inputs[POSITIONS].shape[-1]))
@@ -82,6 +80,11 @@ def positions(mask: np.ndarray, tokens: int, dtype: str) -> np.ndarray:
     """The positions of tokens, [batch, tokens], of the last `tokens` columns of a mask."""
     places = np.cumsum(mask, axis=-1, dtype=np.int64) - 1
     return np.maximum(places, 0)[:, places.shape[-1] - tokens :].astype(dtype)
+
+
+def _is_past(name: str, shape: tuple[int, ...]) -> bool:
+    """Whether an input without tokens is a cache or a state before the first one."""
+    return is_state(name) or (0 in shape and name != POSITIONS)
 
 
 def _shape(value: object) -> tuple[int, ...]:

@@ -44,9 +44,10 @@ def _zero(node: ir.Node) -> ir.Value | None:
 
 def _is_signed(node: ir.Node) -> bool:
     """Whether a node dequantizes computed int8 codes with one scale and a zero point."""
-    zero, codes = _zero(node), node.inputs[0]
+    zero = _zero(node)
     if node.op_type != _DEQUANTIZE or zero is None or zero.dtype != ir.DataType.INT8:
         return False
+    codes = node.inputs[0]
     source = None if codes is None else codes.producer()
     if is_constant(codes) or (source is not None and is_constant(source.inputs[0])):
         return False  # a weight

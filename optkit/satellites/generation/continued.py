@@ -37,9 +37,7 @@ def generate(
     options: SessionArguments,
 ) -> GenerationResult:
     """Continue all prompts, as `optkit.generate` describes."""
-    decoder = _decoder(artifact)
-    if speculation is not None:
-        _check_forgets(decoder, artifact)
+    decoder = _decoder(artifact, forgets=speculation is not None)
     spoken, tokens = (
         tokenization.tokenizer(artifact),
         SpecialTokens.of(*tokenization.configs(artifact)),
@@ -129,8 +127,7 @@ def _drafter(
         return
     artifact = speculation.draft
     artifact.verify()
-    draft = _decoder(artifact)
-    _check_forgets(draft, artifact)
+    draft = _decoder(artifact, forgets=True)
     if tokenization.tokenizer(artifact).fast.get_vocab() != spoken.fast.get_vocab():
         raise InputRefused(
             "the draft model has another tokenizer than the model that it drafts for",
@@ -143,8 +140,9 @@ def _drafter(
         yield DraftModel(session, draft, decoder.vocabulary, context, sampling)
 
 
-def _decoder(artifact: Artifact) -> Decoder:
-    """The decoder. Raises InputRefused if the graph is another kind of model."""
+def _decoder(artifact: Artifact, *, forgets: bool) -> Decoder:
+    """The decoder. Raises InputRefused if the graph is another kind of model; UsageError if it must
+    forget tokens that were drafted in vain, and cannot."""
     decoder = Decoder.of(artifact.manifest.inputs, artifact.manifest.outputs)
     where = str(artifact.path)
     if decoder is None:
@@ -159,19 +157,15 @@ def _decoder(artifact: Artifact) -> Decoder:
             where=where,
             hint="give the artifact of both graphs: build it without model.part",
         )
-    return decoder
-
-
-def _check_forgets(decoder: Decoder, artifact: Artifact) -> None:
-    """Raises UsageError for a decoder that cannot take a drafted token back."""
-    if decoder.states:
+    if forgets and decoder.states:
         raise UsageError(
             f"it cannot forget a token that was drafted in vain: {decoder.states[0].name} is a "
             "state of all tokens",
-            where=str(artifact.path),
+            where=where,
             hint="generate without speculation; as a draft, give a model whose layers are all "
             "attention",
         )
+    return decoder
 
 
 def _room(read: Sequence[Sequence[int]], tokens: SpecialTokens, wanted: int) -> int:

@@ -127,9 +127,10 @@ def decode(
 
 class _Kept:
     """The tokens in the cache of a loop: all, or those that a sliding window still reads. A graph
-    that counts positions by its cache keeps all."""
+    that counts positions by its cache keeps all, and one of states alone has no tokens."""
 
     def __init__(self, loop: Loop, decoder: Decoder) -> None:
+        self._stores = bool(decoder.cache)
         self._sliding = loop.sliding if decoder.positions else None
         self._first = 0
 
@@ -140,6 +141,8 @@ class _Kept:
     def first(self, seen: int) -> int:
         """The first token in the cache before the next token is read; `seen`: those read so far.
         Makes room for it if the buffer is full."""
+        if not self._stores:
+            return seen
         filled = seen - self._first
         if self._sliding is not None and filled >= rows_kept(self._sliding.window):
             kept = self._sliding.window - 1

@@ -119,6 +119,20 @@ FAMILIES: dict[str, Family] = {
             hf.MambaConfig(hidden_size=32, num_hidden_layers=2, state_size=8, **TOKENS)
         ),
     ),
+    "mamba2": Family(
+        "Mamba 2",
+        lambda: hf.Mamba2ForCausalLM(
+            hf.Mamba2Config(hidden_size=32, num_hidden_layers=2, state_size=8, num_heads=8,
+                            head_dim=8, n_groups=2, chunk_size=4, **TOKENS)
+        ),
+    ),
+    "falcon-h1": Family(
+        "Falcon-H1 (attention and Mamba 2 in each layer)",
+        lambda: hf.FalconH1ForCausalLM(
+            hf.FalconH1Config(mamba_d_ssm=64, mamba_n_heads=8, mamba_d_head=8, mamba_n_groups=2,
+                              mamba_d_state=8, mamba_chunk_size=4, **CAUSAL)
+        ),
+    ),
     "qwen3-next": Family(
         "Qwen3-Next (linear attention)",
         lambda: hf.Qwen3NextForCausalLM(

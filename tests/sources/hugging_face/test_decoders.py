@@ -20,7 +20,7 @@ from tests.matrix import families
 from tests.matrix.families.sizes import VOCAB
 from tests.sources.hugging_face.conftest import DECODERS, export
 
-STATEFUL = ("lfm2",)  # decoders that keep states of fixed shape
+STATEFUL = ("lfm2", "qwen3-next")  # decoders that keep states of fixed shape
 EVERY = [pytest.param(name, marks=pytest.mark.slow) for name in (*DECODERS, *STATEFUL)]
 
 Folders = Callable[[str], Path]

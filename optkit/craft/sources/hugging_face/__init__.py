@@ -24,6 +24,7 @@ from optkit.craft.sources.hugging_face import (
     causal_lm,
     encoder_decoder,
     inputs,
+    linear_recurrences,
     loading,
 )
 from optkit.craft.sources.hugging_face.adapter import merge
@@ -63,16 +64,17 @@ def export(
     if adapter is not None:
         progress("merging the adapter", 0.05)
         merge(loaded.model, described, adapter)
-    log = torch_module.export(
-        loaded.model,
-        described.specs,
-        described.traced,
-        out,
-        session=session,
-        progress=progress,
-        owned=True,
-        compared=described.axes,
-    )
+    with linear_recurrences.scanned(loaded.model):
+        log = torch_module.export(
+            loaded.model,
+            described.specs,
+            described.traced,
+            out,
+            session=session,
+            progress=progress,
+            owned=True,
+            compared=described.axes,
+        )
     return replace(
         log,
         source="hf",

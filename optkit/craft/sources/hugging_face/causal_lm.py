@@ -1,7 +1,8 @@
 """A causal language model with its cache as inputs and outputs: one graph for prefill and decode.
 
     input_ids, position_ids           [batch, sequence]
-    attention_mask                    [batch, past_sequence + sequence]
+    attention_mask                    [batch, past_sequence + sequence], or without keys and values
+                                      [batch, sequence]
     past_key_values.{i}.key|value     [batch, kv_heads, past_sequence, head_dim]
     past_conv.{i}, past_recurrent.{i}    [batch, …], states of other layers (`decoder_cache`)
     logits                            [batch, sequence, vocab]
@@ -53,13 +54,15 @@ def describe(model: PreTrainedModel) -> ModelInputs:
     text = model.config.get_text_config()
     limit = position_limit(model)
     positions = "position_ids" in inspect.signature(model.forward).parameters
+    kept = _kept(model)
+    grows = not all(map(is_state, kept))
     specs = [
         integers("input_ids", TOKENS, text.vocab_size),
-        integers("attention_mask", ("batch", _ALL), 2),
+        integers("attention_mask", ("batch", _ALL) if grows else TOKENS, 2),
         *([integers("position_ids", TOKENS, limit or _CONTEXT)] if positions else []),
     ]
     given = len(specs)
-    for name, tensor in _kept(model).items():
+    for name, tensor in kept.items():
         sizes = tensor.shape[1:] if is_state(name) else (tensor.shape[1], PAST, tensor.shape[3])
         specs.append(InputSpec(TensorInfo(name, "float32", ("batch", *sizes))))
     _present_cache(model, [spec.info.name for spec in specs], given)
@@ -69,7 +72,7 @@ def describe(model: PreTrainedModel) -> ModelInputs:
     axes = {
         "batch": BATCH,
         "sequence": AxisRange(1, 1, tokens),
-        PAST: AxisRange(0, min(128, tokens), tokens),
+        **({PAST: AxisRange(0, min(128, tokens), tokens)} if grows else {}),
     }
     limits = {"sequence": half, PAST: half}
     return ModelInputs(tuple(specs), axes, limits, learned_positions(model))
