@@ -26,7 +26,7 @@ from optkit.craft.fusion.ort.expert_matrices import Matrices, matrices, stored
 from optkit.craft.fusion.ort.gated import Gate, gate_of
 from optkit.craft.fusion.ort.write import MICROSOFT, Attributes, constant, length, once, put
 from optkit.craft.fusion.pattern import chain, dims, ints, made_by
-from optkit.craft.fusion.rule import Decline, Guards, Rule, owner_of, unmet
+from optkit.craft.fusion.rule import Decline, Guards, Rule, unmet
 from optkit.ground import graph
 
 _ROUTER_WEIGHTS = 14  # input of QMoE
@@ -149,7 +149,7 @@ _GUARDS: Guards[Mixture] = (
 
 
 def together(match: Mixture) -> str:
-    up, down, owner = match.up, match.down, owner_of(match.last)
+    up, down, owner = match.up, match.down, graph.owner(match.last)
     name = graph.join_names([str(up.product.name), str(down.product.name)])
     dense, block = _dense(match, name), min(up.block, down.block)
     attributes: Attributes = {
@@ -185,7 +185,7 @@ def _put_floats(
     matrices_: list[ir.Value | None],
     attributes: Attributes,
 ) -> None:
-    owner, result = owner_of(match.last), match.last.outputs[0]
+    owner, result = graph.owner(match.last), match.last.outputs[0]
     least = constant(owner, "experts.least", np.array(_LEAST, np.float32))
     kept = once(owner, f"{name}.kept", "Max", [dense, least])
     logs = once(owner, f"{name}.logarithms", "Log", [kept])
@@ -203,7 +203,7 @@ def _put_floats(
 
 def _dense(match: Mixture, name: str) -> ir.Value:
     """The weights [T, E]: those of the chosen experts, zero for the others."""
-    owner = owner_of(match.last)
+    owner = graph.owner(match.last)
     experts = constant(owner, f"experts.{match.up.experts}", np.array([match.up.experts]))
     tokens = length(owner, match.chosen, 0)
     shape = once(owner, f"{name}.shape", "Concat", [tokens, experts], {"axis": 0})
