@@ -131,7 +131,7 @@ def _fused(job: Job, runner: Runner, prompt: int | None, new_tokens: int | None)
     sizes = {**dict.fromkeys(every, 1), **sizes}
     count = graph.parameters(fused)
     decoder = Decoder.of(build.inputs, build.outputs)
-    if decoder is not None:
+    if decoder is not None and decoder.cache:
         shape = decoder_shape.of_graph(decoder, graph.costs(fused, sizes), count)
         shape = replace(shape, crossed=_crossed(decoder, sizes))
         if (windows := pipeline.windows(build, runner)) is not None:
