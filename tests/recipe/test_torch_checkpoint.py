@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from optkit.facts.errors import RecipeError
+from optkit.facts.errors import InputRefused, RecipeError
 from optkit.ground.recipe import Recipe, template, torch_checkpoint
+from optkit.verbs import api
 
 
 @pytest.mark.parametrize("nested", [False, True])
@@ -54,6 +55,14 @@ def test_ultralytics_loads_its_own_checkpoint(
             {"name": "net", "model": {"factory": "model.py:create", "weights": str(path)}}, tmp_path
         )
     assert ".model" in str(caught.value.hint) and "weights_only" not in str(caught.value.hint)
+
+
+def test_inspect_says_what_a_checkpoint_is(tmp_path: Path) -> None:
+    path = tmp_path / "best.pt"
+    torch.save(nn.Linear(2, 2), path)
+    with pytest.raises(InputRefused, match="a checkpoint of torch") as caught:
+        api.inspect(path)
+    assert f"optkit build {path}" in str(caught.value.hint)
 
 
 def test_weights_and_other_files_have_no_module(tmp_path: Path) -> None:
