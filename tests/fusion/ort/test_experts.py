@@ -5,13 +5,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import pytest
+import torch
+import transformers as hf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from optkit.craft.fusion import fuse
 from optkit.craft.fusion.ort import to_ort
@@ -19,9 +23,12 @@ from optkit.craft.quantization.placement.expert_formats import ExpertFormat
 from optkit.craft.quantization.qdq.coded_experts import quantize_experts
 from optkit.craft.quantization.rounding.expert_rounding import ExpertRounding
 from optkit.craft.quantization.rounding.rtn import round_to_nearest
+from optkit.craft.sources import torch_module
 from optkit.facts.precisions import NumberFormat
+from optkit.facts.tensors import AxisRange, InputSpec, TensorInfo
 from optkit.ground import graph
 from optkit.ground.recipe import Quantization
+from optkit.ground.runtimes import backend
 from tests.mixtures import Form, Weights, mixture, reference, weights
 
 FOUR = NumberFormat("int4", "block", symmetric=True, block_size=32, signed_scale=True)
@@ -218,3 +225,58 @@ def test_experts_that_no_topk_chooses_are_declined() -> None:
         use.node.replace_input_with(use.idx, same.outputs[0])
     fuse(model)
     assert declined(model) == ["its experts are not those of a TopK, so one may be chosen twice"]
+
+
+def block(family: str) -> nn.Module:
+    """The mixture of one layer, with small random weights."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+             "num_experts_per_tok": 2, "vocab_size": 32}  # fmt: skip
+    torch.manual_seed(0)
+    match family:
+        case "mixtral":
+            model: Any = hf.MixtralModel(
+                hf.MixtralConfig(num_local_experts=4, intermediate_size=64, **sizes)
+            )
+        case "gpt-oss":
+            model = hf.GptOssModel(
+                hf.GptOssConfig(num_local_experts=4, intermediate_size=64, head_dim=8, **sizes)
+            )
+        case _:
+            model = hf.DeepseekV3Model(
+                hf.DeepseekV3Config(
+                    n_routed_experts=8, n_group=2, topk_group=1, moe_intermediate_size=32,
+                    intermediate_size=64, first_k_dense_replace=0, kv_lora_rank=8, q_lora_rank=8,
+                    qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=8, **sizes,
+                )
+            )  # fmt: skip
+    model.set_experts_implementation("batched_mm")  # as optkit's export of a whole model does
+
+    class First(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mlp = model.layers[0].mlp
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            result = self.mlp(x)
+            first: torch.Tensor = result[0] if isinstance(result, tuple) else result
+            return first
+
+    return First().eval()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["mixtral", "gpt-oss", "deepseek"])
+def test_mixtures_of_transformers(family: str, tmp_path: Path) -> None:
+    module = block(family)
+    torch_module.export(
+        module, [InputSpec(TensorInfo("x", "float32", ("batch", "tokens", 32)), (-1.0, 1.0))],
+        {"batch": AxisRange(1, 2, 4), "tokens": AxisRange(1, 5, 64)}, tmp_path / "m.onnx",
+        session=backend("onnxruntime").session, progress=lambda what, share: None,
+    )  # fmt: skip
+    model = graph.load(tmp_path / "m.onnx")
+    fuse(model)
+    assert to_ort(model).counts["experts"] == 1
+    x = np.random.default_rng(1).normal(size=(3, 7, 32)).astype(np.float32)
+    with torch.no_grad():
+        expected = module(torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(run(model, x), expected, atol=2e-5)
