@@ -178,6 +178,14 @@ def test_a_target_that_nothing_here_compiles_for_is_pending(build: Optkit, tmp_p
             2,
             ["'mxfp8' is not built: no backend multiplies it: TensorRT-RTX", "fp16, bf16"],
         ),
+        (
+            ["--target", "l4", "--precision", "fp8-block"],
+            2,
+            [
+                "'fp8-block' is not built: weights in fp8 have a scale for each channel",
+                "fp16, bf16",
+            ],
+        ),
         (["--target", "rtx5090", "--precision", "MXFP4"], 2, ["'MXFP4' is not built", "nvfp4"]),
         (["--target", "l4", "--precision", "tf32"], 2, ["IEEE single precision", "fp32, fp16"]),
         (["--target", "l4", "--precision", "nf4"], 5, ["l4 × nf4", "no kernels", "int8"]),
