@@ -157,7 +157,7 @@ def rows(
                     "divergence": programs.divergence(session, read),
                 }  # fmt: skip
         except OptkitError as error:
-            yield {"family": family, "scheme": scheme, "refused": str(error)}
+            yield {"family": family, "scheme": scheme, "refused": error.message}
 
 
 def main() -> None:
