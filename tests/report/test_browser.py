@@ -13,8 +13,9 @@ import pytest
 
 from optkit.facts.documents.diff import Diff
 from optkit.facts.documents.explanation import Explained
+from optkit.facts.documents.serving_plan import ServingPlan
 from optkit.facts.documents.tune import Tune
-from optkit.show.report import diff_page, explanation_page, figures, search_page
+from optkit.show.report import diff_page, explanation_page, figures, search_page, serving_page
 from optkit.show.report.build_page import to_html
 from tests.conftest import MainJob, Ran
 from tests.report import hostile
@@ -172,13 +173,14 @@ def pages(
 
 
 def _read_back(folder: Path) -> dict[str, Path]:
-    """The pages of documents that were written before: a comparison, an explanation, and two
-    reports with pictures."""
+    """The pages of documents that were written before: a comparison, an explanation, a plan of
+    serving, and two reports with pictures."""
     shown = {
         "objects": page_of(worst(objects())),
         "masks": page_of(worst(regions(), unit="pixels", confidence=None)),
         "diff": diff_page.to_html(Diff.from_json(written("diff"))),
         "explain": explanation_page.to_html(Explained.from_json(written("explain-l4"))),
+        "serving": serving_page.to_html(ServingPlan.from_json(written("serving"))),
     }
     for name, text in shown.items():
         (folder / f"{name}.html").write_text(text, encoding="utf-8")

@@ -60,7 +60,8 @@ class ContinuousEngine(ServingEngine):
         while True:
             plan = self._planned(running)
             if not plan.writing and not plan.pieces:
-                yield self.news
+                if self.held or not self.waiting:  # else one that was preempted begins again
+                    yield self.news
                 continue
             seconds, bound = self.times.of(plan.work)
             begun, used = self.env.now, self.cache.used / self.cache.size
@@ -146,6 +147,7 @@ class ContinuousEngine(ServingEngine):
             last = running.pop()
             self.cache.release(last)
             self.held -= 1
+            last.apart = True
             last.target, last.read = ceil(last.cached or last.target - 1) + 1, 0
             self.waiting.appendleft(last)
             self.log.preemptions += 1

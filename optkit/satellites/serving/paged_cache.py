@@ -16,7 +16,8 @@ class ServedRequest:
     on: its prompt, and after a preemption also what it had written; `read`: those that are there
     already. `cached`: tokens in the cache while it writes; `left`: tokens that it has still to
     write. `hit`: tokens that the blocks of its prefix hold; `blocks`: its own, which are full at
-    `room` tokens. Moments in seconds; `started`: of its first pass."""
+    `room` tokens; `apart`: it was preempted, and uses no prefix any more.
+    Moments in seconds; `started`: of its first pass."""
 
     arrival: Arrival
     target: int = 0
@@ -26,6 +27,7 @@ class ServedRequest:
     hit: int = 0
     blocks: int = 0
     room: float = 0.0
+    apart: bool = False
     started: float | None = None
     first: float | None = None
     ended: float | None = None
@@ -77,7 +79,7 @@ class PagedCache:
         """Give a request blocks for so many tokens, less those of its prefix. False, and nothing is
         changed, where there are too few."""
         prefix = self._prefixes.get(request.arrival.prefix)
-        shared = request.arrival.shared // self.block * self.block
+        shared = self._shared(request)
         hit = 0 if prefix is None else min(prefix.tokens, shared, request.target - 1)
         request.hit = hit // self.block * self.block
         if prefix is not None and request.hit:
@@ -106,7 +108,7 @@ class PagedCache:
 
     def share(self, request: ServedRequest) -> None:
         """The blocks of the prefix that a request has read become those of the prefix."""
-        shared = request.arrival.shared // self.block * self.block
+        shared = self._shared(request)
         if not shared:
             return
         prefix = self._prefixes.setdefault(request.arrival.prefix, _Prefix())
@@ -118,6 +120,10 @@ class PagedCache:
         prefix.tokens, request.hit = shared, shared
         prefix.blocks += moved
         request.blocks -= moved
+
+    def _shared(self, request: ServedRequest) -> int:
+        """Tokens of whole blocks that it has in common with others."""
+        return 0 if request.apart else request.arrival.shared // self.block * self.block
 
     def release(self, request: ServedRequest) -> None:
         """Take the blocks of a request back."""

@@ -25,7 +25,7 @@ from optkit.satellites.serving.serving_engine import EngineLog
 
 WARM_UP, COOL_DOWN, PARTS = 0.2, 0.1, 10
 _T9 = 2.262  # Student's t with 9 degrees of freedom, 95 %
-_GROWN, _FASTER = 0.03, 1.5
+_GROWN, _FASTER = 1 / 30, 1.5
 _SHORT, _QUEUED = 0.2, 0.5
 
 Seconds = NDArray[np.float64]
@@ -147,7 +147,7 @@ def _spread(values: Seconds, percentile: float) -> TimeSpread:
 def _is_stable(requests: Sequence[ServedRequest]) -> bool:
     """Whether the wait for the first pass stops growing. A queue that gets more than its devices
     serve grows as time goes on: it is unstable where the last tenth of the requests waits for more
-    than 3 % of the whole time, and for 1.5 times as long as the fourth and fifth tenths."""
+    than a thirtieth of the whole time, and for 1.5 times as long as the fourth and fifth tenths."""
     span = requests[-1].arrival.at - requests[0].arrival.at
     waits = np.array([one.moments[0] - one.arrival.at for one in requests])
     if span <= 0 or len(waits) < 5 * PARTS:

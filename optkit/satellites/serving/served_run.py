@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import simpy
 
+from optkit.facts.errors import Impossible
 from optkit.satellites.serving.batch_engine import BatchEngine
 from optkit.satellites.serving.continuous_engine import ContinuousEngine
 from optkit.satellites.serving.paged_cache import PagedCache, ServedRequest
@@ -39,7 +40,16 @@ class SimulatedRun:
 
 
 def simulate(arrivals: Sequence[Arrival], system: ServingSystem) -> SimulatedRun:
-    """Serve all requests. Each goes to the copy that has the fewest under way."""
+    """Serve all requests. Each goes to the copy that has the fewest under way. Raises Impossible
+    for a request that is larger than the cache."""
+    most = max(one.prompt + one.new for one in arrivals) + system.policy.width
+    if _cache(system).blocks_for(most) > system.blocks:
+        raise Impossible(
+            f"the cache of a copy has {system.blocks * system.policy.block:,} tokens, and a "
+            f"request takes {most:,}",
+            where=system.times.target.name,
+            hint="shorter requests, --tp, or a narrower precision",
+        )
     env = simpy.Environment()
     run = SimulatedRun([ServedRequest(one) for one in arrivals])
     writers = [_engine(env, system) for _ in range(system.replicas)]
@@ -73,7 +83,7 @@ def _arrive(
     env: simpy.Environment, requests: Sequence[ServedRequest], engines: Sequence[ServingEngine]
 ) -> Steps:
     for request in requests:
-        yield env.timeout(request.arrival.at - env.now)
+        yield env.timeout(max(0.0, request.arrival.at - env.now))
         _least_busy(engines).submit(request)
     for engine in engines:
         engine.close()
