@@ -209,8 +209,8 @@ def _traffic(load: ServedLoad) -> ServedTraffic:
     return ServedTraffic(
         source="trace" if load.trace else "poisson",
         requests_per_s=load.rate,
-        prompt=f"{len(load.trace):,} requests of a file" if load.trace else str(load.prompt),
-        output=f"{len(load.trace):,} requests of a file" if load.trace else str(load.new),
+        prompt=f"{prompt:,.0f} on average" if load.trace else str(load.prompt),
+        output=f"{new:,.0f} on average" if load.trace else str(load.new),
         prompt_mean=prompt,
         output_mean=new,
         shared=load.shared,

@@ -40,7 +40,7 @@ def asked(plan: ServingPlan) -> str:
     return (
         f"{figures.name(model.name)}: {model.parameters / 1e9:.3g} G parameters, "
         f"{figures.number(traffic.requests_per_s)} requests per second ({traffic.source}), "
-        f"prompts {traffic.prompt} tokens, answers {traffic.output} tokens{shared}"
+        f"prompts: {traffic.prompt} tokens; answers: {traffic.output} tokens{shared}"
         f"{limits_in_words(plan.limits)}; all figures predicted"
     )
 

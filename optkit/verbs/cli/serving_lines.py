@@ -33,7 +33,7 @@ def lines(plan: ServingPlan) -> Iterator[str]:
     for row in plan.results:
         if row.status != "ok":
             yield from _wrapped(f"{row.target} {row.precision}: {row.reason}")
-    for line in words.remarks(plan):
+    for line in dict.fromkeys(words.remarks(plan)):
         yield from _wrapped(f"- {line}")
     if plan.recommendation is not None:
         yield ""
