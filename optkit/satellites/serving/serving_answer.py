@@ -256,7 +256,7 @@ def _notes(question: ServingQuestion, rows: Sequence[ServingRow]) -> Iterator[st
     unseen = [
         name
         for name, used in (
-            (f"{policy.batching} batching", policy.batching == "dynamic"),
+            (f"{policy.batching} batching", policy.batching != "continuous"),
             ("prefix sharing", question.load.shared > 0),
             ("separate devices for prompts", policy.split),
             ("pipeline parallel", question.pipeline > 1),
@@ -268,6 +268,11 @@ def _notes(question: ServingQuestion, rows: Sequence[ServingRow]) -> Iterator[st
         yield (
             f"unverified: no published run that we compared has {', '.join(unseen)} "
             "(docs/studies/serving_plans.md)"
+        )
+    if question.needs.first is not None:
+        yield (
+            "beside published runs, times to the first token were predicted too short: leave room "
+            "below the limit (docs/studies/serving_plans.md)"
         )
     if policy.drafting is not None:
         yield (
