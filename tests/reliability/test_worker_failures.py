@@ -41,7 +41,7 @@ VERDICTS = {
 _OTHERS = ("adopt", "random", "quantize_layers", "ort", "bench", "summary", "survey",
            "sensitivity", "deviate", "divide", "outline", "peak", "attribute",
            "dequantize", "repair", "import_quantized", "show_worst",
-           "given_ranges", "shorten", "kv_cache", "noisy_nodes",
+           "given_ranges", "shorten", "kv_cache", "cache_reach", "noisy_nodes",
            "quantize_in_order", "resize", "cover_sizes", "compare_sizes",
            "check_finite", "lower", "outputs", "measure_card")  # fmt: skip
 STEPS = tuple(name for name in ALL if name not in _OTHERS)
