@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,8 +13,10 @@ from optkit.craft.quantization.rounding.gptq import gptq
 from optkit.craft.quantization.rounding.hqq import hqq
 from optkit.craft.quantization.rounding.rtn import WeightCodes, round_to_nearest
 from optkit.facts.precisions import NumberFormat
-from optkit.ground.recipe import Quantization
 from optkit.ground.statistics import Moments, Statistics, of_expert
+
+if TYPE_CHECKING:
+    from optkit.ground.recipe import Quantization
 
 _SWEEPS = 2  # as of other products
 
