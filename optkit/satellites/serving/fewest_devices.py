@@ -25,7 +25,7 @@ _LARGEST_GROUP = 8  # devices of one tensor-parallel group
 _SIMULATED = 2  # copies that are simulated where there are more
 _FEWEST, _MOST = 800, 5000  # requests of a simulation
 _RESIDENCES = 10  # its length, in times that a request stays
-_ROUGH = 0.35  # of that length, while the number of devices is looked for
+ROUGH_LENGTH = 0.35  # of that length, while the number of devices is looked for
 
 _NONE = TokenLengths("one", 1, 1)  # of a trace, which has its own
 
@@ -138,7 +138,7 @@ class DeviceSearch:
     def fewest(self) -> FoundDevices:
         """Looked for with short simulations, and confirmed by a long one. Raises Impossible where
         no number of these devices serves the load within the limits."""
-        found = replace(self, length=_ROUGH, _times=self._times).roughly()
+        found = replace(self, length=ROUGH_LENGTH, _times=self._times).roughly()
         return _CopySearch(self, found.tensor).confirmed(found)
 
     def roughly(self) -> FoundDevices:

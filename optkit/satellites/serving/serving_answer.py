@@ -29,6 +29,7 @@ from optkit.facts.errors import Impossible, OptkitError, ToolchainMissing
 from optkit.facts.precisions import Precision
 from optkit.ground.devices import Target
 from optkit.satellites.serving.fewest_devices import (
+    ROUGH_LENGTH,
     DeviceSearch,
     FoundDevices,
     ServedLoad,
@@ -124,7 +125,7 @@ def _row(
         status="ok",
         evidence="predicted",
         devices=found.devices,
-        devices_band=(_devices(search, 1 / factor) or 1, _devices(search, factor)),
+        devices_band=(_devices(search, 1 / factor) or found.devices, _devices(search, factor)),
         copies=found.copies,
         readers=found.readers,
         tensor=found.tensor,
@@ -164,7 +165,7 @@ def _factor(target: Target) -> float:
 def _devices(search: DeviceSearch, slower: float) -> int | None:
     """The fewest with slower passes, by short simulations; None: no number does."""
     try:
-        return replace(search, slower=slower, length=0.35, _times={}).roughly().devices
+        return replace(search, slower=slower, length=ROUGH_LENGTH, _times={}).roughly().devices
     except Impossible:
         return None
 
