@@ -60,16 +60,26 @@ MARKER = re.compile(
     r'<!-- from: (?P<file>[^\s#]+)#(?P<pointers>/[^"]+?)'
     r'(?: (?P<how>over|less|minus) (?P<other>[^"]+?))? "(?P<text>[^"]+)" -->'
 )
-# of a table that is itself the results file: when, on which machine and by what it was measured
+# of a text or table that is itself the results file: when, where and by what it was measured
 RECORD = re.compile(r"<!-- results: \d{4}-\d\d-\d\d; [^;]+; [^;]+ -->")
 FENCE = re.compile(r"^( *)```.*?^\1```$", re.DOTALL | re.M)
-FIGURE = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+|(?:\.\d+)? ?(?:%|×|dB\b|points\b|seconds\b))")
-# a version, the level of an interval, an address
-UNMEASURED = re.compile(
-    r"\b(?:Runtime|RTX|TensorRT|Ultralytics|CycloneDX|arXiv) \d[\d.]*\d|\b95 %(?= intervals?\b|\])"
-    r"|\]\([^)]*\)"
+# what others chose or published: settings, limits, versions, sizes; their sources are in the text
+GIVEN = re.compile(r"<!-- given: ([^<>]+?) -->")
+WRITTEN_PART = re.compile(r"<!-- written by (\S+) -->(.*?)<!-- end -->", re.DOTALL)
+CODE = re.compile(r"`[^`]*`")
+FIGURE = re.compile(
+    r"(?<![\w.])\d(?:[\d,]*\d)?(?:\.\d+(?:e[+-]?\d+)?(?: ?(?:%|×|dB\b))?"
+    r"| ?(?:%|×|dB\b|points\b|times\b|seconds\b|[mµ]?s\b|minutes\b|hours\b|[KMG]i?B\b))"
 )
-EVIDENCE = re.compile(r"\b(?:measured|compiled|simulated|SQNR|dB|times as (?:fast|long))\b", re.I)
+# versions, the level of an interval, addresses, sizes of tensors and models
+UNMEASURED = re.compile(
+    r"\b(?:Python|Runtime|RTX|TensorRT|Ultralytics|CycloneDX|arXiv|transformers|torch|vLLM|ModelOpt"
+    r"|GenAI|Triton|capability|Kubernetes|skopeo|docker-registry|CUDA|optimum|Llama|version"
+    r"|compressed-tensors|opset|MLPerf|JetPack|ONNX|Signing|Apache|YAML)[ :-]\d[\d.]*\d"
+    r"|\b95%(?= intervals?\b|\])|\]\([^)]*\)|\barXiv:\d+\.\d+|\b\d+\.\d+\.\d[\d.]*"
+    r"|\d[\d,.]*(?: ?× ?\d[\d,.]*)+|\d[\d,.]* (?:M|B|million)\b",
+    re.I,
+)
 
 HOW: dict[str, Callable[[Decimal, Decimal], Decimal]] = {
     "over": operator.truediv,
@@ -108,10 +118,16 @@ class Marker:
         named = {"min": min(found), "max": max(found), "median": statistics.median(found)}
         return self.text.format(*found, **named, sum=sum(found), count=len(found))
 
+    def pattern(self) -> re.Pattern[str]:
+        return whole(*(plain(self.expected(kind)) for kind in (Decimal, float)))
+
     def holds(self) -> bool:
-        wanted = "|".join(re.escape(plain(self.expected(kind))) for kind in (Decimal, float))
-        found = re.search(rf"(?<![\d.,])(?<!\d-)(?:{wanted})(?!\d|[.,]\d)", plain(self.before))
-        return found is not None
+        return self.pattern().search(plain(self.before)) is not None
+
+
+def whole(*texts: str) -> re.Pattern[str]:
+    """One of the texts, not as a part of a longer number."""
+    return re.compile(rf"(?<![\d.,])(?<!\d-)(?:{'|'.join(map(re.escape, texts))})(?!\d|[.,]\d)")
 
 
 def plain(text: str) -> str:
@@ -127,8 +143,9 @@ def pages() -> list[Path]:
 
 
 def blocks(text: str) -> Iterator[str]:
-    """Paragraphs, points of a list and rows of a table, without what stands between fences."""
-    for paragraph in re.split(r"\n\s*\n", FENCE.sub("", text)):
+    """Paragraphs, points of a list and rows of a table, without what stands between fences, and
+    what a script writes."""
+    for paragraph in re.split(r"\n\s*\n", WRITTEN_PART.sub("", FENCE.sub("", text))):
         yield from re.split(r"\n(?=\||\s*[-*] |\s*\d+\. |#)", paragraph)
 
 
@@ -236,23 +253,33 @@ def cells(line: str) -> list[str]:
 
 
 def unmarked(text: str) -> list[str]:
-    """The blocks with a figure and a word that says how it is known, and without a marker. A table
-    counts where the paragraph before it has such a word, too, and does not where this paragraph
-    says that the table is a record."""
-    found, introduced, recorded = [], False, False
+    """The figures outside of code that no marker of their block covers, each with its block. Those
+    of records are left out: of blocks that say so, and of the table behind such a block."""
+    found, recorded = [], False
     for block in blocks(text):
-        told = UNMEASURED.sub("", COMMENT.sub("", block))
-        says = EVIDENCE.search(told) is not None
-        row = block.startswith("|")
-        if not row:
-            introduced, recorded = says, RECORD.search(block) is not None
-        known = "<!-- from: " in block or (row and recorded)
-        if (says or (row and introduced)) and FIGURE.search(told) and not known:
-            found.append(" ".join(block.split()))
+        recorded = RECORD.search(block) is not None or (block.startswith("|") and recorded)
+        if not recorded:
+            figures = FIGURE.findall(uncovered(block))
+            found += [f"{one}: {' '.join(block.split())}" for one in figures]
     return found
+
+
+def uncovered(block: str) -> str:
+    """The text of a block without what is no figure, and what its markers say or name as given."""
+    text = plain(COMMENT.sub("", block))
+    for one in markers(block):
+        text = one.pattern().sub(" ", text)
+    text = UNMEASURED.sub(" ", CODE.sub(" ", text))
+    for given in given_in(block):
+        text = whole(given).sub(" ", text)
+    return text
+
+
+def given_in(block: str) -> list[str]:
+    return [plain(one) for found in GIVEN.findall(block) for one in found.split(";")]
 
 
 if __name__ == "__main__":
     for page in pages():
-        for block in unmarked(page.read_text(encoding="utf-8")):
-            print(f"{page.relative_to(ROOT)}: {block[:150]}")
+        for one in unmarked(page.read_text(encoding="utf-8")):
+            print(f"{page.relative_to(ROOT)}: {one[:150]}")

@@ -32,7 +32,7 @@ from optkit.satellites.serving.traffic import poisson
 
 FOLDER = Path(__file__).resolve().parent
 STUDY = FOLDER.parents[1] / "docs" / "studies" / "serving_plans.md"
-BEGIN, END = "<!-- validation -->", "<!-- end of validation -->"
+BEGIN, END = "<!-- written by experiments/serving/validate.py -->", "<!-- end -->"
 BLOCK = 16
 _ALL_AT_ONCE = 1e9  # requests per second
 
