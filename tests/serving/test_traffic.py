@@ -16,7 +16,7 @@ from optkit.satellites.serving.traffic import Arrival, every, poisson
 
 @pytest.mark.parametrize(
     ("text", "mean", "p95"),
-    [("512", 512, 512), ("100..300", 200, 290), ("300~1200", 427.9, 1200), ("1,024", 1024, 1024)],
+    [("512", 512, 512), ("100..300", 200, 290), ("300~1200", 426.714, 1200), ("1,024", 1024, 1024)],
 )
 def test_lengths_are_drawn_as_they_are_written(text: str, mean: float, p95: float) -> None:
     lengths = TokenLengths.parse(text, "--prompt")
@@ -26,6 +26,14 @@ def test_lengths_are_drawn_as_they_are_written(text: str, mean: float, p95: floa
     assert np.percentile(drawn, 95) == pytest.approx(p95, rel=0.02)
     assert lengths.percentile(0.95) == pytest.approx(p95, rel=0.001)
     assert drawn.min() >= 1
+    assert drawn.max() <= lengths.longest
+
+
+def test_more_requests_are_no_longer() -> None:
+    """Another load draws another number of requests, which fit into the same cache."""
+    lengths = TokenLengths.parse("10~1000", "--prompt")
+    drawn = [lengths.draw(np.random.default_rng(seed), 50_000).max() for seed in range(5)]
+    assert set(map(int, drawn)) == {lengths.longest}
 
 
 @pytest.mark.parametrize("text", ["", "x", "0", "5..2", "9~3", "-4", "1..2..3", "1e3", "99999999"])

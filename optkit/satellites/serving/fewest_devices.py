@@ -54,10 +54,10 @@ class ServedLoad:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest request; of random ones, of 999 in 1000."""
+        """Tokens that no request exceeds."""
         if self.trace:
             return max(one.prompt + one.new for one in self.trace)
-        return ceil(self.prompt.percentile(0.999) + self.new.percentile(0.999))
+        return self.prompt.longest + self.new.longest
 
     def at(self, rate: float) -> ServedLoad:
         """The same requests at another rate."""

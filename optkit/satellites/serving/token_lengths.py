@@ -3,14 +3,15 @@ distribution.
 
     512         every one
     128..1024   each number of the range equally often
-    300~1200    lognormal: half of them up to 300, 95 % up to 1200
+    300~1200    lognormal: half of them up to 300, 95 % up to 1200; the longest of a thousand is cut
+                to the 99.9th percentile, as a server cuts what its cache does not hold
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from math import exp, log
+from math import ceil, exp, log
 from typing import Literal, Self
 
 import numpy as np
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from optkit.facts.errors import UsageError
 
 _Z95 = 1.6448536269514722  # quantile of the normal distribution
+_LONGEST = 0.999  # of a lognormal distribution, the share of the requests that is not cut
 _MOST = 10_000_000
 _FORM = re.compile(r"(\d+)(?:(\.\.|~)(\d+))?")
 
@@ -47,9 +49,17 @@ class TokenLengths:
 
     @property
     def mean(self) -> float:
-        if self.shape == "lognormal":
-            return self.low * exp(self._sigma**2 / 2)
-        return (self.low + self.high) / 2
+        if self.shape != "lognormal":
+            return (self.low + self.high) / 2
+        from scipy.special import ndtr, ndtri
+
+        below = self.low * exp(self._sigma**2 / 2) * ndtr(ndtri(_LONGEST) - self._sigma)
+        return float(below) + (1 - _LONGEST) * self.percentile(_LONGEST)
+
+    @property
+    def longest(self) -> int:
+        """Tokens that no request exceeds."""
+        return ceil(self.percentile(_LONGEST)) if self.shape == "lognormal" else self.high
 
     def percentile(self, share: float) -> float:
         """The number of tokens that this share of the requests does not exceed."""
@@ -63,7 +73,7 @@ class TokenLengths:
         """So many numbers of tokens, each at least 1."""
         if self.shape == "lognormal":
             drawn = rng.lognormal(log(self.low), self._sigma, count)
-            return np.clip(np.rint(drawn), 1, _MOST).astype(np.int64)
+            return np.clip(np.rint(drawn), 1, self.longest).astype(np.int64)
         return rng.integers(self.low, self.high, count, endpoint=True)
 
     @property
