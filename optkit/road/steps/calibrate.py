@@ -31,7 +31,7 @@ class Calibrate(Shards, Step[CalibrationResult]):
     """
 
     name = "calibrate"
-    version = 7
+    version = 8
     tools = ("onnxruntime", "numpy", "onnx-ir")
     stays = True
 

@@ -31,7 +31,7 @@ class CoverSizes(Step[CoveredSizes]):
     """
 
     name = "cover_sizes"
-    version = 4
+    version = 5
     tools = ("numpy", "onnx-ir", "ml-dtypes")
     stays = True
 

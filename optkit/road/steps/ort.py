@@ -22,7 +22,7 @@ class ToOrt(Step[OrtGraph]):
     the newest that it may have."""
 
     name = "ort"
-    version = 13
+    version = 14
     tools = ("onnx", "onnx-ir")
     stays = True
 

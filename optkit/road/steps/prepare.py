@@ -16,7 +16,7 @@ class Prepare(Step[FusedGraph]):
     compared with those of the graph before, as in `Fuse`."""
 
     name = "prepare"
-    version = 13
+    version = 14
     tools = ("onnxruntime", "numpy", "onnx-ir")
     stays = True
 

@@ -44,7 +44,7 @@ class Quantize(Step[QuantizationResult]):
     """
 
     name = "quantize"
-    version = 16  # the matrices of experts
+    version = 17  # the matrices of experts
     tools: ClassVar[tuple[str, ...]] = ("numpy", "onnx", "onnx-ir", "ml-dtypes")
     stays = True
 

@@ -12,7 +12,7 @@ class QuantizeInOrder(Quantize):
     them, on these samples. `batch` is as in `Calibrate`."""
 
     name = "quantize_in_order"
-    version = 3
+    version = 4
     tools = ("onnxruntime", "numpy", "onnx", "onnx-ir", "ml-dtypes")
 
     samples: StepInput

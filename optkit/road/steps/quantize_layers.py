@@ -17,7 +17,7 @@ class QuantizeLayers(Resumes, Step[QuantizationResult]):
     """
 
     name = "quantize_layers"
-    version = 6
+    version = 7
     tools = ("onnxruntime", "numpy", "onnx", "onnx-ir", "ml-dtypes")
 
     fused: StepInput

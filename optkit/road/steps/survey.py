@@ -34,7 +34,7 @@ class ListLayers(Step[QuantizableLayers]):
     the sizes of their weights. `rules`: precision → its placement rules."""
 
     name = "survey"
-    version = 3
+    version = 4
     tools = ("onnx", "onnx-ir")
     stays = True
 

@@ -37,7 +37,8 @@ def test_a_cpu_leaves_the_stem_in_float_with_the_reason() -> None:
     assert len(found.quantized()) == 5
 
 
-def test_a_stem_in_front_of_max_pooling_is_quantized() -> None:
+def test_a_stem_in_front_of_max_pooling_stays_in_float_too() -> None:
+    """Floats are pooled as floats (fusion/ort/float_pool.py)."""
     text = HEADER + (
         """g (float[N,3,8,8] x, float[8,3,3,3] w, float[8,8,3,3] w_2) => (float[N,8,1,1] y) {
         [stem] s = Conv (x, w)
@@ -47,7 +48,7 @@ def test_a_stem_in_front_of_max_pooling_is_quantized() -> None:
         [mean] y = GlobalAveragePool (c)
         }"""
     )
-    assert decide(network(text), RULES["cpu"]).nodes["stem"].name == "int8"
+    assert decide(network(text), RULES["cpu"]).nodes["stem"].name == "fp16"
 
 
 def test_products_of_adapters_stay_in_float_with_the_reason() -> None:

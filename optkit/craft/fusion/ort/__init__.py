@@ -24,6 +24,7 @@ from optkit.craft.fusion.ort.bias import integer_bias
 from optkit.craft.fusion.ort.cached import cached, note_in_place, past_length
 from optkit.craft.fusion.ort.channels_last import channels_last
 from optkit.craft.fusion.ort.experts import experts
+from optkit.craft.fusion.ort.float_pool import float_pool
 from optkit.craft.fusion.ort.heads import unpack_heads
 from optkit.craft.fusion.ort.mask import grid
 from optkit.craft.fusion.ort.norm import bare_norm, rms_norm, sum_apart, sum_bias
@@ -71,6 +72,7 @@ RULES: tuple[Rule[Any], ...] = (
     part,
     together,
     packed,
+    float_pool,
     channels_last,
     remove_dead,
 )

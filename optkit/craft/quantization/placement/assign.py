@@ -367,13 +367,10 @@ def _is_plain_gemm(node: ir.Node) -> bool:
 
 
 def _is_thin(node: ir.Node, weight: ir.Value, rules: PlacementRules) -> bool:
-    """Whether a convolution has too few input channels to be faster in integers. An exception is a
-    convolution followed by pooling: on a float result, pooling would run on integers in the layout
-    of floats, which costs more."""
+    """Whether a convolution has too few input channels to be faster in integers."""
     assert weight.shape is not None
     channels = int(weight.shape.numpy()[1]) * node.attributes.get_int("group", 1)
-    pooled = any(reader.op_type == "MaxPool" for reader in tail(node).consumers())
-    return channels < rules.min_conv_channels and not pooled
+    return channels < rules.min_conv_channels
 
 
 def _is_biased_1d_to_one(node: ir.Node, weight: ir.Value) -> bool:
