@@ -2,8 +2,8 @@
 
 A rule examines one node. `check` returns None (not its pattern), `Decline` (its pattern, but a
 guard is not satisfied, with the reason), or a match; `rewrite` takes the match and changes the
-graph. Every rewrite removes a node, shortens a path, makes an input constant or moves a selection
-towards the inputs, so the application ends.
+graph. Every rewrite removes a node, shortens a path, makes an input constant, moves a selection
+towards the inputs or leaves what no rule matches, so the application ends.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def test_floats_are_pooled_as_floats(as_ort, build, tmp_path) -> None:
     model = network(build, FLOAT + POOL.format(value="r"))
     x = RNG.standard_normal((2, 3, 9, 9)).astype(np.float32)
     after, log = as_ort(model, {"x": x}, atol=0.11)
-    assert log.counts == {"float_pool": 1}
+    assert log.counts["float_pool"] == 1
     assert pooled_dtype(model, tmp_path) is ir.DataType.UINT8
     assert pooled_dtype(after, tmp_path) is None
 

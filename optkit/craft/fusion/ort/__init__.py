@@ -29,6 +29,7 @@ from optkit.craft.fusion.ort.heads import unpack_heads
 from optkit.craft.fusion.ort.mask import grid
 from optkit.craft.fusion.ort.norm import bare_norm, rms_norm, sum_apart, sum_bias
 from optkit.craft.fusion.ort.packed import packed
+from optkit.craft.fusion.ort.prelu import prelu
 from optkit.craft.fusion.ort.product import multiply, part
 from optkit.craft.fusion.ort.projection import projection
 from optkit.craft.fusion.ort.rotary import rotary
@@ -61,6 +62,7 @@ RULES: tuple[Rule[Any], ...] = (
     projection,
     experts,
     activation,
+    prelu,
     bias_gelu,
     fused_gemm,
     rms_norm,
