@@ -15,20 +15,21 @@ The noises of activations that are rounded one at a time add up, if their errors
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
 
-from optkit.craft.quantization.numerics.output_noise import OF_MODEL
 from optkit.craft.quantization.numerics.qparams import ActivationQParams
+from optkit.craft.quantization.placement.islands import float_results, slower_in_floats
 from optkit.craft.quantization.placement.product_forms import Products, products
-from optkit.craft.quantization.placement.qdq_placement import QdqPlacement, Rules
+from optkit.craft.quantization.placement.qdq_placement import QdqPlacement, Rules, tail
 from optkit.craft.quantization.placement.read_weight import MATRIX
 from optkit.craft.quantization.placement.weighted_nodes import known_dtype
 from optkit.facts.assignment import Assignment
 from optkit.facts.placement import PlacementRules
 from optkit.ground import graph
+from optkit.ground.statistics import Statistics
 
 SWITCHES = "noisy_nodes.switches"
 """The input of the graph, bool [activations]: whether each is rounded."""
@@ -37,10 +38,15 @@ SWITCHES = "noisy_nodes.switches"
 @dataclass(frozen=True)
 class RoundedActivation:
     """An activation, and the nodes that multiply it. `products`: theirs; None: they cannot have
-    finer activations."""
+    finer activations. `maker`: the integer convolution whose result it is; in floats it rounds no
+    result. `for_floats`: whether only floats are made of this result; then `slower` are the
+    nanoseconds per sample that the convolution takes longer in floats."""
 
     nodes: tuple[str, ...]
     products: Products | None
+    maker: str | None = None
+    for_floats: bool = False
+    slower: float = 0.0
 
 
 def two_terms(
@@ -63,11 +69,15 @@ def insert_switches(
     assignment: Assignment,
     rules: Rules,
     sizes: Mapping[str, int],
+    statistics: Statistics | None = None,
 ) -> list[RoundedActivation]:
     """Let the graph, in place, round each activation that `SWITCHES` says, in this order. Those of
     two terms, and formats with scales computed at run time, are left out. `sizes`: of named
     axes."""
     planned = assignment.quantized()
+    rounding = {name for name, own in planned.items() if "Conv" in rules[own].quantize_outputs}
+    made = {tail(node): node for node in model.graph if node.name in rounding}
+    for_floats = float_results(model, rounding)
     names = graph.FreeNames(model)
     switches = ir.Value(name=SWITCHES, type=ir.TensorType(ir.DataType.BOOL))
     found: list[RoundedActivation] = []
@@ -79,7 +89,14 @@ def insert_switches(
             _multiplies(node) and _can_be_finer(rules[planned[str(node.name)]]) for node in readers
         )
         read = products(placement.value, readers, sizes) if able else None
-        found.append(RoundedActivation(tuple(str(node.name) for node in readers), read))
+        one = RoundedActivation(tuple(str(node.name) for node in readers), read)
+        if (maker := made.get(placement.value)) is not None:
+            one = replace(one, maker=str(maker.name))
+            if not readers and placement.value in for_floats:
+                speeds = rules[planned[str(maker.name)]].kernels
+                slower = slower_in_floats(maker, speeds, statistics)
+                one = replace(one, for_floats=True, slower=slower)
+        found.append(one)
         _insert(model.graph, placement, numbers, switches, len(found) - 1, names)
     switches.shape = ir.Shape([len(found)])
     model.graph.inputs.append(switches)
@@ -131,18 +148,16 @@ def _insert(
 
 
 def chosen(
-    noises: Sequence[float], costs: Sequence[float], together: float, others: float
+    noises: Sequence[float], costs: Sequence[float], together: float, allowed: float
 ) -> list[int]:
     """The indices of the activations that must be finer, in their order: as little time as the
-    order of noise per time finds, until the noise of the rest is at most OF_MODEL, or that of the
-    `others`, which cannot be finer.
+    order of noise per time finds, until the noise of the rest is at most `allowed`.
 
-    noises: of each activation alone, relative to the outputs' power; costs: nanoseconds per row
-    that finer products take longer; together: the noise of all of them at once, of which each has
+    noises: of each activation alone, relative to the outputs' power; costs: nanoseconds that finer
+    products take longer; together: the noise of all of them at once, of which each has
     the share that it has of the sum.
     """
     total = sum(noises)
-    allowed = max(OF_MODEL, others)
     if together <= allowed or not total:
         return []
     shares = [together * noise / total for noise in noises]

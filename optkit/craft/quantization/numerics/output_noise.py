@@ -23,6 +23,11 @@ all other products have 30 dB and more."""
 OF_MODEL = ONE_TERM
 """The same at the outputs of the model. In that encoder 99 % of the nearest neighbours stay with
 it; 35 dB kept 98 %, before outlier channels were split, at 0.7 times the speed."""
+OF_CONVOLUTIONS = 10**-2
+"""The most noise at the outputs of the model by integer convolutions whose results floats read: 20
+dB, below which an error usually matters (`benchmarking.doubts`). A finer product costs little, but
+a convolution in floats is two to four times as slow: in a pitch detector (CREPE) one convolution
+takes most of the time, and its rounding leaves 26 dB."""
 _MASSIVE = 16.0
 """Times the median power of a row from which on it is massive."""
 _LEAST = 0.01

@@ -118,6 +118,25 @@ def pays(island: Island, speeds: KernelSpeeds) -> bool:
     return island.saved(speeds) > MARGIN * island.spent(speeds)
 
 
+def float_results(model: ir.Model, integer: Collection[str]) -> set[ir.Value]:
+    """The results of integer convolutions (with these names) of which floats are made."""
+    convolutions = {node for node in model.graph if node.name in integer}
+    return {value for node in convolutions for value in _left(node, convolutions)}
+
+
+def slower_in_floats(
+    node: ir.Node, speeds: KernelSpeeds | None, statistics: Statistics | None = None
+) -> float:
+    """Nanoseconds per sample that a convolution takes longer in floats where its result is read as
+    floats. Without speeds, or for sizes that are not known, multiply-adds of one result."""
+    island, size = Island(), partial(_elements, statistics=statistics)
+    island.add(node, size)
+    island.add_border(tail(node), size)
+    if speeds is None or not island.known:
+        return float(_macs_per_result(node) or 0)
+    return 1e6 * (island.saved(speeds) - island.spent(speeds))
+
+
 def conv_kind(node: ir.Node) -> ConvKind:
     if is_depthwise(node):
         return "depthwise_conv"

@@ -49,11 +49,12 @@ class Products:
         return each[form]
 
     def slower(self, form: ProductForm, speeds: KernelSpeeds | None) -> float:
-        """Nanoseconds per row that it takes longer than with one scale; without speeds their
-        multiply-adds."""
+        """Nanoseconds that all rows (one, if their number is not known) take longer than with one
+        scale; without speeds their multiply-adds."""
+        rows = self.rows or 1
         if speeds is None:
-            return self.summed * self.columns
-        return self.ns(form, speeds.product) - self.ns("int8", speeds.product)
+            return rows * self.summed * self.columns
+        return rows * (self.ns(form, speeds.product) - self.ns("int8", speeds.product))
 
 
 def products(value: ir.Value, nodes: Iterable[ir.Node], sizes: Mapping[str, int]) -> Products:

@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from math import log10
 from pathlib import Path
 from typing import Self
 
@@ -18,7 +19,7 @@ from optkit.craft.quantization.noisy_nodes import (
     insert_switches,
     two_terms,
 )
-from optkit.craft.quantization.numerics.output_noise import LEAST_DB, OF_MODEL
+from optkit.craft.quantization.numerics.output_noise import LEAST_DB, OF_CONVOLUTIONS, OF_MODEL
 from optkit.craft.quantization.placement.assign import assign
 from optkit.craft.quantization.placement.product_forms import Products, fastest
 from optkit.facts.errors import InputRefused
@@ -44,6 +45,10 @@ _FORMS: Mapping[ProductForm, str] = {
 }
 
 
+_RESULT = f"for its result leaves less than {-10 * log10(OF_CONVOLUTIONS):.0f} dB at the outputs"
+_ITS_RESULT = "an integer convolution rounds its result too"
+
+
 @dataclass(frozen=True)
 class _Finer:
     """Nodes that multiply one activation, the form of their products, why they need it, and why
@@ -55,13 +60,23 @@ class _Finer:
     why: str
 
 
+@dataclass(frozen=True)
+class _Candidate:
+    """`switches`: of the activations that are not rounded in this form; `slower`: nanoseconds that
+    it takes longer."""
+
+    switches: tuple[int, ...]
+    finer: _Finer
+    slower: float
+
+
 def run(step: FindNoisyNodes, out: Path, progress: Progress) -> NoisyNodes:
     progress("choosing ranges", 0.0)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / GRAPH
         inside, activations = _switched(step, place)
         trim()
-        if not any(one.products for one in activations):
+        if not any(one.products or one.for_floats for one in activations):
             return _told(inside, None, None)
         with cpu(place, pooled=False) as session:
             return _judged(step, session, inside, activations, progress)
@@ -92,10 +107,13 @@ def _switched(step: FindNoisyNodes, place: Path) -> tuple[list[_Finer], list[Rou
         free = tuple(name for name in one.nodes if name not in named)
         inside += [_Finer(named, "two terms", _INSIDE, "the recipe gives it int8")] * bool(named)
         inside += [_finer(free, one.products, _INSIDE, _speeds(step))] * bool(free)
-    activations = insert_switches(model, numbers, assignment, scheme.rules, step.sizes)
+    activations = insert_switches(model, numbers, assignment, scheme.rules, step.sizes, statistics)
     graph.save(model, place, inline_limit=0)  # the runtime maps weights
     return inside, [
-        replace(one, products=None) if _named(one.nodes, asked) else one for one in activations
+        replace(one, products=None, for_floats=False)
+        if _named((*one.nodes, one.maker or ""), asked)
+        else one
+        for one in activations
     ]
 
 
@@ -122,27 +140,62 @@ def _judged(
     progress: Progress,
 ) -> NoisyNodes:
     count = len(activations)
-    able = {at: one.products for at, one in enumerate(activations) if one.products is not None}
-    rest = [at for at in range(count) if at not in able]
+    products, convolutions = _products(activations, _speeds(step)), _convolutions(activations)
     feeds = Spool(step.samples.path).spread(_SAMPLES)
     recorded = record(_Switched(session, (), count), feeds, samples=_SAMPLES)
 
     def noise(switched: Collection[int]) -> float:
         return recorded.deviation(_Switched(session, switched, count)).noise
 
-    noises = []
-    try:
-        together, others = noise(able), noise(rest) if rest else 0.0
-        for done, at in enumerate(able if together > max(OF_MODEL, others) else ()):
+    def found(able: Sequence[_Candidate], together: float, allowed: float) -> list[_Finer]:
+        if together <= allowed:
+            return []
+        noises = []
+        for done, one in enumerate(able):
             progress(f"activation {done + 1} of {len(able)}", done / len(able))
-            noises.append(noise([at]))
+            noises.append(noise(one.switches))
+        costs = [one.slower for one in able]
+        return [able[at].finer for at in chosen(noises, costs, together, allowed)]
+
+    able = _switches(products)
+    rest = sorted(set(range(count)) - able)
+    try:
+        together, others = noise(able) if able else 0.0, noise(rest) if rest else 0.0
+        finer = found(products, together, max(OF_MODEL, others))
+        if others > OF_CONVOLUTIONS and convolutions:
+            finer += found(convolutions, noise(_switches(convolutions)), OF_CONVOLUTIONS)
     except InputRefused:  # outputs whose sizes depend on the numbers cannot be compared
         return _told(inside, None, None)
-    speeds = _speeds(step)
-    finer = [_finer(activations[at].nodes, read, _OUTSIDE, speeds) for at, read in able.items()]
-    costs = [read.slower(one.form, speeds) for one, read in zip(finer, able.values(), strict=True)]
-    picked = chosen(noises, costs, together, others) if noises else []
-    return _told([*inside, *(finer[at] for at in picked)], together, others)
+    return _told([*inside, *finer], together, others)
+
+
+def _products(
+    activations: Sequence[RoundedActivation], speeds: KernelSpeeds | None
+) -> list[_Candidate]:
+    """Activations that can be finer."""
+    found = []
+    for at, one in enumerate(activations):
+        if one.products is not None:
+            finer = _finer(one.nodes, one.products, _OUTSIDE, speeds)
+            found.append(_Candidate((at,), finer, one.products.slower(finer.form, speeds)))
+    return found
+
+
+def _convolutions(activations: Sequence[RoundedActivation]) -> list[_Candidate]:
+    """Convolutions that can be in float: without the rounding of their result, and of what they
+    alone read, unless another convolution rounds it."""
+    found = []
+    for at, one in enumerate(activations):
+        if one.for_floats and one.maker is not None:
+            read = [i for i, each in enumerate(activations) if each.nodes == (one.maker,)]
+            alone = [i for i in read if activations[i].maker is None]
+            finer = _Finer((one.maker,), "float", _RESULT, _ITS_RESULT)
+            found.append(_Candidate((at, *alone), finer, one.slower))
+    return found
+
+
+def _switches(able: Sequence[_Candidate]) -> set[int]:
+    return {at for one in able for at in one.switches}
 
 
 def _told(found: Sequence[_Finer], noise: float | None, others: float | None) -> NoisyNodes:
