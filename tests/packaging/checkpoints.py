@@ -4,6 +4,7 @@ what transformers computes."""
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,13 @@ import numpy as np
 import onnx
 import torch
 import transformers as hf
+from compressed_tensors.compressors import BaseCompressor
 from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
 from compressed_tensors.compressors.pack_quantized.helpers import unpack_from_int32
+from compressed_tensors.quantization import QuantizationConfig
 from onnx import numpy_helper
 from safetensors import safe_open
+from safetensors.torch import save_file
 
 from optkit.ground.artifact import Artifact
 from tests.packaging import programs
@@ -49,6 +53,34 @@ def of_transformers(folder: Path, ids: np.ndarray, *, dequantize: bool = False) 
     with torch.no_grad():
         logits: torch.Tensor = model.eval()(torch.from_numpy(ids)).logits
     return logits.float().numpy()
+
+
+def of_floats(folder: Path, scratch: Path, ids: np.ndarray) -> np.ndarray:
+    """The logits of transformers in FP32 with the numbers that the library decompresses."""
+    config = json.loads((folder / "config.json").read_text())
+    groups = QuantizationConfig.model_validate(config.pop("quantization_config")).config_groups
+    held, floats = tensors(folder), {}
+    for module in {key.rpartition(".")[0] for key in held}:
+        parts = {key.removeprefix(f"{module}."): each for key, each in held.items()
+                 if key.rpartition(".")[0] == module}  # fmt: skip
+        if "weight_scale" in parts:
+            scheme = next(
+                one for one in groups.values()
+                if {module, "Linear"} & set(one.targets)
+                or any(re.fullmatch(each.removeprefix("re:"), module) for each in one.targets)
+            )  # fmt: skip
+            compressor = BaseCompressor.load_from_registry(scheme.format)
+            parts = {"weight": compressor.decompress(dict(parts), scheme)["weight"]}
+        floats |= {f"{module}.{key}": each.float().contiguous() for key, each in parts.items()}
+    save_file(floats, scratch / "model.safetensors", metadata={"format": "pt"})
+    (scratch / "config.json").write_text(json.dumps({**config, "dtype": "float32"}))
+    model, info = getattr(hf, config["architectures"][0]).from_pretrained(
+        scratch, output_loading_info=True
+    )
+    assert not any(info[f"{what}_keys"] for what in ("missing", "unexpected", "mismatched"))
+    with torch.no_grad():
+        logits: torch.Tensor = model.eval()(torch.from_numpy(ids)).logits
+    return logits.numpy()
 
 
 def tensors(folder: Path) -> dict[str, torch.Tensor]:

@@ -302,6 +302,7 @@ def test_modelopt_knows_fp8_by_channel_and_token() -> None:
     assert without["quantization"]["kv_cache_quant_algo"] is None
     assert config.of_modelopt({"a": known, "b": static}, [], cache=False) is None
     assert config.of_modelopt({"a": static}, [], cache=True) is None
+    assert config.of_modelopt({"a": known}, ["re:experts[.].*"], cache=False) is None
 
 
 def with_cache(folder: Path, reach: str) -> Artifact:

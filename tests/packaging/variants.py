@@ -133,10 +133,11 @@ def with_zero_points(built: Artifact, out: Path) -> Artifact:
 
 
 def with_float_products(built: Artifact, out: Path) -> Artifact:
-    """An artifact whose kernels of MatMulNBits do not round activations to 8 bits."""
+    """An artifact whose kernels of MatMulNBits, and of QMoE in 4 bits, round no activations to
+    8 bits."""
     model = graph.load(built.model_path)
     for node in model.graph:
-        if node.op_type == "MatMulNBits":
+        if node.op_type in ("MatMulNBits", "QMoE"):
             node.attributes["accuracy_level"] = ir.AttrInt64("accuracy_level", 0)
     return _rewritten(built, model, out, "float")
 

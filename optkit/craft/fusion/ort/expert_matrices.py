@@ -66,7 +66,7 @@ def _product(value: ir.Value | None, bias: ir.Value | None) -> Matrices | None:
     product = made_by(squeezed.inputs[0], "MatMul") if squeezed is not None else None
     for place, (matrix, single) in enumerate(sides(product)):
         rows = made_by(single, "Unsqueeze", "Reshape")
-        found = _Lookup.of(matrix, turned=place == 1)
+        found = ExpertLookup.of(matrix, turned=place == 1)
         if product is None or rows is None or rows.inputs[0] is None or found is None:
             continue
         accuracy = int(product.metadata_props.get(graph.EXPERT_ACCURACY, 0))
@@ -76,7 +76,7 @@ def _product(value: ir.Value | None, bias: ir.Value | None) -> Matrices | None:
     return None
 
 
-class _Lookup(NamedTuple):
+class ExpertLookup(NamedTuple):
     """The matrices `chosen` of `weight`, as of `Matrices`."""
 
     weight: ir.Value
@@ -87,7 +87,7 @@ class _Lookup(NamedTuple):
     block: int
 
     @classmethod
-    def of(cls, matrix: ir.Value | None, *, turned: bool) -> _Lookup | None:
+    def of(cls, matrix: ir.Value | None, *, turned: bool) -> ExpertLookup | None:
         """The lookup that finds a matrix; `turned`: it is the right operand."""
         turns = made_by(matrix, "Transpose")
         if turns is not None and permutation(turns) == [0, 2, 1]:

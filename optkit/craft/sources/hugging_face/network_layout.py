@@ -15,6 +15,7 @@ import numpy as np
 
 from optkit.craft.sources import toolchain
 from optkit.craft.sources.hugging_face import loading
+from optkit.craft.sources.hugging_face.expert_files import Mixtures, mixtures_of
 from optkit.facts.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NetworkLayout:
-    """The parameters of a model of linear layers, embeddings and norms.
+    """The parameters of a model of linear layers, embeddings, norms and mixtures of experts.
 
     network    the class of transformers
     kind       model_type
-    linear     weight of each nn.Linear → [N, K]
+    linear     weight of each nn.Linear, and of each expert under its name in files → [N, K]
     embedded   weight of each nn.Embedding → [N, K]
     norms      weight or bias of each norm → its size
     offsets    weight of a norm → what the norm adds to it before it multiplies (1 in Gemma)
@@ -37,6 +38,7 @@ class NetworkLayout:
     computed   module → sizes of the vectors that it computes itself (rotary frequencies)
     head       the last layer of a model that predicts tokens
     attentions number of a layer → its module of attention, if it projects keys and values itself
+    mixtures   its mixtures of experts
     """
 
     network: str
@@ -50,13 +52,14 @@ class NetworkLayout:
     computed: Mapping[str, frozenset[int]]
     head: str | None = None
     attentions: Mapping[int, str] = field(default_factory=dict)
+    mixtures: Mixtures = field(default_factory=Mixtures)
 
     def tables(self) -> frozenset[str]:
         """The modules that are embeddings."""
         return frozenset(name.removesuffix(".weight") for name in self.embedded)
 
     def matrices(self) -> dict[str, tuple[int, int]]:
-        return {**self.linear, **self.embedded}
+        return {**self.linear, **self.embedded, **self.mixtures.routers}
 
     def vectors(self) -> Mapping[str, int]:
         return self.norms
@@ -90,9 +93,13 @@ def _described(model: PreTrainedModel, where: str) -> NetworkLayout:
     norms: dict[str, int] = {}
     offsets: dict[str, float] = {}
     biases: dict[str, int] = {}
+    mixtures = mixtures_of(model, where)
+    mixed = mixtures.modules()
     for path, module in model.named_modules():
         own = dict(module.named_parameters(recurse=False, remove_duplicate=False))
         names = {key: f"{path}.{key}" for key in own}
+        if path in mixed:
+            continue
         if isinstance(module, nn.Linear):
             linear[names["weight"]] = (module.out_features, module.in_features)
             if "bias" in own:
@@ -106,14 +113,15 @@ def _described(model: PreTrainedModel, where: str) -> NetworkLayout:
         elif own and not _belongs(own.values(), model, path):
             raise UsageError(
                 f"{next(iter(names.values()))} is a parameter of {type(module).__name__}, and this "
-                "format holds models of linear layers, embeddings and norms",
+                "format holds models of linear layers, embeddings, norms, and experts that files "
+                "have one by one",
                 where=where,
                 hint="choose another format: huggingface, oci and slim hold this model too",
             )
     return NetworkLayout(
         type(model).__name__,
         str(model.config.model_type),
-        linear,
+        linear | mixtures.sizes(),
         embedded,
         norms,
         offsets,
@@ -122,6 +130,7 @@ def _described(model: PreTrainedModel, where: str) -> NetworkLayout:
         _computed(model),
         _head(model),
         _attentions(model),
+        mixtures,
     )
 
 
@@ -173,11 +182,13 @@ def _shared(model: nn.Module) -> tuple[tuple[str, ...], ...]:
 
 
 def _computed(model: nn.Module) -> dict[str, frozenset[int]]:
-    sizes: dict[str, set[int]] = {}
-    for name, buffer in model.named_buffers():
-        if buffer.is_floating_point():
-            sizes.setdefault(name.rpartition(".")[0], set()).add(buffer.numel())
-    return {module: frozenset(found) for module, found in sizes.items()}
+    """Of buffers that no file has."""
+    sizes = {}
+    for path, module in model.named_modules():
+        held = module.named_buffers(recurse=False)
+        computed = [each for name, each in held if name in module._non_persistent_buffers_set]
+        sizes[path] = frozenset(each.numel() for each in computed if each.is_floating_point())
+    return {path: found for path, found in sizes.items() if found}
 
 
 def _head(model: PreTrainedModel) -> str | None:

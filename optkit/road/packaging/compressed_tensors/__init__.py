@@ -17,6 +17,7 @@ config            config.json
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -58,16 +59,21 @@ _CACHE_IN_FP8 = (
     "it has scales for a key-value cache in FP8, which vLLM and transformers then keep by default; "
     "the accuracy of the artifact, whose cache has floats, was not evaluated for it"
 )
+_FLOAT_EXPERTS = (
+    "transformers 5.23 does not load experts in floats beside codes of another kind than FP8; for "
+    "other readers they are in `ignore`"
+)
 
 
 @dataclass
 class _Stored:
-    """How the parameters are stored. `by_token`: inputs get their scales at run time. `loosened`:
-    codes that are stored as the numbers that they stand for."""
+    """How the parameters are stored. `by_token`: inputs get their scales at run time. `loosened`,
+    `routers`: embeddings and routers whose codes are stored as the numbers that they stand for."""
 
     by_token: bool
     schemes: dict[str, LinearScheme] = field(default_factory=dict)
     loosened: list[str] = field(default_factory=list)
+    routers: list[str] = field(default_factory=list)
 
 
 def files(subject: PackageSubject, scratch: Path) -> PackageContent:
@@ -94,16 +100,18 @@ def files(subject: PackageSubject, scratch: Path) -> PackageContent:
     cache = cache_scales(artifact, layout.attentions)
     for name, scale in cache.items():
         shards.add({name: scale})
-    floats = {name.removesuffix(".weight") for name in layout.linear} - stored.schemes.keys()
-    quantization = config.quantization(
-        stored.schemes, floats, layout.head, SCHEME if cache else None
-    )
+    schemes, floats = _targets(stored, layout)
+    quantization = config.quantization(schemes, floats, layout.head, SCHEME if cache else None)
     described = config.config(artifact.path, layout.network, quantization, dtype, kept.tied)
-    notes = (*_notes(stored, products, kept), *([_CACHE_IN_FP8] if cache else []))
+    notes = (
+        *_notes(stored, products, kept),
+        *([_FLOAT_EXPERTS] if _has_float_experts(schemes, floats) else []),
+        *([_CACHE_IN_FP8] if cache else []),
+    )
     companions = {n: artifact.path / n for n in COMPANIONS if n in artifact.manifest.files}
     card = checkpoint_card.text(subject, "compressed-tensors", _CARD, None, notes)
     content = {**companions, **shards.files(), CONFIG: described, "README.md": card}
-    known = config.of_modelopt(stored.schemes, floats, cache=bool(cache))
+    known = config.of_modelopt(schemes, floats, cache=bool(cache))
     if known is not None:
         content["hf_quant_config.json"] = known
     return PackageContent(content, notes)
@@ -203,13 +211,46 @@ def _tensors(
         )
         return tensors
     if not isinstance(held, np.ndarray):
-        stored.loosened.append(name)
+        (stored.routers if name in layout.mixtures.routers else stored.loosened).append(name)
         held = held.numbers()
     if held.dtype != dtype:
         cast = held.astype(dtype)
         if np.array_equal(cast.astype(np.float32), held.astype(np.float32)):
             held = cast
-    return {name: np.ascontiguousarray(held)}
+    return {layout.mixtures.renamed.get(name, name): np.ascontiguousarray(held)}
+
+
+def _targets(stored: _Stored, layout: NetworkLayout) -> tuple[dict[str, LinearScheme], set[str]]:
+    """The schemes, and what stays in floats, by the names of a configuration: that of a module, or
+    a pattern for all experts of a mixture. Raises UsageError if these have several schemes."""
+    places = layout.mixtures.places()
+    patterns = {name: f"re:{re.escape(place)}[.].*" for name, place in places.items()}
+    schemes: dict[str, LinearScheme] = {}
+    for module, scheme in stored.schemes.items():
+        if schemes.setdefault(patterns.get(module, module), scheme) != scheme:
+            raise _several_schemes(places[module])
+    linear = {name.removesuffix(".weight") for name in layout.linear}
+    floats = {patterns.get(name, name) for name in linear - stored.schemes.keys()}
+    if both := floats & schemes.keys():
+        raise _several_schemes(min(both))
+    renamed = layout.mixtures.renamed
+    routers = {renamed[name].removesuffix(".weight") for name in layout.mixtures.routers}
+    return schemes, floats | routers
+
+
+def _has_float_experts(schemes: Mapping[str, LinearScheme], floats: set[str]) -> bool:
+    """Whether a mixture is in floats, and other layers are not in FP8."""
+    kinds = {(scheme.weights.kind, scheme.weights.bits) for scheme in schemes.values()}
+    return any(name.startswith("re:") for name in floats) and kinds != {("float", 8)}
+
+
+def _several_schemes(mixture: str) -> UsageError:
+    return UsageError(
+        "the matrices of its experts have several forms, and readers take one for all of them",
+        where=f"module {mixture!r}",
+        hint="build both products in one precision, such as `quantization: {nodes: "
+        '{"*experts*": int4}}`, with a `block_size` that is below both widths and divides them',
+    )
 
 
 def _notes(stored: _Stored, products: Iterable[ir.Node], kept: KeptParameters) -> tuple[str, ...]:
@@ -225,6 +266,11 @@ def _notes(stored: _Stored, products: Iterable[ir.Node], kept: KeptParameters) -
             f"the 8-bit codes of {', '.join(stored.loosened)} are stored as the numbers that they "
             "stand for: readers have no embedding of codes"
         )
+    if stored.routers:
+        notes.append(
+            f"{len(stored.routers)} routers have codes in the artifact, and here the numbers that "
+            "these stand for, with inputs in floats: readers have routers in floats"
+        )
     if kept.tied is False:
         notes.append(
             "the last layer and the embedding are one parameter in the model, and two here: they "
@@ -235,10 +281,16 @@ def _notes(stored: _Stored, products: Iterable[ir.Node], kept: KeptParameters) -
             "transformers 5.23 loads weights with zero points only with "
             "CompressedTensorsConfig(dequantize=True), and only if all layers have one scheme"
         )
-    rounded = sum(node.attributes.get_int("accuracy_level", 0) == 4 for node in products)
+    rounded = sum(map(_rounds, products))
     if rounded:
         notes.append(
             f"inside {rounded} products, the kernel of ONNX Runtime also rounds activations to 8 "
             "bits in blocks; readers of this package do not"
         )
     return tuple(notes)
+
+
+def _rounds(product: ir.Node) -> bool:
+    """Whether the kernel rounds activations: as its level says, and for experts of 8 bits."""
+    number = product.attributes.get_int
+    return number("accuracy_level", 0) == 4 or number("expert_weight_bits", 0) == 8

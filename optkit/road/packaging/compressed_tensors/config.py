@@ -84,7 +84,8 @@ def of_modelopt(
     """hf_quant_config.json; None if ModelOpt has no scheme with these tensors: of its W4A16, FP8
     and NVFP4 the names, forms or scales are others. `cache`: whether the key-value cache is in FP8.
     (Keys: ModelOpt 0.47, get_quant_config; TensorRT-LLM, load_modelopt_quant_config.)"""
-    if set(schemes.values()) != {_BY_TOKEN}:
+    patterns = any(name.startswith("re:") for name in ignored)  # ModelOpt has others
+    if set(schemes.values()) != {_BY_TOKEN} or patterns:
         return None
     said = {
         "producer": {"name": "optkit", "version": importlib.metadata.version("optkit")},

@@ -11,6 +11,7 @@ from typing import Annotated, Literal, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from optkit.craft.sources.hugging_face.expert_files import Mixtures
 from optkit.facts.errors import InputRefused, UsageError
 from optkit.ground.artifact import Artifact
 from optkit.ground.decoder import CONFIG, Decoder
@@ -144,6 +145,11 @@ class Architecture:
             theta=rotation.theta or config.rope_theta or 10000.0,
             rotation=rotation,
         )
+
+    @property
+    def mixtures(self) -> Mixtures:
+        """The families have no experts."""
+        return Mixtures()
 
     @property
     def family(self) -> Family:

@@ -1,9 +1,10 @@
 """The parameters of a model in the graph of its artifact.
 
 Nodes keep the names of their PyTorch modules through fusion and quantization, so a matrix is found
-by the product that reads it, a norm by its multiplication, and an embedding by its Gather. Every
-constant of the graph must be one of them, an argument, or what the network computes itself (rotary
-frequencies); otherwise the graph computes something that the network of another program does not.
+by the product that reads it, a norm by its multiplication, an embedding by its Gather, and the
+matrices of experts by their sizes. Every constant of the graph must be one of them, an argument, or
+what the network computes itself (rotary frequencies); otherwise the graph computes something that
+the network of another program does not.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -19,9 +21,11 @@ import onnx_ir as ir
 from optkit.craft.quantization.kv_cache import SCALES
 from optkit.craft.quantization.qdq import weight_reader
 from optkit.craft.quantization.qdq.codes import Codes, FloatCodes
+from optkit.craft.sources.hugging_face.expert_files import Mixtures
 from optkit.facts.errors import UsageError
 from optkit.ground import graph
 from optkit.road.packaging.decoders.architecture import OTHER_FORMATS
+from optkit.road.packaging.decoders.stored_experts import MIXTURES, stored_experts
 
 _SUMS, _FACTORS = ("Add", "Sum"), ("Mul",)
 _NORMS = ("RMSNormalization", "SimplifiedLayerNormalization", "LayerNormalization")
@@ -49,6 +53,10 @@ class ExpectedParameters(Protocol):
 
     def vectors(self) -> Mapping[str, int]:
         """Name of each weight and bias of a norm → its size."""
+
+    @property
+    def mixtures(self) -> Mixtures:
+        """Those of experts."""
 
     def computes(self, module: str, numbers: np.ndarray) -> bool:
         """Whether the module computes this vector itself. Raises UsageError if it computes another
@@ -110,6 +118,8 @@ class _Finder:
         self._tables = network.tables()
         self._matrices = network.matrices()
         self._vectors = network.vectors()
+        self._mixtures = network.mixtures
+        self._of_mixtures = network.mixtures.modules()
         self._used: set[ir.Value] = set()
 
     def visit(self, node: ir.Node) -> None:
@@ -119,6 +129,9 @@ class _Finder:
             self._add_embedding(node, str(modules[0]))
         elif node.op_type in weight_reader.PRODUCTS and set(names) <= self._matrices.keys():
             self._add_product(node, [str(module) for module in modules])
+        elif modules[0] in self._of_mixtures:
+            self._add_experts(node, str(modules[0]))
+            self._add_correction(node, str(modules[0]))
         elif names[0] in self._vectors:
             self._add_norm(node, str(modules[0]))
         elif node.op_type == "GroupQueryAttention":
@@ -127,7 +140,8 @@ class _Finder:
             self._add_computed(node, modules[0])
 
     def check_complete(self) -> None:
-        missing = (self._matrices.keys() | self._vectors.keys()) - self.found.keys()
+        wanted = self._matrices.keys() | self._vectors.keys() | self._mixtures.corrections.keys()
+        missing = wanted - self.found.keys()
         if missing:
             raise UsageError(
                 f"the graph has no node of the parameter {min(missing)}",
@@ -152,7 +166,7 @@ class _Finder:
     ) -> None:
         if name in self.found:
             raise UsageError(f"{name} is read a second time", where=f"node {node.name!r}")
-        product = node if node.op_type in weight_reader.PRODUCTS else None
+        product = node if node.op_type in (*weight_reader.PRODUCTS, *MIXTURES) else None
         self.found[name] = Parameter(name, _other_formats()(read), product)
 
     def _add_embedding(self, node: ir.Node, module: str) -> None:
@@ -188,6 +202,27 @@ class _Finder:
             if added.any():
                 held = added
                 self._add(f"{module}.bias", lambda held=held: held, node)  # type: ignore[misc]
+
+    def _add_experts(self, node: ir.Node, module: str) -> None:
+        """The matrices of one or both products of a mixture, which differ in their sizes."""
+        stacks = {stack.shape: stack for stack in self._mixtures.stacks if stack.module == module}
+        for stored in stored_experts(node):
+            if stored.shape not in stacks:
+                raise UsageError(
+                    f"experts of {list(stored.shape)} are in the graph, and not by config.json",
+                    where=f"node {node.name!r}",
+                )
+            self._used |= weight_reader.constants_of([stored.weight, stored.scales])
+            for name, (expert, rows) in stacks[stored.shape].matrices.items():
+                self._add(name, partial(stored.read, expert, rows), node)
+
+    def _add_correction(self, node: ir.Node, module: str) -> None:
+        """What a router adds to its scores."""
+        for name, size in self._mixtures.corrections.items():
+            for value in node.inputs if node.op_type in _SUMS else ():
+                if name.rpartition(".")[0] == module and _is_vector(value, size):
+                    self._used |= weight_reader.constants_of([value])
+                    self._add(name, partial(weight_reader.vector, value), node)
 
     def _behind(self, output: ir.Value, rows: int) -> tuple[np.ndarray, np.ndarray]:
         """What constants multiply and add to a product: float32 [rows] each."""
