@@ -19,8 +19,8 @@ _SIZES = {
 _EXPERTS = {"num_experts": 8, "moe_intermediate_size": 128}
 
 
-def _network(name: str, more: dict[str, Any]) -> hf.PreTrainedModel:
-    sizes = {**_SIZES, **more}
+def _network(name: str) -> hf.PreTrainedModel:
+    sizes: dict[str, Any] = _SIZES
     if name == "mixtral":
         return hf.MixtralForCausalLM(hf.MixtralConfig(num_local_experts=4, **sizes))
     if name == "olmoe":
@@ -36,15 +36,22 @@ def _network(name: str, more: dict[str, Any]) -> hf.PreTrainedModel:
         routed = {"n_routed_experts": 8, "moe_intermediate_size": 128, "n_group": 2,
                   "topk_group": 1, "first_k_dense_replace": 1}  # fmt: skip
         return hf.DeepseekV3ForCausalLM(hf.DeepseekV3Config(**{**sizes, **heads, **routed}))
+    if name == "minimax":
+        return hf.MiniMaxM2ForCausalLM(
+            hf.MiniMaxM2Config(num_local_experts=8, head_dim=32, **sizes)
+        )
     made = {**_EXPERTS, "head_dim": 32, "norm_topk_prob": True, **sizes}
     return hf.Qwen3MoeForCausalLM(hf.Qwen3MoeConfig(**made))
 
 
-def network(name: str, **more: Any) -> hf.PreTrainedModel:
-    """name: qwen3, qwen2, mixtral, olmoe, gpt-oss or deepseek. `more`: sizes in place of those
-    here."""
+def network(name: str) -> hf.PreTrainedModel:
+    """name: qwen3, qwen2, mixtral, olmoe, gpt-oss, deepseek or minimax."""
     torch.manual_seed(3)
-    return _network(name, more).eval()
+    model = _network(name).eval()
+    for key, each in model.named_buffers():
+        if "correction" in key:
+            torch.nn.init.normal_(each, std=0.1)
+    return model
 
 
 def write(name: str, folder: Path) -> None:

@@ -46,13 +46,13 @@ from tests.packaging.checkpoints import (
 )
 
 
-def layout_of(name: str, folder: Path, **more: int) -> tuple[NetworkLayout, dict[str, np.ndarray]]:
+def layout_of(name: str, folder: Path) -> tuple[NetworkLayout, dict[str, np.ndarray]]:
     """The layout, and the parameters of the network under the names of its file."""
-    mixtures_of_experts.network(name, **more).save_pretrained(folder)
+    mixtures_of_experts.network(name).save_pretrained(folder)
     return network_layout(folder, None), load_file(folder / "model.safetensors")
 
 
-@pytest.mark.parametrize("name", ["qwen3", "qwen2", "mixtral", "olmoe", "deepseek"])
+@pytest.mark.parametrize("name", ["qwen3", "qwen2", "mixtral", "olmoe", "deepseek", "minimax"])
 def test_names_are_those_of_the_files_of_transformers(name: str, tmp_path: Path) -> None:
     layout, stored = layout_of(name, tmp_path)
     mixtures = layout.mixtures

@@ -53,7 +53,7 @@ class Mixtures:
 
     stacks       the parameters that are the matrices of experts
     routers      weight of each linear layer beside experts, which readers have in floats → [N, K]
-    corrections  what a router adds to its scores (DeepSeek-V3) → its size
+    corrections  what is added to the scores of routers (DeepSeek-V3, MiniMax-M2) → its size
     renamed      name of a router or correction → that in files
     """
 
@@ -94,14 +94,15 @@ def mixtures_of(model: PreTrainedModel, where: str) -> Mixtures:
     routers: dict[str, tuple[int, int]] = {}
     corrections: dict[str, int] = {}
     for path, module in model.named_modules():
-        if path.rpartition(".")[0] not in blocks or (size := _only_matrix(module)) is None:
-            continue
-        routers[f"{path}.weight"] = size
-        corrections |= {
-            f"{path}.{name}": each.numel()
-            for name, each in module.named_buffers(recurse=False)
-            if name not in module._non_persistent_buffers_set
-        }
+        size = _only_matrix(module) if path.rpartition(".")[0] in blocks else None
+        if size is not None:
+            routers[f"{path}.weight"] = size
+        if size is not None or path in blocks:
+            corrections |= {
+                f"{path}.{name}": each.numel()
+                for name, each in module.named_buffers(recurse=False)
+                if name not in module._non_persistent_buffers_set
+            }
     renamed = _renamed(model, (*routers, *corrections))
     return Mixtures(tuple(stacks), routers, corrections, renamed)
 

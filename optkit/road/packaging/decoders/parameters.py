@@ -217,10 +217,11 @@ class _Finder:
                 self._add(name, partial(stored.read, expert, rows), node)
 
     def _add_correction(self, node: ir.Node, module: str) -> None:
-        """What a router adds to its scores."""
+        """What a router adds to its scores; its block may own the numbers."""
+        owners = (module, module.rpartition(".")[0])
         for name, size in self._mixtures.corrections.items():
             for value in node.inputs if node.op_type in _SUMS else ():
-                if name.rpartition(".")[0] == module and _is_vector(value, size):
+                if name.rpartition(".")[0] in owners and _is_vector(value, size):
                     self._used |= weight_reader.constants_of([value])
                     self._add(name, partial(weight_reader.vector, value), node)
 
