@@ -70,7 +70,8 @@ def of_floats(folder: Path, scratch: Path, ids: np.ndarray) -> np.ndarray:
                 or any(re.fullmatch(each.removeprefix("re:"), module) for each in one.targets)
             )  # fmt: skip
             compressor = BaseCompressor.load_from_registry(scheme.format)
-            parts = {"weight": compressor.decompress(dict(parts), scheme)["weight"]}
+            found = {"weight": compressor.decompress(dict(parts), scheme)["weight"]}
+            parts = found | {key: each for key, each in parts.items() if key == "bias"}
         floats |= {f"{module}.{key}": each.float().contiguous() for key, each in parts.items()}
     save_file(floats, scratch / "model.safetensors", metadata={"format": "pt"})
     (scratch / "config.json").write_text(json.dumps({**config, "dtype": "float32"}))

@@ -201,8 +201,8 @@ class Case:
 PLAIN = ("quantization.smooth=off", "quantization.bias_correction=false")
 CASES = [
     Case("qwen3", "cpu", "int4", 1e-5),
-    Case("mixtral", "cpu", "int8-weight-only", 0.1),
-    Case("qwen2", "cpu", "int8", 0.1, PLAIN),
+    Case("mixtral", "cpu", "int8-weight-only", 0.2),
+    Case("qwen2", "cpu", "int8", 0.2, PLAIN),
     Case("deepseek", "cpu", "int4", 1e-5),
     Case("olmoe", "l4", "int4", 1e-2),
 ]
@@ -286,7 +286,7 @@ def test_transformers_computes_what_the_artifact_does(built: Built, tmp_path: Pa
     exact = variants.with_float_products(built.artifact, built.artifact.path.parent)
     nearest = apart(theirs, of_session(exact, ids))
     print(f"{built.case}: logits {near:.1e} apart, {nearest:.1e} with products in floats")
-    assert nearest < built.case.near and near < 0.2
+    assert nearest < built.case.near and near < 0.5  # a router may choose another expert
     assert np.isfinite(theirs).all() and theirs.std() > 0.1
 
 
