@@ -15,7 +15,7 @@ The noises of activations that are rounded one at a time add up, if their errors
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -28,6 +28,7 @@ from optkit.craft.quantization.placement.read_weight import MATRIX
 from optkit.craft.quantization.placement.weighted_nodes import known_dtype
 from optkit.facts.assignment import Assignment
 from optkit.facts.placement import PlacementRules
+from optkit.facts.precisions import Precision
 from optkit.ground import graph
 from optkit.ground.statistics import Statistics
 
@@ -39,14 +40,13 @@ SWITCHES = "noisy_nodes.switches"
 class RoundedActivation:
     """An activation, and the nodes that multiply it. `products`: theirs; None: they cannot have
     finer activations. `maker`: the integer convolution whose result it is; in floats it rounds no
-    result. `for_floats`: whether only floats are made of this result; then `slower` are the
-    nanoseconds per sample that the convolution takes longer in floats."""
+    result. `slower`: nanoseconds per sample that the convolution then takes longer; None: integers
+    are made of this result too."""
 
     nodes: tuple[str, ...]
     products: Products | None
     maker: str | None = None
-    for_floats: bool = False
-    slower: float = 0.0
+    slower: float | None = None
 
 
 def two_terms(
@@ -75,9 +75,7 @@ def insert_switches(
     two terms, and formats with scales computed at run time, are left out. `sizes`: of named
     axes."""
     planned = assignment.quantized()
-    rounding = {name for name, own in planned.items() if "Conv" in rules[own].quantize_outputs}
-    made = {tail(node): node for node in model.graph if node.name in rounding}
-    for_floats = float_results(model, rounding)
+    results = _results(model, planned, rules, statistics)
     names = graph.FreeNames(model)
     switches = ir.Value(name=SWITCHES, type=ir.TensorType(ir.DataType.BOOL))
     found: list[RoundedActivation] = []
@@ -89,17 +87,27 @@ def insert_switches(
             _multiplies(node) and _can_be_finer(rules[planned[str(node.name)]]) for node in readers
         )
         read = products(placement.value, readers, sizes) if able else None
-        one = RoundedActivation(tuple(str(node.name) for node in readers), read)
-        if (maker := made.get(placement.value)) is not None:
-            one = replace(one, maker=str(maker.name))
-            if not readers and placement.value in for_floats:
-                speeds = rules[planned[str(maker.name)]].kernels
-                slower = slower_in_floats(maker, speeds, statistics)
-                one = replace(one, for_floats=True, slower=slower)
-        found.append(one)
+        maker, slower = results.get(placement.value, (None, None))
+        nodes = tuple(str(node.name) for node in readers)
+        found.append(RoundedActivation(nodes, read, maker, None if readers else slower))
         _insert(model.graph, placement, numbers, switches, len(found) - 1, names)
     switches.shape = ir.Shape([len(found)])
     model.graph.inputs.append(switches)
+    return found
+
+
+def _results(
+    model: ir.Model, planned: Mapping[str, Precision], rules: Rules, statistics: Statistics | None
+) -> dict[ir.Value, tuple[str, float | None]]:
+    """What integer convolutions round, with `maker` and `slower` of RoundedActivation."""
+    integer = {name for name, own in planned.items() if "Conv" in rules[own].quantize_outputs}
+    for_floats, found = float_results(model, integer), {}
+    for node in model.graph:
+        if node.name in integer:
+            name, value = str(node.name), tail(node)
+            speeds = rules[planned[name]].kernels
+            alone = value in for_floats
+            found[value] = name, slower_in_floats(node, speeds, statistics) if alone else None
     return found
 
 

@@ -76,7 +76,7 @@ def run(step: FindNoisyNodes, out: Path, progress: Progress) -> NoisyNodes:
         place = Path(folder) / GRAPH
         inside, activations = _switched(step, place)
         trim()
-        if not any(one.products or one.for_floats for one in activations):
+        if not any(one.products or one.slower is not None for one in activations):
             return _told(inside, None, None)
         with cpu(place, pooled=False) as session:
             return _judged(step, session, inside, activations, progress)
@@ -110,7 +110,7 @@ def _switched(step: FindNoisyNodes, place: Path) -> tuple[list[_Finer], list[Rou
     activations = insert_switches(model, numbers, assignment, scheme.rules, step.sizes, statistics)
     graph.save(model, place, inline_limit=0)  # the runtime maps weights
     return inside, [
-        replace(one, products=None, for_floats=False)
+        replace(one, products=None, slower=None)
         if _named((*one.nodes, one.maker or ""), asked)
         else one
         for one in activations
@@ -186,7 +186,7 @@ def _convolutions(activations: Sequence[RoundedActivation]) -> list[_Candidate]:
     alone read, unless another convolution rounds it."""
     found = []
     for at, one in enumerate(activations):
-        if one.for_floats and one.maker is not None:
+        if one.maker is not None and one.slower is not None:
             read = [i for i, each in enumerate(activations) if each.nodes == (one.maker,)]
             alone = [i for i in read if activations[i].maker is None]
             finer = _Finer((one.maker,), "float", _RESULT, _ITS_RESULT)
