@@ -152,3 +152,45 @@ def test_a_plain_product_is_left_as_it_is(attributes: dict[str, int]) -> None:
     nodes = [node("Gemm", ["x", "w", "b"], "h", **attributes), node("Tanh", ["h"], "y")]
     after = build(nodes, {"w": numbers(*shape), "b": numbers(N)}, [M, K])
     assert arrange(after).entries == ()
+
+
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize(
+    ("before", "behind"), [(True, False), (False, True), (True, True), (False, False)]
+)
+def test_a_convolution_of_one_row_beside_a_transpose_is_a_product(
+    before: bool, behind: bool, biased: bool
+) -> None:
+    """The graph has no more Transposes than before."""
+    constants = {"w": numbers(N, K, 1), "b": numbers(N)}
+    read = ["w", "b"] if biased else ["w"]
+    nodes = [node("Transpose", ["x"], "t", perm=[0, 2, 1])] if before else []
+    nodes.append(node("Conv", ["t" if before else "x", *read], "c" if behind else "y"))
+    if behind:
+        nodes.append(node("Transpose", ["c"], "y", perm=[0, 2, 1]))
+    model = build(nodes, constants, ["n", 9, K] if before else ["n", K, 9])
+    name = nodes[-2 if behind else -1].name
+    after = arranged(model, n=2)
+    found = [each.op_type for each in after.graph]
+    assert found.count("Conv") == (0 if before or behind else 1)
+    assert found.count("Transpose") == (1 if before != behind else 0)
+    assert any(each.name == name for each in after.graph)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "shape"),
+    [
+        ({"strides": [2]}, (8, 8, 1)),
+        ({"pads": [1, 0]}, (8, 8, 1)),
+        ({"group": 2}, (8, 4, 1)),
+        ({}, (8, 8, 3)),
+    ],
+    ids=["strides", "pads", "groups", "kernel"],
+)
+def test_other_convolutions_stay(attributes: dict[str, object], shape: tuple[int, ...]) -> None:
+    nodes = [
+        node("Transpose", ["x"], "t", perm=[0, 2, 1]),
+        node("Conv", ["t", "w"], "y", **attributes),
+    ]
+    after = arranged(build(nodes, {"w": numbers(*shape)}, ["n", 9, 8]), n=2)
+    assert [each.op_type for each in after.graph] == ["Transpose", "Conv"]

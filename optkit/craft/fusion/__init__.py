@@ -27,7 +27,7 @@ from optkit.craft.fusion.standard.layout import (
     settle_reshape,
     swap_axes,
 )
-from optkit.craft.fusion.standard.matrix_products import plain_gemm, plain_matmul
+from optkit.craft.fusion.standard.matrix_products import plain_conv, plain_gemm, plain_matmul
 from optkit.craft.fusion.standard.noop import remove_dead, remove_noop, settle_castlike
 from optkit.craft.fusion.standard.pointwise import one_function
 from optkit.craft.fusion.standard.pool import global_pool
@@ -67,6 +67,7 @@ RULES: tuple[Rule[Any], ...] = (
 ARRANGEMENT: tuple[Rule[Any], ...] = (
     plain_gemm,
     plain_matmul,
+    plain_conv,
     fold_constants,
     merge_transposes,
     remove_noop,

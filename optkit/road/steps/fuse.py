@@ -25,7 +25,7 @@ class Fuse(Step[FusedGraph]):
     quantized. If none changes, the graph is the given one, and is not compared."""
 
     name = "fuse"
-    version = 11
+    version = 12
     tools = ("onnx", "onnx-ir", "onnxscript", "onnxruntime")
     stays = True
 

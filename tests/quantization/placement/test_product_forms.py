@@ -78,7 +78,7 @@ def test_kinds_of_cpu_differ(
 
 def test_without_speeds_weights_alone_have_8_bits() -> None:
     assert fastest(WIDE, None)[0] == "int8-weight-only"
-    assert WIDE.slower("two terms", None) == 768 * 768
+    assert WIDE.slower("two terms", None) == 128 * 768 * 768
 
 
 @given(

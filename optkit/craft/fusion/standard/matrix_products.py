@@ -8,8 +8,10 @@ right, and one number of b per column.
     x w                     Squeeze(x W), W [K, 1]            MatMul, w [K]
     x W, W [B, K, N]        Transpose(Reshape(x [W₁ … W_B]))  MatMul, x of rank ≤ 2
                             Concat(x₁ W₁, …, x_B W_B)         MatMul, x [..., B, M, K]
+    Conv(Transpose(x))      Transpose(x W + b)                Conv of one row, beside a Transpose
 
-In floats these forms are slower or equally fast, so only a graph that is quantized gets them.
+In floats these forms are slower or equally fast, so only a graph that is quantized gets them. The
+last one leaves floats, where an integer convolution of ONNX Runtime rounds its result.
 """
 
 from __future__ import annotations
@@ -20,9 +22,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from optkit.craft.fusion.pattern import made_by, permutation, reader
 from optkit.craft.fusion.rule import GROWTH_LIMIT_BYTES, Decline, Rule, remove, replace
 from optkit.ground import graph
 
+_ROWS = [0, 2, 1]  # from the layout of convolutions to that of products, and back
 _MOST_MATRICES = 16  # each of them becomes a product
 
 Attributes = Mapping[str, int | float | Sequence[int]]
@@ -92,6 +96,22 @@ def _check_stack(
     return _Found(node, weight, _one_by_one)
 
 
+def check_conv(node: ir.Node) -> _Found | None:
+    """A convolution [B, I, T] of kernel 1 whose input is transposed before it, or whose result is
+    behind it, so that the product of rows needs no further Transpose."""
+    place = graph.constant_weight(node)
+    if place is None or place[1] is not node.inputs[1] or place[1].shape is None:
+        return None
+    kernel, attributes = place[1].shape.numpy()[2:], node.attributes
+    steps = [*attributes.get_ints("strides", [1]), attributes.get_int("group", 1)]
+    if list(kernel) != [1] or steps != [1, 1] or any(attributes.get_ints("pads", [])):
+        return None
+    behind = reader(node.outputs[0], "Transpose")
+    beside = (made_by(node.inputs[0], "Transpose"), behind)
+    swapped = any(each is not None and permutation(each) == _ROWS for each in beside)
+    return _Found(node, place[1], _as_rows) if swapped else None
+
+
 def rewrite(found: _Found) -> str:
     return found.rewrite(found.node, found.weight)
 
@@ -139,6 +159,19 @@ def _times(node: ir.Node, index: int, factor: float) -> ir.Value:
     dtype = (value.dtype or ir.DataType.FLOAT).numpy()
     number = graph.new_constant(graph.owner(node), f"{node.name}.factor", np.array(factor, dtype))
     return _before(node, "Mul", [value, number])
+
+
+def _as_rows(node: ir.Node, weight: ir.Value) -> str:
+    source, numbers, owner = node.inputs[0], graph.array(weight), graph.owner(node)
+    assert source is not None and numbers is not None
+    turned = {"perm": _ROWS}
+    matrix = graph.new_constant(owner, f"{weight.name}.matrix", numbers[:, :, 0].T.copy())
+    rows = _before(node, "Transpose", [source], turned)
+    product = _before(node, "MatMul", [rows, matrix], name=str(node.name))
+    if len(node.inputs) > 2 and node.inputs[2] is not None:
+        product = _before(node, "Add", [product, node.inputs[2]])
+    _end(node, "Transpose", [product], turned)
+    return "its kernel of 1 as a matrix"
 
 
 def _turn_input(node: ir.Node, weight: ir.Value) -> str:
@@ -326,3 +359,4 @@ def _free_name(owner: ir.Graph, name: str) -> str:
 
 plain_gemm: Rule[_Found] = Rule("plain_gemm", frozenset({"Gemm"}), check_gemm, rewrite)
 plain_matmul: Rule[_Found] = Rule("plain_matmul", frozenset({"MatMul"}), check_matmul, rewrite)
+plain_conv: Rule[_Found] = Rule("plain_conv", frozenset({"Conv"}), check_conv, rewrite)

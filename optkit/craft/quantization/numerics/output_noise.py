@@ -27,7 +27,7 @@ OF_CONVOLUTIONS = 10**-2
 """The most noise at the outputs of the model by integer convolutions whose results floats read: 20
 dB, below which an error usually matters (`benchmarking.doubts`). A finer product costs little, but
 a convolution in floats is two to four times as slow: in a pitch detector (CREPE) one convolution
-takes most of the time, and its rounding leaves 26 dB."""
+takes most of the time, and its rounding leaves between 20 and 25 dB."""
 _MASSIVE = 16.0
 """Times the median power of a row from which on it is massive."""
 _LEAST = 0.01
