@@ -39,8 +39,11 @@ class TimedLayer:
 
 @dataclass(frozen=True)
 class LayerTimes:
-    """The layers of candidate and baseline, and the nodes of the candidate by name."""
+    """The layers of candidate and baseline, and the nodes of the candidate by name. `copies_ms`:
+    what a call takes beside its layers to copy inputs and outputs over PCIe, where predicted; None
+    if the times were measured, or if there is no link."""
 
     candidate: tuple[TimedLayer, ...]
     baseline: tuple[TimedLayer, ...]
     nodes: Mapping[str, NodeWork]
+    copies_ms: float | None = None

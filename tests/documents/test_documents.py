@@ -44,6 +44,8 @@ _SELDOM = {  # keys that were added later, and those of a plan that only some qu
     "Report": {"layer_times", "findings", "simulation", "padding", "worst", "export"},
     "ComparedSide": {"build"},
     "Explained": {"build", "fixed"},
+    "LayerTime": {"copies_ms"},
+    "FixedTime": {"unfused_ms"},
     "Plan": {"front"},
     "Asked": {"load_per_s", "load_share"},
     "PlanRow": {"spot", "owned"},

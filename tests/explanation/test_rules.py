@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
 from optkit.craft.benchmarking.layer_comparison import fault_of
 from optkit.facts.documents.report import PaddedTokens, PairFidelity, Report
@@ -313,6 +314,17 @@ def test_codes_for_nobody_are_reported_where_half_of_the_noise_is_theirs(
     assert all(one.change.recipe == () and "soft/Softmax" in one.what for one in found)
 
 
+def test_codes_that_an_integer_kernel_must_write_are_a_limit_and_name_the_setting() -> None:
+    pair = NodeWork("QuantizeLinear", 0, 0, ("a/Gemm",))
+    value = clipping(fault="unread", read=False, without={"sqnr_db": 34.0}, pair="Q")
+    (found,) = accuracy_loss.unread(subject(values=[value], nodes={"Q": pair}))
+    assert found.limit and "a/Gemm can write only codes" in found.why
+    assert '`quantization: {nodes: {"a/Gemm": fp16}}`' in found.change.text
+    landing = [row(f"{name}/Gemm", landed=name != "a") for name in "abc"]
+    (given,) = accuracy_loss.unread(subject(values=[value], nodes={"Q": pair}, landing=landing))
+    assert not given.limit and "from the graph (Q)" in given.change.text
+
+
 @pytest.mark.parametrize(
     ("codes", "told"),
     [({"reach": 0.06, "saturated": 0.01}, "only 6%"), ({"reach": 1.0, "saturated": 0.3}, "30%"),
@@ -490,6 +502,26 @@ def test_the_time_that_no_precision_shortens_limits_the_speedup() -> None:
     assert explain(replace(made, times=None)).fixed is None
 
 
+def test_what_only_the_baseline_fuses_is_no_time_that_every_precision_needs() -> None:
+    """As TensorRT-RTX compiles a detector: FP16 has each SiLU in its convolution."""
+    ops = ("Sigmoid", "Mul")
+    nodes = {op: NodeWork(op, 0, 0, ()) for op in (*ops, "Add")}
+    own, both = (layer(name, "a/Gemm.out", 2.0, dtype=None, nodes=inside)
+                 for name, inside in (("silu", ops), ("tail", ("Add",))))  # fmt: skip
+    fp16 = [replace(one, layer=replace(one.layer, nodes=(*one.layer.nodes, *ops)))
+            for one in products(3.0)]  # fmt: skip
+    made = subject(candidate=[*products(), own, both], baseline=[*fp16, both], nodes=nodes)
+    spent = explain(made).fixed
+    assert spent is not None and (spent.ms, spent.unfused_ms) == pytest.approx((2.0, 2.0))
+    assert [one.op for one in spent.operators] == ["Add"] and spent.at_most == pytest.approx(3.5)
+    found = {one.nodes: one for one in fixed.slow_operators(made)}
+    assert set(found) == {ops, ("Add",)}
+    assert (
+        "elementwise operators take" in found[ops].what and "kernels of their own" in found[ops].why
+    )
+    assert "Add takes" in found["Add",].what and "memory limits it" in found["Add",].why
+
+
 @pytest.mark.parametrize(
     ("op", "ms", "found", "limit"),
     [("TopK", 0.2, True, False), ("TopK", 0.1, False, False), ("Softmax", 0.6, False, False),
@@ -533,7 +565,25 @@ def test_launches_are_told_where_they_decide(launch: float | None, count: int) -
     assert len(found) == count
     for one in found:
         assert one.cost.share == pytest.approx(0.9 * 7 / 8) and "batch 1" in one.what
-        assert "batch: {opt: 8}" in one.change.text and one.change.recipe == ()
+        assert '(`axes: {batch: {"min": 1, "opt": 8, "max": 32}}`)' in one.change.text
+        assert one.change.recipe == () and "all layers" in one.what and "7/8" in one.what
+
+
+@pytest.mark.parametrize(
+    ("declared", "told"),
+    [({}, ' (`axes: {batch: {"min": 1, "opt": 64, "max": 64}}`)'),
+     ({"inputs": {"x": {"dtype": "float32", "shape": ["n", 3]}},
+       "axes": {"n": {"min": 2, "opt": 8, "max": 100}}},
+      ' (`axes: {n: {"min": 2, "opt": 64, "max": 100}}`)'),
+     ({"inputs": {"x": {"dtype": "float32", "shape": [1, 3]}}}, "")],
+)  # fmt: skip
+def test_the_advice_of_a_larger_batch_is_a_valid_line(declared: dict[str, Any], told: str) -> None:
+    made = subject(recipe={**RECIPE, **declared})
+    assert made.tuned_for(64) == told
+    if told:
+        given = YAML(typ="safe").load(told.strip(" (`)"))
+        changed = {**made.recipe.model_dump(mode="json", exclude_defaults=True), **given}
+        assert any(span.opt == 64 for span in Recipe.model_validate(changed).axis_ranges().values())
 
 
 def padded(real: float, axis: str | None, **recipe: Any) -> Subject:

@@ -75,12 +75,17 @@ def call(
     of this card scatter more. Raises ToolchainMissing where a figure of the target is unknown.
     """
     time = seconds(works, target, fitted().efficiencies)
-    link = target.facts.get("pcie_gbs")
-    copies = passed / (float(link.value) * 1e9 * _PCIE) if link and link.value else 0.0
     covered = known and target.compute_capability in fitted().generations
     kind = graph_work.category(works) if covered else UNSEEN
     kernels = widened(fitted().band(kind, time.total), time.total, spread(works, target))
-    return Call(batch, time, copies, kernels, at_least(works, target), kind)
+    copied = copies(target, passed) or 0.0
+    return Call(batch, time, copied, kernels, at_least(works, target), kind)
+
+
+def copies(target: Target, passed: float) -> float | None:
+    """Seconds to copy so many bytes of inputs and outputs; None without a link, as on a CPU."""
+    link = target.facts.get("pcie_gbs")
+    return passed / (float(link.value) * 1e9 * _PCIE) if link and link.value else None
 
 
 def latency(one: Call, note: str) -> Latency:

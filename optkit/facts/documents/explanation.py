@@ -111,6 +111,14 @@ class LayerTime(Record):
     note: str | None = None
     candidate: SpentTime
     baseline: SpentTime
+    copies_ms: Annotated[
+        Number | SkipJsonSchema[None],
+        Field(
+            exclude_if=absent,
+            description="Predicted, beside the layers: inputs and outputs over PCIe; absent if "
+            "unknown.",
+        ),
+    ] = None
 
 
 class FixedOperator(Record):
@@ -131,6 +139,14 @@ class FixedTime(Record):
     at_most: Annotated[
         Number | None,
         said("The speedup if all other layers took no time (Amdahl); null if there is no limit."),
+    ] = None
+    unfused_ms: Annotated[
+        Number | SkipJsonSchema[None],
+        Field(
+            exclude_if=absent,
+            description="Not in `ms`: kernels of operators that the baseline computes inside its "
+            "products; absent if there are none.",
+        ),
     ] = None
     operators: Annotated[Rows[FixedOperator], said("The slowest first, at most eight.")]
 

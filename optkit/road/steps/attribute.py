@@ -42,7 +42,7 @@ class Attribute(Step[AttributedTimes]):
     for boxes) depends on the numbers."""
 
     name = "attribute"
-    version = 4
+    version = 5
     tools = ("onnxruntime", "onnx", "onnx-ir")
 
     candidate: StepInput

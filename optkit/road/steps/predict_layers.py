@@ -20,7 +20,7 @@ class PredictLayers(Step[AttributedTimes]):
     """
 
     name = "predict_layers"
-    version = 2
+    version = 3
     tools = ("onnx", "onnx-ir")
     stays = True
 

@@ -60,7 +60,8 @@ class Explanation:
         if times is None or self.spent is None:
             return None
         sides = {name: SpentTime(**spent) for name, spent in self.spent.items()}
-        return LayerTime(evidence=times.evidence, note=times.note, **sides)
+        copies = times.layers.copies_ms
+        return LayerTime(evidence=times.evidence, note=times.note, copies_ms=copies, **sides)
 
 
 def explain(subject: Subject) -> Explanation:

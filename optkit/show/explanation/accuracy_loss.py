@@ -26,7 +26,7 @@ from optkit.facts.evidence import Evidence
 from optkit.show.explanation.quantization_gains import LEAST, left_behind
 from optkit.show.explanation.speed import to_float
 from optkit.show.explanation.subject import Subject
-from optkit.show.explanation.words import advice, modules, named, several
+from optkit.show.explanation.words import advice, line, modules, named, several
 
 LEAST_DB = 0.5
 """The least gain of a finding, in dB: about an eighth of the noise. A smaller gain is within the
@@ -90,24 +90,38 @@ def duplicated(subject: Subject) -> Iterator[ExplainFinding]:
 
 def unread(subject: Subject) -> Iterator[ExplainFinding]:
     """A Q/DQ pair whose codes no quantized product reads, with half of the noise or more: it costs
-    accuracy and makes no product faster. (Backends place a few such pairs on purpose, after a
-    product that writes codes; these cost little.)"""
+    accuracy and makes no product faster. Or optkit placed it behind a product whose integer kernel
+    writes codes: then it is a limit of this kernel."""
     if (pairs := Pairs.of(subject, "unread", _HALF_DB)) is None:
         return
-    worst = pairs.rows[0]
+    worst, makers = pairs.rows[0], _makers(subject, pairs)
+    what = (
+        f"{worst.value} is quantized, but no quantized product reads its codes, only "
+        f"{named(worst.readers)}{_others(pairs)}"
+    )
+    noise = f" (SQNR {worst.sqnr_db:.1f} dB)" if worst.sqnr_db is not None else ""
+    if makers:
+        setting = line(*next(iter(to_float(subject, makers[:1]).items())))
+        text = f"if the accuracy is too low, keep it in {subject.baseline} (`{setting}`)"
+        change = advice(f"{text}; its kernel then writes floats, and takes longer")
+        why = f"the integer kernel of {named(makers)} can write only codes{noise}"
+        yield replace(pairs.finding(what=what, why=why, change=change), limit=True)
+        return
     added = any(subject.op(node) == "Add" for node in worst.readers)
     key = ("quantization", "placement", "residual_adds")
     change = advice(f"remove the pair from the graph ({worst.pair})")
     if added and subject.recipe.quantization.placement.residual_adds:
         change = advice("keep the shortcut in float", {key: False})
-    yield pairs.finding(
-        what=f"{worst.value} is quantized, but no quantized product reads its codes, only "
-        f"{named(worst.readers)}{_others(pairs)}",
-        why=f"the pair adds noise (SQNR {worst.sqnr_db:.1f} dB) and makes no kernel faster"
-        if worst.sqnr_db is not None
-        else "the pair makes no kernel faster",
-        change=change,
-    )
+    why = f"the pair adds noise{noise} and makes no kernel faster"
+    yield pairs.finding(what=what, why=why, change=change)
+
+
+def _makers(subject: Subject, pairs: Pairs) -> tuple[str, ...]:
+    """The products whose results the pairs quantize, if integer kernels write all of them."""
+    reads = [subject.nodes[row.pair].reads for row in pairs.rows if row.pair in subject.nodes]
+    makers = tuple(dict.fromkeys(maker for one in reads for maker in one))
+    whole = len(reads) == len(pairs.rows) and all(map(subject.has_landed, makers))
+    return makers if whole else ()
 
 
 def weight_axis(subject: Subject) -> Iterator[ExplainFinding]:

@@ -7,7 +7,7 @@ If products took no time at all, a call would still take this time, so the speed
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
@@ -18,7 +18,7 @@ from optkit.facts.timed_layers import TimedLayer
 from optkit.ground.devices import target
 from optkit.show.explanation.quantization_gains import slow
 from optkit.show.explanation.subject import ELEMENTWISE, Subject, connected
-from optkit.show.explanation.words import advice, named, several
+from optkit.show.explanation.words import advice, does, named, several
 
 _SHOWN = 8  # operators in the document
 RARE = 0.05  # share from which an operator that few models need is a finding
@@ -120,7 +120,9 @@ def fixed(subject: Subject) -> FixedTime | None:
     """What no precision makes faster; None if the times of layers are not known."""
     if subject.times is None or not subject.total_ms:
         return None
-    groups = _by_operator(subject, ("other", "layout"))
+    unfused = [timed.ms for timed in subject.candidate if subject.is_unfused(timed)]
+    both = [timed for timed in subject.candidate if not subject.is_unfused(timed)]
+    groups = _by_operator(subject, both, ("other", "layout"))
     spent = {op: sum(timed.ms for timed in group) for op, group in groups.items()}
     total = sum(spent.values())
     operators = sorted(spent.items(), key=lambda one: -one[1])
@@ -129,6 +131,7 @@ def fixed(subject: Subject) -> FixedTime | None:
         ms=total,
         share=subject.share(total),
         at_most=subject.total_ms / total if total else None,
+        unfused_ms=sum(unfused) if unfused else None,
         operators=tuple(
             FixedOperator(op=op, ms=ms, share=subject.share(ms), nodes=_nodes(groups[op]))
             for op, ms in operators[:_SHOWN]
@@ -138,26 +141,47 @@ def fixed(subject: Subject) -> FixedTime | None:
 
 def slow_operators(subject: Subject) -> Iterator[ExplainFinding]:
     """Operators that are no products and take much of the time. One that most models have is a
-    limit, unless it takes more than half."""
-    for op, group in _by_operator(subject, ("other",)).items():
+    limit, unless it takes more than half. Where the baseline computes them inside its products,
+    that is the reason."""
+    for op, group in _by_operator(subject, subject.candidate, ("other",)).items():
         ms = sum(timed.ms for timed in group)
         whole = op in ELEMENTWISE and _dtype(group) == "int64"
         usual = op in _USUAL and not whole
         if subject.share(ms) < (COMMON if usual else RARE):
             continue
         remedy = _WHOLE if whole else REMEDIES.get(op, _SHARED if usual else _OTHER)
+        if sum(timed.ms for timed in group if subject.is_unfused(timed)) > ms / 2:
+            remedy = _fused_in_baseline(subject)
         nodes = _nodes(group)
         yield slow(
             subject,
             "slow_operator",
             nodes,
             ms,
-            what=f"{op} takes {subject.share(ms):.0%} of the time of all layers, in "
-            f"{several(len(group), 'kernel')}: {named(nodes)}{_sizes(group)}",
+            what=f"{op} {does(_count(op), 'take')} {subject.share(ms):.0%} of the time of all "
+            f"layers, in {several(len(group), 'kernel')}: {named(nodes)}{_sizes(group)}",
             why=remedy.why,
             change=advice(remedy.change),
             limit=usual and subject.share(ms) < 0.5,
         )
+
+
+def _count(op: str) -> int:
+    """How many things the words of `Subject.operator` name."""
+    return 2 if " " in op else 1
+
+
+def _fused_in_baseline(subject: Subject) -> _Remedy:
+    engine = subject.result.engine
+    compiler = "the compiler" if engine is None else engine.backend
+    change = f"`optkit tune --target {subject.result.target}` finds the layers that pay"
+    if engine is not None and engine.serving is not None:
+        change += f"; {engine.serving}, which serves here, may fuse them: `optkit finish` tells"
+    return _Remedy(
+        f"{subject.baseline} computes them inside its products; in {subject.precision} {compiler} "
+        "runs them as kernels of their own, with the quantization",
+        change,
+    )
 
 
 def written_out(subject: Subject) -> Iterator[ExplainFinding]:
@@ -205,9 +229,10 @@ def launches(subject: Subject) -> Iterator[ExplainFinding]:
         return
     count = len(subject.candidate)
     of: Literal["latency", "layers"] = "latency"
+    whole = "a call"
     if subject.times.evidence is Evidence.PREDICTED:
         spent = sum(timed.launch_ms or 0.0 for timed in subject.candidate)
-        total, of = subject.total_ms, "layers"
+        total, of, whole = subject.total_ms, "layers", "all layers"
     elif target(str(subject.result.target)).is_cpu:
         spent, total = count * _START_MS, latency.p50_ms
     else:
@@ -220,15 +245,16 @@ def launches(subject: Subject) -> Iterator[ExplainFinding]:
     yield ExplainFinding(
         "launches",
         "speed",
-        f"starting {several(count, 'kernel')} takes about {min(spent / total, 1.0):.0%} of a call "
-        f"of {total:.3g} ms at batch {batch}: the kernels themselves have little to compute",
+        f"starting {several(count, 'kernel')} takes about {min(spent / total, 1.0):.0%} of the "
+        f"{total:.3g} ms of {whole} at batch {batch}; a batch of {MORE} times the size saves "
+        f"{MORE - 1}/{MORE} of that for each sample, which is the cost above",
         "a kernel takes the same time to start at every batch size and in every precision",
         (),
         (),
         cost,
         advice(
-            f"use a larger batch (`axes: {{batch: {{opt: {MORE * batch}}}}}`): each kernel then "
-            f"starts once for {MORE} times as many samples"
+            f"use a larger batch{subject.tuned_for(MORE * batch)}: each kernel then starts "
+            f"once for {MORE} times as many samples"
         ),
         limit=batch > SMALL,
     )
@@ -239,9 +265,11 @@ def _is_small(subject: Subject, timed: TimedLayer) -> bool:
     return (ops or {timed.layer.kind}) <= ELEMENTWISE | _REDUCTIONS
 
 
-def _by_operator(subject: Subject, kinds: tuple[str, ...]) -> dict[str, list[TimedLayer]]:
+def _by_operator(
+    subject: Subject, layers: Iterable[TimedLayer], kinds: tuple[str, ...]
+) -> dict[str, list[TimedLayer]]:
     groups: dict[str, list[TimedLayer]] = {}
-    for timed in subject.candidate:
+    for timed in layers:
         if subject.kind(timed) in kinds:
             groups.setdefault(subject.operator(timed), []).append(timed)
     return groups

@@ -208,7 +208,7 @@ def memory_bound(subject: Subject) -> Iterator[ExplainFinding]:
         return
     nodes = tuple(node for timed in bound for node in timed.layer.products)
     time = sum(timed.ms for timed in bound)
-    batch = subject.result.latency.batch if subject.result.latency else None
+    batch = subject.result.latency.batch if subject.result.latency else 1
     yield slow(
         subject,
         "memory_bound",
@@ -219,8 +219,8 @@ def memory_bound(subject: Subject) -> Iterator[ExplainFinding]:
         why=f"at batch {batch} it would limit them in {subject.baseline} too; faster arithmetic "
         "does not help",
         change=advice(
-            "use a larger batch, which reads the weights once for more samples "
-            "(`axes: {batch: {opt: ...}}`), or weights of fewer bits (int4)"
+            f"use a larger batch{subject.tuned_for(2 * batch)}, which reads the weights once "
+            "for more samples, or weights of fewer bits (int4)"
         ),
         limit=True,
     )

@@ -13,9 +13,11 @@ from optkit.facts.documents.report import LayerFidelityRow, Report
 from optkit.facts.documents.result import Result
 from optkit.facts.engines import FusedLayer, LandingRow
 from optkit.facts.evidence import Evidence
+from optkit.facts.tensors import TensorInfo, batch_axis
 from optkit.facts.timed_layers import LayerTimes, NodeWork, TimedLayer
 from optkit.ground import runtimes
 from optkit.ground.recipe import Recipe
+from optkit.show.explanation.words import line
 
 Kind = Literal["product", "convert", "layout", "other"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -92,6 +94,18 @@ class Subject:
         """The nodes that the baseline computes in kernels without a product."""
         layers = [timed.layer for timed in self.times.layers.baseline] if self.times else []
         return {node for layer in layers if not layer.products for node in layer.nodes}
+
+    def is_unfused(self, timed: TimedLayer) -> bool:
+        """Whether it is a kernel of its own only here: the baseline computes its nodes inside
+        products."""
+        nodes = set(timed.layer.nodes)
+        inside = bool(nodes & self._in_products_of_baseline) and not nodes & self.apart_in_baseline
+        return inside and self.kind(timed) in ("other", "layout")
+
+    @cached_property
+    def _in_products_of_baseline(self) -> set[str]:
+        layers = [timed.layer for timed in self.times.layers.baseline] if self.times else []
+        return {node for layer in layers if layer.products for node in layer.nodes}
 
     @cached_property
     def total_ms(self) -> float:
@@ -191,6 +205,17 @@ class Subject:
             for maker in node.reads:
                 readers.setdefault(maker, []).append(name)
         return readers
+
+    def tuned_for(self, batch: int) -> str:
+        """The line of a recipe with which an engine is tuned for this batch, in parentheses; empty
+        if its inputs have a fixed batch, which only their declaration changes."""
+        declared = (TensorInfo(n, i.dtype, i.shape) for n, i in self.recipe.inputs.items())
+        axis = batch_axis(declared) if self.recipe.inputs else "batch"
+        span = self.recipe.axis_ranges().get(str(axis))
+        if span is None:
+            return ""
+        sizes = {"min": span.min, "opt": batch, "max": max(span.max, batch)}
+        return f" (`{line(('axes', str(axis)), sizes)}`)"
 
     def share(self, ms: float) -> float:
         """These milliseconds as a share of the time of all layers, in [0, 1]."""

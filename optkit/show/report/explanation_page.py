@@ -28,7 +28,7 @@ from optkit.show.report.titles import device, spelled
 from optkit.show.report.view import Figure, Headline, Highlight
 
 KINDS = ("products", "Q/DQ and casts", "data movement", "other")
-_LITTLE = 0.005  # share of the time
+_LITTLE = 0.005  # share of the layers' time
 _NAMED = 3  # operators
 _WHOLES = {"latency": "the latency", "layers": "the layers' time", "noise": "the noise"}
 
@@ -78,13 +78,39 @@ def fixed(found: Explained) -> str:
     spent = found.fixed
     if spent is None:
         return "what no precision makes faster is not known, as the times of layers are not"
+    unfused = _unfused(found, spent.unfused_ms)
     if spent.at_most is None or spent.share < _LITTLE:
-        return f"nearly all of the time is in matrix products and Q/DQ ({spent.evidence})"
+        nearly = "nearly none of the time is in operators that no precision makes faster"
+        return f"{nearly} ({spent.evidence}){unfused}"
     shown = ", ".join(f"{one.op} {one.share:.0%}" for one in spent.operators[:_NAMED])
     return (
         f"{spent.share:.0%} of the time is in operators that no precision makes faster ({shown}); "
         f"even if the rest took no time, the model would be {spent.at_most:.1f}× as fast "
-        f"({spent.evidence})"
+        f"({spent.evidence}){unfused}"
+    )
+
+
+def _unfused(found: Explained, ms: float | None) -> str:
+    """The kernels that only this precision has, as a share of the time; empty if there are none."""
+    if found.time is None or not ms:
+        return ""
+    *_, (_, total, _) = kinds(found.time)
+    return (
+        f"; {ms / total:.0%} is in operators that {found.baseline} computes inside its products, "
+        f"and {found.precision} in kernels of their own"
+    )
+
+
+def copied(time: LayerTime) -> str | None:
+    """What a call takes beside its layers, in a sentence; None if it is not known,
+    or too little to say."""
+    *_, (_, layers, _) = kinds(time)
+    if time.copies_ms is None or time.copies_ms < _LITTLE * layers:
+        return None
+    most = "; this is the largest part, and smaller inputs shorten it (uint8, float16)"
+    return (
+        f"beside the layers, a call copies its inputs and outputs over PCIe: "
+        f"{figures.ms(time.copies_ms)} (predicted){most if time.copies_ms > layers else ''}"
     )
 
 
@@ -123,6 +149,7 @@ class ExplainedPart:
     findings: list[FindingRow]
     nothing: str
     fixed: str
+    copied: str | None
 
 
 def _part(name: str, found: Explained) -> ExplainedPart:
@@ -135,6 +162,7 @@ def _part(name: str, found: Explained) -> ExplainedPart:
         [FindingRow(cost(found.accuracy, one), one) for one in found.findings],
         nothing(found),
         fixed(found),
+        copied(found.time) if found.time else None,
     )
 
 

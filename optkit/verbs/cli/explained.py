@@ -56,6 +56,8 @@ def _speed(found: Explained) -> Iterator[str]:
     ]
     columns = ["", found.precision, str(found.baseline)]
     yield from command_output.table(columns, rows).splitlines()
+    if copied := explanation_page.copied(time):
+        yield from _wrapped(copied, "  ")
 
 
 def _accuracy(found: Explained) -> Iterator[str]:
@@ -104,7 +106,7 @@ def _applied(found: Explained) -> Iterator[str]:
     else:
         yield f"recipe: {written.path}"
     for left in found.left or ():
-        yield from _wrapped(f"{left.rule} remains; no setting fixes it: {left.text}", "  ")
+        yield from _wrapped(f"{left.rule} remains; --apply does not change it: {left.text}", "  ")
     for given in written.missing if written else ():
         yield f"  give again on the command line: --set {figures.name(given)}"
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from optkit.craft.prediction.call import copies
 from optkit.craft.prediction.compiled import of_engine
 from optkit.craft.prediction.fitted import fitted
 from optkit.craft.prediction.work_time import of_each
@@ -22,9 +23,11 @@ def run(step: PredictLayers, out: Path, progress: Progress) -> AttributedTimes:
     model = graph.load(step.candidate.path / GRAPH)
     costs = graph.costs(model, step.axes)
     candidate, nodes = _predicted(step, "candidate", costs), nodes_of(model, costs)
+    copied = copies(target(step.device), graph.border_bytes(model, step.axes))
     model = graph.load(step.baseline.path / GRAPH)
     baseline = _predicted(step, "baseline", graph.costs(model, step.axes))
-    return AttributedTimes(times=LayerTimes(candidate, baseline, nodes))
+    milliseconds = None if copied is None else copied * 1e3
+    return AttributedTimes(times=LayerTimes(candidate, baseline, nodes, milliseconds))
 
 
 def _predicted(
