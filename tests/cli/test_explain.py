@@ -50,7 +50,7 @@ def test_text_fits_a_terminal_and_says_how_each_figure_is_known(run: Optkit, bui
         assert done.code == 0, done.err
         lines = done.out.splitlines()
         assert "no precision makes faster" in " ".join(lines[:2])
-        (title,) = (line for line in lines[:4] if line.startswith(f"{artifact}: "))
+        (title,) = (line for line in lines[:6] if line.startswith(f"{artifact}: "))
         lines.remove(title)
         assert max(map(len, lines)) <= 80 and "\x1b" not in done.out
         assert any("time of layers (" in line for line in lines)

@@ -1,7 +1,7 @@
 """Functions of torch in an exported graph, run by ONNX Runtime, are torch's over their whole range:
 infinities and NaN in the same places, finite numbers to the precision of float32.
 
-What differs is in `DIFFERS` with its places, and in the table of docs/reference/limits.md.
+What differs is in `DIFFERS` with its places, and in the table of docs/studies/not_offered.md.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STABLE = (
     "F.group_norm", "F.binary_cross_entropy_with_logits",
 )  # fmt: skip
 """Those with a translation of optkit's own, or made of them."""
-DOCS = Path(__file__).resolve().parents[2] / "docs/reference/limits.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs/studies/not_offered.md"
 
 
 class Functions(nn.Module):

@@ -101,10 +101,8 @@ def how_predicted(device: Target, engine: EngineFacts | None) -> str:
     told, card = _PREDICTED, measured(device).card
     if engine is not None and engine.serving is not None:
         made, serving = compiler(engine.backend), compiler(engine.serving)
-        told += (
-            f"; {made} compiled them, and {serving}, which serves here and whose latency the build "
-            "predicts from the graph, may fuse otherwise"
-        )
+        told += f"; {made} compiled them, and {serving}, which serves here, may fuse otherwise"
+        told += "; the build predicts its latency from the graph"
     return told if card is None else f"{told}; {card.told}"
 
 
