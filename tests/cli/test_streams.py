@@ -46,6 +46,18 @@ def test_a_result_that_nobody_can_read_is_exit_8_and_the_work_is_kept(
     assert (tmp_path / "out/small-cpu-int8/manifest.json").exists()
 
 
+@pytest.mark.parametrize(("options", "code"), [([], 0), (["--precision", "int99"], 2)])
+def test_a_reader_that_has_enough_changes_neither_the_words_nor_the_exit_code(
+    options: list[str], code: int, again: Optkit
+) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = again("--dry-run", *options, stdout=write)
+    os.close(write)
+    assert done.code == code and "stdout" not in done.err
+    assert ("error:" in done.err) is bool(code)
+
+
 @pytest.mark.parametrize("how", ["closed", "full", "broken"])
 def test_work_goes_on_when_nobody_reads_stderr(how: str, again: Optkit) -> None:
     with Path("/dev/full").open("w") as full:

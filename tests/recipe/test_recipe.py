@@ -347,6 +347,24 @@ def test_shapes_set_ranges(folder: Path) -> None:
     assert requested(recipe, Request()) == recipe
 
 
+def test_shapes_declare_the_inputs_of_a_python_model_without_any(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("def create(): ...\n")
+    made = {"name": "net", "model": {"factory": "model.py:create"}}
+    recipe = Recipe.from_dict(made, tmp_path)
+    found = requested(recipe, Request(shapes="image:4x3x64x32,scale:4"))
+    declared = {name: (one.dtype, one.shape) for name, one in found.inputs.items()}
+    assert declared == {
+        "image": ("float32", ("batch", 3, 64, 32)), "scale": ("float32", ("batch",))
+    }  # fmt: skip
+    assert found.axis_ranges() == {"batch": AxisRange(4, 4, 4)}
+    wide = requested(recipe, Request(min_shapes="image:1x3", max_shapes="image:8x3"))
+    assert wide.axis_ranges()["batch"].max == 8
+    table = requested(recipe, Request(shapes="image:4x3,table:10x2"))
+    assert [one.shape for one in table.inputs.values()] == [(4, 3), (10, 2)]
+    with pytest.raises(UsageError, match="axis 1 of image is 3, not 4"):
+        requested(recipe, Request(shapes="image:1x4", max_shapes="image:8x3"))
+
+
 def test_shapes_of_a_model_whose_recipe_declares_no_inputs() -> None:
     recipe = Recipe.from_dict({"name": "net"})
     request = Request(shapes="x:4x3x64")

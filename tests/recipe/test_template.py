@@ -27,6 +27,15 @@ def create(width=4):
 
 def chained():
     return Encoder().eval().half()
+
+def loaded():
+    net: Encoder = Encoder()
+    net.load_state_dict({})
+    net = net.eval()
+    return net.half()
+
+def annotated() -> "Encoder":
+    return read("net.pt")
 """
 
 
@@ -67,15 +76,28 @@ def test_pictures_have_the_usual_size_of_the_imported_package(
 
 @pytest.mark.parametrize(
     "model",
-    ["src/net.py:create", "src/net.py:chained", "src/net.py:Encoder", "src/maker.py:create"],
-)
+    ["src/net.py:create", "src/net.py:chained", "src/net.py:loaded", "src/net.py:annotated",
+     "src/net.py:Encoder", "src/maker.py:create"],
+)  # fmt: skip
 def test_inputs_are_what_forward_requires(model: str, project: Path) -> None:
     recipe = loaded(template(model, Path("optkit.yaml")), project / "optkit.yaml")
     assert list(recipe.inputs) == ["input_ids", "attention_mask", "pixels"]
     assert recipe.inputs["input_ids"].dtype == recipe.inputs["attention_mask"].dtype == "int64"
     assert recipe.inputs["pixels"].dtype == "float32"
     assert recipe.axes["sequence"].max == 512
-    assert "forward also takes labels" in template(model, Path("optkit.yaml")).text
+    started = template(model, Path("optkit.yaml"))
+    assert "forward also takes labels" in started.text
+    assert "# guessed: dtype and shape\n" in started.text
+
+
+def test_what_is_guessed_is_said_in_the_recipe_and_in_the_next_step(project: Path) -> None:
+    (project / "model.py").write_text("def create():\n    return load()\n")
+    started = template("model.py:create", Path("optkit.yaml"))
+    assert "  # guessed: name, dtype and shape\n  input: " in started.text
+    assert "check its inputs, whose name, dtype and shape are guessed" in started.then
+    np.savez(project / "c.npz", image=np.zeros((2, 3), np.float32))
+    read = template("model.py:create", Path("optkit.yaml"), calibration="c.npz")
+    assert "guessed" not in read.text + read.then
 
 
 def test_a_recipe_in_a_folder_of_its_own_finds_everything(project: Path) -> None:
@@ -93,7 +115,8 @@ def test_a_recipe_in_a_folder_of_its_own_finds_everything(project: Path) -> None
     assert recipe.calibration.args == {"path": "../corpus.txt"}
     assert recipe.eval_task is not None and recipe.eval_task.path == project / "task.py"
     assert started.then == (
-        "check its inputs, then: optkit build --recipe recipes/mine.yaml --target l4 "
+        "check its inputs, whose dtype and shape are guessed, then: "
+        "optkit build --recipe recipes/mine.yaml --target l4 "
         "--precision int8"
     )
 
@@ -109,7 +132,9 @@ def test_weights_beside_the_code_are_taken_where_they_are_the_only_ones(project:
     (project / "src" / "one.safetensors").touch()
     recipe = loaded(started(), project / "optkit.yaml")
     assert recipe.model is not None and recipe.model.weights == "src/one.safetensors"
-    assert started().then.startswith("check its inputs, then: optkit build --target l4")
+    assert started().then.startswith(
+        "check its inputs, whose dtype and shape are guessed, then: optkit build --target l4"
+    )
     (project / "src" / "two.safetensors").touch()
     assert "choose one of src/one.safetensors, src/two.safetensors" in started().text
     assert "give model.weights" in started().then

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import symtable
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
+
+_Assigned = Mapping[str, Sequence[ast.expr]]
 
 SIDE = 224  # pixels; of the pictures of ImageNet
 _SIDES = {"ultralytics": 640, "segmentation_models_pytorch": 512}
@@ -129,34 +131,37 @@ def _returned(tree: ast.Module, function: str) -> Iterator[str]:
     yield function
     for factory in tree.body:
         if isinstance(factory, ast.FunctionDef) and factory.name == function:
-            assigned = _assigned(factory)
-            for node in ast.walk(factory):
-                value = node.value if isinstance(node, ast.Return) else None
-                if isinstance(value, ast.Name):
-                    value = assigned.get(value.id)
-                name = _called(value)
-                if isinstance(name, ast.Name):
-                    yield name.id
+            match factory.returns:
+                case ast.Name(id=name) | ast.Constant(value=str(name)):
+                    yield name
+            returned = (node.value for node in ast.walk(factory) if isinstance(node, ast.Return))
+            yield from _origins(returned, _assigned(factory))
 
 
-def _assigned(factory: ast.FunctionDef) -> dict[str, ast.expr]:
-    """Variable → the value that was assigned to it last."""
-    assignments = (node for node in ast.walk(factory) if isinstance(node, ast.Assign))
-    return {
-        target.id: node.value
-        for node in assignments
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
+def _origins(values: Iterable[ast.expr | None], assigned: _Assigned) -> Iterator[str]:
+    """The names with which the values begin, through variables: Net, from `net = Net(...)`,
+    `net = net.eval()` and `return net.half()`."""
+    waiting, seen = list(values), set[str]()
+    while waiting:
+        value = waiting.pop(0)
+        while isinstance(value, ast.Call | ast.Attribute):
+            value = value.func if isinstance(value, ast.Call) else value.value
+        if isinstance(value, ast.Name) and value.id not in seen:
+            seen.add(value.id)
+            waiting += assigned.get(value.id, ())
+            if value.id not in assigned:
+                yield value.id
 
 
-def _called(value: ast.expr | None) -> ast.expr | None:
-    """Net, from Net(...).eval().half()."""
-    while isinstance(value, ast.Call):
-        value = value.func
-        if isinstance(value, ast.Attribute) and isinstance(value.value, ast.Call):
-            value = value.value
-    return value
+def _assigned(factory: ast.FunctionDef) -> _Assigned:
+    """Variable → the values that are assigned to it, in order."""
+    values: dict[str, list[ast.expr]] = {}
+    for node in ast.walk(factory):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            for target in node.targets if isinstance(node, ast.Assign) else (node.target,):
+                if isinstance(target, ast.Name):
+                    values.setdefault(target.id, []).append(node.value)
+    return values
 
 
 def _class(tree: ast.Module, name: str, folder: Path) -> ast.ClassDef | None:

@@ -25,11 +25,13 @@ _NOTHING = (
 
 @dataclass(frozen=True)
 class InputLines:
-    """Two sections of a recipe, as YAML. `free`: the axes without a range."""
+    """Two sections of a recipe, as YAML. `free`: the axes without a range; `guessed`: what of the
+    inputs nobody declared, in words."""
 
     lines: str
     axes: str
     free: tuple[str, ...] = ()
+    guessed: str | None = None
 
 
 def of_model(inputs: Sequence[TensorInfo]) -> InputLines:

@@ -204,6 +204,7 @@ def _with_shapes(
     }
     if not any(given.values()):
         return recipe
+    recipe = _with_inputs_of_shapes(recipe, given)
     declared: Shapes = {name: part.shape for name, part in recipe.inputs.items()}
     if not declared and shapes_of is not None:
         declared = shapes_of(recipe)
@@ -218,6 +219,26 @@ def _with_shapes(
     origin = recipe.origin
     for axis, sizes in ranges.items():
         origin = origin.put(("axes", axis), sizes, " ".join(places[axis]))
+    return recipe.rebuilt(origin)
+
+
+def _with_inputs_of_shapes(
+    recipe: Recipe, given: Mapping[tuple[str, tuple[str, ...]], str | None]
+) -> Recipe:
+    """The recipe of a Python model that declares no inputs with those that the shapes name, in
+    float32. A first size that all inputs have is the axis `batch`, and so is one that varies; other
+    sizes are fixed."""
+    if recipe.source is None or recipe.source.kind != "python" or recipe.inputs:
+        return recipe
+    options = {option: text for (option, _), text in given.items() if text is not None}
+    shapes = [parse_shapes(text, where=option) for option, text in options.items()]
+    where = " ".join(f"{option} {text}" for option, text in options.items())
+    batches = [{shape[0] for shape in one.values() if shape} for one in shapes]
+    origin = recipe.origin
+    for name, (first, *rest) in shapes[-1].items():
+        axis = "batch" if all(len(sizes) == 1 for sizes in batches) else first
+        row = {"dtype": "float32", "shape": [axis, *rest]}
+        origin = origin.put(("inputs", name), row, where)
     return recipe.rebuilt(origin)
 
 

@@ -117,7 +117,10 @@ def template(
     free = inputs.free if calibration is None and evaluation is None else ()
     free = tuple(axis for axis in free if axis not in preset.axes)
     untrained = python and not chosen.file
-    return RecipeTemplate(text, _then(out, untrained, python, precision, free))
+    check = "check its inputs" if python else None
+    if inputs.guessed is not None:
+        check = f"check its inputs, whose {inputs.guessed} are guessed"
+    return RecipeTemplate(text, _then(out, untrained, check, precision, free))
 
 
 def _model(model: str, folder: Path, weights: _Weights) -> str:
@@ -149,10 +152,12 @@ def _compiler(preset: Preset) -> str:
     return f"# Options that override the rules of the target.\n{lines}\n\n" if lines else ""
 
 
-def _then(out: Path, untrained: bool, python: bool, precision: str, free: Sequence[str]) -> str:
+def _then(
+    out: Path, untrained: bool, check: str | None, precision: str, free: Sequence[str]
+) -> str:
     named = "" if out == Path(places.PROJECT_RECIPE) else f"--recipe {out} "
     build = f"optkit build {named}--target l4 --precision {precision}"
-    todo = ["check its inputs"] if python else []
+    todo = [check] if check else []
     if untrained:
         todo.insert(0, "give model.weights (or load them in the factory: else they are random)")
     if free:
@@ -186,11 +191,13 @@ def _of_code(model: str | None) -> InputLines:
     file, _, function = model.partition(":")
     required, optional = factory_source.forward(Path(file), function)
     side = factory_source.side(Path(file))
-    lines = ["inputs:", *(_input(name, side) for name in required or ["input"])]
+    guessed = "dtype and shape" if required else "name, dtype and shape"
+    lines = ["inputs:", f"  # guessed: {guessed}"]
+    lines += [_input(name, side) for name in required or ["input"]]
     if optional:
         lines.append(f"  # forward also takes {', '.join(optional)}")
     tokens = "\n  sequence: {min: 1, opt: 128, max: 512}" if _TOKENS in "".join(lines) else ""
-    return InputLines("\n".join(lines), _AXES + _BATCH + tokens)
+    return InputLines("\n".join(lines), _AXES + _BATCH + tokens, guessed=guessed)
 
 
 def _inputs(model: str, calibration: str | None, read: Sequence[TensorInfo]) -> InputLines:

@@ -153,11 +153,14 @@ def put_json(value: object) -> None:
 
 def put(text: str, end: str = "\n", for_terminal: Callable[[str], str] = printable) -> None:
     """Print a result on stdout: unchanged into a pipe or a file, without control characters on a
-    terminal. Raises StorageError if it cannot be written."""
+    terminal. If the reader of a pipe has enough (`| head`), the command ends as it would have.
+    Raises StorageError if it cannot be written otherwise."""
     try:
         _stdout().write((for_terminal(text) if _stdout().isatty() else text) + end)
         _stdout().flush()
-    # a closed pipe, a full disk, or no descriptor 1
+    except BrokenPipeError:
+        _settle_stdout()
+    # a full disk, or no descriptor 1
     except (OSError, ValueError, AttributeError) as error:
         _settle_stdout()
         reason, hint = "it is closed", "run the same command with an open stdout"

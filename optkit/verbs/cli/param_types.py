@@ -186,7 +186,10 @@ _BUILT = "as `optkit build` prints it: artifacts/NAME-TARGET-PRECISION"
 ARTIFACT = Existing(f"name the folder of an artifact, {_BUILT}", folder=True)
 BUILT = Existing(f"name the folder of an artifact or of a fleet, {_BUILT}", folder=True)
 EITHER = Existing(
-    f"name a model.onnx, or the folder of an artifact, {_BUILT}", file=True, folder=True
+    f"name a model.onnx, or the folder of an artifact, {_BUILT}; `optkit export` makes an ONNX "
+    "graph of a Python model",
+    file=True,
+    folder=True,
 )
 PEM = Existing("name the PEM file of the key or the certificate", file=True)
 

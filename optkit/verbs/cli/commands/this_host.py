@@ -180,7 +180,8 @@ def init() -> None:
     another tool may name MODEL too.
 
     The inputs come from the .onnx file, with dtypes, shapes and names of dynamic axes; for Python,
-    the names come from `forward`, which is read from the file without running it. The command looks
+    the names come from the `forward` of the class that the factory returns, which is read from the
+    file without running it. What is guessed is marked in the recipe. The command looks
     for weights in the folder of the model. A recipe with the name optkit.yaml is the default recipe
     of its folder.
     """
