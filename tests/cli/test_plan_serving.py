@@ -35,6 +35,9 @@ def test_the_fewest_devices_of_each_kind(optkit_here: Optkit, llama: Path, tmp_p
     done = optkit_here(*asked, "--plot", page)
     assert done.code == 0, done.err
     assert max(map(len, done.out.splitlines())) <= 80
+    for time in ("ttft", "tpot", "e2e"):  # also in a table of further columns
+        assert all(f"{name} fp8 {time}" in done.out for name in ("l4", "h100-sxm"))
+    assert "simulate servers of l4 fp8" in done.err
     assert "t4 fp8:" in done.out and "NUMA" in done.out
     assert done.out.splitlines()[-1].startswith(("  ", "Cheapest"))
     found = optkit_here(*asked, "--json", "--plot", drawing).result

@@ -10,7 +10,8 @@ import pytest
 
 import optkit
 from optkit import DecoderSizes
-from optkit.craft.prediction.economics import Demand, Terms, costed, discounted, front
+from optkit.craft.prediction.advice import _precisions
+from optkit.craft.prediction.economics import Demand, Terms, cheapest, costed, discounted, front
 from optkit.facts.device_facts import Price
 from optkit.facts.documents.plan import PlannedLatency, PlanRow
 from optkit.facts.documents.prices import Purchase
@@ -123,6 +124,22 @@ def test_the_front_leaves_out_small_steps() -> None:
     assert [point.batch for point in front([row(*calls)])] == [1, 4, 8]
     assert [point.batch for point in front([row(calls[0])])] == [1]
     assert [point.batch for point in front([row(*calls[:2])])] == [1, 2]
+
+
+@pytest.mark.parametrize(("ms", "chosen"), [(9.99, "fp16"), (9.9, "int8"), (10.01, "fp16")])
+def test_a_precision_that_gains_nothing_that_a_figure_shows_is_not_chosen(
+    ms: float, chosen: str
+) -> None:
+    """Throughput and cost follow the time."""
+    plain = row(call(4)).model_copy(update={"precision": "fp16"})
+    rows = [row(call(4, ms, 1000 / ms)), plain]
+    best = cheapest(rows, None)
+    assert best is not None and best.precision == chosen
+    assert [point.precision for point in front(rows)] == [chosen]
+    (told,) = _precisions(rows, "fp16")
+    assert f"fastest is {chosen} at batch 4" in told and "1.00x" not in told
+    other_batch = [row(call(8, 9.99, 200.0)), plain]
+    assert cheapest(other_batch, None).precision == "int8"  # type: ignore[union-attr]
 
 
 def test_the_front_of_a_plan() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from optkit.craft.prediction.economics import SAME
 from optkit.facts.documents.plan import PlannedLatency, PlanRow
 
 # What to do about each bound, where something can be done.
@@ -57,6 +58,8 @@ def _precisions(rows: Sequence[PlanRow], baseline: str) -> list[str]:
         at = {row.precision: _at(row, batch).throughput / (row.devices or 1) for row in rows}
         best = max(at, key=at.__getitem__)
         gain = ""
+        if baseline in at and at[best] < at[baseline] * SAME:
+            best = baseline
         if baseline in at and best != baseline:
             gain = f", {at[best] / at[baseline]:.2f}x {baseline}"
         told.append(f"{best} at batch {batch}{gain}")

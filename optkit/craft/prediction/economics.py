@@ -9,7 +9,7 @@ which is an upper bound; its place, its cooling and its host are not counted.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, inf
 
@@ -30,6 +30,7 @@ from optkit.ground.devices import Target
 MONTH = 730.0
 """Hours."""
 
+SAME = 1.005  # the ratio up to which two figures read the same
 STEP = 1.05
 """The front leaves out a call that is not 5 % cheaper than a faster one, or not 5 % faster than a
 cheaper one."""
@@ -155,14 +156,33 @@ def cost(call: PlannedLatency) -> float | None:
     return call.usd_per_million if call.load is None else call.load.usd_per_million
 
 
+def calls(rows: Sequence[PlanRow], baseline: str = "fp16") -> list[tuple[PlanRow, PlannedLatency]]:
+    """The calls to choose from: all but those of other precisions that are no better than the
+    baseline on as many of the same devices, in what a figure shows."""
+    whole = [(row, call) for row in rows for call in row.latency]
+    plain = {
+        (row.target, row.devices, call.batch): call
+        for row, call in whole
+        if row.precision == baseline
+    }
+
+    def pays(row: PlanRow, call: PlannedLatency) -> bool:
+        other = plain.get((row.target, row.devices, call.batch))
+        if row.precision == baseline or other is None:
+            return True
+        usd, of_other = cost(call) or 0.0, cost(other) or 0.0
+        return other.p50_ms > call.p50_ms * SAME or of_other > usd * SAME
+
+    return [(row, call) for row, call in whole if pays(row, call)]
+
+
 def cheapest(rows: Sequence[PlanRow], limit_ms: float | None) -> CheapestChoice | None:
     """The call of the lowest cost within the limit, of several the fastest; None if no call that
     has a price is within it."""
     limit = inf if limit_ms is None else limit_ms
     options = [
         (usd, call.p50_ms, row, call)
-        for row in rows
-        for call in row.latency
+        for row, call in calls(rows)
         if call.p50_ms <= limit and (usd := cost(call)) is not None
     ]
     if not options:
@@ -190,9 +210,9 @@ def cheapest(rows: Sequence[PlanRow], limit_ms: float | None) -> CheapestChoice 
 
 def front(rows: Sequence[PlanRow]) -> list[FrontPoint]:
     """From the fastest to the cheapest, which are both always there."""
-    calls = sorted(points(rows), key=lambda point: (point.p50_ms, point.usd_per_million))
+    priced = sorted(points(calls(rows)), key=lambda one: (one.p50_ms, one.usd_per_million))
     cheaper: list[FrontPoint] = []
-    for point in calls:
+    for point in priced:
         if not cheaper or point.usd_per_million < cheaper[-1].usd_per_million:
             cheaper.append(point)
     kept = cheaper[:1]
@@ -206,24 +226,23 @@ def front(rows: Sequence[PlanRow]) -> list[FrontPoint]:
     return kept[:1] + faster[::-1]
 
 
-def points(rows: Sequence[PlanRow]) -> Iterator[FrontPoint]:
-    """Every call that has a price."""
-    for row in rows:
-        for call in row.latency:
-            usd, devices, band = cost(call), row.devices or 1, None
-            if usd is None:
-                continue
-            if call.load is not None:
-                devices, band = call.load.devices, call.load.usd_band
-            low, high = call.throughput_band
-            yield FrontPoint(
-                target=row.target,
-                precision=row.precision,
-                batch=call.batch,
-                devices=devices,
-                p50_ms=call.p50_ms,
-                band=call.band,
-                usd_per_million=usd,
-                usd_band=band or (usd * call.throughput / high, usd * call.throughput / low),
-                evidence="predicted",
-            )
+def points(found: Iterable[tuple[PlanRow, PlannedLatency]]) -> Iterator[FrontPoint]:
+    """Those of the calls that have a price."""
+    for row, call in found:
+        usd, devices, band = cost(call), row.devices or 1, None
+        if usd is None:
+            continue
+        if call.load is not None:
+            devices, band = call.load.devices, call.load.usd_band
+        low, high = call.throughput_band
+        yield FrontPoint(
+            target=row.target,
+            precision=row.precision,
+            batch=call.batch,
+            devices=devices,
+            p50_ms=call.p50_ms,
+            band=call.band,
+            usd_per_million=usd,
+            usd_band=band or (usd * call.throughput / high, usd * call.throughput / low),
+            evidence="predicted",
+        )

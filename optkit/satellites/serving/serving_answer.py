@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -28,6 +29,7 @@ from optkit.facts.documents.serving_plan import (
 from optkit.facts.errors import Impossible, OptkitError, ToolchainMissing
 from optkit.facts.precisions import Precision
 from optkit.ground.devices import Target
+from optkit.ground.execute.runner import Listener
 from optkit.satellites.serving.fewest_devices import (
     ROUGH_LENGTH,
     DeviceSearch,
@@ -39,6 +41,7 @@ from optkit.satellites.serving.run_figures import TimeSpread, deciding
 from optkit.satellites.serving.serving_policy import ServingPolicy
 from optkit.show.report.serving_advice import chosen, of_serving
 
+_SEARCH = "serving"
 _LOADS = (0.25, 0.5, 0.75, 1.0, 1.25)  # of the load that is asked for
 
 ServingPair = tuple[Target, Precision, Price | None]
@@ -74,8 +77,10 @@ def answer(
     question: ServingQuestion,
     pairs: Sequence[ServingPair],
     check: Callable[[Target, Precision], None],
+    listener: Listener,
 ) -> ServingPlan:
-    """One row for each pair. `check`: raises Impossible for a pair that cannot be planned."""
+    """One row for each pair. `check`: raises Impossible for a pair that cannot be planned;
+    `listener`: is told of each search."""
     rows: list[ServingRow] = []
     found: dict[tuple[str, str], tuple[DeviceSearch, FoundDevices]] = {}
     refused: OptkitError | None = None
@@ -83,7 +88,7 @@ def answer(
         try:
             check(target, number)
             search = question.search(target, number)
-            devices = search.fewest()
+            devices = _searched(search, f"{target.name} {number.name}", listener)
             rows.append(_row(question, search, number, price, devices))
             found[target.name, number.name] = search, devices
         except (Impossible, ToolchainMissing) as error:
@@ -104,6 +109,18 @@ def answer(
         recommendation=of_serving(rows, limits),
         notes=tuple(_notes(question, rows)),
     )
+
+
+def _searched(search: DeviceSearch, pair: str, listener: Listener) -> FoundDevices:
+    label, began = f"simulate servers of {pair}", time.monotonic()
+    listener.start(_SEARCH, label)
+    try:
+        found = search.fewest()
+    except BaseException:
+        listener.failed(_SEARCH, label)
+        raise
+    listener.done(_SEARCH, label, hit=False, seconds=time.monotonic() - began)
+    return found
 
 
 def _row(

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from optkit.craft.prediction import economics
 from optkit.craft.prediction.cost import per_million
-from optkit.craft.prediction.economics import cost
 from optkit.facts.device_facts import Price
 from optkit.facts.documents.recommendation import Decision, Recommendation
 from optkit.facts.documents.result import Result
@@ -139,7 +139,7 @@ def _choices(built: Iterable[_Built], prices: Mapping[str, Price]) -> Iterable[C
 def of_plan(plan: Plan) -> Recommendation | None:
     """The fastest and the cheapest that meet the limits of a plan; None if nothing is predicted."""
     limit = plan.asked.latency_ms if plan.asked else None
-    calls = [(row, call) for row in plan.results for call in row.latency]
+    calls = economics.calls(plan.results)
     if not calls:
         return None
     row, call = min(calls, key=lambda one: one[1].p50_ms)
@@ -192,7 +192,7 @@ def _misses(row: PlanRow, call: PlannedLatency, limit: float) -> Recommendation:
 def _planned(row: PlanRow, call: PlannedLatency) -> str:
     """`2 × FP8 on NVIDIA H100, 0.4 ms at batch 1 (0.3 to 0.5 ms, predicted), $1 per million`."""
     text = f"{_planned_name(row, call)}, {_planned_time(call)}"
-    usd = cost(call)
+    usd = economics.cost(call)
     if usd is None:
         return f"{text}, price unknown"
     at = "" if call.load is None else f" at {call.load.utilisation:.0%} use"

@@ -61,7 +61,8 @@ def plan_serving(
         for device in plan_pairs.devices(targets)
         for number in plan_pairs.precisions(device, precisions)
     ]
-    planned = answer(question, pairs, plan_pairs.check)
+    with output.terminal() as ears:
+        planned = answer(question, pairs, plan_pairs.check, ears)
     if plot is not None and planned.error is None:
         result_files.write(plot, to_html(planned) if plot.suffix == ".html" else to_svg(planned))
     if output.json:
@@ -82,7 +83,11 @@ def _question(serving: ServingChoice, load: ServedLoad, subject: PlanSubject) ->
 
     model, facts = subject.model, subject.facts
     if not isinstance(facts, PlannedDecoder) or not isinstance(model, Decoding) or model.encoder:
-        raise UsageError("it is no decoder, so it has no time per token", where=facts.name)
+        raise UsageError(
+            "it is no decoder, so it has no time per token",
+            where=facts.name,
+            hint="without --serve, --throughput counts the devices for so many samples per second",
+        )
     if model.positions is not None and load.longest > model.positions:
         raise UsageError(
             f"a request has up to {load.longest:,} tokens, but the model has "

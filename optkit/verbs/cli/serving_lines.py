@@ -26,7 +26,7 @@ def lines(plan: ServingPlan) -> Iterator[str]:
         yield folded(list(words.COLUMNS), [list(words.cells(row)) for row in rows])
         yield ""
         yield folded(
-            ["ms", "", "p50", "p95", "p99", "interval", "band"],
+            ["ms", "p50", "p95", "p99", "simulation", "prediction"],
             [cells for row in rows for cells in _times(row)],
         )
         yield ""
@@ -45,7 +45,7 @@ def lines(plan: ServingPlan) -> Iterator[str]:
 def _times(row: ServingRow) -> Iterator[list[str]]:
     for name, one in (("ttft", row.ttft_ms), ("tpot", row.tpot_ms), ("e2e", row.e2e_ms)):
         if one is not None:
-            yield [f"{row.target} {row.precision}", name, *_percentiles(one)]
+            yield [f"{row.target} {row.precision} {name}", *_percentiles(one)]
 
 
 def _percentiles(one: TimePercentiles) -> Sequence[str]:

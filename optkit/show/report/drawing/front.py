@@ -51,7 +51,8 @@ def _told(calls: int, best: Sequence[FrontPoint]) -> str:
 def _beaten(plan: Plan, best: Sequence[FrontPoint]) -> list[FrontPoint]:
     """The calls that are not of the front."""
     keys = set(map(_key, best))
-    return [point for point in points(plan.results) if _key(point) not in keys]
+    calls = ((row, call) for row in plan.results for call in row.latency)
+    return [point for point in points(calls) if _key(point) not in keys]
 
 
 def name(point: FrontPoint) -> str:
