@@ -6,6 +6,7 @@ lines are slow tests, while an example of sybil is a whole block.
 
 from __future__ import annotations
 
+import builtins
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from sybil import Example, Sybil
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 
 from optkit import qat
+from optkit.craft.benchmarking.detector_heads import DetectionLimits, detections
 from optkit.craft.prediction.cost import read_prices
 from optkit.ground.recipe import Model, Recipe
 from tests.generation.conftest import POSITIONS, Network, words, write, write_artifact
@@ -96,8 +98,30 @@ def distillation() -> dict[str, object]:
     }
 
 
+def test_the_client_of_the_detector_finds_what_the_task_counts() -> None:
+    """One class of each box is sure: the task counts a box for each class that is."""
+    random = np.random.default_rng(3)
+    output = np.concatenate([random.uniform(30, 60, (2, 400)), random.uniform(20, 40, (2, 400)),
+                             random.uniform(0, 0.2, (3, 400))]).astype(np.float32)  # fmt: skip
+    output[4 + random.integers(0, 3, 400), np.arange(400)] = random.uniform(0, 1, 400)
+    (client,) = examples("docs/learn/detector.md", PythonCodeBlockParser())
+    client.evaluate()
+    client.namespace["__builtins__"] = builtins  # sybil takes them away
+    corners, scores, kinds = client.namespace["detections"](output)
+    limits = DetectionLimits(0.25, 0.7, 300)
+    sizes = np.asarray([(128, 128)])
+    (wanted,) = detections({"output": output[None]}, sizes, "yolo", limits)
+    assert 20 < len(kinds) < (output[4:].max(0) >= 0.25).sum() - 20
+    np.testing.assert_array_equal(kinds, wanted.classes)
+    np.testing.assert_allclose(scores, wanted.scores, rtol=1e-6)
+    np.testing.assert_allclose(corners, wanted.corners, rtol=1e-5)
+    nothing = client.namespace["detections"](output * 0)
+    assert [len(one) for one in nothing] == [0, 0, 0]
+
+
 PYTHON: dict[str, Callable[[], dict[str, object]]] = {
     "README.md": readme,
+    "docs/learn/detector.md": dict,
     "docs/how_to/generate.md": generate,
     "docs/how_to/qat.md": dict,
     "docs/how_to/tune.md": tune,

@@ -4,6 +4,7 @@ MODEL=artifacts/NAME uvicorn server:app     TRUSTED=1: you know who built it
 (docs/reference/artifact.md)
 """
 
+import logging
 import os
 from threading import Lock
 from typing import Any
@@ -19,6 +20,10 @@ from optkit.errors import InputRefused
 
 artifact = optkit.load(os.environ["MODEL"], trusted=os.environ.get("TRUSTED") == "1")
 model = artifact.session()  # before the first request: the server is ready when it answers
+if model.note:  # another backend than the engine's, such as a simulation where no GPU is
+    logging.getLogger("uvicorn.error").warning(
+        "%s on %s: %s", artifact.name, model.backend, model.note
+    )
 one_at_a_time = Lock()  # so that a request has all cores, or the whole device
 app = FastAPI(strict_content_type=False)  # clients of Triton send none
 

@@ -46,6 +46,8 @@ np.save(out, client.infer(name, [image]).as_numpy("output"))
 class Server:
     artifact: Path
     port: int
+    python: Path
+    settings: dict[str, str]
 
     def post(self, body: object) -> tuple[int, Any]:
         """Status and answer of a request for inference."""
@@ -78,10 +80,20 @@ def server(tmp_path_factory: pytest.TempPathFactory, optkit_apart: Optkit) -> It
     )  # fmt: skip
     try:
         wait_for(f"http://127.0.0.1:{port}/v2/health/ready", process)
-        yield Server(folder / "artifacts" / NAME, port)
+        yield Server(folder / "artifacts" / NAME, port, python, settings)
     finally:
         process.terminate()
         process.wait(30)
+
+
+def test_the_log_says_what_runs_where_the_engine_does_not(server: Server) -> None:
+    for_l4 = ROOT / "tests/artifact/old/2026-11-24/tiny-l4-int8"
+    settings = server.settings | {"MODEL": str(for_l4)}
+    done = subprocess.run([server.python, "-c", "import server"], cwd=EXAMPLE, env=settings,
+                          capture_output=True, text=True)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "tiny-l4-int8 on onnxruntime: " in done.stderr
+    assert "simulation.onnx runs" in done.stderr
 
 
 def images(rows: int) -> np.ndarray:
