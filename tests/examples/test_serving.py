@@ -65,7 +65,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, optkit_apart: Optkit) -> It
     built = optkit_apart("build", "--recipe", "digits-vit", "--target", "cpu", "--precision",
                          "int8", "--out", folder / "artifacts", cache=folder / "cache")  # fmt: skip
     assert built.code == 0, built.err
-    python = environment("serving", "-r", (EXAMPLE / "requirements.txt").as_posix())
+    lines = (line.partition("#")[0] for line in (EXAMPLE / "requirements.txt").open())
+    python = environment("serving", *(line.strip() for line in lines if line.strip()))
     wheel = hatchling(ROOT, folder / "wheel", "wheel")
     output([python, "-m", "pip", "install", "-q", "--no-deps", "--target", folder / "installed",
             wheel], folder)  # fmt: skip
