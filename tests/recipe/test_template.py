@@ -87,13 +87,13 @@ def test_inputs_are_what_forward_requires(model: str, project: Path) -> None:
     assert recipe.axes["sequence"].max == 512
     started = template(model, Path("optkit.yaml"))
     assert "forward also takes labels" in started.text
-    assert "# guessed: dtype and shape\n" in started.text
+    assert "# a guess: dtype and shape\n" in started.text
 
 
 def test_what_is_guessed_is_said_in_the_recipe_and_in_the_next_step(project: Path) -> None:
     (project / "model.py").write_text("def create():\n    return load()\n")
     started = template("model.py:create", Path("optkit.yaml"))
-    assert "  # guessed: name, dtype and shape\n  input: " in started.text
+    assert "  # a guess: name, dtype and shape\n  input: " in started.text
     assert "check its inputs, whose name, dtype and shape are guessed" in started.then
     np.savez(project / "c.npz", image=np.zeros((2, 3), np.float32))
     read = template("model.py:create", Path("optkit.yaml"), calibration="c.npz")

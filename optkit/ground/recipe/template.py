@@ -192,7 +192,7 @@ def _of_code(model: str | None) -> InputLines:
     required, optional = factory_source.forward(Path(file), function)
     side = factory_source.side(Path(file))
     guessed = "dtype and shape" if required else "name, dtype and shape"
-    lines = ["inputs:", f"  # guessed: {guessed}"]
+    lines = ["inputs:", f"  # a guess: {guessed}"]
     lines += [_input(name, side) for name in required or ["input"]]
     if optional:
         lines.append(f"  # forward also takes {', '.join(optional)}")
