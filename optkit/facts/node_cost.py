@@ -23,7 +23,7 @@ class NodeCost:
     matrix, and for recurrent cells; `macs`, `in_bytes`, `out_bytes` are None if a shape does not
     follow from the axes. `columns`: those of a product's output as a matrix (for a convolution, its
     channels); `bits`: those of one of its elements. `recurrence`: None for other nodes, and if a
-    shape does not follow."""
+    shape does not follow. `op`: of the user's operators "domain:name"."""
 
     op: str
     macs: int | None
@@ -33,6 +33,11 @@ class NodeCost:
     columns: int | None = None
     bits: int | None = None
     recurrence: Recurrence | None = None
+
+    @property
+    def foreign(self) -> bool:
+        """An operator of the user, which may compute anything."""
+        return ":" in self.op
 
 
 @dataclass(frozen=True)

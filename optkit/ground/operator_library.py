@@ -1,4 +1,5 @@
-"""Shared libraries with operators that ONNX Runtime lacks.
+"""Shared libraries with the operators of a graph that its runtime lacks: those for ONNX Runtime,
+and plugins of TensorRT.
 
 Whoever opens one runs its code. So a graph names the library by its digest, and it is opened only
 if this user has trusted it on this machine: it was then copied beside the store.
@@ -24,7 +25,10 @@ from optkit.ground.store import default_root, digest_file, digest_once, storage_
 
 OPTION = "--trust"
 NOTE = "optkit.operators"
-"""The key of a graph's metadata."""
+"""The key of a graph's metadata for the library that ONNX Runtime opens."""
+
+PLUGINS_NOTE = "optkit.plugins"
+"""The key for the library that TensorRT opens."""
 
 _ELF = b"\x7fELF"
 _FILE = re.compile(r"\w[\w.+-]{0,254}", re.ASCII)
@@ -58,23 +62,23 @@ class OperatorLibrary:
             raise InputRefused(
                 "it is not a shared library of Linux",
                 where=str(path),
-                hint="name the .so file that exports RegisterCustomOps",
+                hint="name the .so file with the operators",
             )
         found = cls(path.name, digest_file(path))
         found._keep(path)
         return found
 
     @classmethod
-    def of(cls, model: Path) -> Self | None:
-        """The library that an ONNX file names in its metadata; None if it names none. Raises
-        UnsafeFile for a note that no build has written."""
-        text = _metadata(model).get(NOTE)
+    def of(cls, model: Path, note: str = NOTE) -> Self | None:
+        """The library that an ONNX file names in its metadata, under the key `note`; None if it
+        names none. Raises UnsafeFile for a note that no build has written."""
+        text = _metadata(model).get(note)
         if text is None:
             return None
         try:
             return cls(**{key: str(value) for key, value in json.loads(text).items()})._checked()
         except (ValueError, TypeError, AttributeError) as error:
-            raise UnsafeFile(f"its note {NOTE} is not of a build", where=str(model)) from error
+            raise UnsafeFile(f"its note {note} is not of a build", where=str(model)) from error
 
     def _checked(self) -> Self:
         """Raise ValueError unless both can name a file below a folder."""

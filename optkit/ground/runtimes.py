@@ -21,6 +21,7 @@ from optkit.facts.placement import PlacementRules
 from optkit.facts.precisions import Precision
 from optkit.facts.tensors import AxisRange, Feed, TensorInfo
 from optkit.ground.devices import Target
+from optkit.ground.operator_library import OperatorLibrary
 
 Progress = Callable[[str, float], None]
 """`progress(what, fraction)` with fraction in [0, 1]."""
@@ -130,6 +131,7 @@ class SessionOptions:
     kept         folder for what a library stores about this device (timings, compiled kernels)
     adapter      an adapter file, whose matrices replace those of the graph; ONNX Runtime on the CPU
                  reads it
+    plugins      the library of plugins that an engine of TensorRT needs
     """
 
     threads: int | None = None
@@ -140,6 +142,7 @@ class SessionOptions:
     cuda_graph: bool = False
     kept: Path | None = None
     adapter: Path | None = None
+    plugins: OperatorLibrary | None = None
 
 
 DEFAULT_OPTIONS = SessionOptions()

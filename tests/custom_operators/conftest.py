@@ -1,4 +1,5 @@
-"""A library of operators compiled here, and a classifier of digits with one of them."""
+"""Libraries of operators compiled here, for ONNX Runtime and for TensorRT, and a classifier of
+digits with one of the operators."""
 
 from __future__ import annotations
 
@@ -26,6 +27,21 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = Path(__file__).with_name("bound.c")
     subprocess.run(["gcc", "-shared", "-fPIC", "-O2", "-o", place, source, "-lm"], check=True)
     return place
+
+
+def plugins(folder: Path, operator: str = "Bound", file: str = "libplugins.so") -> Path:
+    """A library of TensorRT plugins with the creator of `operator`."""
+    if shutil.which("g++") is None:
+        pytest.skip("no C++ compiler")
+    source, place = Path(__file__).with_name("plugin.cpp"), folder / file
+    command = ["g++", "-shared", "-fPIC", f'-DNAME="{operator}"', "-o", str(place), str(source)]
+    subprocess.run(command, check=True)
+    return place
+
+
+@pytest.fixture(scope="session")
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return plugins(tmp_path_factory.mktemp("plugin"))
 
 
 @pytest.fixture(scope="session")

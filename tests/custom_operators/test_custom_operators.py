@@ -147,8 +147,9 @@ def test_a_build_without_trust_is_refused(project: Path, library: Path) -> None:
 
 
 def test_a_gpu_whose_compilers_lack_the_operators_is_refused(project: Path, library: Path) -> None:
-    with pytest.raises(Impossible, match="operators of its own"):
+    with pytest.raises(Impossible, match="operators of its own") as error:
         build(project, library, "l4")
+    assert "model.plugins=FILE.so" in str(error.value.hint)
 
 
 def test_only_a_graph_has_such_a_library(project: Path, library: Path) -> None:

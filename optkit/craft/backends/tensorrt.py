@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from optkit.craft.backends import build_options
+from optkit.craft.backends import build_options, plugin_library
 from optkit.craft.backends.build_log import BuildMessages, Logger, logger, monitor
 from optkit.craft.backends.build_log import reason as reason_of
 from optkit.craft.backends.cuda import Cuda, check_device
@@ -148,18 +148,17 @@ class TensorRT:
     def accept(self, model: Path) -> None:
         """Let the parser read `model`, which takes milliseconds. Raises InputRefused for operators
         that the library does not have. Other errors do not count: the graph is not cast yet."""
-        trt = self._library()
+        trt, log = self._library(), logger(self.module)
         with _BUILDING:
-            log = logger(self.module)
             log.record = BuildMessages()
-            network, parser = self._parser(trt, self._builder(trt, log), log)
+            network, parser = self._parser(trt, self._builder(trt, log), model)
             if parser.parse_from_file(str(model)):
                 if lacking := without_kernel(network, self.no_kernel):
                     raise lacks_operators(self.title, lacking)
                 return
             problems = [parser.get_error(index) for index in range(parser.num_errors)]
-            unknown = [one for one in problems if one.code() == trt.ErrorCode.UNSUPPORTED_NODE]
-            if unknown:
+            plugin_library.refuse_missing(problems, model)
+            if unknown := [one for one in problems if one.code() == trt.ErrorCode.UNSUPPORTED_NODE]:
                 raise lacks_operators(self.title, nodes_of(unknown))
 
     def compile(
@@ -230,6 +229,7 @@ class TensorRT:
             trt, log = self._library(), logger(self.module)
             log.record = record = BuildMessages()
             runtime: Runtime = trt.Runtime(log)
+            plugin_library.load(trt, options.plugins, str(model), record)
             engine = runtime.deserialize_cuda_engine(model.read_bytes())
             if engine is None:
                 raise ToolchainMissing(
@@ -282,15 +282,14 @@ class TensorRT:
     def _build(
         self, model: Path, spec: BuildSpec, shapes: Profile, progress: Progress, kept: Path | None
     ) -> _Built:
-        trt = self._library()
-        log = logger(self.module)
+        trt, log = self._library(), logger(self.module)
         log.record = record = BuildMessages()
         builder = self._builder(trt, log)
         if self.module in _FAILED:
             self._settle(trt, builder, spec)
         # the parser owns the weights: it must live longer than the build
-        network, parser = self._parser(trt, builder, log)
-        parse(parser, network, model, self.title, lambda: self._parser(trt, builder, log))
+        network, parser = self._parser(trt, builder, model)
+        parse(parser, network, model, self.title, lambda: self._parser(trt, builder, model))
         config = builder.create_builder_config()
         build_options.apply(trt, config, spec, self.title)
         self._aim(trt, config, spec)
@@ -313,7 +312,9 @@ class TensorRT:
             raise refused_build(self.title, spec, record.errors)
         return _Built(bytes(plan), record.layers, record.memory)
 
-    def _parser(self, trt: Library, builder: Builder, log: Logger) -> tuple[Network, Parser]:
+    def _parser(self, trt: Library, builder: Builder, model: Path) -> tuple[Network, Parser]:
+        log = logger(self.module)
+        plugin_library.load(trt, plugin_library.of(model), str(model), log.record)
         network = self._network(trt, builder)
         return network, trt.OnnxParser(network, log)
 

@@ -47,6 +47,12 @@ class NetworkLayer(Protocol):
     def get_output(self, index: int, /) -> NetworkTensor: ...
 
 
+class Registry(Protocol):
+    """The plugins of a process."""
+
+    def load_library(self, path: str, /) -> object | None: ...
+
+
 class Network(Protocol):
     num_inputs: int
     num_outputs: int

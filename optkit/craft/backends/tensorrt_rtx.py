@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from optkit.craft.backends.build_options import OptionValue
 from optkit.craft.backends.kept import KernelFile
+from optkit.craft.backends.plugin_library import link_parser
 from optkit.craft.backends.tensorrt import TensorRT
 from optkit.craft.backends.tensorrt_objects import Config, Library, LoadedEngine, OpenedContext
 from optkit.facts.engines import BuildSpec
@@ -66,6 +67,10 @@ class TensorRTRTX(TensorRT):
             f"TensorRT-RTX compiles for compute capability {', '.join(_CAPABILITIES)}; "
             f"{target.title} has {target.compute_capability or 'none'}"
         )
+
+    def _library(self) -> Library:
+        link_parser()
+        return super()._library()
 
     def _options(self, target: Target) -> dict[str, OptionValue]:
         """No options: kernels are compiled for the device on which the engine is loaded."""

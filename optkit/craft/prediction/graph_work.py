@@ -92,12 +92,16 @@ def category(works: Sequence[Work]) -> str:
 
 def uncounted(costs: Mapping[str, NodeCost]) -> list[str]:
     """Operators whose cost is not fully known: products of unknown size, those whose operations
-    nobody counts, and what runs an unknown number of times or one part of several."""
+    nobody counts, operators of the user, and what runs an unknown number of times or one part of
+    several."""
     return sorted(
         {
             c.op
             for c in costs.values()
-            if c.macs is None or c.op in _CONTROL or (not c.macs and c.op in _MULTIPLYING)
+            if c.macs is None
+            or c.foreign
+            or c.op in _CONTROL
+            or (not c.macs and c.op in _MULTIPLYING)
         }
     )
 
@@ -117,6 +121,8 @@ def _work(cost: NodeCost, number: Precision, target: Target, attends: bool) -> W
     sizes = _Sizes(cost.in_bytes, cost.out_bytes, cost.bits)
     if cost.recurrence:
         return _recurrent(cost, cost.recurrence, sizes, number)
+    if cost.foreign:  # a plugin: no compiler puts it into another kernel
+        return Work("elementwise", number.carrier, moved=float(sizes.read + sizes.written))
     if not cost.macs:
         return _elementwise(cost.op, sizes, number, attends)
     if is_attention(cost):  # the larger side is the scores, which are never written

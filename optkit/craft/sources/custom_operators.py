@@ -22,7 +22,7 @@ from optkit.facts.errors import InputRefused
 from optkit.facts.tensors import InputSpec, axes_of
 from optkit.ground import graph
 from optkit.ground.data.synthetic import random_feed
-from optkit.ground.operator_library import NOTE, OperatorLibrary
+from optkit.ground.operator_library import NOTE, PLUGINS_NOTE, OperatorLibrary
 from optkit.ground.runtimes import Session
 
 _STANDARD = ("", "ai.onnx", "ai.onnx.ml")
@@ -31,16 +31,19 @@ _STANDARD = ("", "ai.onnx", "ai.onnx.ml")
 @dataclass(frozen=True)
 class CustomOperators:
     """The library of such operators, which the user trusts. `session`: opens a graph that names
-    it."""
+    it; `plugins`: the library of the same operators for TensorRT."""
 
     library: OperatorLibrary
     session: Callable[[Path], Session]
+    plugins: OperatorLibrary | None = None
 
     def declare(self, model: ir.Model, specs: Sequence[InputSpec]) -> None:
-        """Let the graph name the library, and set the missing types and shapes of the outputs of
+        """Let the graph name its libraries, and set the missing types and shapes of the outputs of
         its operators, and those of what follows them. `specs`: the inputs that the recipe declares.
         Raises InputRefused if ONNX Runtime does not open the graph."""
         model.metadata_props[NOTE] = self.library.note
+        if self.plugins is not None:
+            model.metadata_props[PLUGINS_NOTE] = self.plugins.note
         unknown = [
             value
             for node in model.graph

@@ -39,6 +39,9 @@ ADAPTERS = "adapters"
 OPERATORS = "operators"
 """The folder of the library of operators that ONNX Runtime lacks."""
 
+PLUGINS = "plugins"
+"""The folder of the library of TensorRT plugins."""
+
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """Characters that are safe in a file name on every system."""
 
@@ -128,7 +131,15 @@ class Manifest:
     @property
     def operators(self) -> str | None:
         """The file with the operators of the graph that ONNX Runtime lacks; None: it has none."""
-        return next((name for name in self.files if name.startswith(f"{OPERATORS}/")), None)
+        return self._only(OPERATORS)
+
+    @property
+    def plugins(self) -> str | None:
+        """The file with the same operators as plugins of TensorRT; None: it has none."""
+        return self._only(PLUGINS)
+
+    def _only(self, folder: str) -> str | None:
+        return next((name for name in self.files if name.startswith(f"{folder}/")), None)
 
     @property
     def axes(self) -> dict[str, int]:

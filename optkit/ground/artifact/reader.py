@@ -170,6 +170,7 @@ class Artifact:
                 cuda_graph,
                 kept,
                 None if added is None else folder / added,
+                self.plugins,
             )
             return self._opened(folder, options, level)
 
@@ -245,9 +246,18 @@ class Artifact:
         self._trust_operators()
 
     def _trust_operators(self) -> None:
-        """Let this user's programs open the library of the graph's own operators."""
-        if self.manifest.operators is not None:
-            OperatorLibrary.trust(self.path / self.manifest.operators)
+        """Let this user's programs open the libraries of the graph's own operators."""
+        for library in (self.manifest.operators, self.manifest.plugins):
+            if library is not None:
+                OperatorLibrary.trust(self.path / library)
+
+    @property
+    def plugins(self) -> OperatorLibrary | None:
+        """The library of plugins that its engine needs; None: it needs none."""
+        name = self.manifest.plugins
+        if name is None:
+            return None
+        return OperatorLibrary(name.rpartition("/")[2], self.manifest.files[name].sha256)
 
     def require_own_engine(self) -> None:
         """Raise UnsafeFile for an engine of machine code that was not compiled here, or that

@@ -17,6 +17,7 @@ from optkit.ground.graph.shapes import axes_in, bind, inputs, outputs
 # MatMul and Gemm with a quantized weight, in the domain com.microsoft
 _RUNTIME_PRODUCTS = ("MatMulIntegerToFloat", "MatMulNBits", "MatMulBnb4")
 _RECURRENT = ("LSTM", "GRU", "RNN")
+_KNOWN = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc")  # domains
 _SIDE = 640  # pixels; of a picture for a detector
 _QDQ = ("QuantizeLinear", "DequantizeLinear")
 
@@ -135,7 +136,7 @@ def _somewhere(
 def _cost(node: ir.Node) -> NodeCost:
     fed = [value for value in node.inputs if value is not None]
     return NodeCost(
-        op=node.op_type,
+        op=node.op_type if node.domain in _KNOWN else f"{node.domain}:{node.op_type}",
         macs=_macs(node),
         weight_bytes=sum(v.const_value.nbytes for v in fed if is_constant(v) and v.const_value),
         in_bytes=_total(v for v in fed if not is_constant(v)),

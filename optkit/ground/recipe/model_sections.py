@@ -42,6 +42,9 @@ class Model(RecipeSection):
     custom_ops: str | None = later(None)
     """A shared library (`.so`) with the operators of a `.onnx` that ONNX Runtime lacks; it is
     opened only with `--trust`."""
+    plugins: str | None = later(None)
+    """A shared library (`.so`) of TensorRT plugins, which computes the operators of `custom_ops`
+    on a GPU; it is opened only with `--trust`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -73,6 +76,11 @@ class Model(RecipeSection):
     def operators_of_a_graph(self) -> Self:
         if self.custom_ops is not None and not (self.path or "").endswith(".onnx"):
             raise ValueError("custom_ops belongs to a graph: path: MODEL.onnx")
+        if self.plugins is not None and self.custom_ops is None:
+            raise ValueError(
+                "plugins need custom_ops too: the same operators for ONNX Runtime, which computes "
+                "ranges and the reference"
+            )
         return self
 
     @property

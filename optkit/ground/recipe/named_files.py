@@ -85,6 +85,8 @@ class _Finder:
             yield self.place(("model", "path"), places.locate, model.path)
         if model.custom_ops is not None:
             yield self.place(("model", "custom_ops"), places.locate, model.custom_ops)
+        if model.plugins is not None:
+            yield self.place(("model", "plugins"), places.locate, model.plugins)
         if model.factory is not None and not self._is_module(model.factory):
             key, place = self.place(("model", "factory"), places.locate, model.factory)
             if place.attribute is None:

@@ -61,6 +61,7 @@ class Source:
     part: str | None = None  # for an encoder-decoder
     trusted: bool = False  # whether the model's own code may run
     custom_ops: Place | None = None  # the library of the operators that ONNX Runtime lacks
+    plugins: Place | None = None  # the library of the same operators for TensorRT
 
     @property
     def factory(self) -> str:
@@ -223,6 +224,7 @@ class Recipe(RecipeSection):
                 self._places.get("model.path"),
                 trusted=self._origin.trusted,
                 custom_ops=self._places.get("model.custom_ops"),
+                plugins=self._places.get("model.plugins"),
             )
         place = self._places.get("model.factory")
         args = self.model.args

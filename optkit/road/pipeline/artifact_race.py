@@ -102,7 +102,7 @@ def _side(
     artifact.require_own_engine()
     spec = report_of(artifact).provenance.build_spec.get("engine")
     graphs = bool(spec and spec.options.get("cuda_graph", False))
-    on_device = DeviceSession(artifact.manifest.target, graphs)
+    on_device = DeviceSession(artifact.manifest.target, graphs, artifact.plugins)
     folder = Foreign(artifact.path, artifact.digest)
     return folder, BenchSide(role, engine.file, compiler, on_device)
 

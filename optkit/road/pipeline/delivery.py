@@ -30,6 +30,7 @@ from optkit.ground.artifact import (
     BASELINE,
     MANIFEST,
     OPERATORS,
+    PLUGINS,
     SAMPLES,
     Artifact,
     EngineFile,
@@ -39,7 +40,7 @@ from optkit.ground.artifact import (
 from optkit.ground.data.spool import Spool
 from optkit.ground.decoder import KV_CACHE, Decoder
 from optkit.ground.execute.step import StepResult
-from optkit.ground.operator_library import OperatorLibrary
+from optkit.ground.operator_library import NOTE, PLUGINS_NOTE, OperatorLibrary
 from optkit.ground.runtimes import backend
 from optkit.ground.store import (
     CACHE_OPTION,
@@ -78,7 +79,7 @@ def deliver(
     inputs, outputs = build.signature
     files: dict[str, Path | bytes] = {
         **_assets(build.source),
-        **_operators(build.source),
+        **_operators(build),
         **_graph(build, build.graph, ""),
         **_baseline(build, own),
         **_engine(build.engine, ""),
@@ -266,12 +267,19 @@ def _assets(entry: Graph) -> dict[str, Path | bytes]:
     return {name.removeprefix(prefix): entry.file(name) for name in names}
 
 
-def _operators(entry: Graph) -> dict[str, Path | bytes]:
-    """The library of the operators that ONNX Runtime lacks."""
-    library = OperatorLibrary.of(entry.file(GRAPH))
-    if library is None:
-        return {}
-    return {f"{OPERATORS}/{library.file}": library.open_path(GRAPH)}
+def _operators(build: Build) -> dict[str, Path | bytes]:
+    """The libraries of the graph's own operators: for ONNX Runtime, and for TensorRT on a GPU."""
+    notes = {OPERATORS: NOTE}
+    if not build.job.target.is_cpu:
+        notes[PLUGINS] = PLUGINS_NOTE
+    libraries = {
+        folder: OperatorLibrary.of(build.source.file(GRAPH), note) for folder, note in notes.items()
+    }
+    return {
+        f"{folder}/{library.file}": library.open_path(GRAPH)
+        for folder, library in libraries.items()
+        if library is not None
+    }
 
 
 def _engine(entry: CompiledEngine | None, prefix: str) -> dict[str, Path | bytes]:

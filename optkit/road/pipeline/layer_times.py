@@ -73,7 +73,7 @@ def _times(artifact: Artifact, report: Report, runner: Runner) -> Times | None:
             profile = EngineProfile(
                 spec.backend,
                 _engine_files(artifact),
-                DeviceSession(device.name),
+                DeviceSession(device.name, plugins=artifact.plugins),
                 shapes,
                 _SECONDS,
                 host,

@@ -74,14 +74,14 @@ def _compilers(job: Job) -> tuple[str | None, list[str]]:
     Raises Impossible if none has the operators of the graph."""
     compiler, pending = None, []
     source = job.recipe.source
-    has_operators = source is not None and source.custom_ops is not None
+    unknown = source is not None and source.custom_ops is not None and source.plugins is None
     options = job.recipe.compiler.model_dump(exclude_none=True)
     for option in job.target.default_backends:
         backend = runtimes.backend(option.name)
         if backend.refuses(job.target, job.precision) is not None:
             continue
-        if has_operators and backend.traits.engine == "plan":
-            continue  # no plugin of TensorRT is loaded
+        if unknown and backend.traits.engine == "plan":
+            continue
         backend.spec((), job.target, job.precision, {}).asking(options)
         if compiler is None and not job.deferred and backend.offline(job.target) is None:
             compiler = option.name
@@ -92,7 +92,8 @@ def _compilers(job: Job) -> tuple[str | None, list[str]]:
             "the graph has operators of its own, in a library for ONNX Runtime, and the compilers "
             "of this target do not have them",
             where=job.target.name,
-            hint="build for a CPU; or replace these operators by standard ones for this target",
+            hint="name a library of TensorRT plugins with the same operators: --set "
+            "model.plugins=FILE.so; or build for a CPU",
         )
     return compiler, pending
 

@@ -21,6 +21,7 @@ from optkit.ground.execute.installed import versions
 from optkit.ground.execute.runner import Steps
 from optkit.ground.execute.step import Foreign, StepInput
 from optkit.ground.operator_library import OPTION, OperatorLibrary
+from optkit.ground.places import Place
 from optkit.ground.recipe import Recipe, SampleRole, Source
 from optkit.ground.store import Entry
 from optkit.road.pipeline.collected import collected, compared
@@ -193,7 +194,11 @@ def exported_model(settings: Recipe, code: Path | None, runner: Steps) -> Export
     label = f"export {settings.name}"
     where = source.place.path if source.place is not None else None
     if source.kind == "onnx" and where is not None:
-        model, graph = stage.stage_onnx(where, objects), OnnxModel(_operators(settings, source))
+        model = stage.stage_onnx(where, objects)
+        graph = OnnxModel(
+            _library(settings, "custom_ops", source.custom_ops),
+            plugins=_library(settings, "plugins", source.plugins),
+        )
         with located(str(where)):
             return runner.do(Export(model=_foreign(model), source=graph, specs=specs), label)
     if source.kind == "pt2" and where is not None:
@@ -230,18 +235,18 @@ def exported_model(settings: Recipe, code: Path | None, runner: Steps) -> Export
     return runner.do(step, label)
 
 
-def _operators(settings: Recipe, source: Source) -> OperatorLibrary | None:
-    """The library of the model's own operators. Raises UnsafeFile unless the user trusts it."""
-    if source.custom_ops is None:
+def _library(settings: Recipe, key: str, place: Place | None) -> OperatorLibrary | None:
+    """The library with operators of the model that a key of the recipe names. Raises UnsafeFile
+    unless the user trusts it."""
+    if place is None:
         return None
-    path = source.custom_ops.path
-    if not source.trusted:
+    if not settings.origin.trusted:
         raise UnsafeFile(
-            f"the library {path} is not opened: opening it runs its code",
-            where=settings.origin.where(("model", "custom_ops")),
+            f"the library {place.path} is not opened: opening it runs its code",
+            where=settings.origin.where(("model", key)),
             hint=f"if you know and trust its author, build with {OPTION}",
         )
-    return OperatorLibrary.trust(path)
+    return OperatorLibrary.trust(place.path)
 
 
 def _export_hugging_face(

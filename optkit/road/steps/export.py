@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from optkit.craft.sources.export_log import ExportLog
+from optkit.facts.codec import later
 from optkit.facts.tensors import AxisRange, InputSpec
 from optkit.ground.execute.step import (
     RunsCode,
@@ -54,9 +55,11 @@ class TorchArchive:
 @dataclass(frozen=True)
 class OnnxModel:
     """A staged `.onnx`. The graph has its axes, so other ranges of them need no new export.
-    `operators`: the trusted library of those operators that ONNX Runtime lacks."""
+    `operators`: the trusted library of those operators that ONNX Runtime lacks; `plugins`: that of
+    the same operators for TensorRT."""
 
     operators: OperatorLibrary | None = None
+    plugins: OperatorLibrary | None = later(None)
     kind: Literal["onnx"] = always("onnx")
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from optkit.facts.codec import later
+from optkit.ground.operator_library import OperatorLibrary
 from optkit.ground.runtimes import SessionOptions
 
 
@@ -22,13 +23,16 @@ class CpuSession:
 @dataclass(frozen=True)
 class DeviceSession:
     """`cuda_graph`: None if the caller leaves the choice to the backend; the key never contains
-    it."""
+    it. `plugins`: the library that the engine needs."""
 
     target: str
     cuda_graph: bool | None = later(None)
+    plugins: OperatorLibrary | None = later(None)
 
     def options(self, kept: Path | None = None) -> SessionOptions:
-        return SessionOptions(target=self.target, cuda_graph=bool(self.cuda_graph), kept=kept)
+        return SessionOptions(
+            target=self.target, cuda_graph=bool(self.cuda_graph), kept=kept, plugins=self.plugins
+        )
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ trt = importlib.import_module(sys.argv[1])
 CLASSES = ("Builder", "IBuilderConfig", "IExecutionContext", "IHostMemory", "ILogger",
     "INetworkDefinition", "IOptimizationProfile", "IProfiler", "IProgressMonitor",
     "IRuntimeCache", "IRuntimeConfig", "ITensor", "ITimingCache", "ICudaEngine",
-    "EngineInspector", "OnnxParser", "ParserError", "Runtime")
+    "EngineInspector", "IPluginRegistry", "OnnxParser", "ParserError", "Runtime")
 def signature(member):
     lines = (getattr(member, "__doc__", None) or "").strip().splitlines()
     return lines[0].replace("tensorrt_rtx_bindings.", "").replace("tensorrt_bindings.", "") \\

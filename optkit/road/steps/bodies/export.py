@@ -58,7 +58,7 @@ def _export(step: Export, out: Path, progress: Progress) -> ExportLog:
     source, specs = step.source, step.specs
     if isinstance(source, OnnxModel):
         library = source.operators
-        operators = None if library is None else CustomOperators(library, cpu)
+        operators = None if library is None else CustomOperators(library, cpu, source.plugins)
         return onnx_file.export(_model(step), specs, out, operators)
     if isinstance(source, TorchArchive):
         return program.export(
