@@ -3,6 +3,7 @@ the engine has their layers, and the products around them run in 8 bits."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ import pytest
 import optkit
 from optkit.craft.backends import plugin_library
 from optkit.craft.backends.build_log import BuildMessages
+from optkit.craft.backends.tensorrt_rtx import TensorRTRTX
 from optkit.craft.prediction import graph_work
 from optkit.facts.errors import InputRefused, OptkitError, RecipeError, UnsafeFile
 from optkit.facts.precisions import precision
@@ -28,7 +30,10 @@ from optkit.ground import graph
 from optkit.ground.artifact import Artifact
 from optkit.ground.devices import target
 from optkit.ground.operator_library import PLUGINS_NOTE, OperatorLibrary
-from optkit.ground.runtimes import Recurrent
+from optkit.ground.runtimes import Recurrent, SessionOptions
+from optkit.ground.workspace import Workspace
+from optkit.road.pipeline import compilation, finishing
+from optkit.road.pipeline.finishing import UnfinishedArtifact
 from tests.backends.conftest import backend, driver, opened  # noqa: F401
 from tests.custom_operators.conftest import plugins
 from tests.custom_operators.test_custom_operators import exported
@@ -191,6 +196,18 @@ def test_the_engine_has_the_plugin_and_products_around_it_in_8_bits(
     assert {"operators/libbound.so", "plugins/libplugins.so"} <= {
         "/".join(Path(file.name).parts[-2:]) for file in slim.files
     }
+
+    given: list[SessionOptions] = []
+    with monkeypatch.context() as patches, contextlib.suppress(AttributeError):
+        patches.setattr(TensorRTRTX, "session", lambda self, path, options: given.append(options))
+        optkit.load(artifact.path).session()  # the stand-in gives none
+    assert [options.plugins for options in given] == [kept]
+    unfinished = UnfinishedArtifact(artifact, target("l4"), "tensorrt-rtx", ())
+    runner = Workspace(listener=None).runner()
+    restored = finishing._restore(unfinished, runner)
+    compilation.compile_(restored, runner)  # as `optkit finish` does on the device
+    assert restored.engine is not None and restored.engine.engine.landing.landed == 3
+    assert compilation.device_session(restored).options().plugins == kept
 
     moved = tmp_path / "moved"
     shutil.copytree(artifact.path, moved)

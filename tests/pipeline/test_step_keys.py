@@ -170,7 +170,7 @@ class Explained:
         image = TensorInfo("image", "float32", ("batch", 1, 8, 8))
         self.artifact: Any = SimpleNamespace(
             path=folder, baseline_path=folder / "baseline", digest="0" * 64,
-            require_own_engine=lambda: None,
+            require_own_engine=lambda: None, plugins=None,
             manifest=SimpleNamespace(target=device, engine=engine, files={}, data={},
                                      inputs=(image,)),
         )  # fmt: skip

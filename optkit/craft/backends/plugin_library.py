@@ -7,12 +7,14 @@ by the name of the operator; an engine needs the same library again when it is l
 The parser of TensorRT-RTX 1.7 opens `libtensorrt_rtx.so` when it adds the first plugin. The wheel
 has this library only as `libtensorrt_rtx.so.1`, and the process aborts ("Unable to open library:
 libtensorrt_rtx.so", a C++ exception that nobody catches). The parser searches its own folder. So it
-is loaded from a folder of links, in which the library has both names. docs/studies/plugins.md
+is loaded from a folder of links, in which the library has the missing name
+(docs/studies/gpu_hosts.md#plugins-of-tensorrt).
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import importlib.util
 import shutil
@@ -72,18 +74,17 @@ def refuse_missing(problems: Sequence[Problem], model: Path) -> None:
 def link_parser() -> None:
     """Load the parser of TensorRT-RTX so that it finds the library; no effect after the module
     `tensorrt_rtx` is imported, on other systems than Linux, or with a wheel that has both names."""
-    if sys.platform != "linux" or "tensorrt_rtx" in sys.modules:
-        return
     spec = importlib.util.find_spec("tensorrt_rtx_libs")
-    if spec is None:
+    if sys.platform != "linux" or "tensorrt_rtx" in sys.modules or spec is None:
         return
-    wheel = Path(next(iter(spec.submodule_search_locations or ())))
-    core_file, parser_file = (next(wheel.glob(f"{name}.*"), None) for name in (_CORE, _PARSER))
-    if core_file is None or parser_file is None or (wheel / _CORE).exists():
-        return
-    folder = Path(tempfile.mkdtemp(prefix="optkit-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    (folder / _CORE).symlink_to(core_file)
-    link = folder / parser_file.name
-    link.symlink_to(parser_file)
-    ctypes.CDLL(str(link))
+    for wheel in map(Path, spec.submodule_search_locations or ()):
+        core_file, parser_file = (next(wheel.glob(f"{name}.*"), None) for name in (_CORE, _PARSER))
+        if core_file is None or parser_file is None or (wheel / _CORE).exists():
+            continue
+        with contextlib.suppress(OSError):  # only plugins need it
+            folder = Path(tempfile.mkdtemp(prefix="optkit-"))
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+            (folder / _CORE).symlink_to(core_file)
+            link = folder / parser_file.name
+            link.symlink_to(parser_file)
+            ctypes.CDLL(str(link))

@@ -7,11 +7,9 @@ from pathlib import Path
 from optkit.facts.documents.record import Object
 from optkit.ground import runtimes
 from optkit.ground.execute.runner import Steps
-from optkit.ground.operator_library import PLUGINS_NOTE, OperatorLibrary
 from optkit.road.pipeline.job import Build, EngineRequest, EngineRole, Role
 from optkit.road.steps.accept import Accept
 from optkit.road.steps.compile import Compile, CompiledEngine
-from optkit.road.steps.file_names import GRAPH
 from optkit.road.steps.sessions import DeviceSession, Engines
 
 _BYTES_TO_READ = 8  # per parameter: float32, and the copy that the compiler keeps
@@ -88,9 +86,7 @@ def device_session(build: Build) -> DeviceSession:
     asked = build.specs.get("engine")
     assert asked is not None
     graphs = bool(asked.spec.options.get("cuda_graph", False))
-    graph = build.graph
-    plugins = None if graph.planned else OperatorLibrary.of(graph.file(GRAPH), PLUGINS_NOTE)
-    return DeviceSession(build.job.target.name, graphs, plugins)
+    return DeviceSession(build.job.target.name, graphs, build.plugins)
 
 
 def engine_file(compiled: CompiledEngine) -> str:

@@ -40,7 +40,7 @@ from optkit.ground.artifact import (
 from optkit.ground.data.spool import Spool
 from optkit.ground.decoder import KV_CACHE, Decoder
 from optkit.ground.execute.step import StepResult
-from optkit.ground.operator_library import NOTE, PLUGINS_NOTE, OperatorLibrary
+from optkit.ground.operator_library import OperatorLibrary
 from optkit.ground.runtimes import backend
 from optkit.ground.store import (
     CACHE_OPTION,
@@ -269,11 +269,9 @@ def _assets(entry: Graph) -> dict[str, Path | bytes]:
 
 def _operators(build: Build) -> dict[str, Path | bytes]:
     """The libraries of the graph's own operators: for ONNX Runtime, and for TensorRT on a GPU."""
-    notes = {OPERATORS: NOTE}
-    if not build.job.target.is_cpu:
-        notes[PLUGINS] = PLUGINS_NOTE
     libraries = {
-        folder: OperatorLibrary.of(build.source.file(GRAPH), note) for folder, note in notes.items()
+        OPERATORS: OperatorLibrary.of(build.source.file(GRAPH)),
+        PLUGINS: None if build.job.target.is_cpu else build.plugins,
     }
     return {
         f"{folder}/{library.file}": library.open_path(GRAPH)

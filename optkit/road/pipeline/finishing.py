@@ -108,6 +108,7 @@ def _restore(unfinished: UnfinishedArtifact, runner: Runner) -> Build:
         inputs=manifest.inputs,
         outputs=manifest.outputs,
         measured=True,
+        plugins=artifact.plugins,
     )
     nodes = {row.node: precision(row.precision) for row in report.quantization}
     reasons = {row.node: row.reason for row in report.quantization if row.reason is not None}

@@ -21,6 +21,7 @@ from optkit.ground.decoder import Decoder
 from optkit.ground.devices import Target, gpus
 from optkit.ground.devices.machine import cpu_target
 from optkit.ground.execute.step import StepInput, StepResult
+from optkit.ground.operator_library import OperatorLibrary
 from optkit.ground.recipe import MEMORY, Calibration, Recipe
 from optkit.ground.runtimes import Traits
 from optkit.road.steps.attribute import AttributedTimes
@@ -141,6 +142,7 @@ class Build:
     graph: Graph = field(init=False, repr=False)
     baseline: Graph = field(init=False, repr=False)
     origin: OnnxOrigin | None = None  # of an .onnx
+    plugins: OperatorLibrary | None = None  # of TensorRT, which the graph names
     shipped: Graph | None = None  # a graph that another tool has quantized, as it was given
     log: ExportLog | None = None  # of the export; None in a rehearsal
     given: RepairedGraph | None = None  # by another tool; `source` is then its float graph

@@ -20,7 +20,7 @@ from optkit.ground.decoder import CONFIG, SpecialTokens, Windows, read_json
 from optkit.ground.execute.installed import versions
 from optkit.ground.execute.runner import Steps
 from optkit.ground.execute.step import Foreign, StepInput
-from optkit.ground.operator_library import OPTION, OperatorLibrary
+from optkit.ground.operator_library import OPTION, PLUGINS_NOTE, OperatorLibrary
 from optkit.ground.places import Place
 from optkit.ground.recipe import Recipe, SampleRole, Source
 from optkit.ground.store import Entry
@@ -40,7 +40,7 @@ from optkit.road.steps.export import (
     PythonModel,
     TorchArchive,
 )
-from optkit.road.steps.file_names import ASSETS
+from optkit.road.steps.file_names import ASSETS, GRAPH
 from optkit.road.steps.graph import Graph, infos
 from optkit.road.steps.random import Random
 
@@ -78,6 +78,9 @@ def export(build: Build, runner: Steps) -> None:
         build.log = log = exported.log
     build.source = graph
     build.origin = None if log is None else log.origin
+    source = job.recipe.source
+    if source is not None and source.plugins is not None and not graph.planned:
+        build.plugins = OperatorLibrary.of(graph.file(GRAPH), PLUGINS_NOTE)
     if log is not None and log.specs:  # a model that declares its own inputs
         build.job = job = replace(job, recipe=job.recipe.with_inputs(log.specs, log.axes))
         _check_positions(job.recipe, log.positions)
