@@ -131,7 +131,7 @@ def test_a_build_without_trust_is_refused(project: Path, library: Path, plugin: 
 
 
 @pytest.mark.parametrize(("operator", "told"), [
-    ("Other", "libplugins.so has no plugin for the operator Bound"),
+    ("Other", "libplugins.so gives no plugin for the operator Bound: .*Plugin not found"),
     (None, "does not load the library of its plugins: .*getCreators"),
 ])  # fmt: skip
 def test_a_library_without_the_plugin_is_refused_before_calibration(

@@ -57,13 +57,14 @@ def load(trt: Library, library: OperatorLibrary | None, where: str, record: Buil
 
 
 def refuse_missing(problems: Sequence[Problem], model: Path) -> None:
-    """Raise InputRefused if the parser has found no plugin for a node in the library that the graph
-    names."""
+    """Raise InputRefused if the parser has made no plugin for a node with the library that the
+    graph names."""
     library = of(model)
     for problem in problems:
-        if library is not None and "Plugin not found" in problem.desc():
+        if library is not None and "plugin" in problem.desc().lower():
             raise InputRefused(
-                f"{library.file} has no plugin for the operator {problem.node_operator()}",
+                f"{library.file} gives no plugin for the operator {problem.node_operator()}: "
+                f"{reason_of([problem.desc()])}",
                 where=f"node {problem.node_name()!r}",
                 hint="its creator (IPluginCreatorV3One) has the name of the operator, version 1 "
                 "or that of the node's attribute plugin_version, and no namespace or that of the "
